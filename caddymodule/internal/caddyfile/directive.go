@@ -4,7 +4,6 @@ package caddyfile
 
 import (
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // ParseGlobal sets up the app from the global option. Syntax:
@@ -98,23 +98,20 @@ func besideWords() []string { return OptionNames(func(o ZoneOption) bool { retur
 // misplacedOption reports a word that is no option in a block of zones.
 func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
 	word, rest := lineHere(d)
-	words := append([]string{word}, rest...)
-	if limit := rest; len(limit) == 2 && config.CheckZoneName(words[0]) == nil {
-		if _, err := parseLimit(limit); err == nil && OptionNamed(words[0]) < 0 {
-			return d.Errf("unknown option %q in %s: want\n%s", words[0], where, block("zone "+words[0], "limit "+strings.Join(limit, " ")))
-		}
-	}
-	if OptionNamed(d.Val()) >= 0 {
-		if d.Val() == "limit" && len(zones) == 0 {
-			return d.Errf("limit cannot stand beside the zones in %s: want\n%s", where, block("zone pages", strings.Join(words, " ")))
-		}
-		if last := len(zones) - 1; last >= 0 && zones[last].zone.Reference() {
-			return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", d.Val(), where, zones[last].zone.Name)
-		}
-		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", d.Val(), where)
+	last := len(zones) - 1
+	_, noLimit := leakybucket.ParseLimit(strings.Join(rest, " "))
+	switch option := OptionNamed(word) >= 0; {
+	case option && last >= 0 && zones[last].zone.Reference():
+		return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", word, where, zones[last].zone.Name)
+	case option && word == "limit" && noLimit == nil && last < 0:
+		return d.Errf("limit cannot stand beside the zones in %s: want\n%s", where, block("zone pages", "limit "+strings.Join(rest, " ")))
+	case option:
+		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", word, where)
+	case noLimit == nil && config.CheckZoneName(word) == nil:
+		return d.Errf("unknown option %q in %s: want\n%s", word, where, block("zone "+word, "limit "+strings.Join(rest, " ")))
 	}
 	if meant := zoneLines(nil).translate(d.File(), word, rest); meant != "" {
-		return d.Errf("unknown option %q in %s: in a zone, %s", d.Val(), where, meant)
+		return d.Errf("unknown option %q in %s: in a zone, %s", word, where, meant)
 	}
 	slices.Sort(known)
 	return tokens.UnknownOption(d, where, slices.Compact(known))
@@ -137,26 +134,21 @@ func parseGlobalOption(a *config.App, d *caddyfile.Dispenser, seen map[string]bo
 	if option == "plan" {
 		return true, parsePlan(a, d)
 	}
-	if !slices.Contains(GlobalWords, option) {
+	parse := map[string]func() error{
+		"store":          func() error { return parseStore(a, d) },
+		"store_timeout":  func() error { return tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration) },
+		"on_store_error": func() error { return tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...)) },
+		"signing_key":    func() error { return tokens.ParseArg(d, &a.SigningKey, tokens.ParseWord) },
+		"nodes":          func() error { return tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(1, config.MostNodes)) },
+		"shadow":         func() error { return tokens.ParseFlag(d, &a.Shadow) },
+	}[option]
+	if parse == nil {
 		return false, nil
 	}
 	if err := tokens.Once(d, seen, option); err != nil {
 		return true, err
 	}
-	switch option {
-	case "store":
-		return true, parseStore(a, d)
-	case "store_timeout":
-		return true, tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration)
-	case "on_store_error":
-		return true, tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...))
-	case "signing_key":
-		return true, tokens.ParseArg(d, &a.SigningKey, tokens.ParseWord)
-	case "nodes":
-		return true, tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(1, config.MostNodes))
-	default: // shadow
-		return true, tokens.ParseFlag(d, &a.Shadow)
-	}
+	return true, parse()
 }
 
 func parseStore(a *config.App, d *caddyfile.Dispenser) error {
@@ -164,21 +156,18 @@ func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
 	name := d.Val()
-	if scheme, _, isURL := strings.Cut(name, "://"); isURL {
-		return unnamedStore(d, scheme)
+	if location, err := url.Parse(name); err == nil && location.Scheme != "" {
+		return d.Errf("unknown store %q: want the name of a store before the URL, as in store redis <url>", location.Redacted())
 	}
 	if _, err := caddy.GetModule("throttle.stores." + name); err != nil {
+		if name == "redis" || name == "postgres" {
+			return d.Errf("unknown store %q: this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/%[1]s", name)
+		}
 		var known []string
 		for _, module := range caddy.GetModules("throttle.stores") {
 			known = append(known, module.ID.Name())
 		}
-		if meant := text.Nearest(name, known); meant != "" {
-			return d.Errf("unknown store %q: did you mean %s?", name, meant)
-		}
-		if name == "redis" || name == "postgres" {
-			return d.Errf("unknown store %q: this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/%[1]s", name)
-		}
-		return d.Errf("unknown store %q: want memory, or one that this Caddy was built with", name)
+		return d.WrapErr(text.Unknown("store", name, "", known))
 	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
 	if err != nil {
@@ -186,20 +175,6 @@ func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 	}
 	a.StoreRaw = caddyconfig.JSONModuleObject(unmarshaler, "module", name, nil)
 	return nil
-}
-
-// unnamedStore reports an URL in place of a store's name. It shows no password.
-func unnamedStore(d *caddyfile.Dispenser, scheme string) error {
-	shown := scheme + "://..."
-	if location, err := url.Parse(d.Val()); err == nil {
-		shown = location.Redacted()
-	}
-	for _, name := range []string{"redis", "postgres"} {
-		if strings.HasPrefix(scheme, name) {
-			return d.Errf("unknown store %q: did you mean store %s %s?", shown, name, shown)
-		}
-	}
-	return d.Errf("unknown store %q: want the name of a store before the URL", shown)
 }
 
 func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
@@ -211,14 +186,13 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	if _, twice := a.Plan[name]; twice {
 		return d.Errf("plan %q is given twice", name)
 	}
-	plan := map[string]string{name: words[1] + " " + words[2]}
-	if _, err := config.ParsePlans(plan); err != nil {
-		return d.WrapErr(err)
-	}
 	if a.Plan == nil {
 		a.Plan = make(map[string]string)
 	}
-	maps.Copy(a.Plan, plan)
+	a.Plan[name] = words[1] + " " + words[2]
+	if _, err := config.ParsePlans(a.Plan); err != nil {
+		return d.WrapErr(err)
+	}
 	return nil
 }
 
@@ -252,13 +226,10 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 		return nil, h.WrapErr(errUnknownMatcherName(err))
 	}
 	for _, check := range []func(caddy.ModuleMap) error{config.CheckPaths, config.CheckTails, config.CheckSyntax, config.CheckOuterMethods} {
-		if err = check(set); err != nil {
-			break
+		if err := check(set); err != nil {
+			h.Next()
+			return nil, h.WrapErr(err)
 		}
-	}
-	if err != nil {
-		h.Next()
-		return nil, h.WrapErr(err)
 	}
 	handler, err := parseDirective(h)
 	if err != nil {
@@ -314,7 +285,15 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 			if len(words) == 1 {
 				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", words[0])
 			}
-			if err := parseLineOption(handler, h, zone); err != nil {
+			switch h.Val() {
+			case "ratelimit_headers":
+				err = parseRateLimitHeaders(handler, h.Dispenser)
+			case "zone":
+				err = h.Errf("zone %q stands on the line of throttle already: put both zones into the block", words[0])
+			default:
+				err = zone.parseOption()
+			}
+			if err != nil {
 				return nil, err
 			}
 		}
@@ -346,17 +325,6 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		zone.inherit(defaults)
 	}
 	return zones, nil
-}
-
-// parseLineOption reads an option in the block behind a zone on one line.
-func parseLineOption(handler *config.Handler, h httpcaddyfile.Helper, zone *zoneReader) error {
-	switch h.Val() {
-	case "ratelimit_headers":
-		return parseRateLimitHeaders(handler, h.Dispenser)
-	case "zone":
-		return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
-	}
-	return zone.parseOption()
 }
 
 func parseRateLimitHeaders(handler *config.Handler, d *caddyfile.Dispenser) error {
@@ -394,14 +362,16 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 			return fmt.Errorf("zone %q is given twice in one throttle directive, %s and %s", name, place, zone.place)
 		}
 		places[name] = zone.place
-		full := globalZone(app, name)
-		if !zone.zone.Reference() {
-			full = zone.zone
-			if err := zone.check(plans); err != nil {
-				return err
-			}
-		} else if full == nil {
-			return zone.unknown(app, defined)
+		full := zone.zone
+		if !full.Reference() {
+			err = zone.check(plans)
+		} else if i := slices.IndexFunc(app.Zone, func(z *config.Zone) bool { return z.Name == name }); i >= 0 {
+			full = app.Zone[i]
+		} else {
+			err = zone.unknown(app, defined)
+		}
+		if err != nil {
+			return err
 		}
 		definition, err := full.Definition()
 		if err != nil {
@@ -434,16 +404,6 @@ func definedZones(h httpcaddyfile.Helper, app *config.App) (map[string]definedZo
 	}
 	h.State["throttle"] = defined
 	return defined, nil
-}
-
-// globalZone returns one of the app's own zones, or nil.
-func globalZone(a *config.App, name string) *config.Zone {
-	for _, z := range a.Zone {
-		if z.Name == name {
-			return z
-		}
-	}
-	return nil
 }
 
 // unknown reports a zone that is nothing but a name, which the global options do

@@ -3,7 +3,6 @@ package caddyfile
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -208,10 +207,8 @@ func parseCost(z *config.Zone, d *caddyfile.Dispenser, matcher matcherToken) err
 		cost.Path = words[0]
 	case len(words) == 1 && cost.Value == "body_bytes":
 		cost.Unit = words[0]
-	case len(words) > 1 && (cost.Value == "body_items" || cost.Value == "body_bytes"):
-		return d.Errf("unexpected %q after cost %s %s: want the matchers in a block", words[1], cost.Value, words[0])
 	case len(words) > 0:
-		return d.Errf("unexpected %q after cost %s: %s", words[0], cost.Value, meantCost(cost.Value, words))
+		return d.Errf("unexpected %q after cost %s: want the matchers in a block, each on a line of its own:\n%s", words[0], cost.Value, block("cost 5", "path /search*"))
 	}
 	block, err := parseMatcherSet(d, "cost")
 	if err != nil {
@@ -226,27 +223,6 @@ func parseCost(z *config.Zone, d *caddyfile.Dispenser, matcher matcherToken) err
 	}
 	z.Cost = append(z.Cost, cost)
 	return nil
-}
-
-// meantCost says how a cost with matchers on its line is written.
-func meantCost(value string, words []string) string {
-	if last := len(words) - 1; len(words) > 0 {
-		if _, plain := leakybucket.ParseCost(words[last]); plain {
-			value, words = words[last], append([]string{value}, words[:last]...)
-		}
-	}
-	matcher := strings.Join(words, " ")
-	switch {
-	case len(words) == 1 && (strings.HasPrefix(matcher, "/") || strings.HasPrefix(matcher, "@")):
-		return fmt.Sprintf("did you mean cost %s %s?", matcher, value)
-	case slices.Contains(httpMethods, words[0]):
-		matcher = "method " + matcher
-	default:
-		if _, err := caddy.GetModule("http.matchers." + words[0]); err != nil {
-			return "want the matchers in a block"
-		}
-	}
-	return "want the matchers in a block, each on a line of its own:\n" + block("cost "+value, matcher)
 }
 
 const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
@@ -269,9 +245,9 @@ func parseSettle(z *config.Zone, all []string) (used int, err error) {
 		settle.Unit = words[0]
 	case settle.Source == "header" && last == 0:
 		settle.Name = words[0]
-	case settle.Source == "status" && last >= 1:
+	case settle.Source == "status" && last >= 0:
 		cost, plain := leakybucket.ParseCost(words[last])
-		if _, err := settlement.ParseStatus(words[last]); err == nil {
+		if _, err := settlement.ParseStatus(words[last]); err == nil || last == 0 {
 			return used, fmt.Errorf("settle status %s has no cost: want settle status %[1]s 1", strings.Join(words, " "))
 		}
 		if !plain || cost == 0 {
@@ -279,32 +255,9 @@ func parseSettle(z *config.Zone, all []string) (used int, err error) {
 		}
 		settle.Status, settle.Cost = words[:last], cost
 	default:
-		return used, meantSettle(settle.Source, words)
+		return used, fmt.Errorf("settle %s: want %s", strings.Join(all[:used], " "), settleSyntax)
 	}
 	return used, nil
-}
-
-// meantSettle returns the error about words after settle that are not understood.
-func meantSettle(source string, words []string) error {
-	switch last := len(words) - 1; {
-	case source == "seconds" && last == 1 && words[0] == "workers":
-		return fmt.Errorf("unexpected \"workers\" in settle seconds: did you mean settle seconds %s?", words[1])
-	case source == "bytes" && last == -1:
-		return errors.New("settle bytes has no unit: want settle bytes <unit>, such as settle bytes 100KiB")
-	case source == "header" && last == -1:
-		return errors.New("settle header has no name: want settle header <Name>, such as settle header X-Cost")
-	case source == "status" && last == 0:
-		return fmt.Errorf("settle status %s has no cost: want settle status %[1]s <n>, such as settle status %[1]s 5", words[0])
-	}
-	if _, err := settlement.ParseStatus(source); err == nil {
-		return fmt.Errorf("unknown source %q in settle: did you mean settle status %[1]s <n>?", source)
-	}
-	if sources := []string{"seconds", "bytes", "header", "status"}; !slices.Contains(sources, source) {
-		if meant := text.Nearest(source, sources); meant != "" {
-			return fmt.Errorf("unknown source %q in settle: did you mean %s?", source, meant)
-		}
-	}
-	return fmt.Errorf("settle %s: want %s", strings.Join(append([]string{source}, words...), " "), settleSyntax)
 }
 
 func parseDelay(z *config.Zone, words []string) (used int, err error) {
@@ -358,59 +311,31 @@ func parsePage(r *zoneReader) error {
 		}
 		return nil
 	}
-	refusal.PageStyle = new(config.PageStyle)
-	here := tokens.Place(d)
-	seen := make(map[string]bool)
+	style, here := new(config.PageStyle), tokens.Place(d)
+	options := map[string]*string{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option := d.Val()
-		if err := tokens.Once(d, seen, option); err != nil {
-			return err
+		option, target := d.Val(), options[d.Val()]
+		if target == nil {
+			return tokens.UnknownOption(d, "page", slices.Sorted(maps.Keys(options)))
 		}
-		var target *string
-		switch option {
-		case "title":
-			target = &refusal.PageStyle.Title
-		case "accent":
-			target = &refusal.PageStyle.Accent
-		case "text":
-			target = &refusal.PageStyle.Text
+		switch words := d.RemainingArgs(); {
+		case *target != "":
+			return d.Errf("%s is given twice", option)
+		case len(words) == 0 || words[0] == "":
+			return d.Errf("%s has no value: want a text or colour; a # begins a comment, unless it is in quotes", option)
+		case len(words) > 1:
+			return d.Errf("%s has several words: put them in quotes, as in %[1]s %q", option, strings.Join(words, " "))
 		default:
-			if meant := pageWords[option]; meant != "" {
-				return d.Errf("unknown option %q in page: did you mean %s?", option, meant)
-			}
-			return tokens.UnknownOption(d, "page", []string{"title", "accent", "text"})
+			*target = words[0]
 		}
-		if err := parsePhrase(d, target); err != nil {
-			return err
-		}
-		if err := refusal.PageStyle.Style().Validate(); err != nil {
+		if err := style.Validate(); err != nil {
 			return d.Errf("parsing page: %w", err)
 		}
 	}
-	if len(seen) == 0 {
+	if *style == (config.PageStyle{}) {
 		return fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
-	return nil
-}
-
-// pageWords are other words for the options of a page.
-var pageWords = map[string]string{
-	"color": "accent", "colour": "accent", "background": "accent", "heading": "title", "headline": "title", "name": "title", "message": "text", "body": "text",
-}
-
-// parsePhrase reads the one text after an option of the page.
-func parsePhrase(d *caddyfile.Dispenser, target *string) error {
-	option := d.Val()
-	switch words := d.RemainingArgs(); {
-	case len(words) == 0 && option == "accent":
-		return d.Err("accent has no value: want a colour such as 0a7f5c; a # begins a comment, unless it is in quotes")
-	case len(words) == 0 || words[0] == "":
-		return d.Errf("%s has no value: want a text", option)
-	case len(words) > 1:
-		return d.Errf("%s has several words: put them in quotes, as in %[1]s %q", option, strings.Join(words, " "))
-	default:
-		*target = words[0]
-	}
+	refusal.PageStyle = style
 	return nil
 }
 
@@ -425,33 +350,20 @@ func parsePageFile(r *config.Refusal, d *caddyfile.Dispenser) error {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(filepath.Dir(d.File()), name)
 	}
-	page, err := readPage(name)
+	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return d.Errf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
-	case err != nil:
+	case err == nil && !info.Mode().IsRegular(): // which could be endless
+		return d.Errf("reading page: %s is no regular file", name)
+	case err == nil && info.Size() > LargestPage:
+		return d.Errf("reading page: %s has more than %d bytes", name, LargestPage)
+	}
+	page, err := os.ReadFile(name)
+	if err != nil {
 		return d.Errf("reading page: %w", err)
 	}
-	r.PageHTML = &page
+	text := string(page)
+	r.PageHTML = &text
 	return nil
-}
-
-func readPage(name string) (string, error) {
-	info, err := os.Stat(name)
-	if err != nil {
-		return "", err
-	}
-	if !info.Mode().IsRegular() { // which could be endless
-		return "", fmt.Errorf("%s is no regular file", name)
-	}
-	file, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = file.Close() }()
-	page, err := io.ReadAll(io.LimitReader(file, LargestPage+1))
-	if err == nil && len(page) > LargestPage {
-		err = fmt.Errorf("%s has more than %d bytes", name, LargestPage)
-	}
-	return string(page), err
 }

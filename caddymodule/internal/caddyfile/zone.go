@@ -1,6 +1,8 @@
 package caddyfile
 
 import (
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -44,10 +46,7 @@ type ZoneOption struct {
 	head    func(z *config.Zone, words []string) (int, error)
 	Details []detail
 
-	// beside allows the option beside zones, as their default; inherit copies it to
-	// a zone. Options with details are copied detail by detail.
-	Beside  bool
-	inherit func(zone, defaults *config.Zone)
+	Beside bool // it may stand beside zones, as their default
 }
 
 // Usage returns the syntax of the option with its details.
@@ -73,10 +72,9 @@ func (o *ZoneOption) Usage() string {
 // A detail belongs to an option. It stands behind the option on its line, with at most one
 // word after it, or in the option's block.
 type detail struct {
-	Name    string
-	Syntax  string // of the word after it; empty for a flag
-	set     func(z *config.Zone, word string) error
-	inherit func(zone, defaults *config.Zone)
+	Name   string
+	Syntax string // of the word after it; empty for a flag
+	set    func(z *config.Zone, word string) error
 
 	// block, instead of set, reads a detail that stands in the block only.
 	Block   func(*zoneReader) error
@@ -90,20 +88,12 @@ func plain(parse func(*config.Zone, *caddyfile.Dispenser) error) func(*zoneReade
 
 // word returns a detail with one word after it.
 func word[T any](name, syntax string, field func(*config.Zone) *T, parse func(string) (T, error)) detail {
-	return detail{
-		Name: name, Syntax: syntax,
-		set:     func(z *config.Zone, word string) (err error) { *field(z), err = parse(word); return err },
-		inherit: func(z, defaults *config.Zone) { *field(z) = *field(defaults) },
-	}
+	return detail{Name: name, Syntax: syntax, set: func(z *config.Zone, word string) (err error) { *field(z), err = parse(word); return err }}
 }
 
 // flag returns a detail with no word after it.
 func flag(name string, field func(*config.Zone) *bool) detail {
-	return detail{
-		Name:    name,
-		set:     func(z *config.Zone, _ string) error { *field(z) = true; return nil },
-		inherit: func(z, defaults *config.Zone) { *field(z) = *field(defaults) },
-	}
+	return detail{Name: name, set: func(z *config.Zone, _ string) error { *field(z) = true; return nil }}
 }
 
 // asText returns a parser of a word that JSON has as it was written.
@@ -169,9 +159,7 @@ var inFlightDetails = []detail{
 var refusalDetails = []detail{
 	word("status", "<code>", func(z *config.Zone) *int { return &refusalIn(z).Status }, tokens.ParseWhole(400, 599)),
 	word("message", "<text>", func(z *config.Zone) *string { return &refusalIn(z).Message }, func(word string) (string, error) { return word, config.CheckMessage(word) }),
-	{Name: "page", Syntax: "<file>|{ title <text>; accent <colour>; text <text> }", Block: parsePage, inherit: func(z, defaults *config.Zone) {
-		refusalIn(z).PageHTML, refusalIn(z).PageStyle = defaults.Refusal.PageHTML, defaults.Refusal.PageStyle
-	}},
+	{Name: "page", Syntax: "<file>|{ title <text>; accent <colour>; text <text> }", Block: parsePage},
 	flag("error", func(z *config.Zone) *bool { return &refusalIn(z).Error }),
 	word("retry_after", "empty|fit|<duration>", func(z *config.Zone) *string { return &refusalIn(z).RetryAfter }, asText(config.ParseRetryAfter)),
 	word("jitter", "<percent>", func(z *config.Zone) *int { return &refusalIn(z).Jitter }, tokens.ParseWhole(1, 100)),
@@ -185,7 +173,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "match", syntax: "<request matchers>|@<name>", Repeats: true, parse: func(r *zoneReader) error {
 		return parseMatchers(r.Dispenser, r.Val(), r.matcher, &r.zone.Match)
 	}},
-	{Name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, inherit: inheritExempt, parse: func(r *zoneReader) error {
+	{Name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, parse: func(r *zoneReader) error {
 		return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
 	}},
 	{Name: "key", syntax: "<source>...", head: parseKeyWords, Details: keyDetails},
@@ -207,12 +195,10 @@ var ZoneOptions = []ZoneOption{
 		flag("everywhere", func(z *config.Zone) *bool { return &blockIn(z).Everywhere }),
 	}},
 	{Name: "refusal", head: noHead, Details: refusalDetails, Beside: true},
-	{Name: "on_store_error", syntax: "local|allow|deny", Beside: true, inherit: func(z, defaults *config.Zone) { z.OnStoreError = defaults.OnStoreError }, parse: func(r *zoneReader) error {
+	{Name: "on_store_error", syntax: "local|allow|deny", Beside: true, parse: func(r *zoneReader) error {
 		return tokens.ParseArg(r.Dispenser, &r.zone.OnStoreError, tokens.OneOf(config.StorePolicies...))
 	}},
-	{Name: "shadow", head: func(z *config.Zone, _ []string) (int, error) { shadowIn(z); return 0, nil }, Beside: true, inherit: func(z, defaults *config.Zone) {
-		z.Shadow = &config.Shadow{Together: true, ServerTiming: defaults.Shadow.ServerTiming}
-	}, Details: []detail{
+	{Name: "shadow", head: func(z *config.Zone, _ []string) (int, error) { shadowIn(z); return 0, nil }, Beside: true, Details: []detail{
 		flag("server_timing", func(z *config.Zone) *bool { return &shadowIn(z).ServerTiming }),
 	}},
 	{Name: "enforce", syntax: "<percent of keys>", parse: func(r *zoneReader) error {
@@ -417,62 +403,45 @@ var otherDetails = map[string]string{
 	"retry_jitter": "jitter", "support_code": "code", "log_refused": "log", "text": "message", "html": "page", "code": "status",
 }
 
-// inheritExempt adds the exemptions beside the zones to those of the zone.
-func inheritExempt(z, defaults *config.Zone) {
-	z.Exempt = slices.Concat(defaults.Exempt, z.Exempt)
-	z.ExemptStaticFiles = slices.Concat(defaults.ExemptStaticFiles, z.ExemptStaticFiles)
-}
-
 // inherit applies the defaults beside the zones, except where the zone has options
 // of its own. A zone that is only a name is defined elsewhere and inherits nothing.
 func (r *zoneReader) inherit(defaults *zoneReader) {
-	if r.zone.Reference() {
+	z, d := r.zone, defaults.zone
+	if z.Reference() {
 		return
 	}
-	for i := range ZoneOptions {
-		o := &ZoneOptions[i]
-		inherited, given := defaults.places[o.Name], r.places[o.Name]
-		switch {
-		case len(inherited) == 0:
-			continue
-		case o.Name == "shadow" && r.zone.Enforce != 0: // which is a shadow of its own
-			continue
-		case o.inherit == nil:
-			r.inheritDetails(o, defaults)
-		case len(given) == 0 || o.Repeats:
-			o.inherit(r.zone, defaults.zone)
-		}
-		r.places[o.Name] = slices.Concat(inherited, given)
+	z.Exempt = slices.Concat(d.Exempt, z.Exempt)
+	z.ExemptStaticFiles = slices.Concat(d.ExemptStaticFiles, z.ExemptStaticFiles)
+	z.OnStoreError = cmp.Or(z.OnStoreError, d.OnStoreError)
+	if d.Shadow != nil && z.Shadow == nil && z.Enforce == 0 { // which is a shadow of its own
+		z.Shadow = &config.Shadow{Together: true, ServerTiming: d.Shadow.ServerTiming}
 	}
-}
-
-func (r *zoneReader) inheritDetails(o *ZoneOption, defaults *zoneReader) {
-	own := make(map[string]bool)
-	for i := range o.Details {
-		own[o.Details[i].Name] = len(r.places[o.Name+" "+o.Details[i].Name]) > 0
+	if d.Refusal != nil {
+		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal, z.Limit != "")
 	}
-	for i := range o.Details {
-		d := &o.Details[i]
-		name := o.Name + " " + d.Name
-		if inherited := defaults.places[name]; len(inherited) > 0 && !own[d.Name] && !r.contradicts(d.Name, own) {
-			d.inherit(r.zone, defaults.zone)
-			r.places[name] = inherited
+	for name, places := range defaults.places {
+		if name == "exempt" || len(r.places[name]) == 0 {
+			r.places[name] = slices.Concat(places, r.places[name])
 		}
 	}
 }
 
-// contradicts reports whether an inherited detail of a refusal would be an error beside
-// the zone's own.
-func (r *zoneReader) contradicts(detail string, own map[string]bool) bool {
-	switch detail {
-	case "page":
-		return own["error"]
-	case "error":
-		return own["page"]
-	case "retry_after", "jitter":
-		return r.zone.Limit == ""
+// inheritRefusal returns a zone's own refusal over the default, without what would be an
+// error beside it.
+func inheritRefusal(refusal config.Refusal, own *config.Refusal, limited bool) *config.Refusal {
+	if !limited {
+		refusal.RetryAfter, refusal.Jitter = "", 0
 	}
-	return false
+	if own != nil {
+		if own.Error || own.PageHTML != nil || own.PageStyle != nil {
+			refusal.Error, refusal.PageHTML, refusal.PageStyle = false, nil, nil
+		}
+		raw, _ := json.Marshal(own) // of texts and numbers
+		_ = json.Unmarshal(raw, &refusal)
+	} else if refusal == (config.Refusal{}) {
+		return nil
+	}
+	return &refusal
 }
 
 // check compiles the zone and reads its override_file, as loading the config does.

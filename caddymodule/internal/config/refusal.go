@@ -71,22 +71,8 @@ type Refusal struct {
 	Log string `json:"log,omitempty"`
 }
 
-// PageStyle brands the built-in page. Its texts are plain text in one language. All
-// others on the page are in the visitor's language.
-type PageStyle struct {
-	// The heading, such as the name of the site: at most 100 characters. Default:
-	// "One moment, please".
-	Title string `json:"title,omitempty"`
-
-	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c`, `#0a7`, or a
-	// basic colour of CSS such as `teal`. Default: a blue.
-	Accent string `json:"accent,omitempty"`
-
-	// What is the matter, in at most 500 characters. How long to wait, and what to
-	// do then, follows it. Default: "This site is receiving too many requests right
-	// now."
-	Text string `json:"text,omitempty"`
-}
+// PageStyle brands the built-in page.
+type PageStyle = refusal.Style
 
 // Words of refusal.
 const (
@@ -116,8 +102,10 @@ func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
 	case (r.PageHTML != nil || r.PageStyle != nil) && r.Error:
 		return About("refusal page", 0, errors.New("page and error exclude each other: error routes write their own page"))
 	}
-	if err := r.PageStyle.Style().Validate(); err != nil {
-		return About("refusal page", 0, fmt.Errorf("parsing page: %w", err))
+	if r.PageStyle != nil {
+		if err := r.PageStyle.Validate(); err != nil {
+			return About("refusal page", 0, fmt.Errorf("parsing page: %w", err))
+		}
 	}
 	if r.Message != "" {
 		if err := CheckMessage(r.Message); err != nil {
@@ -188,15 +176,10 @@ func (r *Refusal) load() (*refusal.Page, error) {
 		return refusal.Compile(*r.PageHTML)
 	case r.PageStyle == nil && r.Message == "":
 		return nil, nil
+	case r.PageStyle == nil:
+		return PageStyle{Text: r.Message}.Compile()
 	}
-	style := r.PageStyle.Style()
+	style := *r.PageStyle
 	style.Text = cmp.Or(r.Message, style.Text)
 	return style.Compile()
-}
-
-func (s *PageStyle) Style() refusal.Style {
-	if s == nil {
-		return refusal.Style{}
-	}
-	return refusal.Style{Title: s.Title, Accent: s.Accent, Text: s.Text}
 }

@@ -28,19 +28,21 @@ const (
 	standardAccent = "#3578c6"
 )
 
-// A Style brands the built-in page. The zero value is the page without a brand.
+// A Style brands the built-in page. Its texts are plain text in one language. All others
+// on the page are in the visitor's language. The zero value is the page without a brand.
 type Style struct {
-	// Title is the heading, in plain text. If empty, it is ours, in the visitor's
-	// language.
-	Title string
+	// The heading, such as the name of the site: at most 100 characters. Default:
+	// "One moment, please".
+	Title string `json:"title,omitempty"`
 
-	// Accent is the colour of the page's edge and of its bar: #rgb, #rrggbb, the
-	// same without the #, or a basic colour of CSS by name. If empty, it is a blue.
-	Accent string
+	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c`, `#0a7`, or a
+	// basic colour of CSS such as `teal`. Default: a blue.
+	Accent string `json:"accent,omitempty"`
 
-	// Text says what is the matter, in plain text that may have several lines. If
-	// empty, it is ours, in the visitor's language.
-	Text string
+	// What is the matter, in at most 500 characters. How long to wait, and what to
+	// do then, follows it. Default: "This site is receiving too many requests right
+	// now."
+	Text string `json:"text,omitempty"`
 }
 
 // Validate reports what is wrong with the style.
