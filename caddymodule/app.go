@@ -26,9 +26,9 @@ import (
 type App struct {
 	config.App
 
-	engine  *engine.Engine
-	global  map[string]*engine.Zone // by the definitions in the global options
-	checked bool                    // checkServers has run
+	engine *engine.Engine
+	global map[string]*engine.Zone // by the definitions in the global options
+	known  []string                // all zones of the servers; nil before checkServers has run
 }
 
 // Engine returns what runs of the config.
@@ -224,16 +224,16 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 
 // checkServers checks the config of all servers, once.
 func (a *App) checkServers(ctx caddy.Context) (err error) {
-	if !a.checked {
+	if a.known == nil {
 		a.engine.ReadServers(ctx)
-		a.checked, err = lint.CheckServers(ctx, a.Zone, a.engine.Warner)
+		a.known, err = lint.CheckServers(ctx, a.Zone, a.engine.Warner)
 	}
 	return err
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets.
 func (a *App) Start() error {
-	if !a.checked { // no handler and no matcher was provisioned in the HTTP app
+	if a.known == nil { // no handler and no matcher was provisioned in the HTTP app
 		for _, definition := range a.Zone {
 			if len(a.global[definition.Name].Directives) == 0 {
 				lint.WarnUnused(a.engine.Warner, definition.Name)

@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
@@ -48,7 +49,10 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 		return err
 	}
 	m.app = app.(*App).engine
-	return app.(*App).checkServers(ctx)
+	if err := app.(*App).checkServers(ctx); err != nil {
+		return err
+	}
+	return lint.CheckAsked(m.Zone, app.(*App).known)
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.

@@ -93,6 +93,7 @@ type TableConfig struct {
 type Table struct {
 	root   node
 	shared map[string]*Entry // by the names of buckets
+	limits map[leakybucket.Limit]struct{}
 }
 
 // A node holds the entry for one run of leading parts, and the nodes behind it.
@@ -141,6 +142,7 @@ func NewTable(config TableConfig) (*Table, error) {
 	table := &Table{
 		root:   node{entry: &Entry{Limit: config.Own, Override: -1}},
 		shared: make(map[string]*Entry),
+		limits: make(map[leakybucket.Limit]struct{}),
 	}
 	digests := make([]bool, len(config.Addresses))
 	copy(digests, config.Digests)
@@ -204,6 +206,9 @@ func (t *Table) add(config TableConfig, index int, o Override) (first int, err e
 	}
 	entry.Override = index
 	at.entry = entry
+	if entry.Rule == Limited {
+		t.limits[entry.Limit] = struct{}{}
+	}
 	if o.As != "" {
 		return t.share(config, o, entry)
 	}
@@ -385,24 +390,10 @@ func (n *node) textOf(part *Part) *node {
 // override comes first.
 func (t *Table) Limits() []leakybucket.Limit {
 	all := []leakybucket.Limit{t.root.entry.Limit}
-	seen := map[leakybucket.Limit]bool{all[0]: true}
-	t.root.walk(func(e *Entry) {
-		if e.Rule == Limited && !seen[e.Limit] {
-			seen[e.Limit] = true
-			all = append(all, e.Limit)
+	for limit := range t.limits {
+		if limit != all[0] {
+			all = append(all, limit)
 		}
-	})
+	}
 	return all
-}
-
-func (n *node) walk(visit func(*Entry)) {
-	if n.entry != nil {
-		visit(n.entry)
-	}
-	for _, next := range n.texts {
-		next.walk(visit)
-	}
-	for _, next := range n.networks {
-		next.walk(visit)
-	}
 }

@@ -225,11 +225,9 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	if err != nil {
 		return nil, h.WrapErr(errUnknownMatcherName(err))
 	}
-	for _, check := range []func(caddy.ModuleMap) error{config.CheckPaths, config.CheckTails, config.CheckSyntax, config.CheckOuterMethods} {
-		if err := check(set); err != nil {
-			h.Next()
-			return nil, h.WrapErr(err)
-		}
+	if err := config.CheckEach(set, config.CheckPaths, config.CheckTails, config.CheckSyntax, config.CheckOuterMethods); err != nil {
+		h.Next()
+		return nil, h.WrapErr(err)
 	}
 	handler, err := parseDirective(h)
 	if err != nil {

@@ -151,10 +151,8 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	case strings.HasPrefix(word, "/") || strings.HasPrefix(word, "*"):
 		return d.Errf("unknown matcher %q in %s: did you mean path %s?", word, option, word)
 	}
-	if _, err := netip.ParsePrefix(word); err == nil {
-		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
-	}
-	if _, err := netip.ParseAddr(word); err == nil {
+	_, noNetwork := netip.ParsePrefix(word)
+	if _, err := netip.ParseAddr(word); err == nil || noNetwork == nil {
 		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
 	}
 	if d.Nesting() > 0 && (word == "zone" || tokens.WantedAfter[word] != "" || slices.Contains(tokens.SiteDirectives, word)) {

@@ -8,8 +8,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
@@ -54,30 +52,18 @@ func parseRank(r *zoneReader) error {
 			return r.Errf("rank member %s takes no block: want a line of its own for the matchers", word)
 		}
 	default:
-		if err := mistakenRank(r.Dispenser, rank.Rank, word, args); err != nil {
-			return err
+		if word == "" && !blockFollows(r.Dispenser) {
+			return r.Errf("rank %s does not say who that is: %s", rank.Rank, wantRank)
+		}
+		line := strings.Join(args, " ")
+		if name := strings.TrimPrefix(line, "cookie "); rank.Rank == config.RankMember && (name != line || strings.HasSuffix(word, "*")) {
+			return r.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, name)
 		}
 		if err := parseMatchers(r.Dispenser, "rank "+rank.Rank, r.matcher, &rank.Match); err != nil {
 			return err
 		}
 	}
 	inFlightIn(r.zone).Rank = append(inFlightIn(r.zone).Rank, rank)
-	return nil
-}
-
-// mistakenRank returns an error if no matchers follow a rank, but what should stand
-// behind another word.
-func mistakenRank(d *caddyfile.Dispenser, rank, word string, args []string) error {
-	switch {
-	case word == "" && !blockFollows(d):
-		return d.Errf("rank %s does not say who that is: %s", rank, wantRank)
-	case rank == config.RankCrawler && crawler.Find(strings.ToLower(word)) != nil:
-		return d.Errf("unknown matcher %q in rank crawler: did you mean verified_crawler %s?", word, strings.ToLower(strings.Join(args, " ")))
-	case rank == config.RankMember && strings.HasSuffix(word, "*") && cookie.ValidPattern(word):
-		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args, " "))
-	case rank == config.RankMember && strings.EqualFold(word, "cookie") && len(args) > 1:
-		return d.Errf("unknown matcher %q in rank member: did you mean rank member issued %s?", word, strings.Join(args[1:], " "))
-	}
 	return nil
 }
 

@@ -1,12 +1,12 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -18,23 +18,41 @@ import (
 // Matchers that are accepted and never match are worse than an error: their owner finds
 // out when the limit is needed. This file refuses them.
 
-// CheckPaths refuses paths that no request has, in any matcher `path` of a set.
-func CheckPaths(set caddy.ModuleMap) error {
-	if raw := set["path"]; raw != nil {
-		var paths caddyhttp.MatchPath
-		if err := json.Unmarshal(raw, &paths); err != nil {
-			return fmt.Errorf("reading the matcher path: %w", err)
-		}
-		if err := CheckPathList(paths); err != nil {
-			return err
+// matcherIn returns one matcher of a set, or nothing if there is none that can be read.
+func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
+	_ = json.Unmarshal(set[name], &matcher)
+	return matcher
+}
+
+// everySet checks a set of matchers, and those behind `not` in it.
+func everySet(set caddy.ModuleMap, check func(caddy.ModuleMap) error) error {
+	err := check(set)
+	for _, excluded := range excludedBy(set) {
+		if err == nil {
+			err = everySet(excluded, check)
 		}
 	}
-	for _, excluded := range excludedBy(set) {
-		if err := CheckPaths(excluded); err != nil {
+	return err
+}
+
+// CheckEach returns the first error of some checks of a set.
+func CheckEach(set caddy.ModuleMap, checks ...func(caddy.ModuleMap) error) error {
+	for _, check := range checks {
+		if err := check(set); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// CheckPaths refuses paths that no request has, in any matcher `path` of a set.
+func CheckPaths(set caddy.ModuleMap) error {
+	return everySet(set, func(set caddy.ModuleMap) error {
+		if set["path"] == nil {
+			return nil
+		}
+		return CheckPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
+	})
 }
 
 // CheckPathList refuses paths that no request has, as the matcher `path` takes them.
@@ -48,7 +66,7 @@ func CheckPathList(paths []string) error {
 		case strings.HasPrefix(path, "~") || strings.HasPrefix(path, "^"):
 			return fmt.Errorf("path %q never matches, since path takes no regular expression: did you mean path_regexp ^%s?", path, bare)
 		case strings.HasPrefix(path, "http://") || strings.HasPrefix(path, "https://"):
-			return fmt.Errorf("path %q never matches, since paths have no host: did you mean %s?", path, pathOf(path))
+			return fmt.Errorf("path %q never matches, since paths have no host: want the path alone, such as /wp-login.php*", path)
 		case strings.Contains(path, "?") && !strings.Contains(path, "{"):
 			before, _, _ := strings.Cut(path, "?")
 			return fmt.Errorf("path %q never matches, since paths end before the question mark: want path %s, and query <name>=<value> for the rest", path, before)
@@ -70,27 +88,14 @@ func errTwoMatchers(matcher, word string) error {
 	return fmt.Errorf("%s %q never matches: for two matchers at once, want a block, and each on a line of its own", matcher, word)
 }
 
-// pathOf returns the path of an URL.
-func pathOf(location string) string {
-	parsed, err := url.Parse(location)
-	if err != nil || parsed.Path == "" {
-		return "/"
-	}
-	return parsed.Path
-}
-
 // CheckTails refuses matchers for limits that name a PHP script without what may follow its
 // name: PHP runs the script for /script.php/x, too, so clients would evade the limit.
 func CheckTails(set caddy.ModuleMap) error {
-	var paths caddyhttp.MatchPath
-	if raw := set["path"]; raw != nil && json.Unmarshal(raw, &paths) == nil {
-		if err := checkTailsOf(paths); err != nil {
-			return err
-		}
+	if err := checkTailsOf(matcherIn[caddyhttp.MatchPath](set, "path")); err != nil {
+		return err
 	}
-	var expression caddyhttp.MatchPathRE
-	if raw := set["path_regexp"]; raw != nil && json.Unmarshal(raw, &expression) == nil && strings.HasSuffix(expression.Pattern, "php$") {
-		return fmt.Errorf("path_regexp %q leaves out .php/x, for which PHP runs the same script: did you mean %s(/|$)?", expression.Pattern, strings.TrimSuffix(expression.Pattern, "$"))
+	if pattern := matcherIn[caddyhttp.MatchPathRE](set, "path_regexp").Pattern; strings.HasSuffix(pattern, "php$") {
+		return fmt.Errorf("path_regexp %q leaves out .php/x, for which PHP runs the same script: did you mean %s(/|$)?", pattern, strings.TrimSuffix(pattern, "$"))
 	}
 	return nil
 }
@@ -109,12 +114,11 @@ func CheckExempt(set caddy.ModuleMap) error {
 	if len(set) != 1 {
 		return nil
 	}
-	var paths caddyhttp.MatchPath
-	if raw := set["path"]; raw != nil && json.Unmarshal(raw, &paths) == nil && (slices.Contains(paths, "*") || slices.Contains(paths, "/*")) {
+	if paths := matcherIn[[]string](set, "path"); slices.Contains(paths, "*") || slices.Contains(paths, "/*") {
 		return errors.New("exempt path /* exempts all requests, so nothing is limited: want the paths that are not to be charged")
 	}
 	for _, matcher := range []string{"client_ip", "remote_ip"} {
-		for _, word := range rangesOf(set[matcher]) {
+		for _, word := range rangesOf(set, matcher) {
 			if network, err := netip.ParsePrefix(word); err == nil && network.Bits() == 0 {
 				return fmt.Errorf("exempt %s %s exempts all clients, so nothing is limited: want the networks that are not to be charged", matcher, word)
 			}
@@ -126,9 +130,7 @@ func CheckExempt(set caddy.ModuleMap) error {
 // Paths returns the patterns of the path matchers in sets that Caddy has not loaded yet.
 func Paths(sets caddyhttp.RawMatcherSets) (all []string) {
 	for _, set := range sets {
-		var paths []string
-		_ = json.Unmarshal(set["path"], &paths) // none if there is no such matcher
-		all = append(all, paths...)
+		all = append(all, matcherIn[[]string](set, "path")...)
 	}
 	return all
 }
@@ -139,12 +141,7 @@ var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie`)
 // Doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
 // anybody can send is one that anybody has.
 func Doubtful(set caddy.ModuleMap, exempts bool) string {
-	var paths caddyhttp.MatchPath
-	_ = json.Unmarshal(set["path"], &paths) // none if there is no such matcher
-	var headers caddyhttp.MatchHeader
-	_ = json.Unmarshal(set["header"], &headers)
-	var query map[string][]string
-	_ = json.Unmarshal(set["query"], &query)
+	paths, query := matcherIn[[]string](set, "path"), matcherIn[map[string][]string](set, "query")
 	sent := string(set["header"]) + string(set["header_regexp"]) + string(set["expression"])
 	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
 	switch {
@@ -162,7 +159,7 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	case slices.ContainsFunc(paths, func(path string) bool { return strings.Contains(path, ".php") }):
 		return "anybody can call the script that is exempt by its path: exempt those who may with client_ip"
 	}
-	for _, value := range headers["User-Agent"] {
+	for _, value := range matcherIn[caddyhttp.MatchHeader](set, "header")["User-Agent"] {
 		if !strings.ContainsAny(value, "*/{") {
 			return fmt.Sprintf("header User-Agent %s matches this value alone: for all that contain it, want header User-Agent *%[1]s*", value)
 		}
@@ -173,38 +170,14 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 // CheckSyntax refuses matchers that Caddy would refuse only when it loads the config,
 // where the error has no line, and methods and hosts that no request has.
 func CheckSyntax(set caddy.ModuleMap) error {
-	for _, matcher := range []string{"method", "host"} {
-		if err := checkWords(matcher, set[matcher]); err != nil {
-			return err
-		}
-	}
-	for _, matcher := range []string{"client_ip", "remote_ip"} {
-		if err := checkRanges(matcher, set[matcher]); err != nil {
-			return err
-		}
-	}
-	var protocol string
-	if raw := set["protocol"]; raw != nil && json.Unmarshal(raw, &protocol) == nil && !slices.Contains(protocols, protocol) {
-		return fmt.Errorf("protocol %q never matches: want one of %s", protocol, strings.Join(protocols, ", "))
-	}
-	if err := checkExpressions(set); err != nil {
-		return err
-	}
-	for _, excluded := range excludedBy(set) {
-		if err := CheckSyntax(excluded); err != nil {
-			return err
-		}
-	}
-	return nil
+	return everySet(set, func(set caddy.ModuleMap) error {
+		return cmp.Or(checkWords(set, "method"), checkWords(set, "host"), checkCompiled(set))
+	})
 }
 
 // checkWords refuses words that no method and no host is.
-func checkWords(matcher string, raw json.RawMessage) error {
-	var words []string
-	if raw == nil || json.Unmarshal(raw, &words) != nil {
-		return nil
-	}
-	for i, word := range words {
+func checkWords(set caddy.ModuleMap, matcher string) error {
+	for i, word := range matcherIn[[]string](set, matcher) {
 		if i > 0 && slices.Contains(MatcherWords, word) {
 			return errTwoMatchers(matcher, word)
 		}
@@ -216,40 +189,18 @@ func checkWords(matcher string, raw json.RawMessage) error {
 }
 
 // rangesOf returns the addresses of a matcher of addresses.
-func rangesOf(raw json.RawMessage) []string {
-	var addresses struct {
+func rangesOf(set caddy.ModuleMap, matcher string) []string {
+	return matcherIn[struct {
 		Ranges []string `json:"ranges"`
-	}
-	if raw == nil || json.Unmarshal(raw, &addresses) != nil {
-		return nil
-	}
-	return addresses.Ranges
+	}](set, matcher).Ranges
 }
-
-// checkRanges refuses addresses that a matcher of addresses cannot read.
-func checkRanges(matcher string, raw json.RawMessage) error {
-	for _, word := range rangesOf(raw) {
-		if slices.Contains(MatcherWords, word) {
-			return errTwoMatchers(matcher, word)
-		}
-		_, notAddress := netip.ParseAddr(word)
-		_, notNetwork := netip.ParsePrefix(word)
-		if notAddress != nil && notNetwork != nil && !strings.ContainsAny(word, "%{") {
-			return fmt.Errorf("invalid address %q after %s: want an IP address or a network such as 203.0.113.0/24", word, matcher)
-		}
-	}
-	return nil
-}
-
-// protocols are all that the matcher `protocol` can match.
-var protocols = []string{"http", "https", "grpc", "http/1.0", "http/1.0+", "http/1.1", "http/1.1+", "http/2", "http/2+", "http/3", "http/3+"}
 
 // compiled are the matchers of Caddy that are compiled when they are provisioned, for which
 // they need no other part of the config.
-var compiled = []string{"expression", "path_regexp", "header_regexp", "vars_regexp"}
+var compiled = []string{"client_ip", "remote_ip", "expression", "path_regexp", "header_regexp", "vars_regexp"}
 
-// checkExpressions refuses matchers that do not compile.
-func checkExpressions(set caddy.ModuleMap) error {
+// checkCompiled refuses matchers that do not compile.
+func checkCompiled(set caddy.ModuleMap) error {
 	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
 	defer cancel()
 	for _, name := range compiled {
@@ -271,13 +222,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	if asksThrottle(set) {
 		return ErrAsksThrottle
 	}
-	if err := CheckPaths(set); err != nil {
-		return err
-	}
-	if err := checkMethods(set); err != nil {
-		return err
-	}
-	return CheckSyntax(set)
+	return CheckEach(set, CheckPaths, checkMethods, CheckSyntax)
 }
 
 // CheckMatcherSets checks each set of matchers.
@@ -296,11 +241,8 @@ func asksThrottle(set caddy.ModuleMap) bool {
 }
 
 // excludedBy returns the sets of matchers behind `not`.
-func excludedBy(set caddy.ModuleMap) (excluded []caddy.ModuleMap) {
-	if not := set["not"]; not != nil && json.Unmarshal(not, &excluded) != nil {
-		return nil
-	}
-	return excluded
+func excludedBy(set caddy.ModuleMap) []caddy.ModuleMap {
+	return matcherIn[[]caddy.ModuleMap](set, "not")
 }
 
 var ErrAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")

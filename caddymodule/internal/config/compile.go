@@ -137,18 +137,11 @@ func (c *compilation) compileLimit() error {
 
 // checkBucketless refuses options that need a bucket in a zone that has none.
 func (c *compilation) checkBucketless() error {
-	for _, o := range []struct {
-		option string
-		given  bool
-	}{
-		{"cost", len(c.Cost) > 0},
-		{"settle", c.Settle != nil},
-		{"trust_devices", c.TrustDevices != nil},
-		{"delay", c.Delay != nil},
-		{"block", c.Block != nil},
+	for option, given := range map[string]bool{
+		"cost": len(c.Cost) > 0, "settle": c.Settle != nil, "trust_devices": c.TrustDevices != nil, "delay": c.Delay != nil, "block": c.Block != nil,
 	} {
-		if o.given {
-			return About(o.option, 0, fmt.Errorf("%s has no meaning without limit: the zone only limits how many requests are in flight", o.option))
+		if given {
+			return About(option, 0, fmt.Errorf("%s has no meaning without limit: the zone only limits how many requests are in flight", option))
 		}
 	}
 	return nil
@@ -327,10 +320,7 @@ func (c *compilation) compileBlock() error {
 // checkMatchers refuses matchers that do not mean what they seem to.
 func (c *compilation) checkMatchers() error {
 	for i, set := range c.Match {
-		err := CheckMatcherSet(set)
-		if err == nil {
-			err = CheckTails(set)
-		}
+		err := CheckEach(set, CheckMatcherSet, CheckTails)
 		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return CheckExempt(not) != nil }) {
 			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
 		}
@@ -339,11 +329,7 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i, set := range c.Exempt {
-		err := CheckMatcherSet(set)
-		if err == nil {
-			err = CheckExempt(set)
-		}
-		if err != nil {
+		if err := CheckEach(set, CheckMatcherSet, CheckExempt); err != nil {
 			return About("exempt", i, err)
 		}
 	}
@@ -365,11 +351,7 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i, route := range c.Route {
-		err := CheckPathList(route.Path)
-		if err == nil {
-			err = checkTailsOf(route.Path)
-		}
-		if err != nil {
+		if err := cmp.Or(CheckPathList(route.Path), checkTailsOf(route.Path)); err != nil {
 			return About("route", i, fmt.Errorf("route %q: %w", route.Name, err))
 		}
 	}

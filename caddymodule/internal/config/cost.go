@@ -56,10 +56,7 @@ const (
 
 // withDefaults returns a copy with the defaults filled in.
 func (r *ReadBody) withDefaults() *ReadBody {
-	full := ReadBody{}
-	if r != nil {
-		full = *r
-	}
+	full := copyOf(r)
 	full.Most = cmp.Or(full.Most, DefaultReadBody)
 	return &full
 }

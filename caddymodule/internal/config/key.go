@@ -60,10 +60,7 @@ func (k *Key) Given() []KeySource {
 // withDefaults returns a copy with the defaults filled in. In a zone where clients take
 // turns, the default is one key for all.
 func (k *Key) withDefaults(shares bool) *Key {
-	full := Key{}
-	if k != nil {
-		full = *k
-	}
+	full := copyOf(k)
 	if len(full.Sources) == 0 {
 		full.Sources = []KeySource{{Source: "client_ip"}}
 		if shares {
@@ -103,66 +100,38 @@ const KeySources = "client_ip, header <name>, cookie <name>, query <name>, form 
 // SourceWords are the key sources without placeholders.
 var SourceWords = []string{"client_ip", "header", "cookie", "query", "form", "basic_user", "host", "method", "route", "text"}
 
-// clientWords are other words for the client's address.
-var clientWords = []string{"ip", "addr", "address", "remote_ip", "remote_addr", "remote_host", "source_ip", "real_ip"}
-
 // FoldWords are the words after fold.
 var FoldWords = []string{"wordpress", "email"}
 
-// otherSources are other words for key sources.
+// otherSources are other words for key sources, some of them variables of nginx.
 var otherSources = map[string]string{
-	"basic_auth": "basic_user", "remote_user": "basic_user", "auth_user": "basic_user",
+	"ip": "client_ip", "addr": "client_ip", "address": "client_ip", "remote_ip": "client_ip", "remote_addr": "client_ip", "remote_host": "client_ip",
+	"source_ip": "client_ip", "real_ip": "client_ip", "binary_remote_addr": "client_ip",
+	"basic_auth": "basic_user", "remote_user": "basic_user", "auth_user": "basic_user", "http_host": "host", "request_method": "method",
 	"user": "basic_user, or form <field>", "username": "form username, or basic_user", "login": "form login, or basic_user", "account": "basic_user, or form <field>",
 	"password": "form <field>, with the field of the account", "pwd": "form <field>, with one field, which names the account",
 	"path": "route, which gives paths names, or {path}", "uri": "route, which gives paths names, or {path}", "url": "route, which gives paths names, or {path}",
 	"session": "cookie <name>", "token": "header Authorization", "api_key": "header X-Api-Key, or query api_key",
 	"domain": "host", "server_name": "host", "agent": "header User-Agent", "user_agent": "header User-Agent", "country": "a placeholder such as {http.vars.country}",
+	"request_uri": "route, which gives paths names, or {path}", "wordpress": "fold wordpress", "email": "fold email",
 }
 
-// nginxSource returns the key source for a variable of nginx, without its $, or "".
-func nginxSource(variable string) string {
-	kind, name, _ := strings.Cut(variable, "_")
-	switch {
-	case variable == "binary_remote_addr" || variable == "remote_addr":
-		return "client_ip"
-	case variable == "host" || variable == "http_host" || variable == "server_name":
-		return "host"
-	case variable == "request_method":
-		return "method"
-	case variable == "remote_user":
-		return "basic_user"
-	case kind == "http" && name != "":
-		return "header " + http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
-	case kind == "cookie" && name != "":
-		return "cookie " + name
-	case kind == "arg" && name != "":
-		return "query " + name
-	case variable == "uri" || variable == "request_uri":
-		return otherSources["uri"]
-	}
-	return ""
-}
+// ofNginx are the sources for variables of nginx with a name, such as $cookie_name.
+var ofNginx = map[string]string{"http": "header", "cookie": "cookie", "arg": "query"}
 
 // unknownSource reports a word that is no key source, with what was probably meant.
 func unknownSource(word string) error {
-	meant := text.Nearest(word, SourceWords)
-	kind, name, joined := strings.Cut(strings.ReplaceAll(word, "=", ":"), ":")
-	switch {
-	case slices.Contains(clientWords, strings.ToLower(word)):
-		meant = "client_ip"
-	case joined && slices.Contains(SourceWords, kind):
+	variable := strings.TrimPrefix(word, "$")
+	kind, name, _ := strings.Cut(strings.ReplaceAll(word, "=", ":"), ":")
+	meant := cmp.Or(otherSources[strings.ToLower(variable)], text.Nearest(variable, SourceWords))
+	switch of, rest, _ := strings.Cut(variable, "_"); {
+	case slices.Contains(SourceWords, kind):
 		meant = strings.TrimSpace(kind + " " + name)
-	case strings.HasPrefix(word, "$"):
-		meant = nginxSource(word[1:])
-	case otherSources[word] != "":
-		meant = otherSources[word]
-	case slices.Contains(FoldWords, word):
-		meant = "fold " + word
 	case meant != "":
+	case variable != word && ofNginx[of] != "":
+		meant = ofNginx[of] + " " + strings.ReplaceAll(rest, "_", "-")
 	case strings.Contains(word, "-"):
 		meant = "header " + word
-	case strings.Contains(word, "_"):
-		meant = "query " + word + ", or header " + http.CanonicalHeaderKey(strings.ReplaceAll(word, "_", "-"))
 	}
 	if meant == "" {
 		return fmt.Errorf("unknown key source %q: want %s", word, KeySources)

@@ -1,14 +1,12 @@
 package config
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
 // Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a
@@ -25,17 +23,14 @@ var errMethodAsSent = errors.New("{method} and expressions with a method see wha
 // checkMethods refuses sets of matchers that look at the method as the client sent it.
 // The matcher `method` itself is no such matcher within a zone.
 func checkMethods(set caddy.ModuleMap) error {
-	for name, raw := range set {
-		if name != "not" && methodPlaceholder.Match(raw) || name == "expression" && methodFunction.Match(raw) {
-			return errMethodAsSent
+	return everySet(set, func(set caddy.ModuleMap) error {
+		for name, raw := range set {
+			if name != "not" && methodPlaceholder.Match(raw) || name == "expression" && methodFunction.Match(raw) {
+				return errMethodAsSent
+			}
 		}
-	}
-	for _, excluded := range excludedBy(set) {
-		if err := checkMethods(excluded); err != nil {
-			return err
-		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // AsksMethod reports whether a word of a Caddyfile makes a matcher that checkMethods
@@ -47,8 +42,7 @@ func AsksMethod(word string) bool {
 // MethodsOf returns the matcher `method` of a set as it is written in a Caddyfile, or
 // "" if the set has none, not even behind `not`.
 func MethodsOf(set caddy.ModuleMap) string {
-	var methods caddyhttp.MatchMethod
-	if raw := set["method"]; raw != nil && json.Unmarshal(raw, &methods) == nil {
+	if methods := matcherIn[[]string](set, "method"); methods != nil {
 		return "method " + strings.Join(methods, " ")
 	}
 	for _, excluded := range excludedBy(set) {

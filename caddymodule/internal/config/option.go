@@ -21,3 +21,11 @@ func About(option string, at int, err error) error {
 	}
 	return &OptionError{option, at, err}
 }
+
+// copyOf returns a copy of a part, or an empty one.
+func copyOf[T any](part *T) (full T) {
+	if part != nil {
+		full = *part
+	}
+	return full
+}

@@ -59,20 +59,13 @@ var anonymousCookies = []string{
 // anonymousPrefixes begin the names of such cookies, before a digest of the site.
 var anonymousPrefixes = []string{"wp_woocommerce_session_", "comment_author_", "ASPSESSIONID"}
 
-// railsSession is how Rails names the session, which all visitors get.
-var railsSession = regexp.MustCompile(`^_.*_session$`)
+// railsSession matches how Rails names the session, which all visitors get, and its beginning.
+var railsSession = regexp.MustCompile(`^_.*(_session|\*)$`)
 
 // anonymous returns a cookie that anonymous visitors get and that matches a pattern, or
 // "" if none is known.
 func anonymous(pattern string) string {
-	for _, prefix := range []string{"__Host-", "__Secure-"} { // any cookie may have one
-		if rest, has := strings.CutPrefix(pattern, prefix); has {
-			if name := anonymous(rest); name != "" {
-				return prefix + name
-			}
-			return ""
-		}
-	}
+	pattern = strings.TrimPrefix(strings.TrimPrefix(pattern, "__Host-"), "__Secure-") // any cookie may have one
 	for _, name := range anonymousCookies {
 		if match, _ := path.Match(pattern, name); match {
 			return name
@@ -83,21 +76,8 @@ func anonymous(pattern string) string {
 			return pattern
 		}
 	}
-	return anonymousOfRails(pattern)
-}
-
-// anonymousOfRails returns the session of an application in Rails that matches a
-// pattern, or "". The name of the application is what the pattern says up to its first
-// wildcard.
-func anonymousOfRails(pattern string) string {
-	const end = "_session"
-	start, _, _ := strings.Cut(pattern, "*")
-	for left := range len(end) + 1 { // of the end, which the pattern does not say
-		if name, found := strings.CutSuffix(start, end[:len(end)-left]); found {
-			if match, _ := path.Match(pattern, name+end); match && railsSession.MatchString(name+end) {
-				return name + end
-			}
-		}
+	if railsSession.MatchString(pattern) {
+		return pattern
 	}
 	return ""
 }
@@ -120,18 +100,13 @@ func (r *Rank) sources() (sources []string) {
 
 // check refuses a rank of in_flight.
 func (r *Rank) check(shares, passes bool) error {
-	given := 0
-	for _, one := range []bool{len(r.Issued) > 0, r.Told != "", len(r.Match) > 0} {
-		if one {
-			given++
-		}
-	}
+	issued, told, matched := len(r.Issued) > 0, r.Told != "", len(r.Match) > 0
 	switch {
 	case !shares:
 		return errors.New("rank has no meaning without share: clients of other zones wait in the order of arrival")
 	case r.Rank != RankMember && r.Rank != RankCrawler:
 		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
-	case given != 1:
+	case issued && (told || matched) || told && matched || !issued && !told && !matched:
 		return errors.New("incomplete rank: want one of issued, told and match")
 	case r.Rank == RankCrawler && len(r.Match) == 0:
 		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
@@ -176,8 +151,7 @@ func weak(set caddy.ModuleMap) bool {
 	for name, raw := range set {
 		switch {
 		case name == "not" && !slices.ContainsFunc(excludedBy(set), func(s caddy.ModuleMap) bool { return !weak(s) }):
-		case (name == "vars" || name == "vars_regexp") && asksTheClient(raw):
-		case name == "expression" && computesFromTheClient(string(raw)):
+		case (name == "vars" || name == "vars_regexp" || name == "expression") && computesFromTheClient(string(raw)):
 		case !slices.Contains(weakMatchers, name):
 			return false
 		}
@@ -193,37 +167,17 @@ var (
 	plainFunctions = []string{"size", "matches", "contains", "startsWith", "endsWith", "int", "double", "string", "has"}
 )
 
-// computesFromTheClient reports whether an expression asks for nothing but what the client
-// sends.
+// computesFromTheClient reports whether variables or an expression ask for nothing but what
+// the client sends.
 func computesFromTheClient(expression string) bool {
-	asks := 0
-	for _, placeholder := range placeholderOf.FindAllString(expression, -1) {
-		if asks++; !sentByClient.MatchString(placeholder) {
-			return false
-		}
-	}
+	asked := placeholderOf.FindAllString(expression, -1)
 	for _, function := range functionOf.FindAllStringSubmatch(expression, -1) {
 		switch {
 		case slices.Contains(weakMatchers, function[1]):
-			asks++
+			asked = append(asked, "{http.request.uri}")
 		case !slices.Contains(plainFunctions, function[1]):
 			return false
 		}
 	}
-	return asks > 0
-}
-
-// asksTheClient reports whether all variables of a matcher are what the client sends, such
-// as {http.request.cookie.sid}.
-func asksTheClient(raw json.RawMessage) bool {
-	var variables map[string]json.RawMessage
-	if json.Unmarshal(raw, &variables) != nil {
-		return false
-	}
-	for variable := range variables {
-		if !sentByClient.MatchString(variable) {
-			return false
-		}
-	}
-	return true
+	return len(asked) > 0 && !slices.ContainsFunc(asked, func(placeholder string) bool { return !sentByClient.MatchString(placeholder) })
 }

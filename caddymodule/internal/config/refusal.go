@@ -6,15 +6,18 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
 	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // Refusal is what refused clients get, and what is logged of it.
@@ -133,10 +136,7 @@ func ParseRetryAfter(word string) (floor time.Duration, err error) {
 
 // withDefaults returns a copy with the defaults filled in.
 func (r *Refusal) withDefaults(shares bool) *Refusal {
-	full := Refusal{}
-	if r != nil {
-		full = *r
-	}
+	full := copyOf(r)
 	standard := http.StatusTooManyRequests
 	if shares {
 		standard = shareStatus
@@ -182,4 +182,26 @@ func (r *Refusal) load() (*refusal.Page, error) {
 	style := *r.PageStyle
 	style.Text = cmp.Or(r.Message, style.Text)
 	return style.Compile()
+}
+
+// Words of refusal log.
+const (
+	logAll = "all"
+	logOff = "off"
+)
+
+// ParseLogRefused returns what limits the refusals in the access log, in bursts of those of
+// a second. It is nil if all are logged.
+func ParseLogRefused(text string) (*rate.Limiter, error) {
+	switch text {
+	case logAll:
+		return nil, nil
+	case logOff:
+		return rate.NewLimiter(0, 0), nil
+	}
+	lines, err := leakybucket.ParseRate(text)
+	if err != nil || lines <= 0 {
+		return nil, errors.New("invalid log " + strconv.Quote(text) + ": want all, off or a rate such as 10/s")
+	}
+	return rate.NewLimiter(rate.Limit(lines), max(1, int(lines))), nil
 }

@@ -62,10 +62,9 @@ func (p *errorProxy) of(hosts []string) bool {
 
 // zoneTraits are what a zone needs of the place where it is used.
 type zoneTraits struct {
-	keyedByHost bool                     // named hosts: a site for all lets clients make them up
+	keyedByHost bool                     // named hosts, by its site or its match: else clients make them up
 	keyedByForm bool                     // a match of its own
 	charges     bool                     // that requests are charged, as they are not in error routes
-	hosts       []string                 // that these requests get there, because its match wants one of these hosts
 	ofAnything  bool                     // that requests that run PHP get there, because it has no match
 	siteRoot    bool                     // the site's root, for static files
 	static      bool                     // that files are served, because it exempts them
@@ -79,8 +78,7 @@ type zoneTraits struct {
 // be read when the first module of throttle is provisioned, because Caddy drops the
 // raw config of each route that it has provisioned.
 type serversConfig struct {
-	uses   []zoneUse // in the order of requests
-	asked  []zonePlace
+	uses   []zoneUse             // in the order of requests
 	behind []routes.Rewrite      // between zones and a proxy
 	serve  map[string]servers    // what answers in each of the servers' routes
 	traits map[string]zoneTraits // of zones, by name
@@ -144,10 +142,6 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) {
 	}
 	walk.Visit = c.visit
 	walk.Rest(path+"/named_routes", elsewhere)
-	var config any
-	raw, _ := json.Marshal(server) // it was JSON before
-	_ = json.Unmarshal(raw, &config)
-	c.findAsked(config, path)
 }
 
 // readErrors reads the error routes of a server, and returns what in them asks an upstream.
@@ -172,24 +166,6 @@ func outermost(all caddyhttp.RouteList, place, path string) *caddyhttp.Route {
 	number, _, _ := strings.Cut(strings.TrimPrefix(place, path+"/"), "/")
 	n, _ := strconv.Atoi(number)
 	return &all[n]
-}
-
-// findAsked looks for the zones that throttle_blocked asks about.
-func (c *serversConfig) findAsked(value any, path string) {
-	switch value := value.(type) {
-	case []any:
-		for i, element := range value {
-			c.findAsked(element, path+"/"+strconv.Itoa(i))
-		}
-	case map[string]any:
-		if asked, ok := value["throttle_blocked"].(map[string]any); ok {
-			zone, _ := asked["zone"].(string)
-			c.asked = append(c.asked, zonePlace{zone, path})
-		}
-		for _, key := range slices.Sorted(maps.Keys(value)) {
-			c.findAsked(value[key], path+"/"+key)
-		}
-	}
 }
 
 // visit remembers the zones of a throttle handler.
@@ -228,46 +204,23 @@ func (c *serversConfig) note(raw []byte) {
 	}
 	c.traits[z.Name] = zoneTraits{
 		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(rule.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
-		keyedByHost: slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "host" }),
-		ofAnything:  len(z.Match) == 0,
-		static:      len(z.ExemptStaticFiles) > 0,
-		siteRoot:    slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
-		told:        z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
-		charges:     z.Limit != "",
-		hosts:       hostsOf(z.Match),
-		inFlight:    z.InFlight != nil,
-		refuses:     z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
-		match:       z.Match,
+		keyedByHost: slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "host" }) &&
+			!slices.ContainsFunc(z.Match, func(set caddy.ModuleMap) bool { return set["host"] != nil }),
+		ofAnything: len(z.Match) == 0,
+		static:     len(z.ExemptStaticFiles) > 0,
+		siteRoot:   slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
+		told:       z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
+		charges:    z.Limit != "",
+		refuses:    z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
+		match:      z.Match,
 	}
 }
 
-// hostsOf returns the hosts that each of the sets wants one of, or none if a set matches any.
-func hostsOf(sets caddyhttp.RawMatcherSets) (all []string) {
-	for _, set := range sets {
-		var hosts caddyhttp.MatchHost
-		if set["host"] == nil || json.Unmarshal(set["host"], &hosts) != nil {
-			return nil
-		}
-		all = append(all, hosts...)
-	}
-	return all
-}
-
-// disjoint reports whether no host is among both, as far as their names say that.
-func disjoint(a, b []string) bool {
-	return len(a) > 0 && len(b) > 0 && !slices.ContainsFunc(a, func(host string) bool {
-		return strings.ContainsAny(host, "*{") || slices.ContainsFunc(b, func(other string) bool {
-			return strings.ContainsAny(other, "*{") || strings.EqualFold(host, other)
-		})
-	})
-}
-
-// check returns the names of global zones that no handler uses. It fails if
-// throttle_blocked names an unknown zone, if a zone never sees a request, or if static
-// files are exempt without a root.
-func (c *serversConfig) check(global []*config.Zone) (unused []string, err error) {
+// check returns the names of all zones, and of global zones that no handler uses. It fails
+// if a zone never sees a request, or if static files are exempt without a root.
+func (c *serversConfig) check(global []*config.Zone) (known, unused []string, err error) {
 	used := make(map[string]bool)
-	var known []string
+	known = []string{} // not nil
 	for i := range c.uses {
 		used[c.uses[i].zone] = true
 		if !c.uses[i].byName {
@@ -287,34 +240,34 @@ func (c *serversConfig) check(global []*config.Zone) (unused []string, err error
 			unused = append(unused, z.Name)
 		}
 	}
-	for _, asked := range c.asked {
-		if asked.zone == "" || slices.Contains(known, asked.zone) {
-			continue
-		}
-		want := "want a zone of this config, or no name for any of them"
-		if meant := text.Nearest(asked.zone, known); meant != "" {
-			want = "did you mean " + meant + "?"
-		}
-		return nil, fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: %s, in %s", asked.zone, want, c.name(asked))
-	}
 	for i := range c.uses {
 		if err := c.misplaced(&c.uses[i]); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return unused, nil
+	return known, unused, nil
+}
+
+// CheckAsked refuses a zone that throttle_blocked asks about and that is none of those that
+// [CheckServers] knows. Nil are those of a config without servers.
+func CheckAsked(zone string, known []string) error {
+	if zone == "" || known == nil || slices.Contains(known, zone) {
+		return nil
+	}
+	want := "want a zone of this config, or no name for any of them"
+	if meant := text.Nearest(zone, known); meant != "" {
+		want = "did you mean " + meant + "?"
+	}
+	return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: %s", zone, want)
 }
 
 // misplaced returns an error if a zone cannot do what it is for where it is used.
 func (c *serversConfig) misplaced(use *zoneUse) error {
 	traits, place := c.traits[use.zone], use.zonePlace
-	seen := func(u zoneUse) bool { return u.zone == use.zone && !disjoint(traits.hosts, u.hosts) }
 	why := ""
 	switch {
 	case use.Answered != "":
 		why = fmt.Sprintf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first", use.zone, use.Answered)
-	case !slices.ContainsFunc(c.uses, seen):
-		why = fmt.Sprintf("zone %q never matches, because its match wants the host %s, which its site is not: remove the matcher host, or put the zone into the site of that host", use.zone, strings.Join(traits.hosts, " or "))
 	case !use.Rooted && traits.siteRoot:
 		why = fmt.Sprintf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>", use.zone)
 	case use.errors != nil && len(use.errors.zones) == 0 && traits.refuses:

@@ -13,19 +13,19 @@ import (
 // CheckServers checks the config of all servers, given the zones of the global options. It
 // must be called when the first module of throttle is provisioned, because Caddy drops the
 // raw config of each route that it has provisioned. A module that is in no HTTP app knows
-// no servers; then it reports false. An unused global zone is only a warning, because it may
-// be meant for later.
-func CheckServers(ctx caddy.Context, global []*config.Zone, warner *zap.Logger) (checked bool, err error) {
+// no servers. Otherwise it returns the names of all zones, which are not nil. An unused
+// global zone is only a warning, because it may be meant for later.
+func CheckServers(ctx caddy.Context, global []*config.Zone, warner *zap.Logger) (known []string, err error) {
 	servers := readServers(ctx)
 	if servers == nil {
-		return false, nil
+		return nil, nil
 	}
-	unused, err := servers.check(global)
+	known, unused, err := servers.check(global)
 	for _, zone := range unused {
 		WarnUnused(warner, zone)
 	}
 	servers.warn(warner)
-	return true, err
+	return known, err
 }
 
 // warn logs what is probably meant otherwise. Most is said once of a zone.
@@ -43,7 +43,7 @@ func (c *serversConfig) warn(warner *zap.Logger) {
 			warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
 				zone, place)
 		}
-		if needs.keyedByHost && len(use.hosts) == 0 && len(needs.hosts) == 0 && first("any host "+use.zone) {
+		if needs.keyedByHost && len(use.hosts) == 0 && first("any host "+use.zone) {
 			warner.Warn("zone is keyed by host in a site for all hosts, so a client gets a fresh bucket with each Host that it makes up: give the site names, or leave host out of the key",
 				zone, place)
 		}
