@@ -75,28 +75,11 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option := d.Val()
-		if err := tokens.Once(d, seen, option); err != nil {
-			return err
-		}
-		var err error
-		switch option {
-		case "max_buckets":
-			err = tokens.ParseArg(d, &m.MaxBuckets, tokens.ParseWhole(1, config.MostBuckets))
-		case "snapshot":
-			err = tokens.ParseArg(d, &m.Snapshot, tokens.ParseWord)
-		case "snapshot_interval":
-			err = tokens.ParseArg(d, &m.SnapshotInterval, parseSnapshotInterval)
-		default:
-			err = tokens.UnknownOption(d, "store memory", []string{"max_buckets", "snapshot", "snapshot_interval"})
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return tokens.Options(d, "store memory", map[string]func() error{
+		"max_buckets":       func() error { return tokens.ParseArg(d, &m.MaxBuckets, tokens.ParseWhole(1, config.MostBuckets)) },
+		"snapshot":          func() error { return tokens.ParseArg(d, &m.Snapshot, tokens.ParseWord) },
+		"snapshot_interval": func() error { return tokens.ParseArg(d, &m.SnapshotInterval, parseSnapshotInterval) },
+	})
 }
 
 func parseSnapshotInterval(word string) (caddy.Duration, error) {

@@ -161,16 +161,8 @@ func runsPHP(name string) bool {
 // encodesSeparator reports whether a raw path has an encoded slash or backslash.
 // `/style.css%2f` is the folder style.css to PHP sites, and runs their index.
 func encodesSeparator(raw string) bool {
-	for {
-		_, after, found := strings.Cut(raw, "%")
-		if !found {
-			return false
-		}
-		if len(after) >= 2 && (strings.EqualFold(after[:2], "2f") || strings.EqualFold(after[:2], "5c")) {
-			return true
-		}
-		raw = after
-	}
+	raw = strings.ToLower(raw)
+	return strings.Contains(raw, "%2f") || strings.Contains(raw, "%5c")
 }
 
 // exists looks for the file.

@@ -2,8 +2,6 @@ package tokens
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -19,25 +17,15 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*strin
 	if err := parseSecret(d, url); err != nil {
 		return fmt.Errorf("%w: want store %s <url>", err, name)
 	}
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option := d.Val()
-		if err := Once(d, seen, option); err != nil {
-			return err
-		}
-		var err error
-		if word := words[option]; word != nil {
-			err = parseSecret(d, word)
-		} else if flag := flags[option]; flag != nil {
-			err = ParseFlag(d, flag)
-		} else {
-			known := slices.Sorted(maps.Keys(words))
-			known = append(known, slices.Sorted(maps.Keys(flags))...)
-			err = UnknownOption(d, "store "+name, known)
-		}
-		if err != nil {
-			return err
-		}
+	read := make(map[string]func() error)
+	for option, word := range words {
+		read[option] = func() error { return parseSecret(d, word) }
+	}
+	for option, flag := range flags {
+		read[option] = func() error { return ParseFlag(d, flag) }
+	}
+	if err := Options(d, "store "+name, read); err != nil {
+		return err
 	}
 	given := []string{*url}
 	for _, word := range words {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -118,6 +119,23 @@ func Once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
 		return d.Errf("%s is given twice", option)
 	}
 	seen[option] = true
+	return nil
+}
+
+// Options reads a block of options, each at most once.
+func Options(d *caddyfile.Dispenser, where string, read map[string]func() error) error {
+	seen := make(map[string]bool)
+	for nesting := d.Nesting(); d.NextBlock(nesting); {
+		if read[d.Val()] == nil {
+			return UnknownOption(d, where, slices.Sorted(maps.Keys(read)))
+		}
+		if err := Once(d, seen, d.Val()); err != nil {
+			return err
+		}
+		if err := read[d.Val()](); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
