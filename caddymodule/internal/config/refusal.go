@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
 	"golang.org/x/time/rate"
@@ -155,18 +153,13 @@ var markup = regexp.MustCompile(`</?[^>]*>`)
 
 // CheckMessage refuses messages that people would not see, or not as they were meant.
 func CheckMessage(text string) error {
-	letters := utf8.RuneCountInString(text)
 	switch {
 	case strings.TrimSpace(text) == "":
 		return errors.New("the message is blank: want what a refused person should read")
-	case !utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl):
-		return fmt.Errorf("invalid message %q: want one line of plain text", text)
 	case markup.MatchString(text):
 		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
-	case letters > longestMessage:
-		return fmt.Errorf("the message has %d letters: want at most %d", letters, longestMessage)
 	}
-	return nil
+	return refusal.CheckText("message", text, longestMessage, "")
 }
 
 // load returns the page of refusals, or nil if it has none of its own.

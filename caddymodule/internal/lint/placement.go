@@ -211,6 +211,7 @@ func (c *serversConfig) note(raw []byte) {
 		siteRoot:   slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
 		told:       z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
 		charges:    z.Limit != "",
+		inFlight:   z.InFlight != nil,
 		refuses:    z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
 		match:      z.Match,
 	}

@@ -50,10 +50,10 @@ func (s Style) Validate() error {
 	if _, err := colour(s.Accent); err != nil {
 		return err
 	}
-	if err := plainText("title", s.Title, mostTitle, ""); err != nil {
+	if err := CheckText("title", s.Title, mostTitle, ""); err != nil {
 		return err
 	}
-	return plainText("text", s.Text, mostText, "\n\t")
+	return CheckText("text", s.Text, mostText, "\n\t")
 }
 
 // Compile checks the style and builds the page in each language, around the wait.
@@ -223,8 +223,8 @@ func colour(text string) (string, error) {
 	return "#" + digits, nil
 }
 
-// plainText checks a text that becomes part of a page.
-func plainText(option, text string, most int, allowed string) error {
+// CheckText checks a plain text for people, of at most so many characters.
+func CheckText(option, text string, most int, allowed string) error {
 	switch n := utf8.RuneCountInString(text); {
 	case !utf8.ValidString(text):
 		return fmt.Errorf("the %s is not valid UTF-8", option)
