@@ -109,6 +109,9 @@ func TestThroughput(t *testing.T) {
 					limiter{"caddy-ratelimit: " + about, "rate_limit {\n" + zones(theirs, name, n, refused, theirKeys...) + "}", load{refused: refused}})
 			}
 		}
+		if site == "respond" {
+			all = append(all, limiter{"throttle: respond, three zones with settle and in_flight", "throttle {" + threeZones + "\n}", load{}})
+		}
 		cases = append(cases, struct {
 			site     string
 			limiters []limiter

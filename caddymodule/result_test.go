@@ -222,3 +222,17 @@ func TestAPassageIsKnownToTheRequestThatMadeItOnly(t *testing.T) {
 		}
 	}
 }
+
+// The zone stands in the global options, so nothing of the page is in the server's config.
+func TestAPageOfItsOwnShowsTheVerdict(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(page, []byte("<p>{http.throttle.zone} {http.throttle.reason}</p>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := run(t, "{\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\n}\nhttp:// {\nthrottle site\nrespond ok\n}")
+	c := s.from(someone).with("Accept", "text/html")
+	c.passes(1, "/")
+	if got, want := c.get("/").Body.String(), "<p>site capacity</p>"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

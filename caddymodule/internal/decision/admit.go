@@ -495,24 +495,6 @@ func (v *Verdict) Settle(due []leakybucket.Settlement, observer *settlement.Obse
 	return due
 }
 
-// Unsettled tells the Reporters that the store could not apply what [Verdict.Settle]
-// returned.
-func (v *Verdict) Unsettled(due []leakybucket.Settlement) {
-	for i := range due {
-		v.zoneOf(due[i].Charge.Zone).Reporter.Unsettled(1)
-	}
-}
-
-// zoneOf returns the zone of a name, of those that have charged or exempted the request.
-func (v *Verdict) zoneOf(name string) *Zone {
-	for i := range v.Outcomes {
-		if z := v.Outcomes[i].Zone; z.Name == name {
-			return z
-		}
-	}
-	return v.static[slices.IndexFunc(v.static, func(e Exemption) bool { return e.Zone.Name == name })].Zone
-}
-
 // Settled must be called after the store has applied what [Verdict.Settle] returned. It
 // returns the settlements that give charges back because a simulation has ended in a
 // refusal meanwhile.

@@ -247,60 +247,47 @@ func uncharged(ctx context.Context) func(string) (any, bool) {
 
 const placeholderPrefix = "http.throttle."
 
+// placeholders are the values of {http.throttle.*}, of the decisive outcome.
+var placeholders = map[string]func(*Outcome) any{
+	"zone":         func(o *Outcome) any { return o.Zone.Name },
+	"key":          func(o *Outcome) any { return o.Key },
+	"decision":     func(o *Outcome) any { return o.Decision().String() },
+	"reason":       func(o *Outcome) any { return o.Reason().String() },
+	"message":      func(o *Outcome) any { return o.Zone.Message },
+	"support_code": func(o *Outcome) any { return o.code.String() },
+	"level":        func(o *Outcome) any { return readable(o.Level()) },
+	"capacity":     func(o *Outcome) any { return o.Limit.Capacity },
+	"remaining":    func(o *Outcome) any { return readable(o.Limit.Remaining(o.Level())) },
+	"cost":         func(o *Outcome) any { return readable(o.Cost) },
+	"retry_after":  func(o *Outcome) any { return o.waitSeconds(o.RetryAfter()) },
+	"time_to_fit":  func(o *Outcome) any { return o.waitSeconds(o.TimeToFit()) },
+	"delay":        func(o *Outcome) any { return readable(o.Delay.Seconds()) },
+}
+
+// waitSeconds returns a wait in whole seconds, or "" if waiting does not help.
+func (o *Outcome) waitSeconds(wait time.Duration) any {
+	if !o.Reason().Waits() {
+		return ""
+	}
+	return refusal.WholeSeconds(wait)
+}
+
 // placeholder returns the value of a placeholder {http.throttle.*}. Without an
 // outcome, all are empty, and blocked is false.
 func (v *Verdict) placeholder(name string) (any, bool) {
 	name, ours := strings.CutPrefix(name, placeholderPrefix)
-	if !ours {
+	value, known := placeholders[name]
+	switch {
+	case ours && name == "blocked":
+		return v.Blocked(""), true
+	case !ours || !known:
 		return nil, false
 	}
 	o := v.Decisive()
 	if o == nil {
-		switch name {
-		case "zone", "key", "decision", "reason", "level", "capacity", "remaining", "cost", "message", "retry_after", "time_to_fit", "delay", "support_code":
-			return "", true
-		case "blocked":
-			return false, true
-		}
-		return nil, false
+		return "", true
 	}
-	switch name {
-	case "zone":
-		return o.Zone.Name, true
-	case "key":
-		return o.Key, true
-	case "decision":
-		return o.Decision().String(), true
-	case "reason":
-		return o.Reason().String(), true
-	case "message":
-		return o.Zone.Message, true
-	case "support_code":
-		return o.code.String(), true
-	case "level":
-		return readable(o.Level()), true
-	case "capacity":
-		return o.Limit.Capacity, true
-	case "remaining":
-		return readable(o.Limit.Remaining(o.Level())), true
-	case "cost":
-		return readable(o.Cost), true
-	case "retry_after":
-		if !o.Reason().Waits() {
-			return "", true
-		}
-		return refusal.WholeSeconds(o.RetryAfter()), true
-	case "time_to_fit":
-		if !o.Reason().Waits() {
-			return "", true
-		}
-		return refusal.WholeSeconds(o.TimeToFit()), true
-	case "delay":
-		return readable(o.Delay.Seconds()), true
-	case "blocked":
-		return v.Blocked(""), true
-	}
-	return nil, false
+	return value(o), true
 }
 
 // A logField is the field in the access log. If no zone has decided, as for static

@@ -64,10 +64,8 @@ type Reporter interface {
 	Met(Meeting, *rule.Subject)
 
 	// Settled notes what a request has cost, in units, or that its response does not say it.
-	// Unsettled counts charges that stay as they were reserved, and FellBack one that was
-	// decided without the shared store.
+	// FellBack counts a charge that was decided without the shared store.
 	Settled(o *Outcome, response *settlement.Observer, cost float64, known bool)
-	Unsettled(charges int)
 	FellBack()
 
 	// Failed warns that a matcher of this option has failed. If the zone is enforced, the

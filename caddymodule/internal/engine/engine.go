@@ -308,6 +308,13 @@ func (e *Engine) refund(settlements []leakybucket.Settlement) {
 	}
 }
 
+// unsettled counts charges of a zone that stay as they were reserved.
+func (e *Engine) unsettled(zone string, charges int) {
+	if z := e.Zones[zone]; z != nil {
+		z.Counts.Unsettled(charges)
+	}
+}
+
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
 func (e *Engine) ExemptsGlobally(s *rule.Subject) (bool, error) {
 	if e.Exempt == nil {

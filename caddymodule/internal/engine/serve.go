@@ -57,7 +57,9 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	}
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
-	h.unread = e.unread[server]
+	if !slices.ContainsFunc(zones, (*Zone).namesPlaceholders) {
+		h.unread = e.unread[server]
+	}
 	h.unread.Verdict = h.unread.Verdict && (h.endsAtAdmission || !h.errorRoutes) && server.Logs == nil
 	warnKeys(zones, match, e.Warner)
 	if match == nil {
@@ -404,7 +406,9 @@ func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settl
 		// The client's leaving must not keep it from paying. A shared store tells its
 		// observer itself.
 		if err := h.app.Store.Settle(context.Background(), due); err != nil && h.app.Shared == nil {
-			res.Unsettled(due)
+			for i := range due {
+				h.app.unsettled(due[i].Charge.Zone, 1)
+			}
 			h.app.Logger.Error("settling; the reservations stay", zap.Error(err))
 		}
 	}

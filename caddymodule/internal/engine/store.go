@@ -88,11 +88,7 @@ func (o *storeObserver) Errors(calls int) {
 }
 
 // Unsettled implements sharedstore.Observer.
-func (o *storeObserver) Unsettled(zone string, charges int) {
-	if z := o.app.Zones[zone]; z != nil {
-		z.Counts.Unsettled(charges)
-	}
-}
+func (o *storeObserver) Unsettled(zone string, charges int) { o.app.unsettled(zone, charges) }
 
 // Warned implements sharedstore.Observer.
 func (o *storeObserver) Warned(text string) {

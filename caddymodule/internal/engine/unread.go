@@ -53,6 +53,11 @@ var knownHandlers = map[string]bool{
 	"subroute": true, "throttle": true, "throttle_inspector": true, "throttle_seen": true, "tracing": true, "vars": true,
 }
 
+const ourPlaceholders = "http.throttle."
+
+// namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.
+func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, ourPlaceholders) }
+
 // A configReader looks through JSON for what reads verdicts.
 type configReader struct {
 	throttles             int // handlers
@@ -69,7 +74,7 @@ func (c *configReader) readJSON(config any) {
 func (c *configReader) read(value any) {
 	switch value := value.(type) {
 	case string:
-		named := strings.Contains(value, "http.throttle.")
+		named := strings.Contains(value, ourPlaceholders)
 		c.verdict, c.placeholders = c.verdict || named, c.placeholders || named
 	case []any:
 		for _, element := range value {

@@ -182,7 +182,7 @@ func (t *Zone) ServedStatic(r *http.Request) {
 	}
 }
 
-// Unsettled implements decision.Reporter.
+// Unsettled counts charges that stay as they were reserved.
 func (t *Zone) Unsettled(charges int) {
 	if t.unsettled != nil {
 		t.unsettled.Add(float64(charges))
