@@ -142,11 +142,10 @@ func count(requests *atomic.Uint64) bool {
 // Facts returns what the zone has met.
 func (e *Zone) Facts() Facts {
 	e.Judge(time.Now())
-	f := Facts{
+	return Facts{
 		Since: e.since, Requests: e.Requests(), Asked: e.asked.Load(), Exempt: e.exempt.Load(), Keyless: e.keyless.Load(),
 		Keys: e.keys.Estimate(), Networks: e.networks.Estimate(), Charged: e.charged.Load(), Refunded: e.refunded.Load(),
 	}
-	return f
 }
 
 // met reports whether a request has met the zone, whatever came of it.
