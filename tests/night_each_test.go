@@ -107,7 +107,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 		}
 		wantStatus(t, url+"page", 200)
 		for _, args := range []string{
-			"status", "top", "why 127.0.0.1", "buckets pages", "key pages 10.0.0.1", "check " + url + "page --client 10.0.0.1",
+			"status", "top", "why 127.0.0.1", "buckets pages", "check " + url + "page --client 10.0.0.1",
 			"ban 10.1.2.3 --for 1h", "bans", "journal", "unban 10.1.2.3", "limit pages x2 --for 1h", "unlimit pages",
 			"shadow --all --for 1h", "unshadow --all", "release 127.0.0.1", "revoke-devices",
 		} {
