@@ -99,6 +99,20 @@ func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	}
 }
 
+func TestContributingNamesEachRoom(t *testing.T) {
+	page, err := os.ReadFile("../../CONTRIBUTING.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rooms {
+		for _, name := range strings.Fields(r.packages) {
+			if !strings.Contains(string(page), "`"+name+"`") {
+				t.Errorf("got nothing about the package %s", name)
+			}
+		}
+	}
+}
+
 func TestEachRoomImportsWhatItMay(t *testing.T) {
 	_, ours := packages(t)
 	may := make(map[string][]string)

@@ -1,6 +1,8 @@
 // Package sharedstore makes a store that several nodes share safe to wait for. A [Store]
 // is a [leakybucket.Store] around a remote one. It owns all that an outage is about, so
-// its caller calls Take and Settle and knows of none: Begin with [Store.Take].
+// its caller calls Take and Settle and knows of none. Begin with [Store.Take].
+//
+// What it does:
 //
 //   - Budget: each call of the remote store has a timeout of its own. A client
 //     that leaves ends no call, and a deadline of the caller's own that is sooner

@@ -2,7 +2,7 @@
 // account it is about, as the application behind the server will read it. Begin with
 // [Memory.Look].
 //
-// [Look] reads the beginning of a body ahead and hands on every byte of it.
+// [Memory.Look] reads the beginning of a body ahead and hands on every byte of it.
 // [Body.Items] counts the elements of a JSON array or the repetitions of a form
 // field. [Body.Field] returns the value of a form field.
 //

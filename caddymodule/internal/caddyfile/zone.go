@@ -76,12 +76,12 @@ type detail struct {
 	Syntax string // of the word after it; empty for a flag
 	set    func(z *config.Zone, word string) error
 
-	// block, instead of set, reads a detail that stands in the block only.
+	// Block, instead of set, reads a detail that stands in the block only.
 	Block   func(*zoneReader) error
 	Repeats bool
 }
 
-// plain adapts a method of Zone to a parser.
+// plain adapts a parser that needs only the zone and the tokens.
 func plain(parse func(*config.Zone, *caddyfile.Dispenser) error) func(*zoneReader) error {
 	return func(r *zoneReader) error { return parse(r.zone, r.Dispenser) }
 }

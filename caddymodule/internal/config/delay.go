@@ -41,7 +41,7 @@ func (d *Delay) compile(r *rule.Rule, costs []float64) error {
 		return About("delay", 0, err)
 	}
 	r.Delay, r.MaxWait, r.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
-	r.MayRefuse(rule.Waiting)
+	r.MayRefuse(rule.QueueFull)
 	return nil
 }
 

@@ -120,10 +120,10 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
 	}
 	if f.Wait > 0 {
-		r.MayRefuse(rule.Waiting)
+		r.MayRefuse(rule.QueueFull)
 	}
 	if buffer > 0 { // shadow zones buffer nothing
-		r.EnforcedRefusals = r.EnforcedRefusals.With(rule.Waiting)
+		r.EnforcedRefusals = r.EnforcedRefusals.With(rule.QueueFull)
 	}
 	if !f.shares() {
 		r.MayRefuse(rule.InFlight)
@@ -155,7 +155,7 @@ func (f *InFlight) compileShare(r *rule.Rule, digest bool) error {
 	if err != nil {
 		return About("in_flight share", 0, err)
 	}
-	r.MayRefuse(rule.Wait, rule.Timeout)
+	r.MayRefuse(rule.TurnTooLate, rule.Timeout)
 	r.Share = &rule.Key{Overrides: lines, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
 	r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
 	return About("in_flight share", 0, err)

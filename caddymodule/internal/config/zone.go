@@ -1,6 +1,6 @@
 // Package config is the JSON of the modules, its manual, its defaults, and what turns it
 // into the rules that requests meet. Begin with [Zone] and [Zone.Compile]: each part of a
-// zone has a file and compiles itself. It may import rule and the packages of one concept,
+// zone has a file, with what compiles it. It may import rule and the packages of one concept,
 // and nothing that runs.
 package config
 
@@ -98,7 +98,7 @@ type Zone struct {
 	// The concurrency limit. Default: any number of requests at once.
 	InFlight *InFlight `json:"in_flight,omitempty"`
 
-	// Ban a key for a while after an overflow. Default: only the requests that
+	// Refuse a key for a while after an overflow. Default: only the requests that
 	// overflow are refused.
 	Block *Block `json:"block,omitempty"`
 
@@ -180,7 +180,7 @@ func (z *Zone) Reference() bool {
 	return reflect.DeepEqual(*z, Zone{Name: z.Name})
 }
 
-// Block bans a key for a while after an overflow.
+// Block refuses a key for a while after an overflow.
 type Block struct {
 	// How long the first block lasts, the next one, and so on; each must be longer
 	// than the one before. With `10m` and `1h`, a key that overflows again within

@@ -591,7 +591,7 @@ func (v *Verdict) Saw(f admission.Fate) {
 func (z *Zone) reasonOf(why admission.Why) rule.Reason {
 	switch why {
 	case admission.TooLong:
-		return rule.Wait
+		return rule.TurnTooLate
 	case admission.TimedOut:
 		if z.Share != nil {
 			return rule.Timeout
@@ -600,5 +600,5 @@ func (z *Zone) reasonOf(why admission.Why) rule.Reason {
 	case admission.NoSlot:
 		return rule.InFlight
 	}
-	return rule.Waiting
+	return rule.QueueFull
 }

@@ -48,7 +48,8 @@ const (
 )
 
 // An Outcome is the charge of one zone to one request, what the store says about it, and what
-// the zone decides. Once [Decide] has returned, only what it becomes is written.
+// the zone decides. Once [Decide] has returned, only what it becomes is written, and Delay, by
+// a wait for a slot.
 type Outcome struct {
 	// The charge. Its Key and its Shadow, the group in which the zone only counts for this key,
 	// are always set. The rest is zero if the zone has no bucket.
@@ -244,7 +245,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 		return slotWait
 	case rule.NoStore:
 		return outageWait
-	case rule.Waiting:
+	case rule.QueueFull:
 		if o.Zone.Delay != nil && o.Delay > 0 {
 			return o.Delay // by then, the queue ahead has leaked
 		}
@@ -257,7 +258,7 @@ func (o *Outcome) TimeToFit() time.Duration {
 // come, too late, or because the rows were full.
 func (o *Outcome) LostTurn() bool {
 	why := o.Reason()
-	return o.Turn != nil && (why == rule.Waiting || why == rule.Wait || why == rule.Timeout)
+	return o.Turn != nil && (why == rule.QueueFull || why == rule.TurnTooLate || why == rule.Timeout)
 }
 
 // RefusedKey returns the key that was refused: that of the bucket, or the client's who has

@@ -54,7 +54,7 @@ func TestWhatAnOutcomeBecomesFirstStays(t *testing.T) {
 		o.decide(Admitted, rule.None)
 		o.become(first.decision, first.why)
 		o.become(ShadowDelayed, rule.None)
-		o.become(Refused, rule.Wait)
+		o.become(Refused, rule.TurnTooLate)
 		if d, why := o.Ruling(); d != first.decision || why != first.why {
 			t.Errorf("got %v %v, want %v %v", d, why, first.decision, first.why)
 		}

@@ -19,7 +19,7 @@ import (
 // A State says what the pass is worth that a request comes with.
 type State uint8
 
-// The states.
+// The states, from what helps least to what helps most.
 const (
 	Absent  State = iota
 	Invalid       // forged, cut off, of another zone or host, or given twice
@@ -128,8 +128,9 @@ func (c *Client) read(ctx context.Context, now time.Time) {
 		c.state = Invalid
 		return
 	}
-	if c.state = Expired; !c.zone.Memory.latest(&c.pass, now) {
-		c.state = c.pass.state(now)
+	ended := c.zone.Memory.refresh(&c.pass, now)
+	if c.state = c.pass.state(now); ended {
+		c.state = Expired
 	}
 	if c.state >= Early && c.zone.LearnsMembers() {
 		c.member = c.boundTo() != ""

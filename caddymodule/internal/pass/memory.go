@@ -44,8 +44,8 @@ func NewMemory() *Memory {
 	}
 }
 
-// latest brings a pass up to date, and reports whether its log-in has ended.
-func (m *Memory) latest(p *Pass, now time.Time) (ended bool) {
+// refresh brings a pass up to date, and reports whether its log-in has ended.
+func (m *Memory) refresh(p *Pass, now time.Time) (ended bool) {
 	if last, found := m.moved.Get(p.ID, now); found && !last.notBefore.Before(p.NotBefore) {
 		p.NotBefore, p.Tries = last.notBefore, last.tries
 	}

@@ -60,7 +60,9 @@ type Study struct {
 
 	units *survey.Survey // in the zone's own costs
 	times *survey.Survey // in seconds of work; nil if no request has a duration
-	keys  []int32        // the clients of their first requests
+
+	senders []netip.Addr // of the first requests of the keys
+	keys    []int32      // their numbers as clients; none until all requests are added
 
 	clients *Clients
 	limited int           // requests that were answered with 429 or 503
@@ -95,7 +97,7 @@ func (s *Study) noun() string {
 	return "key"
 }
 
-// Add charges a request to a key. The clients must have been told of it before.
+// Add charges a request to a key. The clients must be told of it, too.
 func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 	if s.from.IsZero() || r.At.Before(s.from) {
 		s.from = r.At
@@ -117,14 +119,18 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 		s.timed++
 	}
 	id, err := s.units.Add(key, leakybucket.Instant(r.At.UnixMicro()), cost, r.Duration)
-	if id == len(s.keys) {
-		s.keys = append(s.keys, s.clients.ids[Person(r.Client)])
+	if id == len(s.senders) {
+		s.senders = append(s.senders, Person(r.Client))
 	}
 	return err
 }
 
 // sort ends the adding of requests.
 func (s *Study) sort() error {
+	for _, sender := range s.senders {
+		s.keys = append(s.keys, s.clients.ids[sender])
+	}
+	s.senders = nil
 	err := s.units.Sort()
 	s.units.Weights = s.weights()
 	if err == nil && s.timed > 0 {

@@ -6,18 +6,18 @@ type Reason uint8
 // The reasons.
 const (
 	None        Reason = iota
-	Capacity           // the bucket would overflow
+	Capacity           // the bucket would overflow, or the delay be longer than its bound
 	Blocked            // the key is blocked
 	Oversize           // the cost can never fit
 	Denied             // an override denies the key
 	MissingKey         // the key is missing, and the zone refuses such requests
 	UnlistedKey        // no override names the key, and the zone refuses such requests
-	Waiting            // too many requests wait already, or the server is about to stop
+	QueueFull          // too many requests wait already, or the server is about to stop
 	InFlight           // all slots of the key are taken
 	EarlyData          // the client's address is not verified yet
 	NoStore            // the store does not answer, and the zone denies
 	Banned             // an administrator has banned the client's network
-	Wait               // the request's turn would come too late
+	TurnTooLate        // the request's turn would come too late
 	Timeout            // the request's turn has not come in time
 	NoMemory           // there was no memory to read the body, and the request counts as one unread
 	Error              // a matcher of the zone failed, and the request with it
@@ -31,7 +31,7 @@ func (r Reason) String() string {
 // Waits reports whether waiting helps a client that was refused for this reason.
 func (r Reason) Waits() bool {
 	switch r {
-	case Capacity, Blocked, Waiting, InFlight, NoStore, Banned, Wait, Timeout, NoMemory:
+	case Capacity, Blocked, QueueFull, InFlight, NoStore, Banned, TurnTooLate, Timeout, NoMemory:
 		return true
 	}
 	return false

@@ -1,5 +1,6 @@
 // Package rule holds a compiled zone: whom it concerns, which bucket a request has there,
-// its limit and its cost. A [Rule] is built once, by package config, and never changes.
+// its limit and its cost. A [Rule] is built once, by package config, and never changes but for
+// the lines of an override_file.
 // What runs of a zone stands beside its rule; see package decision. Begin with
 // [Rule.Concerns].
 package rule

@@ -100,7 +100,7 @@ func countersOf(t *Zone, rank string) (c counters) {
 // requests that come as far as to a slot have one.
 func (t *Zone) ranked(why rule.Reason) bool {
 	switch why {
-	case rule.None, rule.Waiting, rule.Wait, rule.Timeout:
+	case rule.None, rule.QueueFull, rule.TurnTooLate, rule.Timeout:
 		return t.rule.Share != nil
 	}
 	return false

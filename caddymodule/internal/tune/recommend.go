@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -113,7 +114,9 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	defer rp.close()
 	rp.strict = true
 	rp.store, rp.passes = roomyStore{rp.instant}, s.passes
+	s.listen()
 	notes, err := rp.runAll(in, f.zone)
+	s.told()
 	if err = cmp.Or(err, s.err); err != nil {
 		return nil, err
 	}
@@ -219,11 +222,39 @@ type studies struct {
 	assets  int // requests for static assets, which do not count
 	of      map[string]*recommend.Study
 	err     error
+
+	batch     []*accesslog.Request // that clients have not been told of
+	batches   chan []*accesslog.Request
+	listening sync.WaitGroup
+}
+
+const batchSize = 512
+
+// listen begins to tell the clients of requests, beside what the zones do with them.
+func (s *studies) listen() {
+	s.batches = make(chan []*accesslog.Request, 4)
+	s.listening.Go(func() {
+		for batch := range s.batches {
+			for _, req := range batch {
+				s.clients.Add(req)
+			}
+		}
+	})
+}
+
+// told waits until the clients have been told of all requests.
+func (s *studies) told() {
+	s.batches <- s.batch
+	close(s.batches)
+	s.listening.Wait()
 }
 
 // passes notes who sent a request, and reports whether a zone is to be asked about it.
 func (s *studies) passes(req *accesslog.Request) bool {
-	s.clients.Add(req)
+	if s.batch = append(s.batch, req); len(s.batch) == batchSize {
+		s.batches <- s.batch
+		s.batch = make([]*accesslog.Request, 0, batchSize)
+	}
 	if s.flags.config == "" && !s.flags.assets && req.Asset() {
 		s.assets++
 		return false

@@ -23,7 +23,6 @@ import (
 // A replayServer is a server of the config as a replay runs it.
 type replayServer struct {
 	*caddyhttp.Server
-	name  string
 	hosts []string // of its routes; none means that it takes every host
 	ports []string
 	chain caddyhttp.Handler
