@@ -132,13 +132,14 @@ func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decisi
 
 // takeIn takes a charge in its shard, which is locked.
 func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, now leakybucket.Instant, reserved int) (done bool) {
+	if sh.decided > now {
+		now = s.now() // another take had the lock first
+	}
+	sh.decided = now
 	var state leakybucket.State
 	at, kept := sh.find(hash, c)
 	if kept {
 		slot := &sh.slots[at]
-		if slot.at > now {
-			now = s.now() // another take had the lock first
-		}
 		if c.Block == nil && slot.zone&blockedBit == 0 && slot.leak == c.Limit.Leak && slot.at <= now {
 			sh.takeLevel(at, c, now, d)
 			s.room.release(reserved)
@@ -229,6 +230,9 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 
 	t.states, t.slots, t.created = t.states[:0], t.slots[:0], t.created[:0]
 	now := s.now()
+	for _, i := range t.locks {
+		s.shards[i].decided = now
+	}
 	for i := range charges {
 		sh := &s.shards[t.hashes[i]>>s.shift]
 		at, kept := sh.find(t.hashes[i], &charges[i])
@@ -309,6 +313,7 @@ func (s *Store) trySettle(hash uint64, of *leakybucket.Settlement, reserved int)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
+	sh.decided = now
 	var state leakybucket.State
 	if at, kept := sh.find(hash, c); kept {
 		sh.slots[at].state(&state)

@@ -33,7 +33,9 @@ const (
 //
 // bench/README.md has the layouts that were measured and lost.
 type shard struct {
-	mu    sync.Mutex
+	mu      sync.Mutex
+	decided leakybucket.Instant // the last one: those of decisions have the order of the lock
+
 	tags  []uint8 // a part of the hash; 0 where the slot is free
 	slots []slot  // as many
 
@@ -57,7 +59,7 @@ type shard struct {
 	room   *room // of the store
 	number int   // of the shard in it
 
-	_ [56]byte // shards share no cache line
+	_ [48]byte // shards share no cache line
 }
 
 // A hint says where the table is without the lock of the shard. It may be out of date: what

@@ -115,6 +115,12 @@ func (l *link) set(cut, deaf bool) {
 	l.cut, l.deaf = cut, deaf
 }
 
+func (l *link) setBusy(busy bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.busy = busy
+}
+
 // A node is a board with its way to the server.
 type node struct {
 	*Board
@@ -373,12 +379,12 @@ func TestAReplacedBanStaysReplaced(t *testing.T) {
 // the board, not from holding.
 func TestAChangeHoldsHereIfNobodyLetsItBeTold(t *testing.T) {
 	run(t, 2, func(t *testing.T, s *server, n []*node) {
-		n[0].link.busy = true
+		n[0].link.setBusy(true)
 		if told := n[0].change(banOf(robber, time.Hour, "alice"), false); told.Holding != 1 || told.Nodes != 2 {
 			t.Errorf("got %+v, want it to hold on 1 of 2", told)
 		}
 		want(t, n[:1], "alice")
-		n[0].link.busy = false
+		n[0].link.setBusy(false)
 		time.Sleep(3 * time.Second)
 		want(t, n, "alice")
 	})
