@@ -142,8 +142,11 @@ func (b *Board) Change(ctx context.Context, e override.Entry, via string, replac
 	if err != nil {
 		return told, made, err
 	}
-	if told.Holding = 1; wait && !k.Untold {
-		told.Holding = b.wait(ctx, k.Version)
+	b.mu.Lock()
+	version, untold := k.Version, k.Untold // polls change them
+	b.mu.Unlock()
+	if told.Holding = 1; wait && !untold {
+		told.Holding = b.wait(ctx, version)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
