@@ -356,7 +356,7 @@ http://:%d {
 			wantStatus(t, nodes[i%2].url, 429, "X-Api-Key", key)
 		}
 		c := nodes[0]
-		if out := c.throttle("why", "its-app"); !strings.Contains(out, "@as/shop") || !strings.Contains(out, "limited by "+file+":1") {
+		if out := c.throttle("why", "its-app"); !strings.Contains(out, "@as/shop") || !strings.Contains(out, filepath.Base(file)+":1") {
 			t.Errorf("why: got\n%s\nwant the full bucket that its line names", out)
 		}
 		c.throttle("release", "its-app")

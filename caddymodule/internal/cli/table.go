@@ -86,7 +86,12 @@ func (t *table) print(c *adminClient) {
 	for _, row := range t.rows {
 		line := ""
 		for i, cell := range row {
-			if letters := []rune(cell); len(letters) > widths[i] {
+			letters := []rune(cell)
+			switch cut := len(letters) - widths[i]; {
+			case cut <= 0:
+			case t.rows[0][i] == "RULE": // which ends with a file and a line
+				cell = "…" + string(letters[cut+1:])
+			default:
 				cell = string(letters[:widths[i]-1]) + "…"
 			}
 			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
