@@ -116,7 +116,7 @@ type Gate struct {
 
 	// Waived, if not nil, returns a channel that is closed when a request of these zones
 	// need not wait any longer. It is called for requests that have to wait, and done when
-	// they do not any more.
+	// they do not any more. No zones mean that there are more than the gate knows.
 	Waived func(zones []string) (waived <-chan struct{}, done func())
 }
 
@@ -126,9 +126,12 @@ type Gate struct {
 // caller must call Release on the Grant; otherwise the Grant is nil and no slot is
 // held. Admit keeps no reference to entries.
 //
-// Outer is the Grant of the handler around this one, or nil. Its slots stay held
-// meanwhile: handlers that take slots of two zones in opposite orders may wait for each
-// other, for MaxWait at most.
+// Outer is the Grant of the handler around this one, or nil. Nested handlers may
+// take slots in any order, so two requests could wait for each other's slots.
+// Therefore a request that must wait for a slot gives up the slots of outer
+// handlers that come later in the order of names. When it has its slot, it takes
+// those again, ahead of all others. MaxWait limits both waits together. The slots
+// then belong to the inner Grant.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
 	grant := new(Grant)
 	r := &grant.request
@@ -194,9 +197,11 @@ func (g *Gate) wait(ctx context.Context, r *request, entries []Entry, done <-cha
 	var waived <-chan struct{}
 	if g.Waived != nil {
 		var stop func()
-		zones := make([]string, len(entries))
-		for i := range entries {
-			zones[i] = entries[i].Zone.Name
+		var zones []string
+		if r.outer == nil { // which may have yielded slots of its own zones
+			for i := range entries {
+				zones = append(zones, entries[i].Zone.Name)
+			}
 		}
 		waived, stop = g.Waived(zones)
 		defer stop()

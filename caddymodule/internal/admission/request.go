@@ -15,7 +15,8 @@ import (
 // takes it to the next step by calling resume. Enforced and simulated requests
 // differ in two things only: when slots may be taken, and who learns the result.
 //
-// Locks are taken in this order: a request's, a zone's. Zone.release, wake and moved resume other requests and are therefore
+// Locks are taken in this order: a request's, that of its outer request, a
+// zone's. Zone.release, wake and moved resume other requests and are therefore
 // never called while holding a request's lock.
 type request struct {
 	outer *Grant      // of the handler around
@@ -53,9 +54,12 @@ func (g *Grant) NotServed() {
 type step struct {
 	Entry
 	index int    // of the entry
-	slot  *claim // that holds a slot, or nil
+	slot  *claim // that holds a slot, or has given it up and is to return to one; or nil
 
 	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
+
+	// For a slot that was given up for another: until when to take it again.
+	until time.Time
 }
 
 // A Grant is an admitted request, and holds its slots.
@@ -189,10 +193,44 @@ func (r *request) arrive() {
 	switch {
 	case w != nil:
 		r.waiting = w
-		w.timer = clock.AfterFunc(r.clock, s.MaxWait, func() { r.stop(w, TimedOut) })
+		until := s.until
+		if until.IsZero() {
+			until = w.began.Add(s.MaxWait)
+		}
+		w.timer = clock.AfterFunc(r.clock, until.Sub(r.now()), func() { r.stop(w, TimedOut) })
+		r.yield(until)
 	case decision.Outcome != fairqueue.Served:
 		r.finish(s.whyOf(decision.Outcome), r.next)
 	}
+}
+
+// yield gives up the slots of outer requests whose zones come later, by name,
+// than that of the slot the request waits for, and has it take them again after
+// that. So each request that waits holds only slots of zones that come earlier,
+// and no two wait for each other. The caller holds the lock.
+func (r *request) yield(until time.Time) {
+	s := &r.steps[r.next]
+	var yielded []step
+	for outer := r.outer; outer != nil; outer = outer.outer {
+		outer.mu.Lock()
+		for i := range outer.steps {
+			if o := &outer.steps[i]; o.slot != nil && o.Zone.Name > s.Zone.Name {
+				o.Zone.yield(o.slot)
+				yielded, r.wakes = append(yielded, *o), append(r.wakes, o)
+				o.slot = nil
+			}
+		}
+		outer.mu.Unlock()
+	}
+	if len(yielded) == 0 {
+		return
+	}
+	index := s.index
+	for _, y := range yielded {
+		y.Waited, y.index, y.until = 0, index, until
+		r.steps = append(r.steps, y)
+	}
+	slices.SortStableFunc(r.steps[r.next+1:], byName)
 }
 
 // byName is the order in which slots are taken.

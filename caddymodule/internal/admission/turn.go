@@ -14,9 +14,10 @@ import (
 type claim struct {
 	fairqueue.Request
 
-	turn  *Turn     // nil if it takes no turns
-	key   *keyState // while it waits or holds a slot
-	since time.Time // it holds its slot
+	turn  *Turn         // nil if it takes no turns
+	key   *keyState     // while it waits or holds a slot
+	since time.Time     // it holds its slot
+	held  time.Duration // before it gave the slot up for a while
 
 	// length is for how long a virtual slot is held, if that is known.
 	length time.Duration
@@ -37,9 +38,13 @@ type Turn struct {
 	total atomic.Int64 // nanoseconds, once the slot is given back
 }
 
-// claim returns the request's claim to a slot.
+// claim returns the request's claim to a slot: the one to which it returns after it has
+// given its slot up, or a new one.
 func (s *step) claim() *claim {
-	if s.Turn != nil {
+	switch {
+	case s.slot != nil:
+		return s.slot
+	case s.Turn != nil:
 		s.Turn.turn = s.Turn
 		return &s.Turn.claim
 	}
@@ -96,7 +101,8 @@ func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
 }
 
 // arrive lets a request take its turn: it gets a slot, a place in its row, or is
-// refused. If it waits, there is a waiter. When the caller holds no request's lock any more, it
+// refused. A request that has given its slot up for another one returns to it. If it
+// waits, there is a waiter. When the caller holds no request's lock any more, it
 // refuses the request that is displaced, if any, and calls wake if that is wanted: the
 // request may have brought more slots.
 func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, displaced *waiter, wanted bool) {
@@ -106,9 +112,15 @@ func (z *Zone) arrive(r *request, s *step) (decision fairqueue.Decision, w, disp
 	k := z.state(s.Key)
 	k.limits = s.limits()
 	z.refresh(k, k.limits)
-	decision = k.slots.Arrive(&c.Request)
-	if c.turn != nil {
-		c.turn.Ahead, c.turn.Predicted = decision.Ahead, decision.Predicted
+	if !s.until.IsZero() {
+		if !k.slots.Return(&c.Request) {
+			decision.Outcome = fairqueue.Waiting
+		}
+	} else {
+		decision = k.slots.Arrive(&c.Request)
+		if c.turn != nil {
+			c.turn.Ahead, c.turn.Predicted = decision.Ahead, decision.Predicted
+		}
 	}
 	if d := decision.Displaced; d != nil {
 		displaced = d.Owner.(*waiter)
@@ -196,7 +208,19 @@ func (z *Zone) count(k *keyState) {
 	k.counted.running, k.counted.waiting = running, waiting
 }
 
-// release gives back the slot of a request. If it was not served, it is refunded, and does not count in the mean. The
+// yield gives the slot of a request up until it returns. The caller then calls
+// wake, when it holds no request's lock.
+func (z *Zone) yield(c *claim) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if c.key.slots.Yield(&c.Request) {
+		c.held += z.Now().Sub(c.since)
+		z.count(c.key)
+	}
+}
+
+// release gives back whatever a request holds: its slot, or the right to return to
+// it. If the request was not served, it is refunded, and does not count in the mean. The
 // caller holds no request's lock.
 func (z *Zone) release(c *claim, served bool) {
 	if held := z.giveBack(c, served); held > 0 && z.Released != nil {
@@ -215,18 +239,19 @@ func (z *Zone) giveBack(c *claim, served bool) (held time.Duration) {
 	}
 	c.key = nil
 	if c.turn != nil {
-		if held = z.Now().Sub(c.since); c.length > 0 {
+		if held = c.held + z.Now().Sub(c.since); c.length > 0 {
 			held = c.length
 		}
 		held = max(held, 1)
 	}
-	if held == 0 || !served {
-		k.slots.Abandon(&c.Request)
-	} else {
-		k.slots.Release(&c.Request, held)
-	}
-	if c.turn != nil {
-		c.turn.total.Store(int64(held))
+	switch {
+	case held > 0 && served && k.slots.Release(&c.Request, held), k.slots.Abandon(&c.Request):
+		if c.turn != nil {
+			c.turn.total.Store(int64(held))
+		}
+	default:
+		k.slots.Leave(&c.Request)
+		held = 0
 	}
 	c.free()
 	z.count(k)

@@ -126,7 +126,7 @@ func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
 }
 
 // Each waits for a slot that another one holds, unless they give up outer ones.
-func TestNoRequestWithTurnsInSeveralZonesWaitsInVain(t *testing.T) {
+func TestNoNestOfHandlersWithTurnsWaitsInVain(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 14))
 		synctest.Test(t, func(t *testing.T) {
@@ -143,38 +143,79 @@ func TestNoRequestWithTurnsInSeveralZonesWaitsInVain(t *testing.T) {
 			gate, results := new(Gate), make(chan Result, n)
 			for range n {
 				rank, key := fairqueue.Rank(random.IntN(4)), fmt.Sprint(random.IntN(3))
-				var entries []Entry
-				for _, z := range random.Perm(len(zones))[:1+random.IntN(4)] {
+				var handlers [][]Entry
+				for i, z := range random.Perm(len(zones))[:1+random.IntN(4)] {
+					if i == 0 || random.IntN(2) == 0 {
+						handlers = append(handlers, nil)
+					}
 					e := shared(zones[z], 1+z, rank, key)
 					if !isFair[z] {
 						e.Turn, e.Key = nil, fmt.Sprint(random.IntN(2))
 					}
-					entries = append(entries, e)
+					last := len(handlers) - 1
+					handlers[last] = append(handlers[last], e)
 				}
 				service := time.Duration(random.IntN(1000)) * time.Millisecond
-				go func() {
-					grant, result := gate.Admit(context.Background(), time.Now(), entries, nil)
-					if grant != nil {
-						time.Sleep(service)
-						grant.Release()
-					}
-					results <- result
-				}()
+				go func() { results <- nest(gate, service, handlers...) }()
 				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 			}
-			began := time.Now()
-			for range n {
-				if why := (<-results).Why; why != Admitted {
-					t.Errorf("seed %d: got %v, want it admitted", seed, why)
-				}
-			}
-			if took, most := time.Since(began), n*time.Second; took > most {
-				t.Errorf("seed %d: got all served after %v, want at most %v, which one after the other takes", seed, took, most)
-			}
-			synctest.Wait()
+			wantAllServed(t, seed, n, results)
 			wantEmpty(t, zones...)
 		})
 	}
+}
+
+func TestATurnThatWasGivenUpComesBackFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
+		busy := come(gate, time.Second, shared(inner, 1, fairqueue.First, "busy"))
+		// It holds the outer slot, waits for the inner one, and gives the outer one up.
+		results := make(chan Result, 1)
+		came := time.Now()
+		turn := shared(outer, 1, fairqueue.First, "nested")
+		go func() {
+			results <- nest(gate, time.Second, []Entry{turn}, []Entry{shared(inner, 1, fairqueue.First, "nested")})
+		}()
+		synctest.Wait()
+		time.Sleep(10 * time.Millisecond)
+		between := come(gate, 1500*time.Millisecond, shared(outer, 1, fairqueue.First, "between"))
+		behind := come(gate, time.Second, shared(outer, 1, fairqueue.First, "behind"))
+		if result := <-results; result.Why != Admitted {
+			t.Errorf("got %v, want it served", result.Why)
+		}
+		// Between has the outer slot until 1.51 s; then the nested one has both for 1.001 s.
+		if took := time.Since(came).Round(10 * time.Millisecond); took != 2510*time.Millisecond {
+			t.Errorf("got it served after %v, want 2.51s: ahead of the one behind", took)
+		}
+		pass(time.Minute)
+		wantWaits(t, []*visit{busy, between}, 0, 0)
+		if waited := behind.result.Waited.Round(10 * time.Millisecond); waited != 2500*time.Millisecond {
+			t.Errorf("got the one behind waiting for %v, want 2.5s", waited)
+		}
+		if held, _ := turn.Turn.Held(); held.Round(10*time.Millisecond) != time.Second {
+			t.Errorf("got the outer slot held for %v, want a second: not while it was given up", held)
+		}
+		wantEmpty(t, inner, outer)
+	})
+}
+
+func TestARequestThatLeavesWhileItsSlotIsGivenUpLeavesNothingBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
+		come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
+		ctx, leave := context.WithCancel(t.Context())
+		around, _ := gate.Admit(ctx, time.Now(), []Entry{shared(outer, 1, fairqueue.First, "nested")}, nil)
+		time.AfterFunc(time.Second, leave)
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(inner, 1, fairqueue.First, "nested")}, around)
+		if p != nil || result.Why != Left {
+			t.Errorf("got %v, want that it has left", result.Why)
+		}
+		around.Release()
+		after := come(gate, time.Second, shared(outer, 1, fairqueue.First, "other"))
+		pass(2 * time.Hour)
+		wantWaits(t, []*visit{after}, 0)
+		wantEmpty(t, inner, outer)
+	})
 }
 
 // A client hangs up at the instant at which its turn comes. Its slot counts for nobody.
