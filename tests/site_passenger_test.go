@@ -38,6 +38,9 @@ func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
 	}
 
 	s := start(t)
+	eventually(t, "Rails under Passenger", func() bool {
+		return s.must(request{address: "203.0.113.9", target: "/account"}).status != 502
+	})
 	if a := s.must(request{address: "203.0.113.1", target: "/account"}); a.status != 302 || a.header.Get("Location") != s.url+"/users/sign_in" {
 		t.Errorf("got %d to %q for a page of members, want a redirect to %s/users/sign_in", a.status, a.header.Get("Location"), s.url)
 	}
