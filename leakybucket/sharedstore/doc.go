@@ -2,7 +2,7 @@
 // is a [leakybucket.Store] around a remote one. It owns all that an outage is about, so
 // its caller calls Take and Settle and knows of none. Begin with [Store.Take].
 //
-// What it does:
+// A store has these parts:
 //
 //   - Budget: each call of the remote store has a timeout of its own. A client
 //     that leaves ends no call, and a deadline of the caller's own that is sooner

@@ -26,8 +26,8 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 	}
 }
 
-// unreadIn returns what nobody reads in a server. What it cannot see may be read: a route whose
-// config is gone, a handler of other modules.
+// unreadIn returns what nobody reads in a server. Routes whose config is gone and handlers of
+// other modules are taken to read everything.
 func unreadIn(server *caddyhttp.Server) decision.Unread {
 	var all configReader
 	several, passed := false, false // a request may meet throttle twice; after a route with it
