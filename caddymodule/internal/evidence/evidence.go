@@ -266,6 +266,13 @@ func mostly(some, all int) bool {
 	return some >= fewestNetworks && float64(some) >= mostNetworks*float64(all)
 }
 
+// Three signs have no word. No number of networks, days or requests tells a mistake from a site
+// that is right, which shows them, too:
+//   - Many keys of one network. Guessers try hundreds of names, and an office has hundreds of
+//     users. Of other keys that clients choose, Caddy warns when the config is loaded.
+//   - Nothing refunded. So it is wherever only guessers log in.
+//   - An exempt address that the upstream answers. Owners exempt monitors, feeds, and assets that
+//     Rails or Apache serves.
 var words = []word{
 	{func(_ *Zone, d *dayShown) bool {
 		return d.shown[spared] >= fewestNetworks && spareMost*d.shown[charged] <= d.shown[spared]
