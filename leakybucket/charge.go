@@ -175,7 +175,7 @@ func anyShared(charges []Charge) bool {
 			continue
 		}
 		for j := range i {
-			if c.sameBucket(&charges[j]) {
+			if c.SameBucket(&charges[j]) {
 				return true
 			}
 		}
@@ -186,7 +186,7 @@ func anyShared(charges []Charge) bool {
 // carry lets the i-th charge find its bucket as an earlier one left it.
 func carry(charges []Charge, states []State, i int) {
 	for j := range i {
-		if charges[i].sameBucket(&charges[j]) {
+		if charges[i].SameBucket(&charges[j]) {
 			states[i] = states[j]
 		}
 	}
@@ -195,7 +195,7 @@ func carry(charges []Charge, states []State, i int) {
 // carryBack lets earlier charges find their bucket as the i-th left it.
 func carryBack(charges []Charge, states []State, i int) {
 	for j := range i {
-		if charges[i].sameBucket(&charges[j]) {
+		if charges[i].SameBucket(&charges[j]) {
 			states[j] = states[i]
 		}
 	}
@@ -206,7 +206,7 @@ func carryBack(charges []Charge, states []State, i int) {
 func costOfBucket(charges []Charge, c *Charge) float64 {
 	sum := 0.0
 	for i := range charges {
-		if c.sameBucket(&charges[i]) {
+		if c.SameBucket(&charges[i]) {
 			sum += max(0, charges[i].Cost)
 		}
 	}
@@ -220,6 +220,7 @@ func lastByte(s string) int {
 	return int(s[len(s)-1])
 }
 
-func (c *Charge) sameBucket(other *Charge) bool {
+// SameBucket reports whether two charges name the same bucket.
+func (c *Charge) SameBucket(other *Charge) bool {
 	return c == other || c.Zone == other.Zone && c.Key == other.Key && (c.Shadow == 0) == (other.Shadow == 0)
 }

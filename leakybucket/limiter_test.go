@@ -75,8 +75,7 @@ func TestBothLimitersAreOne(t *testing.T) {
 				}
 				if rng.IntN(2) == 0 {
 					diff := math.Round(20*rng.NormFloat64()) / 4
-					fast.Settle(key, one, cost, diff)
-					if err := any.Settle(t.Context(), key, other, cost, diff); err != nil {
+					if err := errors.Join(fast.Settle(t.Context(), key, one, cost, diff), any.Settle(t.Context(), key, other, cost, diff)); err != nil {
 						t.Fatal(err)
 					}
 				}

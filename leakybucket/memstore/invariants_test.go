@@ -48,8 +48,12 @@ func (sh *shard) used() func(yield func(int) bool) {
 
 // charge returns one that names the bucket of a slot.
 func (sh *shard) charge(at int) *leakybucket.Charge {
-	zone, key, shadow := sh.name(&sh.slots[at])
-	return &leakybucket.Charge{Zone: string(zone), Key: string(key), Shadow: leakybucket.ShadowIf(shadow)}
+	s := &sh.slots[at]
+	zone, key := sh.name(s)
+	if s.zone&digestBit != 0 {
+		key = spell(key)
+	}
+	return &leakybucket.Charge{Zone: zone, Key: string(key), Shadow: leakybucket.ShadowIf(s.zone&shadowBit != 0)}
 }
 
 // checkTable: every bucket is found where it is, and some slots are free.
@@ -109,7 +113,7 @@ func checkNames(sh *shard) error {
 	live := 0
 	for at := range sh.used() {
 		s := &sh.slots[at]
-		if length := sh.kept(s); length > 0 {
+		if length := int(s.key); !s.inside() {
 			spans = append(spans, span{s.offset(), s.offset() + length})
 			live += length
 		}
@@ -206,7 +210,7 @@ func (sh *shard) hashOf(home int) uint32 {
 // long returns the slots whose names stand elsewhere.
 func (sh *shard) long() (all []int) {
 	for at := range sh.used() {
-		if sh.kept(&sh.slots[at]) > 0 {
+		if !sh.slots[at].inside() {
 			all = append(all, at)
 		}
 	}

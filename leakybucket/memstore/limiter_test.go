@@ -50,7 +50,9 @@ func TestALimiterSaysWhatRemainsAndWhenToComeBack(t *testing.T) {
 				t.Errorf("take %d, cost %v: got %+v, want %+v", i, test.cost, got, test)
 			}
 		}
-		limiter.Reset("a")
+		if err := limiter.Reset(t.Context(), "a"); err != nil {
+			t.Error(err)
+		}
 		if a, b := limiter.Level("a"), limiter.Level("b"); a != 0 || b != 9 {
 			t.Errorf("levels after a reset: got %v and %v, want 0 and 9", a, b)
 		}

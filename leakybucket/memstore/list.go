@@ -79,7 +79,7 @@ func (sh *shard) list(first uint64, slots int, of *leakybucket.Filter, clock fun
 		next = (uint64(end)<<32 + length - 1) / length // the first hash whose home is there
 	}
 	now := clock()
-	zone, prefix := []byte(of.Zone), []byte(of.Prefix)
+	prefix := []byte(of.Prefix)
 	// Behind the homes come buckets that found theirs taken, up to a free slot.
 	for at := begin; looked < len(sh.tags) && (looked < slots || sh.tags[at] != 0); at = sh.after(at) {
 		looked++
@@ -87,8 +87,11 @@ func (sh *shard) list(first uint64, slots int, of *leakybucket.Filter, clock fun
 		if sh.tags[at] == 0 || uint64(slot.hash) < first || uint64(slot.hash) >= next || slot.forget() <= now {
 			continue
 		}
-		owner, key, shadowed := sh.name(slot)
-		if shadowed != of.Shadow || !bytes.Equal(owner, zone) || !bytes.HasPrefix(key, prefix) {
+		zone, key := sh.name(slot)
+		if slot.zone&digestBit != 0 {
+			key = spell(key)
+		}
+		if zone != of.Zone || (slot.zone&shadowBit != 0) != of.Shadow || !bytes.HasPrefix(key, prefix) {
 			continue
 		}
 		kept := leakybucket.Entry{Key: string(key), Now: now}

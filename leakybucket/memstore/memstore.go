@@ -273,12 +273,8 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 // last reports whether no later charge names the bucket of the i-th. The last one
 // holds its state.
 func last(charges []leakybucket.Charge, hashes []uint64, i int) bool {
-	c := &charges[i]
 	for j := i + 1; j < len(charges); j++ {
-		if hashes[j] != hashes[i] {
-			continue
-		}
-		if other := &charges[j]; other.Key == c.Key && other.Zone == c.Zone && (other.Shadow == 0) == (c.Shadow == 0) {
+		if hashes[j] == hashes[i] && charges[i].SameBucket(&charges[j]) {
 			return false
 		}
 	}
@@ -293,82 +289,61 @@ func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 		}
 	}
 	for i := range settlements {
-		s.settle(&settlements[i])
+		of := &settlements[i]
+		s.update(&of.Charge, func(state *leakybucket.State, kept bool, now leakybucket.Instant) (write bool) {
+			if write = kept || of.Creates(); write {
+				*state = of.Apply(*state, now)
+			}
+			return write
+		})
 	}
 	return nil
 }
 
-func (s *Store) settle(of *leakybucket.Settlement) {
-	hash := s.hasher.charge(&of.Charge)
-	if !s.trySettle(hash, of, 0) {
+// update replaces the state of a bucket by what f makes of it, unless f returns false. With
+// no room for a new bucket it makes room, and then begins anew.
+func (s *Store) update(c *leakybucket.Charge, f func(state *leakybucket.State, kept bool, now leakybucket.Instant) (write bool)) {
+	hash := s.hasher.charge(c)
+	if !s.tryUpdate(hash, c, f, 0) {
 		s.makeRoom(1)
-		s.trySettle(hash, of, 1)
+		s.tryUpdate(hash, c, f, 1)
 		s.trim()
 	}
 }
 
-func (s *Store) trySettle(hash uint64, of *leakybucket.Settlement, reserved int) (done bool) {
-	c := &of.Charge
+func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f func(*leakybucket.State, bool, leakybucket.Instant) bool, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	now := s.now()
 	sh.decided = now
 	var state leakybucket.State
-	if at, kept := sh.find(hash, c); kept {
+	at, kept := sh.find(hash, c)
+	if kept {
 		sh.slots[at].state(&state)
-		state = of.Apply(state, now)
+	}
+	if write := f(&state, kept, now); write && !kept {
+		return s.create(sh, hash, c, &state, now, reserved)
+	} else if write {
 		sh.write(at, c, &state)
-		s.room.release(reserved)
-		return true
 	}
-	if !of.Creates() {
-		s.room.release(reserved)
-		return true
-	}
-	state = of.Apply(state, now)
-	return s.create(sh, hash, c, &state, now, reserved)
+	s.room.release(reserved)
+	return true
 }
 
 // Put replaces the state of the bucket of c, exactly as given: nothing is brought
 // up to date. It serves to remember what another store said of its buckets. The
 // instants of state are on this store's clock, see [Store.Now].
 //
-// A state that may already be forgotten is not kept. An invalid state is
-// ignored, and so is a bucket whose key is too long.
+// An invalid state is ignored, and so is a bucket whose key is too long.
 func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 	if checkName(c) != nil || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
 		return
 	}
-	hash := s.hasher.charge(c)
-	s.inRoom(func(reserved int) bool { return s.tryPut(hash, c, state, reserved) })
-}
-
-// inRoom tries to keep a bucket. If there is no room for it, it makes some and tries again.
-func (s *Store) inRoom(try func(reserved int) (done bool)) {
-	if !try(0) {
-		s.makeRoom(1)
-		try(1)
-		s.trim()
-	}
-}
-
-func (s *Store) tryPut(hash uint64, c *leakybucket.Charge, state leakybucket.State, reserved int) (done bool) {
-	sh := &s.shards[hash>>s.shift]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := s.now()
-	at, kept := sh.find(hash, c)
-	switch {
-	case !kept:
-		return s.create(sh, hash, c, &state, now, reserved)
-	case c.Expiry(&state) <= now:
-		sh.remove(at)
-	default:
-		sh.write(at, c, &state)
-	}
-	s.room.release(reserved)
-	return true
+	s.update(c, func(found *leakybucket.State, _ bool, _ leakybucket.Instant) bool {
+		*found = state
+		return true
+	})
 }
 
 // State returns the state of the bucket of c as it was last written. Without a

@@ -1,7 +1,7 @@
 package memstore
 
 import (
-	"encoding/binary"
+	"bytes"
 	"math"
 	"strings"
 	"sync"
@@ -20,10 +20,12 @@ const (
 	unequalFrom   = 64 // slots; one of the lengths that a table has when it grows
 
 	// spelledZone stands for all zones for which a shard has no number left. They
-	// are spelled out before the key.
+	// are spelled out before the key, with a slash between.
 	spelledZone = 0
 	mostZones   = zoneMask
 )
+
+var slash = []byte{'/'}
 
 // A shard is the part of a store that is locked as one. It is an open-addressed
 // table with linear probing. A tag of one byte stands for each slot, so that
@@ -139,45 +141,26 @@ func (sh *shard) is(s *slot, c *leakybucket.Charge) bool {
 	if s.zone&^zoneMask == 0 && s.zone != spelledZone && s.key <= slotRoom { // most are like that
 		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && c.Shadow == 0
 	}
-	if (s.zone&shadowBit != 0) != (c.Shadow != 0) {
+	zone, kept := sh.name(s)
+	switch {
+	case zone != c.Zone || (s.zone&shadowBit != 0) != (c.Shadow != 0):
 		return false
+	case s.zone&digestBit != 0:
+		return spells(c.Key, kept)
 	}
-	kept := s.room[:]
-	if !s.inside() {
-		kept = sh.names[s.offset():]
-	}
-	if zone := s.zone & zoneMask; zone == spelledZone {
-		length := int(binary.LittleEndian.Uint16(kept))
-		if string(kept[2:2+length]) != c.Zone {
-			return false
-		}
-		kept = kept[2+length:]
-	} else if sh.zones[zone].name != c.Zone {
-		return false
-	}
-	if s.zone&digestBit != 0 {
-		return spells(c.Key, kept[:s.key])
-	}
-	return string(kept[:s.key]) == c.Key
+	return string(kept) == c.Key
 }
 
-// name returns what names the bucket of a slot.
-func (sh *shard) name(s *slot) (zone, key []byte, shadow bool) {
-	kept := s.room[:]
-	if !s.inside() {
-		kept = sh.names[s.offset():]
+// name returns the zone of a slot and its key as it is kept: a digest is packed.
+func (sh *shard) name(s *slot) (zone string, key []byte) {
+	if key = s.room[:]; !s.inside() {
+		key = sh.names[s.offset():]
 	}
-	if number := s.zone & zoneMask; number == spelledZone {
-		length := int(binary.LittleEndian.Uint16(kept))
-		zone, kept = kept[2:2+length], kept[2+length:]
-	} else {
-		zone = []byte(sh.zones[number].name)
+	if key = key[:s.key]; s.zone&zoneMask != spelledZone {
+		return sh.zones[s.zone&zoneMask].name, key
 	}
-	key = kept[:s.key]
-	if s.zone&digestBit != 0 {
-		key = spell(key)
-	}
-	return zone, key, s.zone&shadowBit != 0
+	spelled, key, _ := bytes.Cut(key, slash)
+	return string(spelled), key
 }
 
 // insert adds a bucket that is not there, for which a place is reserved.
@@ -216,27 +199,22 @@ func (sh *shard) longer() int {
 // setName names a slot that keeps no bucket yet.
 func (sh *shard) setName(s *slot, c *leakybucket.Charge) {
 	s.zone = sh.addToZone(c.Zone)
-	if c.Shadow != 0 {
-		s.zone |= shadowBit
+	name := c.Key
+	if s.zone == spelledZone {
+		name = c.Zone + string(slash) + c.Key
 	}
-	packed, ok := packDigest(c.Key)
-	switch {
-	case s.zone&zoneMask == spelledZone:
-		s.key = uint16(len(c.Key))
-		o := sh.addName(2 + len(c.Zone) + len(c.Key))
-		sh.names = append(binary.LittleEndian.AppendUint16(sh.names, uint16(len(c.Zone))), c.Zone...)
-		sh.names = append(sh.names, c.Key...)
-		s.setOffset(o)
+	packed, ok := packDigest(name)
+	switch s.key = uint16(len(name)); {
 	case ok:
 		s.zone |= digestBit
 		s.key, s.room = digestBytes, packed
-	case len(c.Key) > slotRoom:
-		s.key = uint16(len(c.Key))
-		o := sh.addName(len(c.Key))
-		sh.names = append(sh.names, c.Key...)
-		s.setOffset(o)
+	case len(name) <= slotRoom:
+		copy(s.room[:], name)
 	default:
-		s.key = uint16(copy(s.room[:], c.Key))
+		s.setOffset(sh.addName(name))
+	}
+	if c.Shadow != 0 {
+		s.zone |= shadowBit
 	}
 }
 
@@ -276,10 +254,7 @@ func (sh *shard) writeBlocked(at int, c *leakybucket.Charge, state *leakybucket.
 	s := &sh.slots[at]
 	if s.zone&blockedBit == 0 {
 		if key := int(s.key); s.inside() && key > blockedRoom {
-			moved := s.room
-			o := sh.addName(key)
-			sh.names = append(sh.names, moved[:key]...)
-			s.setOffset(o)
+			s.setOffset(sh.addName(string(s.room[:key])))
 		}
 		s.zone |= blockedBit
 	}
@@ -307,7 +282,9 @@ func (sh *shard) due(at int, forget leakybucket.Instant) {
 func (sh *shard) remove(at int) {
 	s := &sh.slots[at]
 	sh.zones[s.zone&zoneMask].buckets--
-	sh.dead += sh.kept(s)
+	if !s.inside() {
+		sh.dead += int(s.key)
+	}
 	sh.room.release(1)
 	sh.count--
 	sh.changes++
@@ -349,21 +326,10 @@ func (sh *shard) resize(length int) {
 	}
 }
 
-// kept returns how many bytes of the shard's names belong to a slot.
-func (sh *shard) kept(s *slot) int {
-	switch {
-	case s.inside():
-		return 0
-	case s.zone&zoneMask == spelledZone:
-		return 2 + int(binary.LittleEndian.Uint16(sh.names[s.offset():])) + int(s.key)
-	}
-	return int(s.key)
-}
-
-// addName sees to it that n more bytes of names can be appended, and returns where
-// they will stand. When the names must move, the dead ones are left behind.
-func (sh *shard) addName(n int) int {
-	if len(sh.names)+n > cap(sh.names) {
+// addName adds a name, and returns where it stands. When the names must move, the dead ones
+// are left behind.
+func (sh *shard) addName(name string) int {
+	if n := len(name); len(sh.names)+n > cap(sh.names) {
 		live := len(sh.names) - sh.dead
 		moved := make([]byte, 0, live+max(n, live/4))
 		for i, tag := range sh.tags {
@@ -371,13 +337,14 @@ func (sh *shard) addName(n int) int {
 			if tag == 0 || s.inside() {
 				continue
 			}
-			o, length := s.offset(), sh.kept(s)
+			o := s.offset()
 			s.setOffset(len(moved))
-			moved = append(moved, sh.names[o:o+length]...)
+			moved = append(moved, sh.names[o:o+int(s.key)]...)
 		}
 		sh.names, sh.dead = moved, 0
 	}
-	return len(sh.names)
+	sh.names = append(sh.names, name...)
+	return len(sh.names) - len(name)
 }
 
 // forgetNext looks at the group that the hand points to, drops what may be
@@ -394,24 +361,26 @@ func (sh *shard) forgetNext(now leakybucket.Instant) {
 	}
 }
 
-// sweep drops what may be forgotten in a group.
-func (sh *shard) sweep(group int, now leakybucket.Instant) (forgotten int) {
+// sweep drops what may be forgotten in a group, and returns which of the others may be first.
+func (sh *shard) sweep(group int, now leakybucket.Instant) (first, forgotten int) {
 	soonest := never
 	for at := group * groupSlots; at < min((group+1)*groupSlots, len(sh.tags)); {
-		if sh.tags[at] == 0 {
-			at++
+		forget := never
+		if sh.tags[at] != 0 {
+			forget = sh.slots[at].forget()
+		}
+		if forget <= now {
+			sh.remove(at) // and look at what is there now
+			forgotten++
 			continue
 		}
-		if forget := sh.slots[at].forget(); forget > now {
-			soonest = min(soonest, forget)
-			at++
-			continue
+		if forget < soonest {
+			first, soonest = at, forget
 		}
-		sh.remove(at) // and look at what is there now
-		forgotten++
+		at++
 	}
 	sh.soonest[group] = soonest
-	return forgotten
+	return first, forgotten
 }
 
 // drop drops what may be forgotten in one group, if there is one, else the
@@ -429,8 +398,10 @@ func (sh *shard) drop(others leakybucket.Instant, clock func() leakybucket.Insta
 	}()
 	now := clock()
 	for i, soonest := range sh.soonest {
-		if soonest <= now && sh.sweep(i, now) > 0 {
-			return true
+		if soonest <= now {
+			if _, forgotten := sh.sweep(i, now); forgotten > 0 {
+				return true
+			}
 		}
 	}
 	if sh.count == 0 {
@@ -461,8 +432,8 @@ func (sh *shard) soonestOfSome() (at int) {
 			}
 		}
 		bound := sh.soonest[group]
-		first, soonest := sh.soonestOf(group)
-		sh.soonest[group] = soonest
+		first, _ := sh.sweep(group, -never)
+		soonest := sh.soonest[group]
 		if soonest < best {
 			at, best = first, soonest
 		}
@@ -471,20 +442,6 @@ func (sh *shard) soonestOfSome() (at int) {
 		}
 	}
 	return at
-}
-
-// soonestOf returns the bucket of a group that may be forgotten first, and when.
-func (sh *shard) soonestOf(group int) (first int, soonest leakybucket.Instant) {
-	soonest = never
-	for at := group * groupSlots; at < min((group+1)*groupSlots, len(sh.tags)); at++ {
-		if sh.tags[at] == 0 {
-			continue
-		}
-		if forget := sh.slots[at].forget(); forget < soonest {
-			first, soonest = at, forget
-		}
-	}
-	return first, soonest
 }
 
 // shed forgets what may be forgotten in the next groups, few enough that nobody
@@ -553,8 +510,8 @@ func (sh *shard) addCounts(total map[string]int) {
 	}
 	for i, tag := range sh.tags {
 		if s := &sh.slots[i]; tag != 0 && s.zone&zoneMask == spelledZone {
-			zone, _, _ := sh.name(s)
-			total[string(zone)]++
+			zone, _ := sh.name(s)
+			total[zone]++
 		}
 	}
 }

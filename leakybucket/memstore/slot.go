@@ -2,6 +2,8 @@ package memstore
 
 import (
 	"encoding/binary"
+	"encoding/hex"
+	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -51,9 +53,7 @@ func (s *slot) nameRoom() int {
 }
 
 // inside reports whether the slot holds the key itself.
-func (s *slot) inside() bool {
-	return int(s.key) <= s.nameRoom() && s.zone&zoneMask != spelledZone
-}
+func (s *slot) inside() bool { return int(s.key) <= s.nameRoom() }
 
 func (s *slot) offset() int     { return int(binary.LittleEndian.Uint64(s.room[:])) }
 func (s *slot) setOffset(o int) { binary.LittleEndian.PutUint64(s.room[:], uint64(o)) }
@@ -96,53 +96,26 @@ func (s *slot) forget() leakybucket.Instant {
 const (
 	digestPrefix = "@sha256:"
 	digestBytes  = 32
-	hexDigits    = "0123456789abcdef"
 )
 
 // packDigest returns the bytes that a digest spells in lower-case digits.
 func packDigest(key string) (packed [digestBytes]byte, ok bool) {
-	if len(key) != len(digestPrefix)+2*digestBytes || key[:len(digestPrefix)] != digestPrefix {
+	var digits [2 * digestBytes]byte
+	if len(key) != len(digestPrefix)+len(digits) {
 		return packed, false
 	}
-	for i := range packed {
-		high, low := hexValue(key[len(digestPrefix)+2*i]), hexValue(key[len(digestPrefix)+2*i+1])
-		if high > 15 || low > 15 {
-			return packed, false
-		}
-		packed[i] = high<<4 | low
-	}
-	return packed, true
-}
-
-func hexValue(c byte) byte {
-	switch {
-	case '0' <= c && c <= '9':
-		return c - '0'
-	case 'a' <= c && c <= 'f':
-		return c - 'a' + 10
-	}
-	return 255
+	copy(digits[:], key[len(digestPrefix):])
+	_, err := hex.Decode(packed[:], digits[:])
+	return packed, err == nil && spells(key, packed[:])
 }
 
 // spells reports whether key is the digest of these bytes.
 func spells(key string, packed []byte) bool {
-	if len(key) != len(digestPrefix)+2*digestBytes || key[:len(digestPrefix)] != digestPrefix {
-		return false
-	}
-	digits := key[len(digestPrefix):]
-	for i, b := range packed {
-		if digits[2*i] != hexDigits[b>>4] || digits[2*i+1] != hexDigits[b&15] {
-			return false
-		}
-	}
-	return true
+	var digits [2 * digestBytes]byte
+	hex.Encode(digits[:], packed)
+	written, is := strings.CutPrefix(key, digestPrefix)
+	return is && written == string(digits[:])
 }
 
 // spell returns the digest of these bytes.
-func spell(packed []byte) []byte {
-	key := []byte(digestPrefix)
-	for _, b := range packed {
-		key = append(key, hexDigits[b>>4], hexDigits[b&15])
-	}
-	return key
-}
+func spell(packed []byte) []byte { return hex.AppendEncode([]byte(digestPrefix), packed) }

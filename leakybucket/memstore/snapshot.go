@@ -29,12 +29,14 @@ import (
 // number.
 const (
 	snapshotMagic   = "throttle snapshot\n"
-	snapshotVersion = 1
+	snapshotVersion = 2
 	snapshotHeader  = len(snapshotMagic) + 4 + 8
 
-	recordShadow  = 1 << 0
-	recordBlocked = 1 << 1
-	recordDigest  = 1 << 2
+	// Flags are the upper bits of slot.zone.
+	recordFlags   = 13
+	recordShadow  = shadowBit >> recordFlags
+	recordBlocked = blockedBit >> recordFlags
+	recordDigest  = digestBit >> recordFlags
 	recordEnd     = 0xff
 )
 
@@ -63,9 +65,7 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<18)
 	record := binary.LittleEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion)
 	record = binary.LittleEndian.AppendUint64(record, uint64(s.wall()))
-	if _, err := buffered.Write(record); err != nil {
-		return err
-	}
+	_, _ = buffered.Write(record) // the first error is that of Flush
 	var buckets uint64
 	var copied shard
 	zones := make(map[string]uint64)
@@ -78,17 +78,12 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 				continue
 			}
 			record = copied.appendRecord(record[:0], &copied.slots[at], zones, later)
-			if _, err := buffered.Write(record); err != nil {
-				return err
-			}
+			_, _ = buffered.Write(record)
 			buckets++
 		}
 		runtime.Gosched() // requests come first
 	}
-	record = binary.AppendUvarint(append(record[:0], recordEnd), buckets)
-	if _, err := buffered.Write(record); err != nil {
-		return err
-	}
+	_, _ = buffered.Write(binary.AppendUvarint(append(record[:0], recordEnd), buckets))
 	if err := buffered.Flush(); err != nil {
 		return err
 	}
@@ -109,28 +104,8 @@ func (sh *shard) copyTo(to *shard) {
 // appendRecord appends the record of a slot. zones has the numbers of the zones that
 // have appeared. later is how far the wall clock is ahead of the store's.
 func (sh *shard) appendRecord(record []byte, s *slot, zones map[string]uint64, later leakybucket.Instant) []byte {
-	kept := s.room[:]
-	if !s.inside() {
-		kept = sh.names[s.offset():]
-	}
-	var zone string
-	if number := s.zone & zoneMask; number == spelledZone {
-		length := int(binary.LittleEndian.Uint16(kept))
-		zone, kept = string(kept[2:2+length]), kept[2+length:]
-	} else {
-		zone = sh.zones[number].name
-	}
-	var flags byte
-	if s.zone&shadowBit != 0 {
-		flags |= recordShadow
-	}
-	if s.zone&blockedBit != 0 {
-		flags |= recordBlocked
-	}
-	if s.zone&digestBit != 0 {
-		flags |= recordDigest
-	}
-	record = append(record, flags)
+	zone, key := sh.name(s)
+	record = append(record, byte(s.zone>>recordFlags))
 	number, known := zones[zone]
 	if !known {
 		number = uint64(len(zones))
@@ -140,14 +115,14 @@ func (sh *shard) appendRecord(record []byte, s *slot, zones map[string]uint64, l
 	if !known {
 		record = append(binary.AppendUvarint(record, uint64(len(zone))), zone...)
 	}
-	record = append(binary.AppendUvarint(record, uint64(s.key)), kept[:s.key]...)
+	record = append(binary.AppendUvarint(record, uint64(len(key))), key...)
 
 	var state leakybucket.State
 	s.state(&state)
 	record = binary.LittleEndian.AppendUint64(record, math.Float64bits(state.Level))
 	record = binary.LittleEndian.AppendUint64(record, uint64(state.At+later))
 	record = binary.LittleEndian.AppendUint64(record, math.Float64bits(state.Leak))
-	if flags&recordBlocked != 0 {
+	if s.zone&blockedBit != 0 {
 		until := state.BlockedUntil
 		if until != 0 { // which means none
 			until += later
@@ -203,37 +178,21 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 		}
 		now := s.now()
 		if restored := c.Restore(state, now); c.Expiry(&restored) > now {
-			s.restore(c, restored)
+			s.update(c, func(state *leakybucket.State, kept bool, now leakybucket.Instant) bool {
+				if !kept {
+					*state = restored
+					return true
+				}
+				*state = c.Limit.Settle(*state, c.Limit.Level(restored, now), c.Debt, now, now)
+				if restored.BlockedUntil > state.BlockedUntil {
+					state.BlockedUntil, state.Step = restored.BlockedUntil, restored.Step
+				}
+				return true
+			})
 			found.Buckets++
 		}
 	})
 	return found, err
-}
-
-// restore pours a restored level into a bucket, and sets its block.
-func (s *Store) restore(c *leakybucket.Charge, restored leakybucket.State) {
-	hash := s.hasher.charge(c)
-	s.inRoom(func(reserved int) bool { return s.tryRestore(hash, c, restored, reserved) })
-}
-
-func (s *Store) tryRestore(hash uint64, c *leakybucket.Charge, restored leakybucket.State, reserved int) (done bool) {
-	sh := &s.shards[hash>>s.shift]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	now := s.now()
-	at, kept := sh.find(hash, c)
-	if !kept {
-		return s.create(sh, hash, c, &restored, now, reserved)
-	}
-	var state leakybucket.State
-	sh.slots[at].state(&state)
-	state = c.Limit.Settle(state, c.Limit.Level(restored, now), c.Debt, now, now)
-	if restored.BlockedUntil > state.BlockedUntil {
-		state.BlockedUntil, state.Step = restored.BlockedUntil, restored.Step
-	}
-	sh.write(at, c, &state)
-	s.room.release(reserved)
-	return true
 }
 
 // wall returns the time on the wall clock. Unlike the store's clock, it may have been
@@ -285,11 +244,11 @@ func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.St
 		return 0, err
 	}
 	d := decoder{r: bufio.NewReaderSize(r, 1<<18)}
-	written = d.instant()
+	written = leakybucket.Instant(d.word())
 	var zones []string
 	var buckets uint64
 	for d.err == nil {
-		flags := d.byte()
+		flags := d.bytes(1)[0]
 		if flags == recordEnd {
 			break
 		}
@@ -298,36 +257,35 @@ func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.St
 		}
 		number := d.number(len(zones))
 		if number == len(zones) {
-			zones = append(zones, string(d.string(d.number(longestName))))
+			zones = append(zones, string(d.bytes(d.number(longestName))))
 		}
-		key := d.string(d.number(longestName))
-		state := leakybucket.State{Level: d.float(), At: d.instant(), Leak: d.float()}
+		key := string(d.bytes(d.number(longestName)))
+		state := leakybucket.State{Level: math.Float64frombits(d.word()), At: leakybucket.Instant(d.word()), Leak: math.Float64frombits(d.word())}
 		if flags&recordBlocked != 0 {
-			state.BlockedUntil, state.Step = d.instant(), d.byte()
+			state.BlockedUntil, state.Step = leakybucket.Instant(d.word()), d.bytes(1)[0]
 		}
 		if flags&recordDigest != 0 {
 			if len(key) != digestBytes {
 				d.fail("a digest of %d bytes", len(key))
 			}
-			key = spell(key)
+			key = string(spell([]byte(key)))
 		}
 		if d.err == nil {
-			yield(&leakybucket.Charge{Zone: zones[number], Key: string(key), Shadow: leakybucket.ShadowIf(flags&recordShadow != 0)}, state)
+			yield(&leakybucket.Charge{Zone: zones[number], Key: key, Shadow: leakybucket.ShadowIf(flags&recordShadow != 0)}, state)
 			buckets++
 		}
 	}
-	if counted := d.uvarint(); d.err == nil && counted != buckets {
+	if counted := d.number(math.MaxInt); d.err == nil && uint64(counted) != buckets {
 		d.fail("%d buckets where %d are counted", buckets, counted)
 	}
 	return written, d.err
 }
 
-// A decoder reads the parts of a record. After an error, all it returns is zero.
+// A decoder reads the parts of a record. After an error, what it returns means nothing.
 type decoder struct {
 	r    *bufio.Reader
 	err  error
 	text [longestName]byte
-	word [8]byte
 }
 
 func (d *decoder) fail(format string, args ...any) {
@@ -336,58 +294,20 @@ func (d *decoder) fail(format string, args ...any) {
 	}
 }
 
-// read fills b. An end where none may be is a damage.
-func (d *decoder) read(b []byte) {
-	if d.err != nil {
-		return
+// bytes returns the next n bytes, until the next call.
+func (d *decoder) bytes(n int) []byte {
+	if _, err := io.ReadFull(d.r, d.text[:n]); err != nil {
+		d.fail("it ends in the middle of a bucket: %v", err)
 	}
-	_, err := io.ReadFull(d.r, b)
-	if endsEarly(err) {
-		d.fail("it ends in the middle of a bucket")
-		return
-	}
-	d.err = err
-}
-
-func endsEarly(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }
-
-// string returns the next n bytes, until the next call.
-func (d *decoder) string(n int) []byte {
-	d.read(d.text[:n])
 	return d.text[:n]
 }
 
-func (d *decoder) byte() byte {
-	d.word[0] = 0
-	d.read(d.word[:1])
-	return d.word[0]
-}
-
-func (d *decoder) uint64() uint64 {
-	clear(d.word[:])
-	d.read(d.word[:])
-	return binary.LittleEndian.Uint64(d.word[:])
-}
-
-func (d *decoder) float() float64               { return math.Float64frombits(d.uint64()) }
-func (d *decoder) instant() leakybucket.Instant { return leakybucket.Instant(d.uint64()) }
-
-func (d *decoder) uvarint() (n uint64) {
-	for shift := 0; shift < 64; shift += 7 {
-		b := d.byte()
-		n |= uint64(b&0x7f) << shift
-		if b < 0x80 {
-			return n
-		}
-	}
-	d.fail("a number is too long")
-	return 0
-}
+func (d *decoder) word() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
 
 // number returns a number that is no more than most.
 func (d *decoder) number(most int) int {
-	n := d.uvarint()
-	if n > uint64(most) {
+	n, err := binary.ReadUvarint(d.r)
+	if err != nil || n > uint64(most) {
 		d.fail("a number of %d where at most %d may be", n, most)
 	}
 	if d.err != nil {
@@ -395,3 +315,5 @@ func (d *decoder) number(most int) int {
 	}
 	return int(n)
 }
+
+func endsEarly(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }

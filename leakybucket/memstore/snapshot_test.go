@@ -258,7 +258,7 @@ func TestASnapshotOfAnotherVersionIsRefusedByName(t *testing.T) {
 	saved := snapshotOf(t, someBuckets(t, &now))
 	binary.LittleEndian.PutUint32(saved[len(snapshotMagic):], 7)
 	for what, want := range map[string]string{
-		string(signed(saved)):   "no usable snapshot: it is of version 7, want 1",
+		string(signed(saved)):   "no usable snapshot: it is of version 7, want 2",
 		strings.Repeat("x", 99): "no usable snapshot: it does not begin as one",
 		"":                      "no usable snapshot: it has 0 bytes, and the header alone has 30",
 	} {
