@@ -122,8 +122,8 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 			}
 		}
 	}
-	if n != 15 {
-		t.Errorf("got %d messages, want 15", n)
+	if n != 13 {
+		t.Errorf("got %d messages, want 13", n)
 	}
 }
 
