@@ -115,6 +115,7 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"78f", mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}},
 		{"F1", mistake{"zone", "limit 50 1/s\ncost {header.X-Cost}", "clients choose what their requests cost"}},
 		{"S1", mistake{"zone", "limit 5 30/h\nmatch method POST\nsettle status 302 303 1", "settle status charges redirects only"}},
+		{"55", mistake{"zone", "in_flight 1", "one request at a time, and browsers"}},
 		{"L1", mistake{"zone", "limit 1 1/s", "one request at a time, and browsers"}},
 		{"E1", mistake{"site", "handle_errors {\nthrottle a 5 1/s\nrespond x\n}", "stands in error routes only"}},
 		{"F7", mistake{"site", "throttle / a 5 1/s", "path / is the front page alone"}},

@@ -115,9 +115,10 @@ func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 // time.
 func warnBursts(zones []*Zone, logger *zap.Logger) {
 	for _, z := range zones {
-		if z.Limit.Capacity == 1 && z.Match == nil && z.Settle == nil && z.Delay == nil && !z.warnedBurst {
+		one := z.Limit.Capacity == 1 || z.SlotsOnly() && z.InFlight == 1 && z.MaxWait == 0
+		if one && z.Match == nil && z.Settle == nil && z.Delay == nil && !z.warnedBurst {
 			z.warnedBurst = true
-			logger.Warn("zone lets each client send one request at a time, and browsers send several at once: want a larger burst, such as limit 120 2/s",
+			logger.Warn("zone lets each client send one request at a time, and browsers send several at once: want more, such as limit 120 2/s or in_flight 3 wait 10s",
 				zap.String("zone", z.Name))
 		}
 	}
