@@ -158,6 +158,16 @@ func FuzzAListNeverHoldsWhatItMust(f *testing.F) {
 	})
 }
 
+// last returns the last address of a network.
+func last(network netip.Prefix) netip.Addr {
+	raw := network.Addr().AsSlice()
+	for bit := network.Bits(); bit < 8*len(raw); bit++ {
+		raw[bit/8] |= 0x80 >> (bit % 8)
+	}
+	addr, _ := netip.AddrFromSlice(raw)
+	return addr
+}
+
 // know gives a list networks.
 func (l *Lists) know(source string, networks []netip.Prefix) {
 	if l.lists == nil {
