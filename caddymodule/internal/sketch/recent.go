@@ -2,12 +2,14 @@ package sketch
 
 import (
 	"cmp"
-	"encoding/binary"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 const (
@@ -61,51 +63,7 @@ type tally struct {
 	samples, total int
 	least          int // requests that a sender has at least that is listed
 	keys           Counter
-	nets           [len(masks)]CounterOf[network]
-}
-
-// A network is one of addresses, as two numbers. A map finds these in a fraction of the
-// time that it needs for a netip.Prefix.
-type network struct {
-	high uint64 // an IPv4 address, or the first half of an IPv6 address
-	bits uint64 // of the prefix; those of IPv6 count from ipv6 on
-}
-
-const ipv6 = 128
-
-// networkOf returns the network of one address, or the first half of it. The longest
-// network that is counted is no longer.
-func networkOf(addr netip.Addr) network {
-	if addr = addr.Unmap(); addr.Is4() {
-		four := addr.As4()
-		return network{uint64(binary.BigEndian.Uint32(four[:])), 32}
-	}
-	all := addr.As16()
-	return network{binary.BigEndian.Uint64(all[:8]), ipv6 + 64}
-}
-
-// masked returns the network around n with so many bits, of its family.
-func (n network) masked(ipv4Bits, ipv6Bits int) network {
-	if n.bits < ipv6 {
-		return network{n.high &^ (1<<(32-ipv4Bits) - 1), uint64(ipv4Bits)}
-	}
-	return network{n.high &^ (1<<(64-ipv6Bits) - 1), ipv6 + uint64(ipv6Bits)}
-}
-
-// String returns the network as people write it: an IPv4 address alone has no length.
-func (n network) String() string {
-	if n.bits < ipv6 {
-		var four [4]byte
-		binary.BigEndian.PutUint32(four[:], uint32(n.high))
-		addr := netip.AddrFrom4(four)
-		if n.bits == 32 {
-			return addr.String()
-		}
-		return netip.PrefixFrom(addr, int(n.bits)).String()
-	}
-	var all [16]byte
-	binary.BigEndian.PutUint64(all[:8], n.high)
-	return netip.PrefixFrom(netip.AddrFrom16(all), int(n.bits-ipv6)).String()
+	nets           [len(masks)]CounterOf[netip.Prefix]
 }
 
 // masks are the networks by which requests are counted.
@@ -196,18 +154,17 @@ func (r *Recent) window(now time.Time) *window {
 	return w
 }
 
-func (t *tally) add(key string, addr netip.Addr, times int) {
+func (t *tally) add(name string, addr netip.Addr, times int) {
 	t.samples++
 	t.total += times
 	t.keys.Size = counted
-	t.keys.AddTimes(key, times)
+	t.keys.AddTimes(name, times)
 	if !addr.IsValid() {
 		return
 	}
-	of := networkOf(addr)
 	for i := range t.nets {
 		t.nets[i].Size = counted
-		t.nets[i].AddTimes(of.masked(masks[i].ipv4, masks[i].ipv6), times)
+		t.nets[i].AddTimes(key.ClientPrefix(addr, masks[i].ipv4, masks[i].ipv6), times)
 	}
 }
 
@@ -274,7 +231,11 @@ func (t *tally) addTo(all map[string]*sum, kind int, by Grouping) {
 		return
 	}
 	for _, k := range t.nets[by].Top(counted) {
-		add(k.Key.String(), k.AtLeast)
+		name := k.Key.String()
+		if k.Key.Addr().Is4() {
+			name = strings.TrimSuffix(name, "/32") // as people write an address
+		}
+		add(name, k.AtLeast)
 	}
 }
 
