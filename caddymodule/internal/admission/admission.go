@@ -1,10 +1,20 @@
-// Package admission holds admitted requests before the next handler: in a queue until
-// their delay is over, then in another one until each of their zones has a free slot.
-// Begin with [Gate.Admit].
+// Package admission holds admitted requests before the next handler: until their delay is
+// over, then in a queue until each of their zones has a free slot. Begin with [Gate.Admit].
+// [Simulate] does the same for shadow zones, beside a request that it never holds up.
 //
-// Enforced zones and shadow zones go through the same lifecycle. [Gate.Admit]
-// blocks until it is over; [Simulate] runs it beside a request that it never
-// holds up.
+// A request is in one of these states, in this order. It may skip any of them:
+//
+//	state    waits for                         and has
+//	early    the time that its pass says       a place of those who wait
+//	delayed  the end of its delay              a place of those who wait
+//	parked   the enforced zones; in shadow     nothing
+//	queued   a slot of the zone that is next   a claim, which the zone ends: Zone.end
+//	served   its handler                       the claims of all its zones
+//	aside    a slot of a zone within           a claim that is to return; see Gate.Admit
+//
+// A [Zone] owns places, claims and the order in which claims get slots, all under its lock.
+// A Grant and a Simulation own the claims of one request, under a lock that is taken before
+// that of a zone. A zone never calls a request: it closes a channel, or starts a timer.
 //
 // The package keeps no limits. They come with each request, so that a new
 // config changes the limits and nothing else: slots, queues and the order in
@@ -17,7 +27,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // An Entry is the delay and the slot of a request in one zone.
@@ -29,10 +38,6 @@ type Entry struct {
 	// counted from the decision. Zero means no wait. If several zones have one,
 	// the request waits in the zone with the longest delay only.
 	Delay time.Duration
-
-	// Due is when the delay ends on the store's clock. It orders the delay queue
-	// of a key; requests due at the same instant keep the order of their arrival.
-	Due leakybucket.Instant
 
 	// InFlight is how many requests of the key may be served at once. Zero means
 	// any number; then the request takes no slot.
@@ -120,11 +125,10 @@ type Gate struct {
 	Waived func(zones []string) (waived <-chan struct{}, done func())
 }
 
-// Admit waits until the request may be served: in the delay queue of the zone
-// with the longest delay, counted from since, then for a slot in each zone that
-// limits them, in the order of the zones' names. If it admits the request, the
-// caller must call Release on the Grant; otherwise the Grant is nil and no slot is
-// held. Admit keeps no reference to entries.
+// Admit waits until the request may be served: until the longest of its delays is over,
+// counted from since, then for a slot in each zone that limits them, in the order of the
+// zones' names. If it admits the request, the caller must call Release on the Grant;
+// otherwise the Grant is nil and no slot is held. Admit keeps no reference to entries.
 //
 // Outer is the Grant of the handler around this one, or nil. Nested handlers may
 // take slots in any order, so two requests could wait for each other's slots.
@@ -135,61 +139,82 @@ type Gate struct {
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
 	grant := new(Grant)
 	r := &grant.request
-	r.outer, r.open = outer, true
+	r.outer = outer
 	r.setSteps(entries)
+	why, waited := g.admit(ctx, r, since)
+	if why == Admitted && waited && ctx.Err() != nil { // both at once
+		why = Left
+	}
 	for i := range entries {
 		entries[i].Waited = 0
-		if early := entries[i].early(); early > 0 {
-			if r.result = g.awaitTime(ctx, r, entries, i, early); r.result.Why != Admitted {
-				return nil, r.result
-			}
-		}
 	}
-	r.start(since)
-	if r.done != nil { // it has to wait
-		if why := g.wait(ctx, r, entries, r.done); why != Admitted {
-			r.stop(nil, why)
-			<-r.done
-		}
-		if r.awake != nil {
-			r.awake() // the next of the key follows
-		}
-		if r.result.Why == Admitted && ctx.Err() != nil { // both at once
-			grant.NotServed()
-			r.release()
-			r.result.Why = Left
-		}
-		for i := range r.steps {
-			entries[r.steps[i].index].Waited += r.steps[i].Waited
-		}
+	for i := range r.steps {
+		entries[r.steps[i].index].Waited += r.steps[i].Waited
 	}
-	if r.result.Why != Admitted {
-		return nil, r.result
+	if r.result.Why = why; why == Admitted {
+		return grant, r.result
 	}
-	return grant, r.result
+	grant.unserved = true
+	grant.Release()
+	return nil, r.result
 }
 
-// awaitTime lets a request wait that has come too early for its turn, or refuses it.
-func (g *Gate) awaitTime(ctx context.Context, r *request, entries []Entry, i int, early time.Duration) Result {
-	e, began := &entries[i], r.now()
-	key := cmp.Or(e.Turn.Keys[1], e.Turn.Keys[0])
-	switch {
-	case early > e.MaxWait:
-		return Result{Why: TooLong, Index: i}
-	case !e.Zone.keepEarly(key, e.limits()):
-		return Result{Why: QueueFull, Index: i}
+// admit takes a request through all that it has to wait for. It reports whether it had to.
+func (g *Gate) admit(ctx context.Context, r *request, since time.Time) (why Why, waited bool) {
+	for i := range r.steps {
+		s := &r.steps[i]
+		early := s.early()
+		if early <= 0 {
+			continue
+		}
+		if why, waited = g.pause(ctx, r, s, early, cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])), true; why != Admitted {
+			return why, true
+		}
 	}
-	defer e.Zone.leaveEarly(key)
+	if s := r.longest(); s.Delay > 0 {
+		if why, waited = g.pause(ctx, r, s, since.Add(s.Delay).Sub(r.now()), ""), true; why != Admitted {
+			return why, true
+		}
+	}
+	for i := 0; i < len(r.steps); i++ { // a wait may append some
+		why, c := r.take(i, nil)
+		if c != nil {
+			waited = true
+			r.yield(i)
+			began := r.now()
+			if why = g.wait(ctx, r, c.done); why != Admitted {
+				r.steps[i].Zone.stop(c, why)
+			}
+			why = c.why
+			r.waited(&r.steps[i], began)
+		}
+		if why != Admitted {
+			return why, waited
+		}
+	}
+	return Admitted, waited
+}
+
+// pause lets a request wait for so long, in a place of the zone. The key is that of one that
+// has come too early for its turn, and empty for delays.
+func (g *Gate) pause(ctx context.Context, r *request, s *step, d time.Duration, key string) Why {
+	r.result.Index = s.index
+	switch {
+	case key != "" && d > s.MaxWait:
+		return TooLong
+	case !s.Zone.enter(&s.Entry, key):
+		return QueueFull
+	}
+	defer s.Zone.leave(key)
+	defer r.waited(s, r.now())
 	done := make(chan struct{})
-	defer clock.AfterFunc(r.clock, early, func() { clock.Close(r.clock, done) }).Stop()
-	why := g.wait(ctx, r, entries, done)
-	e.Waited = r.now().Sub(began)
-	return Result{Why: why, Index: i, Waited: r.result.Waited + e.Waited}
+	defer clock.AfterFunc(r.clock, d, func() { clock.Close(r.clock, done) }).Stop()
+	return g.wait(ctx, r, done)
 }
 
 // wait waits until done is closed, or the client leaves, the process is about to end or
 // the waits are waived.
-func (g *Gate) wait(ctx context.Context, r *request, entries []Entry, done <-chan struct{}) Why {
+func (g *Gate) wait(ctx context.Context, r *request, done <-chan struct{}) Why {
 	if c := r.clock; c != nil {
 		c.Wait(done)
 		return Admitted
@@ -199,8 +224,8 @@ func (g *Gate) wait(ctx context.Context, r *request, entries []Entry, done <-cha
 		var stop func()
 		var zones []string
 		if r.outer == nil { // which may have yielded slots of its own zones
-			for i := range entries {
-				zones = append(zones, entries[i].Zone.Name)
+			for i := range r.steps {
+				zones = append(zones, r.steps[i].Zone.Name)
 			}
 		}
 		waived, stop = g.Waived(zones)

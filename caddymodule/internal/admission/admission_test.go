@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A visit is a request in a test: admitted, served for some time, released.
@@ -27,11 +25,6 @@ type visit struct {
 func come(gate *Gate, service time.Duration, entries ...Entry) *visit {
 	ctx, leave := context.WithCancel(context.Background())
 	v := &visit{entries: entries, since: time.Now(), leave: leave}
-	for i := range entries {
-		if entries[i].Due == 0 {
-			entries[i].Due = turn(v.since.Add(entries[i].Delay))
-		}
-	}
 	go func() {
 		v.grant, v.result = gate.Admit(ctx, v.since, entries, nil)
 		v.after = time.Since(v.since)
@@ -44,9 +37,6 @@ func come(gate *Gate, service time.Duration, entries ...Entry) *visit {
 	synctest.Wait()
 	return v
 }
-
-// turn is an instant of the store's clock, which goes as the real one does here.
-func turn(at time.Time) leakybucket.Instant { return leakybucket.Instant(at.UnixMicro()) }
 
 // several are n requests in one instant.
 func several(n int, gate *Gate, service time.Duration, entry Entry) (visits []*visit) {
@@ -237,32 +227,6 @@ func TestOfSeveralZonesTheLongestDelayIsWaitedIn(t *testing.T) {
 	})
 }
 
-// Timers that end in one instant fire in any order.
-func TestDelaysEndInTheOrderOfTheirTurns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		zone, since := new(Zone), time.Now()
-		var requests [3]*request
-		for i, turn := range []leakybucket.Instant{2, 1, 2} {
-			requests[i] = &request{open: true}
-			requests[i].steps = append(requests[i].room[:0], step{Entry: Entry{Zone: zone, Key: "k", Delay: time.Second, Due: turn, MaxWaiting: 3}})
-			requests[i].start(since)
-		}
-		pass(time.Second)
-		for n, i := range []int{1, 0, 2} { // each only when the one before is awake
-			for _, later := range []int{1, 0, 2}[n+1:] {
-				if requests[later].over {
-					t.Errorf("request %d goes on before request %d has woken up", later, i)
-				}
-			}
-			if !requests[i].over {
-				t.Fatalf("request %d still waits, want it first", i)
-			}
-			requests[i].awake()
-		}
-		wantEmpty(t, zone)
-	})
-}
-
 // wantInOrder checks in which order n requests say that they were admitted. One
 // that has woken up may be held up by the machine before it can say so.
 func wantInOrder(t *testing.T, order chan int, n int) {
@@ -280,27 +244,6 @@ func wantInOrder(t *testing.T, order chan int, n int) {
 	}
 }
 
-func TestRequestsOfOneInstantGoOnInTheOrderOfTheirArrival(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 300
-		zone, gate := new(Zone), new(Gate)
-		since := time.Now()
-		order := make(chan int, n)
-		for i := range n {
-			go func() {
-				_, _ = gate.Admit(context.Background(), since, []Entry{{
-					Zone: zone, Key: "k", Delay: time.Second, Due: leakybucket.Instant(i / 2), MaxWaiting: n,
-				}}, nil)
-				order <- i
-			}()
-			synctest.Wait()
-		}
-		pass(time.Second)
-		wantInOrder(t, order, n)
-		wantEmpty(t, zone)
-	})
-}
-
 // Whatever a request waits for, those behind it find themselves behind it again.
 func TestNobodyIsOvertakenBetweenTheDelayAndTheSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -311,7 +254,7 @@ func TestNobodyIsOvertakenBetweenTheDelayAndTheSlots(t *testing.T) {
 		for i := range n {
 			go func() {
 				p, result := gate.Admit(context.Background(), time.Now(), []Entry{
-					{Zone: delayed, Key: "k", Delay: time.Second, MaxWaiting: n},
+					{Zone: delayed, Key: "k", Delay: time.Second + time.Duration(i)*time.Microsecond, MaxWaiting: n},
 					{Zone: first, Key: "k", InFlight: 7, MaxWait: time.Hour, MaxWaiting: n},
 					{Zone: second, Key: "k", InFlight: 1, MaxWait: time.Hour, MaxWaiting: n},
 				}, nil)

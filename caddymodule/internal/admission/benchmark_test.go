@@ -50,25 +50,27 @@ func BenchmarkQueue(b *testing.B) {
 	for _, waiting := range []int{1, 1000} {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
 			entry := Entry{Zone: new(Zone), Key: "203.0.113.7", InFlight: 1, MaxWait: time.Hour, MaxWaiting: waiting + 1}
-			come := func() *request {
-				r := &request{open: true}
-				r.steps = append(r.room[:0], step{Entry: entry})
-				r.start(time.Time{})
-				return r
-			}
-			ring := make([]*request, waiting+1) // the one that is served, and behind it those that wait
+			ring := make([]*Grant, waiting+1) // the one that is served, and behind it those that wait
 			for i := range ring {
-				ring[i] = come()
+				ring[i] = arrive(entry)
 			}
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i = (i + 1) % len(ring) {
 				served, next := ring[i], ring[(i+1)%len(ring)]
-				ring[i] = come()
-				served.release()
-				<-next.done
+				ring[i] = arrive(entry)
+				served.Release()
+				<-next.steps[0].slot.done
 			}
 		})
 	}
+}
+
+// arrive lets a request come for a slot.
+func arrive(e Entry) *Grant {
+	g := new(Grant)
+	g.setSteps([]Entry{e})
+	g.take(0, nil)
+	return g
 }
 
 func BenchmarkSimulate(b *testing.B) {
@@ -85,7 +87,7 @@ func BenchmarkSimulate(b *testing.B) {
 // A crowd are requests that hold the five slots of a zone or wait for their turn.
 type crowd struct {
 	zone     *Zone
-	requests []*request
+	requests []*Grant
 	came     int
 	took     []time.Duration
 }
@@ -93,30 +95,24 @@ type crowd struct {
 func newCrowd(waiting int) *crowd {
 	c := &crowd{zone: new(Zone)}
 	for range waiting + 5 {
-		r := c.next()
-		r.start(time.Time{})
-		c.requests = append(c.requests, r)
+		c.requests = append(c.requests, arrive(c.next()))
 	}
 	return c
 }
 
-// next returns a request that has not come yet.
-func (c *crowd) next() *request {
-	r := &request{open: true}
-	e := shared(c.zone, 5, fairqueue.Rank(c.came%fairqueue.Ranks), fmt.Sprint("client", c.came))
+// next returns what the next request wants.
+func (c *crowd) next() Entry {
 	c.came++
-	r.steps = append(r.room[:0], step{Entry: e})
-	return r
+	return shared(c.zone, 5, fairqueue.Rank(c.came%fairqueue.Ranks), fmt.Sprint("client", c.came))
 }
 
 // decide lets a request end, so that another one gets its slot, and one more arrive.
 func (c *crowd) decide() (took time.Duration) {
-	served := slices.IndexFunc(c.requests, func(r *request) bool { return r.over })
+	served := slices.IndexFunc(c.requests, func(g *Grant) bool { return !g.steps[0].slot.waits })
 	last, next := c.requests[served], c.next()
-	c.requests[served] = next
 	began := time.Now()
-	last.release()
-	next.start(time.Time{})
+	last.Release()
+	c.requests[served] = arrive(next)
 	return time.Since(began)
 }
 
@@ -131,9 +127,9 @@ func (c *crowd) decisions(n int) (half, most time.Duration) {
 }
 
 func (c *crowd) leave() {
-	for _, r := range c.requests {
-		r.stop(nil, Left)
-		r.release()
+	for _, g := range c.requests {
+		c.zone.stop(g.steps[0].slot, Left)
+		g.Release()
 	}
 }
 

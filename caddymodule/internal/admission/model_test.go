@@ -16,7 +16,6 @@ type arrival struct {
 	at      time.Duration // since the trace began
 	key     string
 	delay   time.Duration
-	turn    time.Duration // since the trace began; mostly when the delay ends
 	service time.Duration
 	beside  time.Duration // how long enforced zones take to admit it
 	leave   time.Duration // since its arrival; 0: never
@@ -28,9 +27,9 @@ type limits struct {
 	maxWait              time.Duration
 }
 
-func (a *arrival) entry(zone *Zone, l limits, began time.Time) Entry {
+func (a *arrival) entry(zone *Zone, l limits) Entry {
 	return Entry{
-		Zone: zone, Key: a.key, Delay: a.delay, Due: turn(began.Add(a.turn)),
+		Zone: zone, Key: a.key, Delay: a.delay,
 		InFlight: l.inFlight, MaxWait: l.maxWait, MaxWaiting: l.maxWaiting,
 	}
 }
@@ -50,10 +49,6 @@ func randomTrace(random *rand.Rand) (trace []arrival, l limits) {
 		if delays && random.IntN(4) > 0 {
 			a.delay = upTo(2 * time.Second)
 		}
-		a.turn = a.at + a.delay
-		if random.IntN(5) == 0 { // decisions and arrivals need not have the same order
-			a.turn -= upTo(200 * time.Millisecond)
-		}
 		if random.IntN(6) == 0 {
 			a.leave = upTo(2 * time.Second)
 		}
@@ -71,9 +66,7 @@ type model struct {
 	events  []event
 	state   []stage
 	since   []time.Duration // when the wait began
-	due     []bool
 	served  map[string]int
-	delayed map[string][]int
 	queued  map[string][]int
 	waiting int
 }
@@ -110,8 +103,8 @@ func run(trace []arrival, l limits, simulated bool) []Result {
 	n := len(trace)
 	m := &model{
 		limits: l, trace: slices.Clone(trace), results: make([]Result, n), state: make([]stage, n),
-		since: make([]time.Duration, n), due: make([]bool, n),
-		served: map[string]int{}, delayed: map[string][]int{}, queued: map[string][]int{},
+		since:  make([]time.Duration, n),
+		served: map[string]int{}, queued: map[string][]int{},
 	}
 	for i, a := range trace {
 		m.at(a.at, arrives, i)
@@ -153,16 +146,13 @@ func (m *model) happens(e event) {
 		default:
 			m.waiting++
 			m.state[i], m.since[i] = inDelay, e.at
-			row := append(m.delayed[a.key], i)
-			slices.SortStableFunc(row, func(i, j int) int {
-				return cmp.Compare(m.trace[i].turn/time.Microsecond, m.trace[j].turn/time.Microsecond)
-			})
-			m.delayed[a.key] = row
 			m.at(e.at+a.delay, isDue, i)
 		}
 	case isDue:
-		m.due[i] = true
-		m.goOn(a.key, e.at)
+		if m.state[i] == inDelay {
+			m.stop(i, e.at)
+			m.seek(i, e.at)
+		}
 	case passes:
 		a.beside = 0
 		if m.state[i] == parked {
@@ -176,7 +166,7 @@ func (m *model) happens(e event) {
 	case leaves:
 		switch m.state[i] {
 		case inDelay:
-			m.leaveDelay(i, e.at)
+			m.stop(i, e.at)
 		case inQueue:
 			m.leaveQueue(i, e.at)
 		case parked:
@@ -184,7 +174,6 @@ func (m *model) happens(e event) {
 			return
 		}
 		m.end(i, Left)
-		m.goOn(a.key, e.at)
 	case ends:
 		m.served[a.key]--
 		if row := m.queued[a.key]; len(row) > 0 {
@@ -194,20 +183,14 @@ func (m *model) happens(e event) {
 	}
 }
 
-// goOn lets those go on whose delay is over, as far as they are first.
-func (m *model) goOn(key string, now time.Duration) {
-	for row := m.delayed[key]; len(row) > 0 && m.due[row[0]]; row = m.delayed[key] {
-		m.leaveDelay(row[0], now)
-		m.seek(row[0], now)
-	}
+func (m *model) leaveQueue(i int, now time.Duration) {
+	key := m.trace[i].key
+	m.queued[key] = slices.DeleteFunc(slices.Clone(m.queued[key]), func(j int) bool { return i == j })
+	m.stop(i, now)
 }
 
-func (m *model) leaveDelay(i int, now time.Duration) { m.stop(m.delayed, i, now) }
-func (m *model) leaveQueue(i int, now time.Duration) { m.stop(m.queued, i, now) }
-
-func (m *model) stop(rows map[string][]int, i int, now time.Duration) {
-	key := m.trace[i].key
-	rows[key] = slices.DeleteFunc(slices.Clone(rows[key]), func(j int) bool { return i == j })
+// stop ends a wait.
+func (m *model) stop(i int, now time.Duration) {
 	m.waiting--
 	m.results[i].Waited += now - m.since[i]
 }
@@ -255,7 +238,7 @@ func enforce(t *testing.T, trace []arrival, l limits) []Result {
 			}
 			go func() {
 				var p *Grant
-				p, results[i] = gate.Admit(ctx, time.Now(), []Entry{a.entry(zone, l, began)}, nil)
+				p, results[i] = gate.Admit(ctx, time.Now(), []Entry{a.entry(zone, l)}, nil)
 				if p != nil {
 					time.Sleep(a.service)
 					p.Release()
@@ -278,7 +261,7 @@ func simulate(t *testing.T, trace []arrival, l limits) []Result {
 		for i, a := range trace {
 			time.Sleep(time.Until(began.Add(a.at)))
 			go func() {
-				s := Simulate(time.Now(), []Entry{a.entry(zone, l, began)}, func(r Result) { results[i] = r; told[i]++ })
+				s := Simulate(time.Now(), []Entry{a.entry(zone, l)}, func(r Result) { results[i] = r; told[i]++ })
 				if a.leave > 0 && a.leave < a.beside {
 					time.Sleep(a.leave)
 				} else {
@@ -365,7 +348,7 @@ func TestShadowSlotsBehindAnEnforcedDelayGoToTheSameRequests(t *testing.T) {
 					time.Sleep(a.delay / 7)
 					go func() {
 						since := time.Now()
-						entries := []Entry{{Zone: delays, Key: a.key, Delay: a.delay, Due: turn(since.Add(a.delay)), MaxWaiting: 1000}}
+						entries := []Entry{{Zone: delays, Key: a.key, Delay: a.delay, MaxWaiting: 1000}}
 						slot := Entry{Zone: slots, Key: a.key, InFlight: l.inFlight, MaxWait: l.maxWait, MaxWaiting: l.maxWaiting}
 						if shadow {
 							s := Simulate(since, []Entry{slot}, func(r Result) { results[i] = r })

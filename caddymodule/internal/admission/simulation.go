@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
@@ -8,7 +9,7 @@ import (
 
 // A Simulation is what would become of a request if a group of shadow zones were
 // enforced beside those that are. It runs beside the request and never holds it up: the
-// request waits for its delay in the queue of a shadow zone, takes its slots when both
+// request waits for its delay in the zone with the longest, takes its slots when both
 // its delay and the real admission are over, and holds them for as long as the real
 // request is served; see virtualSlot for requests that take turns. A simulated wait may
 // outlast the request.
@@ -18,8 +19,17 @@ import (
 // which the upstream works after its client has left, at most mostUnseen of a key.
 type Simulation struct {
 	request
-	tell     func(Result)
-	began    time.Time     // when the real admission was over
+	tell func(Result)
+
+	// The lock of the request guards these.
+	delayed  *step         // whose delay it waits for; or nil
+	delay    clock.Timer   // that ends it
+	waits    time.Time     // since when it waits for a delay or a slot
+	next     int           // the first of steps whose slot it has not got
+	over     bool          // its admission
+	told     bool          // the result
+	open     bool          // the real admission is over
+	began    time.Time     // when it was
 	admitted time.Time     // when the simulated one was
 	ended    bool          // the real request is over
 	served   time.Duration // how long that took from then on
@@ -49,13 +59,22 @@ func (s *Simulation) Saw(f Fate) {
 // A delay counts from since. It calls done with the result exactly once: within Simulate,
 // Begin or Release if the result is known then, otherwise later from another goroutine.
 // Before Begin, done is called with a refusal only. In zones without slots Begin tells
-// the delay before it is over. The function done must neither block nor panic:
-// requests behind this one wait for it. Simulate keeps no reference to entries.
+// the delay before it is over. The function done must not block. Simulate keeps no
+// reference to entries.
 func Simulate(since time.Time, entries []Entry, done func(Result)) *Simulation {
 	s := &Simulation{tell: done}
-	s.sim = s
 	s.setSteps(entries)
-	s.start(since)
+	s.mu.Lock()
+	defer s.unlock()
+	switch longest := s.longest(); {
+	case longest.Delay <= 0:
+	case longest.Zone.enter(&longest.Entry, ""):
+		s.delayed, s.waits = longest, since
+		s.delay = clock.AfterFunc(s.clock, since.Add(longest.Delay).Sub(s.now()), s.due)
+	default:
+		s.result.Index = longest.index
+		s.finish(QueueFull)
+	}
 	return s
 }
 
@@ -63,8 +82,7 @@ func Simulate(since time.Time, entries []Entry, done func(Result)) *Simulation {
 // a zone where requests take turns, it tells that the upstream works on the request all
 // the same.
 func Watch(e Entry) *Simulation {
-	s := new(Simulation)
-	s.sim, s.over, s.told = s, true, true
+	s := &Simulation{over: true, told: true}
 	s.setSteps([]Entry{e})
 	return s
 }
@@ -100,17 +118,78 @@ func (s *Simulation) Begin() {
 			at.Zone.begin(&at.Entry, at.virtual)
 		}
 	}
-	if s.waiting == nil && !s.over {
-		s.takeSlots()
-	}
 	// While the delay lasts, nothing but the lack of a slot can refuse it.
-	early, delay := s.waiting != nil && !slots, time.Duration(0)
-	if early {
-		s.told, delay = true, s.steps[s.waiting.step].Delay
+	early := s.delayed
+	if early == nil {
+		s.takeSlots()
+	} else if s.told = !slots; slots {
+		early = nil
 	}
 	s.unlock()
-	if early {
-		s.tell(Result{Why: Admitted, Waited: delay})
+	if early != nil {
+		s.tell(Result{Why: Admitted, Waited: early.Delay})
+	}
+}
+
+// due goes on after the delay.
+func (s *Simulation) due() {
+	s.mu.Lock()
+	defer s.unlock()
+	if s.delayed == nil {
+		return // it has been released
+	}
+	s.undelay()
+	if s.open {
+		s.takeSlots()
+	}
+}
+
+// undelay ends the wait for the delay. The caller holds the lock.
+func (s *Simulation) undelay() {
+	s.delayed.Zone.leave("")
+	s.waited(s.delayed, s.waits)
+	s.delayed = nil
+}
+
+// takeSlots takes the slots that are left, as far as they are free, and waits for the first
+// that is not. The caller holds the lock.
+func (s *Simulation) takeSlots() {
+	for ; s.next < len(s.steps) && !s.over; s.next++ {
+		why, c := s.take(s.next, s)
+		if c != nil {
+			s.waits = s.now()
+			return
+		}
+		if why != Admitted {
+			s.finish(why)
+		}
+	}
+	if !s.over {
+		s.finish(Admitted)
+	}
+}
+
+// awake goes on after the wait for a slot.
+func (s *Simulation) awake() {
+	s.mu.Lock()
+	defer s.unlock()
+	at := &s.steps[s.next]
+	s.waited(at, s.waits)
+	if why := at.slot.why; why != Admitted {
+		s.finish(why)
+		return
+	}
+	s.next++
+	s.takeSlots()
+}
+
+// unlock unlocks the simulation, and then tells the result, once it is known.
+func (s *Simulation) unlock() {
+	tell, result := s.over && !s.told, s.result
+	s.told = s.told || tell
+	s.mu.Unlock()
+	if tell {
+		s.tell(result)
 	}
 }
 
@@ -120,52 +199,45 @@ func (s *Simulation) Begin() {
 // by any goroutine.
 func (s *Simulation) Release() {
 	s.mu.Lock()
+	defer s.unlock()
 	if !s.open {
-		s.mu.Unlock()
-		s.stop(nil, Left)
+		if s.delayed != nil {
+			s.delay.Stop()
+			s.undelay()
+		}
+		if !s.over {
+			s.finish(Left)
+		}
 		return
 	}
 	if s.ended {
-		s.mu.Unlock()
 		return
 	}
 	s.ended, s.served = true, s.now().Sub(s.began)
-	late, holds := s.admitted.Sub(s.began), false
 	for i := range s.steps {
-		if s.steps[i].virtual == nil {
-			holds = holds || s.over && s.steps[i].slot != nil
-		} else {
+		if s.steps[i].virtual != nil {
 			s.endWork(i)
 		}
 	}
-	s.mu.Unlock()
-	switch {
-	case !holds: // not yet all, or never
-	case late > 0:
-		s.releaseAfter(late)
-	default:
-		s.releaseEach(false)
+	if s.over {
+		s.releaseAfter(s.admitted.Sub(s.began))
 	}
 }
 
-// finished notes when the slots were taken, and arranges for their release if the
-// request is over already. The caller holds the lock.
-func (s *Simulation) finished() {
-	s.admitted = s.now()
-	if s.result.Why != Admitted {
+// finish notes the result, and when the slots were taken, and arranges for their release if
+// the request is over already. The caller holds the lock.
+func (s *Simulation) finish(why Why) {
+	s.over, s.unserved, s.result.Why, s.admitted = true, why != Admitted, why, s.now()
+	if s.unserved {
+		s.giveBack(func(*step) bool { return true })
 		return
 	}
-	holds := false
 	for i := range s.steps {
-		switch at := &s.steps[i]; {
-		case at.slot == nil:
-		case at.Turn != nil:
+		if at := &s.steps[i]; at.virtual != nil && at.slot != nil {
 			s.hold(i)
-		default:
-			holds = true
 		}
 	}
-	if s.ended && holds {
+	if s.ended {
 		s.releaseAfter(s.served)
 	}
 }
@@ -173,7 +245,18 @@ func (s *Simulation) finished() {
 // releaseAfter gives back, after so long, the slots for which requests take no turns.
 // Virtual slots are held for as long as they keep a worker busy.
 func (s *Simulation) releaseAfter(d time.Duration) {
-	clock.AfterFunc(s.clock, d, func() { s.releaseEach(false) })
+	plain := func(at *step) bool { return at.virtual == nil }
+	switch {
+	case !slices.ContainsFunc(s.steps, func(at step) bool { return at.slot != nil && plain(&at) }):
+	case d <= 0:
+		s.giveBack(plain)
+	default:
+		clock.AfterFunc(s.clock, d, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.giveBack(plain)
+		})
+	}
 }
 
 // A pace is how fast the upstream works on each of the requests of a key in shadow.
@@ -357,7 +440,11 @@ func (s *Simulation) hold(i int) {
 		v.guessed = true
 	}
 	at.Turn.length = max(length, 1)
-	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), func() { s.giveBack(i) })
+	clock.AfterFunc(s.clock, s.admitted.Add(length).Sub(s.now()), func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.giveBack(func(of *step) bool { return of == at })
+	})
 }
 
 // endWork looks whether the upstream is done with a step of the request, which is over,

@@ -18,9 +18,6 @@ type shadow struct {
 
 func newShadow(e Entry) *shadow {
 	s := &shadow{began: time.Now()}
-	if e.Due == 0 {
-		e.Due = turn(s.began.Add(e.Delay))
-	}
 	s.Simulation = Simulate(s.began, []Entry{e}, func(r Result) {
 		s.results = append(s.results, r)
 		s.after = append(s.after, time.Since(s.began))
@@ -64,7 +61,7 @@ func TestShadowSlotsBehindAnEnforcedDelayRefuseNobodyWhomEnforcementAdmits(t *te
 			delay := time.Duration(i) * time.Second
 			go func() {
 				defer s.Release()
-				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, Due: turn(since.Add(delay)), MaxWaiting: 10}}, nil)
+				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, MaxWaiting: 10}}, nil)
 				defer p.Release()
 				s.Begin()
 				time.Sleep(1500 * time.Millisecond)

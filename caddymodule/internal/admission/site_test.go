@@ -43,6 +43,7 @@ type scenario struct {
 	onePass   bool    // they all hold the same one
 	heeding   bool    // they come back when they were told to, and not before
 	keepFirst bool    // they present the first pass that they were given for ever
+	rotating  bool    // they send each request from another address
 	ajax      int     // requests that follow each page
 	exports   int     // requests of 60 seconds that a member sends every two minutes
 	steadily  bool    // it sends them every minute, so that some are always there
@@ -55,7 +56,8 @@ type scenario struct {
 	closed    int     // robots with a fresh address for each request, who ask again as soon as they are answered
 
 	// As in the prototype, refused clients are told to come back in about five seconds,
-	// however often they were refused, and newcomers wait for a fifth of the time.
+	// however often they were refused, newcomers wait for a fifth of the time, and nobody
+	// remembers that a pass was moved.
 	asPrototype bool
 
 	without rule
@@ -77,12 +79,7 @@ const (
 	soon                          // whoever is refused is told to come back after 30 seconds
 	doubling                      // nobody is told to come back later than after ten
 	detaching                     // a slot ends with its client, and the upstream goes on
-
-	// Those of the queue:
-	halfCap
-	charging
-	place
-	tenth
+	remembering                   // that a pass was moved is nowhere but in its newest copy
 )
 
 const (
@@ -97,16 +94,6 @@ const (
 
 func (s *scenario) leavesOut(r rule) bool { return s.without&r != 0 }
 
-// queueWithout returns what the queue goes without.
-func (s *scenario) queueWithout() (rules fairqueue.Rules) {
-	for r, of := range map[rule]fairqueue.Rules{halfCap: fairqueue.HalfCap, charging: fairqueue.Charge, tenth: fairqueue.Tenth, place: fairqueue.Place} {
-		if s.leavesOut(r) {
-			rules |= of
-		}
-	}
-	return rules
-}
-
 // seconds returns a time of so many.
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
@@ -120,6 +107,7 @@ type client struct {
 	keepsCookies  bool
 
 	mu     sync.Mutex
+	came   int       // requests
 	cookie string    // its pass
 	next   time.Time // when it may come back
 }
@@ -205,7 +193,7 @@ func runSite(t *testing.T, s scenario, seed uint64) *site {
 		if err := keys.Maintain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		site.zone, site.gate = &Zone{Name: "php", without: s.queueWithout()}, new(Gate)
+		site.zone, site.gate = &Zone{Name: "php"}, new(Gate)
 		site.issuer = &cookies.Zone{Name: "php", Keys: keys, Memory: cookies.NewMemory()}
 		site.free = make(chan struct{}, workers)
 		for range workers {
@@ -477,7 +465,11 @@ func (s *site) recognize(c *client, now time.Time) cookies.Client {
 	if c.cookie != "" {
 		r.Header["Cookie"] = []string{c.cookie}
 	}
-	return s.issuer.Client(r, siteHost, now)
+	issuer := *s.issuer
+	if s.asPrototype || s.leavesOut(remembering) {
+		issuer.Memory = cookies.NewMemory()
+	}
+	return issuer.Client(r, siteHost, now)
 }
 
 // network returns an address in a network of the client's own.
@@ -506,6 +498,9 @@ func (s *site) entry(c *client, now time.Time) (e Entry, tries int) {
 	} else {
 		c.mu.Lock()
 		known := s.recognize(c, now)
+		if c.came++; c.robot && s.rotating {
+			t.Keys[0] += "/" + strconv.Itoa(c.came)
+		}
 		c.mu.Unlock()
 		t.Rank, tries = known.Rank(), known.Tries(now)
 		if key := known.Key(); key != "" {

@@ -238,33 +238,6 @@ func TestASlotThatNobodyWasServedInDoesNotCountInTheMean(t *testing.T) {
 	})
 }
 
-// A request has its slot already when another goroutine finds that its client has left.
-func TestAGrantThatComesTooLateIsRefunded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		zone, gate := &Zone{Name: "z"}, new(Gate)
-		come(gate, time.Hour, shared(zone, 1, fairqueue.First, "a"))
-		leaves := come(gate, time.Second, shared(zone, 1, fairqueue.First, "b"))
-		next := come(gate, time.Second, shared(zone, 1, fairqueue.First, "b"))
-		zone.mu.Lock()
-		k := zone.keys["all"]
-		k.limits.InFlight = 2
-		zone.refresh(k, k.limits)
-		w := k.slots.Next().Owner.(*waiter)
-		zone.count(k)
-		w.claim.since = zone.Now()
-		zone.mu.Unlock()
-		leaves.leave()
-		synctest.Wait()
-		w.request.resume(w, k) // what advanceSlots does next
-		pass(2 * time.Second)
-		if mean := zone.Load().Mean; leaves.result.Why != Left || next.result.Why != Admitted || mean != time.Second {
-			t.Errorf("got %v, then %v, and a mean of %v, want it left, the next one served for a second, and a mean of that", leaves.result.Why, next.result.Why, mean)
-		}
-		pass(2 * time.Hour)
-		wantEmpty(t, zone)
-	})
-}
-
 // A handler within this one refuses the request: the upstream never saw it.
 func TestARequestThatIsRefusedFurtherInDoesNotCountInTheMean(t *testing.T) {
 	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
@@ -298,7 +271,7 @@ func wantTotals(t *testing.T, zones ...*Zone) {
 		waiting, taken := 0, 0
 		for _, k := range z.keys {
 			taken += k.slots.Running()
-			waiting += k.slots.Len() + len(k.delayed.waiters)
+			waiting += k.slots.Len()
 		}
 		if waiting != z.waiting || taken != z.served {
 			t.Errorf("zone %s: got totals of %d waiting and %d taken, want %d and %d", z.Name, z.waiting, z.served, waiting, taken)
@@ -398,7 +371,8 @@ func TestRequestsOfTwoSharedZonesAreAllWoken(t *testing.T) {
 				come(gate, time.Second, shared(two, 1, fairqueue.First, "6")),
 			}
 			pass(100 * time.Millisecond)
-			// A request of a new config brings more slots in both zones.
+			one.SetLimits(6, 24*time.Hour, 1000)
+			two.SetLimits(6, 24*time.Hour, 1000)
 			visits = append(visits, come(gate, time.Second, both(6, "7")...))
 			pass(time.Minute)
 			wantWaits(t, visits, 0, 0, .1, .1, .1, .1, 0)

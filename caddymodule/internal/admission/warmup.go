@@ -20,25 +20,42 @@ type warmUp struct {
 // long. Zero means not at all.
 func (z *Zone) SetWarmUp(lasts time.Duration) {
 	z.mu.Lock()
+	defer z.mu.Unlock()
 	if z.warm.lasts == 0 && z.used {
 		z.warm.idle = z.Now() // it may have had requests until now
 	}
 	z.warm.lasts = lasts
-	z.mu.Unlock()
-	z.wakeAll()
+	z.advanceAll()
+}
+
+// advanceAll is advance for all keys.
+func (z *Zone) advanceAll() {
+	for _, k := range z.keys {
+		z.advance(k)
+	}
 }
 
 // coldStart begins a warm-up if the upstream is cold: the zone has had no request for
 // long. It is called before the zone has the next one, and before its slots are counted.
 func (z *Zone) coldStart() {
 	w := &z.warm
-	if w.lasts == 0 || len(z.keys) > 0 {
+	if w.lasts == 0 || z.busy() {
 		return
 	}
 	if now := z.Now(); w.idle.IsZero() || now.Sub(w.idle) >= w.lasts {
 		w.began = now
 	}
 }
+
+// rest notes that the zone has no request, if so.
+func (z *Zone) rest() {
+	if z.warm.lasts > 0 && !z.busy() {
+		z.warm.idle = z.Now()
+	}
+}
+
+// busy reports whether the zone has a request.
+func (z *Zone) busy() bool { return len(z.keys)+z.waiting > 0 }
 
 // slots returns how many of n slots there are now, and notes n for grow.
 func (z *Zone) slots(n int) int {
@@ -59,24 +76,18 @@ func (z *Zone) slots(n int) int {
 // caller holds the zone's lock.
 func (z *Zone) grow() {
 	w := &z.warm
-	if w.lasts == 0 || w.timer != nil {
-		return
+	if w.lasts > 0 && w.timer == nil && z.slots(w.most) < w.most {
+		w.timer = clock.AfterFunc(z.Clock, w.lasts/100, z.grown)
 	}
-	slots, third := z.slots(w.most), (w.most+2)/3
-	if slots >= w.most {
-		return
-	}
-	next := w.began.Add(time.Duration(float64(slots+1-third)/float64(w.most-third)*float64(w.lasts)) + time.Microsecond)
-	w.timer = clock.AfterFunc(z.Clock, next.Sub(z.Now()), z.grown)
 }
 
 // grown lets those go on for whom there are slots now.
 func (z *Zone) grown() {
 	z.mu.Lock()
+	defer z.mu.Unlock()
 	z.warm.timer = nil
 	if z.waiting > 0 {
 		z.grow()
 	}
-	z.mu.Unlock()
-	z.wakeAll()
+	z.advanceAll()
 }

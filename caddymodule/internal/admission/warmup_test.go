@@ -94,7 +94,11 @@ func TestAWarmUpBeginsWithARequestThatIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone, gate := &Zone{Name: "z"}, new(Gate)
 		zone.SetWarmUp(time.Minute)
-		visits := several(9, gate, time.Second, Entry{Zone: zone, Key: "k", Delay: 21 * time.Second, InFlight: 9, MaxWaiting: 100})
+		var visits []*visit
+		for i := range 9 {
+			delay := 21*time.Second + time.Duration(i)*time.Microsecond
+			visits = append(visits, come(gate, time.Second, Entry{Zone: zone, Key: "k", Delay: delay, InFlight: 9, MaxWaiting: 100}))
+		}
 		pass(time.Hour)
 		wantWhy(t, visits, Admitted, Admitted, Admitted, Admitted, Admitted, NoSlot, NoSlot, NoSlot, NoSlot)
 		wantEmpty(t, zone)

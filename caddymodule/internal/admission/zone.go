@@ -1,14 +1,12 @@
 package admission
 
 import (
-	"maps"
-	"slices"
+	"cmp"
 	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Zone holds the queues and slots of a zone. It outlives configs. Enforced and
@@ -35,23 +33,19 @@ type Zone struct {
 	recent  recent         // the same, of the last ones in shadow
 	warm    warmUp
 	used    bool // it has had a request
-
-	without fairqueue.Rules // only tests set it
 }
 
 // Now returns the time that the zone goes by.
 func (z *Zone) Now() time.Time { return clock.Now(z.Clock) }
 
-// A keyState holds the queues and slots of a key. It exists while the key has
-// requests.
+// A keyState holds the queue and slots of a key. It exists while the key has requests
+// beyond their delays.
 type keyState struct {
-	key       string
-	delayed   queue                          // until their delay is over
-	slots     fairqueue.Queue                // and who waits for one
-	counted   struct{ running, waiting int } // of those, in the totals of the zone
-	limits    fairqueue.Limits               // as the last request or config has set them
-	advancing int                            // goroutines that let requests have their slots
-	pace      pace                           // of the upstream, in shadow
+	key     string
+	slots   fairqueue.Queue                // and who waits for one
+	counted struct{ running, waiting int } // of those, in the totals of the zone
+	limits  fairqueue.Limits               // as the last request or config has set them
+	pace    pace                           // of the upstream, in shadow
 }
 
 // keyStates are used again: most keys come and go with each request.
@@ -86,99 +80,6 @@ func (z *Zone) MostServed() (most int) {
 	return most
 }
 
-// delay puts w into the delay queue of its key, if less than most requests wait.
-func (z *Zone) delay(w *waiter, most int) bool {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.waiting >= most {
-		return false
-	}
-	z.waiting++
-	z.state(w.key).delayed.add(w)
-	return true
-}
-
-// leave takes w out of its queue. It reports false if w has gone on already.
-// After that the caller calls wake.
-func (z *Zone) leave(w *waiter) bool {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	switch c := w.claim; {
-	case w.in != nil:
-		w.in.remove(w)
-		z.waiting--
-	case c != nil && c.key != nil && c.key.slots.Leave(&c.Request):
-		z.count(c.key)
-		c.key = nil
-	default:
-		return false
-	}
-	return true
-}
-
-// due notes that the delay of w is over.
-func (z *Zone) due(w *waiter) {
-	z.mu.Lock()
-	w.due = true
-	z.mu.Unlock()
-	z.wake(w.key)
-}
-
-// wake resumes the requests of a key that have nothing left to wait for. The
-// caller holds no request's lock.
-func (z *Zone) wake(key string) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if k := z.keys[key]; k != nil {
-		z.advance(k)
-	}
-}
-
-// wakeAll is wake for all keys.
-func (z *Zone) wakeAll() {
-	z.mu.Lock()
-	keys := slices.Collect(maps.Keys(z.keys))
-	z.mu.Unlock()
-	for _, key := range keys {
-		z.wake(key)
-	}
-}
-
-// moved lets the next ones of a key go on, after one whose delay is over has woken up.
-func (z *Zone) moved(k *keyState) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	k.delayed.moving = false
-	z.advance(k)
-}
-
-func (z *Zone) advance(k *keyState) {
-	if z.advanceDelayed(k) {
-		z.advanceSlots(k)
-		z.forget(k)
-	}
-}
-
-// advanceDelayed lets requests go on whose delay is over, one after the other. It unlocks
-// the zone while each of them takes its next step. It reports false if one of them
-// has to wake up first: whoever does calls moved, and k may be forgotten by now.
-func (z *Zone) advanceDelayed(k *keyState) bool {
-	q := &k.delayed
-	for w := q.next(); w != nil; w = q.next() {
-		q.remove(w)
-		z.waiting--
-		q.moving = true
-		z.mu.Unlock()
-		moved := w.request.resume(w, k)
-		z.mu.Lock()
-		if !moved {
-			return false
-		}
-		q.moving = false
-	}
-	return true
-}
-
 // state finds or makes the state of a key.
 func (z *Zone) state(key string) *keyState {
 	k := z.keys[key]
@@ -189,7 +90,7 @@ func (z *Zone) state(key string) *keyState {
 		}
 		k = keyStates.Get().(*keyState)
 		k.key = key
-		k.slots.Mean, k.slots.Without = &z.mean, z.without
+		k.slots.Mean = &z.mean
 		z.keys[key] = k
 		z.used = true
 	}
@@ -198,69 +99,255 @@ func (z *Zone) state(key string) *keyState {
 
 // forget drops the state of a key after its last request.
 func (z *Zone) forget(k *keyState) {
-	if k.advancing == 0 && k.pace.running == 0 && k.delayed.empty() && k.slots.Idle() {
+	if k.pace.running == 0 && k.slots.Idle() {
 		delete(z.keys, k.key)
 		k.key = ""
-		if z.warm.lasts > 0 && len(z.keys) == 0 {
-			z.warm.idle = z.Now()
-		}
+		z.rest()
 		k.slots.Reset()
 		k.pace, k.limits = pace{}, fairqueue.Limits{}
 		keyStates.Put(k)
 	}
 }
 
-// A queue holds the delayed requests of one key in the order in which they go on. The
-// whole policy is in queue.next and queue.add. The zone's lock guards a queue.
-type queue struct {
-	waiters []*waiter
-
-	// moving is set while a request that has left the queue takes its next step,
-	// be it to wake up. Until then nobody follows, so that nobody overtakes it.
-	moving bool
-}
-
-// A waiter is the place of a request in a queue.
-type waiter struct {
-	request *request
-	step    int // of the request
-	zone    *Zone
-	key     string
-	began   time.Time
-	timer   clock.Timer // stopped when the wait is over
-
-	// The zone's lock guards these.
-	in    *queue // of the delayed; nil before and after
-	dueAt leakybucket.Instant
-	due   bool   // the delay is over
-	claim *claim // to a slot for which it waits
-}
-
-// next returns the request that goes on now, or nil if there is none.
-func (q *queue) next() *waiter {
-	if len(q.waiters) == 0 || q.moving || !q.waiters[0].due {
-		return nil
+// SetLimits changes the limits of all who wait for slots, as a new config does. Requests
+// bring the limits of their config, too: these count until the next one comes.
+func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for _, k := range z.keys {
+		k.limits = fairqueue.Limits{InFlight: inFlight, MaxWait: maxWait, MaxWaiting: maxWaiting}
+		z.advance(k)
 	}
-	return q.waiters[0]
 }
 
-// empty reports whether nobody waits or is just about to go on.
-func (q *queue) empty() bool { return len(q.waiters) == 0 && !q.moving }
+// refresh tells the rows of a key their limits. Requests of other keys, and those that
+// are delayed, take places in them.
+func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
+	l.InFlight = z.slots(l.InFlight)
+	l.Elsewhere = z.waiting - k.counted.waiting
+	k.slots.SetLimits(l)
+}
 
-// add puts w in its place. Requests arrive nearly in order, so the search begins
-// at the end.
-func (q *queue) add(w *waiter) {
-	i := len(q.waiters)
-	for i > 0 && w.dueAt < q.waiters[i-1].dueAt {
-		i--
+// arrive lets a request take its turn: it gets a slot, a place in its row, or is refused. A
+// request that has given its slot up for another one returns to it. If it waits, arrive
+// returns its claim. A request that has waited before may be of an older config, so it brings
+// no number of slots.
+func (z *Zone) arrive(s *step, waited bool, sleeper sleeper) (Why, *claim) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := z.state(s.Key)
+	defer z.advance(k) // the request may have brought more slots
+	limits := s.limits()
+	if waited {
+		limits.InFlight = cmp.Or(k.limits.InFlight, limits.InFlight)
 	}
-	q.waiters = slices.Insert(q.waiters, i, w)
-	w.in = q
+	k.limits = limits
+	z.refresh(k, limits)
+	c, decision := s.slot, fairqueue.Decision{Outcome: fairqueue.Waiting}
+	switch {
+	case c == nil:
+		c = newClaim(s.Turn)
+		decision = k.slots.Arrive(&c.Request)
+		if c.turn != nil {
+			c.turn.Ahead, c.turn.Predicted = decision.Ahead, decision.Predicted
+		}
+	case k.slots.Return(&c.Request):
+		decision.Outcome = fairqueue.Served
+	}
+	if d := decision.Displaced; d != nil {
+		z.end(d.Owner.(*claim), QueueFull)
+	}
+	switch decision.Outcome {
+	case fairqueue.Served:
+		s.slot, c.key = c, k
+		if c.turn != nil { // only turns are measured
+			c.since = z.Now()
+		}
+		return Admitted, nil
+	case fairqueue.Waiting:
+		s.slot, c.key, c.Owner, c.waits, c.sleeper = c, k, c, true, sleeper
+		if sleeper == nil {
+			c.done = make(chan struct{})
+		}
+		now := z.Now()
+		if s.until.IsZero() {
+			s.until = now.Add(s.MaxWait)
+		}
+		c.timer = clock.AfterFunc(z.Clock, s.until.Sub(now), func() { z.stop(c, TimedOut) })
+		z.grow()
+		return Admitted, c
+	}
+	c.free()
+	return s.whyOf(decision.Outcome), nil
 }
 
-// remove takes w out of the queue.
-func (q *queue) remove(w *waiter) {
-	i := slices.Index(q.waiters, w)
-	q.waiters = slices.Delete(q.waiters, i, i+1)
-	w.in = nil
+// end ends the wait of a claim, and tells its request.
+func (z *Zone) end(c *claim, why Why) {
+	c.waits, c.why = false, why
+	c.timer.Stop()
+	if why != Admitted {
+		c.key = nil
+	}
+	if c.sleeper != nil {
+		clock.AfterFunc(z.Clock, 0, c.sleeper.awake)
+	} else {
+		clock.Close(z.Clock, c.done)
+	}
+}
+
+// stop ends the wait of a claim if it still waits.
+func (z *Zone) stop(c *claim, why Why) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if k := c.key; c.waits {
+		k.slots.Leave(&c.Request)
+		z.end(c, why)
+		z.advance(k)
+	}
+}
+
+// enter gives a place to a request that waits for something else than a slot, if there is
+// one. The key is that of a request that came too early for its turn, or empty.
+func (z *Zone) enter(e *Entry, key string) bool {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if z.waiting >= e.MaxWaiting || key != "" && z.early[key] >= e.limits().WaitingPerKey() {
+		return false
+	}
+	z.coldStart()
+	z.waiting++
+	if key != "" {
+		if z.early == nil {
+			z.early = make(map[string]int)
+		}
+		z.early[key]++
+	}
+	return true
+}
+
+// leave gives that place back.
+func (z *Zone) leave(key string) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	z.waiting--
+	if key != "" {
+		z.early[key]--
+	}
+	if z.early[key] == 0 {
+		delete(z.early, key)
+	}
+	z.rest()
+}
+
+// Ask returns what would become of a request that takes turns if it came now.
+func (z *Zone) Ask(e *Entry) Why {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if early := e.early(); early > e.MaxWait {
+		return TooLong
+	} else if early > 0 {
+		return Admitted // by then, all may be different
+	}
+	k := z.keys[e.Key]
+	if k == nil {
+		return Admitted
+	}
+	z.refresh(k, e.limits())
+	d := k.slots.Ask(&e.Turn.Request)
+	e.Turn.Ahead, e.Turn.Predicted = d.Ahead, d.Predicted
+	return e.whyOf(d.Outcome)
+}
+
+// yield gives the slot of a request up until it returns.
+func (z *Zone) yield(c *claim) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	if c.key.slots.Yield(&c.Request) {
+		c.held += z.Now().Sub(c.since)
+		z.advance(c.key)
+	}
+}
+
+// release gives back whatever a request holds: its slot, or the right to return to
+// it. If the request was not served, it is refunded, and does not count in the mean.
+func (z *Zone) release(c *claim, served bool) {
+	z.mu.Lock()
+	held, turn, k := time.Duration(0), c.turn, c.key
+	if k != nil {
+		held = z.giveBack(c, k, served)
+		z.advance(k)
+	}
+	z.mu.Unlock()
+	if held > 0 && z.Released != nil {
+		z.Released(turn, held)
+	}
+}
+
+// giveBack gives back what a claim holds. It returns for how long it held a slot, if with a
+// turn.
+func (z *Zone) giveBack(c *claim, k *keyState, served bool) (held time.Duration) {
+	defer c.free()
+	c.key = nil
+	if c.turn == nil {
+		_ = k.slots.Abandon(&c.Request) || k.slots.Leave(&c.Request)
+		return 0
+	}
+	if held = c.length; held == 0 {
+		held = max(1, c.held+z.Now().Sub(c.since))
+	}
+	if served && k.slots.Release(&c.Request, held) || k.slots.Abandon(&c.Request) {
+		c.turn.total.Store(int64(held))
+		return held
+	}
+	k.slots.Leave(&c.Request)
+	return 0
+}
+
+// A Load is what a zone with turns has to do.
+type Load struct {
+	Running, Slots int
+	Waiting        [fairqueue.Ranks]int
+	Mean           time.Duration // that slots are held
+}
+
+// Load returns what the zone has to do. Slots are those of keys
+// that have requests, as many as there are while the upstream is cold.
+func (z *Zone) Load() (l Load) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	for _, k := range z.keys {
+		l.Running += k.slots.Running()
+		l.Slots += z.slots(k.limits.InFlight)
+		for rank := range l.Waiting {
+			l.Waiting[rank] += k.slots.Waiting(fairqueue.Rank(rank))
+		}
+	}
+	l.Mean = z.mean.Duration()
+	return l
+}
+
+// advance gives free slots of a key to those whose turn it is, brings the totals of the zone
+// up to date, and forgets the key after its last request. It is called after each change.
+func (z *Zone) advance(k *keyState) {
+	z.count(k)
+	for k.slots.Len() > 0 {
+		z.refresh(k, k.limits)
+		r := k.slots.Next()
+		if r == nil {
+			break
+		}
+		c := r.Owner.(*claim)
+		c.since = z.Now()
+		z.end(c, Admitted)
+		z.count(k)
+	}
+	z.forget(k)
+}
+
+// count brings the totals of the zone up to date with the slots and rows of a key.
+func (z *Zone) count(k *keyState) {
+	running, waiting := k.slots.Running(), k.slots.Len()
+	z.served += running - k.counted.running
+	z.waiting += waiting - k.counted.waiting
+	k.counted.running, k.counted.waiting = running, waiting
 }

@@ -35,7 +35,7 @@ func (o *Outcome) admissionZone() *admission.Zone {
 
 func (o *Outcome) entry() admission.Entry {
 	e := admission.Entry{
-		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay, Due: o.answer.At.Add(o.Delay),
+		Zone: o.admissionZone(), Key: o.Key, Delay: o.Delay,
 		InFlight: o.Zone.InFlight, MaxWaiting: o.Zone.MaxWaiting,
 	}
 	if o.Zone.QueuesForSlots() {

@@ -125,28 +125,11 @@ func (m *Mean) Duration() time.Duration {
 	return time.Duration(m.value() * float64(time.Microsecond))
 }
 
-// Rules is a set of rules of the law.
-type Rules uint8
-
-// The rules that a queue can go without.
-const (
-	HalfCap Rules = 1 << iota // a key that holds half the slots is passed over
-	Charge                    // a key is charged the mean on arrival
-	Tenth                     // members leave a tenth of the slot time to others
-	Place                     // who waits behind a request does not count for its wait
-)
-
-// without reports whether the queue goes without a rule.
-func (q *Queue) without(r Rules) bool { return q.Without&r != 0 }
-
-// A Queue is the slots and rows of a zone. It has no slots before SetLimits is called. It is not safe for concurrent use.
+// A Queue is the slots and rows of a zone. It has no slots before SetLimits is called. It is
+// not safe for concurrent use.
 type Queue struct {
 	// Mean is what charges and predictions go by. Required. Queues may share one.
 	Mean *Mean
-
-	// Without are rules that the queue goes without. Only tests set it, to show what a
-	// rule is for.
-	Without Rules
 
 	limits   Limits
 	running  int
@@ -313,14 +296,11 @@ func (q *Queue) Ask(r *Request) Decision {
 // request that loses its place to this one, or nil.
 func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
-	if q.without(Place) {
-		d.Ahead = len(q.rows[r.Rank])
-	}
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
 	}
 	predicted := float64(d.Ahead+1) * q.Mean.value() / float64(max(1, q.limits.InFlight))
-	if r.Rank != Member && !q.without(Tenth) {
+	if r.Rank != Member {
 		predicted = min(predicted, q.due(d.Ahead-len(q.rows[Member])))
 	}
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
@@ -525,9 +505,7 @@ func (q *Queue) exit(r *Request) {
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
-	if !q.without(Charge) {
-		r.charge = micros(q.Mean.value())
-	}
+	r.charge = micros(q.Mean.value())
 	for _, k := range r.keys {
 		k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
 	}
@@ -551,7 +529,7 @@ func (r *Request) ofNetwork() bool { return r.Rank == Member && r.Network.IsVali
 
 // eligible returns the waiting request that one of the free slots goes to, or nil.
 func (q *Queue) eligible(free int) *Request {
-	if q.owed > 0 && !q.without(Tenth) {
+	if q.owed > 0 {
 		for _, row := range q.rows[Member+1:] {
 			for _, r := range row {
 				if !q.capped(r) {
@@ -584,9 +562,6 @@ func (q *Queue) eligible(free int) *Request {
 
 // capped reports whether a key of the request holds half the slots.
 func (q *Queue) capped(r *Request) bool {
-	if q.without(HalfCap) {
-		return false
-	}
 	half := q.limits.half()
 	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.held >= half })
 }
