@@ -57,8 +57,8 @@ func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	m.set = crawler.NewSet(&shared.Lists, &shared.Lookups, known, sources, m.Resolver)
-	app.engine.Crawlers.Sources = append(app.engine.Crawlers.Sources, m.set.Sources()...)
+	m.set = crawler.NewSet(&shared.Lists, shared.Lookups, known, sources, m.Resolver)
+	app.engine.Crawlers.Sources = append(app.engine.Crawlers.Sources, m.set.Sources...)
 	return nil
 }
 

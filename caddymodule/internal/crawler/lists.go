@@ -68,15 +68,14 @@ type list struct {
 	fetched  time.Time // of the networks
 }
 
-// Use keeps lists up to date until the function that it returns is called. The channel
-// is closed as soon as the last good copy of each has been read.
-func (l *Lists) Use(sources []string, config *Config) (ready <-chan struct{}, release func()) {
+// Use keeps lists up to date until the function that it returns is called. It waits until the
+// last good copy of each has been read, but no longer than patience.
+func (l *Lists) Use(sources []string, config *Config, patience time.Duration) (release func()) {
+	var used []*list
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	if l.lists == nil {
 		l.lists = make(map[string]*list)
 	}
-	var used []*list
 	for _, source := range sources {
 		s := l.lists[source]
 		if s == nil {
@@ -91,14 +90,16 @@ func (l *Lists) Use(sources []string, config *Config) (ready <-chan struct{}, re
 		s.users++
 		used = append(used, s)
 	}
-	all := make(chan struct{})
-	go func() {
-		defer close(all)
-		for _, s := range used {
-			<-s.tried
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for _, s := range used {
+		select {
+		case <-s.tried:
+		case <-ctx.Done():
 		}
-	}()
-	return all, sync.OnceFunc(func() { l.release(used) })
+	}
+	return sync.OnceFunc(func() { l.release(used) })
 }
 
 // release ends the goroutines of lists that nobody uses any more.

@@ -80,19 +80,17 @@ const published = "https://example.com/bots.json"
 
 func watch(storage *memoryStorage, o *operator, source string) *watched {
 	w := &watched{storage: storage, operator: o, lists: &Lists{Transport: o}}
-	w.Set = NewSet(w.lists, new(Lookups), nil, []string{source}, "")
+	w.Set = NewSet(w.lists, NewLookups(), nil, []string{source}, "")
 	w.use()
 	return w
 }
 
 func (w *watched) use() {
-	var ready <-chan struct{}
-	ready, w.release = w.lists.Use(w.Sources(), &Config{Storage: w.storage, Warn: func(_ string, err error) {
+	w.release = w.lists.Use(w.Sources, &Config{Storage: w.storage, Warn: func(_ string, err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.warnings = append(w.warnings, err.Error())
-	}})
-	<-ready
+	}}, time.Minute)
 }
 
 func (w *watched) knows(t *testing.T, addr string, want bool) {

@@ -65,21 +65,21 @@ func NewResolver(server string) Resolver {
 }
 
 // Lookups find crawlers by reverse DNS that forward DNS confirms. They never keep a
-// request waiting. The zero value does nothing until it is started. It is safe for
-// concurrent use.
+// request waiting. They are safe for concurrent use.
 type Lookups struct {
-	mu      sync.Mutex
-	users   int
-	ctx     context.Context
-	stop    context.CancelFunc
-	running int
-	foreign int // look-ups of networks in which no crawler was found
-	ended   sync.WaitGroup
-
-	// Nil before the first start:
+	mu       sync.Mutex
+	running  int
+	foreign  int // look-ups of networks in which no crawler was found
 	answers  *expiring.Table[claim, answer, bool]
-	crawlers *expiring.Map[netip.Prefix, time.Time] // networks with one: when one of their addresses was last looked up
-	networks *expiring.Map[netip.Prefix, network]   // the others
+	networks *expiring.Map[netip.Prefix, network]
+}
+
+// NewLookups returns look-ups that have no answer yet.
+func NewLookups() *Lookups {
+	return &Lookups{
+		answers:  expiring.NewShares[claim](2*mostAnswers, mostAnswers, func(a answer) bool { return a.holds }),
+		networks: expiring.New[netip.Prefix, network](mostNetworks),
+	}
 }
 
 // An answer says whether a claim holds.
@@ -88,14 +88,21 @@ type answer struct {
 	at    time.Time
 }
 
-// A network is one in which no crawler was found.
+// A network is one of which an address was looked up.
 type network struct {
-	asked  time.Time     // when one of its addresses was last looked up
-	silent time.Duration // how long it is left alone, because it did not answer; 0 if it did
+	asked   time.Time     // when that was last
+	silent  time.Duration // how long it is left alone, because it did not answer; 0 if it did
+	crawler bool          // one was found in it
 }
 
-// forgotten returns when what is known of a network is forgotten.
-func (n network) forgotten() time.Time { return n.asked.Add(max(networkEvery, 2*n.silent)) }
+// times returns how long it takes until another address is looked up, and for how long the
+// network is known.
+func (n *network) times() (every, lasts time.Duration) {
+	if n.crawler {
+		return crawlersEvery, crawlersFor
+	}
+	return max(networkEvery, n.silent), max(networkEvery, 2*n.silent)
+}
 
 // A claim is to be a crawler.
 type claim struct {
@@ -104,41 +111,12 @@ type claim struct {
 	server  string // that is asked, because servers may disagree
 }
 
-// Start allows look-ups until the function that it returns is called.
-func (l *Lookups) Start() (stop func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.answers == nil {
-		l.answers = expiring.NewShares[claim](2*mostAnswers, mostAnswers, func(a answer) bool { return a.holds })
-		l.crawlers = expiring.New[netip.Prefix, time.Time](mostNetworks)
-		l.networks = expiring.New[netip.Prefix, network](mostNetworks)
-	}
-	if l.users++; l.users == 1 {
-		l.ctx, l.stop = context.WithCancel(context.Background())
-	}
-	return sync.OnceFunc(func() {
-		l.mu.Lock()
-		last := false
-		if l.users--; l.users == 0 {
-			l.stop()
-			last = true
-		}
-		l.mu.Unlock()
-		if last {
-			l.ended.Wait()
-		}
-	})
-}
-
 // holds reports whether a claim is known to be true. If it is unknown, it is looked up
 // in the background, if there is room.
 func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.answers == nil {
-		return false
-	}
 	known, found := l.answers.Get(c, now)
 	if found && (!known.holds || now.Sub(known.at) < verifyAgain) {
 		return known.holds
@@ -148,64 +126,55 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 		bits = networkIPv4
 	}
 	of, err := c.addr.WithZone("").Prefix(bits)
-	if err != nil || l.users == 0 || l.running >= lookupsAtOnce {
+	if err != nil || l.running >= lookupsAtOnce {
 		return found
 	}
-	if foreign, may := l.mayLookUp(of, now); may {
+	n, asked := l.networks.Get(of, now)
+	if every, _ := n.times(); asked && now.Sub(n.asked) < every || !n.crawler && l.foreign >= foreignAtOnce {
+		return found
+	}
+	if n.asked = now; l.keep(of, n, now) {
 		l.running++
-		if foreign {
+		if !n.crawler {
 			l.foreign++
 		}
-		l.ended.Add(1)
-		go l.lookUp(l.ctx, c, of, foreign, resolver)
+		go l.lookUp(c, of, n, resolver)
 	}
 	return found
 }
 
-// mayLookUp reports whether an address of a network may be looked up now, and counts it. A
-// network is foreign if no crawler was found in it.
-func (l *Lookups) mayLookUp(of netip.Prefix, now time.Time) (foreign, may bool) {
-	if at, found := l.crawlers.Get(of, now); found {
-		if now.Sub(at) < crawlersEvery {
-			return false, false
-		}
-		l.crawlers.Put(of, now, now.Add(crawlersFor), now)
-		return false, true
-	}
-	known, found := l.networks.Get(of, now)
-	if l.foreign >= foreignAtOnce || found && now.Sub(known.asked) < max(networkEvery, known.silent) {
-		return true, false
-	}
-	known.asked = now
-	return true, l.networks.Put(of, known, known.forgotten(), now)
+// keep keeps what is known of a network, unless too many others are known.
+func (l *Lookups) keep(of netip.Prefix, n network, now time.Time) (room bool) {
+	_, lasts := n.times()
+	return l.networks.Put(of, n, n.asked.Add(lasts), now)
 }
 
-func (l *Lookups) lookUp(ctx context.Context, c claim, of netip.Prefix, foreign bool, resolver Resolver) {
-	defer l.ended.Done()
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, resolver Resolver) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	holds, err := confirm(ctx, c, resolver)
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
-	if foreign {
+	if !n.crawler {
 		l.foreign--
-		known, _ := l.networks.Get(of, now)
-		known.silent = min(max(silentFor, 2*known.silent), silentMost)
-		if err == nil {
-			known.silent = 0
-		}
-		l.networks.Put(of, known, known.forgotten(), now)
 	}
-	if err != nil { // not an answer: asked again later
+	switch {
+	case holds:
+		n = network{asked: now, crawler: true}
+	case err != nil: // not an answer: asked again later
+		n.silent = min(max(silentFor, 2*n.silent), silentMost)
+	default:
+		n.silent = 0
+	}
+	l.keep(of, n, now)
+	if err != nil {
 		return
 	}
 	lasts := refutedFor
 	if holds {
 		lasts = verifiedFor
-		l.networks.Delete(of)
-		l.crawlers.Put(of, now, now.Add(crawlersFor), now)
 	}
 	l.answers.Delete(c) // it may be of the other kind
 	l.answers.Put(c, answer{holds, now}, now.Add(lasts), now)

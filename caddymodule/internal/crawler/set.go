@@ -2,6 +2,7 @@ package crawler
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -17,13 +18,17 @@ type Set struct {
 	resolver Resolver
 	open     []string // lists whose addresses need no further proof
 	named    []*Crawler
+
+	// Sources are the lists that must be in use for the set.
+	Sources []string
 }
 
 // NewSet returns a set of known crawlers, and of lists by their URLs. DNS asks
 // a server, or the system's servers if it is empty.
 func NewSet(lists *Lists, lookups *Lookups, crawlers []*Crawler, sources []string, server string) *Set {
-	s := &Set{lists: lists, lookups: lookups, server: server, resolver: NewResolver(server), open: sources}
+	s := &Set{lists: lists, lookups: lookups, server: server, resolver: NewResolver(server), open: sources, Sources: slices.Clone(sources)}
 	for _, c := range crawlers {
+		s.Sources = append(s.Sources, c.Lists...)
 		if !c.Claimed {
 			s.open = append(s.open, c.Lists...)
 		}
@@ -32,17 +37,6 @@ func NewSet(lists *Lists, lookups *Lookups, crawlers []*Crawler, sources []strin
 		}
 	}
 	return s
-}
-
-// Sources returns the lists that must be in use for the set.
-func (s *Set) Sources() (sources []string) {
-	sources = append(sources, s.open...)
-	for _, c := range s.named {
-		if c.Claimed {
-			sources = append(sources, c.Lists...)
-		}
-	}
-	return sources
 }
 
 // Verified reports whether a client with that User-Agent is one of the crawlers, as far

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"slices"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
@@ -18,7 +17,7 @@ const CrawlersKey = "crawlers"
 // a reload forgets none.
 type sharedCrawlers struct {
 	Lists   crawler.Lists
-	Lookups crawler.Lookups
+	Lookups *crawler.Lookups
 }
 
 // Destruct implements caddy.Destructor. Whatever runs has been stopped by the configs
@@ -30,13 +29,15 @@ type configCrawlers struct {
 	*sharedCrawlers // nil if no matcher asks
 	storage         crawler.Storage
 	Sources         []string // of all matchers
-	stop            []func()
+	release         func()   // of lists
 }
 
 // Join returns what all matchers share.
 func (c *configCrawlers) Join(ctx caddy.Context) (_ *sharedCrawlers, err error) {
 	if c.sharedCrawlers == nil {
-		if c.sharedCrawlers, err = stores.Join(CrawlersKey, func() (*sharedCrawlers, error) { return new(sharedCrawlers), nil }); err != nil {
+		if c.sharedCrawlers, err = stores.Join(CrawlersKey, func() (*sharedCrawlers, error) {
+			return &sharedCrawlers{Lookups: crawler.NewLookups()}, nil
+		}); err != nil {
 			return nil, err
 		}
 		c.storage = ctx.Storage()
@@ -44,31 +45,22 @@ func (c *configCrawlers) Join(ctx caddy.Context) (_ *sharedCrawlers, err error) 
 	return c.sharedCrawlers, nil
 }
 
-// start begins to fetch lists and to ask DNS. It waits for copies in storage, but not
-// for long.
+// start begins to fetch lists. It waits for copies in storage, but not for long.
 func (c *configCrawlers) start(logger *zap.Logger) {
 	if c.sharedCrawlers == nil {
 		return
 	}
 	slices.Sort(c.Sources)
-	ready, release := c.Lists.Use(slices.Compact(c.Sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
+	c.release = c.Lists.Use(slices.Compact(c.Sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
 		logger.Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
-	}})
-	c.stop = []func(){release, c.Lookups.Start()}
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-ready:
-	case <-timer.C:
-	}
+	}}, patience)
 }
 
 // end undoes start.
 func (c *configCrawlers) end() {
-	for _, stop := range c.stop {
-		stop()
+	if c.release != nil {
+		c.release()
 	}
-	c.stop = nil
 }
 
 func (c *configCrawlers) leave() error {
