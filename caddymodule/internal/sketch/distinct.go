@@ -14,7 +14,6 @@ const (
 
 	precision = 14
 	registers = 1 << precision
-	highest   = 64 - precision + 1 // rank
 )
 
 // Distinct counts the different keys that were added, without locks. It is safe for
@@ -88,7 +87,8 @@ func (c *hashes) addExact(hash uint64) (added bool) {
 	}
 }
 
-// Estimate returns how many different keys were added.
+// Estimate returns how many different keys were added. Above mostExact, it is that of
+// HyperLogLog (Flajolet, Fusy, Gandouet, Meunier 2007).
 func (d *Distinct) Estimate() uint64 {
 	c := d.of.Load()
 	if c == nil {
@@ -97,45 +97,18 @@ func (d *Distinct) Estimate() uint64 {
 	if exact := c.exact.Load(); exact <= mostExact {
 		return uint64(exact)
 	}
-	var counts [highest + 1]float64 // registers of each rank
+	sum, empty := 0., 0.
 	for i := range c.ranks {
 		for word, n := c.ranks[i].Load(), 0; n < 4; word, n = word>>8, n+1 {
-			counts[word&0xff]++
+			rank := int(word & 0xff)
+			if sum += math.Ldexp(1, -rank); rank == 0 {
+				empty++
+			}
 		}
 	}
-	return uint64(math.Round(estimate(&counts)))
-}
-
-// estimate is the improved raw estimator for HyperLogLog (Ertl 2017, "New cardinality
-// estimation algorithms for HyperLogLog sketches", algorithm 6). It needs no tables of
-// biases.
-func estimate(counts *[highest + 1]float64) float64 {
-	z := registers * tau(1-counts[highest]/registers)
-	for rank := highest - 1; rank >= 1; rank-- {
-		z = (z + counts[rank]) / 2
+	estimate := 0.7213 / (1 + 1.079/registers) * registers * registers / sum
+	if empty > 0 && estimate < 2.5*registers { // linear counting is better here
+		estimate = registers * math.Log(registers/empty)
 	}
-	z += registers * sigma(counts[0]/registers)
-	return registers * registers / (2 * math.Ln2) / z
-}
-
-func sigma(x float64) float64 {
-	y, z := 1.0, x
-	for last := -1.0; z != last; y *= 2 {
-		x *= x
-		last, z = z, z+x*y
-	}
-	return z
-}
-
-func tau(x float64) float64 {
-	if x == 0 || x == 1 {
-		return 0
-	}
-	y, z := 1.0, 1-x
-	for last := -1.0; z != last; {
-		x = math.Sqrt(x)
-		y /= 2
-		last, z = z, z-(1-x)*(1-x)*y
-	}
-	return z / 3
+	return uint64(math.Round(estimate))
 }

@@ -20,9 +20,9 @@ const (
 
 	counted = 128 // keys of each kind in each part
 
-	// So many requests of a part are counted one by one, admitted and refused ones apart.
-	// Of the next ones, one in some is, and of all others, one in many.
-	exactly, some, oneInSome, oneInMany = 2000, 10_000, 16, 64
+	// So many requests of a part are counted one by one, admitted and refused ones apart. Of
+	// the next ones, one in oneIn is.
+	exactly, oneIn = 2000, 32
 
 	// A sender is listed from so many requests of a sample on. Of fewer, a sample says
 	// nothing: any client with one request may be among them.
@@ -89,19 +89,12 @@ func (s *sampling) weight(random func() uint32) int {
 	return 0
 }
 
-// counted makes the sample smaller if it has so many requests.
+// counted makes the sample smaller once it has so many requests.
 func (s *sampling) counted(t *tally) {
-	oneIn := 0
-	switch t.samples {
-	case exactly:
-		oneIn = oneInSome
-	case some:
-		oneIn = oneInMany
-	default:
-		return
+	if t.samples == exactly {
+		s.less.Store(oneIn - 1)
+		t.least = leastSamples * oneIn
 	}
-	s.less.Store(uint32(oneIn - 1))
-	t.least = leastSamples * oneIn
 }
 
 // AdmittedWeight returns for how many an admitted request stands that is to be counted,

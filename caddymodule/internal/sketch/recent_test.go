@@ -238,7 +238,7 @@ func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	}
 }
 
-// A sample of many clients with one request each names ones by chance, and with 16 times
+// A sample of many clients with one request each names ones by chance, and with 32 times
 // their requests.
 func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
 	var r Recent
@@ -258,11 +258,11 @@ func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
 // TestAmountsOfALongerTimeAreNeverSampled: a Whole Recent counts milliseconds, say.
 func TestAmountsOfALongerTimeAreNeverSampled(t *testing.T) {
 	r := Recent{Span: time.Minute, Whole: true}
-	for range 2 * some {
+	for range 10 * exactly {
 		r.Add(false, "long", netip.Addr{}, 250, noon)
 	}
 	r.Add(false, "short", netip.Addr{}, 1, noon.Add(3*time.Minute))
-	want := []Sender{{"long", 2 * some * 250, 0, false}, {"short", 1, 0, false}}
+	want := []Sender{{"long", 10 * exactly * 250, 0, false}, {"short", 1, 0, false}}
 	if got := r.Top(ByKey, 3, noon.Add(4*time.Minute-1)).Busiest; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}

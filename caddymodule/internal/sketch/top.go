@@ -30,9 +30,6 @@ type CounterOf[K comparable] struct {
 	at      map[K]int // keys to indices of entries
 	counts  []int
 	entries []entry[K]
-
-	least int // a lower bound of the counts
-	hand  int // where it was last found
 }
 
 type entry[K comparable] struct {
@@ -63,32 +60,12 @@ func (c *CounterOf[K]) AddTimes(key K, times int) {
 		c.entries, c.counts = append(c.entries, entry[K]{key: key}), append(c.counts, times)
 		return
 	}
-	i := c.leastFrequent()
+	i := slices.Index(c.counts, slices.Min(c.counts))
 	e := &c.entries[i]
 	delete(c.at, e.key)
 	*e = entry[K]{key: key, error: c.counts[i]}
 	c.counts[i] += times
 	c.at[key] = i
-}
-
-// leastFrequent returns the index of one of the least frequent keys. Counts only grow,
-// so in a flood of rare keys the next one is near.
-func (c *CounterOf[K]) leastFrequent() int {
-	for range c.counts {
-		if c.hand++; c.hand >= len(c.counts) {
-			c.hand = 0
-		}
-		if c.counts[c.hand] <= c.least {
-			return c.hand
-		}
-	}
-	c.least = slices.Min(c.counts)
-	for c.counts[c.hand] != c.least {
-		if c.hand++; c.hand == len(c.counts) {
-			c.hand = 0
-		}
-	}
-	return c.hand
 }
 
 // Top returns at most n keys that came most often, the first of them first.
