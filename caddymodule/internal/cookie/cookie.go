@@ -103,6 +103,11 @@ func Matches(pattern, name string) bool {
 	return match
 }
 
+// Upstreams reports whether a cookie matches a pattern for the upstream's. Ours are none.
+func Upstreams(pattern, name string) bool {
+	return !strings.HasPrefix(name, OwnPrefix) && Matches(pattern, name)
+}
+
 // ValidPattern reports whether a pattern for cookies can be told from any cookie.
 func ValidPattern(pattern string) bool {
 	match, err := path.Match(pattern, "")

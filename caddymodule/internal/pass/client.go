@@ -352,12 +352,7 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 }
 
 func (c *Client) issues(name string) bool {
-	return slices.ContainsFunc(c.zone.Issued, func(pattern string) bool { return upstreams(pattern, name) })
-}
-
-// upstreams reports whether a cookie of the upstream matches a pattern. Ours are none.
-func upstreams(pattern, name string) bool {
-	return !strings.HasPrefix(name, cookie.OwnPrefix) && cookie.Matches(pattern, name)
+	return slices.ContainsFunc(c.zone.Issued, func(pattern string) bool { return cookie.Upstreams(pattern, name) })
 }
 
 // account returns the ID of the account of a cookie. WordPress writes its name into the
@@ -395,13 +390,13 @@ func (c *Client) id(kind, name, user string) (id ID) {
 func (c *Client) session(pattern string, lines []string, now time.Time) (Binding, bool) {
 	deleted := make(map[string]bool)
 	for set := range cookie.SetBy(lines, now) {
-		if set.Kept && upstreams(pattern, set.Name) {
+		if set.Kept && cookie.Upstreams(pattern, set.Name) {
 			return bindingOf(set.Name, set.Value), true
 		}
 		deleted[set.Name] = !set.Kept
 	}
 	for name, value := range cookie.SentBy(c.cookies) {
-		if upstreams(pattern, name) && !deleted[name] {
+		if cookie.Upstreams(pattern, name) && !deleted[name] {
 			return bindingOf(name, value), true
 		}
 	}
