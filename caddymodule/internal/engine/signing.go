@@ -51,23 +51,22 @@ func (s *signingKeys) Join(ctx caddy.Context) (_ *signer.Ring, err error) {
 
 // start reads the keys, and keeps them up to date until end.
 func (s *signingKeys) start(logger *zap.Logger) {
-	if s.Ring == nil {
-		return
+	if s.last == nil {
+		return // the config has the only key, or needs none
 	}
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	go s.Run(ctx, func(err error) {
+	tried := make(chan struct{})
+	go s.Run(ctx, tried, func(err error) {
 		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued, and no change at run time be told to other Caddys", zap.Error(err))
 	})
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case <-s.Tried():
+	case <-tried:
 	case <-timer.C:
 	}
-	if s.last != nil {
-		s.last.Store(s.Ring)
-	}
+	s.last.Store(s.Ring)
 }
 
 func (s *signingKeys) end() {

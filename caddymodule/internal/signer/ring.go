@@ -48,11 +48,8 @@ type Ring struct {
 	storage Storage             // nil if the key is fixed
 	key     atomic.Pointer[key] // nil until storage was read
 
-	mu      sync.Mutex   // of whoever reads or writes storage
-	unknown atomic.Int64 // when storage was last read for an unknown key, in Unix nanoseconds
-
-	once  sync.Once
-	tried chan struct{} // closed when storage was asked once, by Run
+	mu      sync.Mutex // of whoever reads or writes storage
+	unknown time.Time  // when storage was last read for an unknown key
 }
 
 // A key signs until it is replaced.
@@ -72,7 +69,7 @@ func (k *key) ready() *key {
 // New returns a ring for the key in storage. Until that is read, it has the key of an
 // earlier ring, which may be nil.
 func New(storage Storage, earlier *Ring) *Ring {
-	r := &Ring{storage: storage, tried: make(chan struct{})}
+	r := &Ring{storage: storage}
 	if earlier != nil {
 		r.key.Store(earlier.key.Load())
 	}
@@ -90,23 +87,18 @@ func Fixed(secret string) *Ring {
 	k := &key{ID: digest("throttle key ID")[:KeyIDSize], Secret: digest("throttle key")}
 	r := New(nil, nil)
 	r.key.Store(k.ready())
-	r.once.Do(func() { close(r.tried) })
 	return r
 }
 
 // ErrFixed is the error of [Ring.Rotate] if the config gives the key.
 var ErrFixed = errors.New("the key is signing_key of the config: change it there, on all Caddys")
 
-// Run keeps the key up to date until ctx is done. failed is told when storage begins
-// to fail.
-func (r *Ring) Run(ctx context.Context, failed func(error)) {
-	if r.storage == nil {
-		return
-	}
-	failing := false
-	for {
-		wait := readEvery
-		err := r.Maintain(ctx)
+// Run keeps the key up to date until ctx is done. failed is told when storage begins to fail.
+// Then, or when storage has the key, Run closes tried. A fixed ring needs none of it.
+func (r *Ring) Run(ctx context.Context, tried chan<- struct{}, failed func(error)) {
+	once := sync.OnceFunc(func() { close(tried) })
+	for failing := false; ; {
+		wait, err := readEvery, r.Maintain(ctx)
 		if err != nil {
 			wait = retryEvery
 			if !failing && ctx.Err() == nil {
@@ -114,20 +106,14 @@ func (r *Ring) Run(ctx context.Context, failed func(error)) {
 			}
 		}
 		failing = err != nil
-		r.once.Do(func() { close(r.tried) })
-		timer := time.NewTimer(wait)
+		once()
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return
-		case <-timer.C:
+		case <-time.After(wait):
 		}
 	}
 }
-
-// Tried is closed when Run has asked storage once, with success or not, and told of a
-// failure.
-func (r *Ring) Tried() <-chan struct{} { return r.tried }
 
 // Maintain reads the key. If storage has none, it makes one. If storage cannot be read, it
 // makes none, and the ring keeps the key it has.
@@ -208,24 +194,18 @@ func (r *Ring) accepted(ctx context.Context, id []byte, now time.Time) *key {
 	if k := r.key.Load(); k != nil && bytes.Equal(k.ID, id) {
 		return k
 	}
-	if r.storage == nil || !r.mayRead(now) || !r.mu.TryLock() {
+	if r.storage == nil || !r.mu.TryLock() {
 		return nil
 	}
 	defer r.mu.Unlock()
-	// The client's leaving must not use up the minute's read.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownWait)
-	defer cancel()
-	if err := r.load(ctx); err != nil {
-		return nil
-	}
-	if k := r.key.Load(); bytes.Equal(k.ID, id) {
-		return k
+	if now.Sub(r.unknown) >= unknownEvery {
+		r.unknown = now
+		// The client's leaving must not use up the minute's read.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownWait)
+		defer cancel()
+		if r.load(ctx) == nil && bytes.Equal(r.key.Load().ID, id) {
+			return r.key.Load()
+		}
 	}
 	return nil
-}
-
-// mayRead reports whether an unknown key may make storage be read, and counts it.
-func (r *Ring) mayRead(now time.Time) bool {
-	last := r.unknown.Load()
-	return now.UnixNano()-last >= int64(unknownEvery) && r.unknown.CompareAndSwap(last, now.UnixNano())
 }
