@@ -21,13 +21,7 @@
 // them survive a reload.
 package admission
 
-import (
-	"cmp"
-	"context"
-	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
-)
+import "time"
 
 // An Entry is the delay and the slot of a request in one zone.
 type Entry struct {
@@ -92,11 +86,6 @@ const (
 	Left
 )
 
-// String returns the name of the constant in lower case.
-func (w Why) String() string {
-	return [...]string{"admitted", "queue full", "no slot", "timed out", "too long", "exiting", "waived", "left"}[w]
-}
-
 // Refused reports whether the request must be refused.
 func (w Why) Refused() bool { return w != Admitted && w != Waived && w != Left }
 
@@ -111,134 +100,4 @@ type Result struct {
 	// Waited is how long the request waited in all its zones together. Time
 	// between a simulated delay and the real admission does not count.
 	Waited time.Duration
-}
-
-// A Gate admits the requests of one config. The zero value is ready for use.
-type Gate struct {
-	// Exiting is closed when the process is about to end. From then on no request
-	// waits. If nil, the process never ends.
-	Exiting <-chan struct{}
-
-	// Waived, if not nil, returns a channel that is closed when a request of these zones
-	// need not wait any longer. It is called for requests that have to wait, and done when
-	// they do not any more. No zones mean that there are more than the gate knows.
-	Waived func(zones []string) (waived <-chan struct{}, done func())
-}
-
-// Admit waits until the request may be served: until the longest of its delays is over,
-// counted from since, then for a slot in each zone that limits them, in the order of the
-// zones' names. If it admits the request, the caller must call Release on the Grant;
-// otherwise the Grant is nil and no slot is held. Admit keeps no reference to entries.
-//
-// Outer is the Grant of the handler around this one, or nil. Nested handlers may
-// take slots in any order, so two requests could wait for each other's slots.
-// Therefore a request that must wait for a slot gives up the slots of outer
-// handlers that come later in the order of names. When it has its slot, it takes
-// those again, ahead of all others. MaxWait limits both waits together. The slots
-// then belong to the inner Grant.
-func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
-	grant := new(Grant)
-	r := &grant.request
-	r.outer = outer
-	r.setSteps(entries)
-	why, waited := g.admit(ctx, r, since)
-	if why == Admitted && waited && ctx.Err() != nil { // both at once
-		why = Left
-	}
-	for i := range entries {
-		entries[i].Waited = 0
-	}
-	for i := range r.steps {
-		entries[r.steps[i].index].Waited += r.steps[i].Waited
-	}
-	if r.result.Why = why; why == Admitted {
-		return grant, r.result
-	}
-	grant.unserved = true
-	grant.Release()
-	return nil, r.result
-}
-
-// admit takes a request through all that it has to wait for. It reports whether it had to.
-func (g *Gate) admit(ctx context.Context, r *request, since time.Time) (why Why, waited bool) {
-	for i := range r.steps {
-		s := &r.steps[i]
-		early := s.early()
-		if early <= 0 {
-			continue
-		}
-		if why, waited = g.pause(ctx, r, s, early, cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])), true; why != Admitted {
-			return why, true
-		}
-	}
-	if s := r.longest(); s.Delay > 0 {
-		if why, waited = g.pause(ctx, r, s, since.Add(s.Delay).Sub(r.now()), ""), true; why != Admitted {
-			return why, true
-		}
-	}
-	for i := 0; i < len(r.steps); i++ { // a wait may append some
-		why, c := r.take(i, nil)
-		if c != nil {
-			waited = true
-			r.yield(i)
-			began := r.now()
-			if why = g.wait(ctx, r, c.done); why != Admitted {
-				r.steps[i].Zone.stop(c, why)
-			}
-			why = c.why
-			r.waited(&r.steps[i], began)
-		}
-		if why != Admitted {
-			return why, waited
-		}
-	}
-	return Admitted, waited
-}
-
-// pause lets a request wait for so long, in a place of the zone. The key is that of one that
-// has come too early for its turn, and empty for delays.
-func (g *Gate) pause(ctx context.Context, r *request, s *step, d time.Duration, key string) Why {
-	r.result.Index = s.index
-	switch {
-	case key != "" && d > s.MaxWait:
-		return TooLong
-	case !s.Zone.enter(&s.Entry, key):
-		return QueueFull
-	}
-	defer s.Zone.leave(key)
-	defer r.waited(s, r.now())
-	done := make(chan struct{})
-	defer clock.AfterFunc(r.clock, d, func() { clock.Close(r.clock, done) }).Stop()
-	return g.wait(ctx, r, done)
-}
-
-// wait waits until done is closed, or the client leaves, the process is about to end or
-// the waits are waived.
-func (g *Gate) wait(ctx context.Context, r *request, done <-chan struct{}) Why {
-	if c := r.clock; c != nil {
-		c.Wait(done)
-		return Admitted
-	}
-	var waived <-chan struct{}
-	if g.Waived != nil {
-		var stop func()
-		var zones []string
-		if r.outer == nil { // which may have yielded slots of its own zones
-			for i := range r.steps {
-				zones = append(zones, r.steps[i].Zone.Name)
-			}
-		}
-		waived, stop = g.Waived(zones)
-		defer stop()
-	}
-	select {
-	case <-done:
-		return Admitted
-	case <-ctx.Done():
-		return Left
-	case <-g.Exiting:
-		return Exiting
-	case <-waived:
-		return Waived
-	}
 }

@@ -9,6 +9,11 @@ import (
 	"time"
 )
 
+// String returns the name of the constant in lower case.
+func (w Why) String() string {
+	return [...]string{"admitted", "queue full", "no slot", "timed out", "too long", "exiting", "waived", "left"}[w]
+}
+
 // A visit is a request in a test: admitted, served for some time, released.
 type visit struct {
 	entries []Entry

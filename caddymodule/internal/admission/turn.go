@@ -31,6 +31,17 @@ type claim struct {
 	why     Why           // how the last wait has ended
 }
 
+// A step is what a request has to do in one zone.
+type step struct {
+	Entry
+	index int    // of the entry
+	slot  *claim // to a slot; nil before it is asked for, and after it is given back
+
+	until time.Time // it waits for the slot; zero before
+
+	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
+}
+
 // A sleeper is a simulation that waits.
 type sleeper interface{ awake() }
 

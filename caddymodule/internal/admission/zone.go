@@ -288,19 +288,23 @@ func (z *Zone) release(c *claim, served bool) {
 func (z *Zone) giveBack(c *claim, k *keyState, served bool) (held time.Duration) {
 	defer c.free()
 	c.key = nil
-	if c.turn == nil {
-		_ = k.slots.Abandon(&c.Request) || k.slots.Leave(&c.Request)
+	if c.turn != nil {
+		if held = c.length; held == 0 {
+			held = max(1, c.held+z.Now().Sub(c.since))
+		}
+	}
+	counts := held
+	if !served {
+		counts = 0
+	}
+	if !k.slots.Release(&c.Request, counts) {
+		k.slots.Leave(&c.Request)
 		return 0
 	}
-	if held = c.length; held == 0 {
-		held = max(1, c.held+z.Now().Sub(c.since))
-	}
-	if served && k.slots.Release(&c.Request, held) || k.slots.Abandon(&c.Request) {
+	if c.turn != nil {
 		c.turn.total.Store(int64(held))
-		return held
 	}
-	k.slots.Leave(&c.Request)
-	return 0
+	return held
 }
 
 // A Load is what a zone with turns has to do.

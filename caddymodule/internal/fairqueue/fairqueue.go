@@ -30,8 +30,7 @@
 //
 // The package knows no clock, lock or goroutine. The caller holds a lock around each
 // call, says how long a slot was held, and calls [Queue.Leave] when a request has
-// waited for its limit or its client has left. After [Queue.Release], [Queue.Abandon] and
-// [Queue.SetLimits] it calls [Queue.Next] until that returns nil.
+// waited for its limit or its client has left. After [Queue.Release] and [Queue.SetLimits] it calls [Queue.Next] until that returns nil.
 package fairqueue
 
 import (
@@ -205,11 +204,6 @@ const (
 	Full
 )
 
-// String returns a name of the outcome.
-func (o Outcome) String() string {
-	return [...]string{"served", "waiting", "too long", "full"}[o]
-}
-
 // A Decision is what becomes of a request that arrives.
 type Decision struct {
 	Outcome Outcome
@@ -227,9 +221,6 @@ type Decision struct {
 // SetLimits changes the limits. Requests that wait keep their places. After it the
 // caller calls Next.
 func (q *Queue) SetLimits(l Limits) { q.limits = l }
-
-// Limits returns what SetLimits has set.
-func (q *Queue) Limits() Limits { return q.limits }
 
 // Idle reports whether no request waits, holds a slot or has yielded one. An idle
 // queue remembers nothing but the mean.
@@ -422,28 +413,19 @@ func (q *Queue) Leave(r *Request) bool {
 	return true
 }
 
-// Release gives back the slot of a request, which held it for so long. It reports
-// false if the request holds none. After it the caller calls Next.
+// Release gives back the slot of a request, which held it for so long. Zero means that it was
+// not served after all: its charge is refunded, and the mean is that of the others. Release
+// reports false if the request holds no slot. After it the caller calls Next.
 func (q *Queue) Release(r *Request, held time.Duration) bool {
 	if r.state != inSlot {
 		return false
 	}
 	actual := microsOf(max(0, held))
-	q.Mean.add(actual)
-	q.hold(r, -1)
-	q.settle(r, actual)
-	return true
-}
-
-// Abandon gives back the slot of a request that was not served in it after all, and
-// refunds its charge. The mean is that of requests that were served. Abandon reports
-// false if the request holds no slot. After it the caller calls Next.
-func (q *Queue) Abandon(r *Request) bool {
-	if r.state != inSlot {
-		return false
+	if held > 0 {
+		q.Mean.add(actual)
 	}
 	q.hold(r, -1)
-	q.settle(r, 0)
+	q.settle(r, actual)
 	return true
 }
 

@@ -10,6 +10,11 @@ import (
 	"time"
 )
 
+// String returns a name of the outcome.
+func (o Outcome) String() string {
+	return [...]string{"served", "waiting", "too long", "full"}[o]
+}
+
 // newQueue returns a queue whose row is long and whose waits are.
 func newQueue(inFlight int) *Queue {
 	q := &Queue{Mean: new(Mean)}
@@ -158,7 +163,7 @@ func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
 				come(t, q, Served, First, "another")
 			}
 			other := come(t, q, Waiting, First, "third")
-			q.Abandon(running[0]) // the others are owed nothing
+			q.Release(running[0], 0) // the others are owed nothing
 			if half := (test.inFlight + 1) / 2; test.alone > half {
 				wantNext(t, q, other, nil) // although it is of a lower rank
 			} else {
@@ -194,12 +199,12 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 			t.Fatalf("got %+v, want a newcomer to wait", first)
 		}
 		// Those who are no members change nothing of that.
-		q.Abandon(running[0])
+		q.Release(running[0], 0)
 		wantNext(t, q, waiting[0], nil)
 		running = append(running[1:], waiting[0])
 		atHome := []*Request{member(Waiting, home), member(Waiting, home)}
 		for i := range min(len(atHome), inFlight/2) {
-			q.Abandon(running[i])
+			q.Release(running[i], 0)
 			wantNext(t, q, atHome[i], nil)
 		}
 		if got, half := q.members[office], (inFlight+1)/2; got < half {
@@ -372,7 +377,7 @@ func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	if got := q.Mean.Duration(); got != 990*time.Millisecond {
 		t.Errorf("got %v, want 990ms", got)
 	}
-	if q.Release(r, time.Second) || q.Leave(r) || q.Abandon(r) {
+	if q.Release(r, time.Second) || q.Leave(r) || q.Release(r, 0) {
 		t.Error("got a slot to give back twice, want one")
 	}
 	r = come(t, q, Served, First, "a")
@@ -382,7 +387,7 @@ func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	}
 	before := q.Mean.Duration()
 	r = come(t, q, Served, First, "a")
-	if !q.Abandon(r) || q.Mean.Duration() != before || q.Keys() != 0 {
+	if !q.Release(r, 0) || q.Mean.Duration() != before || q.Keys() != 0 {
 		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.Mean.Duration(), q.Keys(), before)
 	}
 }

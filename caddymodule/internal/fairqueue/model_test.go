@@ -312,7 +312,9 @@ func (p *pair) release(r *Request, held time.Duration) {
 	}
 	if serving {
 		actual := max(0, held.Microseconds())
-		p.model.mean += (min(float64(actual), 10*p.model.mean) - p.model.mean) / 50
+		if held > 0 { // it was served
+			p.model.mean += (min(float64(actual), 10*p.model.mean) - p.model.mean) / 50
+		}
 		if math.Abs(p.queue.Mean.micros-p.model.mean) > 1e-3 {
 			p.t.Fatalf("mean: got %v µs, want %v", p.queue.Mean.micros, p.model.mean)
 		}
@@ -326,7 +328,7 @@ func (p *pair) release(r *Request, held time.Duration) {
 func (p *pair) abandon(r *Request) {
 	m := p.find(r)
 	serving := m != nil && m.serving
-	if got := p.queue.Abandon(r); got != serving {
+	if got := p.queue.Release(r, 0); got != serving {
 		p.t.Fatalf("abandon: got %v, want %v", got, serving)
 	}
 	if serving {
