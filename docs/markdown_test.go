@@ -268,6 +268,35 @@ func TestTheWayOfAnOwnerIsShort(t *testing.T) {
 	}
 }
 
+// TestTheWayBackIsNamedBeforeALiveServerStops: somebody whose site is down has no time to read
+// on. Apache has more than one file to put back.
+func TestTheWayBackIsNamedBeforeALiveServerStops(t *testing.T) {
+	back := map[string]string{
+		"docs/getting-started.md":   "sudo systemctl stop caddy; sudo systemctl start nginx",
+		"docs/recipes/wordpress.md": "sudo systemctl stop caddy; sudo cp -a /etc/apache2.before/. /etc/apache2/; sudo systemctl restart apache2",
+	}
+	stops := regexp.MustCompile(`systemctl (stop nginx|restart apache2)`)
+	for _, p := range pages(t) {
+		want, ok := back[p.name]
+		if !ok {
+			continue
+		}
+		named := false
+		for _, f := range p.fences {
+			for line := range strings.Lines(f.text) {
+				line = strings.TrimSpace(line)
+				named = named || line == want
+				if !named && stops.MatchString(line) {
+					t.Errorf("%s:%d: got %q before the way back, want %q first", p.name, f.line, line, want)
+				}
+			}
+		}
+		if !named {
+			t.Errorf("%s: got no way back, want %q", p.name, want)
+		}
+	}
+}
+
 // orderOfEvaluation returns the numbered lines under a heading.
 func orderOfEvaluation(p *page, title string) (lines []string) {
 	under := false
