@@ -309,24 +309,6 @@ func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
 	s.warned(t, "holds less than some requests cost", 0)
 }
 
-func TestAnErrorRouteThatWouldTellUsersIsWarnedOf(t *testing.T) {
-	const site = "http:// {\nthrottle {\nzone php {\nin_flight 5 {\n\tshare\n%s\n}\n}\n}\nreverse_proxy 127.0.0.1:9\nhandle_errors {\n%s\nreverse_proxy 127.0.0.1:9\n}\n}"
-	const told = "rank member told X-User sid"
-	for _, test := range []struct {
-		rank, before string
-		want         int
-	}{
-		{told, "", 1},
-		{told, "throttle {\nzone php {\nin_flight 5 {\n\tshare\n\trank member told X-User sid\n}\n}\n}", 0},
-		{"rank member issued sid", "", 0},
-	} {
-		s := run(t, fmt.Sprintf(site, test.rank, test.before))
-		s.warned(t, "an error route asks an upstream without throttle", test.want)
-	}
-	s := run(t, fmt.Sprintf(strings.Replace(site, "reverse_proxy 127.0.0.1:9\n}\n}", "respond sorry\n}\n}", 1), told, ""))
-	s.warned(t, "an error route asks an upstream without throttle", 0)
-}
-
 func TestAnErrorRouteThatTakesNoSlotIsWarnedOf(t *testing.T) {
 	const (
 		zone  = "throttle {\nzone php {\nin_flight 5\n}\n}\n"
@@ -363,66 +345,6 @@ func TestRefusalsThatAskAnUpstreamWithoutASlotAreAnError(t *testing.T) {
 		if err := provision(t, map[string]string{"http": routes(errors)}); err != nil {
 			t.Errorf("%s: got %v, want no error", errors, err)
 		}
-	}
-}
-
-// Each config has a zone that an address before a rewrite may slip past, unless it says so.
-func TestARewriteBehindTheDirectiveIsWarnedOf(t *testing.T) {
-	const (
-		login = "throttle {\nzone login {\nmatch path /wp-login.php*\nlimit 5 5/h\n}\n}\n"
-		proxy = "reverse_proxy localhost:1\n"
-		php   = "php_fastcgi localhost:9000\n"
-	)
-	with := func(match string) string { return strings.Replace(login, "path /wp-login.php*", match, 1) }
-	in := func(directives string) string { return "handle_path /blog/* {\n" + directives + "}\n" }
-	for site, want := range map[string]int{
-		login + in(php):   1,
-		login + in(proxy): 1,
-		login + "handle /blog/* {\nuri strip_prefix /blog\n" + proxy + "}\n":                     1,
-		login + "handle /login {\nrewrite * /wp-login.php\n" + proxy + "}\n":                     1,
-		login + "handle /login {\nrewrite * /wp-login.php?{query}\n" + proxy + "}\n":             1,
-		login + "handle /x/* {\nrewrite * /wp-{query}\n" + proxy + "}\n":                         1,
-		login + "handle /x/* {\nuri replace /x /y\n" + proxy + "}\n":                             1,
-		login + "handle /x/* {\ntry_files {path} /wp-login.php\n" + proxy + "}\n":                1,
-		login + "route {\nuri strip_prefix /blog\n" + proxy + "}\n":                              1,
-		"throttle /wp-login.php* login 5 5/h\n" + in(php):                                        1,
-		with("path_regexp ^/wp-login") + in(php):                                                 1,
-		with("expression path('/wp-login.php*')") + in(php):                                      1,
-		with("vars_regexp {uri} ^/wp-login") + in(php):                                           1,
-		login + in("throttle other 9 1/s\n"+php):                                                 1,
-		"throttle {\nzone login {\nmatch path /wp-login.php*\nlimit 5 5/h\n}\n}\n" + in(in(php)): 2, // one for each rewrite
-
-		// The zone sees what the rewrite makes.
-		in(login + php):       0,
-		login + in(login+php): 0,
-		"rewrite /login /wp-login.php\n" + login + proxy:   0,
-		"try_files {path} /wp-login.php\n" + login + proxy: 0,
-
-		// The rewrite makes nothing that the zone matches, or what it matches anyway.
-		login + php:                        0,
-		login + "handle {\n" + php + "}\n": 0,
-		login + "handle /x/* {\nrewrite * /index.php\n" + proxy + "}\n":                0,
-		login + "handle /x/* {\nrewrite * /app{path}\n" + proxy + "}\n":                0,
-		login + "handle /x/* {\nrewrite * {path}?a=b\n" + proxy + "}\n":                0,
-		login + "handle /x/* {\nmethod GET\n" + proxy + "}\n":                          0,
-		login + "handle /x/* {\ntry_files {path} /index.php?{query}\n" + proxy + "}\n": 0,
-		with("path */wp-login.php*") + in(php):                                         0,
-		with("path /blog/*") + in(php):                                                 0,
-		with("path_regexp wp-login") + in(php):                                         0,
-		with("method POST") + in(php):                                                  0,
-		"throttle pages 120 2/s\n" + in(php):                                           0,
-
-		// No upstream gets it.
-		login + in("root * /srv\nfile_server\n"): 0,
-		login + in("respond ok\n"):               0,
-		login + in("file_server\n") + proxy:      0,
-	} {
-		s := run(t, "http://one.example {\n"+site+"}")
-		got := len(s.logs.lines(t, "a rewrite behind throttle"))
-		if got != want {
-			t.Errorf("got %d warnings, want %d, of\n%s", got, want, site)
-		}
-		s.stop()
 	}
 }
 

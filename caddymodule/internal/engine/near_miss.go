@@ -50,13 +50,14 @@ type nearMiss struct {
 
 // ServeHTTP implements caddyhttp.Handler.
 func (n *nearMiss) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	sent := r.URL.Path
+	seen := r.URL.Path
+	sent := seen
 	if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok && original.URL != nil {
 		sent = original.URL.Path
 	}
-	if !n.rewritten.Load() && !n.misses(sent) && !n.misses(r.URL.Path) {
+	if !n.rewritten.Load() && !n.misses(sent, false) && !n.misses(seen, false) {
 		err := n.next.ServeHTTP(w, r)
-		if n.misses(r.URL.Path) {
+		if n.misses(r.URL.Path, r.URL.Path != seen) {
 			n.rewritten.Store(true)
 		}
 		return err
@@ -68,7 +69,7 @@ func (n *nearMiss) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	}
 	for _, z := range n.zones {
 		for _, path := range []string{sent, r.URL.Path} {
-			if of := z.NearMiss(path); of != "" && z.Unmet() {
+			if of := z.NearMiss(path, path != sent && path != seen); of != "" && z.Unmet() {
 				s := rule.NewSubject(r)
 				z.MissedNearly(s.Address(), path, of)
 				break
@@ -78,7 +79,8 @@ func (n *nearMiss) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// misses reports whether a path is a near miss of a zone that has met no request.
-func (n *nearMiss) misses(path string) bool {
-	return slices.ContainsFunc(n.zones, func(z *evidence.Zone) bool { return z.Unmet() && z.NearMiss(path) != "" })
+// misses reports whether a path, perhaps one that a rewrite behind the handler has made, is a
+// near miss of a zone that has met no request.
+func (n *nearMiss) misses(path string, made bool) bool {
+	return slices.ContainsFunc(n.zones, func(z *evidence.Zone) bool { return z.Unmet() && z.NearMiss(path, made) != "" })
 }

@@ -369,13 +369,13 @@ func (e *Zone) Wants(patterns []string) {
 // Unmet reports whether the zone has paths and has met no request yet.
 func (e *Zone) Unmet() bool { return len(e.paths) > 0 && !e.met() }
 
-// NearMiss returns the path of the zone that a path ends in without being matched, or "".
-func (e *Zone) NearMiss(path string) string {
+// NearMiss returns the path of the zone that a path ends in without being matched, or "". The
+// zone has not seen a path that a rewrite behind it has made, so that may match, too.
+func (e *Zone) NearMiss(path string, made bool) string {
 	path = strings.ToLower(path)
 	for _, p := range e.paths {
-		switch {
-		case p.more && strings.HasPrefix(path, p.whole), !p.more && path == p.whole: // matched
-		case strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(p.whole, "/")):
+		matched := p.more && strings.HasPrefix(path, p.whole) || path == p.whole
+		if matched && made || !matched && strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(p.whole, "/")) {
 			return p.pattern
 		}
 	}

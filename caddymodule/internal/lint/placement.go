@@ -4,6 +4,7 @@
 package lint
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -31,20 +31,15 @@ const (
 	files
 )
 
-// A zonePlace is a zone and the place in the config that names it. The path is that
-// of Caddy's API: config/apps/http/servers/<name>/routes/<n>/handle/<n>...
-type zonePlace struct{ zone, path string }
-
 // A zoneUse is a zone in a throttle directive.
 type zoneUse struct {
-	zonePlace
 	routes.Way
-	byName  bool     // the global options define it
+	zone    string
+	path    string   // of Caddy's API: config/apps/http/servers/<name>/routes/<n>/handle/<n>...
 	hosts   []string // of its site; none means all
 	inError bool     // of an error route
 
-	errors *errorProxy              // of the site's error routes, one that the zone does not stand before; or nil
-	match  caddyhttp.RawMatcherSets // of the directive
+	errors *errorProxy // of the site's error routes, one that the zone does not stand before; or nil
 }
 
 // An errorProxy is a place in the error routes that asks an upstream.
@@ -60,40 +55,30 @@ func (p *errorProxy) of(hosts []string) bool {
 		slices.ContainsFunc(hosts, func(host string) bool { return slices.Contains(p.hosts, host) })
 }
 
-// zoneTraits are what a zone needs of the place where it is used.
-type zoneTraits struct {
-	keyedByHost bool                     // named hosts, by its site or its match: else clients make them up
-	keyedByForm bool                     // a match of its own
-	charges     bool                     // that requests are charged, as they are not in error routes
-	ofAnything  bool                     // that requests that run PHP get there, because it has no match
-	siteRoot    bool                     // the site's root, for static files
-	static      bool                     // that files are served, because it exempts them
-	told        bool                     // that error routes do not answer with the upstream's headers
-	inFlight    bool                     // that error routes take slots
-	refuses     bool                     // that error routes which get its refusals take slots
-	match       caddyhttp.RawMatcherSets // that no rewrite behind it makes an address for these
-}
-
 // A serversConfig holds the uses of zones in the config of all HTTP servers. It must
 // be read when the first module of throttle is provisioned, because Caddy drops the
 // raw config of each route that it has provisioned.
 type serversConfig struct {
-	uses   []zoneUse             // in the order of requests
-	behind []routes.Rewrite      // between zones and a proxy
-	serve  map[string]servers    // what answers in each of the servers' routes
-	traits map[string]zoneTraits // of zones, by name
-	sites  map[string]string     // the hosts of the servers' own routes, by the path of these
+	uses  []zoneUse               // in the order of requests
+	serve map[string]servers      // what answers in each of the servers' routes
+	zones map[string]*config.Zone // the definitions, by name
+	sites map[string]string       // the hosts of the servers' own routes, by the path of these
 }
 
 // name returns the path of a place, and the site if it is in one. Users of a Caddyfile
 // know the path only by its site.
-func (c *serversConfig) name(place zonePlace) string {
+func (c *serversConfig) name(path string) string {
 	for route, site := range c.sites {
-		if strings.HasPrefix(place.path, route+"/") {
-			return "the site " + site + ", " + place.path
+		if strings.HasPrefix(path, route+"/") {
+			return "the site " + site + ", " + path
 		}
 	}
-	return place.path
+	return path
+}
+
+// zoneOf returns the definition of a zone that is used. Caddy says if there is none.
+func (c *serversConfig) zoneOf(use *zoneUse) *config.Zone {
+	return cmp.Or(c.zones[use.zone], new(config.Zone))
 }
 
 // readServers reads the config of all servers of the HTTP app in which a module is
@@ -107,7 +92,7 @@ func readServers(ctx caddy.Context) *serversConfig {
 	if !ok {
 		return nil
 	}
-	c := &serversConfig{traits: make(map[string]zoneTraits), sites: make(map[string]string), serve: make(map[string]servers)}
+	c := &serversConfig{zones: make(map[string]*config.Zone), sites: make(map[string]string), serve: make(map[string]servers)}
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		c.read(app.Servers[name], "apps/http/servers/"+name)
 	}
@@ -170,74 +155,40 @@ func outermost(all caddyhttp.RouteList, place, path string) *caddyhttp.Route {
 
 // visit remembers the zones of a throttle handler.
 func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
-	var config struct {
-		Match caddyhttp.RawMatcherSets     `json:"match"`
-		Zone  []map[string]json.RawMessage `json:"zone"`
-	}
 	switch of := ownRoute(place); h.Name {
 	case "reverse_proxy", "php":
-		c.behind = append(c.behind, way.Rewrites...)
 		c.serve[of] |= anUpstream
 	case "file_server":
 		c.serve[of] |= files
 	}
-	if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
+	var handler config.Handler
+	if h.Name != "throttle" || json.Unmarshal(h.Raw, &handler) != nil { // Caddy says what is wrong
 		return
 	}
-	way.Narrowed = way.Narrowed || config.Match != nil
-	for _, fields := range config.Zone {
-		var name string
-		_ = json.Unmarshal(fields["name"], &name) // Caddy says what is wrong
-		use := zoneUse{zonePlace: zonePlace{name, place}, Way: way, byName: len(fields) == 1, match: config.Match}
-		c.uses = append(c.uses, use)
-		if raw, err := json.Marshal(fields); err == nil && !use.byName {
-			c.note(raw)
+	way.Narrowed = way.Narrowed || handler.Match != nil
+	for _, z := range handler.Zone {
+		if z == nil {
+			continue
 		}
-	}
-}
-
-// note remembers what a zone needs of its place.
-func (c *serversConfig) note(raw []byte) {
-	var z config.Zone
-	if json.Unmarshal(raw, &z) != nil {
-		return
-	}
-	c.traits[z.Name] = zoneTraits{
-		keyedByForm: len(z.Match) == 0 && (z.Key == nil || z.Key.Missing != string(rule.Skip)) && slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "form" }),
-		keyedByHost: slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == "host" }) &&
-			!slices.ContainsFunc(z.Match, func(set caddy.ModuleMap) bool { return set["host"] != nil }),
-		ofAnything: len(z.Match) == 0,
-		static:     len(z.ExemptStaticFiles) > 0,
-		siteRoot:   slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}),
-		told:       z.InFlight != nil && slices.ContainsFunc(z.InFlight.Rank, func(r config.Rank) bool { return r.Told != "" }),
-		charges:    z.Limit != "",
-		inFlight:   z.InFlight != nil,
-		refuses:    z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil,
-		match:      z.Match,
+		c.uses = append(c.uses, zoneUse{Way: way, zone: z.Name, path: place})
+		if !z.Reference() {
+			c.zones[z.Name] = z
+		}
 	}
 }
 
 // check returns the names of all zones, and of global zones that no handler uses. It fails
 // if a zone never sees a request, or if static files are exempt without a root.
 func (c *serversConfig) check(global []*config.Zone) (known, unused []string, err error) {
-	used := make(map[string]bool)
-	known = []string{} // not nil
-	for i := range c.uses {
-		used[c.uses[i].zone] = true
-		if !c.uses[i].byName {
-			known = append(known, c.uses[i].zone)
-		}
-	}
+	known = slices.AppendSeq([]string{}, maps.Keys(c.zones)) // not nil
 	slices.Sort(known)
 	for _, z := range global {
 		if z == nil {
 			continue
 		}
 		known = append(known, z.Name)
-		if raw, err := json.Marshal(z); err == nil {
-			c.note(raw)
-		}
-		if !used[z.Name] {
+		c.zones[z.Name] = z
+		if !slices.ContainsFunc(c.uses, func(use zoneUse) bool { return use.zone == z.Name }) {
 			unused = append(unused, z.Name)
 		}
 	}
@@ -264,16 +215,15 @@ func CheckAsked(zone string, known []string) error {
 
 // misplaced returns an error if a zone cannot do what it is for where it is used.
 func (c *serversConfig) misplaced(use *zoneUse) error {
-	traits, place := c.traits[use.zone], use.zonePlace
-	why := ""
+	z, place, why := c.zoneOf(use), use.path, ""
 	switch {
 	case use.Answered != "":
 		why = fmt.Sprintf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first", use.zone, use.Answered)
-	case !use.Rooted && traits.siteRoot:
+	case !use.Rooted && slices.Contains(z.ExemptStaticFiles, config.StaticFiles{}):
 		why = fmt.Sprintf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>", use.zone)
-	case use.errors != nil && len(use.errors.zones) == 0 && traits.refuses:
+	case use.errors != nil && len(use.errors.zones) == 0 && z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil:
 		why = fmt.Sprintf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error", use.zone)
-		place.path = use.errors.path
+		place = use.errors.path
 	default:
 		return nil
 	}

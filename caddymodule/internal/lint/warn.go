@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // CheckServers checks the config of all servers, given the zones of the global options. It
@@ -28,53 +29,65 @@ func CheckServers(ctx caddy.Context, global []*config.Zone, warner *zap.Logger) 
 	return known, err
 }
 
-// warn logs what is probably meant otherwise. Most is said once of a zone.
+// A warning is about a zone that probably does not do what is meant where it is used.
+type warning struct {
+	holds func(c *serversConfig, use *zoneUse, z *config.Zone) bool
+	says  string
+}
+
+var warnings = []warning{
+	{
+		func(_ *serversConfig, use *zoneUse, z *config.Zone) bool {
+			return !use.Narrowed && len(z.Match) == 0 && hasSource(z, "form") && z.Key.Missing != string(rule.Skip)
+		},
+		"zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
+	},
+	{
+		func(_ *serversConfig, use *zoneUse, z *config.Zone) bool {
+			named := slices.ContainsFunc(z.Match, func(set caddy.ModuleMap) bool { return set["host"] != nil })
+			return len(use.hosts) == 0 && !named && hasSource(z, "host")
+		},
+		"zone is keyed by host in a site for all hosts, so a client gets a fresh bucket with each Host that it makes up: give the site names, or leave host out of the key",
+	},
+	{
+		func(_ *serversConfig, use *zoneUse, z *config.Zone) bool { return use.PHP && len(z.Match) == 0 },
+		"zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
+	},
+	{
+		func(c *serversConfig, use *zoneUse, z *config.Zone) bool {
+			return len(z.ExemptStaticFiles) > 0 && c.serve[ownRoute(use.path)] == anUpstream
+		},
+		"zone exempts static files, and the site has no file_server, so the upstream answers for them and they are charged after all: add file_server, or exempt their paths",
+	},
+	{
+		func(c *serversConfig, use *zoneUse, z *config.Zone) bool {
+			return z.Limit != "" && !slices.ContainsFunc(c.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError })
+		},
+		"zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself",
+	},
+	{
+		func(_ *serversConfig, use *zoneUse, z *config.Zone) bool {
+			return use.errors != nil && z.InFlight != nil
+		},
+		"an error route asks an upstream without a slot of in_flight, for requests that err before they take one, and shows clients a header that names users: write throttle with the zone into the error route, too",
+	},
+}
+
+// hasSource reports whether a source is in the key of a zone, as it was written.
+func hasSource(z *config.Zone, source string) bool {
+	return slices.ContainsFunc(z.Key.Given(), func(k config.KeySource) bool { return k.Source == source })
+}
+
+// warn logs what is probably meant otherwise, each once of a zone.
 func (c *serversConfig) warn(warner *zap.Logger) {
-	warned := make(map[string]bool)
-	first := func(what string) bool {
-		again := warned[what]
-		warned[what] = true
-		return !again
-	}
+	warned := make(map[[2]string]bool)
 	for i := range c.uses {
 		use := &c.uses[i]
-		needs, zone, place := c.traits[use.zone], zap.String("zone", use.zone), zap.String("place", c.name(use.zonePlace))
-		if !use.Narrowed && needs.keyedByForm {
-			warner.Warn("zone is keyed by a form field and has no match, so all other forms of the site share one bucket: write match path <path of the form>* into the zone",
-				zone, place)
-		}
-		if needs.keyedByHost && len(use.hosts) == 0 && first("any host "+use.zone) {
-			warner.Warn("zone is keyed by host in a site for all hosts, so a client gets a fresh bucket with each Host that it makes up: give the site names, or leave host out of the key",
-				zone, place)
-		}
-		if use.PHP && needs.ofAnything && first("behind php "+use.zone) {
-			warner.Warn("zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi",
-				zone, place)
-		}
-		if needs.static && c.serve[ownRoute(use.path)] == anUpstream && first("static "+use.path) {
-			warner.Warn("zone exempts static files, and the site has no file_server, so the upstream answers for them and they are charged after all: add file_server, or exempt their paths",
-				zone, place)
-		}
-		if needs.charges && !slices.ContainsFunc(c.uses, func(u zoneUse) bool { return u.zone == use.zone && !u.inError }) {
-			warner.Warn("zone charges nothing, because it stands in error routes only, where requests are not charged: put throttle into the site itself", zone, place)
-		}
-		for _, r := range c.behind {
-			if slices.Contains(r.Zones, use.zone) && ownRoute(r.Place) == ownRoute(use.path) && r.MayMake(slices.Concat(use.match, needs.match)) && first("rewrite "+r.Place+" "+use.zone) {
-				warner.Warn("a rewrite behind throttle may make addresses that the zone matches, and it does not see those: write throttle with the zone into the block of the rewrite, behind it",
-					zone, place, zap.String("rewrite", r.Text), zap.String("rewrite_place", c.name(zonePlace{use.zone, r.Place})))
+		for _, w := range warnings {
+			if said := [2]string{w.says, use.zone}; !warned[said] && w.holds(c, use, c.zoneOf(use)) {
+				warned[said] = true
+				warner.Warn(w.says, zap.String("zone", use.zone), zap.String("place", c.name(use.path)))
 			}
-		}
-		if use.errors == nil {
-			continue
-		}
-		place = zap.String("place", c.name(zonePlace{use.zone, use.errors.path}))
-		if needs.told && first("told "+use.zone) {
-			warner.Warn("an error route asks an upstream without throttle, so the response header that names users to this zone reaches clients there: write throttle with the zone into the error route, too",
-				zone, place)
-		}
-		if needs.inFlight && first("slots "+use.zone) {
-			warner.Warn("an error route asks an upstream without a slot of in_flight, for requests that err before they take one: write throttle with the zone into the error route, too",
-				zone, place)
 		}
 	}
 }

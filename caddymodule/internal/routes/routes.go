@@ -10,9 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp/fileserver"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
 )
 
 // A Handler is a handler of a route.
@@ -43,17 +41,14 @@ func handlersOf(route *caddyhttp.Route) (handlers []Handler) {
 		}
 		switch m := module.(type) {
 		case *caddyhttp.Subroute:
-			h.Routes = m.Routes
-		case *caddyhttp.Invoke:
-			h.Invoked = m.Name
-		case *caddyhttp.VarsMiddleware:
-			h.Root = (*m)["root"]
+			h.Routes = m.Routes // whose handlers are in no JSON any more
 		case *headers.Handler:
 			h.Request = m.Request
-		case *fileserver.FileServer:
-			h.PassThru = m.PassThru
-		case *reverseproxy.Handler:
-			h.Responses = make([]any, len(m.HandleResponse))
+		default:
+			raw, _ := json.Marshal(module) // one of another kind says nothing here
+			name := h.Name
+			_ = json.Unmarshal(raw, &h)
+			h.Name = name
 		}
 		handlers = append(handlers, h)
 	}

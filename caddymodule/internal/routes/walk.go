@@ -12,12 +12,11 @@ import (
 
 // A Way is what requests have met before a handler.
 type Way struct {
-	Rooted   bool      // something may have set the site's root
-	Narrowed bool      // matchers other than host let only some requests get here
-	Answered string    // the handler that has answered all of them, so that none gets here
-	PHP      bool      // those that run PHP have been answered
-	Zones    []string  // of the throttle handlers that have seen all of them, unless these are provisioned
-	Rewrites []Rewrite // that came after zones of Zones, unless these are provisioned
+	Rooted   bool     // something may have set the site's root
+	Narrowed bool     // matchers other than host let only some requests get here
+	Answered string   // the handler that has answered all of them, so that none gets here
+	PHP      bool     // those that run PHP have been answered
+	Zones    []string // of the throttle handlers that have seen all of them, unless these are provisioned
 }
 
 // A Walk visits the handlers of a server in the order of requests.
@@ -73,31 +72,12 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 
 // join adds requests that have gone another way.
 func (w *Way) join(other *Way) {
-	w.Rewrites = unseen(w, other)
 	w.Rooted = w.Rooted || other.Rooted
 	w.PHP = (w.PHP || w.Answered != "") && (other.PHP || other.Answered != "")
 	if other.Answered == "" {
 		w.Answered = ""
 	}
 	w.Zones = slices.DeleteFunc(slices.Clone(w.Zones), func(zone string) bool { return !slices.Contains(other.Zones, zone) })
-}
-
-// unseen returns the rewrites that requests of two ways may have met, with the zones that
-// have not seen what they made in either. Requests that were answered go no further.
-func unseen(ways ...*Way) (all []Rewrite) {
-	for _, way := range ways {
-		if way.Answered != "" {
-			continue
-		}
-		for _, r := range way.Rewrites {
-			if n := slices.IndexFunc(all, func(known Rewrite) bool { return known.Place == r.Place }); n >= 0 {
-				all[n].Zones = slices.Concat(all[n].Zones, r.Zones)
-			} else {
-				all = append(all, r)
-			}
-		}
-	}
-	return all
 }
 
 // handlers visits the handlers of one route.
@@ -112,26 +92,13 @@ func (w *Walk) handlers(route *caddyhttp.Route, place string, way Way) Way {
 		case h.Name == "invoke" && w.Named[h.Invoked] != nil && !w.invoked[h.Invoked]:
 			way = w.named(h.Invoked, at, way)
 		case h.Name == "throttle":
-			way.see(h.zones())
+			way.Zones = slices.Concat(way.Zones, h.zones())
 		case h.Answers():
 			way.Answered = cmp.Or(way.Answered, h.Name)
 		}
 		way.Rooted = way.Rooted || h.Name == "vars" && h.Root != nil
-		if made, ok := h.rewrite(route); ok && len(way.Zones) > 0 {
-			made.Place, made.Zones = at, way.Zones
-			way.Rewrites = append(slices.Clone(way.Rewrites), made)
-		}
 	}
 	return way
-}
-
-// see adds zones, which see what rewrites have made.
-func (w *Way) see(zones []string) {
-	w.Rewrites = slices.Clone(w.Rewrites)
-	for i := range w.Rewrites {
-		w.Rewrites[i].Zones = slices.DeleteFunc(slices.Clone(w.Rewrites[i].Zones), func(zone string) bool { return slices.Contains(zones, zone) })
-	}
-	w.Zones = slices.Concat(w.Zones, zones)
 }
 
 // named visits a named route where it is invoked first.
