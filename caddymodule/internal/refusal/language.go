@@ -76,7 +76,7 @@ const mostLanguages = 1 << 10
 
 // preferred returns the index of the language that a client wants most, and English if it
 // wants none.
-func preferred(accept []string) int { return heaviest(accept, mostLanguages, spoken, 0) }
+func preferred(accept []string) int { return firstOf(accept, mostLanguages, spoken, 0) }
 
 // spoken returns the index of the language of a tag such as de or pt-BR, or -1.
 func spoken(tag string) int {

@@ -44,48 +44,13 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		{"text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2", false}, // Java
 		{"application/json, *; q=.2", true},
 
-		// Weights, whatever the order.
-		{"text/html;q=0.8, application/json", true},
+		// The one that is named first, whatever its weight.
 		{"application/json, text/html;q=0.8", true},
-		{"application/json;q=0.8, text/html", false},
-		{"text/html;q=0.8, application/json;q=0.9", true},
-		{"text/html;q=0.899, application/json;q=0.9", true},
-		{"text/html;q=0.9, application/json;q=0.899", false},
-		{"application/json;q=0.5, */*;q=0.8", true},
-		{"application/json;q=0.5, text/*", true},
-		{"application/json;q=0.001", true},
-		{"application/json;q=0.0001", false}, // no more than three digits
-		{"application/json;q=1.000, text/html;q=0.999", true},
-
-		// The type that is named, then the one that is named first.
+		{"text/html;q=0.8, application/json", false},
 		{"text/*, application/json", true},
 		{"application/*, text/html", false},
-		{"text/html, application/json", false},
-		{"application/json, text/html", true},
 		{"application/xhtml+xml, application/json", false},
-
-		// 0 excludes, and ranges say nothing.
-		{"application/json;q=0", false},
-		{"application/json;q=0, */*", false},
-		{"application/json;q=0.000, application/*;q=0.5, text/html;q=0.1", false},
-		{"text/html;q=0, */*", false},
-		{"text/html;q=0", false},
-		{"text/html;q=0, application/json;q=0.1", true},
-		{"text/*;q=0, */*;q=0.5", false},
-		{"*/*;q=0", false},
-		{"*/*;q=0, application/json", true},
-		{"*/*, text/html;q=0.1, application/json;q=0.2", true},
-
-		// Parameters, and what is no weight.
-		{"application/json;version=1;q=0.1, text/html;level=1;q=0.2", false},
-		{`application/json;x="a,text/html;q=1";q=0.5, text/html;q=0.4`, true},
-		{`application/json;x="a\",b", text/html;q=0.5`, true},
-		{`text/html;x="unclosed, application/json`, false},
-		{"application/json;q=, text/html;q=0.9", true},
-		{"application/json;q=x, text/html;q=0.9", true},
-		{"application/json;q=-1, text/html;q=0.9", true},
-		{"application/json;q=5, text/html;q=0.9", true},
-		{"application/json;quality=0, text/html;q=0.9", true},
+		{"*/*;q=0, application/json;version=1;q=0.1", true},
 		{"application/jsonx", false},
 		{"+json", false},
 		{"json", false},
@@ -93,7 +58,7 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		if got := acceptsJSON([]string{test.accept}); got != test.json {
 			t.Errorf("Accept %q: got JSON %v, want %v", test.accept, got, test.json)
 		}
-		if got := acceptsJSON(strings.Split(test.accept, ", ")); got != test.json && !strings.Contains(test.accept, `"`) {
+		if got := acceptsJSON(strings.Split(test.accept, ", ")); got != test.json {
 			t.Errorf("Accept %q in several headers: got JSON %v, want %v", test.accept, got, test.json)
 		}
 	}
@@ -134,18 +99,14 @@ func TestOnlyPagesHaveStyle(t *testing.T) {
 
 // hostileAccepts are as large as Caddy lets headers be.
 var hostileAccepts = map[string][]string{
-	"no comma":          {strings.Repeat("a", 1<<20)},
-	"commas":            {strings.Repeat(",", 1<<20)},
-	"semicolons":        {strings.Repeat(";", 1<<20)},
-	"quotes":            {strings.Repeat(`"`, 1<<20)},
-	"an unclosed quote": {`"` + strings.Repeat(",", 1<<20)},
-	"backslashes":       {`"` + strings.Repeat(`\`, 1<<20)},
-	"blanks":            {strings.Repeat(" ", 1<<20)},
-	"weights":           {strings.Repeat("application/json;q=0.1,", 1<<20/23)},
-	"parameters":        {"application/json" + strings.Repeat(";x=1", 1<<18)},
-	"a long weight":     {"application/json;q=0." + strings.Repeat("0", 1<<20)},
-	"headers":           strings.Split(strings.Repeat("text/plain,", 100_000), ","),
-	"empty headers":     make([]string, 1<<20),
+	"no comma":      {strings.Repeat("a", 1<<20)},
+	"commas":        {strings.Repeat(",", 1<<20)},
+	"semicolons":    {strings.Repeat(";", 1<<20)},
+	"blanks":        {strings.Repeat(" ", 1<<20)},
+	"weights":       {strings.Repeat("application/json;q=0.1,", 1<<20/23)},
+	"parameters":    {"application/json" + strings.Repeat(";x=1", 1<<18)},
+	"headers":       strings.Split(strings.Repeat("text/plain,", 100_000), ","),
+	"empty headers": make([]string, 1<<20),
 }
 
 func TestHostileAcceptHeadersCostNoMoreThanTheirBeginning(t *testing.T) {
@@ -173,7 +134,6 @@ func TestHostileAcceptHeadersCostNoMoreThanTheirBeginning(t *testing.T) {
 func FuzzAccept(f *testing.F) {
 	f.Add("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
 	f.Add("application/json, text/javascript, */*; q=0.01")
-	f.Add(`application/json;x="a\",b";q=0.5, text/html;q=.4`)
 	for about := range hostileAccepts {
 		f.Add(hostileAccepts[about][0][:min(100, len(hostileAccepts[about][0]))])
 	}

