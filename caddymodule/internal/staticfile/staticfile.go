@@ -176,8 +176,7 @@ func (m *Matcher) exists(asked lookUp) bool {
 }
 
 // regularWithin reports whether a file is regular and, on a disk, inside of the
-// root when all symbolic links are resolved. Other file systems resolve links
-// themselves.
+// root with all symbolic links followed. Other file systems resolve links themselves.
 func regularWithin(system fs.FS, root, name string) bool {
 	file, err := system.Open(name)
 	if err != nil {
@@ -192,36 +191,21 @@ func regularWithin(system fs.FS, root, name string) bool {
 	if !ok {
 		return true
 	}
-	folder, err := system.Open(root)
+	opened, err := system.Open(root)
 	if err != nil {
 		return false
 	}
-	defer func() { _ = folder.Close() }()
-	if folder, ok := folder.(*os.File); ok {
-		return within(folder.Name(), onDisk.Name())
+	defer func() { _ = opened.Close() }()
+	folder, ok := opened.(*os.File)
+	if !ok {
+		return false
 	}
-	return false
-}
-
-func within(root, name string) bool {
-	root, err := resolve(root)
+	relative, err := filepath.Rel(folder.Name(), onDisk.Name())
 	if err != nil {
 		return false
 	}
-	if name, err = resolve(name); err != nil {
-		return false
-	}
-	relative, err := filepath.Rel(root, name)
-	return err == nil && filepath.IsLocal(relative)
-}
-
-// resolve returns the absolute name of a file without symbolic links.
-func resolve(name string) (string, error) {
-	absolute, err := filepath.Abs(name)
-	if err != nil {
-		return "", err
-	}
-	return filepath.EvalSymlinks(absolute)
+	within, err := os.OpenInRoot(folder.Name(), relative)
+	return err == nil && within.Close() == nil
 }
 
 // UpstreamAnswered reports, after the next handler ran, whether an upstream was

@@ -22,7 +22,6 @@ type World struct {
 	ready   []*process // that may go on now
 	idle    []*process
 	current *process
-	running int // processes that have not ended
 }
 
 // New returns a world whose time is at the beginning of all times.
@@ -30,9 +29,6 @@ func New() *World { return &World{waiting: make(map[<-chan struct{}]*process)} }
 
 // Now returns the time.
 func (w *World) Now() time.Time { return w.now }
-
-// Running returns how many processes have not ended.
-func (w *World) Running() int { return w.running }
 
 // A process runs one function after the other.
 type process struct {
@@ -44,7 +40,6 @@ type process struct {
 
 // Go runs f in a process of its own. It returns when f has ended or waits.
 func (w *World) Go(f func()) {
-	w.running++
 	w.resume(w.process(f))
 	w.settle()
 }
@@ -76,7 +71,6 @@ func (w *World) resume(p *process) {
 	p.resume()
 	w.current = nil
 	if p.run == nil {
-		w.running--
 		w.idle = append(w.idle, p)
 	}
 }
