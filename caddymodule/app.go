@@ -178,9 +178,6 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
 	}
-	if err := config.CheckZoneName(definition.Name); err != nil {
-		return nil, err
-	}
 	compiled, err := definition.Compile(a.engine.Plans)
 	if err != nil {
 		return nil, err

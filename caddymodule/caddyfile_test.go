@@ -17,6 +17,7 @@ import (
 
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
@@ -168,7 +169,7 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 	if after, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err != nil || bytes.Equal(before, after) {
 		t.Errorf("got %v and the same config, want another for an edited page", err)
 	}
-	write("sites/pages/busy.html", strings.Repeat("x", zonefile.LargestPage+1))
+	write("sites/pages/busy.html", strings.Repeat("x", refusal.MostPage+1))
 	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
 		t.Errorf("got %v, want an error about a page that is too large", err)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
@@ -54,7 +53,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "zone twice in the app", app: `{"zone":[{"name":"a",` + limit + `},{"name":"a",` + limit + `}]}`, want: `zone "a" is defined twice in the global options`},
 		{name: "zone differs in app and handler", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","limit":"6 1/s"}`, want: `zone "a" is defined twice, and differently`},
 		{name: "no limit", zone: `{"name":"a","enforce":5}`, want: "no limit given"},
-		{name: "a former field", zone: `{"name":"a","capacity":5,"leak":"1/s"}`, want: `unknown field "capacity": want "limit":"<capacity> <leak>"`},
 		{name: "negative capacity", zone: `{"name":"a","limit":"-5 1/s"}`, want: `invalid capacity "-5"`},
 		{name: "capacity above all numbers", zone: `{"name":"a","limit":"1e309 1/s"}`, want: "1e309"},
 		{name: "no leak", zone: `{"name":"a","limit":"5"}`, want: `invalid limit "5"`},
@@ -94,9 +92,9 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "wait for a slot beside a limit", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":1,"wait":"1s"}}`, want: "wait has no meaning beside limit"},
 		{name: "negative queue", zone: `{"name":"a",` + limit + `,"delay":{"queue":-1}}`, want: "invalid queue -1"},
 		{name: "queue without wait", zone: `{"name":"a","in_flight":{"slots":1,"queue":1}}`, want: "queue has no meaning without wait"},
-		{name: "negative in_flight", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":-1}}`, want: "invalid number of slots -1"},
-		{name: "negative in_flight alone", zone: `{"name":"a","in_flight":{"slots":-1}}`, want: "invalid number of slots -1"},
-		{name: "in_flight 0 alone", zone: `{"name":"a","in_flight":{},"shadow":{}}`, want: "invalid number of slots 0"},
+		{name: "negative in_flight", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":-1}}`, want: "invalid in_flight -1"},
+		{name: "negative in_flight alone", zone: `{"name":"a","in_flight":{"slots":-1}}`, want: "invalid in_flight -1"},
+		{name: "in_flight 0 alone", zone: `{"name":"a","in_flight":{},"shadow":{}}`, want: "invalid in_flight 0"},
 		{name: "in_flight with a fraction", zone: `{"name":"a",` + limit + `,"in_flight":{"slots":0.5}}`, want: "in_flight"},
 		{name: "in_flight with a default cost that is spelled out", zone: `{"name":"a","in_flight":{"slots":1},"cost":[{"value":"1"}]}`, want: "cost has no meaning without limit"},
 		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":{"slots":1},"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "the override gives a limit"},
@@ -145,16 +143,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
 		})
-	}
-}
-
-// TestEachFormerFieldOfJSONNamesTheNewOne in the error.
-func TestEachFormerFieldOfJSONNamesTheNewOne(t *testing.T) {
-	for former, want := range config.FormerFields {
-		err := provision(t, map[string]string{"http": withHandlers(`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s","` + former + `":1}]}`)})
-		if err == nil || !strings.Contains(err.Error(), `zone "a": unknown field "`+former+`": want `+want) {
-			t.Errorf("%s: got %v, want %s", former, err, want)
-		}
 	}
 }
 

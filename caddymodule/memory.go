@@ -76,7 +76,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
 	return tokens.Options(d, "store memory", map[string]func() error{
-		"max_buckets":       func() error { return tokens.ParseArg(d, &m.MaxBuckets, tokens.ParseWhole(1, config.MostBuckets)) },
+		"max_buckets":       func() error { return tokens.ParseArg(d, &m.MaxBuckets, tokens.ParseWhole(config.MostBuckets)) },
 		"snapshot":          func() error { return tokens.ParseArg(d, &m.Snapshot, tokens.ParseWord) },
 		"snapshot_interval": func() error { return tokens.ParseArg(d, &m.SnapshotInterval, parseSnapshotInterval) },
 	})

@@ -558,31 +558,7 @@ func TestMatchersGiveRanksToo(t *testing.T) {
 	})
 }
 
-func TestRanksThatHoldLessThanTheyPromiseAreWarnedOf(t *testing.T) {
-	const forged = "any client can take this rank"
-	for options, want := range map[string]int{
-		"rank member {\nheader Authorization *\n}":                                            1,
-		"rank crawler {\nheader User-Agent *bot*\npath /a*\n}":                                1,
-		"rank member {\nnot {\npath /a*\n}\n}":                                                1,
-		"rank crawler {\nheader User-Agent *\nclient_ip ::1\n}":                               0,
-		"rank member {\nheader Cookie *logged_in*\n}":                                         1,
-		"rank member {\nquery key=secret\nmethod POST\n}":                                     1,
-		"rank member {\npath_regexp ^/a\nhost example.com\n}":                                 1,
-		"rank member {\nheader_regexp User-Agent bot\n}":                                      1,
-		"rank member {\nnot {\nclient_ip ::1\n}\npath /a\n}":                                  0,
-		"rank member {\nexpression {http.vars.user} == 7\n}":                                  0,
-		"rank member {\nexpression {header.X-Vip} == \"1\"\n}":                                1,
-		"rank member {\nexpression `path('/a*') && int({query.n}) > 7`\n}":                    1,
-		"rank member {\nexpression `{header.X-Vip} == \"1\" && client_ip('192.0.2.0/24')`\n}": 0,
-		"rank member {\nvars {cookie.vip} 1\n}":                                               1,
-		"rank member {\nvars_regexp {header.X-Key} .+\n}":                                     1,
-		"rank member {\nvars user ann\n}":                                                     0,
-		"rank member {\nvars {http.auth.user.id} ann\n}":                                      0,
-		"rank member issued sid":                                                              0,
-	} {
-		s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5 {\nshare\n"+options+"\n}\n}\n}\n}")
-		s.warned(t, forged, want)
-	}
+func TestAShadowWithShareSaysWhatItCannotTell(t *testing.T) {
 	s := run(t, "http:// {\nthrottle {\nzone php {\nin_flight 5 {\n\tshare\n}\nshadow\n}\n}\n}")
 	if lines := s.logs.lines(t, "how many clients would have returned is unknown"); len(lines) != 1 || lines[0]["level"] != "info" {
 		t.Errorf("got %v, want a shadow to say what it cannot tell", lines)

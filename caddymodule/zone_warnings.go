@@ -47,7 +47,9 @@ func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 	}
 	if z.Share != nil {
 		warnShare(z, definition)
-		warnRanks(z)
+		if z.Ranks.Pass != nil && z.Shadow != 0 {
+			z.Counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
+		}
 	}
 	if z.SlotsOnly() && len(z.Match) == 0 && z.Share == nil && z.MaxWait == 0 && !z.Key.HasAddress() && !config.ClientChosen(definition.Key.Given()) {
 		z.Counts.Logger.Warn("all clients share the slots of the zone, and a request that finds none is refused at once: add wait to in_flight, or client_ip to its key")
@@ -66,16 +68,5 @@ func warnShare(z *engine.Zone, definition *config.Zone) {
 	}
 	if config.ClientChosen(definition.InFlight.Share) {
 		z.Counts.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
-	}
-}
-
-// warnRanks logs warnings about ranks that do not hold what they promise.
-func warnRanks(z *engine.Zone) {
-	for _, rank := range z.Ranks.Weak {
-		z.Counts.Logger.Warn("clients choose their path, query, headers and cookies, so any client can take this rank: add a matcher that they cannot forge, such as client_ip or verified_crawler, or use rank member issued or told",
-			zap.String("rank", rank))
-	}
-	if z.Ranks.Pass != nil && z.Shadow != 0 {
-		z.Counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
 	}
 }

@@ -5,6 +5,7 @@ package caddyfile
 import (
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -48,9 +49,24 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	d = expanded(d)
 	app, seen := new(config.App), make(map[string]bool)
 	matcher := noNamedMatchers(d)
-	defaults := newZoneReader(d, matcher)
-	var zones []*zoneReader
 	d.Next()
+	zones, err := readZones(d, matcher, "the global option throttle", GlobalWords, func() (bool, error) { return parseGlobalOption(app, d, seen, matcher) })
+	if err != nil {
+		return nil, err
+	}
+	for _, zone := range zones {
+		app.Zone = append(app.Zone, zone.zone)
+	}
+	if err := checkGlobalZones(app, d, zones); err != nil {
+		return nil, err
+	}
+	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
+}
+
+// readZones reads a block of zones and of their defaults. other reads what else may be there, of
+// the known words, and returns false for other words.
+func readZones(d *caddyfile.Dispenser, matcher matcherToken, where string, known []string, other func() (bool, error)) (zones []*zoneReader, err error) {
+	defaults := newZoneReader(d, matcher)
 	for d.NextBlock(0) {
 		if d.Val() == "zone" {
 			zone, err := parseZone(d, matcher)
@@ -60,25 +76,21 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 			zones = append(zones, zone)
 			continue
 		}
-		if known, err := parseGlobalOption(app, d, seen, matcher); err != nil {
-			return nil, err
-		} else if known {
-			continue
+		read, err := other()
+		if err == nil && !read {
+			read, err = defaults.parseDefault()
 		}
-		if known, err := defaults.parseDefault(); err != nil {
+		if err == nil && !read {
+			err = misplacedOption(d, where, slices.Concat(known, OptionNames(func(o ZoneOption) bool { return o.Beside })), zones)
+		}
+		if err != nil {
 			return nil, err
-		} else if !known {
-			return nil, misplacedOption(d, "the global option throttle", slices.Concat(GlobalWords, besideWords()), zones)
 		}
 	}
 	for _, zone := range zones {
 		zone.inherit(defaults)
-		app.Zone = append(app.Zone, zone.zone)
 	}
-	if err := checkGlobalZones(app, d, zones); err != nil {
-		return nil, err
-	}
-	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
+	return zones, nil
 }
 
 // expanded returns a dispenser of the same segment with the shorthands for
@@ -92,25 +104,23 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 // GlobalWords are the options of the global block that hold for all zones.
 var GlobalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "signing_key", "exempt", "plan", "zone", "shadow"}
 
-// besideWords are the options of a zone that may stand beside zones.
-func besideWords() []string { return OptionNames(func(o ZoneOption) bool { return o.Beside }) }
-
 // misplacedOption reports a word that is no option in a block of zones.
 func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
 	word, rest := lineHere(d)
-	last := len(zones) - 1
-	_, noLimit := leakybucket.ParseLimit(strings.Join(rest, " "))
-	switch option := OptionNamed(word) >= 0; {
-	case option && last >= 0 && zones[last].zone.Reference():
-		return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", word, where, zones[last].zone.Name)
-	case option && word == "limit" && noLimit == nil && last < 0:
-		return d.Errf("limit cannot stand beside the zones in %s: want\n%s", where, block("zone pages", "limit "+strings.Join(rest, " ")))
-	case option:
-		return d.Errf("%s cannot stand beside the zones in %s: put it into the block of a zone", word, where)
-	case noLimit == nil && config.CheckZoneName(word) == nil:
-		return d.Errf("unknown option %q in %s: want\n%s", word, where, block("zone "+word, "limit "+strings.Join(rest, " ")))
+	line, last, name := quoted(append([]string{word}, rest...)), len(zones)-1, "pages"
+	if last >= 0 {
+		name = zones[last].zone.Name
 	}
-	if meant := zoneLines(nil).translate(d.File(), word, rest); meant != "" {
+	_, noLimit := leakybucket.ParseLimit(strings.Join(rest, " "))
+	switch {
+	case OptionNamed(word) >= 0 && last >= 0 && zones[last].zone.Reference():
+		return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", word, where, name)
+	case OptionNamed(word) >= 0:
+		return d.Errf("%s cannot stand beside the zones in %s: want it in the block of a zone\n%s", word, where, block("zone "+name, line))
+	case noLimit == nil && config.CheckZoneName(word) == nil:
+		return d.Errf("unknown option %q in %s: want\n%s", word, where, block("zone "+word, "limit "+quoted(rest)))
+	}
+	if meant := translate(word, rest); meant != "" {
 		return d.Errf("unknown option %q in %s: in a zone, %s", word, where, meant)
 	}
 	slices.Sort(known)
@@ -139,7 +149,7 @@ func parseGlobalOption(a *config.App, d *caddyfile.Dispenser, seen map[string]bo
 		"store_timeout":  func() error { return tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration) },
 		"on_store_error": func() error { return tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...)) },
 		"signing_key":    func() error { return tokens.ParseArg(d, &a.SigningKey, tokens.ParseWord) },
-		"nodes":          func() error { return tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(1, config.MostNodes)) },
+		"nodes":          func() error { return tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(config.MostNodes)) },
 		"shadow":         func() error { return tokens.ParseFlag(d, &a.Shadow) },
 	}[option]
 	if parse == nil {
@@ -225,7 +235,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	if err != nil {
 		return nil, h.WrapErr(errUnknownMatcherName(err))
 	}
-	if err := config.CheckEach(set, config.CheckPaths, config.CheckTails, config.CheckSyntax, config.CheckOuterMethods); err != nil {
+	if err := config.CheckOuter(set); err != nil {
 		h.Next()
 		return nil, h.WrapErr(err)
 	}
@@ -297,32 +307,78 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		}
 		return []*zoneReader{zone}, nil
 	}
-	var zones []*zoneReader
-	defaults := newZoneReader(h.Dispenser, matcher)
-	for h.NextBlock(0) {
-		switch h.Val() {
-		case "zone":
-			zone, err := parseZone(h.Dispenser, matcher)
-			if err != nil {
-				return nil, err
-			}
-			zones = append(zones, zone)
-		case "ratelimit_headers":
-			if err := parseRateLimitHeaders(handler, h.Dispenser); err != nil {
-				return nil, err
-			}
-		default:
-			if known, err := defaults.parseDefault(); err != nil {
-				return nil, err
-			} else if !known {
-				return nil, misplacedOption(h.Dispenser, "the directive throttle", append(besideWords(), "zone", "ratelimit_headers"), zones)
-			}
+	return readZones(h.Dispenser, matcher, "the directive throttle", []string{"zone", "ratelimit_headers"}, func() (bool, error) {
+		if h.Val() != "ratelimit_headers" {
+			return false, nil
+		}
+		return true, parseRateLimitHeaders(handler, h.Dispenser)
+	})
+}
+
+// startsWithDigit tells numbers and rates from names.
+var startsWithDigit = regexp.MustCompile(`^[0-9]`)
+
+const wantLine = "want throttle <zone> [<key>...] <capacity> <leak>"
+
+// parseLine reads a whole zone from one line.
+func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*zoneReader, error) {
+	r := newZoneReader(d, matcher)
+	r.zone.Name = words[0]
+	if err := config.CheckZoneName(words[0]); err != nil {
+		return nil, d.WrapErr(err)
+	}
+	if len(words) == 1 {
+		return r, nil
+	}
+	end := limitEnd(words)
+	if end < len(words) {
+		return nil, d.WrapErr(meantLine(words, end))
+	}
+	r.zone.Limit = strings.Join(words[end-2:], " ")
+	r.places["limit"] = []string{r.place}
+	if end == 3 {
+		return r, nil
+	}
+	key := &ZoneOptions[OptionNamed("key")]
+	r.places["key"] = []string{r.place}
+	used, err := r.parseHead(key, words[1:end-2])
+	if err != nil {
+		return nil, d.WrapErr(err)
+	}
+	return r, r.parseDetails(key, words[:end-2], 1+used)
+}
+
+// limitEnd returns how many words there are up to the end of the limit, or 0.
+func limitEnd(words []string) int {
+	for end := 3; end <= len(words); end++ {
+		if _, err := leakybucket.ParseLimit(words[end-2] + " " + words[end-1]); err == nil {
+			return end
 		}
 	}
-	for _, zone := range zones {
-		zone.inherit(defaults)
+	return 0
+}
+
+// meantLine returns an error with what to write instead of words after throttle that are
+// no whole zone, or have more behind the limit than that ends with.
+func meantLine(words []string, end int) error {
+	if end > 0 {
+		line := "throttle " + quoted(words[:end])
+		if OptionNamed(words[end]) >= 0 {
+			line = block(line, quoted(words[end:]))
+		}
+		return fmt.Errorf("unexpected %q after %s, with which the line ends: %s", words[end], words[end-1], want(line))
 	}
-	return zones, nil
+	at := 1 + slices.IndexFunc(words[1:], func(word string) bool { return startsWithDigit.MatchString(word) || former(word) != "" })
+	limit := meantLimit(words[at:])
+	switch _, err := leakybucket.ParseLimit(strings.Join(words[at:], " ")); {
+	case startsWithDigit.MatchString(words[0]):
+		return fmt.Errorf("no zone name before %s: %s", words[0], wantLine)
+	case at > 0 && at+2 == len(words) && startsWithDigit.MatchString(words[at]):
+		return fmt.Errorf("parsing limit: %w", err)
+	case at > 0 && limit != "":
+		return fmt.Errorf("no capacity and leak in %s: want throttle %s %s", strings.Join(words[at:], " "), quoted(words[:at]), limit)
+	}
+	return fmt.Errorf("no limit after %s: %s", words[len(words)-1], wantLine)
 }
 
 func parseRateLimitHeaders(handler *config.Handler, d *caddyfile.Dispenser) error {

@@ -2,7 +2,7 @@ package caddyfile
 
 import (
 	"fmt"
-	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -129,8 +129,6 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	return set, nil
 }
 
-var httpMethods = []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-
 // otherMatchers are other words for matchers, some of them of nginx.
 var otherMatchers = map[string]string{
 	"location": "path", "uri": "path", "url": "path", "paths": "path", "endpoint": "path", "prefix": "path", "~": "path_regexp", "~*": "path_regexp", "regex": "path_regexp",
@@ -139,40 +137,36 @@ var otherMatchers = map[string]string{
 	"cookie": "header Cookie", "extension": "path", "ext": "path", "args": "query", "param": "query",
 }
 
+// values are values of matchers whose name is missing.
+var values = map[string]*regexp.Regexp{
+	"path":      regexp.MustCompile(`^[/*]`),
+	"method":    regexp.MustCompile(`^(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)$`),
+	"client_ip": regexp.MustCompile(`^([0-9]+\.[0-9.]+|[0-9a-f]*:[0-9a-f:.]*)(/[0-9]+)?$`),
+}
+
 func unknownMatcher(d *caddyfile.Dispenser, option string) error {
-	word := d.Val()
+	word, rest := lineHere(d)
+	meant := otherMatchers[strings.ToLower(word)]
+	for matcher, value := range values {
+		if value.MatchString(strings.TrimRight(word, ",")) {
+			meant, rest = matcher, append([]string{word}, rest...)
+		}
+	}
 	switch {
-	case word == staticFiles && option == "exempt":
-		return d.Errf("%s stands among matchers: want a line of its own, exempt %[1]s [<root>]", staticFiles)
 	case word == staticFiles:
-		return d.Errf("%s goes with exempt only: want exempt %[1]s [<root>]", staticFiles)
+		return d.Errf("%s stands alone, behind exempt: want exempt %[1]s [<root>]", staticFiles)
 	case strings.HasPrefix(word, "@"):
 		return d.Errf("matcher %q stands in a block: want %s %s on one line", word, option, word)
-	case strings.HasPrefix(word, "/") || strings.HasPrefix(word, "*"):
-		return d.Errf("unknown matcher %q in %s: did you mean path %s?", word, option, word)
-	}
-	_, noNetwork := netip.ParsePrefix(word)
-	if _, err := netip.ParseAddr(word); err == nil || noNetwork == nil {
-		return d.Errf("unknown matcher %q in %s: did you mean client_ip %s?", word, option, word)
-	}
-	if d.Nesting() > 0 && (word == "zone" || tokens.WantedAfter[word] != "" || slices.Contains(tokens.SiteDirectives, word)) {
+	case meant != "":
+		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, strings.TrimSpace(meant+" "+strings.Join(rest, " ")))
+	case d.Nesting() > 0 && (word == "zone" || tokens.WantedAfter[word] != "" || slices.Contains(tokens.SiteDirectives, word)):
 		return d.Errf("unknown matcher %q in %s: is a } missing before it?", word, option)
 	}
-	rest := strings.Join(d.RemainingArgs(), " ")
-	if matcher := otherMatchers[strings.ToLower(word)]; matcher != "" {
-		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, strings.TrimSpace(matcher+" "+rest))
-	}
-	if slices.Contains(httpMethods, strings.TrimRight(word, ",")) {
-		return d.Errf("unknown matcher %q in %s: did you mean method %s?", word, option, strings.TrimSpace(word+" "+rest))
-	}
 	var known []string
-	if option == "exempt" {
-		known = append(known, staticFiles)
-	}
 	for _, module := range caddy.GetModules("http.matchers") {
 		known = append(known, module.ID.Name())
 	}
-	if meant := text.Nearest(word, known); meant != "" {
+	if meant := text.Nearest(word, append(known, staticFiles)); meant != "" {
 		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, meant)
 	}
 	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, option)

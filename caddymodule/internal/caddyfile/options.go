@@ -10,44 +10,28 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// LargestPage is the largest size of a page, in bytes.
-const LargestPage = 1 << 20
-
 // parseExempt reads the words after exempt: matchers, or static_files.
 func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static *[]config.StaticFiles) error {
-	if !d.NextArg() {
-		return parseMatchers(d, d.Val(), matcher, sets)
-	}
-	if d.Val() != staticFiles {
-		d.Prev()
+	if _, words := lineHere(d); len(words) == 0 || words[0] != staticFiles {
 		return parseMatchers(d, d.Val(), matcher, sets)
 	}
 	words := d.RemainingArgs()
-	switch {
-	case len(words) > 1:
-		return d.Errf("unexpected %q after exempt %s %s: want at most a root", words[1], staticFiles, words[0])
-	case len(words) == 1 && strings.TrimSpace(words[0]) == "":
-		return d.Errf("the root of exempt %s is blank: want a folder, or nothing for the site's root", staticFiles)
-	case d.NextBlock(d.Nesting()):
-		return d.Errf("exempt %s takes no block: want exempt %[1]s [<root>]", staticFiles)
+	if len(words) > 2 || len(words) == 2 && strings.TrimSpace(words[1]) == "" {
+		return d.Errf("unexpected %q after exempt %s: want exempt %[2]s [<root>]", words[len(words)-1], staticFiles)
 	}
-	files := config.StaticFiles{Root: strings.Join(words, "")}
-	if slices.Contains(*static, files) {
-		return d.Errf("exempt %s is given twice", strings.TrimSpace(staticFiles+" "+files.Root))
-	}
-	*static = append(*static, files)
+	*static = append(*static, config.StaticFiles{Root: strings.Join(words[1:], "")})
 	return nil
 }
 
@@ -61,42 +45,50 @@ func before(details []detail, words []string) int {
 	return len(words)
 }
 
+// namedSources are the key sources with a word after them.
+var namedSources = []string{"header", "cookie", "query", "form", "text"}
+
+// parseKey reads the key sources of a Caddyfile, up to the first detail of key. It returns
+// how many words that were.
+func parseKey(words []string) (key []config.KeySource, used int, err error) {
+	end := before(keyDetails, words)
+	for used < end {
+		source := config.KeySource{Source: words[used]}
+		used++
+		value := &source.Name
+		if source.Source == "text" {
+			value = &source.Text
+		}
+		if slices.Contains(namedSources, source.Source) {
+			if used == end {
+				return nil, used, fmt.Errorf("%q needs a word after it: want %[1]s <name>", source.Source)
+			}
+			*value = words[used]
+			used++
+		}
+		if source.Folds() && used < end && words[used] == "fold" {
+			if used++; used == end {
+				return nil, used, errors.New("\"fold\" needs a word after it: want fold wordpress or fold email")
+			}
+			source.Fold = words[used]
+			used++
+		}
+		key = append(key, source)
+	}
+	return key, used, nil
+}
+
 func parseKeyWords(z *config.Zone, words []string) (used int, err error) {
-	if keyIn(z).Sources, used, err = parseKey(words); err == nil && used == 0 && len(words) == 0 {
-		err = fmt.Errorf("key has no source: want %s", config.KeySources)
+	z.Key.Sources, used, err = parseKey(words)
+	if len(words) == 0 {
+		err = errors.New("no source: want " + config.KeySources)
 	}
 	return used, err
 }
 
-func parseReadBody(z *config.Zone, words []string) (int, error) {
-	if len(words) == 0 || words[0] == "else" {
-		return 0, errors.New("read_body has no size: want read_body <size>, such as read_body 64KiB")
-	}
-	var err error
-	if readBodyIn(z).Most, err = asText(config.ParseSize(config.LargestReadBody))(words[0]); err != nil {
-		err = fmt.Errorf("parsing read_body: %w", err)
-	}
-	return 1, err
-}
-
-func parseInFlight(z *config.Zone, words []string) (int, error) {
-	if len(words) == 0 {
-		return 0, errors.New("in_flight has no number: want in_flight <n>, such as in_flight 5, how many requests are served at once")
-	}
-	if _, err := leakybucket.ParseRate(words[0]); err == nil {
-		n, _, _ := strings.Cut(words[0], "/")
-		return 0, fmt.Errorf("parsing in_flight: invalid number %q: it is a number of requests at a time, and no rate: want in_flight %s, or limit %[2]s %[1]s", words[0], n)
-	}
-	var err error
-	if inFlightIn(z).Slots, err = tokens.ParseWhole(1, config.MostAtOnce)(words[0]); err != nil {
-		err = fmt.Errorf("parsing in_flight: %w", err)
-	}
-	return 1, err
-}
-
 // parseShare reads who takes turns, in the block of in_flight.
-func parseShare(z *config.Zone, d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
+func parseShare(r *zoneReader) error {
+	words := r.RemainingArgs()
 	if len(words) == 0 {
 		words = []string{"client_ip"}
 	}
@@ -104,266 +96,243 @@ func parseShare(z *config.Zone, d *caddyfile.Dispenser) error {
 	if err == nil && used < len(words) {
 		err = fmt.Errorf("unexpected %q after share: %[1]s goes with key", words[used])
 	}
-	if err != nil {
-		return d.WrapErr(err)
-	}
-	inFlightIn(z).Share = sources
-	return nil
+	inFlightOf(r.zone).Share = sources
+	return r.wrong(err)
 }
 
-func parseRoute(z *config.Zone, d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) < 2 {
-		return d.Err("too few words after route: want route <name> <path>...")
-	}
-	z.Route = append(z.Route, config.Route{Name: words[0], Path: words[1:]})
-	return nil
-}
-
-func parseZoneLimit(r *zoneReader) error {
+func parseRoute(r *zoneReader) error {
 	words := r.RemainingArgs()
-	if len(words) == 1 && r.lines.after(windowWords) != "" {
-		return r.Errf("limit %s: the rate is missing: %s", words[0], want(r.lines.limit()))
+	if len(words) < 2 {
+		return r.Err("too few words after route: want route <name> <path>...")
 	}
-	limit, err := parseLimit(words)
-	if err != nil {
-		return r.WrapErr(err)
-	}
-	r.zone.Limit = limit
+	r.zone.Route = append(r.zone.Route, config.Route{Name: words[0], Path: words[1:]})
 	return nil
 }
 
-// parseLimit reads a burst and a rate.
-func parseLimit(words []string) (string, error) {
-	if len(words) > 2 && tokens.WantedAfter[words[2]] != "" {
-		return "", fmt.Errorf("unexpected %q after limit %s %s: want a line for each option", words[2], words[0], words[1])
+func parseLimit(r *zoneReader) error {
+	words := r.RemainingArgs()
+	r.zone.Limit = strings.Join(words, " ")
+	_, err := leakybucket.ParseLimit(r.zone.Limit)
+	if err != nil && len(words) != 2 {
+		return r.Errf("limit %s: %s", r.zone.Limit, wantLimit(words))
 	}
-	if len(words) == 1 && words[0] == "unlimited" {
-		return "", errors.New("limit unlimited: want override <part>... unlimited for some keys, or no zone")
+	if err != nil {
+		return r.Errf("parsing limit: %w", err)
 	}
-	if _, err := leakybucket.ParseLimit(strings.Join(words, " ")); err != nil && len(words) > 0 {
-		if why, limit := meantLimit(words); limit != "" {
-			return "", fmt.Errorf("limit %s: %s: want limit %s", strings.Join(words, " "), why, limit)
-		}
-	}
-	if len(words) != 2 {
-		return "", errors.New("wrong number of words after limit: want limit <capacity> <leak>, such as limit 100 10/s")
-	}
-	if _, err := leakybucket.ParseLimit(words[0] + " " + words[1]); err != nil {
-		return "", fmt.Errorf("parsing limit: %w", err)
-	}
-	return words[0] + " " + words[1], nil
+	return nil
 }
 
-func parseOverride(z *config.Zone, d *caddyfile.Dispenser) error {
-	o, err := overridefile.ParseWords(d.RemainingArgs())
+func parseOverride(r *zoneReader) error {
+	o, err := overridefile.ParseWords(r.RemainingArgs())
 	if err != nil {
-		return d.Errf("parsing override: %w: want override %s", err, overridefile.Syntax)
+		return r.Errf("parsing override: %w: want override %s", err, overridefile.Syntax)
 	}
-	z.Override = append(z.Override, o)
+	r.zone.Override = append(r.zone.Override, o)
 	return nil
 }
 
 // parseOverrideFile reads the name of a file, relative to the Caddyfile. The config
 // has its full name, since Caddy may run in another folder. The file itself is read
 // when the config is loaded.
-func parseOverrideFile(z *config.Zone, d *caddyfile.Dispenser) error {
-	if err := tokens.ParseArg(d, &z.OverrideFile, tokens.ParseWord); err != nil {
-		return err
+func parseOverrideFile(r *zoneReader) (err error) {
+	file := &r.zone.OverrideFile
+	if err = tokens.ParseArg(r.Dispenser, file, tokens.ParseWord); err == nil && !filepath.IsAbs(*file) {
+		*file, err = filepath.Abs(filepath.Join(filepath.Dir(r.File()), *file))
 	}
-	if filepath.IsAbs(z.OverrideFile) {
-		return nil
-	}
-	full, err := filepath.Abs(filepath.Join(filepath.Dir(d.File()), z.OverrideFile))
-	if err != nil {
-		return d.WrapErr(err)
-	}
-	z.OverrideFile = full
-	return nil
+	return err
 }
 
-func parseCost(z *config.Zone, d *caddyfile.Dispenser, matcher matcherToken) error {
-	set, matched, err := matcher()
+func parseCost(r *zoneReader) error {
+	set, matched, err := r.matcher()
 	if err == nil {
 		err = config.CheckMatcherSet(set)
 	}
 	if err != nil {
-		return d.WrapErr(err)
+		return r.WrapErr(err)
 	}
-	if matched && !d.NextArg() || d.Val() == "cost" {
-		return d.Err("cost has no value: want cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit>")
+	if matched && !r.NextArg() || r.Val() == "cost" {
+		return r.Err("cost has no value: want " + tokens.WantedAfter["cost"])
 	}
-	cost := config.Cost{Value: d.Val()}
+	cost := config.Cost{Value: r.Val()}
 	if err := checkNamedMethods(set, cost.Value); err != nil {
-		return d.WrapErr(err)
+		return r.WrapErr(err)
 	}
-	if sources := []string{"body_items", "body_bytes"}; !slices.Contains(sources, cost.Value) {
-		if meant := text.Nearest(cost.Value, sources); meant != "" {
-			return d.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
-		}
+	if meant := text.Nearest(cost.Value, []string{"body_items", "body_bytes"}); meant != "" && meant != cost.Value {
+		return r.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
 	}
-	switch words := d.RemainingArgs(); {
+	switch words := r.RemainingArgs(); {
 	case len(words) == 1 && cost.Value == "body_items":
 		cost.Path = words[0]
 	case len(words) == 1 && cost.Value == "body_bytes":
 		cost.Unit = words[0]
 	case len(words) > 0:
-		return d.Errf("unexpected %q after cost %s: want the matchers in a block, each on a line of its own:\n%s", words[0], cost.Value, block("cost 5", "path /search*"))
+		return r.Errf("unexpected %q after cost %s: want the matchers in a block, each on a line of its own:\n%s", words[0], cost.Value, block("cost 5", "path /search*"))
 	}
-	block, err := parseMatcherSet(d, "cost")
+	block, err := parseMatcherSet(r.Dispenser, "cost")
 	if err != nil {
 		return err
 	}
 	if len(set) > 0 && len(block) > 0 {
-		return d.Errf("cost %s has a matcher on its line and a block: want one of them", cost.Value)
+		return r.Errf("cost %s has a matcher on its line and a block: want one of them", cost.Value)
 	}
 	maps.Copy(block, set)
 	if len(block) > 0 {
 		cost.Match = caddyhttp.RawMatcherSets{block}
 	}
-	z.Cost = append(z.Cost, cost)
+	r.zone.Cost = append(r.zone.Cost, cost)
 	return nil
 }
 
-const settleSyntax = "settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>, and perhaps after"
-
-func parseSettle(z *config.Zone, all []string) (used int, err error) {
-	used = before(settleDetails, all)
-	words, settle := all[:used], settleIn(z)
-	if len(words) == 0 {
-		return used, fmt.Errorf("settle has no source: want %s", settleSyntax)
+func parseSettle(z *config.Zone, words []string) (used int, err error) {
+	settle, used := z.Settle, before(settleDetails, words)
+	if used == 0 {
+		return 0, errors.New("no source: want " + tokens.WantedAfter["settle"])
 	}
-	settle.Source, words = words[0], words[1:]
+	settle.Source, words = words[0], words[1:used]
 	last := len(words) - 1
 	switch {
-	case settle.Source == "seconds" && last == -1:
 	case settle.Source == "seconds" && last == 0:
-		if settle.Workers, err = tokens.ParseWhole(1, config.MostAtOnce)(words[0]); err != nil {
-			return used, fmt.Errorf("parsing workers in settle seconds: %w", err)
-		}
+		settle.Workers, err = tokens.ParseWhole(config.MostAtOnce)(words[0])
 	case settle.Source == "bytes" && last == 0:
 		settle.Unit = words[0]
 	case settle.Source == "header" && last == 0:
 		settle.Name = words[0]
 	case settle.Source == "status" && last >= 0:
-		cost, plain := leakybucket.ParseCost(words[last])
-		if _, err := settlement.ParseStatus(words[last]); err == nil || last == 0 {
+		if _, isStatus := settlement.ParseStatus(words[last]); isStatus == nil || last == 0 {
 			return used, fmt.Errorf("settle status %s has no cost: want settle status %[1]s 1", strings.Join(words, " "))
 		}
-		if !plain || cost == 0 {
-			return used, fmt.Errorf("invalid cost %q at the end of settle status: want a number above 0", words[last])
-		}
-		settle.Status, settle.Cost = words[:last], cost
-	default:
-		return used, fmt.Errorf("settle %s: want %s", strings.Join(all[:used], " "), settleSyntax)
+		settle.Status = words[:last]
+		settle.Cost, err = config.ParseUnits(words[last])
+	case last >= 0:
+		err = fmt.Errorf("wrong words after %s: want %s", settle.Source, tokens.WantedAfter["settle"])
 	}
-	return used, nil
-}
-
-func parseDelay(z *config.Zone, words []string) (used int, err error) {
-	used = before(delayDetails, words)
-	delay := delayIn(z)
-	switch {
-	case used == 0:
-		return 0, nil
-	case used > 1:
-		return used, fmt.Errorf("unexpected %q after delay %s: want delay [<undelayed>] [wait <duration>] [queue <n>]", words[1], words[0])
-	}
-	word := words[0]
-	if _, err := caddy.ParseDuration(word); err == nil && strings.Trim(word, ".0123456789") != "" {
-		return used, fmt.Errorf("parsing delay: invalid number %q: delay takes the units that pass undelayed, such as delay 4; for the longest wait, write delay wait %s", word, word)
-	}
-	units, err := config.ParseUnits(word)
-	if err != nil {
-		return used, fmt.Errorf("parsing delay: invalid number %q: want delay alone, or the units that pass undelayed, such as delay 4", word)
-	}
-	delay.Undelayed = *units
-	return used, nil
+	return used, err
 }
 
 func parseBlock(z *config.Zone, words []string) (used int, err error) {
-	block := blockIn(z)
-	for _, word := range words {
-		if word == "everywhere" {
-			break
-		}
-		duration, err := tokens.ParseDuration(word)
-		if err != nil {
-			return used, fmt.Errorf("parsing block: %w", err)
-		}
-		block.For = append(block.For, duration)
+	for used < len(words) && words[used] != "everywhere" && err == nil {
+		z.Block.For = append(z.Block.For, 0)
+		z.Block.For[used], err = tokens.ParseDuration(words[used])
 		used++
 	}
-	return used, nil
+	return used, err
+}
+
+func parseTrustDevices(r *zoneReader) (err error) {
+	words := r.RemainingArgs()
+	if len(words) == 0 || len(words) > 2 {
+		return r.Err("wrong number of words after trust_devices: want trust_devices <cookie-glob> [<duration>], such as trust_devices wordpress_logged_in_* 180d")
+	}
+	if _, err := tokens.ParseDuration(words[0]); err == nil || words[0] == "on" {
+		return r.Errf("unexpected %q after trust_devices: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d", words[0])
+	}
+	trust := &config.TrustDevices{Cookie: words[0]}
+	if len(words) == 2 {
+		if trust.For, err = tokens.ParseDuration(words[1]); err != nil {
+			return r.Errf("parsing trust_devices: %w", err)
+		}
+	}
+	r.zone.TrustDevices = trust
+	return nil
 }
 
 // parsePage reads the words after page: a file, or a block that brands the built-in
 // page.
 func parsePage(r *zoneReader) error {
-	d, refusal := r.Dispenser, refusalIn(r.zone)
-	if d.NextArg() {
-		d.Prev()
-		if err := parsePageFile(refusal, d); err != nil {
+	own := partOf(r.zone, "refusal").(*config.Refusal)
+	if words := r.RemainingArgs(); len(words) > 0 {
+		page, err := readPage(r.File(), words[0])
+		if len(words) > 1 {
+			err = fmt.Errorf("unexpected %q after it", words[1])
+		}
+		own.PageHTML = &page
+		return r.wrong(err)
+	}
+	own.PageStyle = new(config.PageStyle)
+	read, here := make(map[string]func() error), tokens.Place(r.Dispenser)
+	for _, name := range []string{"title", "accent", "text"} {
+		read[name] = func() error {
+			err := tokens.ParseArg(r.Dispenser, field(own.PageStyle, name).(*string), tokens.ParseWord)
+			if err == nil {
+				err = r.wrong(own.PageStyle.Validate())
+			}
 			return err
 		}
-		if d.NextBlock(d.Nesting()) {
-			return d.Err("page takes a file or a block, not both: a page of your own has its own style")
-		}
-		return nil
 	}
-	style, here := new(config.PageStyle), tokens.Place(d)
-	options := map[string]*string{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		option, target := d.Val(), options[d.Val()]
-		if target == nil {
-			return tokens.UnknownOption(d, "page", slices.Sorted(maps.Keys(options)))
-		}
-		switch words := d.RemainingArgs(); {
-		case *target != "":
-			return d.Errf("%s is given twice", option)
-		case len(words) == 0 || words[0] == "":
-			return d.Errf("%s has no value: want a text or colour; a # begins a comment, unless it is in quotes", option)
-		case len(words) > 1:
-			return d.Errf("%s has several words: put them in quotes, as in %[1]s %q", option, strings.Join(words, " "))
-		default:
-			*target = words[0]
-		}
-		if err := style.Validate(); err != nil {
-			return d.Errf("parsing page: %w", err)
-		}
+	err := tokens.Options(r.Dispenser, "page", read)
+	if err == nil && *own.PageStyle == (config.PageStyle{}) {
+		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
-	if *style == (config.PageStyle{}) {
-		return fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
-	}
-	refusal.PageStyle = style
-	return nil
+	return err
 }
 
-// parsePageFile reads the file, relative to the Caddyfile. So an edited page is a
-// changed config, and a missing one an error with a line.
-func parsePageFile(r *config.Refusal, d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) != 1 || words[0] == "" {
-		return d.Err("wrong number of words after page: want the name of an HTML file, or a block of title, accent and text")
-	}
-	name := words[0]
+// readPage reads a file that is named in a Caddyfile, relative to that. So an edited page is
+// a changed config, and a missing one an error with a line.
+func readPage(caddyfile, name string) (string, error) {
 	if !filepath.IsAbs(name) {
-		name = filepath.Join(filepath.Dir(d.File()), name)
+		name = filepath.Join(filepath.Dir(caddyfile), name)
 	}
 	info, err := os.Stat(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return d.Errf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
+		return "", fmt.Errorf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
 	case err == nil && !info.Mode().IsRegular(): // which could be endless
-		return d.Errf("reading page: %s is no regular file", name)
-	case err == nil && info.Size() > LargestPage:
-		return d.Errf("reading page: %s has more than %d bytes", name, LargestPage)
+		return "", fmt.Errorf("reading page: %s is no regular file", name)
+	case err == nil && info.Size() > refusal.MostPage:
+		return "", fmt.Errorf("reading page: %s has more than %d bytes", name, refusal.MostPage)
 	}
 	page, err := os.ReadFile(name)
 	if err != nil {
-		return d.Errf("reading page: %w", err)
+		err = fmt.Errorf("reading page: %w", err)
 	}
-	text := string(page)
-	r.PageHTML = &text
+	return string(page), err
+}
+
+// wrong adds the place to an error, if there is one.
+func (r *zoneReader) wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return r.WrapErr(err)
+}
+
+const (
+	rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
+
+	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header> <cookie-glob>, or rank member|crawler with request matchers"
+)
+
+// parseRank reads the option rank.
+func parseRank(r *zoneReader) error {
+	_, words := lineHere(r.Dispenser)
+	words = append(words, "", "")
+	rank := config.Rank{Rank: words[0]}
+	if rank.Rank != config.RankMember && rank.Rank != config.RankCrawler {
+		return r.Errf("unknown rank %q: %s", rank.Rank, wantRank)
+	}
+	name := words[1]
+	if name == "cookie" {
+		name = words[2]
+	}
+	switch {
+	case name != words[1] || strings.HasSuffix(name, "*") && name != "*":
+		return r.Errf("unknown matcher %q in rank %s: did you mean rank member issued %s?", words[1], rank.Rank, name)
+	case name == "issued":
+		if rank.Issued = r.RemainingArgs()[2:]; slices.Contains(rank.Issued, "told") {
+			return r.Err("rank member issued and rank member told stand on one line: want a line for each")
+		}
+	case name == "told":
+		if words = r.RemainingArgs(); len(words) != 4 {
+			return r.Err("wrong number of words after rank member told: want one response header and the cookie of the session, such as X-Throttle-User _redmine_session")
+		}
+		rank.Told, rank.Session = words[2], words[3]
+	default:
+		r.NextArg()
+		if err := parseMatchers(r.Dispenser, "rank "+rank.Rank, r.matcher, &rank.Match); err != nil {
+			return err
+		}
+	}
+	inFlight := inFlightOf(r.zone)
+	inFlight.Rank = append(inFlight.Rank, rank)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -27,7 +28,6 @@ type zoneReader struct {
 	zone    *config.Zone
 	place   string              // of the zone
 	places  map[string][]string // of its options, and of their details as in "in_flight wait"
-	lines   zoneLines           // for translations of words that are no options
 }
 
 func newZoneReader(d *caddyfile.Dispenser, matcher matcherToken) *zoneReader {
@@ -42,7 +42,9 @@ type ZoneOption struct {
 	parse   func(*zoneReader) error
 	Repeats bool
 
-	// head reads the words between the name and the details, and returns their number.
+	// first is the field in JSON of the one word that follows the name. head, instead, reads
+	// the words between the name and the details, and returns their number.
+	first   string
 	head    func(z *config.Zone, words []string) (int, error)
 	Details []detail
 
@@ -70,103 +72,71 @@ func (o *ZoneOption) Usage() string {
 }
 
 // A detail belongs to an option. It stands behind the option on its line, with at most one
-// word after it, or in the option's block.
+// word after it, or in the option's block. Its name is that of the field in JSON.
 type detail struct {
 	Name   string
 	Syntax string // of the word after it; empty for a flag
-	set    func(z *config.Zone, word string) error
 
-	// Block, instead of set, reads a detail that stands in the block only.
+	// Block reads a detail that stands in the block only.
 	Block   func(*zoneReader) error
 	Repeats bool
 }
 
-// plain adapts a parser that needs only the zone and the tokens.
-func plain(parse func(*config.Zone, *caddyfile.Dispenser) error) func(*zoneReader) error {
-	return func(r *zoneReader) error { return parse(r.zone, r.Dispenser) }
-}
-
-// word returns a detail with one word after it.
-func word[T any](name, syntax string, field func(*config.Zone) *T, parse func(string) (T, error)) detail {
-	return detail{Name: name, Syntax: syntax, set: func(z *config.Zone, word string) (err error) { *field(z), err = parse(word); return err }}
-}
-
-// flag returns a detail with no word after it.
-func flag(name string, field func(*config.Zone) *bool) detail {
-	return detail{Name: name, set: func(z *config.Zone, _ string) error { *field(z) = true; return nil }}
-}
-
-// asText returns a parser of a word that JSON has as it was written.
-func asText[T any](parse func(string) (T, error)) func(string) (string, error) {
-	return func(word string) (string, error) {
-		_, err := parse(word)
-		return word, err
+// field returns a pointer to the field that has a name in JSON.
+func field(of any, name string) any {
+	v := reflect.ValueOf(of).Elem()
+	for i := range v.NumField() {
+		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
+			return v.Field(i).Addr().Interface()
+		}
 	}
+	panic("no field " + name)
 }
 
-// The parts of a zone, made when the first word about them is read.
-func made[T any](part **T) *T {
-	if *part == nil {
-		*part = new(T)
+// partOf returns a pointer to the part of a zone that an option is about, which is made when
+// the first word about it is read. Options of one word have none.
+func partOf(z *config.Zone, option string) any {
+	part := reflect.ValueOf(field(z, option)).Elem()
+	if part.Kind() != reflect.Pointer {
+		return z
 	}
-	return *part
+	if part.IsNil() {
+		part.Set(reflect.New(part.Type().Elem()))
+	}
+	return part.Interface()
 }
 
-func keyIn(z *config.Zone) *config.Key { return made(&z.Key) }
+func inFlightOf(z *config.Zone) *config.InFlight { return partOf(z, "in_flight").(*config.InFlight) }
 
-func readBodyIn(z *config.Zone) *config.ReadBody { return made(&z.ReadBody) }
-
-func settleIn(z *config.Zone) *config.Settle { return made(&z.Settle) }
-
-func delayIn(z *config.Zone) *config.Delay { return made(&z.Delay) }
-
-func inFlightIn(z *config.Zone) *config.InFlight { return made(&z.InFlight) }
-
-func blockIn(z *config.Zone) *config.Block { return made(&z.Block) }
-
-func refusalIn(z *config.Zone) *config.Refusal { return made(&z.Refusal) }
-
-func shadowIn(z *config.Zone) *config.Shadow { return made(&z.Shadow) }
-
-var keyDetails = []detail{
-	word("missing", "client_ip|share|skip|refuse", func(z *config.Zone) *string { return &keyIn(z).Missing }, tokens.OneOf(config.KeyPolicies...)),
-	word("unlisted", "client_ip|share|skip|refuse", func(z *config.Zone) *string { return &keyIn(z).Unlisted }, tokens.OneOf(config.KeyPolicies...)),
-	flag("plain", func(z *config.Zone) *bool { return &keyIn(z).Plain }),
-	word("ipv4", "<bits>", func(z *config.Zone) *int { return &keyIn(z).IPv4 }, tokens.ParseWhole(1, 32)),
-	word("ipv6", "<bits>", func(z *config.Zone) *int { return &keyIn(z).IPv6 }, tokens.ParseWhole(1, 128)),
+// set sets a field from its word. What a text and a number may be is checked when the zone is
+// compiled.
+func set(field any, word string) (err error) {
+	switch f := field.(type) {
+	case *bool:
+		*f = true
+	case *string:
+		*f, err = tokens.ParseWord(word)
+	case *int:
+		*f, err = tokens.ParseWhole(config.MostAtOnce)(word)
+	case *float64:
+		*f, err = config.ParseUnits(word)
+	case **float64:
+		*f = new(float64)
+		**f, err = config.ParseUnits(word)
+	case *caddy.Duration:
+		*f, err = tokens.ParseDuration(word)
+	default:
+		panic("no word for a field")
+	}
+	return err
 }
 
-var settleDetails = []detail{
-	flag("after", func(z *config.Zone) *bool { return &settleIn(z).After }),
-	word("debt", "<n>", func(z *config.Zone) **float64 { return &settleIn(z).Debt }, config.ParseUnits),
-}
+const policies = "client_ip|share|skip|refuse"
 
-var delayDetails = []detail{
-	word("wait", "<duration>", func(z *config.Zone) *caddy.Duration { return &delayIn(z).Wait }, tokens.ParseDuration),
-	word("queue", "<n>", func(z *config.Zone) *int { return &delayIn(z).Queue }, tokens.ParseWhole(1, config.MostAtOnce)),
-}
-
-var inFlightDetails = []detail{
-	word("wait", "<duration>", func(z *config.Zone) *caddy.Duration { return &inFlightIn(z).Wait }, tokens.ParseDuration),
-	word("queue", "<n>", func(z *config.Zone) *int { return &inFlightIn(z).Queue }, tokens.ParseWhole(1, config.MostAtOnce)),
-	{Name: "share", Syntax: "[<source>...]", Block: plain(parseShare)},
-	{Name: "rank", Syntax: rankSyntax, Block: parseRank, Repeats: true},
-	word("pass", "off", func(z *config.Zone) *string { return &inFlightIn(z).Pass }, tokens.OneOf(config.PassOff)),
-	word("warm_up", "<duration>", func(z *config.Zone) *caddy.Duration { return &inFlightIn(z).WarmUp }, tokens.ParseDuration),
-	word("buffer", "<size>", func(z *config.Zone) *string { return &inFlightIn(z).Buffer }, asText(config.ParseSize(config.MostBuffered))),
-}
-
-var refusalDetails = []detail{
-	word("status", "<code>", func(z *config.Zone) *int { return &refusalIn(z).Status }, tokens.ParseWhole(400, 599)),
-	word("message", "<text>", func(z *config.Zone) *string { return &refusalIn(z).Message }, func(word string) (string, error) { return word, config.CheckMessage(word) }),
-	{Name: "page", Syntax: "<file>|{ title <text>; accent <colour>; text <text> }", Block: parsePage},
-	flag("error", func(z *config.Zone) *bool { return &refusalIn(z).Error }),
-	word("retry_after", "empty|fit|<duration>", func(z *config.Zone) *string { return &refusalIn(z).RetryAfter }, asText(config.ParseRetryAfter)),
-	word("jitter", "<percent>", func(z *config.Zone) *int { return &refusalIn(z).Jitter }, tokens.ParseWhole(1, 100)),
-	word("code", "off", func(z *config.Zone) *string { return &refusalIn(z).Code }, tokens.OneOf(config.SwitchOff)),
-	flag("zone_header", func(z *config.Zone) *bool { return &refusalIn(z).ZoneHeader }),
-	word("log", "all|<n>/<s|m|h|d>|off", func(z *config.Zone) *string { return &refusalIn(z).Log }, asText(config.ParseLogRefused)),
-}
+var (
+	keyDetails    = []detail{{Name: "missing", Syntax: policies}, {Name: "unlisted", Syntax: policies}, {Name: "plain"}, {Name: "ipv4", Syntax: "<bits>"}, {Name: "ipv6", Syntax: "<bits>"}}
+	settleDetails = []detail{{Name: "after"}, {Name: "debt", Syntax: "<n>"}}
+)
 
 // ZoneOptions are all options of a zone, in the order of the documentation.
 var ZoneOptions = []ZoneOption{
@@ -177,36 +147,40 @@ var ZoneOptions = []ZoneOption{
 		return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
 	}},
 	{Name: "key", syntax: "<source>...", head: parseKeyWords, Details: keyDetails},
-	{Name: "route", syntax: "<name> <path>...", Repeats: true, parse: plain(parseRoute)},
-	{Name: "limit", syntax: "<capacity> <leak>", parse: parseZoneLimit},
-	{Name: "override", syntax: overridefile.Syntax, Repeats: true, parse: plain(parseOverride)},
-	{Name: "override_file", syntax: "<file>", parse: plain(parseOverrideFile)},
-	{Name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, parse: func(r *zoneReader) error {
-		return parseCost(r.zone, r.Dispenser, r.matcher)
-	}},
-	{Name: "read_body", syntax: "<size>", head: parseReadBody, Details: []detail{
-		word("else", "<cost>", func(z *config.Zone) *string { return &readBodyIn(z).Else }, asText(config.ParseUnits)),
-	}},
+	{Name: "route", syntax: "<name> <path>...", Repeats: true, parse: parseRoute},
+	{Name: "limit", syntax: "<capacity> <leak>", parse: parseLimit},
+	{Name: "override", syntax: overridefile.Syntax, Repeats: true, parse: parseOverride},
+	{Name: "override_file", syntax: "<file>", parse: parseOverrideFile},
+	{Name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, parse: parseCost},
+	{Name: "read_body", syntax: "<size>", first: "most", Details: []detail{{Name: "else", Syntax: "<cost>"}}},
 	{Name: "settle", syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", head: parseSettle, Details: settleDetails},
-	{Name: "trust_devices", syntax: "<cookie-glob> [<duration>]", parse: plain(parseTrustDevices)},
-	{Name: "delay", syntax: "[<undelayed>]", head: parseDelay, Details: delayDetails},
-	{Name: "in_flight", syntax: "<n>", head: parseInFlight, Details: inFlightDetails},
-	{Name: "block", syntax: "[<duration>...]", head: parseBlock, Details: []detail{
-		flag("everywhere", func(z *config.Zone) *bool { return &blockIn(z).Everywhere }),
+	{Name: "trust_devices", syntax: "<cookie-glob> [<duration>]", parse: parseTrustDevices},
+	{Name: "delay", syntax: "[<undelayed>]", first: "undelayed", Details: []detail{{Name: "wait", Syntax: "<duration>"}, {Name: "queue", Syntax: "<n>"}}},
+	{Name: "in_flight", syntax: "<n>", first: "slots", Details: []detail{
+		{Name: "wait", Syntax: "<duration>"},
+		{Name: "queue", Syntax: "<n>"},
+		{Name: "share", Syntax: "[<source>...]", Block: parseShare},
+		{Name: "rank", Syntax: rankSyntax, Block: parseRank, Repeats: true},
+		{Name: "pass", Syntax: "off"},
+		{Name: "warm_up", Syntax: "<duration>"},
+		{Name: "buffer", Syntax: "<size>"},
 	}},
-	{Name: "refusal", head: noHead, Details: refusalDetails, Beside: true},
-	{Name: "on_store_error", syntax: "local|allow|deny", Beside: true, parse: func(r *zoneReader) error {
-		return tokens.ParseArg(r.Dispenser, &r.zone.OnStoreError, tokens.OneOf(config.StorePolicies...))
+	{Name: "block", syntax: "[<duration>...]", head: parseBlock, Details: []detail{{Name: "everywhere"}}},
+	{Name: "refusal", Beside: true, Details: []detail{
+		{Name: "status", Syntax: "<code>"},
+		{Name: "message", Syntax: "<text>"},
+		{Name: "page", Syntax: "<file>|{ title <text>; accent <colour>; text <text> }", Block: parsePage},
+		{Name: "error"},
+		{Name: "retry_after", Syntax: "empty|fit|<duration>"},
+		{Name: "jitter", Syntax: "<percent>"},
+		{Name: "code", Syntax: "off"},
+		{Name: "zone_header"},
+		{Name: "log", Syntax: "all|<n>/<s|m|h|d>|off"},
 	}},
-	{Name: "shadow", head: func(z *config.Zone, _ []string) (int, error) { shadowIn(z); return 0, nil }, Beside: true, Details: []detail{
-		flag("server_timing", func(z *config.Zone) *bool { return &shadowIn(z).ServerTiming }),
-	}},
-	{Name: "enforce", syntax: "<percent of keys>", parse: func(r *zoneReader) error {
-		return tokens.ParseArg(r.Dispenser, &r.zone.Enforce, tokens.ParseWhole(1, 100))
-	}},
+	{Name: "on_store_error", syntax: "local|allow|deny", first: "on_store_error", Beside: true},
+	{Name: "shadow", Beside: true, Details: []detail{{Name: "server_timing"}}},
+	{Name: "enforce", syntax: "<percent of keys>", first: "enforce"},
 }
-
-func noHead(*config.Zone, []string) (int, error) { return 0, nil }
 
 // parseZone sets up a zone from Caddyfile tokens. Syntax:
 //
@@ -249,7 +223,7 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 	if err := config.CheckZoneName(r.zone.Name); err != nil {
 		return nil, d.WrapErr(err)
 	}
-	r.place, r.lines = tokens.Place(d), zoneBlock(d)
+	r.place = tokens.Place(d)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
 		if err := r.parseOption(); err != nil {
 			return nil, err
@@ -268,8 +242,7 @@ func (r *zoneReader) parseOption() error {
 
 func (r *zoneReader) unknownOption() error {
 	where := fmt.Sprintf("zone %q", r.zone.Name)
-	word, rest := lineHere(r.Dispenser)
-	if meant := r.lines.translate(r.File(), word, rest); meant != "" {
+	if meant := translate(lineHere(r.Dispenser)); meant != "" {
 		return r.Errf("unknown option %q in %s: %s", r.Val(), where, meant)
 	}
 	return tokens.UnknownOption(r.Dispenser, where, OptionNames(func(ZoneOption) bool { return true }))
@@ -303,73 +276,74 @@ func (r *zoneReader) parse(o *ZoneOption) error {
 
 // parseDetailed reads an option with details: those on its line, and those in its block.
 func (r *zoneReader) parseDetailed(o *ZoneOption) error {
-	words := r.RemainingArgs()
-	used, err := o.head(r.zone, words)
+	line := append([]string{o.Name}, r.RemainingArgs()...)
+	used, err := r.parseHead(o, line[1:])
 	if err != nil {
-		return r.WrapErr(err)
+		return r.Errf("parsing %s: %w", o.Name, err)
 	}
-	if err := r.parseDetails(o, words[used:]); err != nil {
+	if err := r.parseDetails(o, line, 1+used); err != nil {
 		return err
 	}
-	none, here := len(words) == 0, tokens.Place(r.Dispenser)
-	for nesting := r.Nesting(); r.NextBlock(nesting); none = false {
-		if i := DetailNamed(o, r.Val()); i >= 0 && o.Details[i].Block != nil {
-			if err := r.once(o, &o.Details[i]); err != nil {
-				return err
-			}
-			if err := o.Details[i].Block(r); err != nil {
-				return err
-			}
-			continue
+	for nesting := r.Nesting(); len(o.Details) > 0 && r.NextBlock(nesting); {
+		if i := DetailNamed(o, r.Val()); i < 0 || o.Details[i].Block == nil {
+			err = r.parseDetails(o, append([]string{r.Val()}, r.RemainingArgs()...), 0)
+		} else if err = r.once(o, &o.Details[i]); err == nil {
+			err = o.Details[i].Block(r)
 		}
-		if err := r.parseDetails(o, append([]string{r.Val()}, r.RemainingArgs()...)); err != nil {
+		if err != nil {
 			return err
 		}
-	}
-	if none && o.Name == "refusal" {
-		return fmt.Errorf("refusal has no option: want one of %s, %s", strings.Join(detailNames(o), ", "), here)
 	}
 	return nil
 }
 
-// parseDetails reads details that follow each other on a line.
-func (r *zoneReader) parseDetails(o *ZoneOption, words []string) error {
-	for len(words) > 0 {
-		i := DetailNamed(o, words[0])
+// parseHead reads the words of an option before its details, and returns their number.
+func (r *zoneReader) parseHead(o *ZoneOption, words []string) (used int, err error) {
+	part := partOf(r.zone, o.Name)
+	switch {
+	case o.head != nil:
+		return o.head(r.zone, words)
+	case o.first == "" || o.syntax[0] == '[' && before(o.Details, words) == 0:
+		return 0, nil
+	case before(o.Details, words) == 0:
+		return 0, fmt.Errorf("no value: want %s %s", o.Name, o.syntax)
+	}
+	if err = set(field(part, o.first), words[0]); err != nil {
+		usage, _, _ := strings.Cut(o.Usage(), " {")
+		err = fmt.Errorf("%w; the syntax is %s", err, usage)
+	}
+	return 1, err
+}
+
+// parseDetails reads details that follow each other on a line, from a word on.
+func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error {
+	for next < len(line) {
+		i := DetailNamed(o, line[next])
 		if i < 0 {
-			return r.unknownDetail(o, words)
+			return r.unknownDetail(o, line[next])
 		}
 		d, value := &o.Details[i], ""
 		if d.Block != nil {
-			return r.Errf("%s stands in the block of %s only: want\n%s", d.Name, o.Name, block(r.lineBefore(o, d), strings.Join(quoted(words), " ")))
+			return r.Errf("%s stands in the block of %s only: want\n%s", d.Name, o.Name, block(quoted(line[:next]), quoted(line[next:])))
 		}
 		if err := r.once(o, d); err != nil {
 			return err
 		}
-		words = words[1:]
-		if d.Syntax != "" {
-			if len(words) == 0 {
+		if next++; d.Syntax != "" {
+			if next == len(line) {
 				return r.Errf("%s has no value: want %s %s", d.Name, d.Name, d.Syntax)
 			}
-			value, words = words[0], words[1:]
+			value = line[next]
+			next++
 		}
-		if d.Name == "message" && len(words) > 0 && DetailNamed(o, words[0]) < 0 {
-			return r.Errf("message has several words: put them in quotes, as in message %q", value+" "+strings.Join(words, " "))
+		if d.Name == "message" && next < len(line) && DetailNamed(o, line[next]) < 0 {
+			return r.Errf("message has several words: put them in quotes, as in message %q", strings.Join(line[next-1:], " "))
 		}
-		if err := d.set(r.zone, value); err != nil {
+		if err := set(field(partOf(r.zone, o.Name), d.Name), value); err != nil {
 			return r.Errf("parsing %s: %w", d.Name, err)
 		}
 	}
 	return nil
-}
-
-// lineBefore returns the line of an option up to one of its details.
-func (r *zoneReader) lineBefore(o *ZoneOption, d *detail) string {
-	line := r.lines.find(o.Name)
-	if line == nil {
-		return o.Name
-	}
-	return strings.Join(quoted(line.words[:slices.Index(append(line.words, d.Name), d.Name)]), " ")
 }
 
 // once refuses a second detail of one name, and remembers its place.
@@ -382,18 +356,14 @@ func (r *zoneReader) once(o *ZoneOption, d *detail) error {
 	return nil
 }
 
-func (r *zoneReader) unknownDetail(o *ZoneOption, words []string) error {
-	if OptionNamed(words[0]) >= 0 {
-		return r.Errf("unexpected %q after %s: want a line for each option", words[0], o.Name)
+func (r *zoneReader) unknownDetail(o *ZoneOption, word string) error {
+	if names := detailNames(o); OptionNamed(word) < 0 && len(names) > 1 {
+		if meant := otherDetails[word]; slices.Contains(names, meant) {
+			return r.Errf("unknown option %q in %s: did you mean %s?", word, o.Name, meant)
+		}
+		return r.WrapErr(text.Unknown("option", word, " in "+o.Name, names))
 	}
-	if o.Name == "shadow" && slices.Contains([]string{"on", "off", "true", "false", "yes", "no"}, words[0]) {
-		return r.Errf("unexpected %q after shadow, which stands alone: the zone refuses nobody with it, and enforces its limits without it", words[0])
-	}
-	names := detailNames(o)
-	if meant := otherDetails[words[0]]; slices.Contains(names, meant) {
-		return r.Errf("unknown option %q in %s: did you mean %s?", words[0], o.Name, meant)
-	}
-	return r.WrapErr(text.Unknown("option", words[0], " in "+o.Name, names))
+	return r.Errf("unexpected %q after %s: want %s, and a line for each option", word, o.Name, o.Usage())
 }
 
 // otherDetails are other words for details.

@@ -35,28 +35,18 @@ func everySet(set caddy.ModuleMap, check func(caddy.ModuleMap) error) error {
 	return err
 }
 
-// CheckEach returns the first error of some checks of a set.
-func CheckEach(set caddy.ModuleMap, checks ...func(caddy.ModuleMap) error) error {
-	for _, check := range checks {
-		if err := check(set); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// CheckPaths refuses paths that no request has, in any matcher `path` of a set.
-func CheckPaths(set caddy.ModuleMap) error {
+// checkPaths refuses paths that no request has, in any matcher `path` of a set.
+func checkPaths(set caddy.ModuleMap) error {
 	return everySet(set, func(set caddy.ModuleMap) error {
 		if set["path"] == nil {
 			return nil
 		}
-		return CheckPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
+		return checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
 	})
 }
 
-// CheckPathList refuses paths that no request has, as the matcher `path` takes them.
-func CheckPathList(paths []string) error {
+// checkPathList refuses paths that no request has, as the matcher `path` takes them.
+func checkPathList(paths []string) error {
 	if len(paths) == 0 {
 		return errors.New("path has no paths: want at least one, such as path /wp-login.php*")
 	}
@@ -88,9 +78,9 @@ func errTwoMatchers(matcher, word string) error {
 	return fmt.Errorf("%s %q never matches: for two matchers at once, want a block, and each on a line of its own", matcher, word)
 }
 
-// CheckTails refuses matchers for limits that name a PHP script without what may follow its
+// checkTails refuses matchers for limits that name a PHP script without what may follow its
 // name: PHP runs the script for /script.php/x, too, so clients would evade the limit.
-func CheckTails(set caddy.ModuleMap) error {
+func checkTails(set caddy.ModuleMap) error {
 	if err := checkTailsOf(matcherIn[caddyhttp.MatchPath](set, "path")); err != nil {
 		return err
 	}
@@ -167,9 +157,9 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	return ""
 }
 
-// CheckSyntax refuses matchers that Caddy would refuse only when it loads the config,
+// checkSyntax refuses matchers that Caddy would refuse only when it loads the config,
 // where the error has no line, and methods and hosts that no request has.
-func CheckSyntax(set caddy.ModuleMap) error {
+func checkSyntax(set caddy.ModuleMap) error {
 	return everySet(set, func(set caddy.ModuleMap) error {
 		return cmp.Or(checkWords(set, "method"), checkWords(set, "host"), checkCompiled(set))
 	})
@@ -222,7 +212,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	if asksThrottle(set) {
 		return ErrAsksThrottle
 	}
-	return CheckEach(set, CheckPaths, checkMethods, CheckSyntax)
+	return cmp.Or(checkPaths(set), checkMethods(set), checkSyntax(set))
 }
 
 // CheckMatcherSets checks each set of matchers.

@@ -35,8 +35,8 @@ type compilation struct {
 // Compile checks the zone as far as possible without loading matchers and files, and
 // returns its rule without these.
 func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
-	if !zoneName.MatchString(z.Name) {
-		return nil, fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -", z.Name)
+	if err := CheckZoneName(z.Name); err != nil {
+		return nil, err
 	}
 	c := compilation{Zone: z.WithDefaults(), written: z, rule: &rule.Rule{Name: z.Name}, plans: plans}
 	for _, compile := range []func() error{
@@ -88,12 +88,20 @@ func (z *Zone) Definition() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// Matchers are raw JSON. A map forgets their order and white space.
+	return canonical(raw)
+}
+
+// canonical returns JSON without fields of some names. Matchers are raw JSON: a map forgets
+// their order and white space.
+func canonical(raw []byte, without ...string) (string, error) {
 	var value map[string]any
 	if err := json.Unmarshal(raw, &value); err != nil {
 		return "", err
 	}
-	raw, err = json.Marshal(value)
+	for _, name := range without {
+		delete(value, name)
+	}
+	raw, err := json.Marshal(value)
 	return string(raw), err
 }
 
@@ -103,19 +111,14 @@ type Duplicates map[string]string
 // Add refuses a zone that differs from an earlier one only in its name, because it
 // would charge each request twice. The definition is the zone's JSON.
 func (d Duplicates) Add(name, definition string) error {
-	var fields map[string]any
-	if err := json.Unmarshal([]byte(definition), &fields); err != nil {
-		return err
-	}
-	delete(fields, "name")
-	nameless, err := json.Marshal(fields)
+	nameless, err := canonical([]byte(definition), "name")
 	if err != nil {
 		return err
 	}
-	if other, found := d[string(nameless)]; found {
+	if other, found := d[nameless]; found {
 		return fmt.Errorf("zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", other, name)
 	}
-	d[string(nameless)] = name
+	d[nameless] = name
 	return nil
 }
 
@@ -150,8 +153,6 @@ func (c *compilation) checkBucketless() error {
 // compileMode compiles for whom the zone is enforced, and what happens without a store.
 func (c *compilation) compileMode() error {
 	switch {
-	case c.Enforce < 1 || c.Enforce > 100:
-		return About("enforce", 0, fmt.Errorf("invalid enforce %d: want a percentage from 1 to 100", c.Enforce))
 	case c.Shadow != nil && c.Enforce != 100:
 		return About("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
 	case c.OnStoreError != "" && !slices.Contains(StorePolicies, c.OnStoreError):
@@ -165,7 +166,7 @@ func (c *compilation) compileMode() error {
 		}
 	}
 	c.rule.ServerTiming = c.Shadow != nil && c.Shadow.ServerTiming
-	return nil
+	return within("enforce", c.Enforce, 1, 100)
 }
 
 func (c *compilation) compileRoutes() error {
@@ -320,7 +321,7 @@ func (c *compilation) compileBlock() error {
 // checkMatchers refuses matchers that do not mean what they seem to.
 func (c *compilation) checkMatchers() error {
 	for i, set := range c.Match {
-		err := CheckEach(set, CheckMatcherSet, CheckTails)
+		err := cmp.Or(CheckMatcherSet(set), checkTails(set))
 		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return CheckExempt(not) != nil }) {
 			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
 		}
@@ -329,7 +330,7 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i, set := range c.Exempt {
-		if err := CheckEach(set, CheckMatcherSet, CheckExempt); err != nil {
+		if err := cmp.Or(CheckMatcherSet(set), CheckExempt(set)); err != nil {
 			return About("exempt", i, err)
 		}
 	}
@@ -343,7 +344,7 @@ func (c *compilation) checkMatchers() error {
 		err := CheckMatcherSets(c.Cost[i].Match)
 		if n, plain := leakybucket.ParseCost(c.Cost[i].Value); err == nil && !(plain && n <= 1) {
 			for _, set := range c.Cost[i].Match {
-				err = cmp.Or(err, CheckTails(set))
+				err = cmp.Or(err, checkTails(set))
 			}
 		}
 		if err != nil {
@@ -351,7 +352,7 @@ func (c *compilation) checkMatchers() error {
 		}
 	}
 	for i, route := range c.Route {
-		if err := cmp.Or(CheckPathList(route.Path), checkTailsOf(route.Path)); err != nil {
+		if err := cmp.Or(checkPathList(route.Path), checkTailsOf(route.Path)); err != nil {
 			return About("route", i, fmt.Errorf("route %q: %w", route.Name, err))
 		}
 	}

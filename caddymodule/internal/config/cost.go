@@ -70,10 +70,12 @@ func (b *ReadBody) compile(r *rule.Rule, costing int, given bool) error {
 		}
 		return nil
 	}
-	cost, err := &r.Cost, error(nil)
-	if cost.MaxBody, err = ParseSize(LargestReadBody)(b.Most); err != nil {
+	cost := &r.Cost
+	size, err := ParseSize(LargestReadBody)(b.Most)
+	if err != nil {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
+	cost.MaxBody = size
 	r.Key.MaxBody = cost.MaxBody
 	r.MayRefuse(rule.NoMemory)
 	most, shared := r.Limit.Capacity, !r.Key.HasAddress()
@@ -88,13 +90,15 @@ func (b *ReadBody) compile(r *rule.Rule, costing int, given bool) error {
 	case costing < 0:
 		return About("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
 	}
-	if cost.Unread, err = ParseUnits(b.Else); err == nil {
-		err = r.Limit.ValidateCost(*cost.Unread)
+	unread, err := ParseUnits(b.Else)
+	if cost.Unread = &unread; err == nil {
+		err = r.Limit.ValidateCost(unread)
 	}
-	if err == nil && *cost.Unread == 0 {
+	switch {
+	case err != nil:
+	case unread == 0:
 		err = errors.New("0 lets clients hide costs in bodies that cannot be read: want a number above 0")
-	}
-	if err == nil && *cost.Unread > most {
+	case unread > most:
 		err = fmt.Errorf("%s is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body %s else %v", b.Else, b.Most, most)
 	}
 	if err != nil {

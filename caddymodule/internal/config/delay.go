@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,14 +32,8 @@ const longest = caddy.Duration(24 * time.Hour)
 
 // compile compiles the queue of delayed requests. costs are those that are known.
 func (d *Delay) compile(r *rule.Rule, costs []float64) error {
-	switch {
-	case d.Wait < 0 || d.Wait > longest:
-		return About("delay wait", 0, fmt.Errorf("invalid wait %v: want a duration of at most a day, such as 3s", time.Duration(d.Wait)))
-	case d.Queue < 1 || d.Queue > MostAtOnce:
-		return About("delay queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", d.Queue, MostAtOnce))
-	}
-	if err := checkUndelayed(d.Undelayed, r, costs); err != nil {
-		return About("delay", 0, err)
+	if err := cmp.Or(withinADay("delay wait", d.Wait), within("delay queue", d.Queue, 1, MostAtOnce), About("delay", 0, checkUndelayed(d.Undelayed, r, costs))); err != nil {
+		return err
 	}
 	r.Delay, r.MaxWait, r.MaxWaiting = &d.Undelayed, time.Duration(d.Wait), d.Queue
 	r.MayRefuse(rule.QueueFull)

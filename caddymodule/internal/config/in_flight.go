@@ -99,21 +99,16 @@ func (f InFlight) withDefaults() *InFlight {
 // written is without defaults.
 func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	buffer, err := parseBuffer(f.Buffer)
+	if err == nil {
+		err = cmp.Or(within("in_flight", f.Slots, 1, MostAtOnce), within("in_flight queue", f.Queue, 1, MostAtOnce), withinADay("in_flight wait", f.Wait), withinADay("in_flight warm_up", f.WarmUp))
+	}
 	switch {
-	case f.Slots < 1 || f.Slots > MostAtOnce:
-		return About("in_flight", 0, fmt.Errorf("invalid number of slots %d: want one from 1 to %d", f.Slots, MostAtOnce))
-	case f.Wait < 0 || f.Wait > longest:
-		return About("in_flight wait", 0, fmt.Errorf("invalid wait %v: want a duration of at most a day, such as 8s", time.Duration(f.Wait)))
+	case err != nil:
+		return About("in_flight buffer", 0, err)
 	case f.Wait > 0 && !r.SlotsOnly():
 		return About("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
 	case written.Queue != 0 && f.Wait == 0:
 		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
-	case f.Queue < 1 || f.Queue > MostAtOnce:
-		return About("in_flight queue", 0, fmt.Errorf("invalid queue %d: want a number from 1 to %d", f.Queue, MostAtOnce))
-	case f.WarmUp < 0 || f.WarmUp > longest:
-		return About("in_flight warm_up", 0, fmt.Errorf("invalid warm_up %v: want a duration of at most a day, such as 30s", time.Duration(f.WarmUp)))
-	case err != nil:
-		return About("in_flight buffer", 0, err)
 	}
 	r.InFlight, r.WarmUp, r.RequestBuffer = f.Slots, time.Duration(f.WarmUp), buffer
 	if r.SlotsOnly() {
@@ -171,17 +166,9 @@ func (f *InFlight) checkRanks(zone string) error {
 	case f.shares() && f.Pass == "" && strings.HasPrefix(zone, "device-"):
 		return About("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(zone, "device-")))
 	}
-	seen := make(map[string]bool)
 	for i := range f.Rank {
-		r := &f.Rank[i]
-		if err := r.check(f.shares(), f.Pass != PassOff); err != nil {
+		if err := f.Rank[i].check(f.shares(), f.Pass != PassOff); err != nil {
 			return About("in_flight rank", i, err)
-		}
-		for _, source := range r.sources() {
-			if seen[source] {
-				return About("in_flight rank", i, fmt.Errorf("%s is given twice: remove one", source))
-			}
-			seen[source] = true
 		}
 	}
 	return nil
@@ -199,9 +186,6 @@ func (f *InFlight) loadRanks(ctx caddy.Context, zone string, given *Given) (*rul
 	}
 	for i := range f.Rank {
 		r := &f.Rank[i]
-		if slices.ContainsFunc(r.Match, weak) {
-			ranks.Weak = append(ranks.Weak, r.Rank)
-		}
 		match, err := LoadMatchers(ctx, r, "Match", r.Match)
 		switch {
 		case err != nil:

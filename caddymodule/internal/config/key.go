@@ -113,7 +113,7 @@ var otherSources = map[string]string{
 	"path": "route, which gives paths names, or {path}", "uri": "route, which gives paths names, or {path}", "url": "route, which gives paths names, or {path}",
 	"session": "cookie <name>", "token": "header Authorization", "api_key": "header X-Api-Key, or query api_key",
 	"domain": "host", "server_name": "host", "agent": "header User-Agent", "user_agent": "header User-Agent", "country": "a placeholder such as {http.vars.country}",
-	"request_uri": "route, which gives paths names, or {path}", "wordpress": "fold wordpress", "email": "fold email",
+	"request_uri": "route, which gives paths names, or {path}", "wordpress": "fold wordpress", "email": "fold email", "fold": "form <field> fold <word>, or basic_user fold <word>",
 }
 
 // ofNginx are the sources for variables of nginx with a name, such as $cookie_name.
@@ -123,30 +123,33 @@ var ofNginx = map[string]string{"http": "header", "cookie": "cookie", "arg": "qu
 func unknownSource(word string) error {
 	variable := strings.TrimPrefix(word, "$")
 	kind, name, _ := strings.Cut(strings.ReplaceAll(word, "=", ":"), ":")
+	of, rest, _ := strings.Cut(variable, "_")
 	meant := cmp.Or(otherSources[strings.ToLower(variable)], text.Nearest(variable, SourceWords))
-	switch of, rest, _ := strings.Cut(variable, "_"); {
+	switch {
 	case slices.Contains(SourceWords, kind):
 		meant = strings.TrimSpace(kind + " " + name)
-	case meant != "":
-	case variable != word && ofNginx[of] != "":
+	case meant == "" && variable != word && ofNginx[of] != "":
 		meant = ofNginx[of] + " " + strings.ReplaceAll(rest, "_", "-")
-	case strings.Contains(word, "-"):
+	case meant == "" && strings.Contains(word, "-"):
 		meant = "header " + word
-	}
-	if meant == "" {
+	case meant == "":
 		return fmt.Errorf("unknown key source %q: want %s", word, KeySources)
 	}
 	return fmt.Errorf("unknown key source %q: did you mean %s?", word, meant)
 }
 
-// CheckZoneName refuses the names of key sources. A line of throttle that begins with
-// one has no zone name.
+var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+// CheckZoneName refuses what is no name, and the names of key sources and matchers. A line of
+// throttle that begins with one of these has no zone name.
 func CheckZoneName(name string) error {
-	if bare := strings.TrimSuffix(name, "{"); bare != name && bare != "" {
-		return fmt.Errorf("invalid zone name %q: want a blank before the brace, zone %s {", name, bare)
-	}
-	if slices.Contains(SourceWords, name) {
-		return fmt.Errorf("no zone name before %s, which is a key source: want a name such as pages", name)
+	switch {
+	case slices.Contains(SourceWords, name) || slices.Contains(MatcherWords, name):
+		return fmt.Errorf("no zone name before %s, which is a key source or a matcher: want a name such as pages", name)
+	case len(name) > 1 && strings.HasSuffix(name, "{"):
+		return fmt.Errorf("invalid zone name %q: want a blank before the brace", name)
+	case !zoneName.MatchString(name):
+		return fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -, such as pages", name)
 	}
 	return nil
 }
@@ -205,10 +208,9 @@ func (k *Key) compile(key *rule.Key) error {
 		return About("key missing", 0, text.Unknown("word", k.Missing, " after missing", KeyPolicies))
 	case k.Unlisted != "" && !slices.Contains(KeyPolicies, k.Unlisted):
 		return About("key unlisted", 0, text.Unknown("word", k.Unlisted, " after unlisted", KeyPolicies))
-	case k.IPv4 < 1 || k.IPv4 > 32:
-		return About("key ipv4", 0, fmt.Errorf("invalid ipv4 %d: want a number of bits from 1 to 32", k.IPv4))
-	case k.IPv6 < 1 || k.IPv6 > 128:
-		return About("key ipv6", 0, fmt.Errorf("invalid ipv6 %d: want a number of bits from 1 to 128", k.IPv6))
+	}
+	if err := cmp.Or(within("key ipv4", k.IPv4, 1, 32), within("key ipv6", k.IPv6, 1, 128)); err != nil {
+		return err
 	}
 	key.Missing, key.Unlisted = rule.Policy(k.Missing), rule.Policy(k.Unlisted)
 	key.IPv4Bits, key.IPv6Bits = k.IPv4, k.IPv6

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -53,10 +54,10 @@ func MethodsOf(set caddy.ModuleMap) string {
 	return ""
 }
 
-// CheckOuterMethods refuses methods in the matchers of the directive itself.
-func CheckOuterMethods(set caddy.ModuleMap) error {
+// CheckOuter checks the matchers of the directive itself, and refuses methods in them.
+func CheckOuter(set caddy.ModuleMap) error {
 	if methods := MethodsOf(set); methods != "" {
 		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
 	}
-	return checkMethods(set)
+	return cmp.Or(checkPaths(set), checkTails(set), checkSyntax(set), checkMethods(set))
 }

@@ -1,5 +1,14 @@
 package config
 
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+)
+
 // MostAtOnce is the most slots, places in a queue and workers that a zone may have.
 const MostAtOnce = 1_000_000
 
@@ -14,12 +23,29 @@ type OptionError struct {
 // Unwrap returns the error without the option.
 func (e *OptionError) Unwrap() error { return e.error }
 
-// About returns err as an error about an option, or nil if err is nil.
+// About returns err as an error about an option, unless it is about one already. It returns
+// nil if err is nil.
 func About(option string, at int, err error) error {
-	if err == nil {
-		return nil
+	if _, already := errors.AsType[*OptionError](err); err == nil || already {
+		return err
 	}
 	return &OptionError{option, at, err}
+}
+
+// within refuses a number that an option may not have.
+func within(option string, n, least, most int) error {
+	if least <= n && n <= most {
+		return nil
+	}
+	return About(option, 0, fmt.Errorf("invalid %s %d: want a number from %d to %d", option[strings.LastIndex(option, " ")+1:], n, least, most))
+}
+
+// withinADay refuses a wait of more than a day, which is hardly meant.
+func withinADay(option string, d caddy.Duration) error {
+	if 0 <= d && d <= longest {
+		return nil
+	}
+	return About(option, 0, fmt.Errorf("invalid %s %v: want a duration of at most a day, such as 8s", option[strings.LastIndex(option, " ")+1:], time.Duration(d)))
 }
 
 // copyOf returns a copy of a part, or an empty one.

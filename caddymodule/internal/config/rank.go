@@ -1,7 +1,6 @@
 package config
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
 
@@ -49,15 +47,14 @@ const (
 	RankCrawler = "crawler"
 )
 
-// anonymousCookies are cookies that visitors get who have not logged in.
+// anonymousCookies are cookies that visitors get who have not logged in. Behind those that end
+// in a blank is a digest of the site.
 var anonymousCookies = []string{
-	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "_session_id", "wp_woocommerce_session_0f", "wordpress_test_cookie",
-	"woocommerce_items_in_cart", "woocommerce_cart_hash", "comment_author_0f", "JSESSIONID", "ASP.NET_SessionId", ".AspNetCore.Session",
+	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "_session_id", "wordpress_test_cookie",
+	"woocommerce_items_in_cart", "woocommerce_cart_hash", "JSESSIONID", "ASP.NET_SessionId", ".AspNetCore.Session",
 	"connect.sid", "koa.sess", "ci_session", "CAKEPHP", "csrftoken", "csrf_token", "_csrf", "xf_session",
+	"wp_woocommerce_session_ ", "comment_author_ ", "ASPSESSIONID ",
 }
-
-// anonymousPrefixes begin the names of such cookies, before a digest of the site.
-var anonymousPrefixes = []string{"wp_woocommerce_session_", "comment_author_", "ASPSESSIONID"}
 
 // railsSession matches how Rails names the session, which all visitors get, and its beginning.
 var railsSession = regexp.MustCompile(`^_.*(_session|\*)$`)
@@ -67,35 +64,15 @@ var railsSession = regexp.MustCompile(`^_.*(_session|\*)$`)
 func anonymous(pattern string) string {
 	pattern = strings.TrimPrefix(strings.TrimPrefix(pattern, "__Host-"), "__Secure-") // any cookie may have one
 	for _, name := range anonymousCookies {
-		if match, _ := path.Match(pattern, name); match {
+		name, digest := strings.CutSuffix(name, " ")
+		if match, _ := path.Match(pattern, name); match || digest && strings.HasPrefix(pattern, name) {
 			return name
-		}
-	}
-	for _, prefix := range anonymousPrefixes {
-		if strings.HasPrefix(pattern, prefix) {
-			return pattern
 		}
 	}
 	if railsSession.MatchString(pattern) {
 		return pattern
 	}
 	return ""
-}
-
-// sources returns each way to get the rank, as a Caddyfile has it, with matchers in JSON.
-func (r *Rank) sources() (sources []string) {
-	for _, pattern := range r.Issued {
-		sources = append(sources, "rank "+r.Rank+" issued "+pattern)
-	}
-	if r.Told != "" {
-		sources = append(sources, "rank "+r.Rank+" told "+http.CanonicalHeaderKey(r.Told))
-	}
-	for _, set := range r.Match {
-		if raw, err := json.Marshal(set); err == nil {
-			sources = append(sources, "rank "+r.Rank+" with the matchers "+string(raw))
-		}
-	}
-	return sources
 }
 
 // check refuses a rank of in_flight.
@@ -107,7 +84,7 @@ func (r *Rank) check(shares, passes bool) error {
 	case r.Rank != RankMember && r.Rank != RankCrawler:
 		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
 	case issued && (told || matched) || told && matched || !issued && !told && !matched:
-		return errors.New("incomplete rank: want one of issued, told and match")
+		return errors.New("incomplete rank: want issued <cookie-glob>..., told <Response-Header> <cookie-glob>, or matchers")
 	case r.Rank == RankCrawler && len(r.Match) == 0:
 		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
 	case !passes && len(r.Match) == 0:
@@ -142,42 +119,3 @@ func (r *Rank) check(shares, passes bool) error {
 
 // ownHeaders are response headers that clients cannot do without.
 var ownHeaders = []string{"Set-Cookie", "Location", "Content-Type", "Content-Length", "Content-Encoding", "Cache-Control", "Connection", "Transfer-Encoding", "Upgrade", "Etag", "Vary", "Retry-After", "Age", "Expires", "Last-Modified", "Date", "Content-Range", "Accept-Ranges", "Content-Disposition", "Content-Language", "Www-Authenticate"}
-
-// weakMatchers are those by which a client can say about itself what it likes.
-var weakMatchers = []string{"path", "path_regexp", "header", "header_regexp", "query", "method", "host", "protocol"}
-
-// weak reports whether a client can make a set of matchers match.
-func weak(set caddy.ModuleMap) bool {
-	for name, raw := range set {
-		switch {
-		case name == "not" && !slices.ContainsFunc(excludedBy(set), func(s caddy.ModuleMap) bool { return !weak(s) }):
-		case (name == "vars" || name == "vars_regexp" || name == "expression") && computesFromTheClient(string(raw)):
-		case !slices.Contains(weakMatchers, name):
-			return false
-		}
-	}
-	return true
-}
-
-var (
-	placeholderOf = regexp.MustCompile(`\{[^{}"]+\}`)
-	functionOf    = regexp.MustCompile(`\b([A-Za-z_]+)\(`)
-
-	// plainFunctions are those of CEL that ask nothing about the request.
-	plainFunctions = []string{"size", "matches", "contains", "startsWith", "endsWith", "int", "double", "string", "has"}
-)
-
-// computesFromTheClient reports whether variables or an expression ask for nothing but what
-// the client sends.
-func computesFromTheClient(expression string) bool {
-	asked := placeholderOf.FindAllString(expression, -1)
-	for _, function := range functionOf.FindAllStringSubmatch(expression, -1) {
-		switch {
-		case slices.Contains(weakMatchers, function[1]):
-			asked = append(asked, "{http.request.uri}")
-		case !slices.Contains(plainFunctions, function[1]):
-			return false
-		}
-	}
-	return len(asked) > 0 && !slices.ContainsFunc(asked, func(placeholder string) bool { return !sentByClient.MatchString(placeholder) })
-}

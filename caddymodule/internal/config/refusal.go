@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -85,17 +84,16 @@ const (
 // compile compiles what refused clients get. written is without defaults, or nil.
 func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
 	_, err := ParseLogRefused(r.Log)
+	err = cmp.Or(About("refusal log", 0, err), within("refusal status", r.Status, 400, 599), within("refusal jitter", r.Jitter, 0, 100))
 	switch {
-	case r.Status < 400 || r.Status > 599:
-		return About("refusal status", 0, fmt.Errorf("invalid status %d: want a number from 400 to 599", r.Status))
+	case err != nil:
+		return err
+	case written != nil && *written == Refusal{}:
+		return About("refusal", 0, errors.New("refusal has no option: want one, such as refusal status 503"))
 	case r.Status == 444:
 		return About("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
-	case r.Jitter < 0 || r.Jitter > 100:
-		return About("refusal jitter", 0, fmt.Errorf("invalid jitter %d: want a number of percent from 0 to 100", r.Jitter))
 	case r.Code != "" && r.Code != SwitchOff:
 		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
-	case err != nil:
-		return About("refusal log", 0, err)
 	case rule.SlotsOnly() && written != nil && (written.RetryAfter != "" || r.Jitter != 0):
 		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
 	case r.PageHTML != nil && r.PageStyle != nil:
@@ -108,10 +106,8 @@ func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
 			return About("refusal page", 0, fmt.Errorf("parsing page: %w", err))
 		}
 	}
-	if r.Message != "" {
-		if err := CheckMessage(r.Message); err != nil {
-			return About("refusal message", 0, err)
-		}
+	if err := checkMessage(r.Message); err != nil {
+		return About("refusal message", 0, err)
 	}
 	rule.Status, rule.Message, rule.AsError = r.Status, r.Message, r.Error
 	rule.ZoneHeader, rule.SupportCode = r.ZoneHeader, r.Code == ""
@@ -151,11 +147,9 @@ const longestMessage = 300
 // markup is what WordPress's editor takes for HTML. It drops messages with that.
 var markup = regexp.MustCompile(`</?[^>]*>`)
 
-// CheckMessage refuses messages that people would not see, or not as they were meant.
-func CheckMessage(text string) error {
+// checkMessage refuses messages that people would not see, or not as they were meant.
+func checkMessage(text string) error {
 	switch {
-	case strings.TrimSpace(text) == "":
-		return errors.New("the message is blank: want what a refused person should read")
 	case markup.MatchString(text):
 		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
 	}

@@ -83,27 +83,24 @@ func (s *Settle) compile(r *rule.Rule, costs []float64) error {
 
 // source checks the source and its fields, and returns the rule for them.
 func (s *Settle) source() (*settlement.Rule, error) {
-	for _, field := range []struct {
-		source, name string
-		given        bool
-	}{
-		{"bytes", "unit", s.Unit != ""},
-		{"header", "name", s.Name != ""},
-		{"status", "status", len(s.Status) > 0},
-		{"status", "cost", s.Cost != 0},
-	} {
-		if field.given != (s.Source == field.source) {
-			return nil, fmt.Errorf("settle %s: the %s is missing or misplaced: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>", s.Source, field.name)
-		}
-	}
-	switch {
-	case s.Workers != 0 && s.Source != "seconds":
-		return nil, fmt.Errorf("settle %s: workers have no meaning here: want settle seconds <workers>", s.Source)
-	case s.Workers < 0 || s.Workers > MostAtOnce:
-		return nil, fmt.Errorf("invalid workers %d: want a number from 1 to %d", s.Workers, MostAtOnce)
-	}
 	source, err := settlement.ParseSource(s.Source)
 	if err != nil {
+		return nil, err
+	}
+	given := map[settlement.Source][]bool{
+		settlement.Seconds: nil, settlement.Bytes: {s.Unit != ""}, settlement.Header: {s.Name != ""}, settlement.Status: {len(s.Status) > 0, s.Cost != 0},
+	}
+	for of, fields := range given {
+		for _, is := range fields {
+			if is != (of == source) {
+				return nil, errors.New("a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>")
+			}
+		}
+	}
+	if s.Workers != 0 && source != settlement.Seconds {
+		return nil, errors.New("workers have no meaning here: want settle seconds <workers>")
+	}
+	if err := within("settle workers", s.Workers, 0, MostAtOnce); err != nil {
 		return nil, err
 	}
 	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost}

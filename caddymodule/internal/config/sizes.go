@@ -9,12 +9,12 @@ import (
 )
 
 // ParseUnits reads an amount in units of cost.
-func ParseUnits(word string) (*float64, error) {
+func ParseUnits(word string) (float64, error) {
 	units, plain := leakybucket.ParseCost(word)
 	if !plain {
-		return nil, fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
+		return 0, fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
 	}
-	return &units, nil
+	return units, nil
 }
 
 // leastPlainSize is the least size without a unit. Less is hardly meant as bytes.

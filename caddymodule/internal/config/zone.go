@@ -5,11 +5,8 @@
 package config
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"reflect"
-	"regexp"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -143,37 +140,6 @@ type Route struct {
 	Path caddyhttp.MatchPath `json:"path,omitempty"`
 }
 
-var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
-
-// FormerFields are the fields that replace fields of a former grammar.
-var FormerFields = map[string]string{
-	"capacity": `"limit":"<capacity> <leak>"`, "leak": `"limit":"<capacity> <leak>"`,
-	"missing_key": "key.missing", "unlisted_key": "key.unlisted", "plain_keys": "key.plain", "ipv4_prefix": "key.ipv4", "ipv6_prefix": "key.ipv6",
-	"max_body": "read_body.most", "unread_body_cost": "read_body.else", "debt": "settle.debt", "count_only": "settle",
-	"max_wait": "delay.wait or in_flight.wait", "max_waiting": "delay.queue or in_flight.queue",
-	"share": "in_flight.share", "rank": "in_flight.rank", "pass": "in_flight.pass", "warm_up": "in_flight.warm_up", "request_buffer": "in_flight.buffer",
-	"retry_after": "refusal.retry_after", "retry_jitter": "refusal.jitter", "status": "refusal.status", "message": "refusal.message",
-	"page": "refusal.page_html", "page_html": "refusal.page_html", "page_style": "refusal.page_style", "refuse": "refusal.error",
-	"support_code": "refusal.code", "zone_header": "refusal.zone_header", "log_refused": "refusal.log", "server_timing": "shadow.server_timing",
-}
-
-var unknownField = regexp.MustCompile(`unknown field "([^"]*)"`)
-
-// UnmarshalJSON decodes a zone strictly, and names the field that replaces a former one.
-func (z *Zone) UnmarshalJSON(data []byte) error {
-	type fields Zone
-	decoder := json.NewDecoder(bytes.NewReader(data))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode((*fields)(z))
-	if err == nil {
-		return nil
-	}
-	if found := unknownField.FindStringSubmatch(err.Error()); found != nil && FormerFields[found[1]] != "" {
-		return fmt.Errorf("zone %q: unknown field %q: want %s", z.Name, found[1], FormerFields[found[1]])
-	}
-	return err
-}
-
 // Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
 func (z *Zone) Reference() bool {
@@ -193,6 +159,3 @@ type Block struct {
 	// the client's address alone. Default: only in handlers with this zone.
 	Everywhere bool `json:"everywhere,omitempty"`
 }
-
-// Interface guard
-var _ json.Unmarshaler = (*Zone)(nil)

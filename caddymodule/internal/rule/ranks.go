@@ -16,9 +16,6 @@ type Ranks struct {
 	// Member and Crawler match requests of clients with these ranks.
 	Member, Crawler []Matchers
 
-	// Weak are the ranks that any client can take, because of the matchers.
-	Weak []string
-
 	// Fixed, if not nil, is what Standing returns. Only tests set it.
 	Fixed func(*Subject) Standing
 }

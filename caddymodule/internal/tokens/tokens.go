@@ -23,29 +23,14 @@ var spelledOut = regexp.MustCompile(`^([0-9.]+)((s)ec|(s)econd|(m)in|(m)inute|(h
 
 func ParseDuration(word string) (caddy.Duration, error) {
 	duration, err := caddy.ParseDuration(word)
-	if short := spelledOut.ReplaceAllString(word, "$1$3$4$5$6$7$8$9"); short != word {
-		if _, err := caddy.ParseDuration(short); err == nil {
-			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
-		}
+	if err == nil && duration > 0 {
+		return caddy.Duration(duration), nil
 	}
-	if lower := strings.ToLower(word); lower != word && err != nil {
-		if _, err := caddy.ParseDuration(lower); err == nil {
-			return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, lower)
-		}
+	short := spelledOut.ReplaceAllString(strings.ToLower(word), "$1$3$4$5$6$7$8$9")
+	if duration, err := caddy.ParseDuration(short); err == nil && duration > 0 {
+		return 0, fmt.Errorf("invalid duration %q: did you mean %s?", word, short)
 	}
-	if n, err := strconv.ParseFloat(word, 64); err == nil && n > 0 {
-		return 0, fmt.Errorf("invalid duration %q: it has no unit: want ms, s, m, h or d behind it, such as %ss", word, word)
-	}
-	for unit, days := range map[string]int{"w": 7, "y": 365} {
-		if number, found := strings.CutSuffix(word, unit); found {
-			n, _ := strconv.Atoi(number)
-			return 0, fmt.Errorf("invalid duration %q: want ms, s, m, h or d behind the number, such as %dd", word, max(n, 1)*days)
-		}
-	}
-	if err != nil || duration <= 0 {
-		return 0, fmt.Errorf("invalid duration %q: want one above 0, such as 10s", word)
-	}
-	return caddy.Duration(duration), nil
+	return 0, fmt.Errorf("invalid duration %q: want a number above 0 with its unit ms, s, m, h or d, such as 10s", word)
 }
 
 // WantedAfter is the syntax of each option of a zone.
@@ -55,12 +40,10 @@ var WantedAfter = make(map[string]string)
 func ParseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, error)) error {
 	option := d.Val()
 	words := d.RemainingArgs()
-	want := cmp.Or(WantedAfter[option], "one word")
+	want := cmp.Or(WantedAfter[option], "one word, in quotes if it has blanks or a #")
 	switch {
 	case len(words) == 0:
 		return d.Errf("%s has no value: want %s", option, want)
-	case len(words) > 1 && WantedAfter[words[1]] != "":
-		return d.Errf("unexpected %q after %s %s: want a line for each option", words[1], option, words[0])
 	case len(words) > 1:
 		return d.Errf("unexpected %q after %s %s: want %s", words[1], option, words[0], want)
 	}
@@ -98,16 +81,19 @@ func OneOf(words ...string) func(string) (string, error) {
 	}
 }
 
-func ParseWhole(least, most int) func(string) (int, error) {
+// ParseWhole returns a parser of whole numbers from 1 to most.
+func ParseWhole(most int) func(string) (int, error) {
 	return func(word string) (int, error) {
 		n, err := strconv.Atoi(word)
-		if bare, percent := strings.CutSuffix(word, "%"); percent && len(bare) > 0 {
-			if n, err := strconv.Atoi(bare); err == nil && n >= least && n <= most {
-				return 0, fmt.Errorf("invalid number %q: did you mean %s?", word, bare)
-			}
+		bare := strings.TrimSuffix(word, "%")
+		if _, wrong := strconv.Atoi(bare); wrong == nil && bare != word {
+			return 0, fmt.Errorf("invalid number %q: did you mean %s?", word, bare)
 		}
-		if err != nil || n < least || n > most {
-			return 0, fmt.Errorf("invalid number %q: want one from %d to %d", word, least, most)
+		if err != nil || n < 1 {
+			return 0, fmt.Errorf("invalid number %q: want a whole one above 0", word)
+		}
+		if n > most {
+			return 0, fmt.Errorf("invalid number %q: want at most %d", word, most)
 		}
 		return n, nil
 	}
