@@ -110,7 +110,7 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	case written.Queue != 0 && f.Wait == 0:
 		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
 	}
-	r.InFlight, r.WarmUp, r.RequestBuffer = f.Slots, time.Duration(f.WarmUp), buffer
+	r.Slots = rule.Slots{InFlight: f.Slots, WarmUp: time.Duration(f.WarmUp), RequestBuffer: buffer}
 	if r.SlotsOnly() {
 		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
 	}

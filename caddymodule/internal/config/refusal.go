@@ -82,7 +82,7 @@ const (
 )
 
 // compile compiles what refused clients get. written is without defaults, or nil.
-func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
+func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
 	_, err := ParseLogRefused(r.Log)
 	err = cmp.Or(About("refusal log", 0, err), within("refusal status", r.Status, 400, 599), within("refusal jitter", r.Jitter, 0, 100))
 	switch {
@@ -94,7 +94,7 @@ func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
 		return About("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
 	case r.Code != "" && r.Code != SwitchOff:
 		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
-	case rule.SlotsOnly() && written != nil && (written.RetryAfter != "" || r.Jitter != 0):
+	case zone.SlotsOnly() && written != nil && (written.RetryAfter != "" || r.Jitter != 0):
 		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
 	case r.PageHTML != nil && r.PageStyle != nil:
 		return About("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))
@@ -109,11 +109,11 @@ func (r *Refusal) compile(rule *rule.Rule, written *Refusal) error {
 	if err := checkMessage(r.Message); err != nil {
 		return About("refusal message", 0, err)
 	}
-	rule.Status, rule.Message, rule.AsError = r.Status, r.Message, r.Error
-	rule.ZoneHeader, rule.SupportCode = r.ZoneHeader, r.Code == ""
-	rule.RetryJitter = float64(r.Jitter) / 100
-	rule.RetryEmpty = r.RetryAfter == retryEmpty
-	rule.RetryFloor, err = ParseRetryAfter(r.RetryAfter)
+	floor, err := ParseRetryAfter(r.RetryAfter)
+	zone.Refusal = rule.Refusal{
+		Status: r.Status, Message: r.Message, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "",
+		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
+	}
 	return About("refusal retry_after", 0, err)
 }
 

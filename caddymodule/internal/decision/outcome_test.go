@@ -15,7 +15,7 @@ import (
 )
 
 func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
-	zone := &Zone{Rule: &rule.Rule{RetryEmpty: true}}
+	zone := &Zone{Rule: &rule.Rule{Refusal: rule.Refusal{RetryEmpty: true}}}
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
 	outcome := func(d Decision, why rule.Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
@@ -108,7 +108,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 	for why, want := range map[admission.Why]string{
 		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
 	} {
-		o := lone(&rule.Rule{Name: "php", Share: new(rule.Key), InFlight: 1}, turn, admission.Result{Why: why, Waited: time.Second})
+		o := lone(&rule.Rule{Name: "php", Slots: rule.Slots{Share: new(rule.Key), InFlight: 1}}, turn, admission.Result{Why: why, Waited: time.Second})
 		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay != time.Second {
 			t.Errorf("%v: got %s after %v, want %s after a second", why, got, o.Delay, want)
 		}
@@ -118,7 +118,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 // What a request has waited for its slot says nothing of when the next one comes free.
 func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
-		o := lone(&rule.Rule{Name: "downloads", InFlight: 1, MaxWait: time.Minute}, nil, admission.Result{Why: why, Waited: 50 * time.Second})
+		o := lone(&rule.Rule{Name: "downloads", Slots: rule.Slots{InFlight: 1}, MaxWait: time.Minute}, nil, admission.Result{Why: why, Waited: 50 * time.Second})
 		if o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
 			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)
 		}

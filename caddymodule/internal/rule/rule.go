@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -49,21 +48,7 @@ type Rule struct {
 	Delay      *float64      // units that pass undelayed; nil means no delay
 	MaxWait    time.Duration // zero means no bound for the bucket, and no wait for a slot
 	MaxWaiting int
-	InFlight   int // slots of each key; zero means any number
-
-	// Share names what clients take turns by. If it is nil, they wait for slots in the
-	// order of arrival.
-	Share *Key
-
-	// Ranks say which rank a client has in a zone with share. If nil, all are first.
-	Ranks *Ranks
-
-	// WarmUp is for how long slots grow to their number after the zone had no request
-	// for as long; zero means not at all.
-	WarmUp time.Duration
-
-	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
-	RequestBuffer int64
+	Slots
 
 	Shadow  leakybucket.Shadow // the word that has put the zone there; 0 if the config has none
 	Enforce int                // percent of the keys; the others are in shadow
@@ -75,15 +60,7 @@ type Rule struct {
 	// EnforcedRefusals those that only enforced zones know. Compiling each part adds its own.
 	Refusals, EnforcedRefusals ReasonSet
 
-	RetryEmpty  bool          // Retry-After says the time to empty
-	RetryFloor  time.Duration // the least that Retry-After says
-	RetryJitter float64       // the most that is added, as a fraction of the wait
-	Status      int
-	Message     string        // to people who are refused; may be empty
-	Page        *refusal.Page // nil means the built-in page
-	AsError     bool          // refusals go through the site's error routes
-	ZoneHeader  bool          // refusals name the zone in a header
-	SupportCode bool          // refusals have a code that visitors may tell
+	Refusal
 }
 
 // MayRefuse adds reasons for which the zone may refuse.
