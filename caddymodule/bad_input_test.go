@@ -195,7 +195,7 @@ var wrongWords = []mistake{
 	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "parsing zone: the word is empty: want at least a letter"},
 	{"site", "throttle pages key client_ip 5 1/s # <-", "unknown key source \"key\": want client_ip"},
 	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
-	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "no capacity and leak in 5 {args[2]}: want throttle pages 5 5/m"},
+	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},
 	{"file", "(lim) {\nthrottle {\nzone {args[0]} {\nlimit {args[1]} {args[2]} # <-\n}\n}\n}\nhttp://a.example {\nimport lim pages x 1/s\n}", "invalid capacity \"x\""},
 }
 

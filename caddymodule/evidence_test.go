@@ -107,13 +107,13 @@ func TestAZoneThatNoRequestMeetsNamesANearMiss(t *testing.T) {
 		{"a slash at the end", "zone login {\n match path /login\n limit 5 1/h\n}", "/login/", 3, 1},
 		{"two networks", "zone login {\n match path /login\n limit 5 1/h\n}", "/login/", 2, 0},
 		{"what a rewrite behind it serves", "zone login {\n match path /deep/down\n limit 5 1/h\n}", "/rewritten", 3, 1},
-		{"what a rewrite behind it makes of another address", "zone login {\n match path /is/deep/*\n limit 5 1/h\n}", "/rewritten", 3, 1},
+		{"what a rewrite behind it makes of another address", "zone login {\n match path /is/deep/*\n limit 5 1/h\n}", "/behind", 3, 1},
 		{"an error", "zone login {\n match path /missing\n limit 5 1/h\n}", "/a/missing", 3, 0},
 		{"another address", "zone login {\n match path /wp-login.php*\n limit 5 1/h\n}", "/page", 3, 0},
 		{"the address, and another method", "zone login {\n match {\n path /login*\n method POST\n }\n limit 5 1/h\n}", "/login", 3, 0},
 		{"the front page", "zone login {\n match path /\n limit 5 1/h\n}", "/page/", 3, 0},
 	} {
-		s := run(t, "http:// {\n throttle {\n"+test.config+"\n}\nrewrite /rewritten /is/deep/down\n@missing path */missing\nrespond @missing 404\nrespond ok\n}")
+		s := run(t, "http:// {\n throttle {\n"+test.config+"\n}\nrewrite /rewritten /is/deep/down\nhandle /behind {\nrewrite * /is/deep/down\nrespond ok\n}\n@missing path */missing\nrespond @missing 404\nrespond ok\n}")
 		for n := range test.networks {
 			for range 5 {
 				s.network(n).get(test.path)

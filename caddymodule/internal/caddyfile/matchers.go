@@ -87,9 +87,6 @@ func parseNamed(d *caddyfile.Dispenser, option string, matcher matcherToken) (se
 	if d.NextArg() {
 		return nil, true, d.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", d.Val(), option, name)
 	}
-	if d.NextBlock(d.Nesting()) {
-		return nil, true, d.Errf("%s %s is followed by a block: want one of them", option, name)
-	}
 	return set, true, nil
 }
 

@@ -35,6 +35,16 @@ func everySet(set caddy.ModuleMap, check func(caddy.ModuleMap) error) error {
 	return err
 }
 
+// checkEach returns the first error of some checks of a set. Those behind it are not made.
+func checkEach(set caddy.ModuleMap, checks ...func(caddy.ModuleMap) error) error {
+	for _, check := range checks {
+		if err := check(set); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // checkPaths refuses paths that no request has, in any matcher `path` of a set.
 func checkPaths(set caddy.ModuleMap) error {
 	return everySet(set, func(set caddy.ModuleMap) error {
@@ -212,7 +222,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	if asksThrottle(set) {
 		return ErrAsksThrottle
 	}
-	return cmp.Or(checkPaths(set), checkMethods(set), checkSyntax(set))
+	return checkEach(set, checkPaths, checkMethods, checkSyntax)
 }
 
 // CheckMatcherSets checks each set of matchers.

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -59,5 +58,5 @@ func CheckOuter(set caddy.ModuleMap) error {
 	if methods := MethodsOf(set); methods != "" {
 		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
 	}
-	return cmp.Or(checkPaths(set), checkTails(set), checkSyntax(set), checkMethods(set))
+	return checkEach(set, checkPaths, checkTails, checkMethods, checkSyntax)
 }

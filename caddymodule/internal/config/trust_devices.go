@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -44,20 +43,11 @@ type TrustDevices struct {
 
 const defaultTrust = caddy.Duration(180 * 24 * time.Hour)
 
-// accountSources are the key sources that may name an account.
+// accountSources are the key sources that may name an account, as placeholders may.
 var accountSources = []string{"form", "cookie", "header", "query", "basic_user"}
 
-var requestPlaceholder = regexp.MustCompile(`^http\.request\.(header|cookie|uri\.query)\.|^http\.auth\.`)
-
-// namesAccount reports whether a key source may name an account.
 func (k *KeySource) namesAccount() bool {
-	if slices.Contains(accountSources, k.Source) {
-		return true
-	}
-	template, err := parseTemplate(k.Source)
-	return err == nil && slices.ContainsFunc(template.Placeholders(), func(name string) bool {
-		return requestPlaceholder.MatchString(name) || !strings.HasPrefix(name, "http.request.")
-	})
+	return slices.Contains(accountSources, k.Source) || strings.Contains(k.Source, "{")
 }
 
 // privateSources are the key sources of which rate-limit headers would tell which
