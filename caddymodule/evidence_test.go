@@ -286,14 +286,21 @@ var correctSites = []correctSite{
 	},
 }
 
-// run runs the page's first whole configuration, with a file and the stand-in.
-func (c correctSite) run(t *testing.T) *site {
+// text returns the page.
+func (c correctSite) text(t *testing.T) string {
 	t.Helper()
 	page, err := os.ReadFile(filepath.Join("../docs", strings.Replace(c.page, "README.md", "../README.md", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, config, _ := strings.Cut(string(page), "\nexample.com {\n")
+	return string(page)
+}
+
+// run runs the page's first whole configuration, with more exemptions, a file and the
+// stand-in.
+func (c correctSite) run(t *testing.T, exemptions string) *site {
+	t.Helper()
+	_, config, _ := strings.Cut(c.text(t), "\nexample.com {\n")
 	site, _, whole := strings.Cut(config, "\n}\n```")
 	root := regexp.MustCompile(`(?m)^\troot \* .*$`)
 	if !whole || !strings.Contains(site, c.upstream) || c.page != "recipes/apis.md" && !root.MatchString(site) {
@@ -304,8 +311,27 @@ func (c correctSite) run(t *testing.T) *site {
 		t.Fatal(err)
 	}
 	site = root.ReplaceAllString(site, "root * "+folder)
+	site = strings.Replace(site, "exempt static_files\n", "exempt static_files\n"+exemptions, 1)
 	site = strings.Replace(site, c.upstream, c.answers+"@unknown path /missing /blog/wp-login.php\nrespond @unknown 404\n@rest not path *.css\nrespond @rest ok", 1)
 	return run(t, "{\nthrottle {\nplan free 60 1/s\nplan pro 600 20/s\n}\n}\nhttp:// {\n"+strings.NewReplacer("\t\tshadow\n", "", "\n\tlog\n", "\n").Replace(site)+"\n}\n")
+}
+
+// Nor does loading it warn, with the page's other exemptions, which are for Debian's packages
+// and for files that Caddy does not serve.
+func TestTheExemptionsOfAPageAreNotWarnedOf(t *testing.T) {
+	exempt := regexp.MustCompile("(?s)```caddyfile\n(exempt \\{.*?)```")
+	n := 0
+	for _, correct := range correctSites {
+		for _, fence := range exempt.FindAllStringSubmatch(correct.text(t), -1) {
+			n++
+			s := correct.run(t, fence[1])
+			s.warned(t, "exempt", 0)
+			s.stop()
+		}
+	}
+	if n < 4 {
+		t.Errorf("got %d exemptions on the pages, want more", n)
+	}
 }
 
 // A month of a quiet site, and of a busy one, behind each first configuration: readers, feed
@@ -316,7 +342,7 @@ func TestACorrectSiteIsToldOfNothing(t *testing.T) {
 		for _, readers := range []int{3, 30} {
 			t.Run(fmt.Sprint(correct.page, " ", readers), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					s := correct.run(t)
+					s := correct.run(t, "")
 					guesses := 0
 					for day := range 30 {
 						for n := range readers {
