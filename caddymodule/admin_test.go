@@ -297,10 +297,112 @@ func TestABanInAZoneInShadowRefusesNobody(t *testing.T) {
 func TestABanOfAnAddressNamesTheNetworkThatItStandsFor(t *testing.T) {
 	s := run(t, threeZones)
 	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7/32", "203.0.113.9/24": "203.0.113.0/24"} {
-		var got wire.Ban
-		if s.admin(http.MethodPost, "/throttle/ban", `{"network": "`+given+`", "for": "1h"}`, &got); got.Network.String() != want {
+		var got wire.Override
+		if s.admin(http.MethodPost, "/throttle/ban", `{"network": "`+given+`", "for": "1h"}`, &got); got.Network != want {
 			t.Errorf("%s: got %s, want %s", given, got.Network, want)
 		}
+	}
+}
+
+// TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
+// pasted back. A network that is no key of the zone has no limit of its own.
+func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
+	s := run(t, `http:// {
+		throttle /nets {
+			zone nets {
+				key client_ip ipv4 24
+				limit 5 1/h
+			}
+		}
+		throttle /pages pages 5 1/h
+		respond ok
+	}`)
+	for _, step := range []struct {
+		call, body string
+		want       int
+		network    string
+	}{
+		{"limit", `{"zone": "nets", "key": "203.0.113.7", "limit": "deny"}`, 200, "203.0.113.0/24"},
+		{"limit", `{"zone": "nets", "key": "203.0.113.0/24", "limit": "x2", "replace": true}`, 200, "203.0.113.0/24"},
+		{"unlimit", `{"zone": "nets", "key": "203.0.113.0/24"}`, 200, ""},
+		{"unlimit", `{"zone": "nets", "key": "203.0.113.0/24"}`, 200, ""}, // nothing
+		{"limit", `{"zone": "nets", "key": "203.0.113.0/25", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "nets", "key": "203.0.0.0/16", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "pages", "key": "203.0.113.0/24", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "pages", "key": "203.0.113.7/32", "limit": "deny"}`, 200, ""},
+	} {
+		var got struct{ Network string }
+		if status := s.admin(http.MethodPost, "/throttle/"+step.call, step.body, &got); status != step.want || got.Network != step.network {
+			t.Errorf("%s %s: got %d and the network %q, want %d and %q", step.call, step.body, status, got.Network, step.want, step.network)
+		}
+	}
+	if journal := s.journal(); len(journal) != 4 || journal[1].Of != "nets/203.0.113.0/24" || journal[0].Of != "pages/203.0.113.7" {
+		t.Errorf("got %+v, want the network, and last the address", journal)
+	}
+	s.from(someone).answers("/pages", http.StatusTooManyRequests)
+	s.from(someone).passes(5, "/nets")
+}
+
+// TestWhyShowsWhatIsToBeSaid: an empty bucket is shown only if a request would be refused, or
+// if something but the zone decides.
+func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
+	s := run(t, `http:// {
+		throttle {
+			zone pages {
+				match path /pages
+				limit 5 1/h
+			}
+			zone login {
+				match path /login
+				limit 2 1/h
+			}
+			zone nets {
+				match path /nets
+				key client_ip ipv4 24
+				limit 2 1/h
+			}
+			zone slots {
+				match path /slots
+				in_flight 5
+			}
+		}
+		respond ok
+	}`)
+	shown := func(client, want string) {
+		t.Helper()
+		var zones []string
+		for _, b := range s.why(client).Buckets {
+			zones = append(zones, b.Zone)
+		}
+		if got := strings.Join(zones, " "); got != want {
+			t.Errorf("%s: got the buckets of %q, want %q", client, got, want)
+		}
+	}
+	shown("203.0.113.7", "")
+	s.from(someone).passes(2, "/login")
+	shown("203.0.113.7", "login")
+	s.changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "unlimited"}`)
+	shown("203.0.113.7", "login pages")
+	s.changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "deny", "replace": true}`)
+	shown("203.0.113.7", "login pages")
+	s.changes("/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`)
+
+	// A code of a bucket that many clients share says so, and shows no client of its name.
+	code := codeOn(t, func() *httptest.ResponseRecorder {
+		s.from("203.0.113.9:1").passes(2, "/nets")
+		return s.from("203.0.113.9:1").get("/nets")
+	}())
+	if got := s.why(code); got.Refusal == nil || got.Refusal.Network != "203.0.113.0/24" || len(got.Buckets) != 1 || got.Buckets[0].Zone != "nets" {
+		t.Errorf("%s: got %+v, want the refusal of the network, and its bucket", code, got)
+	}
+	s.changes("/throttle/release", `{"client": "203.0.113.0/24"}`)
+	if got := s.why(code); len(got.Buckets) != 1 || got.Buckets[0].Level != 0 {
+		t.Errorf("after a release: got %+v, want the empty bucket that has refused", got.Buckets)
+	}
+	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	var freed wire.Released
+	if s.admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.128/25"}`, &freed); !freed.Banned {
+		t.Errorf("release of a banned network: got %+v, want it said that the ban holds", freed)
 	}
 }
 

@@ -390,8 +390,8 @@ func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
 	s.changes("/throttle/limit", `{"zone": "api", "key": "its-app", "limit": "gold", "for": "1h"}`)
 	s.apiKey("shop").passes(3, "/") // the bucket's limit, whichever key names it
 	var got []string
-	for _, l := range s.app().Control.Board.Table.List(time.Now()).Limits {
-		got = append(got, l.Key+" "+l.Text)
+	for _, l := range s.app().Control.Changes.Table.List(time.Now()) {
+		got = append(got, l.Key+" "+l.Limit)
 	}
 	if strings.Join(got, ",") != "@as/shop gold" {
 		t.Errorf("got %v, want that of the shared bucket, without the plain key", got)
@@ -446,9 +446,9 @@ func TestAChangeWithoutAnEndHoldsForThirtyDays(t *testing.T) {
 	s.changes("/throttle/limit", `{"zone": "pages", "limit": "unlimited"}`)
 	s.from(someone).answers("/", http.StatusOK)
 	s.from(someone).answers("/", http.StatusOK)
-	var raw map[string][]map[string]any
+	var raw []map[string]any
 	s.admin(http.MethodGet, "/throttle/overrides", "", &raw)
-	if len(raw["shadows"]) != 1 || raw["shadows"][0]["until"] == nil || raw["shadows"][0]["note"] != "the shop sells tickets" {
+	if len(raw) != 2 || raw[0]["kind"] != "shadow" || raw[0]["until"] == nil || raw[0]["note"] != "the shop sells tickets" {
 		t.Errorf("got %v, want a switch with a note and an end", raw)
 	}
 	var zones struct {

@@ -195,8 +195,8 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 				inSettleBubble(t, func(t *testing.T) {
 					s := newWaitSite(t, "throttle {\n"+zones+"\n}", work)
 					if shadow { // by the switch, which makes one group of several directives
-						s.app.engine.Control.Board.Table.Apply(time.Now(), override.NewShadow("", override.Span{Since: time.Now(), Until: time.Now().Add(24 * time.Hour)}))
-						defer s.app.engine.Control.Board.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: ""}, Ended: true}) // which outlasts the site
+						s.app.engine.Control.Changes.Table.Apply(time.Now(), override.NewShadow("", override.Span{Since: time.Now(), Until: time.Now().Add(24 * time.Hour)}))
+						defer s.app.engine.Control.Changes.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: ""}, Ended: true}) // which outlasts the site
 					}
 					if strings.Contains(zones, "share") { // which knows the upstream's own queue
 						workers := make(chan struct{}, slots)

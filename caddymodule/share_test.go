@@ -705,9 +705,9 @@ func TestTheSwitchToShadowLetsThoseThroughWhoWait(t *testing.T) {
 // shadow switches a zone to shadow until the test ends.
 func (s *settleSite) shadow(zone string) {
 	s.Helper()
-	s.app.engine.Control.Board.Table.Apply(time.Now(), override.NewShadow(zone, override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
+	s.app.engine.Control.Changes.Table.Apply(time.Now(), override.NewShadow(zone, override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
 	s.Cleanup(func() {
-		s.app.engine.Control.Board.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: zone}, Ended: true})
+		s.app.engine.Control.Changes.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: zone}, Ended: true})
 	})
 	pass(0)
 }

@@ -171,14 +171,14 @@ func verdictsHold(t *testing.T, s *site, before func(state int)) {
 			why.Buckets = append(why.Buckets, byKey.Buckets...)
 		}
 		if keyless {
-			said, refused = "missing_key", !slices.ContainsFunc(why.Shadows, func(s wire.Shadow) bool { return s.Zone == "" })
+			said, refused = "missing_key", !slices.ContainsFunc(why.Shadows, func(s wire.Override) bool { return s.Zone == "" })
 			var status wire.Status
 			s.admin(http.MethodGet, "/throttle/zones", "", &status)
 			for _, z := range status.Zones {
 				refused = refused && (z.Zone != zone || z.Mode == "enforcing" || why.Ban != nil)
 			}
 		}
-		switched := slices.ContainsFunc(why.Shadows, func(s wire.Shadow) bool { return s.Zone == "" || s.Zone == "everywhere" })
+		switched := slices.ContainsFunc(why.Shadows, func(s wire.Override) bool { return s.Zone == "" || s.Zone == "everywhere" })
 		for i := range why.Buckets {
 			b := &why.Buckets[i]
 			v := &b.Verdict

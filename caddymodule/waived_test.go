@@ -25,12 +25,12 @@ func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 					t.Fatalf("%q, request %d: got it served: %v, want only the first", zone, i+1, v.reached)
 				}
 			}
-			s.app.engine.Control.Board.Table.Apply(time.Now(), override.NewShadow("other", override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
+			s.app.engine.Control.Changes.Table.Apply(time.Now(), override.NewShadow("other", override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
 			pass(time.Second)
 			if visits[1].reached {
 				t.Errorf("%q: got a request served while another zone is in shadow, want it to wait", zone)
 			}
-			s.app.engine.Control.Board.Table.Apply(time.Now(), override.NewShadow("", override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
+			s.app.engine.Control.Changes.Table.Apply(time.Now(), override.NewShadow("", override.Span{Since: time.Now(), Until: time.Now().Add(time.Hour)}))
 			pass(time.Millisecond)
 			for i, v := range append(visits, s.visit(office, "/")) {
 				if !v.reached {
@@ -46,7 +46,7 @@ func TestThePanicSwitchLetsWaitingRequestsThroughAtOnce(t *testing.T) {
 			if waiting, served := s.app.engine.Zones["waits"].State.Enforced.Counts(); waiting != 0 || served != 0 {
 				t.Errorf("%q: got %d waiting and %d slots taken, want none left", zone, waiting, served)
 			}
-			s.app.engine.Control.Board.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: ""}, Ended: true})
+			s.app.engine.Control.Changes.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: ""}, Ended: true})
 			more := s.visits(2, visitor, "/")
 			if !more[0].reached || more[1].reached {
 				t.Errorf("%q: got served %v, %v after the switch, want the second to wait", zone, more[0].reached, more[1].reached)

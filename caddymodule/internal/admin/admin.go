@@ -44,8 +44,7 @@ const timeout = 70 * time.Second
 type Call struct {
 	Method string
 
-	// answer decodes the body into what it needs.
-	answer func(ctx context.Context, e *engine.Engine, in *Input) (any, error)
+	answer
 
 	Changes bool // what runs, so it is logged and noted in the journal
 }
@@ -63,14 +62,14 @@ var Calls = map[string]Call{
 	"/throttle/top":     {Method: http.MethodPost, answer: answerTop},
 	"/throttle/why":     {Method: http.MethodPost, answer: answerWhy},
 
-	"/throttle/ban":      {Method: http.MethodPost, answer: answerBan, Changes: true},
-	"/throttle/unban":    {Method: http.MethodPost, answer: answerUnban, Changes: true},
-	"/throttle/limit":    {Method: http.MethodPost, answer: answerLimit, Changes: true},
-	"/throttle/unlimit":  {Method: http.MethodPost, answer: answerUnlimit, Changes: true},
+	"/throttle/ban":      {Method: http.MethodPost, answer: makes(banEntry), Changes: true},
+	"/throttle/unban":    {Method: http.MethodPost, answer: ends(banEntry), Changes: true},
+	"/throttle/limit":    {Method: http.MethodPost, answer: makes(limitEntry), Changes: true},
+	"/throttle/unlimit":  {Method: http.MethodPost, answer: ends(limitEntry), Changes: true},
 	"/throttle/release":  {Method: http.MethodPost, answer: answerRelease, Changes: true},
 	"/throttle/revoke":   {Method: http.MethodPost, answer: answerRevoke, Changes: true},
-	"/throttle/shadow":   {Method: http.MethodPost, answer: answerShadow, Changes: true},
-	"/throttle/unshadow": {Method: http.MethodPost, answer: answerUnshadow, Changes: true},
+	"/throttle/shadow":   {Method: http.MethodPost, answer: makes(shadowEntry), Changes: true},
+	"/throttle/unshadow": {Method: http.MethodPost, answer: ends(shadowEntry), Changes: true},
 }
 
 func serve(w http.ResponseWriter, r *http.Request) error {

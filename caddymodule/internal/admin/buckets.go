@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -15,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -50,14 +48,8 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 	return b, limit
 }
 
-// peek returns a bucket with its state, and what becomes of requests.
-func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
-	b, _, err := j.look(ctx, z, name, shadow)
-	return b, err
-}
-
-// look is peek, and returns the state as well.
-func (j judge) look(ctx context.Context, z *engine.Zone, name string, shadow bool) (b wire.Bucket, s state, err error) {
+// peek returns a bucket, its state, and what becomes of requests.
+func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (b wire.Bucket, s state, err error) {
 	b, s.limit = describe(j.Engine, z, name, shadow)
 	whole := s.limit
 	if !z.SlotsOnly() && whole.Capacity > 0 {
@@ -79,38 +71,35 @@ func (j judge) look(ctx context.Context, z *engine.Zone, name string, shadow boo
 const mostSearched = 1000
 
 // search returns the names of the buckets that belong to a value, so many at most.
-func search(ctx context.Context, e *engine.Engine, z *engine.Zone, value string, shadow bool, most int) (names []string, complete bool, err error) {
+func (j judge) search(ctx context.Context, z *engine.Zone, value string, shadow bool, most int) (names []string, complete bool, err error) {
 	owned := z.Owned(value)
 	names = owned.Names
 	if !owned.Search || z.SlotsOnly() {
 		return names, true, nil
 	}
-	lister, can := e.Store.(leakybucket.Lister)
+	more, complete, err := j.list(ctx, leakybucket.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow}, most-len(names), func(key string) bool {
+		return owned.Has(key) && !slices.Contains(names, key)
+	})
+	return append(names, more...), complete, err
+}
+
+// list returns the names of buckets in the store, so many at most.
+func (j judge) list(ctx context.Context, of leakybucket.Filter, most int, wanted func(key string) bool) (names []string, complete bool, err error) {
+	lister, can := j.Store.(leakybucket.Lister)
 	if !can {
-		return names, false, nil
+		return nil, false, nil
 	}
-	complete = true
-	of := leakybucket.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Scan: scanned}
+	seen := make(map[string]bool) // Redis may give a bucket more than once
+	complete, of.Scan = true, scanned
 	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Entry) bool {
-		if owned.Has(k.Key) && !slices.Contains(names, k.Key) {
+		if !seen[k.Key] && wanted(k.Key) {
 			if complete = len(names) < most; complete {
-				names = append(names, k.Key)
+				seen[k.Key], names = true, append(names, k.Key)
 			}
 		}
 		return complete
 	})
 	return names, complete, err
-}
-
-func (in *Input) client(e *engine.Engine) (c wire.ClientQuery, zones []*engine.Zone, err error) {
-	if err := in.decode(&c); err != nil {
-		return c, nil, err
-	}
-	if c.Client == "" {
-		return c, nil, badRequest("no client is given: want an address or a key")
-	}
-	zones, err = zonesNamed(e, c.Zone)
-	return c, zones, err
 }
 
 // mostNamed bounds how many buckets the answer to a release names.
@@ -138,9 +127,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 		return nil, errors.New("the store cannot forget single buckets")
 	}
 	r := release{newJudge(e), resetter, &of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
-	if storeDown(e) {
-		r.result.Pending = true
-	}
+	r.result.Pending = storeDown(e)
 	var failed error
 	for _, z := range zones {
 		failed = errors.Join(failed, r.zone(ctx, z))
@@ -153,9 +140,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 	case r.result.Count == 0 && (of.Client == "*" || e.Zones[of.Client] != nil):
 		return nil, badRequest("invalid client %q: want an address, a network or a key; a zone's buckets are all emptied by --zone and --all", of.Client)
 	}
-	if addr, err := netip.ParseAddr(of.Client); err == nil {
-		r.result.Banned = e.Overrides().Banned(addr, time.Now()) != nil
-	}
+	r.result.Banned = r.banned(of.Client) != nil
 	if len(r.result.Freed) > 0 {
 		in.note(e, "release", freedText(&r.result))
 	}
@@ -195,25 +180,16 @@ var errLocal = errors.New("the store is down: of clients that this Caddy has not
 
 // names returns the names of buckets that are to be emptied.
 func (r *release) names(ctx context.Context, z *engine.Zone, shadow bool) (names []string, complete bool, err error) {
-	if !r.of.All {
-		names, complete, err = search(ctx, r.Engine, z, r.of.Client, shadow, math.MaxInt)
-		if owned := z.Owned(r.of.Client); err == nil && owned.Search && storeDown(r.Engine) {
-			complete, err = false, errLocal
-		}
-		return names, complete, err
+	searched := r.of.All || z.Owned(r.of.Client).Search
+	if r.of.All {
+		names, complete, err = r.list(ctx, leakybucket.Filter{Zone: z.Name, Shadow: shadow}, math.MaxInt, func(string) bool { return true })
+	} else {
+		names, complete, err = r.search(ctx, z, r.of.Client, shadow, math.MaxInt)
 	}
-	lister, can := r.Store.(leakybucket.Lister)
-	if !can {
-		return nil, false, errors.New("the store cannot list its buckets")
+	if err == nil && searched && storeDown(r.Engine) {
+		complete, err = false, errLocal
 	}
-	err = leakybucket.ListAll(ctx, lister, leakybucket.Filter{Zone: z.Name, Shadow: shadow, Scan: scanned}, func(k leakybucket.Entry) bool {
-		names = append(names, k.Key)
-		return true
-	})
-	if err == nil && storeDown(r.Engine) {
-		err = errLocal
-	}
-	return names, err == nil, err
+	return names, complete, err
 }
 
 // storeDown reports whether the zones decide without their shared store.
@@ -221,7 +197,7 @@ func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down(
 
 // bucket empties one.
 func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shadow bool) error {
-	was, peeked := r.peek(ctx, z, name, shadow)
+	was, _, peeked := r.peek(ctx, z, name, shadow)
 	err := r.resetter.Reset(ctx, z.Name, name, shadow)
 	r.Blocks.Forget(z.Name, name, shadow)
 	if errors.Is(err, sharedstore.ErrLater) {
@@ -241,76 +217,6 @@ func bucketName(zone, key string, shadow bool) string {
 		zone = "~" + zone
 	}
 	return zone + "/" + key
-}
-
-// answerWhy shows the buckets of a client in all zones. For a support code, they are those
-// of the client that was refused.
-func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	c, zones, err := in.client(e)
-	if err != nil {
-		return nil, err
-	}
-	result := wire.Why{Client: c.Client, Buckets: []wire.Bucket{}, Complete: true, Local: storeDown(e), Refusal: pastRefusal(ctx, e, c.Client)}
-	refused := wire.Bucket{}
-	_, unknown := supportcode.Parse(c.Client)
-	if past := result.Refusal; past != nil {
-		unknown = false
-		c.Client, refused.Zone, refused.Key = past.Key, past.Zone, past.Key
-		if c.Client == "" {
-			zones = nil // the request had no key
-		}
-	}
-	if addr, err := netip.ParseAddr(c.Client); err == nil {
-		if ban := e.Overrides().Banned(addr, time.Now()); ban != nil {
-			shown := banOf(*ban)
-			result.Ban = &shown
-		}
-	}
-	_, notAddress := netip.ParseAddr(c.Client)
-	j := newJudge(e)
-	result.Refused = result.Ban != nil && !j.set.AllShadow(j.now)
-	for _, z := range zones {
-		own, named := z.NameOf(c.Client)
-		named = named && z.Key.HasAddress() == (notAddress == nil)
-		if policy := z.Unlisted(own); named && policy != "" {
-			result.Unlisted = append(result.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
-			own = ""
-			if policy == rule.Share {
-				own = rule.SharedBucket
-			}
-			result.Refused = result.Refused || policy == rule.Refuse && z.GroupOf(&rule.Subject{Overrides: j.set}, own) == 0
-		}
-		for _, shadow := range []bool{false, true} {
-			names, complete, err := search(ctx, e, z, c.Client, shadow, mostSearched)
-			if err != nil {
-				complete, result.Problem = false, err.Error()
-			}
-			result.Complete = result.Complete && complete
-			if own == rule.SharedBucket {
-				names = append(names, own)
-			}
-			for _, name := range names {
-				b, err := j.peek(ctx, z, name, shadow)
-				if err != nil {
-					return nil, err
-				}
-				// The zone's own bucket is worth showing when it is empty, too, but for an unknown
-				// support code, and so is one that has refused.
-				if b.Level > 0 || b.Blocked > 0 || named && !unknown && name == own && shadow == (z.Shadow != 0) ||
-					!shadow && b.Zone == refused.Zone && b.Key == refused.Key {
-					result.Buckets = append(result.Buckets, b)
-					result.Refused = result.Refused || b.Verdict.Refused()
-				}
-			}
-		}
-	}
-	slices.SortStableFunc(result.Buckets, func(a, b wire.Bucket) int { return byVerdict(&a, &b) })
-	for _, s := range e.Control.Board.Table.List(time.Now()).Shadows {
-		if s.Zone == "" || slices.ContainsFunc(result.Buckets, func(b wire.Bucket) bool { return b.Zone == s.Zone }) {
-			result.Shadows = append(result.Shadows, shadowOf(s))
-		}
-	}
-	return result, nil
 }
 
 const (

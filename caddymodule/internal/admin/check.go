@@ -100,7 +100,7 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 			continue
 		}
 		j, z := newJudge(c.app), c.app.Zones[z.Name]
-		b, s, err := j.look(r.Context(), z, bucket.Key, bucket.Shadow != 0)
+		b, s, err := j.peek(r.Context(), z, bucket.Key, bucket.Shadow != 0)
 		if err != nil {
 			return err
 		}
@@ -163,7 +163,7 @@ func checkZone(ctx context.Context, e *engine.Engine, z *engine.Zone, r *http.Re
 		return nil, err
 	}
 	j := newJudge(e)
-	b, s, err := j.look(ctx, z, o.Key, o.Shadow != 0)
+	b, s, err := j.peek(ctx, z, o.Key, o.Shadow != 0)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -27,6 +28,9 @@ type Input struct {
 	from    override.Origin
 	changed []override.Change // by the call
 }
+
+// An answer decodes the body into what it needs, and returns what JSON shows.
+type answer func(ctx context.Context, e *engine.Engine, in *Input) (any, error)
 
 // decode reads the one JSON object of the body. Unknown fields are errors.
 func (in *Input) decode(into any) error {
@@ -81,4 +85,13 @@ func ReadInput(w http.ResponseWriter, r *http.Request) (*Input, error) {
 
 func badRequest(format string, args ...any) error {
 	return caddy.APIError{HTTPStatus: http.StatusBadRequest, Err: fmt.Errorf(format, args...)}
+}
+
+// converted returns what of makes of each, which JSON shows as a list even if it is empty.
+func converted[T, W any](all []T, of func(T) W) []W {
+	result := make([]W, len(all))
+	for i := range all {
+		result[i] = of(all[i])
+	}
+	return result
 }

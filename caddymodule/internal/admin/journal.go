@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
@@ -13,7 +14,12 @@ import (
 
 // answerJournal lists what was changed last, and who did it.
 func answerJournal(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
-	return converted(e.Control.Board.Journal(), func(c override.Change) wire.JournalEntry {
+	return converted(e.Control.Changes.Journal(), func(c override.Change) wire.JournalEntry {
+		if zone, key, _ := strings.Cut(c.Of, "/"); e.Zones[zone] != nil {
+			if network := shownNetwork(e.Zones[zone], key); network != "" {
+				c.Of = zone + "/" + network
+			}
+		}
 		return wire.JournalEntry{At: c.At, Via: c.Via, By: c.By, Action: c.Action, Of: c.Of, Limit: c.Limit, Until: c.Until, Note: c.Note}
 	}), nil
 }
@@ -22,7 +28,7 @@ func answerJournal(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 func (in *Input) note(e *engine.Engine, action, of string) {
 	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: cmp.Or(of, "everything")}
 	in.changed = append(in.changed, c)
-	e.Control.Board.Note(c)
+	e.Control.Changes.Note(c)
 }
 
 // freedText says what a release has freed. The client may be named by a secret, and the names

@@ -18,6 +18,161 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
+// An entryOf returns the entry of a change, or with ends that of what is to end. Fields that
+// the change has no use for are errors.
+type entryOf func(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (override.Entry, error)
+
+// makes returns the call that makes changes of a kind. One that replaces another without
+// leave is an error of status 409.
+func makes(of entryOf) answer {
+	return func(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
+		o, entry, err := in.entry(e, of, false)
+		if err != nil {
+			return nil, err
+		}
+		told, err := in.change(ctx, e, entry, o)
+		var was *board.Conflict
+		if errors.As(err, &was) {
+			text := "it would replace the one that holds until " + was.Until.Local().Format(time.DateTime)
+			if was.By != "" {
+				text += ", by " + was.By
+			}
+			if was.Note != "" {
+				text += ", with the note " + strconv.Quote(was.Note)
+			}
+			return nil, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
+		}
+		made := overrideOf(e, override.Held{Entry: entry})
+		made.Told = told
+		return made, wrong(err)
+	}
+}
+
+// ends returns the call that ends changes of a kind.
+func ends(of entryOf) answer {
+	return func(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
+		o, entry, err := in.entry(e, of, true)
+		if err != nil {
+			return nil, err
+		}
+		entry.Ended = true
+		told, err := in.change(ctx, e, entry, o)
+		if !errors.Is(err, board.ErrNothing) {
+			return wire.Ended{Ended: err == nil, Told: told, Key: entry.Key}, wrong(err)
+		}
+		if network, err := netip.ParsePrefix(entry.Key); entry.Kind == override.OfBan && err == nil {
+			if ban := e.Overrides().Banned(network.Addr(), time.Now()); ban != nil && ban.Network.Bits() < network.Bits() {
+				return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
+			}
+		}
+		if entry.Zone != "" {
+			_, err = findZone(e, entry.Zone)
+			return wire.Ended{}, err
+		}
+		return wire.Ended{}, nil
+	}
+}
+
+// entry decodes the input of a change.
+func (in *Input) entry(e *engine.Engine, of entryOf, ends bool) (o *wire.Change, entry override.Entry, err error) {
+	o = new(wire.Change)
+	if err := in.decode(o); err != nil {
+		return o, entry, err
+	}
+	held, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
+	if err != nil {
+		return o, entry, wrong(err)
+	}
+	entry, err = of(e, o, held, ends)
+	return o, entry, err
+}
+
+// change makes a change, or ends one.
+func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.Entry, o *wire.Change) (*wire.Told, error) {
+	told, made, err := e.Control.Changes.Change(ctx, entry, in.from.Via, o.Replace, !o.More)
+	if err != nil {
+		return nil, err
+	}
+	in.changed = append(in.changed, made)
+	if o.More {
+		return nil, nil
+	}
+	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: told.Kept}
+	if told.Err != nil {
+		result.Error = told.Err.Error()
+	}
+	return result, nil
+}
+
+func banEntry(_ *engine.Engine, o *wire.Change, held override.Span, _ bool) (entry override.Entry, err error) {
+	if o.Zone != "" || o.Key != "" || o.Limit != "" {
+		return entry, badRequest("a ban holds in all zones: want a network, and no zone, key or limit")
+	}
+	network, err := networkOf(o.Network)
+	if err != nil {
+		return entry, err
+	}
+	entry, err = override.NewBan(network, held)
+	return entry, wrong(err)
+}
+
+func shadowEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (entry override.Entry, err error) {
+	if o.Network != "" || o.Key != "" || o.Limit != "" {
+		return entry, badRequest("shadow is of a whole zone: want no network, key or limit")
+	}
+	if o.Zone != "" && !ends {
+		_, err = findZone(e, o.Zone)
+	}
+	return override.NewShadow(o.Zone, held), err
+}
+
+func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (entry override.Entry, err error) {
+	if o.Network != "" {
+		return entry, badRequest("a limit is of a zone: want no network")
+	}
+	z, err := findZone(e, o.Zone)
+	switch {
+	case ends && o.Zone == "":
+		return entry, badRequest("a limit needs a zone")
+	case ends && err != nil: // of a zone that a reload has taken away
+		return override.NewLimit(o.Zone, o.Key, override.Limit{}, held), nil
+	case err != nil:
+		return entry, err
+	}
+	key, err := bucketOf(z, o.Key)
+	if ends || err != nil {
+		return override.NewLimit(z.Name, key, override.Limit{}, held), err
+	}
+	limit, err := override.ParseLimit(o.Limit, e.Plans)
+	if err != nil {
+		return entry, wrong(err)
+	}
+	if policy := z.Unlisted(key); key != "" && policy != "" {
+		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
+	}
+	if z.SlotsOnly() && limit.Limits() {
+		return entry, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
+	}
+	return override.NewLimit(z.Name, key, limit, held), nil
+}
+
+// bucketOf returns the name of the one bucket that a text stands for.
+func bucketOf(z *engine.Zone, text string) (name string, err error) {
+	if strings.HasSuffix(text, rule.Cut) {
+		return "", badRequest("invalid key %q: want the whole key, which --json shows", text)
+	}
+	if account := rule.AccountOf(text); account != text {
+		return "", badRequest("invalid key %q: a device has the limit of its account: want %s", text, account)
+	}
+	if network, err := netip.ParsePrefix(text); err == nil && z.Key.HasAddress() {
+		text = network.Addr().String()
+		if shown := shownNetwork(z, z.BucketOf(text)); shown != network.String() && !network.IsSingleIP() {
+			return "", badRequest("invalid key %q: a limit is of one bucket, and those of zone %q are not of this network; ban refuses networks", network, z.Name)
+		}
+	}
+	return z.BucketOf(text), nil
+}
+
 // networkOf parses an address or a network. An IPv6 address stands for its /64, as
 // clients have whole ones.
 func networkOf(text string) (netip.Prefix, error) {
@@ -39,37 +194,6 @@ func networkOf(text string) (netip.Prefix, error) {
 	return addr.Prefix(bits)
 }
 
-// ofNetwork decodes the input of a ban. Fields that a ban has no use for are errors.
-func (in *Input) ofNetwork() (o wire.Change, network netip.Prefix, err error) {
-	if err := in.decode(&o); err != nil {
-		return o, network, err
-	}
-	if o.Zone != "" || o.Key != "" || o.Limit != "" {
-		return o, network, badRequest("a ban holds in all zones: want a network, and no zone, key or limit")
-	}
-	network, err = networkOf(o.Network)
-	return o, network, err
-}
-
-// ofZone decodes the input of a shadow switch, or of a limit.
-func (in *Input) ofZone() (o wire.Change, err error) {
-	if err := in.decode(&o); err != nil {
-		return o, err
-	}
-	if o.Network != "" {
-		return o, badRequest("the change is of a zone: want no network")
-	}
-	return o, nil
-}
-
-// ofWholeZone is ofZone for a shadow switch.
-func (in *Input) ofWholeZone() (o wire.Change, err error) {
-	if o, err = in.ofZone(); err == nil && (o.Key != "" || o.Limit != "") {
-		err = badRequest("shadow is of a whole zone: want no key and no limit")
-	}
-	return o, err
-}
-
 // wrong turns an error about a value into the client's.
 func wrong(err error) error {
 	if err != nil {
@@ -78,194 +202,22 @@ func wrong(err error) error {
 	return nil
 }
 
-// converted returns what of makes of each, which JSON shows as a list even if it is empty.
-func converted[T, W any](all []T, of func(T) W) []W {
-	result := make([]W, len(all))
-	for i := range all {
-		result[i] = of(all[i])
+// overrideOf describes a change that holds.
+func overrideOf(e *engine.Engine, h override.Held) wire.Override {
+	o := wire.Override{Kind: string(h.Kind), Zone: h.Zone, Key: h.Key, Limit: h.Limit, Span: wire.Span(h.Span), Hits: h.Hits}
+	if h.Kind == override.OfBan {
+		o.Key, o.Network = "", h.Key
+	} else if z := e.Zones[h.Zone]; z != nil {
+		o.Network = shownNetwork(z, h.Key)
 	}
-	return result
+	return o
 }
 
-func banOf(b override.Ban) wire.Ban {
-	return wire.Ban{Network: b.Network, Span: wire.Span(b.Span), Hits: b.Hits()}
-}
-
-func shadowOf(s override.Shadow) wire.Shadow {
-	return wire.Shadow{Zone: s.Zone, Span: wire.Span(s.Span)}
-}
-
-func limitOf(l override.Limit) wire.Limit {
-	return wire.Limit{Zone: l.Zone, Key: l.Key, Text: l.Text, Span: wire.Span(l.Span)}
-}
-
-func overridesOf(o override.Overrides) wire.Overrides {
-	return wire.Overrides{Shadows: converted(o.Shadows, shadowOf), Bans: converted(o.Bans, banOf), Limits: converted(o.Limits, limitOf)}
+// overridesOf describes those that hold, which JSON shows as a list even if it is empty.
+func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
+	return converted(e.Control.Changes.Table.List(now), func(h override.Held) wire.Override { return overrideOf(e, h) })
 }
 
 func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
-	return overridesOf(e.Control.Board.Table.List(time.Now())), nil
-}
-
-// change makes a change. One that replaces another without leave is an error of status 409.
-func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.Entry, o *wire.Change) (*wire.Told, error) {
-	told, made, err := e.Control.Board.Change(ctx, entry, in.from.Via, o.Replace, !o.More)
-	var was *board.Conflict
-	switch {
-	case errors.As(err, &was):
-		text := "it would replace the one that holds until " + was.Until.Local().Format(time.DateTime)
-		if was.By != "" {
-			text += ", by " + was.By
-		}
-		if was.Note != "" {
-			text += ", with the note " + strconv.Quote(was.Note)
-		}
-		return nil, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
-	case errors.Is(err, board.ErrNothing):
-		return nil, err
-	case err != nil:
-		return nil, wrong(err)
-	}
-	in.changed = append(in.changed, made)
-	if o.More {
-		return nil, nil
-	}
-	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: told.Kept}
-	if told.Err != nil {
-		result.Error = told.Err.Error()
-	}
-	return result, nil
-}
-
-// end ends a change, if there is one.
-func (in *Input) end(ctx context.Context, e *engine.Engine, of override.Name, o *wire.Change) (done wire.Ended, err error) {
-	entry := override.Entry{Name: of, Span: override.Span{Since: time.Now(), By: in.from.By}, Ended: true}
-	done.Told, err = in.change(ctx, e, entry, o)
-	if errors.Is(err, board.ErrNothing) {
-		return done, nil
-	}
-	done.Ended = err == nil
-	return done, err
-}
-
-func (in *Input) span(o *wire.Change) (override.Span, error) {
-	span, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
-	return span, wrong(err)
-}
-
-func answerBan(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	o, network, err := in.ofNetwork()
-	if err != nil {
-		return nil, err
-	}
-	held, err := in.span(&o)
-	if err != nil {
-		return nil, err
-	}
-	ban, err := override.NewBan(network, held)
-	if err != nil {
-		return nil, wrong(err)
-	}
-	told, err := in.change(ctx, e, ban, &o)
-	return wire.Ban{Network: network, Span: wire.Span(held), Told: told}, err
-}
-
-func answerUnban(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	o, network, err := in.ofNetwork()
-	if err != nil {
-		return nil, err
-	}
-	done, err := in.end(ctx, e, override.Name{Kind: override.OfBan, Key: network.String()}, &o)
-	if ban := e.Overrides().Banned(network.Addr(), time.Now()); err == nil && !done.Ended && ban != nil && ban.Network.Bits() < network.Bits() {
-		return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
-	}
-	return done, err
-}
-
-func answerShadow(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	o, err := in.ofWholeZone()
-	if err != nil {
-		return nil, err
-	}
-	if o.Zone != "" {
-		if _, err := findZone(e, o.Zone); err != nil {
-			return nil, err
-		}
-	}
-	held, err := in.span(&o)
-	if err != nil {
-		return nil, err
-	}
-	told, err := in.change(ctx, e, override.NewShadow(o.Zone, held), &o)
-	return wire.Shadow{Zone: o.Zone, Span: wire.Span(held), Told: told}, err
-}
-
-// answerUnshadow ends a switch, of a zone that a reload has taken away, too.
-func answerUnshadow(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	o, err := in.ofWholeZone()
-	if err != nil {
-		return nil, err
-	}
-	done, err := in.end(ctx, e, override.Name{Kind: override.OfShadow, Zone: o.Zone}, &o)
-	if err == nil && !done.Ended && o.Zone != "" {
-		_, err = findZone(e, o.Zone)
-	}
-	return done, err
-}
-
-func answerLimit(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	o, err := in.ofZone()
-	if err != nil {
-		return nil, err
-	}
-	z, err := findZone(e, o.Zone)
-	if err != nil {
-		return nil, err
-	}
-	limit, err := override.ParseLimit(o.Limit, e.Plans)
-	if err != nil {
-		return nil, wrong(err)
-	}
-	if strings.HasSuffix(o.Key, rule.Cut) {
-		return nil, badRequest("invalid key %q: want the whole key, which --json shows", o.Key)
-	}
-	if account := rule.AccountOf(o.Key); account != o.Key {
-		return nil, badRequest("invalid key %q: a device has the limit of its account: want %s", o.Key, account)
-	}
-	o.Key = z.BucketOf(o.Key)
-	if policy := z.Unlisted(o.Key); o.Key != "" && policy != "" {
-		return nil, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
-	}
-	if z.SlotsOnly() && limit.Limits() {
-		return nil, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
-	}
-	held, err := in.span(&o)
-	if err != nil {
-		return nil, err
-	}
-	told, err := in.change(ctx, e, override.NewLimit(o.Zone, o.Key, limit, held), &o)
-	return wire.Limit{Zone: o.Zone, Key: o.Key, Text: limit.Text, Span: wire.Span(held), Told: told}, err
-}
-
-// answerUnlimit ends a limit, of a zone that a reload has taken away, too.
-func answerUnlimit(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	o, err := in.ofZone()
-	if err != nil {
-		return nil, err
-	}
-	if o.Zone == "" {
-		return nil, badRequest("a limit needs a zone")
-	}
-	z, unknown := findZone(e, o.Zone)
-	keys := []string{o.Key}
-	if unknown == nil {
-		keys = append(keys, z.BucketOf(o.Key))
-	}
-	for _, key := range keys {
-		done, err := in.end(ctx, e, override.Name{Kind: override.OfLimit, Zone: o.Zone, Key: key}, &o)
-		if done.Key = key; done.Ended || err != nil {
-			return done, err
-		}
-	}
-	return wire.Ended{}, unknown
+	return overridesOf(e, time.Now()), nil
 }

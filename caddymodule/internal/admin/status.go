@@ -17,10 +17,10 @@ import (
 // answerZones describes what runs.
 func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	now := time.Now()
-	set, overrides, counts, refusals := e.Overrides(), e.Control.Board.Table.List(now), telemetry.CountsByZone(), telemetry.RefusalsByZone()
-	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(overrides), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
+	set, counts, refusals, state := e.Overrides(), telemetry.CountsByZone(), telemetry.RefusalsByZone(), e.Control.Changes.State()
+	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(e, now), Fleet: fleetOf(state, now), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
 	kept := storeStatus(e, &result.Store, now)
-	result.Fleet = fleetOf(e.Control.Board.State())
+	result.Store.Failing = result.Store.Failing || state.Err != nil // it is asked every second
 	zones, err := zonesNamed(e, "")
 	if err != nil {
 		return nil, err
@@ -51,8 +51,10 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 			s.InFlightMost = z.State.Enforced.MostServed()
 		}
 		s.Share = describeShare(z, now)
-		if set.Shadow(z.Name, now) {
-			s.ShadowUntil = overrides.ShadowUntil(z.Name)
+		for _, o := range result.Overrides {
+			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == z.Name) && (s.ShadowUntil == nil || o.Until.After(*s.ShadowUntil)) {
+				s.ShadowUntil = &o.Until
+			}
 		}
 		if l := set.Limit(z.Name, "", now); l != nil {
 			s.Limit = l.Text
@@ -63,7 +65,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 }
 
 // fleetOf describes who shares the board, or returns nil if nobody does.
-func fleetOf(s board.State) *wire.Fleet {
+func fleetOf(s board.State, now time.Time) *wire.Fleet {
 	if !s.Shared {
 		return nil
 	}
@@ -71,8 +73,9 @@ func fleetOf(s board.State) *wire.Fleet {
 	if s.Err != nil {
 		fleet.Error = s.Err.Error()
 	}
-	for _, n := range append([]board.Node{s.Self}, s.Nodes...) {
-		node := wire.Node{ID: n.ID, Host: n.Host, PID: n.PID, Began: n.Began, Age: n.Age.Seconds(), Current: n.Seen >= s.Self.Seen}
+	for i, n := range append([]board.Node{s.Self}, s.Nodes...) {
+		node := wire.Node{ID: n.ID, Host: n.Host, PID: n.PID, Began: n.Began, Age: max(0, now.Sub(n.Heard).Seconds())}
+		node.Current = i == 0 || n.Seen >= s.Self.Seen && s.Untold == 0
 		if !slices.Equal(n.Zones, s.Self.Zones) {
 			node.Zones = n.Zones
 		}

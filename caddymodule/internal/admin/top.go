@@ -27,7 +27,7 @@ func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, set, now := wire.Top{Zones: []wire.TopZone{}}, e.Overrides(), time.Now()
+	result, set, now := wire.Top{Zones: []wire.TopZone{}, Nodes: 1 + len(e.Control.Changes.State().Nodes)}, e.Overrides(), time.Now()
 	for _, z := range zones {
 		s := z.State.Recent.Top(by, mostTop, now)
 		top := wire.TopZone{

@@ -100,6 +100,19 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
 	return nil
 }
 
+// banned returns the ban that holds for an address or a network, or nil.
+func (j judge) banned(client string) *override.Ban {
+	network, err := netip.ParsePrefix(client)
+	if addr, wrong := netip.ParseAddr(client); wrong == nil {
+		network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	ban := j.set.Banned(network.Addr(), j.now)
+	if err != nil || ban == nil || ban.Network.Bits() > network.Bits() {
+		return nil
+	}
+	return ban
+}
+
 // byVerdict sorts buckets that refuse first, then those in shadow that would, then those
 // that refuse the dearest requests alone.
 func byVerdict(a, b *wire.Bucket) int {

@@ -1,10 +1,8 @@
 package board
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"slices"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,10 +19,24 @@ const (
 
 	patience = time.Second // for an exchange
 	mostPost = 1000        // in one
+
+	waited    = 2500 * time.Millisecond // for other nodes
+	waitEvery = 150 * time.Millisecond
 )
 
+// exchanged is how far a replica has come with its board.
+type exchanged struct {
+	board *Signed // nil while there is none
+	err   error   // of the last exchange
+
+	after   int64            // the highest version that was read
+	unread  bool             // the whole board is to be read
+	read    time.Time        // when it was
+	foreign map[string]int64 // versions of posts that nobody with our keys has written, which are ignored
+}
+
 // Run follows the board until stop is closed.
-func (b *Board) Run(stop <-chan struct{}) {
+func (r *Replica) Run(stop <-chan struct{}) {
 	ticker := time.NewTicker(pollEvery)
 	defer ticker.Stop()
 	for {
@@ -32,188 +44,225 @@ func (b *Board) Run(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case <-ticker.C:
-		case <-b.again:
+		case <-r.again:
 		}
-		b.talking.Lock()
-		b.poll(context.Background())
-		b.talking.Unlock()
+		r.talking.Lock()
+		r.poll()
+		r.talking.Unlock()
 	}
 }
 
 // pollAgain lets Run poll at once.
-func (b *Board) pollAgain() {
+func (r *Replica) pollAgain() {
 	select {
-	case b.again <- struct{}{}:
+	case r.again <- struct{}{}:
 	default:
 	}
 }
 
+// until polls again and again until done, which is called with mu held. It gives up when
+// other nodes had time enough.
+func (r *Replica) until(ctx context.Context, done func() bool) {
+	late := time.After(waited)
+	for {
+		r.talking.Lock()
+		answered := r.poll()
+		r.talking.Unlock()
+		r.mu.Lock()
+		is := done()
+		r.mu.Unlock()
+		if is || !answered {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-late:
+			return
+		case <-time.After(waitEvery):
+		}
+	}
+}
+
 // poll tells and reads, and reports whether the board has answered. talking is held.
-func (b *Board) poll(ctx context.Context) (answered bool) {
-	_, err := b.exchange(ctx, nil)
+func (r *Replica) poll() (answered bool) {
+	_, err := r.exchange(nil)
 	return err == nil
 }
 
-var errUnshared = fmt.Errorf("the store has no board")
+var (
+	errUnshared = errors.New("the store has no board")
+	errNoKey    = errors.New("there is no signing key yet: see signing_key")
+)
 
-// exchange tells the board all that it does not know, and one more change, if there is one,
-// and takes over what is new on it. It reports whether that change was written. talking is
-// held.
-func (b *Board) exchange(ctx context.Context, own *kept) (wrote bool, err error) {
+// exchange tells the board all that it does not know, and one more record, if there is one,
+// and takes over what is new on it. It reports whether that record was written. talking is
+// held. Whoever waits for it may leave, which is no failure of the board.
+func (r *Replica) exchange(own *record) (wrote bool, err error) {
 	now := time.Now()
-	b.mu.Lock()
-	s := b.shared
-	if s == nil {
-		b.mu.Unlock()
+	r.mu.Lock()
+	on := r.board
+	call, err := r.call(own, now)
+	r.mu.Unlock()
+	if on == nil {
 		return false, errUnshared
 	}
-	whole := b.unread || now.Sub(b.read) >= readEvery
-	call, err := b.call(s, own, now)
-	if whole {
-		call.After = 0
-	}
-	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	var answer leakybucket.BoardAnswer
 	if err == nil {
-		ctx, cancel := context.WithTimeout(ctx, patience)
-		defer cancel()
-		answer, err = s.Exchange(ctx, call)
+		answer, err = on.Exchange(ctx, call)
 	}
-	read, heard := s.readAll(ctx, &answer, now)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.shared != s {
-		return false, errUnshared
-	}
-	if b.failed(err); err != nil {
+	posts := on.posts(ctx, answer.Posts, now)
+	nodes, strangers := on.nodes(ctx, answer.Beats, now)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed(err); err != nil {
 		return false, err
 	}
-	b.hear(heard, now)
-	return b.take(&answer, read, own, whole, now), nil
+	if r.hear(nodes, strangers, now) {
+		r.pollAgain()
+	}
+	return r.take(posts, answer.Latest, own, call.After == 0, now), nil
 }
 
-// call returns what is to be told, with versions above all that were read.
-func (b *Board) call(s *Shared, own *kept, now time.Time) (call leakybucket.BoardCall, err error) {
-	call = leakybucket.BoardCall{After: b.after, Node: b.id}
-	var signed bool
-	if call.Beat, signed = s.sign(ofBeat, b.id, b.says(s, now)); !signed {
-		return call, fmt.Errorf("there is no signing key yet: see signing_key")
+// call returns what is to be told, with versions above all that were read. Records that
+// nobody needs to know are taken off the board, and out of the replica. mu is held.
+func (r *Replica) call(own *record, now time.Time) (call leakybucket.BoardCall, err error) {
+	call = leakybucket.BoardCall{After: r.after, Node: r.self.ID}
+	if r.unread || now.Sub(r.read) >= readEvery {
+		call.After = 0 // the whole board
 	}
-	version := max(now.UnixMicro(), b.after+1)
-	add := func(k *kept) {
-		k.Version = version
-		if p, ok := s.post(k); ok {
-			call.Posts = append(call.Posts, p)
-			version++
-		}
-	}
-	if own != nil {
-		add(own)
-	}
-	for _, k := range b.kept {
-		if k.Untold && len(call.Posts) < mostPost && (own == nil || own.Name != k.Name) {
-			add(k)
-		}
-	}
-	for _, p := range b.remove {
+	version := max(now.UnixMicro(), r.after+1)
+	add := func(p leakybucket.Post) {
 		p.Version = version
 		call.Posts = append(call.Posts, p)
 		version++
 	}
-	b.remove = nil
+	tell := func(k *record) {
+		if r.board == nil {
+			return
+		}
+		k.Version = version
+		if p, ok := r.board.post(k); ok {
+			add(p)
+		}
+	}
+	if own != nil {
+		tell(own)
+	}
+	for name, k := range r.records {
+		switch {
+		case len(call.Posts) >= mostPost:
+		case k.forgettable(now):
+			delete(r.records, name)
+			if !k.Untold {
+				add(leakybucket.Post{Name: name, Was: k.Version})
+			}
+		case k.Untold && (own == nil || own.Name != k.Name):
+			tell(k)
+		}
+	}
+	if r.board == nil {
+		return call, nil
+	}
+	var signed bool
+	if call.Beat, signed = r.board.sign(ofBeat, r.self.ID, r.says(r.board.Zones, r.after, now)); !signed {
+		return call, errNoKey
+	}
 	return call, nil
 }
 
-// A posted is a post with what it says, which is nil if none of our nodes has written it.
-type posted struct {
-	leakybucket.Post
-	says *kept
-}
-
-// readAll reads what is on the board, lowest version first. It may ask the storage for keys.
-func (s *Shared) readAll(ctx context.Context, answer *leakybucket.BoardAnswer, now time.Time) (posts []posted, beats []heard) {
-	for _, p := range answer.Posts {
-		posts = append(posts, posted{p, s.read(ctx, &p, now)})
-	}
-	slices.SortFunc(posts, func(a, b posted) int { return cmp.Compare(a.Version, b.Version) })
-	for _, beat := range answer.Beats {
-		h := heard{Beat: beat}
-		h.genuine = s.open(ctx, ofBeat, beat.Node, beat.Text, &h.says, now)
-		beats = append(beats, h)
-	}
-	return posts, beats
-}
-
-// take takes over what is new, and reports whether a change of this node is there.
-func (b *Board) take(answer *leakybucket.BoardAnswer, posts []posted, own *kept, whole bool, now time.Time) (wrote bool) {
-	changed := false
-	there := make(map[string]*posted, len(posts))
+// take takes over what is new on the board, and reports whether a record of this node is
+// there. mu is held.
+func (r *Replica) take(posts []posted, latest int64, own *record, whole bool, now time.Time) (wrote bool) {
+	there := make(map[string]bool, len(posts))
 	if whole {
-		clear(b.foreign)
+		clear(r.foreign)
+		r.read = now
 	}
-	highest := answer.Latest
-	for i := range posts {
-		p := &posts[i]
-		if there[p.Name] = p; p.says == nil {
-			b.foreign[p.Name] = p.Version
+	changed, highest, taken := false, latest, []*record(nil)
+	for _, p := range posts {
+		there[p.Name] = true
+		if p.says == nil {
+			r.foreign[p.Name] = p.Version
 			continue
 		}
+		delete(r.foreign, p.Name)
 		highest = max(highest, p.Version)
-		switch {
-		case own != nil && p.says.Name == own.Name && p.says.same(own):
+		if own != nil && p.says.same(own) {
 			own.Version, wrote = p.Version, true
-		default:
-			changed = b.merge(p.says, now) || changed
+			continue
 		}
-		delete(b.foreign, p.Name)
-	}
-	for name, k := range b.kept {
-		p := there[nameOf(name)]
-		foreign := p != nil && p.says == nil
-		switch {
-		case k.gone(now):
-			b.takeOff(k)
-			delete(b.kept, name)
-			changed = true
-		case k.Untold:
-			b.unread = true // whoever was in the way is found
-			if foreign {
-				k.Was = p.Version
-			} else if p == nil && whole {
-				k.Was = 0
-			}
-		case p == nil && whole: // it was lost
-			k.Was, k.Untold, changed = 0, true, true
-		case foreign && p.Version == k.Version: // the keys were changed since
-			k.Was, k.Untold, changed = k.Version, true, true
-			delete(b.foreign, p.Name)
+		changed = r.merge(p.says, now) || changed
+		if r.records[p.Name] == p.says {
+			taken = append(taken, p.says)
 		}
 	}
-	if whole {
-		b.read = now
+	r.apply(taken...)
+	untold := false
+	for name, k := range r.records {
+		version, foreign := r.foreign[name]
+		lost := whole && !there[name] || foreign && version == k.Version // or the keys were changed since
+		if lost || foreign && k.Untold {
+			k.Was = version
+		}
+		changed = changed || lost && !k.Untold
+		k.Untold = k.Untold || lost
+		untold = untold || k.Untold
 	}
-	b.unread = answer.Latest < b.after || !whole && b.unread
-	if b.after = highest; changed {
-		b.pollAgain() // the others wait to hear how far this node has read
-		b.save()
+	r.unread = latest < r.after || !whole && (r.unread || untold) // whoever was in the way is found
+	if r.after = highest; changed {
+		r.pollAgain() // the others wait to hear how far this node has read
+		r.save()
 	}
 	return wrote
 }
 
-// takeOff takes a change off the board that nobody needs to know any more.
-func (b *Board) takeOff(k *kept) {
-	if !k.Untold && len(b.remove) < mostPost {
-		b.remove = append(b.remove, leakybucket.Post{Name: nameOf(k.Name), Was: k.Version})
+// merge takes over a record that the board has, unless the own one goes before. It reports
+// whether anything of the own has changed. mu is held.
+//
+//   - The own one is not told yet, and replaces this very version: it goes before.
+//   - Neither knew of the other: one beats the other, and the loser is in the journal.
+//   - The board has an older version than this replica, after a failover: that is told.
+func (r *Replica) merge(theirs *record, now time.Time) (changed bool) {
+	name := postName(theirs.Name)
+	own := r.records[name]
+	switch {
+	case own == nil && len(r.records) >= 2*most:
+		return false
+	case own == nil && theirs.forgettable(now):
+		r.records[name] = theirs // until it is taken off
+		return false
+	case own == nil:
+	case own.same(theirs): // it was told, maybe by another node
+		changed = own.Untold || own.Version != theirs.Version
+		own.Version, own.Untold = theirs.Version, false
+		return changed
+	case own.Untold && own.Was == theirs.Version:
+		return false
+	case own.Untold && own.beats(theirs), !own.Untold && theirs.Version < own.Version:
+		if own.Untold {
+			r.note(theirs.lostTo(own, now))
+		}
+		own.replaces(theirs)
+		own.Untold = true
+		return true
+	case own.Untold:
+		r.note(own.lostTo(theirs, now))
 	}
+	r.records[name] = theirs
+	r.note(theirs.journaled(theirs.Node))
+	return true
 }
 
 // failed notes how an exchange ended, and logs it if that is new.
-func (b *Board) failed(err error) {
+func (r *Replica) failed(err error) {
 	switch {
-	case err != nil && b.err == nil:
-		b.logger.Warn("other Caddys are not told of changes at run time, nor this one of theirs; it is tried again every second", zap.Error(err))
-	case err == nil && b.err != nil:
-		b.logger.Info("changes at run time are shared again")
+	case err != nil && r.err == nil:
+		r.logger.Warn("other Caddys are not told of changes at run time, nor this one of theirs; it is tried again every second", zap.Error(err))
+	case err == nil && r.err != nil:
+		r.logger.Info("changes at run time are shared again")
 	}
-	b.err = err
+	r.err = err
 }

@@ -13,7 +13,7 @@ stands for its /64.`,
 		flags:   h.add,
 		run: func(c *adminClient, args []string) error {
 			return c.each(args, func(network string, more bool) error {
-				return c.change("ban", wire.Change{Network: network, More: more}, &h, " is banned")
+				return c.change("ban", wire.Change{Network: network, More: more}, &h)
 			})
 		},
 	}

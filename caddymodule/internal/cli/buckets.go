@@ -22,6 +22,7 @@ buckets and the cursor of the next page.`,
 		example: `  caddy throttle buckets login --refused
   caddy throttle buckets pages --prefix 203.0.113. --sort key
   caddy throttle buckets pages --sort none --limit 1000 --json`,
+		choices: map[string][]string{"sort": {"level", "key", "last", wire.Unsorted}},
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
 			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")

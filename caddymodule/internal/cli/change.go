@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -55,24 +56,37 @@ func (h *holding) fill(in *wire.Change, now time.Time) error {
 	return nil
 }
 
-// change sends a change, and says until when it holds. Of a ban, the answer names the
-// network, as an address may stand for a larger one.
-func (c *adminClient) change(call string, in wire.Change, h *holding, what string) error {
+// change sends a change, and says until when it holds.
+func (c *adminClient) change(call string, in wire.Change, h *holding) error {
 	if err := h.fill(&in, time.Now()); err != nil {
 		return err
 	}
 	c.by = cmp.Or(h.by, c.by)
-	s, err := ask[wire.Ban](c, call, in) // or another change, which has no network
+	s, err := ask[wire.Override](c, call, in)
 	if err != nil {
 		return err
 	}
-	if s.Network.IsSingleIP() {
-		what = s.Network.Addr().String() + what
-	} else if s.Network.IsValid() {
-		what = s.Network.String() + what
+	// The answer names the network that an address or a key stands for, and the caller the
+	// key, as the bucket's name may be a digest.
+	what := ""
+	switch s.Kind {
+	case "ban":
+		what = networkText(s.Network) + " is banned"
+	case "limit":
+		what = ofKey(s.Zone, cmp.Or(s.Network, in.Key)) + ": " + sanitize(s.Limit) + " holds"
+	default:
+		what = cmp.Or(sanitize(s.Zone), "Everything") + " is in shadow"
 	}
 	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), toldText(s.Told))
 	return nil
+}
+
+// networkText returns a network, or the address that it is.
+func networkText(network string) string {
+	if p, err := netip.ParsePrefix(network); err == nil && p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return network
 }
 
 // toldText says where a change holds.
@@ -100,27 +114,28 @@ func (c *adminClient) end(call string, in wire.Change) error {
 		return err
 	}
 	if !s.Ended {
-		return errors.New("there is no such change: see caddy throttle status")
+		return errors.New("there is no such change: see caddy throttle bans")
 	}
 	c.printf("Ended%s.\n", toldText(s.Told))
 	return nil
 }
 
 // showOverrides lists the changes that hold.
-func (c *adminClient) showOverrides(o *wire.Overrides) {
-	if len(o.Shadows)+len(o.Bans)+len(o.Limits) == 0 {
+func (c *adminClient) showOverrides(all *[]wire.Override) {
+	if len(*all) == 0 {
 		c.say("Nothing was changed at run time.")
 		return
 	}
-	t := newTable("CHANGE", "OF", "SINCE", "LEFT", numeric("HITS"), "BY", "NOTE")
-	for _, s := range o.Shadows {
-		t.row("shadow", cmp.Or(sanitize(s.Zone), "all zones and bans"), since(s.Since), remaining(s.Until), "-", sanitize(s.By), sanitize(s.Note))
-	}
-	for _, b := range o.Bans {
-		t.row("ban", b.Network.String(), since(b.Since), remaining(b.Until), fmt.Sprint(b.Hits), sanitize(b.By), sanitize(b.Note))
-	}
-	for _, l := range o.Limits {
-		t.row("limit "+sanitize(l.Text), ofKey(l.Zone, l.Key), since(l.Since), remaining(l.Until), "-", sanitize(l.By), sanitize(l.Note))
+	t := newTable("CHANGE", "OF", "SINCE", "LEFT", numeric("HITS HERE"), "BY", "NOTE")
+	for _, o := range *all {
+		change, of, hits := o.Kind, ofKey(o.Zone, cmp.Or(o.Network, o.Key)), "-"
+		switch o.Kind {
+		case "ban":
+			of, hits = networkText(o.Network), fmt.Sprint(o.Hits)
+		case "limit":
+			change += " " + sanitize(o.Limit)
+		}
+		t.row(change, cmp.Or(of, "all zones and bans"), since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
 	}
 	t.print(c)
 }

@@ -57,7 +57,7 @@ func (c *adminClient) showCheck(s *wire.Check) {
 		c.say("The client is banned, which answers before any zone: see caddy throttle bans.")
 	}
 	if len(s.Zones) == 0 {
-		c.printf("It comes to %s, and no zone there would charge it.\n", text.Plural(s.Directives, "throttle directive"))
+		c.printf("It comes to %s, and no zone there would charge it: none matches, or an exemption or an unlimited limit frees it.\n", text.Plural(s.Directives, "throttle directive"))
 		return
 	}
 	var buckets []wire.Bucket

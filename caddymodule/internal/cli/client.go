@@ -35,9 +35,10 @@ type adminClient struct {
 // A command asks a running Caddy.
 type command struct {
 	use, short, long, example string
-	least, most               int  // arguments
-	zone                      bool // the first argument is a zone
-	watch                     bool // it can be shown again and again
+	least, most               int                 // arguments
+	zone                      bool                // the first argument is a zone
+	watch                     bool                // it can be shown again and again
+	choices                   map[string][]string // the values of flags
 	flags                     func(*cobra.Command)
 	run                       func(c *adminClient, args []string) error
 }
@@ -108,7 +109,8 @@ func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// completes lets shells complete the names of zones, which the running Caddy knows.
+// completes lets shells complete the names of zones, which the running Caddy knows, and the
+// values of flags.
 func (c command) completes(cmd *cobra.Command, client *adminClient) {
 	zones := func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 		if status, err := ask[wire.Status](client, "zones", nil); err == nil {
@@ -126,6 +128,9 @@ func (c command) completes(cmd *cobra.Command, client *adminClient) {
 	}
 	if cmd.Flags().Lookup("zone") != nil {
 		_ = cmd.RegisterFlagCompletionFunc("zone", zones) // fails for no flag that exists
+	}
+	for flag, values := range c.choices {
+		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 

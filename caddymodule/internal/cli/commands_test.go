@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -142,8 +141,6 @@ REQUESTS  REFUSED  KEY
     1299     1297  evil\r\n\u202e\x1b[2J
        4        3  198.51.100.1
 
-quiet: no requests in the last minute
-
 dry (shadow, as if enforced alone): 5 requests in the last 65 s, 3 would have been refused
 REQUESTS  REFUSED  KEY
        5        3  203.0.113.7
@@ -151,6 +148,8 @@ REQUESTS  REFUSED  KEY
 tenth (enforcing 10%, the rest in shadow, as if enforced together with login): 5 requests in the last 65 s, 3 refused, or would have been
 REQUESTS  REFUSED  KEY
        5        3  203.0.113.7
+
+No requests in the last minute: quiet
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
@@ -259,9 +258,30 @@ func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
 // TestBanSaysWhatIsBanned, as the answer has it: an address may stand for its network.
 func TestBanSaysWhatIsBanned(t *testing.T) {
 	for network, want := range map[string]string{"2001:db8::/64": "2001:db8::/64", "203.0.113.7/32": "203.0.113.7", "203.0.113.0/24": "203.0.113.0/24"} {
-		if out := outputOf(t, "ban", wire.Ban{Network: netip.MustParsePrefix(network)}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
+		if out := outputOf(t, "ban", wire.Override{Kind: "ban", Network: network}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
 			t.Errorf("%s: got %q, want that %s is banned", network, out, want)
 		}
+	}
+}
+
+// TestLimitSaysWhoseLimitItIs: a key may stand for a network, whatever was typed.
+func TestLimitSaysWhoseLimitItIs(t *testing.T) {
+	answer := wire.Override{Kind: "limit", Zone: "nets", Key: "203.0.113.0", Network: "203.0.113.0/24", Limit: "deny"}
+	if out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny"); !strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until ") {
+		t.Errorf("got %q, want the network that the key stands for", out)
+	}
+}
+
+// TestTopOfManyZonesFitsOneScreen: those without requests have one line together, and the
+// requests are said to be one Caddy's.
+func TestTopOfManyZonesFitsOneScreen(t *testing.T) {
+	out := outputOf(t, "top", wire.Top{Nodes: 3, Zones: []wire.TopZone{
+		{Zone: "api"}, {Zone: "pages", Requests: 2, Seconds: 4, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 2, Admitted: 2}}}, {Zone: "search"},
+	}})
+	want := "pages: 2 requests in the last 4 s, 0 refused\nREQUESTS  REFUSED  KEY\n       2        0  203.0.113.7\n\n" +
+		"No requests in the last minute: api, search\nThese are this Caddy's requests, and 3 share the store.\n"
+	if out != want {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 
@@ -312,15 +332,15 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	key := "@sha256:" + strings.Repeat("0123456789abcdef", 4)
 	bucket := wire.Bucket{Zone: "api", Key: key, Rule: "limited", By: "override_file", From: "/var/lib/caddy/customers-of-the-shop.txt:1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
 		EmptyIn: 3599, Verdict: wire.Verdict{Cost: 1, Decision: "refused", Reason: "capacity", By: "bucket", For: 3599}}
-	ban := wire.Ban{Network: netip.MustParsePrefix("2001:db8:1234:5678::/64"), Span: wire.Span{By: strings.Repeat("b", 200), Note: strings.Repeat("ü", 200)}}
-	limit := wire.Limit{Zone: "api", Key: key, Text: "1000000 1000000/d", Span: ban.Span}
+	ban := wire.Override{Kind: "ban", Network: "2001:db8:1234:5678::/64", Span: wire.Span{By: strings.Repeat("b", 200), Note: strings.Repeat("ü", 200)}}
+	limit := wire.Override{Kind: "limit", Zone: "api", Key: key, Limit: "1000000 1000000/d", Span: ban.Span}
 	until := time.Now()
 	for name, answer := range map[string]any{
 		"why login":                          wire.Why{Client: key, Refused: true, Buckets: []wire.Bucket{bucket}, Complete: true},
 		"buckets api":                        wire.Buckets{Buckets: []wire.Bucket{bucket}, Matched: 1, Complete: true},
 		"check http://x/ --client 192.0.2.1": wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: bucket, Directive: 1}}},
-		"bans":                               wire.Overrides{Bans: []wire.Ban{ban}, Limits: []wire.Limit{limit}, Shadows: []wire.Shadow{{Zone: "api", Span: ban.Span}}},
-		"journal":                            []wire.JournalEntry{{By: ban.By, Action: "limit", Limit: limit.Text, Of: "api/" + key, Until: &until, Note: ban.Note}},
+		"bans":                               []wire.Override{ban, limit, {Kind: "shadow", Zone: "api", Span: ban.Span}},
+		"journal":                            []wire.JournalEntry{{By: ban.By, Action: "limit", Limit: limit.Limit, Of: "api/" + key, Until: &until, Note: ban.Note}},
 		"top":                                wire.Top{Zones: []wire.TopZone{{Zone: "api", Requests: 1, Busiest: []wire.TopKey{{Key: key, Admitted: 1}}}}},
 	} {
 		args := strings.Fields(name)

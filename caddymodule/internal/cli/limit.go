@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
@@ -26,7 +25,7 @@ the key as the access log shows it, an address, or a plain API key.`,
 			if err != nil {
 				return err
 			}
-			return c.change("limit", in, &h, fmt.Sprintf("%s: %s holds", ofKey(in.Zone, in.Key), sanitize(in.Limit)))
+			return c.change("limit", in, &h)
 		},
 	}
 }

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"cmp"
-
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
@@ -26,7 +24,7 @@ through, unless they also belong to a zone that still makes requests wait.`,
 			if err != nil {
 				return err
 			}
-			return c.change("shadow", wire.Change{Zone: zone}, &h, cmp.Or(sanitize(zone), "Everything")+" is in shadow")
+			return c.change("shadow", wire.Change{Zone: zone}, &h)
 		},
 	}
 }

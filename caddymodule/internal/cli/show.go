@@ -33,6 +33,6 @@ func (c *adminClient) showPartial(complete bool, problem string) {
 // showLocal says that an answer was given without the shared store.
 func (c *adminClient) showLocal(local bool) {
 	if local {
-		c.say("The store is down: this is what this Caddy knows, and its share of the limits holds.")
+		c.say("The store is failing: this is what this Caddy knows, and its share of the limits holds.")
 	}
 }

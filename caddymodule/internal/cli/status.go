@@ -85,6 +85,9 @@ func (c *adminClient) showStatus(s *wire.Status) {
 	c.showZones(s.Zones)
 	c.say("")
 	c.showStore(&s.Store)
+	if s.Fleet != nil && len(s.Fleet.Nodes) > 1 {
+		c.printf("The requests and buckets above are this Caddy's. %d share the store: see status --all.\n", len(s.Fleet.Nodes))
+	}
 	c.showTold(s.Fleet)
 	for _, z := range s.Zones {
 		if z.Share != nil {

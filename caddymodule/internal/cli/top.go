@@ -22,17 +22,27 @@ second, those that are let in are estimated from a sample, and
 marked with ~.`,
 		example: `  caddy throttle top
   caddy throttle top login --by /24`,
+		choices: map[string][]string{"by": {"ip", "/24", "/16"}},
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.By, "by", "", "Count by ip, /24 or /16; for IPv6 these are /64, /48 and /32. Default: by the keys of the zones")
 		},
 		run: func(c *adminClient, args []string) error {
 			in.Zone = strings.Join(args, "")
 			return show(c, "top", in, func(s *wire.Top) {
+				var quiet []string
 				for i := range s.Zones {
-					if i > 0 {
-						c.say("")
+					if s.Zones[i].Requests == 0 {
+						quiet = append(quiet, sanitize(s.Zones[i].Zone))
+						continue
 					}
 					c.showTop(&s.Zones[i])
+					c.say("")
+				}
+				if len(quiet) > 0 {
+					c.printf("No requests in the last minute: %s\n", strings.Join(quiet, ", "))
+				}
+				if s.Nodes > 1 {
+					c.printf("These are this Caddy's requests, and %d share the store.\n", s.Nodes)
 				}
 			})
 		},
@@ -40,10 +50,6 @@ marked with ~.`,
 }
 
 func (c *adminClient) showTop(z *wire.TopZone) {
-	if z.Requests == 0 {
-		c.printf("%s: no requests in the last minute\n", sanitize(z.Zone))
-		return
-	}
 	how, refused := refusals(z)
 	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, text.Plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 	t := newTable(numeric("REQUESTS"), numeric("REFUSED"), "KEY")

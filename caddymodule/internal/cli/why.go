@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -37,7 +38,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 		return
 	}
 	if s.Ban != nil {
-		c.printf("A ban of %s holds, and lasts: %s. %s\n", s.Ban.Network, remaining(s.Ban.Until), sanitize(s.Ban.Note))
+		c.printf("A ban of %s holds%s, and lasts: %s. %s\n", networkText(s.Ban.Network), byText(s.Ban.By), remaining(s.Ban.Until), sanitize(s.Ban.Note))
 	}
 	c.showShadows(s.Shadows)
 	for _, u := range s.Unlisted {
@@ -52,7 +53,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 	if len(s.Buckets) > 0 {
 		c.showBuckets(s.Buckets)
 	} else {
-		c.say("No bucket is this client's. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
+		c.say("No bucket of this client is in use. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.")
 	}
 	c.showPartial(s.Complete, s.Problem)
 }
@@ -66,20 +67,28 @@ func (c *adminClient) showRefusal(p *wire.PastRefusal) {
 	c.printf("Refused %s ago, at %s%s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime), where)
 	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
 	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
-	t.row(p.Code, sanitize(p.Zone), sanitize(p.Key), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+	t.row(p.Code, sanitize(p.Zone), sanitize(cmp.Or(p.Network, p.Key)), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
 	t.print(c)
 	c.say("\nNow:")
 }
 
 // showShadows says which switches keep a client from being refused.
-func (c *adminClient) showShadows(shadows []wire.Shadow) {
+func (c *adminClient) showShadows(shadows []wire.Override) {
 	for _, s := range shadows {
 		what := "Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold."
 		if s.Zone != "" {
 			what = fmt.Sprintf("The zone %s is in shadow by caddy throttle shadow: it refuses nothing.", sanitize(s.Zone))
 		}
-		c.printf("%s Left: %s. %s\n", what, remaining(s.Until), sanitize(s.Note))
+		c.printf("%s Left: %s%s. %s\n", what, remaining(s.Until), byText(s.By), sanitize(s.Note))
 	}
+}
+
+// byText names who has made a change, if that is known.
+func byText(by string) string {
+	if by == "" {
+		return ""
+	}
+	return ", by " + sanitize(by)
 }
 
 // unlistedMeans says what becomes of requests with a key that no override lists, by

@@ -63,14 +63,24 @@ func wholeSeconds(s float64) string {
 	if s == 0 {
 		return "-"
 	}
-	return time.Duration(math.Ceil(s) * float64(time.Second)).String()
+	return lengthText(time.Duration(math.Ceil(s) * float64(time.Second)))
+}
+
+// lengthText returns a duration for people, who count long ones in days.
+func lengthText(d time.Duration) string {
+	if days := d / (24 * time.Hour); days > 1 {
+		return fmt.Sprintf("%dd%dh", days, int(d.Hours())%24)
+	}
+	return d.String()
 }
 
 // elapsed returns how long ago something was.
 func elapsed(at time.Time) time.Duration { return max(0, time.Since(at)).Round(time.Second) }
 
 // remaining returns how long a span still lasts.
-func remaining(until time.Time) string { return max(0, time.Until(until)).Round(time.Second).String() }
+func remaining(until time.Time) string {
+	return lengthText(max(0, time.Until(until)).Round(time.Second))
+}
 
 // since returns when something was, in local time.
 func since(at time.Time) string { return at.Local().Format("01-02 15:04:05") }
@@ -87,7 +97,7 @@ func ofKey(zone, key string) string {
 func ruleText(b *wire.Bucket) string {
 	switch b.By {
 	case "run_time":
-		return b.Rule + " by caddy throttle limit: " + sanitize(b.From)
+		return "limit " + sanitize(b.From)
 	case "override", "override_file":
 		return b.Rule + " by " + sanitize(b.From)
 	}

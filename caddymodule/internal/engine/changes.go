@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 func init() {
@@ -25,15 +27,17 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 		return
 	}
 	defer release()
-	now, set := time.Now(), e.Overrides()
-	held := e.Control.Board.Table.List(now)
-	to.gauge(of[0], float64(len(held.Bans)), "ban")
-	to.gauge(of[0], float64(len(held.Limits)), "limit")
-	to.gauge(of[0], float64(len(held.Shadows)), "shadow")
+	now, set, held := time.Now(), e.Overrides(), make(map[override.Kind]float64)
+	for _, one := range e.Control.Changes.Table.List(now) {
+		held[one.Kind]++
+	}
+	for _, kind := range []override.Kind{override.OfBan, override.OfLimit, override.OfShadow} {
+		to.gauge(of[0], held[kind], string(kind))
+	}
 	for name := range e.Zones {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
-	if state := e.Control.Board.State(); state.Shared {
+	if state := e.Control.Changes.State(); state.Shared {
 		to.gauge(of[2], float64(1+len(state.Nodes)))
 		to.gauge(of[3], float64(state.Untold))
 	}

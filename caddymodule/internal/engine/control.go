@@ -22,7 +22,7 @@ const controlKey = "control"
 // A control is how the admin API reaches what runs, and what it has changed there.
 // It outlives configs: a reload must not lift a ban, nor forget a support code.
 type control struct {
-	Board    *board.Board
+	Changes  *board.Replica
 	Refusals supportcode.Ring // the last ones
 	Rates    telemetry.Rates
 	stopped  chan struct{} // closed when no config uses it any more
@@ -34,8 +34,8 @@ type control struct {
 func joinControl() (*control, error) {
 	return stores.Join(controlKey, func() (*control, error) {
 		c := &control{stopped: make(chan struct{})}
-		c.Board = board.New(c.refusal)
-		go c.Board.Run(c.stopped)
+		c.Changes = board.New(c.refusal)
+		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c, nil
 	})
@@ -57,7 +57,7 @@ func (c *control) refusal(text string) json.RawMessage {
 var newestApp atomic.Pointer[Engine]
 
 func (c *control) Start(e *Engine) {
-	c.Board.Use(e.shared, e.changesFile(), e.Warner)
+	c.Changes.Use(e.shared, e.changesFile(), e.Logger)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = append(c.apps, e)
@@ -71,11 +71,11 @@ func (c *control) Stop(e *Engine) {
 	if n := len(c.apps); n > 0 {
 		last := c.apps[n-1]
 		if newestApp.Swap(last) != last { // a config that failed to start
-			c.Board.Use(last.shared, last.changesFile(), last.Warner)
+			c.Changes.Use(last.shared, last.changesFile(), last.Logger)
 		}
 	} else {
 		newestApp.Store(nil)
-		c.Board.Use(nil, "", zap.NewNop())
+		c.Changes.Use(nil, "", zap.NewNop())
 	}
 }
 
@@ -88,7 +88,7 @@ func (e *Engine) changesFile() string {
 }
 
 // shareBoard returns the board of the store, or nil if it has none.
-func (e *Engine) shareBoard() *board.Shared {
+func (e *Engine) shareBoard() *board.Signed {
 	if e.Shared == nil || e.Signing.Ring == nil {
 		return nil
 	}
@@ -96,7 +96,7 @@ func (e *Engine) shareBoard() *board.Shared {
 	if !has {
 		return nil
 	}
-	return &board.Shared{Board: on, Keys: e.Signing.Ring, Zones: slices.Sorted(maps.Keys(e.Zones))}
+	return &board.Signed{Board: on, Keys: e.Signing.Ring, Zones: slices.Sorted(maps.Keys(e.Zones))}
 }
 
 // RunningApp returns the app of the config that runs, or nil. Its stores stay open
@@ -122,7 +122,7 @@ func RunningApp() (a *Engine, release func()) {
 // Destruct ends the goroutines.
 func (c *control) Destruct() error {
 	close(c.stopped)
-	c.Board.Close()
+	c.Changes.Close()
 	return nil
 }
 

@@ -75,7 +75,7 @@ type Engine struct {
 
 	Blocks  *SharedBlocks
 	Control *control
-	shared  *board.Shared // of the store; nil if it has none
+	shared  *board.Signed // of the store; nil if it has none
 
 	Signing       signingKeys // of device cookies and passes
 	Crawlers      configCrawlers
@@ -272,7 +272,7 @@ func (e *Engine) CleanUp() error {
 // waived returns a channel that is closed when these zones, or all, are switched to
 // shadow.
 func (e *Engine) waived(zones []string) (<-chan struct{}, func()) {
-	return e.Control.Board.Table.Shadowed(zones, time.Now())
+	return e.Control.Changes.Table.Shadowed(zones, time.Now())
 }
 
 // hold keeps the shared store open until release, because requests in flight may
@@ -336,7 +336,7 @@ func (e *Engine) Exempts(s *rule.Subject) (bool, error) {
 func (e *Engine) NoAddress() { e.Warned.unknown() }
 
 // Overrides implements decision.Env.
-func (e *Engine) Overrides() *override.Set { return e.Control.Board.Table.Load() }
+func (e *Engine) Overrides() *override.Set { return e.Control.Changes.Table.Load() }
 
 // Everywhere implements decision.Env.
 func (e *Engine) Everywhere() []*decision.Zone {

@@ -67,7 +67,7 @@ const span = (seconds) => {
 let ahead = 0;
 const now = () => Date.now() + ahead;
 const left = (until) => (Date.parse(until) - now()) / 1e3;
-const lasts = (until) => until ? `for another ${span(left(until))}` : "until this Caddy stops";
+const lasts = (until) => `for another ${span(left(until))}`;
 const clock = (time) => {
 	const at = new Date(time), today = new Date(now());
 	const hours = at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
@@ -190,15 +190,20 @@ const lengthOf = ({ for: length, until }) => {
 form.elements.until.addEventListener("input", () => { form.elements.for.value = ""; });
 form.elements.for.addEventListener("input", () => { form.elements.until.value = ""; });
 
-const until = (held) => `until ${clock(held.until)}`;
+// holds says until when a change holds, and where.
+const holds = ({ until, told }) => `until ${clock(until)}${where(told)}`;
+const where = ({ nodes, holding, kept, error }) => [
+	error ? "on this Caddy: the others are told when the store answers" : nodes > holding ? `on ${holding} of ${nodes} Caddys: the others follow when they reach the store` : nodes > 1 && `on all ${nodes} Caddys`,
+	!kept && "unless this Caddy is restarted before",
+].filter(Boolean).map((text) => `, ${text}`).join("");
 
 const proposeBan = (network = "") => propose({
 	title: "Ban a network",
-	text: "All its requests are refused at every throttle directive of this Caddy. Exemptions beat bans. An IPv6 address stands for its /64.",
+	text: "All its requests are refused at every throttle directive. Exemptions beat bans. An IPv6 address stands for its /64.",
 	fields: ["network", "for", "until", "note"], values: { network, for: "2h" }, does: "Ban", danger: true,
 	send: async (values) => {
 		const ban = await ask("ban", values);
-		return `${ban.network} is banned ${until(ban)}.`;
+		return `${ban.network} is banned ${holds(ban)}.`;
 	},
 });
 
@@ -208,7 +213,7 @@ const proposeLimit = (zone, key) => propose({
 	fields: ["limit", "for", "until", "note"], values: { limit: key ? "unlimited" : "x0.5", for: "2h" }, does: "Change",
 	send: async (values) => {
 		const limit = await ask("limit", { zone, key, ...values });
-		return `${visible(key ? `${zone}/${key}` : zone)}: ${limit.limit} holds ${until(limit)}.`;
+		return `${visible([zone, limit.network ?? key].filter(Boolean).join("/"))}: ${limit.limit} holds ${holds(limit)}.`;
 	},
 });
 
@@ -218,7 +223,7 @@ const proposeShadow = (zone) => propose({
 	fields: ["for", "until", "note"], values: { for: "30m" }, does: zone ? "Switch" : "Refuse nobody", danger: !zone,
 	send: async (values) => {
 		const shadow = await ask("shadow", { zone, ...values });
-		return `${zone ? visible(zone) : "Everything"} is in shadow ${until(shadow)}.`;
+		return `${zone ? visible(zone) : "Everything"} is in shadow ${holds(shadow)}.`;
 	},
 });
 
@@ -239,7 +244,10 @@ const proposeRelease = (client, zone) => propose({
 
 const proposeEnd = (call, input, what) => propose({
 	title: "End a change", text: ["It ends now: ", ...what], does: "End",
-	send: async () => (await ask(call, input)).ended ? "Ended." : "It had ended already.",
+	send: async () => {
+		const { ended, told } = await ask(call, input);
+		return ended ? `Ended${where(told)}.` : "It had ended already.";
+	},
 });
 
 find("#panic")?.addEventListener("click", () => proposeShadow(""));
@@ -476,12 +484,12 @@ const showZones = ({ zones, store, fleet, overrides, warnings = [] }) => {
 	if (names.length === 0) put(find("#buckets-empty"), "No zone, no buckets.");
 };
 
-const showChanges = ({ shadows, bans, limits }) => {
-	const all = [
-		...shadows.map((s) => ({ ...s, what: "shadow", of: s.zone ?? "", call: "unshadow", input: { zone: s.zone } })),
-		...bans.map((b) => ({ ...b, what: "ban", of: b.network, call: "unban", input: { network: b.network } })),
-		...limits.map((l) => ({ ...l, what: `limit ${l.limit}`, of: l.key ? `${l.zone}/${l.key}` : l.zone, call: "unlimit", input: { zone: l.zone, key: l.key } })),
-	];
+const showChanges = (overrides) => {
+	const all = overrides.map((o) => ({
+		...o, what: o.limit ? `${o.kind} ${o.limit}` : o.kind, call: "un" + o.kind,
+		of: o.zone ? [o.zone, o.network ?? o.key].filter(Boolean).join("/") : o.network ?? "",
+		input: o.kind === "ban" ? { network: o.network } : { zone: o.zone, key: o.key },
+	}));
 	const table = find("#changes-table");
 	const shown = all.slice(0, mostChanges);
 	find("#changes-more").hidden = shown.length === all.length;
@@ -492,15 +500,15 @@ const showChanges = ({ shadows, bans, limits }) => {
 		if (writable) row.lastChild.append(button("End…", `${c.what} of ${c.of || "everything"}`, () => proposeEnd(c.call, c.input, [c.what, " of ", c.of ? foreign(c.of) : "everything"])));
 		return row;
 	}, (row, c) => {
-		row.cells[2].dataset.until = c.until ?? "";
-		put(row.cells[3], c.hits === undefined ? "" : whole.format(c.hits));
+		row.cells[2].dataset.until = c.until;
+		put(row.cells[3], c.kind === "ban" ? whole.format(c.hits ?? 0) : "");
 	});
 	put(find("#changes-empty"), "Nothing was changed at run time.");
 	find("#changes-empty").hidden = all.length > 0;
-	const everything = shadows.find((s) => !s.zone);
+	const everything = all.find((o) => o.kind === "shadow" && !o.zone);
 	const notice = find("#everything");
 	notice.hidden = !everything;
-	if (everything) notice.dataset.until = everything.until ?? "";
+	if (everything) notice.dataset.until = everything.until;
 	tick();
 };
 
@@ -693,7 +701,7 @@ const look = async () => {
 	const key = refusal ? refusal.key : client; // the client may be a support code
 	const out = buckets.filter((b) => b.verdict.decision === "refused");
 	const told = [];
-	if (refusal) told.push(`${visible(refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
+	if (refusal) told.push(`${visible(refusal.network || refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans do not hold.`);
 	for (const u of unlisted) told.push(`No override of ${u.zone} lists this key: ${unlistedMeans[u.unlisted_key]}.`);

@@ -44,13 +44,10 @@ func NewSpan(now time.Time, length time.Duration, by, note string) (s Span, err 
 
 func (s *Span) over(now time.Time) bool { return !now.Before(s.Until) }
 
-func (s *Span) since() time.Time { return s.Since }
-
 // An override is a Shadow, a Ban or a Limit.
 type override[T any] interface {
 	*T
 	over(now time.Time) bool
-	since() time.Time
 }
 
 // Left returns how long the span still lasts.
@@ -72,9 +69,6 @@ type Ban struct {
 
 // Hit counts a request or a connection that the ban has refused.
 func (b *Ban) Hit() { b.hits.Add(1) }
-
-// Hits returns how many it has refused in this process.
-func (b *Ban) Hits() uint64 { return b.hits.Load() }
 
 // A Limit changes the limit of a zone, or of one key of it.
 type Limit struct {
@@ -211,24 +205,10 @@ func (s *Set) Apply(zone, key string, rule bucketkey.Rule, limit leakybucket.Lim
 	return rule, limit
 }
 
-// Overrides are the overrides that hold, for people and programs to read.
-type Overrides struct {
-	Shadows []Shadow
-	Bans    []Ban
-	Limits  []Limit
-}
-
-// ShadowUntil returns when the last switch of a zone to shadow ends, or nil if there is none.
-func (o *Overrides) ShadowUntil(zone string) (last *time.Time) {
-	for i := range o.Shadows {
-		held := &o.Shadows[i]
-		switch {
-		case held.Zone != "" && held.Zone != zone:
-		case last == nil || held.Until.After(*last):
-			last = &held.Until
-		}
-	}
-	return last
+// A Held is an entry that holds, for people and programs to read.
+type Held struct {
+	Entry
+	Hits uint64 // requests and connections that a ban has refused in this process
 }
 
 // A Table is the one owner of the overrides. Requests read a Set without a lock. The
@@ -249,25 +229,24 @@ func (t *Table) Load() *Set {
 	return t.set.Load()
 }
 
-// List returns the overrides that hold, the oldest first.
-func (t *Table) List(now time.Time) Overrides {
+// List returns the entries that hold, the oldest first.
+func (t *Table) List(now time.Time) (all []Held) {
 	t.change(now, func(*Set) {})
 	s := t.Load()
 	if s == nil {
-		return Overrides{}
+		return nil
 	}
-	return Overrides{Shadows: listed(s.shadows), Bans: listed(s.bans), Limits: listed(s.limits)}
-}
-
-func listed[K comparable, T any, P override[T]](of map[K]P) (all []T) {
-	for _, one := range of {
-		all = append(all, *one)
+	for zone, held := range s.shadows {
+		all = append(all, Held{Entry: NewShadow(zone, held.Span)})
 	}
-	slices.SortFunc(all, func(a, b T) int {
-		if c := P(&a).since().Compare(P(&b).since()); c != 0 {
-			return c
-		}
-		return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) // of the same instant
+	for network, ban := range s.bans {
+		all = append(all, Held{Entry{Name: Name{Kind: OfBan, Key: network.String()}, Span: ban.Span}, ban.hits.Load()})
+	}
+	for of, l := range s.limits {
+		all = append(all, Held{Entry: NewLimit(of.zone, of.key, *l, l.Span)})
+	}
+	slices.SortFunc(all, func(a, b Held) int {
+		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(fmt.Sprint(a.Name), fmt.Sprint(b.Name)))
 	})
 	return all
 }

@@ -92,7 +92,7 @@ type Why struct {
 	Client   string       `json:"client"`
 	Refused  bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
 	Refusal  *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
-	Ban      *Ban         `json:"ban,omitempty"`
+	Ban      *Override    `json:"ban,omitempty"`
 	Buckets  []Bucket     `json:"buckets"`
 	Complete bool         `json:"complete"`
 	Problem  string       `json:"problem,omitempty"`
@@ -104,7 +104,7 @@ type Why struct {
 
 	// Shadows are the switches at run time of the zones of these buckets, or of all.
 	// These zones refuse nothing.
-	Shadows []Shadow `json:"shadows,omitempty"`
+	Shadows []Override `json:"shadows,omitempty"`
 }
 
 // An UnlistedKey is one that no override of a zone with key unlisted lists.
@@ -121,6 +121,7 @@ type PastRefusal struct {
 	At       time.Time `json:"at"`
 	Zone     string    `json:"zone"`
 	Key      string    `json:"key"`
+	Network  string    `json:"network,omitempty"` // that the key stands for
 	Reason   string    `json:"reason"`
 	Cost     float64   `json:"cost"` // in units, like the next two
 	Level    float64   `json:"level"`

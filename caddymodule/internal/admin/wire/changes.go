@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -24,8 +23,8 @@ type Change struct {
 	// The zone. Empty means all zones, for shadow alone.
 	Zone string `json:"zone,omitempty"`
 
-	// The key of the one bucket whose limit changes, or an address or a plain value of
-	// a secret part. Empty means all of the zone.
+	// The key of the one bucket whose limit changes, or an address, the network that the
+	// key stands for, or a plain value of a secret part. Empty means all of the zone.
 	Key string `json:"key,omitempty"`
 
 	// A factor such as x0.5, a capacity and a leak such as "10 1/s", the name of a plan,
@@ -66,35 +65,16 @@ type Span struct {
 	Note  string    `json:"note,omitempty"`
 }
 
-// A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
-type Shadow struct {
-	Zone string `json:"zone,omitempty"`
+// An Override is a change that holds.
+type Override struct {
+	Kind    string `json:"kind"`              // ban, limit or shadow
+	Zone    string `json:"zone,omitempty"`    // of a limit or a switch to shadow; a switch without one is of all zones, and of bans
+	Key     string `json:"key,omitempty"`     // the name of the bucket whose limit it is; empty means all keys
+	Network string `json:"network,omitempty"` // that is banned, or that the key stands for
+	Limit   string `json:"limit,omitempty"`   // as it was given
 	Span
-	Told *Told `json:"told,omitempty"` // if it was made just now, as below
-}
-
-// A Ban refuses the clients of a network.
-type Ban struct {
-	Network netip.Prefix `json:"network"`
-	Span
-	Hits uint64 `json:"hits"` // requests and connections that this Caddy has refused by it
-	Told *Told  `json:"told,omitempty"`
-}
-
-// A Limit is the changed limit of a zone, or of one key of it.
-type Limit struct {
-	Zone string `json:"zone"`
-	Key  string `json:"key,omitempty"` // the name of the bucket; empty means all keys
-	Text string `json:"limit"`         // as it was given
-	Span
-	Told *Told `json:"told,omitempty"`
-}
-
-// Overrides is the answer of /throttle/overrides: the changes that hold.
-type Overrides struct {
-	Shadows []Shadow `json:"shadows"`
-	Bans    []Ban    `json:"bans"`
-	Limits  []Limit  `json:"limits"`
+	Hits uint64 `json:"hits,omitempty"` // requests and connections that this Caddy has refused by a ban
+	Told *Told  `json:"told,omitempty"` // if it was made just now
 }
 
 // A JournalEntry is something that somebody has changed at run time. The name of a user

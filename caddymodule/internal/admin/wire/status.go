@@ -6,7 +6,7 @@ import "time"
 type Status struct {
 	Zones     []ZoneStatus `json:"zones"`
 	Store     StoreStatus  `json:"store"`
-	Overrides Overrides    `json:"overrides"`
+	Overrides []Override   `json:"overrides"`       // the oldest first, also the answer of /throttle/overrides
 	Fleet     *Fleet       `json:"fleet,omitempty"` // if a shared store tells changes to others
 	Warnings  []Warning    `json:"warnings"`        // of the config that runs
 }

@@ -10,7 +10,8 @@ import "time"
 
 // A Top is the answer of /throttle/top.
 type Top struct {
-	Zones []TopZone `json:"zones"`
+	Zones []TopZone `json:"zones"` // of the requests of this Caddy
+	Nodes int       `json:"nodes"` // Caddys that share the store
 }
 
 // A TopQuery says who is counted.

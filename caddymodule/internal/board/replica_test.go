@@ -58,13 +58,21 @@ type link struct {
 	busy     bool // others write before each call
 	name     string
 	followed int // calls
+	lag      time.Duration
 }
 
 var errCut = errors.New("connection refused")
 
 func (l *link) BoardName() string { return l.name }
 
-func (l *link) Exchange(_ context.Context, call leakybucket.BoardCall) (answer leakybucket.BoardAnswer, err error) {
+func (l *link) Exchange(ctx context.Context, call leakybucket.BoardCall) (answer leakybucket.BoardAnswer, err error) {
+	if l.lag > 0 {
+		select {
+		case <-ctx.Done():
+			return answer, ctx.Err()
+		case <-time.After(l.lag):
+		}
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.followed++
@@ -123,7 +131,7 @@ func (l *link) setBusy(busy bool) {
 
 // A node is a board with its way to the server.
 type node struct {
-	*Board
+	*Replica
 	link *link
 	t    *testing.T
 	path string
@@ -132,13 +140,13 @@ type node struct {
 }
 
 func start(t *testing.T, s *server, path, key string) *node {
-	n := &node{Board: New(func(question string) json.RawMessage {
+	n := &node{Replica: New(func(question string) json.RawMessage {
 		if question == "code of "+path {
 			return json.RawMessage(`"refused"`)
 		}
 		return nil
 	}), link: &link{server: s, name: "shop:"}, t: t, path: path, stop: make(chan struct{}), key: key}
-	n.Use(&Shared{Board: n.link, Keys: signer.Fixed(key)}, path, zap.NewNop())
+	n.Use(&Signed{Board: n.link, Keys: signer.Fixed(key)}, path, zap.NewNop())
 	go n.Run(n.stop)
 	return n
 }
@@ -272,7 +280,7 @@ func TestANodeThatRestartsBeginsWithItsCopy(t *testing.T) {
 		n[0].change(banOf(robber, time.Hour, "alice"), false)
 		n[1].link.set(true, false)
 		n[1].kill()
-		alone := &node{Board: New(nil), t: t}
+		alone := &node{Replica: New(nil), t: t}
 		alone.Use(nil, n[1].path, zap.NewNop())
 		if alone.by() != "alice" || len(alone.Journal()) != 1 {
 			t.Errorf("without the store: banned by %s, journal %+v, want its copy of both", alone.by(), alone.Journal())
@@ -291,9 +299,9 @@ func TestANodeWithoutACopyReadsTheBoardBeforeItServes(t *testing.T) {
 		fresh := start(t, s, filepath.Join(t.TempDir(), "fresh"), "secret")
 		want(t, []*node{fresh}, "alice")
 		fresh.kill()
-		cut := &node{Board: New(nil), link: &link{server: s, name: "shop:", cut: true}, t: t}
+		cut := &node{Replica: New(nil), link: &link{server: s, name: "shop:", cut: true}, t: t}
 		began := time.Now()
-		cut.Use(&Shared{Board: cut.link, Keys: signer.Fixed("secret")}, "", zap.NewNop())
+		cut.Use(&Signed{Board: cut.link, Keys: signer.Fixed("secret")}, "", zap.NewNop())
 		if took := time.Since(began); took > 2200*time.Millisecond {
 			t.Errorf("without the store it waited for %v, want 2 s", took)
 		}
@@ -353,8 +361,8 @@ func TestACutOffNodeBringsNothingBack(t *testing.T) {
 		want(t, n, "nobody")
 		time.Sleep(26 * time.Hour)
 		for i, one := range n {
-			if len(one.kept) != 0 || s.count() != 0 {
-				t.Errorf("node %d keeps %d changes a day after their end, and the board %d, want none", i, len(one.kept), s.count())
+			if len(one.records) != 0 || s.count() != 0 {
+				t.Errorf("node %d keeps %d changes a day after their end, and the board %d, want none", i, len(one.records), s.count())
 			}
 		}
 	})
@@ -394,7 +402,7 @@ func TestAChangeHoldsHereIfNobodyLetsItBeTold(t *testing.T) {
 func TestAChangeSaysWhetherARestartEndsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "folder", "changes")
-		n := &node{Board: New(nil), t: t}
+		n := &node{Replica: New(nil), t: t}
 		n.Use(nil, path, zap.NewNop())
 		if told := n.change(banOf(robber, time.Hour, "alice"), false); !told.Kept {
 			t.Errorf("got %+v, want it kept in the file", told)
@@ -451,16 +459,16 @@ func TestAFlushLosesNothing(t *testing.T) {
 func TestWhatOthersWriteIsIgnored(t *testing.T) {
 	run(t, 2, func(t *testing.T, s *server, n []*node) {
 		n[0].change(banOf(robber, time.Hour, "alice"), false)
-		name := nameOf(banOf(robber, 0, "").Name)
+		name := postName(banOf(robber, 0, "").Name)
 		var genuine leakybucket.Post
 		s.with(func() { genuine = s.posts[name] })
 		n[0].change(unban(robber), false)
-		other := &Shared{Board: &link{name: "shop:"}, Keys: signer.Fixed("another secret")}
-		elsewhere := &Shared{Board: &link{name: "staging:"}, Keys: signer.Fixed("secret")}
-		forge := func(by *Shared, e override.Entry, called string) leakybucket.Post {
+		other := &Signed{Board: &link{name: "shop:"}, Keys: signer.Fixed("another secret")}
+		elsewhere := &Signed{Board: &link{name: "staging:"}, Keys: signer.Fixed("secret")}
+		forge := func(by *Signed, e override.Entry, called string) leakybucket.Post {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			p, _ := by.post(&kept{Entry: e, Version: s.latest + 1, Last: e.Until})
+			p, _ := by.post(&record{Entry: e, Version: s.latest + 1, Last: e.Until})
 			p.Name, p.Was = called, s.posts[called].Version
 			return p
 		}
@@ -527,9 +535,9 @@ func TestWhatOthersWriteIsIgnored(t *testing.T) {
 // TestANewerCaddyMayTellWhatThisOneDoesNotKnow: it changes nothing here, and is nobody's forgery.
 func TestANewerCaddyMayTellWhatThisOneDoesNotKnow(t *testing.T) {
 	run(t, 2, func(t *testing.T, s *server, n []*node) {
-		newer := &Shared{Board: n[0].link, Keys: signer.Fixed("secret")}
+		newer := &Signed{Board: n[0].link, Keys: signer.Fixed("secret")}
 		s.with(func() {
-			name := nameOf(override.Name{Kind: "quota", Zone: "pages", Key: "203.0.113.7"})
+			name := postName(override.Name{Kind: "quota", Zone: "pages", Key: "203.0.113.7"})
 			s.latest++
 			text, _ := newer.sign(ofPost, name, map[string]any{
 				"kind": "quota", "zone": "pages", "key": "203.0.113.7", "of": []int{1, 2}, "until": time.Now().Add(time.Hour), "last": time.Now().Add(time.Hour), "version": s.latest,
@@ -540,10 +548,10 @@ func TestANewerCaddyMayTellWhatThisOneDoesNotKnow(t *testing.T) {
 		n[0].change(banOf(robber, time.Hour, "alice"), false)
 		want(t, n, "alice")
 		for i, one := range n {
-			if state := one.State(); state.Foreign != 0 || state.Err != nil || len(one.kept) != 2 {
+			if state := one.State(); state.Foreign != 0 || state.Err != nil || len(one.records) != 2 {
 				t.Errorf("node %d: got %+v, want both kept", i, state)
 			}
-			if held := one.Table.List(time.Now()); len(held.Bans) != 1 || len(held.Limits)+len(held.Shadows) != 0 {
+			if held := one.Table.List(time.Now()); len(held) != 1 || held[0].Kind != override.OfBan {
 				t.Errorf("node %d: got %+v, want the ban alone", i, held)
 			}
 		}
@@ -554,11 +562,12 @@ func TestOthersAreAsked(t *testing.T) {
 	run(t, 3, func(t *testing.T, _ *server, n []*node) {
 		began := time.Now()
 		answer, from := n[0].Ask(t.Context(), "code of "+n[2].path)
-		if string(answer) != `"refused"` || from.ID != n[2].id || time.Since(began) > 2*time.Second {
+		if string(answer) != `"refused"` || from.ID != n[2].self.ID || time.Since(began) > 2*time.Second {
 			t.Errorf("got %s of %s after %v, want the answer of node 2 within 2 s", answer, from.ID, time.Since(began))
 		}
-		if answer, _ := n[0].Ask(t.Context(), "code of nobody"); answer != nil {
-			t.Errorf("got %s, want no answer", answer)
+		began = time.Now()
+		if answer, _ := n[0].Ask(t.Context(), "code of nobody"); answer != nil || time.Since(began) > 1500*time.Millisecond {
+			t.Errorf("got %s after %v, want no answer as soon as all have said so", answer, time.Since(began))
 		}
 		n[0].link.set(true, false)
 		if answer, _ := n[0].Ask(t.Context(), "code of "+n[1].path); answer != nil {
@@ -575,7 +584,7 @@ func TestNewKeysSignAllAgain(t *testing.T) {
 		n[0].change(banOf(robber, time.Hour, "alice"), false)
 		n[0].change(banOf(other, time.Hour, "alice"), false)
 		renew := func(one *node) {
-			one.Use(&Shared{Board: one.link, Keys: signer.Fixed("new")}, one.path, zap.NewNop())
+			one.Use(&Signed{Board: one.link, Keys: signer.Fixed("new")}, one.path, zap.NewNop())
 			time.Sleep(70 * time.Second)
 		}
 		renew(n[0])
@@ -597,16 +606,16 @@ func TestNewKeysSignAllAgain(t *testing.T) {
 
 func TestAnotherStoreIsToldAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{Board: New(nil), t: t}
+		n := &node{Replica: New(nil), t: t}
 		n.Use(nil, "", zap.NewNop())
 		if told := n.change(banOf(robber, time.Hour, "alice"), false); told.Nodes != 1 || told.Holding != 1 {
 			t.Errorf("without a shared store: got %+v, want it to hold here", told)
 		}
 		for _, s := range []*server{newServer(), newServer()} {
-			shared := &Shared{Board: &link{server: s, name: fmt.Sprintf("%p", s)}, Keys: signer.Fixed("secret")}
+			shared := &Signed{Board: &link{server: s, name: fmt.Sprintf("%p", s)}, Keys: signer.Fixed("secret")}
 			n.Use(shared, "", zap.NewNop())
-			n.poll(t.Context())
-			n.poll(t.Context())
+			n.poll()
+			n.poll()
 			if s.count() != 1 {
 				t.Errorf("got %d posts in the new store, want one", s.count())
 			}
@@ -688,25 +697,25 @@ func TestNodesAgree(t *testing.T) {
 func TestAFileThatIsWrongIsSetAside(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "changes")
 	synctest.Test(t, func(t *testing.T) {
-		n := &node{Board: New(nil), t: t}
+		n := &node{Replica: New(nil), t: t}
 		n.Use(nil, path, zap.NewNop())
 		n.change(banOf(robber, time.Hour, "alice"), false)
-		second := &node{Board: New(nil), t: t}
+		second := &node{Replica: New(nil), t: t}
 		second.Use(nil, path, zap.NewNop()) // another process
 		want(t, []*node{second}, "nobody")
 		second.change(banOf(robber, time.Hour, "bob"), false)
 		n.Close()
-		again := &node{Board: New(nil), t: t}
+		again := &node{Replica: New(nil), t: t}
 		again.Use(nil, path, zap.NewNop())
 		want(t, []*node{again}, "alice")
-		if err := again.file.Write(func(w io.Writer) error {
+		if err := again.disk.file.Write(func(w io.Writer) error {
 			_, err := w.Write([]byte(`{"changes":[{`))
 			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
 		again.Close()
-		last := &node{Board: New(nil), t: t}
+		last := &node{Replica: New(nil), t: t}
 		last.Use(nil, path, zap.NewNop())
 		want(t, []*node{last}, "nobody")
 		last.change(banOf(robber, time.Hour, "carol"), false)
@@ -731,9 +740,85 @@ func TestTheJournalKeepsTheLastChanges(t *testing.T) {
 func TestTheBoardIsBounded(t *testing.T) {
 	b := New(nil)
 	for i := range most {
-		b.kept[override.Name{Kind: override.OfShadow, Zone: fmt.Sprint(i)}] = new(kept)
+		b.records[fmt.Sprint(i)] = &record{Last: time.Now()}
 	}
 	if _, _, err := b.Change(t.Context(), banOf(robber, time.Hour, "x"), "test", false, true); err == nil {
 		t.Error("one more than fit: got no error, want one")
 	}
+}
+
+// TestAForgottenChangeMakesRoom: also without a board.
+func TestAForgottenChangeMakesRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{Replica: New(nil), t: t, stop: make(chan struct{})}
+		go n.Run(n.stop)
+		n.change(banOf(robber, time.Minute, "alice"), false)
+		time.Sleep(26 * time.Hour)
+		if got := len(n.records); got != 0 {
+			t.Errorf("got %d records a day after the end of the change, want none", got)
+		}
+		n.kill()
+	})
+}
+
+// TestASlowBoardIsNoOutage: whoever waits for other nodes gives up in the midst of an exchange,
+// or leaves, and the board is as well as before.
+func TestASlowBoardIsNoOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := newServer()
+		follow := func() *node {
+			n := &node{Replica: New(nil), link: &link{server: server, name: "shop:"}, t: t}
+			n.Use(&Signed{Board: n.link, Keys: signer.Fixed("secret")}, "", zap.NewNop())
+			return n
+		}
+		n := follow()
+		follow() // and reads no more
+		n.link.lag = 700 * time.Millisecond
+		if told := n.change(banOf(robber, time.Hour, "alice"), false); told.Err != nil || told.Holding != 1 || told.Nodes != 2 {
+			t.Errorf("got %+v, want it to hold on 1 of 2", told)
+		}
+		if err := n.State().Err; err != nil {
+			t.Errorf("after the wait: got error %v, want none", err)
+		}
+		ctx, leave := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer leave()
+		if _, _, err := n.Change(ctx, unban(robber), "test", false, true); err != nil {
+			t.Errorf("the change of one who leaves: got error %v, want none", err)
+		}
+		if err := n.State().Err; err != nil {
+			t.Errorf("after somebody has left: got error %v, want none", err)
+		}
+	})
+}
+
+// TestANodeThatStopsIsNotCounted: one that is killed is, for a minute.
+func TestANodeThatStopsIsNotCounted(t *testing.T) {
+	run(t, 3, func(t *testing.T, s *server, n []*node) {
+		n[1].kill()
+		n[2].Use(nil, "", zap.NewNop()) // as when Caddy stops
+		n[2].kill()
+		if told := n[0].change(banOf(robber, time.Hour, "alice"), false); told.Nodes != 2 || told.Holding != 1 {
+			t.Errorf("got %+v, want it to hold on 1 of 2", told)
+		}
+		if nodes := n[0].State().Nodes; len(nodes) != 1 || nodes[0].ID != n[1].self.ID {
+			t.Errorf("got %+v, want the one that was killed", nodes)
+		}
+		n[1], n[2] = start(t, s, n[1].path, "secret"), start(t, s, n[2].path, "secret")
+		time.Sleep(2 * time.Second)
+		want(t, n, "alice")
+		if nodes := n[0].State().Nodes; len(nodes) != 2 {
+			t.Errorf("after both have come back: got %+v, want two", nodes)
+		}
+	})
+}
+
+// TestAnOutageAgesTheNodes: nobody is said to have been heard lately while nothing is heard.
+func TestAnOutageAgesTheNodes(t *testing.T) {
+	run(t, 2, func(t *testing.T, _ *server, n []*node) {
+		n[0].link.set(true, false)
+		time.Sleep(40 * time.Second)
+		if nodes := n[0].State().Nodes; len(nodes) != 1 || time.Since(nodes[0].Heard) < 39*time.Second {
+			t.Errorf("got %+v, want a node that was heard 40 s ago", nodes)
+		}
+	})
 }

@@ -1,0 +1,144 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"math"
+	"net/netip"
+	"slices"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+)
+
+// answerWhy shows the buckets of a client in all zones. For a support code, they are those
+// of the client that was refused.
+func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
+	var of wire.ClientQuery
+	if err := in.decode(&of); err != nil {
+		return nil, err
+	}
+	if of.Client == "" {
+		return nil, badRequest("no client is given: want an address or a key")
+	}
+	zones, err := zonesNamed(e, of.Zone)
+	if err != nil {
+		return nil, err
+	}
+	code, isCode := supportcode.Parse(of.Client)
+	past, found := e.Control.Refusals.Find(code)
+	w := newWhy(e, of.Client)
+	if !found {
+		if err := w.client(ctx, zones, of.Client, past); err != nil || !isCode || len(w.result.Buckets) > 0 {
+			return w.result, err
+		}
+		// Other Caddys may know the code, which takes a second.
+		raw, from := e.Control.Changes.Ask(ctx, code.String())
+		if raw == nil || json.Unmarshal(raw, &past) != nil {
+			return w.result, nil
+		}
+		w = newWhy(e, of.Client)
+		w.result.Refusal = &wire.PastRefusal{Node: from.Host}
+	} else {
+		w.result.Refusal = new(wire.PastRefusal)
+	}
+	return w.result, w.lookBack(ctx, zones, code, past)
+}
+
+// A why finds out why a client is refused.
+type why struct {
+	judge
+	result *wire.Why
+}
+
+func newWhy(e *engine.Engine, client string) why {
+	return why{newJudge(e), &wire.Why{Client: client, Buckets: []wire.Bucket{}, Complete: true}}
+}
+
+// lookBack shows a refusal, and the buckets of its client now.
+func (w *why) lookBack(ctx context.Context, zones []*engine.Zone, code supportcode.Code, past supportcode.Refusal) error {
+	p := w.result.Refusal
+	*p = wire.PastRefusal{
+		Node: p.Node,
+		Code: code.String(), At: past.At, Zone: past.Zone, Key: past.Key, Reason: past.Reason,
+		Cost: past.Cost, Level: math.Round(past.Level*1e6) / 1e6, Capacity: past.Capacity, Wait: past.Wait.Seconds(), Blocked: past.Block.Seconds(),
+	}
+	if z := w.Zones[past.Zone]; z != nil {
+		if p.Network = shownNetwork(z, past.Key); p.Network != "" {
+			zones = []*engine.Zone{z} // the others want to know which client of the network it was
+		}
+	}
+	if past.Key == "" {
+		zones = nil // the request had no key
+	}
+	return w.client(ctx, zones, past.Key, past)
+}
+
+// client adds what zones do with a client. The bucket that has refused it is shown in any case.
+func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, past supportcode.Refusal) error {
+	r := w.result
+	if ban := w.banned(client); ban != nil {
+		shown := overrideOf(w.Engine, override.Held{Entry: override.Entry{Name: override.Name{Kind: override.OfBan, Key: ban.Network.String()}, Span: ban.Span}})
+		r.Ban, r.Refused = &shown, !w.set.AllShadow(w.now)
+	}
+	concerned := map[string]bool{"": true} // zones that may charge the client
+	for _, z := range zones {
+		own := w.own(z, client)
+		concerned[z.Name] = own != ""
+		for _, shadow := range []bool{false, true} {
+			names, complete, err := w.search(ctx, z, client, shadow, mostSearched)
+			if err != nil {
+				complete, r.Problem = false, err.Error()
+			}
+			r.Complete = r.Complete && complete
+			if own == rule.SharedBucket {
+				names = append(names, own)
+			}
+			for _, name := range names {
+				b, _, err := w.peek(ctx, z, name, shadow)
+				if err != nil {
+					return err
+				}
+				// An empty bucket of the client is shown if something is to be said of it.
+				telling := b.Verdict.Reason != "" || b.Dearest != nil && b.Dearest.Reason != "" || b.By != sourceNames[override.OfZone]
+				if b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != 0) ||
+					!shadow && b.Zone == past.Zone && b.Key == past.Key {
+					r.Buckets = append(r.Buckets, b)
+					r.Refused, concerned[z.Name] = r.Refused || b.Verdict.Refused(), true
+				}
+			}
+		}
+	}
+	r.Local = w.Shared != nil && w.Shared.Failing()
+	slices.SortStableFunc(r.Buckets, func(a, b wire.Bucket) int { return byVerdict(&a, &b) })
+	for _, o := range overridesOf(w.Engine, w.now) {
+		if o.Kind == "shadow" && concerned[o.Zone] {
+			r.Shadows = append(r.Shadows, o)
+		}
+	}
+	return nil
+}
+
+// own returns the name of the bucket that a zone charges requests of a client to, or "" if
+// the zone cannot tell by the client alone.
+func (w *why) own(z *engine.Zone, client string) string {
+	own, named := z.NameOf(client)
+	_, notAddress := netip.ParseAddr(client)
+	if !named || z.Key.HasAddress() != (notAddress == nil) {
+		return ""
+	}
+	policy := z.Unlisted(own)
+	if policy == "" {
+		return own
+	}
+	r := w.result
+	r.Unlisted = append(r.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
+	if own = ""; policy == rule.Share {
+		own = rule.SharedBucket
+	}
+	r.Refused = r.Refused || policy == rule.Refuse && z.GroupOf(&rule.Subject{Overrides: w.set}, own) == 0
+	return own
+}

@@ -1,0 +1,111 @@
+package board
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"slices"
+	"time"
+)
+
+const (
+	// live is how old what a node says may be for it to count as one that follows.
+	live = 5 * time.Second
+
+	keptGiven = 10 * time.Second // of an answer, for whoever asked
+)
+
+// A Node is what a node says of itself in its heartbeat.
+type Node struct {
+	Host    string                     `json:"host"`
+	PID     int                        `json:"pid"`
+	Began   time.Time                  `json:"began"`
+	Zones   []string                   `json:"zones,omitempty"`
+	Seen    int64                      `json:"seen"` // the highest version that it has read
+	Asks    []string                   `json:"asks,omitempty"`
+	Answers map[string]json.RawMessage `json:"answers,omitempty"` // null for what it does not know
+	Left    bool                       `json:"left,omitempty"`    // it has stopped
+
+	ID    string    `json:"-"`
+	Heard time.Time `json:"-"` // of it last
+}
+
+func (n *Node) lives() bool { return time.Since(n.Heard) < live }
+
+// host returns what this node is called.
+func host() string {
+	name, _ := os.Hostname()
+	return name
+}
+
+type given struct {
+	answer json.RawMessage
+	until  time.Time
+}
+
+// members are the nodes of a board, and what they ask each other.
+type members struct {
+	self      Node
+	others    map[string]Node // of the last minute
+	strangers int             // that have other keys
+
+	answer func(question string) json.RawMessage // nil if this node has none
+	asks   map[string]int                        // the questions of this node, and how many ask them
+	given  map[string]given
+}
+
+// says returns what this node says of itself.
+func (m *members) says(zones []string, seen int64, now time.Time) Node {
+	n := m.self
+	n.Zones, n.Seen, n.Heard, n.Asks, n.Answers = zones, seen, now, slices.Sorted(maps.Keys(m.asks)), make(map[string]json.RawMessage)
+	maps.DeleteFunc(m.given, func(_ string, g given) bool { return now.After(g.until) })
+	for question, g := range m.given {
+		n.Answers[question] = g.answer
+	}
+	return n
+}
+
+// hear takes in what the other nodes say, and reports whether this one has a new answer.
+func (m *members) hear(others map[string]Node, strangers int, now time.Time) (answered bool) {
+	m.others, m.strangers = others, strangers
+	for _, n := range others {
+		for _, question := range n.Asks {
+			if _, known := m.given[question]; known {
+				continue
+			}
+			answer := m.answer(question)
+			if answer == nil {
+				answer = json.RawMessage("null")
+			}
+			m.given[question], answered = given{answer, now.Add(keptGiven)}, true
+		}
+	}
+	return answered
+}
+
+// holding returns how many nodes have read a version, and whether others that live have not.
+func (m *members) holding(version int64) (holding int, waiting bool) {
+	holding = 1
+	for _, n := range m.others {
+		if n.Seen >= version {
+			holding++
+		} else if n.lives() {
+			waiting = true
+		}
+	}
+	return holding, waiting
+}
+
+// answerTo returns the answer of a node that has one, or nil and whether others that live
+// have not been heard yet.
+func (m *members) answerTo(question string) (answer json.RawMessage, from Node, waiting bool) {
+	for _, n := range m.others {
+		switch said, answered := n.Answers[question]; {
+		case answered && string(said) != "null":
+			return said, n, false
+		case !answered && n.lives():
+			waiting = true
+		}
+	}
+	return nil, from, waiting
+}
