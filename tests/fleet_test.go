@@ -119,6 +119,9 @@ func TestAFleetFollows(t *testing.T) {
 		if !strings.Contains(out, "the others are told when the store answers") {
 			t.Errorf("ban in an outage: got %q, want it said that the others do not know", out)
 		}
+		within(t, 3*time.Second, "a word about the store, which no request has met", fleet[1:2], func(n *fleetNode) bool {
+			return regexp.MustCompile(`is (FAILING|DOWN)`).MatchString(n.throttle("status"))
+		})
 		if !a.banned() || b.banned() {
 			t.Error("in an outage: want the ban on the Caddy that was told, and on no other")
 		}
@@ -128,6 +131,15 @@ func TestAFleetFollows(t *testing.T) {
 		within(t, 15*time.Second, "the ban after the outage", fleet, refuses(true))
 		a.throttle("unban", "127.0.0.1")
 		within(t, 2*time.Second, "the end of the ban", fleet, refuses(false))
+		if out := a.throttle("status"); strings.Contains(out, "not told") {
+			t.Errorf("status after the outage: got %q, want no word of it", out)
+		}
+		if err := c.shutDown(); err != nil {
+			t.Error(err)
+		}
+		if out := a.throttle("ban", "127.0.0.1", "--for", "1h"); !strings.Contains(out, "on all 2 Caddys") {
+			t.Errorf("ban after a Caddy has stopped: got %q, want it counted no more", out)
+		}
 	})
 }
 

@@ -6,8 +6,8 @@ import "fmt"
 func request() string {
 	c := newCanvas(800, 470, "A request's way",
 		"An exempt request goes straight to the upstream. Others find the zones that match, a key and a cost in each. If all zones fit, all are charged; the request may wait, is served, and the charge is corrected. Otherwise none is charged and the request is refused.")
-	const width, height = 164.0, 86.0
-	columns := []float64{28, 222, 416, 610}
+	const width, height = 156.0, 86.0
+	columns := []float64{28, 224, 420, 616}
 	rows := []float64{76, 216, 356}
 	box := func(class string, column, row int, title string, lines ...string) {
 		x, y := columns[column], rows[row]
@@ -23,11 +23,11 @@ func request() string {
 		arrow(columns[column]+width+3, y, columns[column+1]-4, y)
 	}
 
-	box("box", 0, 0, "exempt?", "static files, health", "checks: not charged")
+	box("box", 0, 0, "exempt?", "static files, checks:", "nothing is charged")
 	box("box", 1, 0, "match", "which zones match", "the request")
 	box("box", 2, 0, "key", "whose bucket:", "address, account, ...")
 	box("box", 3, 0, "cost", "1, or what the body", "or a matcher says")
-	box("box", 3, 1, "all or none", "does it fit in the", "bucket of each zone?")
+	box("box", 3, 1, "all or none", "does it fit in", "every zone's bucket?")
 	box("box", 2, 1, "wait", "delay, or a free slot", "of in_flight")
 	box("box", 1, 1, "upstream", "your site", "")
 	box("box", 0, 1, "settle", "correct the charge:", "what it really cost")
@@ -42,7 +42,7 @@ func request() string {
 		y := rows[1] + height/2
 		arrow(columns[column]-3, y, columns[column-1]+width+4, y)
 	}
-	c.text("small green", columns[2]+width+15, rows[1]+height/2-14, "middle", "yes")
+	c.text("small green", columns[2]+width+21, rows[1]+height/2-14, "middle", "yes")
 	c.text("small red", middle+10, rows[1]+height+32, "start", "no")
 	// The exempt go round.
 	turn := (rows[0] + height + rows[1]) / 2

@@ -185,11 +185,11 @@ func block() string {
 			charge.Take(&state, now, &d)
 		}
 		length := state.BlockedUntil.Sub(now)
-		width, height := 70+46*math.Log10(length.Minutes()/10), 44+40*float64(state.Step)
+		width, height := 84+40*math.Log10(length.Minutes()/10), 44+40*float64(state.Step)
 		c.rect("rose", x, bottom-height, width, height, 3)
 		c.text("strong red", x+width/2, bottom-height/2+6, "middle", short(length))
-		c.cross(x, bottom+20)
-		c.text("small red", x-4, bottom+48, "start", "overflow")
+		c.cross(x+6, bottom+24)
+		c.text("small red", x+20, bottom+29, "start", "overflow")
 		x += width
 		now = state.BlockedUntil
 	}

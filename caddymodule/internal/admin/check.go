@@ -71,11 +71,11 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		return err
 	}
 	c.result.Directives++
-	subject := rule.NewSubject(r)
-	subject.Overrides = c.app.Overrides()
-	banned, now := time.Duration(0), time.Now()
-	if ban := subject.Ban(now); ban != nil {
-		banned = ban.Left(now)
+	j, subject := newJudge(c.app), rule.NewSubject(r)
+	subject.Overrides = j.set
+	banned := time.Duration(0)
+	if ban := subject.Ban(j.now); ban != nil {
+		banned = ban.Left(j.now)
 		by := decision.BannedBy(slices.Values(h.Zones), &subject)
 		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}
@@ -83,13 +83,17 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		if c.charged[z.Name] {
 			continue
 		}
-		charge, err := checkZone(r.Context(), c.app, c.app.Zones[z.Name], c.again(r))
+		charge, err := j.checkZone(r.Context(), c.app.Zones[z.Name], c.again(r))
 		if err != nil {
 			return err
 		}
-		if charge != nil {
-			c.add(z, charge, banned)
+		if charge == nil {
+			continue
 		}
+		if c.result.Banned {
+			charge.Verdict = wire.Verdict{Cost: charge.Verdict.Cost, Decision: decision.Refused.String(), Reason: rule.Banned.String(), By: "ban", For: banned.Seconds()}
+		}
+		c.add(charge)
 	}
 	for _, z := range c.app.Blockers {
 		if c.charged[z.Name] || c.result.Banned {
@@ -99,25 +103,18 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		if !runs {
 			continue
 		}
-		j, z := newJudge(c.app), c.app.Zones[z.Name]
-		b, s, err := j.peek(r.Context(), z, bucket.Key, bucket.Shadow != 0)
+		charge, err := j.chargeOf(r.Context(), c.app.Zones[z.Name], bucket.Key, bucket.Shadow != 0, 1)
 		if err != nil {
 			return err
 		}
-		b.Verdict, b.Dearest = j.verdict(z, &b, s, 1, nil), nil
-		c.add(z.Zone, &wire.CheckedZone{Bucket: b}, 0)
+		c.add(charge)
 	}
 	return nil
 }
 
-// add adds what a zone would do. A ban lasts for so long.
-func (c *requestCheck) add(z *decision.Zone, charge *wire.CheckedZone, banned time.Duration) {
-	if c.result.Banned {
-		charge.Verdict = wire.Verdict{
-			Cost: charge.Verdict.Cost, Decision: decision.Refused.String(), Reason: rule.Banned.String(), By: "ban", For: banned.Seconds(),
-		}
-	}
-	c.charged[z.Name] = true
+// add adds what a zone would do.
+func (c *requestCheck) add(charge *wire.CheckedZone) {
+	c.charged[charge.Zone] = true
 	charge.Directive = c.result.Directives
 	c.result.Zones = append(c.result.Zones, *charge)
 }
@@ -157,21 +154,26 @@ func serversFor(e *engine.Engine, c *wire.CheckQuery) ([]*caddyhttp.Server, erro
 }
 
 // checkZone returns what one zone would do, or nil if it is not concerned.
-func checkZone(ctx context.Context, e *engine.Engine, z *engine.Zone, r *http.Request) (*wire.CheckedZone, error) {
-	o, err := decision.Preview(r, z.Zone, checkEnv{e})
+func (j judge) checkZone(ctx context.Context, z *engine.Zone, r *http.Request) (*wire.CheckedZone, error) {
+	o, err := decision.Preview(r, z.Zone, checkEnv{j.Engine})
 	if o == nil || err != nil {
 		return nil, err
 	}
-	j := newJudge(e)
-	b, s, err := j.peek(ctx, z, o.Key, o.Shadow != 0)
+	charge, err := j.chargeOf(ctx, z, o.Key, o.Shadow != 0, o.Cost)
 	if err != nil {
 		return nil, err
 	}
-	b.Verdict, b.Dearest = j.verdict(z, &b, s, o.Cost, nil), nil
-	if d, why := o.Ruling(); why != rule.None && b.Verdict.Reason == "" { // known without a bucket
-		b.Verdict = wire.Verdict{Cost: o.Cost, Decision: d.String(), Reason: why.String(), By: "key"}
+	if d, why := o.Ruling(); why != rule.None && charge.Verdict.Reason == "" { // known without a bucket
+		charge.Verdict = wire.Verdict{Cost: o.Cost, Decision: d.String(), Reason: why.String(), By: "key"}
 	}
-	return &wire.CheckedZone{Bucket: b}, nil
+	return charge, nil
+}
+
+// chargeOf returns what becomes of a request of a cost at a bucket, but for bans.
+func (j judge) chargeOf(ctx context.Context, z *engine.Zone, key string, shadow bool, cost float64) (*wire.CheckedZone, error) {
+	b, s, err := j.peek(ctx, z, key, shadow)
+	b.Verdict, b.Dearest = j.verdict(z, &b, s, cost, nil), nil
+	return &wire.CheckedZone{Bucket: b}, err
 }
 
 // A checkEnv is the engine for a request whose body is in memory already.

@@ -91,10 +91,8 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
 		return nil
 	}
 	for part := range strings.SplitSeq(key, "/") {
-		if addr, err := netip.ParseAddr(part); err == nil {
-			if ban := j.set.Banned(addr, j.now); ban != nil {
-				return ban
-			}
+		if ban := j.banned(part); ban != nil {
+			return ban
 		}
 	}
 	return nil

@@ -21,7 +21,6 @@ import (
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
@@ -29,7 +28,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
@@ -333,9 +331,6 @@ func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 	return err
 }
 
-// inspectorWords are the options of the directive.
-var inspectorWords = []string{"allow_changes", "hosts", "user_header"}
-
 // Parse sets up the handler from Caddyfile tokens. Syntax:
 //
 //	throttle_inspector [<matcher>] {
@@ -349,58 +344,23 @@ func Parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
-	seen := make(map[string]bool)
-	for h.NextBlock(0) {
-		option := h.Val()
-		if !slices.Contains(inspectorWords, option) {
-			return nil, unknownInspectorOption(h.Dispenser)
-		}
-		if err := tokens.Once(h.Dispenser, seen, option); err != nil {
-			return nil, err
-		}
-		switch option {
-		case "allow_changes":
-			if err := tokens.ParseFlag(h.Dispenser, &i.AllowChanges); err != nil {
-				return nil, err
-			}
-		case "hosts":
+	return i, tokens.Options(h.Dispenser, "the directive throttle_inspector", map[string]func() error{
+		"allow_changes": func() error { return tokens.ParseFlag(h.Dispenser, &i.AllowChanges) },
+		"user_header":   func() error { return tokens.ParseArg(h.Dispenser, &i.UserHeader, tokens.ParseWord) },
+		"hosts": func() error {
 			for _, word := range h.RemainingArgs() {
 				host, err := parseHost(word)
 				if err != nil {
-					return nil, h.WrapErr(err)
+					return h.WrapErr(err)
 				}
 				i.Hosts = append(i.Hosts, host)
 			}
 			if len(i.Hosts) == 0 {
-				return nil, h.Err("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
+				return h.Err("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
 			}
-		default: // user_header
-			words := h.RemainingArgs()
-			if len(words) == 0 || words[0] == "" {
-				return nil, h.Err("user_header has no value: want the header that names the user, such as user_header Remote-User")
-			}
-			if len(words) > 1 {
-				return nil, h.Errf("unexpected %q after user_header %s: want one header, such as user_header Remote-User", words[1], words[0])
-			}
-			i.UserHeader = words[0]
-		}
-	}
-	return i, nil
-}
-
-// unknownInspectorOption reports the current word as no option of the directive.
-func unknownInspectorOption(d *caddyfile.Dispenser) error {
-	const where = "the directive throttle_inspector"
-	switch word := d.Val(); {
-	case slices.Contains([]string{"allow_reset", "writable", "read_only", "allow"}, word):
-		return d.Errf("unknown option %q in %s: without allow_changes the page only shows", word, where)
-	case slices.Contains([]string{"basic_auth", "forward_auth", "basicauth", "authentication"}, word):
-		return d.Errf("unknown option %q in %s: it stands in the site, beside throttle_inspector", word, where)
-	case slices.Contains(tokens.SiteDirectives, word):
-		return d.Errf("unknown option %q in %s: it is a directive of the site; is a } missing before it?", word, where)
-	default:
-		return d.WrapErr(text.Unknown("option", word, " in "+where, inspectorWords))
-	}
+			return nil
+		},
+	})
 }
 
 // Interface guards

@@ -75,8 +75,8 @@ type Refusal struct {
 // A Ring remembers the last 10,000 refusals. It is safe for concurrent use. The zero
 // value is ready for use, and needs no memory before the first refusal.
 type Ring struct {
-	slots atomic.Pointer[[kept]slot]
 	made  sync.Once
+	slots *[kept]slot
 	next  atomic.Uint64
 }
 
@@ -87,21 +87,20 @@ type slot struct {
 	refusal Refusal
 }
 
+func (r *Ring) all() *[kept]slot {
+	r.made.Do(func() { r.slots = new([kept]slot) })
+	return r.slots
+}
+
 // Add remembers a refusal, instead of the oldest one, and returns its code.
-func (r *Ring) Add(refusal Refusal) Code {
-	slots := r.slots.Load()
-	if slots == nil {
-		r.made.Do(func() { r.slots.Store(new([kept]slot)) })
-		slots = r.slots.Load()
-	}
+func (r *Ring) Add(refusal Refusal) (code Code) {
 	if len(refusal.Key) > longestKey {
 		refusal.Key = strings.Clone(strings.ToValidUTF8(refusal.Key[:longestKey], ""))
 	}
-	code := Code(0)
 	for code == 0 {
 		code = Code(rand.Uint64() >> (64 - bits))
 	}
-	s := &slots[r.next.Add(1)%kept]
+	s := &r.all()[r.next.Add(1)%kept]
 	s.mu.Lock()
 	s.code, s.refusal = code, refusal
 	s.mu.Unlock()
@@ -109,24 +108,20 @@ func (r *Ring) Add(refusal Refusal) Code {
 }
 
 // Find returns the refusal of a code, and false if it is not remembered.
-func (r *Ring) Find(code Code) (Refusal, bool) {
-	slots := r.slots.Load()
-	if slots == nil || code == 0 {
-		return Refusal{}, false
+func (r *Ring) Find(code Code) (refusal Refusal, found bool) {
+	if code == 0 {
+		return refusal, false
 	}
-	for i := range slots {
-		if refusal, found := slots[i].get(code); found {
-			return refusal, true
+	for i := range r.all() {
+		s := &r.slots[i]
+		s.mu.Lock()
+		if found = s.code == code; found {
+			refusal = s.refusal
+		}
+		s.mu.Unlock()
+		if found {
+			break
 		}
 	}
-	return Refusal{}, false
-}
-
-func (s *slot) get(code Code) (refusal Refusal, found bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.code == code {
-		return s.refusal, true
-	}
-	return refusal, false
+	return refusal, found
 }
