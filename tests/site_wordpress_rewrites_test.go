@@ -64,7 +64,7 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 	}
 	static := freePort(t)
 	fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tthrottle {\n\texempt static_files\n\tzone pages {\n%s\n}\n}\n\tphp_fastcgi unix/SOCKET\n\tfile_server\n}\n", static, root, folders, limit)
-	c := startCaddy(t, config{sites: replace.Replace(sites.String())})
+	startCaddy(t, config{sites: replace.Replace(sites.String())})
 
 	const guesses = 12
 	for i, test := range tests {
