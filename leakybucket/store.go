@@ -46,12 +46,6 @@ type Store interface {
 // something that is not a bucket. Other buckets are not affected, and the store is well.
 var ErrBadBucket = errors.New("not a bucket")
 
-// A Pinger is a store that may be out of reach.
-type Pinger interface {
-	// Ping returns nil if the store answers and can be written to.
-	Ping(ctx context.Context) error
-}
-
 // A Resetter is a store that can forget single buckets at once.
 type Resetter interface {
 	// Reset forgets a bucket: it is then empty and not blocked, and its next

@@ -290,19 +290,19 @@ func (s *Store) Settle(_ context.Context, settlements []leakybucket.Settlement) 
 	}
 	for i := range settlements {
 		of := &settlements[i]
-		s.update(&of.Charge, func(state *leakybucket.State, kept bool, now leakybucket.Instant) (write bool) {
-			if write = kept || of.Creates(); write {
-				*state = of.Apply(*state, now)
-			}
-			return write
+		s.update(&of.Charge, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
+			return of.Apply(state, now), kept || of.Creates()
 		})
 	}
 	return nil
 }
 
-// update replaces the state of a bucket by what f makes of it, unless f returns false. With
-// no room for a new bucket it makes room, and then begins anew.
-func (s *Store) update(c *leakybucket.Charge, f func(state *leakybucket.State, kept bool, now leakybucket.Instant) (write bool)) {
+// A change returns what becomes of the state of a bucket, and whether it is to be written.
+type change func(state leakybucket.State, kept bool, now leakybucket.Instant) (changed leakybucket.State, write bool)
+
+// update changes the state of a bucket. With no room for a new one it makes room, and then
+// begins anew.
+func (s *Store) update(c *leakybucket.Charge, f change) {
 	hash := s.hasher.charge(c)
 	if !s.tryUpdate(hash, c, f, 0) {
 		s.makeRoom(1)
@@ -311,7 +311,7 @@ func (s *Store) update(c *leakybucket.Charge, f func(state *leakybucket.State, k
 	}
 }
 
-func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f func(*leakybucket.State, bool, leakybucket.Instant) bool, reserved int) (done bool) {
+func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f change, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
@@ -322,7 +322,8 @@ func (s *Store) tryUpdate(hash uint64, c *leakybucket.Charge, f func(*leakybucke
 	if kept {
 		sh.slots[at].state(&state)
 	}
-	if write := f(&state, kept, now); write && !kept {
+	state, write := f(state, kept, now)
+	if write && !kept {
 		return s.create(sh, hash, c, &state, now, reserved)
 	} else if write {
 		sh.write(at, c, &state)
@@ -340,10 +341,7 @@ func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 	if checkName(c) != nil || !(0 <= state.Level && state.Level <= math.MaxFloat64) || !(0 <= state.Leak && state.Leak <= math.MaxFloat64) {
 		return
 	}
-	s.update(c, func(found *leakybucket.State, _ bool, _ leakybucket.Instant) bool {
-		*found = state
-		return true
-	})
+	s.update(c, func(leakybucket.State, bool, leakybucket.Instant) (leakybucket.State, bool) { return state, true })
 }
 
 // State returns the state of the bucket of c as it was last written. Without a

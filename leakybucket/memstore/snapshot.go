@@ -178,16 +178,15 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 		}
 		now := s.now()
 		if restored := c.Restore(state, now); c.Expiry(&restored) > now {
-			s.update(c, func(state *leakybucket.State, kept bool, now leakybucket.Instant) bool {
+			s.update(c, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
 				if !kept {
-					*state = restored
-					return true
+					return restored, true
 				}
-				*state = c.Limit.Settle(*state, c.Limit.Level(restored, now), c.Debt, now, now)
+				state = c.Limit.Settle(state, c.Limit.Level(restored, now), c.Debt, now, now)
 				if restored.BlockedUntil > state.BlockedUntil {
 					state.BlockedUntil, state.Step = restored.BlockedUntil, restored.Step
 				}
-				return true
+				return state, true
 			})
 			found.Buckets++
 		}

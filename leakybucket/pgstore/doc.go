@@ -63,8 +63,7 @@
 // log, no commit waits for a disk, and standbys have no buckets. A crash of the
 // server, but not a restart, empties all buckets. With [Options].Logged, buckets
 // survive a crash except for decisions of about the last 0.6 seconds (three times
-// wal_writer_delay), and with [Options].WaitForDisk without exception. A store
-// that wants a logged table makes an unlogged one logged, never the other way
+// wal_writer_delay). A store that wants a logged table makes an unlogged one logged, never the other way
 // round.
 //
 // # Upgrading

@@ -48,7 +48,7 @@ func TestAWrongPasswordIsSaidAndNotShown(t *testing.T) {
 	s := openStore(t, Options{URL: patient(server.URLOf(name, secret+"x", "postgres"))})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "28P01", name, "password of role")
-	wantError(t, s.Ping(context.Background()), "28P01")
+	wantError(t, ping(s), "28P01")
 }
 
 func TestCredentialsMayStandBesideTheURL(t *testing.T) {
@@ -62,7 +62,7 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	if got := levelOf(t, s, "k"); got == 0 {
 		t.Error("level through a role of its own: got 0, want what the other has poured")
 	}
-	if err := s.Ping(context.Background()); err != nil {
+	if err := ping(s); err != nil {
 		t.Errorf("ping: got %v, want no error", err)
 	}
 }
@@ -77,7 +77,7 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 		}
 		s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
 		grant := fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON "%s" TO "%s"`, table, name)
-		wantError(t, s.Ping(context.Background()), "42501", grant)
+		wantError(t, ping(s), "42501", grant)
 		if !strings.Contains(granted, "INSERT") {
 			_, err := take(context.Background(), s, charge("new", 1))
 			wantError(t, err, "42501", grant)
@@ -166,7 +166,6 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		{Options{URL: good, Table: "Robert'); DROP TABLE"}, "invalid table"},
 		{Options{URL: good, Table: "a.b.c"}, "invalid table"},
 		{Options{URL: good, Prefix: "a:b"}, "invalid prefix"},
-		{Options{URL: good, WaitForDisk: true}, "logged"},
 		{Options{URL: good, Connections: -1}, "connections -1"},
 	} {
 		s, err := New(test.options)

@@ -1,7 +1,6 @@
 package pgstore
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"time"
@@ -36,10 +35,6 @@ type Options struct {
 	// Each change is then written to the write-ahead log. If false, a crash
 	// empties all buckets, and standbys have none.
 	Logged bool
-
-	// WaitForDisk makes each answer wait for the disk, so that a crash loses no
-	// answered decision. It needs Logged.
-	WaitForDisk bool
 
 	// Connections is the maximum number of connections, from 1 to 100. All but
 	// one serve requests, each for a share of the buckets; the last one deletes
@@ -77,9 +72,6 @@ func (o *Options) setDefaults() error {
 	}
 	if !prefixName.MatchString(o.Prefix) {
 		return fmt.Errorf("invalid prefix %q: want at most 64 letters, digits, _, . and -", o.Prefix)
-	}
-	if o.WaitForDisk && !o.Logged {
-		return errors.New("invalid options: WaitForDisk needs a logged table")
 	}
 	if o.Connections == 0 {
 		o.Connections = defaultConnections

@@ -152,18 +152,6 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	return s.call(ctx, c)
 }
 
-// Ping implements [leakybucket.Pinger]. It takes from a bucket of its own, and resets that,
-// so that PostgreSQL checks the privileges.
-func (s *Store) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, mostPatience)
-	defer cancel()
-	ping := leakybucket.Charge{Zone: "@ping", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-	if err := s.Take(ctx, []leakybucket.Charge{ping}, make([]leakybucket.Decision, 1)); err != nil {
-		return err
-	}
-	return s.Reset(ctx, ping.Zone, ping.Key, false)
-}
-
 // Reset implements [leakybucket.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
@@ -193,7 +181,6 @@ func (s *Store) heldAt() leakybucket.Instant { return leakybucket.Instant(s.held
 // Interface guards
 var (
 	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Pinger   = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
 	_ leakybucket.Lister   = (*Store)(nil)
 )

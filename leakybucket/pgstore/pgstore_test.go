@@ -251,3 +251,12 @@ func TestResetEmptiesABucket(t *testing.T) {
 		t.Errorf("levels after a reset: got %v, and %v beside it, want 0 and 5", got, beside)
 	}
 }
+
+// ping takes from a bucket and resets it, so that PostgreSQL checks the privileges.
+func ping(s *Store) error {
+	c := charge("ping", 1)
+	if err := s.Take(context.Background(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
+		return err
+	}
+	return s.Reset(context.Background(), c.Zone, c.Key, false)
+}

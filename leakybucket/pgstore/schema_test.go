@@ -19,7 +19,7 @@ func TestATableThatLacksAColumnIsRefused(t *testing.T) {
 	server.Exec(t, "ALTER TABLE "+table+" DROP COLUMN leak")
 	_, err := take(context.Background(), s, charge("k", 1)) // while it is in use
 	wantError(t, err, "has no column leak")
-	wantError(t, openStore(t, Options{URL: patient(server.URL()), Table: table}).Ping(context.Background()), "has no column leak")
+	wantError(t, ping(openStore(t, Options{URL: patient(server.URL()), Table: table})), "has no column leak")
 }
 
 // The role's search path puts a function of its own before the server's.
@@ -129,7 +129,7 @@ func TestANewerTableIsUsedIfItSaysSo(t *testing.T) {
 		switch _, err := take(context.Background(), s, charge("k", 1)); {
 		case says != "":
 			wantError(t, err, says)
-			wantError(t, s.Ping(context.Background()), says)
+			wantError(t, ping(s), says)
 		case err != nil:
 			t.Errorf("take from a table of %q: got %v, want no error", comment, err)
 		}

@@ -57,10 +57,7 @@ func (o *Options) begin() []string {
 		"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE",
 		"SET LOCAL idle_in_transaction_session_timeout = " + strconv.FormatInt(lockPatience.Milliseconds(), 10),
 	}
-	switch {
-	case o.WaitForDisk:
-		begin = append(begin, "SET LOCAL synchronous_commit = on")
-	case o.Logged:
+	if o.Logged {
 		begin = append(begin, "SET LOCAL synchronous_commit = off")
 	}
 	return begin

@@ -4,7 +4,9 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -27,8 +29,8 @@ func (s *Store) Exchange(ctx context.Context, call leakybucket.BoardCall) (leaky
 	for _, p := range call.Posts {
 		args = append(args, p.Name, strconv.FormatInt(p.Version, 10), strconv.FormatInt(p.Was, 10), p.Text)
 	}
-	reply, err := ask(ctx, s.connection, func(c rueidis.Client) ([]rueidis.RedisMessage, error) {
-		return boardScript.Exec(context.Background(), c, []string{s.BoardName()}, args).ToArray()
+	reply, err := ask(ctx, s.connection, func(c rueidis.Client) ([]string, error) {
+		return boardScript.Exec(context.Background(), c, []string{s.BoardName()}, args).AsStrSlice()
 	})
 	var answer leakybucket.BoardAnswer
 	if err == nil {
@@ -40,42 +42,25 @@ func (s *Store) Exchange(ctx context.Context, call leakybucket.BoardCall) (leaky
 	return answer, nil
 }
 
-func parseBoard(reply []rueidis.RedisMessage) (answer leakybucket.BoardAnswer, err error) {
-	if len(reply) != 3 {
+func parseBoard(reply []string) (answer leakybucket.BoardAnswer, err error) {
+	if len(reply)%3 != 1 {
 		return answer, errGarbage
 	}
-	text, err := reply[0].ToString()
-	if err != nil {
-		return answer, err
-	}
-	if answer.Latest, err = strconv.ParseInt(text, 10, 64); err != nil {
+	if answer.Latest, err = strconv.ParseInt(reply[0], 10, 64); err != nil {
 		return answer, errGarbage
 	}
-	posts, err := reply[1].AsStrSlice()
-	if err != nil {
-		return answer, err
-	}
-	for i := 0; i+2 < len(posts); i += 3 {
-		p := leakybucket.Post{Name: posts[i], Text: posts[i+2]}
-		if p.Version, err = strconv.ParseInt(posts[i+1], 10, 64); err != nil {
-			return answer, errGarbage
+	for row := range slices.Chunk(reply[1:], 3) {
+		number, err := strconv.ParseInt(row[1], 10, 64)
+		if post, is := strings.CutPrefix(row[0], "="); is {
+			answer.Posts = append(answer.Posts, leakybucket.Post{Name: post, Version: number, Text: row[2]})
+		} else if node, is := strings.CutPrefix(row[0], "~"); is {
+			answer.Beats = append(answer.Beats, leakybucket.Beat{Node: node, Age: time.Duration(number) * time.Microsecond, Text: row[2]})
+		} else {
+			err = errGarbage
 		}
-		answer.Posts = append(answer.Posts, p)
-	}
-	beats, err := reply[2].ToArray()
-	if err != nil {
-		return answer, err
-	}
-	for i := range beats {
-		words, err := beats[i].AsStrSlice()
-		if err != nil || len(words) != 3 {
-			return answer, errGarbage
-		}
-		age, err := strconv.ParseInt(words[1], 10, 64)
 		if err != nil {
 			return answer, errGarbage
 		}
-		answer.Beats = append(answer.Beats, leakybucket.Beat{Node: words[0], Age: time.Duration(age) * time.Microsecond, Text: words[2]})
 	}
 	return answer, nil
 }

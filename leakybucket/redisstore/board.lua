@@ -2,8 +2,8 @@
 -- field "" holds the highest version, "~" the beats, and each "=<name>" a post as
 -- "<version> <text>". ARGV is an instant for tests, the version that was read last, a node
 -- and its beat, and four words for each post: name, version, version to replace, text. The
--- reply is the highest version, then names, versions and texts in turn, then nodes, the
--- microseconds since, and beats. Others may have written anything there: what is no version
+-- reply is the highest version, and then in turn the field of a post with its version and
+-- text, or "~" and a node with the microseconds since its beat and the beat. Others may have written anything there: what is no version
 -- of ours is 0, of a post 1.
 
 local now = tonumber(ARGV[1])
@@ -38,14 +38,18 @@ local ours, beats = pcall(cjson.decode, redis.call('HGET', board, '~') or '{}')
 if not ours or type(beats) ~= 'table' then
 	beats = {}
 end
-local others = {}
+local reply = {string.format('%.0f', latest)}
+local function add(field, number, text)
+	local n = #reply
+	reply[n + 1], reply[n + 2], reply[n + 3] = field, string.format('%.0f', number), text
+end
 for node, beat in pairs(beats) do
 	local at = type(beat) == 'table' and tonumber(beat[1])
 	local age = at and now - at
 	if not at or type(beat[2]) ~= 'string' or math.abs(age) > 60e6 then
 		beats[node] = nil
 	elseif node ~= ARGV[3] then
-		others[#others + 1] = {node, string.format('%.0f', math.max(age, 0)), beat[2]}
+		add('~' .. node, math.max(age, 0), beat[2])
 	end
 end
 if ARGV[3] ~= '' then
@@ -53,16 +57,13 @@ if ARGV[3] ~= '' then
 	redis.call('HSET', board, '~', cjson.encode(beats))
 end
 
-local posts = {}
 if latest > after then
 	local all = redis.call('HGETALL', board)
 	for i = 1, #all, 2 do
 		local has = version(all[i + 1], 1)
 		if string.sub(all[i], 1, 1) == '=' and has > after then
-			posts[#posts + 1] = string.sub(all[i], 2)
-			posts[#posts + 1] = string.format('%.0f', has)
-			posts[#posts + 1] = string.match(all[i + 1], '^%d+ (.*)') or all[i + 1]
+			add(all[i], has, string.match(all[i + 1], '^%d+ (.*)') or all[i + 1])
 		end
 	end
 end
-return {string.format('%.0f', latest), posts, others}
+return reply

@@ -131,7 +131,7 @@ func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		asked := time.Now()
 		for what, err := range map[string]error{
-			"ping": s.Ping(ctx), "reset": s.Reset(ctx, "zone", "k", false),
+			"list": listError(ctx, s), "reset": s.Reset(ctx, "zone", "k", false),
 		} {
 			if err == nil {
 				t.Errorf("%s: %s of a server that is stopped: got no error", url, what)
@@ -262,6 +262,11 @@ func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
 			t.Errorf("check of a silent server: got %q, %v, want its deadline exceeded", warnings, err)
 		}
 		proxy.Silence(false) // the reply comes, and the race detector watches
-		servertest.Eventually(t, "the server answers", func() error { return s.Ping(context.Background()) })
+		servertest.Eventually(t, "the server answers", func() error { return ping(s) })
 	}
+}
+
+func listError(ctx context.Context, s *Store) error {
+	_, _, err := s.List(ctx, leakybucket.Filter{Zone: "zone"}, "")
+	return err
 }

@@ -238,7 +238,7 @@ func TestAClosedStoreSaysSo(t *testing.T) {
 	if _, err := take(s, charge("k", frozen, 1)); err == nil {
 		t.Error("take of a closed store: got no error")
 	}
-	if err := s.Ping(context.Background()); err == nil {
+	if err := ping(s); err == nil {
 		t.Error("ping of a closed store: got no error")
 	}
 }

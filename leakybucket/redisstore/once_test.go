@@ -36,6 +36,12 @@ func take(s *Store, c leakybucket.Charge) (leakybucket.Decision, error) {
 	return takeWithin(s, c, time.Second)
 }
 
+// ping returns why nothing can be written.
+func ping(s *Store) error {
+	_, err := take(s, charge("ping", leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, 1))
+	return err
+}
+
 func takeWithin(s *Store, c leakybucket.Charge, d time.Duration) (leakybucket.Decision, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()

@@ -86,9 +86,6 @@ type Options struct {
 	// no login is sent.
 	SentinelUsername, SentinelPassword string
 
-	// Database replaces that in the URL, unless it is 0.
-	Database int
-
 	// TLS configures connections to rediss URLs. If nil, the system's
 	// certificate authorities are trusted. If it names no server, the host of
 	// the address is the name. With any other URL it is an error.
@@ -236,18 +233,6 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	return nil
 }
 
-// Ping implements [leakybucket.Pinger]. It writes a key that belongs to no
-// bucket. In a cluster only the server of that key is asked.
-func (s *Store) Ping(ctx context.Context) error {
-	_, err := ask(ctx, s.connection, func(c rueidis.Client) (string, error) {
-		return c.Do(context.Background(), c.B().Set().Key(s.prefix+"ping").Value("1").PxMilliseconds(1000).Build()).ToString()
-	})
-	if err != nil {
-		return fmt.Errorf("pinging: %w", s.connection.explain(err))
-	}
-	return nil
-}
-
 // Close ends the connections, and returns once they are closed. Later calls
 // fail. A server that does not answer can delay it by about a second.
 func (s *Store) Close() {
@@ -270,7 +255,6 @@ func (s *Store) now() string {
 // Interface guards
 var (
 	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Pinger   = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
 	_ leakybucket.Sharded  = (*Store)(nil)
 	_ leakybucket.Lister   = (*Store)(nil)

@@ -46,9 +46,6 @@ func (o *Options) target() (target, error) {
 	if o.Password != "" {
 		t.password = o.Password
 	}
-	if o.Database != 0 {
-		t.database = o.Database
-	}
 	switch {
 	case t.database < 0 || t.mode == cluster && t.database != 0:
 		return target{}, fmt.Errorf("invalid database %d: want 0 or more, and 0 in a cluster", t.database)

@@ -26,10 +26,9 @@ type breaker struct {
 	switched uint64 // how often it opened or closed: calls from before the last time say nothing of now
 	closed   time.Time
 
-	// While it is closed: the last calls, the oldest at next, and when one failed last.
-	last     [windowCalls]counted
-	next     int
-	failedAt time.Time
+	// While it is closed: the last calls, the oldest at next.
+	last [windowCalls]counted
+	next int
 
 	// While it is open: whether a trial is under way, how many in a row succeeded, when
 	// the next one is due, and how long it was waited for.
@@ -133,7 +132,7 @@ func (b *breakers) isFailing(now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, of := range b.of {
-		if of.open || now.Sub(of.failedAt) <= window {
+		if failures, _ := of.lately(now); of.open || failures > 0 {
 			return true
 		}
 	}
@@ -190,8 +189,7 @@ func (b *breaker) called(err error, now time.Time) (opened bool) {
 	if err == nil {
 		return false
 	}
-	b.failedAt = now
-	if !b.hasFailed(now) {
+	if failures, calls := b.lately(now); failures < failuresToOpen || 2*failures < calls {
 		return false
 	}
 	b.hold = min(2*b.hold, longestHold)
@@ -203,9 +201,8 @@ func (b *breaker) called(err error, now time.Time) (opened bool) {
 	return true
 }
 
-// hasFailed reports whether enough of the calls in the window failed.
-func (b *breaker) hasFailed(now time.Time) bool {
-	calls, failures := 0, 0
+// lately returns how many of the calls in the window failed.
+func (b *breaker) lately(now time.Time) (failures, calls int) {
 	for _, call := range b.last {
 		if now.Sub(call.at) > window {
 			continue
@@ -215,7 +212,7 @@ func (b *breaker) hasFailed(now time.Time) bool {
 			failures++
 		}
 	}
-	return failures >= failuresToOpen && 2*failures >= calls
+	return failures, calls
 }
 
 // tried counts a trial, and reports whether that closed the breaker. After one that
@@ -231,7 +228,7 @@ func (b *breaker) tried(err error, now time.Time) (closed bool) {
 		return false
 	}
 	b.open, b.closed = false, now
-	b.last, b.failedAt = [windowCalls]counted{}, time.Time{}
+	b.last = [windowCalls]counted{}
 	b.switched++
 	return true
 }

@@ -62,7 +62,7 @@
 //	once, when the store confirms it.
 //
 // A call without an answer may have been executed, or be executed later. Its
-// cost is doubtful: it counts as own, but is not told for a second or two. If by
+// cost is doubtful: it counts as own, but is not told for a second. If by
 // then the store shows a higher level than seen, up to that much is taken as
 // executed, and moves to seen. The rest is told. The same goes for a settlement
 // that tells and gets no answer. After that the level of the shared bucket is

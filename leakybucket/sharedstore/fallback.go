@@ -38,20 +38,18 @@ func ParsePolicy(name string) (Policy, error) {
 // String returns the name that ParsePolicy takes.
 func (p Policy) String() string { return policyNames[p] }
 
-// The kinds of Origin. Above them stands the instant of the charge, in
-// microseconds since the backend was made.
+// The kinds of Origin: none is the remote store's. Above them stands the instant of the
+// charge, in microseconds since the backend was made.
 const (
-	originRemote = 1
-	originLocal  = 2
-	originKind   = 3
-	originNoted  = 4 // with originLocal: the ledger has the charge
-	originShift  = 3
+	originLocal = 1
+	originNoted = 2 // with originLocal: the ledger has the charge
+	originShift = 2
 )
 
 // FellBack reports whether a decision was made without the shared store, by any
 // policy.
 func FellBack(d *leakybucket.Decision) bool {
-	return d.Undecided || d.Origin&originKind == originLocal
+	return d.Undecided || d.Origin&originLocal != 0
 }
 
 // origin returns the Origin of a decision that is made now.
@@ -157,7 +155,7 @@ func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(entry) e
 	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
 		entered = found
 		if !found {
-			e = entry{at: now, turn: now, reserved: now.Add(reserved), seen: b.localLevel(c) * s.nodes}
+			e = entry{at: now, reserved: now.Add(reserved), seen: b.localLevel(c) * s.nodes}
 		}
 		e.share, e.limit.Leak = c.Limit.Leak, c.Limit.Leak*s.nodes
 		e.advance(now)

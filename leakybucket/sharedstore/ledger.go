@@ -63,11 +63,11 @@ type entry struct {
 	sent    float64
 	telling bool
 
-	// The amounts that calls without an answer may have poured: since turn, in the
-	// patience before turn, and before that. They are part of own as well, as long
-	// as they are not known to be in the store's bucket.
-	fresh, old, ripe float64
-	turn             time.Time
+	// doubtful is the amount that calls without an answer may have poured, and may
+	// yet pour until ripe. It is part of own as well, as long as it is not known to be
+	// in the store's bucket.
+	doubtful float64
+	ripe     time.Time
 
 	// blocked is the end of a block that began here and that the store has not
 	// confirmed, and step its step. It is zero if there is none.
@@ -109,17 +109,7 @@ func (e *entry) advance(now time.Time) {
 		drain(&leaked, &e.sent)
 		drain(&leaked, &e.own)
 		leaked = e.limit.Leak * dry
-		drain(&leaked, &e.ripe)
-		drain(&leaked, &e.old)
-		drain(&leaked, &e.fresh)
-	}
-	switch passed := now.Sub(e.turn); {
-	case passed >= 2*patience:
-		e.ripe, e.old, e.fresh = e.ripe+e.old+e.fresh, 0, 0
-		e.turn = now
-	case passed >= patience:
-		e.ripe, e.old, e.fresh = e.ripe+e.old, e.fresh, 0
-		e.turn = e.turn.Add(patience)
+		drain(&leaked, &e.doubtful)
 	}
 }
 
@@ -135,7 +125,8 @@ func drain(amount, from *float64) {
 func (e entry) afterAdmit(cost float64, doubtful bool) entry {
 	e.own += cost
 	if doubtful {
-		e.fresh += cost
+		e.doubtful += cost
+		e.ripe = e.at.Add(patience)
 	}
 	return e
 }
@@ -158,7 +149,7 @@ func (e *entry) observe(d *leakybucket.Decision, poured float64, began, now time
 	if e.own <= 0 || e.telling {
 		return min(0, e.own)
 	}
-	return max(0, e.own-e.ripe-e.old-e.fresh)
+	return max(0, e.own-e.doubtful)
 }
 
 // show compares the level that the store shows with seen. An excess was poured by
@@ -166,7 +157,7 @@ func (e *entry) observe(d *leakybucket.Decision, poured float64, began, now time
 // assumed, as far as there are such calls.
 func (e *entry) show(d *leakybucket.Decision, now time.Time) {
 	excess := max(0, d.Level-e.seen)
-	executed := min(excess, e.ripe+e.old+e.fresh)
+	executed := min(excess, e.doubtful)
 	if !now.Before(e.excessEnd) {
 		e.excess, e.executed = 0, 0
 	}
@@ -175,10 +166,10 @@ func (e *entry) show(d *leakybucket.Decision, now time.Time) {
 		e.excessEnd = now.Add(patience)
 	}
 	e.own = min(e.own, max(0, e.own-executed))
-	drain(&executed, &e.ripe)
-	drain(&executed, &e.old)
-	drain(&executed, &e.fresh)
-	e.ripe = 0 // it was never executed
+	drain(&executed, &e.doubtful)
+	if !now.Before(e.ripe) {
+		e.doubtful = 0 // it was never executed
+	}
 	e.seen = d.Level
 	e.shown, e.shownAt = d.Level, d.At
 }

@@ -212,7 +212,7 @@ func TestAResetBucketIsToldNothing(t *testing.T) {
 // showed a level, on one of some nodes.
 func newEntry(now time.Time, level, nodes float64) *entry {
 	const leak = 0.001
-	return &entry{at: now, turn: now, limit: leakybucket.Limit{Leak: leak}, share: leak / nodes, seen: level}
+	return &entry{at: now, limit: leakybucket.Limit{Leak: leak}, share: leak / nodes, seen: level}
 }
 
 func shown(at leakybucket.Instant, level float64) *leakybucket.Decision {

@@ -53,7 +53,7 @@ type teller struct {
 	telling   bool       // a goroutine is at it
 	news      []func(Observer)
 
-	called, strayed, outage reasons // of calls, of what no call waited for, and of an outage
+	called, strayed reasons // of calls, and of what no call waited for
 }
 
 // reasons are the ones that the observer was told since an outage began, or in a minute.
@@ -106,43 +106,35 @@ func (t *teller) tell(news func(Observer)) {
 // down says that an outage begins.
 func (t *teller) down(err error) {
 	t.mu.Lock()
-	t.outage.begin(err)
+	t.called.begin(err)
 	t.mu.Unlock()
 	t.tell(func(o Observer) { o.Down(err) })
 }
 
 // explained passes on the error of a trial, if it says anew why the store is down.
-func (t *teller) explained(err error) {
-	t.mu.Lock()
-	isNew := t.outage.isNew(err)
-	t.mu.Unlock()
-	if isNew {
-		t.tell(func(o Observer) { o.Failed("why the store is down", err) })
-	}
-}
+func (t *teller) explained(err error) { t.log(&t.called, "why the store is down", err, false) }
 
 // failed passes on the error of a call. That of a trial is only counted.
 func (t *teller) failed(what string, err error, trial bool) {
 	t.count(func(o Observer) { o.Errors(1) })
 	if !trial {
-		t.log(&t.called, what, err)
+		t.log(&t.called, what, err, true)
 	}
 }
 
 // stray passes on an error that no call waited for.
 func (t *teller) stray(err error) {
-	t.log(&t.strayed, "looking after the store; requests go on", err)
+	t.log(&t.strayed, "looking after the store; requests go on", err, true)
 }
 
-// log passes on an error if it is worth a line.
-func (t *teller) log(told *reasons, what string, err error) {
+// log passes on an error if it is worth a line: once a minute if so often, or a new one.
+func (t *teller) log(told *reasons, what string, err error, often bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.observers) == 0 || len(t.news) >= mostNews {
-		return
-	}
 	switch {
-	case time.Since(told.began) >= failedEvery:
+	case len(t.observers) == 0 || len(t.news) >= mostNews:
+		return
+	case often && time.Since(told.began) >= failedEvery:
 		told.begin(err)
 	case !told.isNew(err):
 		return

@@ -72,13 +72,13 @@ func (r *reconciler) run() {
 // for those of shards that are down.
 func (s *Store) reconcileAll(ctx context.Context) {
 	b := s.backend
-	for _, name := range b.releases.Some(most, time.Now()) {
+	for _, name := range b.releases.Names(time.Now()) {
 		if ctx.Err() != nil {
 			return
 		}
 		_ = s.release(ctx, name) // the breaker sees to it that not all of them wait
 	}
-	for names := range slices.Chunk(b.ledger.Some(mostEntries, time.Now()), mostAtOnce) {
+	for names := range slices.Chunk(b.ledger.Names(time.Now()), mostAtOnce) {
 		probes := make([]leakybucket.Charge, 0, len(names))
 		for _, name := range names {
 			if s.zone(name.zone).Policy != Local {
@@ -190,10 +190,8 @@ func (s *Store) releaseAll(ctx context.Context, charges []leakybucket.Charge) bo
 
 // unreconciled reports whether there is anything to tell the store.
 func (b *Backend) unreconciled() bool {
-	now := time.Now()
-	b.ledger.Sweep(now) // no request looks into an empty ledger
-	b.releases.Sweep(now)
-	return !b.ledger.Empty() || !b.releases.Empty()
+	now := time.Now() // no request looks into an empty ledger
+	return len(b.ledger.Names(now)) > 0 || len(b.releases.Names(now)) > 0
 }
 
 // Interface guards

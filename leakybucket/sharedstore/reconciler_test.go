@@ -108,7 +108,7 @@ func TestTwentyThousandBucketsAreToldInOneRound(t *testing.T) {
 		<-time.After(reconcileEvery + patience) // one round, whenever its ticker began
 		synctest.Wait()
 		untold := 0
-		for _, name := range n.backend.ledger.Some(many, time.Now()) {
+		for _, name := range n.backend.ledger.Names(time.Now()) {
 			if e, found := n.backend.ledger.Get(name, time.Now()); found && e.own != 0 {
 				untold++
 			}

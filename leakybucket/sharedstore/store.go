@@ -131,7 +131,7 @@ func (s *Store) try(ctx context.Context, c call, charges []leakybucket.Charge, d
 // and remembers them. began is when the call began.
 func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Decision, blocks []entry, began time.Time) {
 	b, now := s.backend, time.Now()
-	origin := b.origin(originRemote, now)
+	origin := b.origin(0, now)
 	var tellings []telling
 	for i := range charges {
 		decisions[i].Origin = origin

@@ -1,6 +1,8 @@
 package sharedstore
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -79,22 +81,19 @@ func (t *table[V]) hasRoom(now time.Time) bool {
 }
 
 func (t *table[V]) sweep(now time.Time) {
-	for name, e := range t.entries {
-		if !e.until.After(now) {
-			delete(t.entries, name)
-		}
-	}
+	maps.DeleteFunc(t.entries, func(_ bucket, e ending[V]) bool { return !e.until.After(now) })
 	t.some.Store(len(t.entries) > 0)
 }
 
-// Sweep drops what has ended.
-func (t *table[V]) Sweep(now time.Time) {
+// Names drops what has ended, and returns the buckets of the rest.
+func (t *table[V]) Names(now time.Time) []bucket {
 	if t.Empty() {
-		return
+		return nil
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sweep(now)
+	return slices.Collect(maps.Keys(t.entries))
 }
 
 // Delete drops the value of a bucket.
@@ -107,23 +106,4 @@ func (t *table[V]) Delete(name bucket) {
 func (t *table[V]) delete(name bucket) {
 	delete(t.entries, name)
 	t.some.Store(len(t.entries) > 0)
-}
-
-// Some returns up to most buckets whose values have not ended. If there are more, each call
-// returns others.
-func (t *table[V]) Some(most int, now time.Time) (names []bucket) {
-	if t.Empty() {
-		return nil
-	}
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	for name, e := range t.entries {
-		if len(names) == most {
-			break
-		}
-		if e.until.After(now) {
-			names = append(names, name)
-		}
-	}
-	return names
 }

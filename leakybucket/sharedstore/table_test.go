@@ -30,11 +30,8 @@ func TestATableKeepsNoMoreThanItMayAndNothingThatHasEnded(t *testing.T) {
 	if !table.Put(name(3), 3, now.Add(time.Hour), now) {
 		t.Error("got no room in place of what has ended")
 	}
-	if some := table.Some(10, now); len(some) != 3 {
-		t.Errorf("got %v, want three", some)
-	}
-	if some := table.Some(2, now); len(some) != 2 {
-		t.Errorf("got %v, want two", some)
+	if names := table.Names(now); len(names) != 3 {
+		t.Errorf("got %v, want three", names)
 	}
 	table.Update(name(3), now, func(v int, found bool) (int, time.Time, bool) {
 		if v != 3 || !found {
@@ -46,7 +43,7 @@ func TestATableKeepsNoMoreThanItMayAndNothingThatHasEnded(t *testing.T) {
 	if table.Empty() {
 		t.Error("got an empty table, want one entry")
 	}
-	if table.Sweep(now.Add(2 * time.Minute)); !table.Empty() {
-		t.Error("got entries after all have ended")
+	if names := table.Names(now.Add(2 * time.Minute)); len(names) > 0 || !table.Empty() {
+		t.Errorf("got %v after all have ended", names)
 	}
 }
