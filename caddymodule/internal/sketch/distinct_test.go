@@ -18,16 +18,16 @@ func TestAFewDistinctKeysAreCountedExactly(t *testing.T) {
 	}
 }
 
-// The standard error is 0.8 %, so five of them are never exceeded.
+// The standard error is at most 1.2 %, so four and a half of them are never exceeded.
 func TestManyDistinctKeysAreEstimated(t *testing.T) {
 	c := new(Distinct)
 	for n := range 2_000_000 {
 		c.Add(strconv.Itoa(n))
 		switch n + 1 {
-		case mostExact + 1, 1000, 10_000, 100_000, 1_000_000, 2_000_000:
+		case mostExact + 1, 1000, 10_000, 45_000, 58_000, 100_000, 1_000_000, 2_000_000:
 			got, want := float64(c.Estimate()), float64(n+1)
-			if math.Abs(got-want) > want*0.0405 {
-				t.Errorf("after %v keys: got %v, want within 4 %%", want, got)
+			if math.Abs(got-want) > want*0.055 {
+				t.Errorf("after %v keys: got %v, want within 5.5 %%", want, got)
 			}
 		}
 	}
