@@ -61,6 +61,14 @@ type Entry struct {
 	Waited time.Duration
 }
 
+// early returns for how long the request must wait before it takes its turn.
+func (e *Entry) early() time.Duration {
+	if e.NotBefore.IsZero() {
+		return 0
+	}
+	return e.NotBefore.Sub(e.Zone.Now())
+}
+
 // Why says how an admission ended.
 type Why uint8
 

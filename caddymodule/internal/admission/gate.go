@@ -222,14 +222,6 @@ func (r *request) longest() *step {
 	return longest
 }
 
-// early returns for how long the request must wait before it takes its turn.
-func (e *Entry) early() time.Duration {
-	if e.NotBefore.IsZero() {
-		return 0
-	}
-	return e.NotBefore.Sub(e.Zone.Now())
-}
-
 // take takes the slot of a step, if it has one. If the request has to wait, take returns its
 // claim; sleeper is nil for enforced requests.
 func (r *request) take(i int, sleeper sleeper) (Why, *claim) {
