@@ -48,7 +48,7 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 // StaticFiles exempts files from being charged. Only the one plain name of a file
 // counts, because PHP sites run index.php for most others. Names with a trailing or
 // encoded slash, a backslash, a dot file or a PHP extension anywhere are charged, and
-// so are symbolic links out of the root.
+// so are symbolic links that are absolute or lead out of the root.
 type StaticFiles struct {
 	// The folder with the files. It may have placeholders. Default: the site's
 	// root, as the directive `root` sets it.

@@ -176,7 +176,8 @@ func (m *Matcher) exists(asked lookUp) bool {
 }
 
 // regularWithin reports whether a file is regular and, on a disk, inside of the
-// root with all symbolic links followed. Other file systems resolve links themselves.
+// root with all symbolic links followed, none of which may be absolute. Other file
+// systems resolve links themselves.
 func regularWithin(system fs.FS, root, name string) bool {
 	file, err := system.Open(name)
 	if err != nil {
