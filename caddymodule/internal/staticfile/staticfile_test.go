@@ -236,7 +236,7 @@ func hostileSite(t testing.TB, directives string) *site {
 	outside := t.TempDir()
 	for link, target := range map[string]string{
 		"out.css": filepath.Join(outside, "secret.css"), "outside": outside, "loop.css": "loop.css", "dangling.css": "nowhere.css",
-		"in.css": "style.css", "toindex.css": "index.php",
+		"in.css": "style.css", "toindex.css": "index.php", "absolute.css": filepath.Join(s.root, "style.css"),
 	} {
 		if err := os.Symlink(target, filepath.Join(s.root, link)); err != nil {
 			t.Fatal(err)
@@ -272,6 +272,9 @@ func TestNothingThatReachesTheUpstreamMatches(t *testing.T) {
 			}
 			if static, _, ran := s.ask("GET /in.css"); !static || ran {
 				t.Error("a link within the root is no static file")
+			}
+			if static, _, _ := s.ask("GET /absolute.css"); static {
+				t.Error("an absolute link is a static file")
 			}
 			if want := 2; statics != want { // GET and HEAD /style.css?/../index.php/
 				t.Errorf("got %d static files among the hostile paths, want %d", statics, want)
