@@ -111,10 +111,10 @@ var (
 // The figures of the prototype are the published ones, of two seeds mostly. For passes
 // farmed for hours that is 97; it gives 95 with eight seeds. It differs from us in these
 // ways. It does not know that one key gets a tenth of the places only. It lets newcomers
-// wait for a fifth of the time only. And it lets clients come back after five seconds,
-// however often they were refused, while we double the wait from the third time on. That
-// keeps robots out that come again and again. Where it matters, the run that is compared
-// with the prototype does the last two as it does.
+// wait for a fifth of the time only. It lets clients come back after five seconds,
+// however often they were refused, while we double the wait from the third time on. And it
+// does not remember that a pass was moved, so robots may go on with an older copy. Where it
+// matters, the run that is compared with the prototype does the last three as it does.
 func TestASwarmLeavesPeopleIn(t *testing.T) {
 	const none = -1. // the prototype has no figure
 	var table strings.Builder
