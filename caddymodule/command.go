@@ -26,7 +26,7 @@ Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
 Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
 set, in any order. A dash is the standard input. A combined line may end with
 a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
-%D. Without --format, a number without a point is taken for microseconds.
+%D. A number without a point is taken for microseconds, unless --time-field says more.
 
 The exit code is 1 if a log cannot be read, and 2 if the command is used in a
 wrong way.`,

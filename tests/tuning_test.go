@@ -382,12 +382,12 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--key|":                               "key has no source",
 		"recommend|good|--cost|z":                             `--cost: invalid cost "z"`,
 		"recommend|good|--cost|-1":                            "want a number such as 2",
-		"recommend|good|--format|iis":                         "want auto, caddy, nginx",
 		"recommend|good|--host|a b":                           "want a name such as example.com",
 		"recommend|good|--networks|missing":                   "--networks: ",
 		"recommend|good|--networks|noname":                    "noname:1: want a prefix and a name",
 		"recommend|good|--networks|noprefix":                  "noprefix:3: want a prefix and a name",
 		"recommend|good|--report|missing/x":                   "--report: ",
+		"recommend|other|--report|missing/x":                  "--report: ", // before the log is read
 		"recommend|good|--limit|5 1/s":                        "unknown flag: --limit",
 		"replay|good":                                         "no limits given: want --config",
 		"replay|good|--key|client_ip":                         `want --limit "<capacity> <leak>"`,
@@ -397,6 +397,7 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"replay|good|--limit|5 1/s|--compare|leaky":           "want fixed, sliding",
 		"replay|good|--limit|5 1/s|--compare|sliding=0":       "from 2 to 1000",
 		"replay|good|--limit|5 1/s|--requests|missing/x":      "--requests: ",
+		"replay|other|--limit|5 1/s|--requests|missing/x":     "--requests: ", // before the log is read
 		"replay|good|--config|site/Caddyfile":                 "give --host <name>",
 		"replay|good|--config|pages/Caddyfile|-a|yaml":        "adapter: yaml",
 		"replay|good|--config|pages/Caddyfile|--limit|5 1/s":  "exclude each other",

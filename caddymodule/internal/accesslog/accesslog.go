@@ -10,10 +10,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/tidwall/gjson"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -36,8 +36,10 @@ type Request struct {
 	// It is unmapped and has no zone. The zero Addr means that the line has none.
 	Client netip.Addr
 
-	// ClientText is the address as the line has it.
+	// ClientText is the address as the line has it. It may be a hash or a name, for which
+	// Client stands in.
 	ClientText string
+	StandsIn   bool
 
 	// Remote is the address of the peer, which may be a proxy.
 	Remote string
@@ -64,9 +66,8 @@ type Request struct {
 	// Throttle is the field of that name in Caddy's log, as JSON, or empty.
 	Throttle string
 
-	// Format is that of the line. It is Nginx also for lines that Apache may have
-	// written as well.
-	Format Format
+	// Caddy is set if the line is Caddy's JSON.
+	Caddy bool
 
 	// File and Line are where the line is.
 	File string
@@ -75,9 +76,10 @@ type Request struct {
 	referer, agent string
 	headers        string // of a Caddy line, as a JSON object
 
-	written int64 // when the line was written, in nanoseconds
-	arrived int64 // At
-	length  int   // of the line
+	written  int64 // when the line was written, in nanoseconds
+	arrived  int64 // At
+	unlogged int64 // refusals before this line that `refusal log` kept out of the log
+	length   int   // of the line
 }
 
 // An Outcome is what a zone decided about a request, as Caddy's log has it.
@@ -117,60 +119,36 @@ func (r *Request) outcomesWith(field string) []Outcome {
 	return outcomes
 }
 
-// unlogged returns how many refusals before this line `refusal log` kept out of the log.
-func (r *Request) unlogged() (n int64) {
-	for _, o := range r.outcomesWith("unlogged") {
-		n += max(0, o.Unlogged)
-	}
-	return n
-}
-
-// A Format is how a line is written.
-type Format uint8
-
-// The formats. Auto tells Caddy's JSON from the others by its first character, and
-// Nginx from Apache by the request time: with a decimal point it is nginx's.
-const (
-	Auto   Format = iota
-	Caddy         // JSON
-	Nginx         // common or combined; the time is when the request ended, $request_time is in seconds
-	Apache        // common or combined; the time is when it began, %D is in microseconds
-)
-
-var formats = []string{"auto", "caddy", "nginx", "apache"}
-
-// ParseFormat reads the word for a format.
-func ParseFormat(word string) (Format, error) {
-	if i := slices.Index(formats, word); i >= 0 {
-		return Format(i), nil
-	}
-	return 0, fmt.Errorf("unknown format %q: want auto, caddy, nginx or apache", word)
-}
-
-// Stats say what a [Reader] has read so far.
+// Stats say what a [Reader] has read so far. Their JSON is the field log of what commands
+// print.
 type Stats struct {
-	Lines    int64 // all of them
-	Requests int64 // that were returned
-	Other    int64 // lines about something else, such as Caddy's other logs
+	Files      []string  `json:"files"`
+	From       time.Time `json:"from"` // the first arrival
+	To         time.Time `json:"to"`
+	Lines      int64     `json:"lines"`
+	Requests   int64     `json:"requests"`
+	Other      int64     `json:"other_lines"` // about something else, such as Caddy's other logs
+	Unreadable int64     `json:"unreadable_lines"`
+	Unlogged   int64     `json:"unlogged"` // refused requests that refusal log kept out of the logs
+	Problems   []string  `json:"problems"` // the first unreadable lines, and files that broke off; safe to print
 
-	// Unreadable is how many lines could not be read. Problems tell of the first of them,
-	// and are safe to print.
-	Unreadable int64
-	Problems   []string
+	Broken    []error `json:"-"` // files that ended too early, such as a truncated gzip
+	NoClient  int64   `json:"-"` // requests without an address
+	StandIns  int64   `json:"-"` // requests with a hash or a name in its place
+	Fractions int64   `json:"-"` // requests whose time has a fraction of a second
+	Late      int64   `json:"-"` // requests that are returned after others that arrived later
+	Unsorted  int64   `json:"-"` // of these, those that had ended before the others arrived: the log is not in order
+}
 
-	// Broken are the files that ended too early, such as a truncated gzip.
-	Broken []error
-
-	NoClient  int64     // requests without an address
-	StandIns  int64     // requests with a hash or a name in its place
-	Fractions int64     // requests whose time has a fraction of a second
-	Late      int64     // requests that are returned after others that arrived later
-	Unsorted  int64     // of these, those that had ended before the others arrived: the log is not in order
-	From, To  time.Time // the first and the last arrival
-
-	// Unlogged is how many refused requests Caddy's logs lack, because `refusal log`
-	// kept them out.
-	Unlogged int64
+// Complaints says how many lines could not be read, and shows some of them.
+func (s *Stats) Complaints() (said string) {
+	if s.Unreadable > 0 {
+		said = fmt.Sprintf("%s of %s lines could not be read.\n", humanize.Comma(s.Unreadable), humanize.Comma(s.Lines))
+	}
+	for _, problem := range s.Problems {
+		said += "  " + problem + "\n"
+	}
+	return said
 }
 
 // mostProblems is how many unreadable lines are shown.

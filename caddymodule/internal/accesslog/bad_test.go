@@ -85,7 +85,7 @@ func TestRequestsComeInTheOrderOfTheirArrival(t *testing.T) {
 		t.Fatal(err)
 	}
 	last := time.Time{}
-	for req, err := range r.All() {
+	for req, err := range each(r) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -127,7 +127,7 @@ func TestAKeptRequestStaysAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	var kept []*Request
-	for req, err := range r.All() {
+	for req, err := range each(r) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -193,7 +193,7 @@ func TestALogThatVanishesIsBroken(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	for _, err := range r.All() {
+	for _, err := range each(r) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func TestTheProgressCountsTheBytesOfTheFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range r.All() {
+	for _, err := range each(r) {
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package accesslog
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -31,10 +30,8 @@ func BenchmarkRead(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for ; n < b.N; n++ {
-					if _, err := r.Next(); err == io.EOF {
-						break
-					} else if err != nil {
+				for batch, err := range r.Batches() {
+					if n += len(batch); err != nil {
 						b.Fatal(err)
 					}
 				}

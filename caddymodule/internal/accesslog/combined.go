@@ -51,11 +51,9 @@ func (p *parser) parseCombined(r *Request, line string) (verdict, string) {
 			rest = last
 		}
 	}
-	var began bool
-	if r.Duration, began = p.requestTime(rest); began {
-		r.Format = Apache
-	}
-	return p.timed(r, at, r.Format != Apache)
+	took, began := p.requestTime(rest)
+	r.Duration = took
+	return p.timed(r, at, !began)
 }
 
 // parsePeer reads what is before the time: the client's address, behind the name of
@@ -63,17 +61,10 @@ func (p *parser) parseCombined(r *Request, line string) (verdict, string) {
 func (p *parser) parsePeer(r *Request, text string) {
 	text = strings.TrimRight(text, " ")
 	first, rest := word(text)
-	client := parseAddr(first)
-	if second, after := word(rest); !client.IsValid() && after != "" {
-		if addr := parseAddr(second); addr.IsValid() {
-			r.Host = first
-			first, rest, client = second, after, addr
-		}
+	if second, after := word(rest); after != "" && second != "-" && parseAddr(second).IsValid() && !parseAddr(first).IsValid() {
+		r.Host, first, rest = first, second, after
 	}
-	if !client.IsValid() {
-		client = clientOf(first)
-	}
-	r.Client, r.ClientText, r.Remote = client, first, first
+	r.sentBy(first)
 	if _, user := word(rest); len(user) > 1 {
 		r.User = dashless(user[1:])
 	}
@@ -166,7 +157,7 @@ func (p *parser) requestTime(text string) (d time.Duration, began bool) {
 				name, value, named = p.field, token, true
 			}
 			if named && name == p.field {
-				return p.timeOf(value, p.wholeUnit()), p.format == Apache
+				return p.timeOf(value, time.Microsecond), false
 			}
 			continue
 		}
@@ -174,7 +165,7 @@ func (p *parser) requestTime(text string) (d time.Duration, began bool) {
 		if millis, found := strings.CutSuffix(token, "ms"); found && p.timeOf(millis, time.Millisecond) >= 0 {
 			return p.timeOf(millis, time.Millisecond), true
 		}
-		took := p.timeOf(token, p.wholeUnit())
+		took := p.timeOf(token, time.Microsecond)
 		switch {
 		case took < 0:
 		case strings.Contains(token, "."):
@@ -187,15 +178,7 @@ func (p *parser) requestTime(text string) (d time.Duration, began bool) {
 	if wholes > 1 { // such as bytes
 		return NoDuration, false
 	}
-	return d, wholes == 1 && p.format != Nginx
-}
-
-// wholeUnit is that of whole numbers: nginx has seconds, and Apache microseconds.
-func (p *parser) wholeUnit() time.Duration {
-	if p.format == Nginx {
-		return time.Second
-	}
-	return time.Microsecond
+	return d, wholes == 1
 }
 
 // timeOf reads a duration. A number with a point is in seconds, and a whole one in that

@@ -16,7 +16,7 @@ func FuzzCaddyLine(f *testing.F) {
 	f.Add(`{"ts":1,"request":{"headers":{"A":[]}}`)
 	f.Add(`{"ts":1e9,"request":{"remote_ip":"::ffff:192.0.2.1"},"duration":"1.5s"}`)
 	f.Fuzz(func(t *testing.T, line string) {
-		p := parser{format: Caddy, latest: noon}
+		p := parser{latest: noon}
 		req := new(Request)
 		v, _ := p.parse(req, line)
 		for range req.Headers() {
@@ -91,16 +91,14 @@ func FuzzCombinedLine(f *testing.F) {
 	f.Add(`www.example.com:443 192.0.2.7 - a b [01/Mar/2026:12:00:00 +0000] "POST /a b HTTP/2.0" 200 1 "\"" "\x22" rt=0.5`)
 	f.Add(`192.0.2.7 - - [31/Feb/2026:24:60:61 -9999] "\x16\x03" 400 - "`)
 	f.Fuzz(func(t *testing.T, line string) {
-		for _, format := range []Format{Auto, Nginx, Apache} {
-			p := parser{format: format, latest: noon}
-			req := new(Request)
-			v, why := p.parse(req, line)
-			switch {
-			case v == unreadable && why == "":
-				t.Fatal("got no reason for an unreadable line")
-			case v == request && (req.arrived > req.written || req.Method == "" || req.URI == "" || req.Status < 0 || req.Status > 999):
-				t.Fatalf("got %+v", req)
-			}
+		p := parser{latest: noon}
+		req := new(Request)
+		v, why := p.parse(req, line)
+		switch {
+		case v == unreadable && why == "":
+			t.Fatal("got no reason for an unreadable line")
+		case v == request && (req.arrived > req.written || req.Method == "" || req.URI == "" || req.Status < 0 || req.Status > 999):
+			t.Fatalf("got %+v", req)
 		}
 	})
 }

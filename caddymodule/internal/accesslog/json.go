@@ -1,10 +1,10 @@
 package accesslog
 
 import (
+	"cmp"
 	"encoding/binary"
 	"hash/fnv"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -16,96 +16,145 @@ import (
 // accessLogger is the name of Caddy's access log. A dot and a name may follow.
 const accessLogger = "http.log.access"
 
-// parseCaddy reads a line of Caddy's JSON.
-func (p *parser) parseCaddy(r *Request, line string) (verdict, string) {
-	var ts, elapsed, logger, message, asked gjson.Result
-	gjson.Parse(line).ForEach(func(name, value gjson.Result) bool {
-		switch name.Str {
-		case "ts", "time", "timestamp", "@timestamp", "t", "date", "datetime":
-			if !ts.Exists() { // others have been added by somebody
-				ts = value
-			}
-		case "duration":
-			elapsed = value
-		case "logger":
-			logger = value
-		case "msg", "message":
-			if !message.Exists() {
-				message = value
-			}
-		case "status":
-			r.Status = int(value.Int())
-		case "size":
-			r.Size = count(value)
-		case "bytes_read":
-			r.Received = count(value)
-		case "user_id":
-			r.User = value.Str
-		case "throttle":
-			r.Throttle = value.Raw
-		case "request":
-			asked = value
+// A jsonLine is what the fields of a line say: those of Caddy, the variables of nginx, and what
+// Traefik and Cloudflare's Logpush call them.
+type jsonLine struct {
+	*Request
+	began, ended, elapsed, logger, message gjson.Result
+
+	unit   time.Duration // of elapsed in whole numbers; 0 means that of Caddy's
+	caddy  bool          // the request is an object, which is Caddy's
+	inside bool          // that object
+}
+
+// field notes a field.
+func (l *jsonLine) field(name, value gjson.Result) bool {
+	switch name.Str {
+	case "ts", "time", "timestamp", "@timestamp", "t", "date", "datetime", "time_iso8601", "time_local", "msec", "EdgeEndTimestamp":
+		once(&l.ended, value)
+	case "EdgeStartTimestamp", "StartUTC":
+		l.began = value
+	case "logger":
+		l.logger = value
+	case "msg", "message":
+		once(&l.message, value)
+	case "duration":
+		l.elapsed, l.unit = value, 0
+	case "request_time":
+		l.elapsed, l.unit = value, time.Second
+	case "Duration":
+		l.elapsed, l.unit = value, time.Nanosecond
+	case "OriginResponseDurationMs":
+		l.elapsed, l.unit = value, time.Millisecond
+	case "status", "EdgeResponseStatus", "DownstreamStatus":
+		l.Status = int(value.Int())
+	case "size", "body_bytes_sent", "bytes_sent", "EdgeResponseBytes", "DownstreamContentSize":
+		l.Size = count(value)
+	case "bytes_read":
+		l.Received = count(value)
+	case "user_id", "remote_user", "ClientUsername":
+		l.User = dashless(value.Str)
+	case "throttle":
+		l.Throttle = value.Raw
+	case "request":
+		if value.IsObject() {
+			l.caddy, l.inside = true, true
+			value.ForEach(l.part)
+			l.inside = false
+		} else if !l.parseRequestLine(value.Str) {
+			l.URI = ""
 		}
-		if name.Str == p.field && p.field != "" {
-			elapsed = value
-		}
+	default:
+		return l.part(name, value)
+	}
+	return true
+}
+
+// part notes a field of the request. Beside Caddy's request it has been added by somebody.
+func (l *jsonLine) part(name, value gjson.Result) bool {
+	if l.caddy && !l.inside {
 		return true
-	})
+	}
+	switch name.Str {
+	case "remote_ip":
+		l.Remote = value.Str
+	case "client_ip", "remote_addr", "ClientIP", "ClientHost":
+		l.ClientText = value.Str
+	case "proto", "server_protocol", "request_proto", "ClientRequestProtocol", "RequestProtocol":
+		l.Proto = value.Str
+	case "method", "request_method", "ClientRequestMethod", "RequestMethod":
+		l.Method = value.Str
+	case "host", "http_host", "vhost", "server_name", "ClientRequestHost", "RequestHost":
+		if l.inside || l.Host == "" {
+			l.Host = value.Str
+		}
+	case "request_uri":
+		l.URI = value.Str
+	case "uri", "path", "ClientRequestURI", "RequestPath": // which may lack the query
+		if l.inside || l.URI == "" {
+			l.URI = value.Str
+		}
+	case "http_referer", "http_referrer", "ClientRequestReferer", "request_Referer":
+		l.referer = dashless(value.Str)
+	case "http_user_agent", "ClientRequestUserAgent", "request_User-Agent":
+		l.agent = value.Str
+	case "headers":
+		if value.IsObject() {
+			l.headers, l.agent = value.Raw, value.Get("User-Agent.0").Str
+		}
+	case "tls":
+		l.TLS = value.IsObject()
+	}
+	return true
+}
+
+// once notes the first value: others have been added by somebody.
+func once(field *gjson.Result, value gjson.Result) {
+	if !field.Exists() {
+		*field = value
+	}
+}
+
+// parseJSON reads a line of JSON.
+func (p *parser) parseJSON(r *Request, line string) (verdict, string) {
+	l := jsonLine{Request: r}
+	gjson.Parse(line).ForEach(l.field)
+	if p.field != "" {
+		if named := gjson.Get(line, gjson.Escape(p.field)); named.Exists() {
+			l.elapsed, l.unit = named, time.Millisecond
+		}
+	}
+	stamp := l.ended
+	if l.began.Exists() {
+		stamp = l.began
+	}
 	switch {
-	case !strings.HasPrefix(line, "{") || !strings.HasSuffix(line, "}"), !(asked.IsObject() && ts.Exists()) && !gjson.Valid(line):
+	case !strings.HasSuffix(line, "}"), !(l.caddy && stamp.Exists()) && !gjson.Valid(line):
 		return unreadable, "no valid JSON"
-	case !asked.IsObject() && logger.Exists():
+	case !l.caddy && (l.logger.Exists() || r.URI == "" || r.Method == "" || !stamp.Exists()),
+		l.caddy && l.logger.Exists() && l.logger.Str != accessLogger && !strings.HasPrefix(l.logger.Str, accessLogger+"."),
+		l.caddy && !l.logger.Exists() && l.message.Str != "" && l.message.Str != "handled request" && l.message.Str != "NOP": // such as an error, which the access log repeats
 		return other, ""
-	case !asked.IsObject():
-		*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
-		return p.parseNamed(r, line)
-	case logger.Exists() && logger.Str != accessLogger && !strings.HasPrefix(logger.Str, accessLogger+"."):
-		return other, ""
-	case !logger.Exists() && message.Str != "" && message.Str != "handled request" && message.Str != "NOP":
-		return other, "" // such as that of an error, which the access log repeats
-	case !ts.Exists():
+	case !stamp.Exists():
 		return unreadable, "no time: want a field ts"
 	}
-	asked.ForEach(func(name, value gjson.Result) bool {
-		switch name.Str {
-		case "remote_ip":
-			r.Remote = value.Str
-		case "client_ip":
-			r.ClientText = value.Str
-		case "proto":
-			r.Proto = value.Str
-		case "method":
-			r.Method = value.Str
-		case "host":
-			r.Host = value.Str
-		case "uri":
-			r.URI = value.Str
-		case "headers":
-			if value.IsObject() {
-				r.headers, r.agent = value.Raw, value.Get("User-Agent.0").Str
-			}
-		case "tls":
-			r.TLS = value.IsObject()
-		}
-		return true
-	})
-	if r.ClientText == "" {
-		r.ClientText = r.Remote
+	r.Caddy = l.caddy
+	r.sentBy(cmp.Or(r.ClientText, r.Remote))
+	at, ok := p.parseTime(stamp)
+	switch {
+	case !ok:
+		return unreadable, "unknown time " + text.Printable(stamp.String(), 40)
+	case p.unit > 0 || l.unit > 0 && !l.caddy:
+		r.Duration = p.timeOf(l.elapsed.String(), l.unit)
+	default:
+		r.Duration = p.parseDuration(l.elapsed)
 	}
-	r.Client = clientOf(r.ClientText)
-	at, ok := p.parseTime(ts)
-	if !ok {
-		return unreadable, "unknown time " + strconv.Quote(ts.String()[:min(len(ts.String()), 40)])
-	}
-	if r.Duration = p.parseDuration(elapsed); p.unit > 0 {
-		r.Duration = p.timeOf(elapsed.String(), p.unit)
-	}
-	return p.timed(r, at, true)
+	return p.timed(r, at, !l.began.Exists())
 }
 
 // count returns a number of bytes, or -1.
 func count(value gjson.Result) int64 {
-	if n := value.Int(); value.Type == gjson.Number && n >= 0 {
+	if n := value.Int(); (value.Type == gjson.Number || value.Type == gjson.String) && n >= 0 {
 		return n
 	}
 	return -1
@@ -120,32 +169,24 @@ func parseAddr(text string) netip.Addr {
 	return addr.Unmap().WithZone("")
 }
 
-// clientOf returns the address of a client. A log may have a hash in its place, as that of
-// Caddy's filter is, or the name of a host. Each of these is a client of its own, for which
-// a private address stands that is made of it.
-func clientOf(text string) netip.Addr {
-	addr := parseAddr(text)
-	if addr.IsValid() || len(text) < 4 || text == Redacted || strings.HasPrefix(text, "unix:") {
-		return addr
+// sentBy sets the client. A log may have a hash in the place of the address, as that of Caddy's
+// filter is, or the name of a host. Each of these is a client of its own, for which a private
+// address stands that is made of it.
+func (r *Request) sentBy(text string) {
+	r.Client, r.ClientText, r.Remote = parseAddr(text), text, cmp.Or(r.Remote, text)
+	if r.Client.IsValid() || len(text) < 4 || text == Redacted || strings.HasPrefix(text, "unix:") {
+		return
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(text))
-	of := [16]byte{0: standIn}
-	binary.BigEndian.PutUint64(of[:], hash.Sum64()>>8|standIn<<56)
-	return netip.AddrFrom16(of)
-}
-
-// standIn is the first byte of addresses that stand for others.
-const standIn = 0xfd
-
-// StandsIn reports whether the address of the client stands for a hash or a name.
-func (r *Request) StandsIn() bool {
-	return r.Client.Is6() && r.Client.As16()[0] == standIn && r.Client != parseAddr(r.ClientText)
+	of := [16]byte{0: 0xfd}
+	binary.BigEndian.PutUint64(of[:], hash.Sum64()>>8|0xfd<<56)
+	r.Client, r.StandsIn = netip.AddrFrom16(of), true
 }
 
 // Shown returns a key in which the client's hash or name is in its place again.
 func (r *Request) Shown(key string) string {
-	if !r.StandsIn() {
+	if !r.StandsIn {
 		return key
 	}
 	return strings.ReplaceAll(key, r.Client.String(), r.ClientText)
@@ -163,69 +204,12 @@ func (p *parser) timed(r *Request, at time.Time, end bool) (verdict, string) {
 	} else if r.Duration > 0 {
 		r.written += int64(r.Duration)
 	}
+	r.At = time.Unix(0, r.arrived).UTC()
+	r.Host = cmp.Or(r.Host, p.host)
+	for _, o := range r.outcomesWith("unlogged") {
+		r.unlogged += max(0, o.Unlogged)
+	}
 	return request, ""
-}
-
-// parseNamed reads a JSON line that is not Caddy's by the names of its fields: nginx's
-// variables, and what Traefik and Cloudflare's Logpush call them.
-func (p *parser) parseNamed(r *Request, line string) (verdict, string) {
-	var began, ended gjson.Result
-	gjson.Parse(line).ForEach(func(name, value gjson.Result) bool {
-		switch name.Str {
-		case p.field:
-			r.Duration = p.timeOf(value.String(), time.Millisecond)
-		case "remote_addr", "ClientIP", "ClientHost":
-			r.ClientText = value.Str
-		case "host", "http_host", "vhost", "server_name", "ClientRequestHost", "RequestHost":
-			if r.Host == "" {
-				r.Host = value.Str
-			}
-		case "request": // the whole line
-			if !r.parseRequestLine(value.Str) {
-				r.URI = ""
-			}
-		case "request_method", "method", "ClientRequestMethod", "RequestMethod":
-			r.Method = value.Str
-		case "request_uri", "uri", "path", "ClientRequestURI", "RequestPath":
-			if name.Str == "request_uri" || r.URI == "" { // the others may lack the query
-				r.URI = value.Str
-			}
-		case "server_protocol", "request_proto", "ClientRequestProtocol", "RequestProtocol":
-			r.Proto = value.Str
-		case "status", "EdgeResponseStatus", "DownstreamStatus":
-			r.Status = int(value.Int())
-		case "body_bytes_sent", "bytes_sent", "EdgeResponseBytes", "DownstreamContentSize":
-			r.Size = value.Int()
-		case "remote_user", "ClientUsername":
-			r.User = dashless(value.Str)
-		case "http_referer", "http_referrer", "ClientRequestReferer", "request_Referer":
-			r.referer = dashless(value.Str)
-		case "http_user_agent", "ClientRequestUserAgent", "request_User-Agent":
-			r.agent = value.Str
-		case "EdgeStartTimestamp", "StartUTC":
-			began = value
-		case "time_iso8601", "time_local", "msec", "@timestamp", "timestamp", "time", "EdgeEndTimestamp":
-			ended = value
-		case "request_time", "Duration", "OriginResponseDurationMs":
-			if p.field == "" {
-				r.Duration = p.timeOf(value.String(), map[string]time.Duration{"request_time": time.Second, "Duration": 1, "OriginResponseDurationMs": time.Millisecond}[name.Str])
-			}
-		}
-		return true
-	})
-	if r.URI == "" || r.Method == "" || !began.Exists() && !ended.Exists() {
-		return other, ""
-	}
-	r.Format, r.Remote, r.Client = Nginx, r.ClientText, clientOf(r.ClientText)
-	stamp := ended
-	if began.Exists() {
-		stamp = began
-	}
-	at, ok := p.parseTime(stamp)
-	if !ok {
-		return unreadable, "unknown time " + text.Printable(stamp.String(), 40)
-	}
-	return p.timed(r, at, !began.Exists())
 }
 
 // fieldsOf returns the names in a JSON object, or "".

@@ -15,9 +15,6 @@ import (
 
 // Options say how logs are read. The zero value works.
 type Options struct {
-	// Format is that of all lines. Zero means Auto.
-	Format Format
-
 	// TimeField is the name of the duration's field, or its number behind the user agent in
 	// combined logs. After a colon may follow its unit. If empty, it is found.
 	TimeField string
@@ -45,11 +42,92 @@ const (
 // them in order, and no more than a fixed number: Stats.Late counts those that come later
 // nevertheless.
 type Reader struct {
-	options Options
+	order *ordering
+	ready batch
+	ahead chan *batch
+
+	read  atomic.Int64 // bytes of the files
+	total int64
+	done  chan struct{} // closed when nobody reads on
+}
+
+// A batch is requests in order, and what was read up to the last of them.
+type batch struct {
+	requests []*Request
+	stats    Stats
+	err      error // why it is the last
+}
+
+// BatchSize is how many requests are put in order at once.
+const BatchSize = 1000
+
+// Open opens logs by their names; - is the standard input. Names that cannot be read are
+// found at once.
+func Open(names []string, options Options) (*Reader, error) {
+	r := &Reader{ahead: make(chan *batch, batchesAhead), done: make(chan struct{})}
+	o := &ordering{reader: r, stdin: options.Stdin, parser: parser{host: options.Host, latest: time.Now().Add(aDay)}}
+	field, unit, given := strings.Cut(options.TimeField, ":")
+	o.parser.field = field
+	if given {
+		var err error
+		if o.parser.unit, err = time.ParseDuration("1" + unit); err != nil || o.parser.unit <= 0 {
+			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
+		}
+	}
+	if o.stdin == nil {
+		o.stdin = os.Stdin
+	}
+	for _, name := range names {
+		s := &source{name: name}
+		if err := o.begin(s); err != nil {
+			s.close()
+			return nil, mistake(name, err)
+		}
+		o.pending = append(o.pending, s)
+	}
+	slices.Reverse(o.pending) // a rotated set is listed from its newest file on
+	slices.SortStableFunc(o.pending, func(a, b *source) int { return cmp.Compare(a.first, b.first) })
+	o.stats.Files, o.stats.Problems = names, []string{}
+	r.order, r.ready.stats = o, o.stats
+	return r, nil
+}
+
+// Close ends the reading. It must be called once.
+func (r *Reader) Close() { close(r.done) }
+
+// Stats returns what was read so far, with the last batch.
+func (r *Reader) Stats() *Stats { return &r.ready.stats }
+
+// Progress returns how many bytes of the files were read, and how many there are in all,
+// or 0 if that is not known.
+func (r *Reader) Progress() (read, total int64) { return r.read.Load(), r.total }
+
+// Batches iterates over the requests, several at once, while more are read. It must be called
+// once. The slices belong to the caller. An error is the last that comes: the logs hold no
+// request at all.
+func (r *Reader) Batches() iter.Seq2[[]*Request, error] {
+	return func(yield func([]*Request, error) bool) {
+		go r.order.run()
+		for r.ready.err == nil {
+			r.ready = *<-r.ahead
+			if err := r.ready.err; err != nil && !errors.Is(err, io.EOF) {
+				yield(nil, err)
+				return
+			}
+			if len(r.ready.requests) > 0 && !yield(r.ready.requests, nil) {
+				return
+			}
+		}
+	}
+}
+
+// An ordering puts the requests of logs in order.
+type ordering struct {
+	reader  *Reader
+	stdin   io.Reader
 	parser  parser    // as that of each log begins
 	pending []*source // that begin later, in order
 	active  []*source // with a request each
-	sources []*source
 	stats   Stats
 	strange string // fields of JSON that is no request
 
@@ -57,45 +135,33 @@ type Reader struct {
 	bytes  int        // of their lines
 	newest int64      // when the last line was written
 	last   int64      // the latest arrival of the requests that were returned
-
-	read  atomic.Int64 // bytes of the files
-	total int64
-	done  chan struct{} // closed when nobody reads on
-	err   error
+	err    error
 }
 
-// Open opens logs by their names; - is the standard input. Names that cannot be read are
-// found at once.
-func Open(names []string, options Options) (*Reader, error) {
-	r := &Reader{options: options, done: make(chan struct{}), parser: parser{format: options.Format, latest: time.Now().Add(aDay)}}
-	field, unit, given := strings.Cut(options.TimeField, ":")
-	r.parser.field = field
-	if given {
-		var err error
-		if r.parser.unit, err = time.ParseDuration("1" + unit); err != nil || r.parser.unit <= 0 {
-			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
+const batchesAhead = 4
+
+// run puts all requests in order, until nobody reads on.
+func (r *ordering) run() {
+	for end := error(nil); end == nil; {
+		b := &batch{requests: make([]*Request, 0, BatchSize)}
+		for len(b.requests) < BatchSize && end == nil {
+			var req *Request
+			if req, end = r.next(); end == nil {
+				b.requests = append(b.requests, req)
+			}
+		}
+		b.stats, b.err = r.stats, end
+		select {
+		case r.reader.ahead <- b:
+		case <-r.reader.done:
+			return
 		}
 	}
-	if r.options.Stdin == nil {
-		r.options.Stdin = os.Stdin
-	}
-	for _, name := range names {
-		s := &source{name: name}
-		r.sources = append(r.sources, s)
-		if err := r.begin(s); err != nil {
-			s.close()
-			return nil, mistake(name, err)
-		}
-	}
-	r.pending = slices.Clone(r.sources)
-	slices.Reverse(r.pending) // a rotated set is listed from its newest file on
-	slices.SortStableFunc(r.pending, func(a, b *source) int { return cmp.Compare(a.first, b.first) })
-	return r, nil
 }
 
 // begin finds out when a log begins, and closes it until its time comes. What is no file
 // can be read only once, and its time is the beginning.
-func (r *Reader) begin(s *source) error {
+func (r *ordering) begin(s *source) error {
 	if s.name == "-" {
 		return nil
 	}
@@ -103,7 +169,7 @@ func (r *Reader) begin(s *source) error {
 		if !info.Mode().IsRegular() && !info.IsDir() {
 			return nil
 		}
-		r.total += info.Size()
+		r.reader.total += info.Size()
 	}
 	var peeked atomic.Int64
 	if err := s.open(&peeked, nil); err != nil {
@@ -120,7 +186,7 @@ const peekLines = 1000
 
 // peek returns when the first request of a log was written, or 0 if it has none in its
 // first lines.
-func (r *Reader) peek(s *source) int64 {
+func (r *ordering) peek(s *source) int64 {
 	for range peekLines {
 		line, _, err := s.readLine()
 		if err != nil {
@@ -134,36 +200,14 @@ func (r *Reader) peek(s *source) int64 {
 	return 0
 }
 
-// Close ends the reading. It must be called once.
-func (r *Reader) Close() { close(r.done) }
-
-// Stats returns what was read so far. It is valid until the next request is read.
-func (r *Reader) Stats() *Stats { return &r.stats }
-
-// Progress returns how many bytes of the files were read, and how many there are in all,
-// or 0 if that is not known.
-func (r *Reader) Progress() (read, total int64) { return r.read.Load(), r.total }
-
-// All iterates over the requests that are left. An error is the last that comes.
-func (r *Reader) All() iter.Seq2[*Request, error] {
-	return func(yield func(*Request, error) bool) {
-		for {
-			req, err := r.Next()
-			if errors.Is(err, io.EOF) || !yield(req, err) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-// Next returns the next request, or io.EOF at the end. It returns another error if the logs
+// next returns the next request, or io.EOF at the end. It returns another error if the logs
 // hold no request at all.
-func (r *Reader) Next() (*Request, error) {
+func (r *ordering) next() (*Request, error) {
 	for r.err == nil && !r.due() {
 		r.err = r.hold()
 	}
 	if len(r.held) == 0 {
-		if errors.Is(r.err, io.EOF) && r.stats.Requests == 0 {
+		if r.stats.Requests == 0 {
 			return nil, r.nothing()
 		}
 		return nil, r.err
@@ -177,13 +221,13 @@ func (r *Reader) Next() (*Request, error) {
 }
 
 // due reports whether the first request that is held back may be returned.
-func (r *Reader) due() bool {
+func (r *ordering) due() bool {
 	return len(r.held) >= windowLines || r.bytes >= windowBytes ||
 		len(r.held) > 0 && r.newest-r.held[0].arrived > int64(window)
 }
 
-// deliver completes a request that is about to be returned.
-func (r *Reader) deliver(req *Request) {
+// deliver counts a request that is about to be returned.
+func (r *ordering) deliver(req *Request) {
 	st := &r.stats
 	if req.arrived < r.last {
 		st.Late++
@@ -192,19 +236,18 @@ func (r *Reader) deliver(req *Request) {
 		}
 	}
 	r.last = max(r.last, req.arrived)
-	req.At = time.Unix(0, req.arrived).UTC()
-	if req.Host == "" {
-		req.Host = r.options.Host
-	}
 	if st.Requests == 0 || req.At.Before(st.From) {
 		st.From = req.At
 	}
-	st.To = time.Unix(0, r.last).UTC()
-	st.Unlogged += req.unlogged()
+	if req.arrived == r.last {
+		st.To = req.At
+	}
+	st.Unlogged += req.unlogged
 	st.Requests++
-	if !req.Client.IsValid() {
+	switch {
+	case !req.Client.IsValid():
 		st.NoClient++
-	} else if req.StandsIn() {
+	case req.StandsIn:
 		st.StandIns++
 	}
 	if req.written%int64(time.Second) != 0 {
@@ -213,8 +256,8 @@ func (r *Reader) deliver(req *Request) {
 }
 
 // nothing returns why there is no request at all.
-func (r *Reader) nothing() error {
-	name, lines := r.sources[0].name, r.stats.Lines
+func (r *ordering) nothing() error {
+	name, lines := r.stats.Files[0], r.stats.Lines
 	switch {
 	case len(r.stats.Broken) > 0:
 		return r.stats.Broken[0]
@@ -230,8 +273,14 @@ func (r *Reader) nothing() error {
 	return mistake(name, fmt.Errorf("none of its %d lines is a request: want Caddy's access log, a common or combined log, or JSON of nginx, Traefik or Cloudflare%s", lines, what))
 }
 
+// broken notes why a log ended too early.
+func (r *ordering) broken(s *source, err error) {
+	err = mistake(s.name, err)
+	r.stats.Broken, r.stats.Problems = append(r.stats.Broken, err), append(r.stats.Problems, err.Error())
+}
+
 // hold reads one more request and holds it back, or returns io.EOF.
-func (r *Reader) hold() error {
+func (r *ordering) hold() error {
 	for len(r.pending) > 0 {
 		s := r.pending[0]
 		if next := r.earliest(); next != nil && next.head.written < s.first {
@@ -239,13 +288,13 @@ func (r *Reader) hold() error {
 		}
 		r.pending = r.pending[1:]
 		s.parser = r.parser
-		if err := s.open(&r.read, r.options.Stdin); err != nil {
+		if err := s.open(&r.reader.read, r.stdin); err != nil {
 			s.close()
-			r.stats.Broken = append(r.stats.Broken, mistake(s.name, err))
+			r.broken(s, err)
 			continue
 		}
 		s.ahead = make(chan *chunk, chunksAhead)
-		go s.read(r.done)
+		go s.read(r.reader.done)
 		if r.advance(s); s.head != nil {
 			r.active = append(r.active, s)
 		}
@@ -269,7 +318,7 @@ func (r *Reader) hold() error {
 }
 
 // earliest returns the open log whose next line was written first.
-func (r *Reader) earliest() (first *source) {
+func (r *ordering) earliest() (first *source) {
 	for _, s := range r.active {
 		if first == nil || s.head.written < first.head.written {
 			first = s
@@ -279,7 +328,7 @@ func (r *Reader) earliest() (first *source) {
 }
 
 // advance reads the next request of a log.
-func (r *Reader) advance(s *source) {
+func (r *ordering) advance(s *source) {
 	for s.chunk == nil || len(s.chunk.requests) == 0 {
 		c, more := <-s.ahead
 		if !more {
@@ -293,9 +342,9 @@ func (r *Reader) advance(s *source) {
 		st.Other += c.other
 		r.strange = cmp.Or(r.strange, c.strange)
 		st.Unreadable += c.unreadable
-		st.Problems = append(st.Problems, c.problems[:min(len(c.problems), mostProblems-len(st.Problems))]...)
+		st.Problems = append(st.Problems, c.problems[:min(len(c.problems), max(0, mostProblems-len(st.Problems)))]...)
 		if c.broken != nil && !errors.Is(c.broken, io.EOF) {
-			st.Broken = append(st.Broken, mistake(s.name, fmt.Errorf("it ends too early after line %d: %w", c.first+len(c.lines)-1, c.broken)))
+			r.broken(s, fmt.Errorf("it ends too early after line %d: %w", c.first+len(c.lines)-1, c.broken))
 		}
 	}
 	s.head, s.chunk.requests = &s.chunk.requests[0], s.chunk.requests[1:]

@@ -3,6 +3,7 @@ package accesslog
 import (
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,11 +55,7 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 		return nil, stats, err
 	}
 	defer r.Close()
-	for {
-		req, err := r.Next()
-		if err == io.EOF {
-			return all, *r.Stats(), nil
-		}
+	for req, err := range each(r) {
 		if err != nil {
 			return all, *r.Stats(), err
 		}
@@ -67,6 +64,32 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 			strings.Clone(req.URI), strings.Clone(req.Proto), strings.Clone(req.User), strings.Clone(req.UserAgent()), req.Status, req.Size, req.TLS,
 		})
 	}
+	return all, *r.Stats(), nil
+}
+
+// each iterates over the requests one by one.
+func each(r *Reader) iter.Seq2[*Request, error] {
+	return func(yield func(*Request, error) bool) {
+		for batch, err := range r.Batches() {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for _, req := range batch {
+				if !yield(req, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// firstOf returns the first request.
+func firstOf(r *Reader) (*Request, error) {
+	for req, err := range each(r) {
+		return req, err
+	}
+	return nil, io.EOF
 }
 
 func TestACaddyLineIsARequestThatArrivedADurationBeforeItWasWritten(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
@@ -137,7 +138,7 @@ const (
 // A chunk is some lines of a log, which are parsed while others are read.
 type chunk struct {
 	source *source
-	text   []byte
+	text   strings.Builder
 	lines  []span
 	first  int           // the number of its first line
 	parsed chan struct{} // closed when the rest is valid
@@ -158,15 +159,16 @@ func (s *source) read(done <-chan struct{}) {
 	defer close(s.ahead)
 	defer s.close()
 	for next := 1; ; {
-		c := &chunk{source: s, first: next, text: make([]byte, 0, chunkSize+chunkSize/4), parsed: make(chan struct{})}
-		for len(c.text) < chunkSize {
+		c := &chunk{source: s, first: next, parsed: make(chan struct{})}
+		c.text.Grow(chunkSize + chunkSize/4)
+		for c.text.Len() < chunkSize {
 			line, length, err := s.readLine()
 			if err != nil {
 				c.broken = err
 				break
 			}
-			c.text = append(c.text, line...)
-			c.lines = append(c.lines, span{len(c.text), length})
+			c.text.Write(line)
+			c.lines = append(c.lines, span{c.text.Len(), length})
 		}
 		if next += len(c.lines); c.first == 1 {
 			c.parse(&s.parser)
@@ -189,8 +191,7 @@ func (s *source) read(done <-chan struct{}) {
 func (c *chunk) parse(p *parser) {
 	defer close(c.parsed)
 	c.requests = make([]Request, 0, len(c.lines))
-	all, from := string(c.text), 0
-	c.text = nil
+	all, from := c.text.String(), 0
 	for i, span := range c.lines {
 		line := all[from:span.end]
 		from = span.end

@@ -23,10 +23,10 @@ const (
 
 // A parser reads the lines of one file. It remembers what it has learned about them.
 type parser struct {
-	format Format
 	field  string        // of the duration; empty means the usual one
 	unit   time.Duration // of that field; 0 means the usual one
 	latest time.Time     // the last time that is believed
+	host   string        // of requests whose line has none
 
 	layout int       // of the last time that was text
 	stamp  string    // the last time of a combined line
@@ -37,16 +37,14 @@ type parser struct {
 
 // parse reads a line into a request.
 func (p *parser) parse(r *Request, line string) (v verdict, why string) {
-	line = unwrap(strings.TrimRight(line, "\r \t"))
+	line = unwrap(strings.Trim(line, "\r\n \t"))
 	if line == "" {
 		return other, ""
 	}
 	*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
-	if p.format == Caddy || p.format == Auto && line[0] == '{' {
-		r.Format = Caddy
-		v, why = p.parseCaddy(r, line)
+	if line[0] == '{' {
+		v, why = p.parseJSON(r, line)
 	} else {
-		r.Format = max(p.format, Nginx)
 		v, why = p.parseCombined(r, line)
 	}
 	if v == unreadable && strings.IndexByte(line, 0) >= 0 {

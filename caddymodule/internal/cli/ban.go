@@ -1,6 +1,8 @@
 package cli
 
-import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+import (
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+)
 
 func banCommand() command {
 	var h holding
@@ -15,6 +17,28 @@ stands for its /64.`,
 			return c.each(args, func(network string, more bool) error {
 				return c.change("ban", wire.Change{Network: network, More: more}, &h)
 			})
+		},
+	}
+}
+
+func unbanCommand() command {
+	return command{
+		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
+		long: "Ends the bans of these very networks, or of those that standard input names with -.",
+		run: func(c *adminClient, args []string) error {
+			return c.each(args, func(network string, more bool) error {
+				return c.end("unban", wire.Change{Network: network, More: more})
+			})
+		},
+	}
+}
+
+func bansCommand() command {
+	return command{
+		watch: true, use: "bans", short: "Lists bans and other changes at run time",
+		long: "Lists bans, limits and shadow switches that hold, and how long.",
+		run: func(c *adminClient, _ []string) error {
+			return show(c, "overrides", nil, c.showOverrides)
 		},
 	}
 }

@@ -3,6 +3,8 @@ package cli
 import (
 	"bytes"
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -38,6 +40,7 @@ type command struct {
 	least, most               int                 // arguments
 	zone                      bool                // the first argument is a zone
 	watch                     bool                // it can be shown again and again
+	local                     bool                // it asks nobody
 	choices                   map[string][]string // the values of flags
 	flags                     func(*cobra.Command)
 	run                       func(c *adminClient, args []string) error
@@ -52,12 +55,14 @@ func (c command) cobra() *cobra.Command {
 		}
 		return usage.Fail(cmd, refuseEmpty(cmd, args))
 	}}
-	cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint, such as https://caddy.example.com:2021 of a remote one. Default: that of the config, or localhost:2019")
-	cmd.Flags().StringVar(&client.remote.cert, "cert", "", "The client certificate for a remote admin endpoint, in PEM")
-	cmd.Flags().StringVar(&client.remote.key, "key", "", "Its key")
-	cmd.Flags().StringVar(&client.remote.ca, "ca", "", "The authority of that endpoint's certificate, in PEM. Default: those of the system")
-	cmd.Flags().StringVarP(&client.config, "config", "c", "", "A config file whose admin endpoint is asked")
-	cmd.Flags().StringVarP(&client.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
+	if !c.local {
+		cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint, such as https://caddy.example.com:2021 of a remote one. Default: that of the config, or localhost:2019")
+		cmd.Flags().StringVar(&client.remote.cert, "cert", "", "The client certificate for a remote admin endpoint, in PEM")
+		cmd.Flags().StringVar(&client.remote.key, "key", "", "Its key")
+		cmd.Flags().StringVar(&client.remote.ca, "ca", "", "The authority of that endpoint's certificate, in PEM. Default: those of the system")
+		cmd.Flags().StringVarP(&client.config, "config", "c", "", "A config file whose admin endpoint is asked")
+		cmd.Flags().StringVarP(&client.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
+	}
 	cmd.Flags().BoolVar(&client.json, "json", false, "Print JSON")
 	if c.flags != nil {
 		c.flags(cmd)
@@ -267,3 +272,45 @@ func (c *adminClient) printf(format string, args ...any) { fmt.Fprintf(&c.out, f
 
 // say writes a line of it.
 func (c *adminClient) say(line string) { c.out.WriteString(line + "\n") }
+
+// A remote is how a command reaches Caddy's remote admin endpoint.
+type remote struct{ cert, key, ca string }
+
+// do makes a request with the client certificate. Its errors are those of the admin
+// endpoint, as a person can read them.
+func (r *remote) do(address, method, path string, body io.Reader) (*http.Response, error) {
+	if r.cert == "" || r.key == "" {
+		return nil, usage.Errorf("a remote admin endpoint asks for a client certificate: want --cert and --key")
+	}
+	cert, err := tls.LoadX509KeyPair(r.cert, r.key)
+	if err != nil {
+		return nil, fmt.Errorf("reading --cert and --key: %w", err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{cert}}
+	if r.ca != "" {
+		pem, err := os.ReadFile(r.ca)
+		if err != nil {
+			return nil, fmt.Errorf("reading --ca: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("reading --ca: %s has no certificate in PEM", r.ca)
+		}
+	}
+	req, err := http.NewRequest(method, strings.TrimSuffix(address, "/")+path, body)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: config}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, errors.New(text.Printable(err.Error(), 2000))
+	}
+	if resp.StatusCode >= 400 {
+		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+		_ = resp.Body.Close()
+		return nil, plainly(fmt.Errorf("status %d: %s", resp.StatusCode, said), address)
+	}
+	return resp, nil
+}

@@ -1,6 +1,6 @@
-// Package cli is the commands that speak to a running Caddy, over its admin API. Each is in
-// the file of its name. Begin with [Commands], the table of them. It imports the JSON of that
-// API and what several commands share, and nothing of what runs.
+// Package cli is the commands that speak to a running Caddy, over its admin API. Those that
+// begin and end a change are in one file. Begin with [Commands], the table of them. It imports
+// the JSON of that API and what several commands share, and nothing of what runs.
 package cli
 
 import "github.com/spf13/cobra"
@@ -10,9 +10,9 @@ func Commands() (all []*cobra.Command) {
 	for _, c := range []command{
 		statusCommand(), topCommand(), whyCommand(), checkCommand(), bucketsCommand(), releaseCommand(),
 		banCommand(), unbanCommand(), bansCommand(), journalCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
-		revokeDevicesCommand(),
+		revokeDevicesCommand(), versionCommand(),
 	} {
 		all = append(all, c.cobra())
 	}
-	return append(all, versionCommand()) // which asks nobody
+	return all
 }

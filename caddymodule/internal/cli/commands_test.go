@@ -85,9 +85,9 @@ Nothing was changed at run time.
 
 Since the config was loaded, 1m40s ago:
 ZONE     REQUESTS   ASKED   EXEMPT   KEYS  NETWORKS  CHARGED  REFUNDED
-login      934525   89224        0    412        31     1120        90
-pages      934525  845201  4120331  98211     61544        0         0
-uploads         0       0        0      0         0        0         0
+login      934525   89224        -    412        31     1120        90
+pages      934525  845201  4120331  98211     61544        -         -
+uploads         0       0        -      0         0        -         -
 
 Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
 `

@@ -41,3 +41,12 @@ func limitInput(args []string) (in wire.Change, err error) {
 	}
 	return wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:last], "")), Limit: strings.Join(args[last:], " ")}, nil
 }
+
+func unlimitCommand() command {
+	return command{
+		zone: true, use: "unlimit ZONE [KEY]", short: "Ends a changed limit", least: 1, most: 2, long: "Ends what limit has changed: the limit of a zone, or that of one key.",
+		run: func(c *adminClient, args []string) error {
+			return c.end("unlimit", wire.Change{Zone: args[0], Key: strings.Join(args[1:], "")})
+		},
+	}
+}

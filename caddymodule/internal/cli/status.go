@@ -109,17 +109,16 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 		numeric("BUCKETS"), numeric("WAITING"), numeric("SLOTS"))
 	for i := range zones {
 		z := &zones[i]
-		t.row(sanitize(z.Zone), modeText(z), rateText(z, "admitted", "delayed", "shadow_delayed"), rateText(z, "delayed", "shadow_delayed"),
-			rateText(z, "refused"), rateText(z, "shadow_refused"), fmt.Sprint(z.Buckets), waitingText(z), slotsText(z))
+		delayed, shadow := "", ""
+		if z.Total["delayed"]+z.Total["shadow_delayed"] > 0 {
+			delayed = rateText(z, "delayed", "shadow_delayed")
+		}
+		if z.Total["shadow_refused"] > 0 {
+			shadow = rateText(z, "shadow_refused")
+		}
+		t.row(sanitize(z.Zone), modeText(z), rateText(z, "admitted", "delayed", "shadow_delayed"), delayed, rateText(z, "refused"), shadow,
+			fmt.Sprint(z.Buckets), waitingText(z), slotsText(z))
 	}
-	some := func(has func(wire.ZoneStatus) bool) bool { return slices.ContainsFunc(zones, has) }
-	occurred := func(decisions ...string) bool {
-		return some(func(z wire.ZoneStatus) bool {
-			return slices.ContainsFunc(decisions, func(d string) bool { return z.Total[d] > 0 })
-		})
-	}
-	t.keep(true, true, true, occurred("delayed", "shadow_delayed"), true, occurred("shadow_refused"), true,
-		some(func(z wire.ZoneStatus) bool { return z.WaitingMost > 0 }), some(func(z wire.ZoneStatus) bool { return z.Slots > 0 }))
 	t.print(c)
 	for _, z := range zones {
 		c.showGroup(z.Zone, z.Group)
@@ -133,16 +132,21 @@ func (c *adminClient) showFacts(zones []wire.ZoneStatus) {
 	}
 	c.printf("\nSince the config was loaded, %s ago:\n", elapsed(zones[0].Facts.Since))
 	t := newTable("ZONE", numeric("REQUESTS"), numeric("ASKED"), numeric("EXEMPT"), numeric("NO KEY"), numeric("KEYS"), numeric("NETWORKS"), numeric("CHARGED"), numeric("REFUNDED"))
-	var exempt, keyless, settled bool
 	for i := range zones {
 		f := &zones[i].Facts
-		t.row(sanitize(zones[i].Zone), fmt.Sprint(f.Requests), fmt.Sprint(f.Asked), fmt.Sprint(f.Exempt), fmt.Sprint(f.Keyless),
-			fmt.Sprint(f.Keys), fmt.Sprint(f.Networks), fmt.Sprint(f.Charged), fmt.Sprint(f.Refunded))
-		exempt, keyless, settled = exempt || f.Exempt > 0, keyless || f.Keyless > 0, settled || f.Charged+f.Refunded > 0
+		t.row(sanitize(zones[i].Zone), fmt.Sprint(f.Requests), fmt.Sprint(f.Asked), unlessZero(f.Exempt), unlessZero(f.Keyless),
+			fmt.Sprint(f.Keys), fmt.Sprint(f.Networks), unlessZero(f.Charged), unlessZero(f.Refunded))
 	}
-	t.keep(true, true, true, exempt, keyless, true, true, settled, settled)
 	t.print(c)
 	c.say("")
+}
+
+// unlessZero returns a number, or nothing.
+func unlessZero[N int | int64 | uint64](n N) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
 }
 
 func modeText(z *wire.ZoneStatus) string {
@@ -173,7 +177,7 @@ func rateText(z *wire.ZoneStatus, decisions ...string) string {
 
 func waitingText(z *wire.ZoneStatus) string {
 	if z.WaitingMost == 0 {
-		return "-"
+		return ""
 	}
 	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
 }
@@ -182,7 +186,7 @@ func waitingText(z *wire.ZoneStatus) string {
 func slotsText(z *wire.ZoneStatus) string {
 	switch {
 	case z.Slots == 0:
-		return "-"
+		return ""
 	case z.InFlight == z.InFlightMost:
 		return fmt.Sprintf("%d/%d", z.InFlight, z.Slots)
 	}

@@ -1,11 +1,13 @@
 package cli
 
 import (
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
 
-// A table is written in columns. Texts that came from clients must be sanitized.
+// A table is written in columns, without those that are empty. Texts that came from clients
+// must be sanitized.
 type table struct {
 	right []bool // columns of numbers
 	rows  [][]string
@@ -30,23 +32,6 @@ const numberHead = ">"
 func numeric(head string) string { return numberHead + head }
 
 func (t *table) row(cells ...string) { t.rows = append(t.rows, cells) }
-
-// keep drops the columns for which wanted is false.
-func (t *table) keep(wanted ...bool) {
-	for i, row := range t.rows {
-		t.rows[i] = keepOnly(row, wanted)
-	}
-	t.right = keepOnly(t.right, wanted)
-}
-
-func keepOnly[T any](all []T, wanted []bool) (rest []T) {
-	for i, one := range all {
-		if wanted[i] {
-			rest = append(rest, one)
-		}
-	}
-	return rest
-}
 
 // widest is how many letters a line has at most, if cutting these columns helps, to so many
 // letters.
@@ -76,6 +61,14 @@ func (t *table) fit(widths []int) {
 
 // print writes the table.
 func (t *table) print(c *adminClient) {
+	for i := len(t.right) - 1; i >= 0; i-- {
+		if !slices.ContainsFunc(t.rows[1:], func(row []string) bool { return row[i] != "" }) {
+			t.right = slices.Delete(t.right, i, i+1)
+			for n, row := range t.rows {
+				t.rows[n] = slices.Delete(row, i, i+1)
+			}
+		}
+	}
 	widths := make([]int, len(t.right))
 	for _, row := range t.rows {
 		for i, cell := range row {
@@ -86,6 +79,9 @@ func (t *table) print(c *adminClient) {
 	for _, row := range t.rows {
 		line := ""
 		for i, cell := range row {
+			if cell == "" && t.right[i] {
+				cell = "-"
+			}
 			letters := []rune(cell)
 			switch cut := len(letters) - widths[i]; {
 			case cut <= 0:

@@ -3,14 +3,10 @@ package cli
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/spf13/cobra"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // stamped is the version that a build from a clone gives itself, by the linker's -X.
@@ -24,32 +20,20 @@ type versions struct {
 	Platform string `json:"platform"`
 }
 
-func versionCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use: "version", Short: "Prints the versions of caddy-throttle, Caddy and Go",
-		Long: "\nPrints the versions that this program was built from. It needs no running Caddy.",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usage.Fail(cmd, usage.Errorf("want caddy throttle version"))
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
+func versionCommand() command {
+	return command{
+		local: true, use: "version", short: "Prints the versions of caddy-throttle, Caddy and Go",
+		long: "Prints the versions that this program was built from. It needs no running Caddy.",
+		run: func(c *adminClient, _ []string) error {
 			build, _ := debug.ReadBuildInfo()
-			v := versions{throttleVersion(build, stamped), caddyVersion(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
-			if asJSON {
-				out := json.NewEncoder(cmd.OutOrStdout())
-				out.SetIndent("", "\t")
-				return usage.Fail(cmd, out.Encode(v))
-			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "caddy-throttle %s\nCaddy %s\nGo %s %s\n", v.Throttle, v.Caddy, v.Go, v.Platform)
-			return usage.Fail(cmd, err)
+			simple, _ := caddy.Version()
+			v := versions{throttleVersion(build, stamped), simple, runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+			answer, err := json.Marshal(v)
+			c.keepAnswer(answer)
+			c.printf("caddy-throttle %s\nCaddy %s\nGo %s %s\n", v.Throttle, v.Caddy, v.Go, v.Platform)
+			return err
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "Print JSON")
-	usage.FailFlags(cmd)
-	return cmd
 }
 
 // throttleVersion returns the version of the module that this package is in. If the
@@ -71,9 +55,4 @@ func throttleVersion(build *debug.BuildInfo, stamped string) string {
 		}
 	}
 	return cmp.Or(stamped, folder)
-}
-
-func caddyVersion() string {
-	simple, _ := caddy.Version()
-	return simple
 }

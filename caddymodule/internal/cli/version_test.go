@@ -39,7 +39,7 @@ func TestTheVersionCommandNamesCaddyAndGo(t *testing.T) {
 		{"--json", `"go": "` + runtime.Version() + `"`},
 	} {
 		var out bytes.Buffer
-		cmd := versionCommand()
+		cmd := versionCommand().cobra()
 		cmd.SetOut(&out)
 		cmd.SetArgs([]string{test.flag})
 		if err := cmd.Execute(); err != nil || !strings.Contains(out.String(), test.want) {

@@ -15,25 +15,18 @@ import (
 
 // curve returns the curve of a survey, with the recommended limit. No capacity is below
 // floor.
-func (s *Study) curve(in *survey.Survey, unit string, floor float64) (Curve, error) {
-	points, err := in.Curve(s.options.Spare/100, floor)
-	if err != nil {
-		return Curve{}, err
-	}
+func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
+	points := in.Curve(s.options.Spare/100, floor)
 	c := Curve{Load: in.Load(), Recommended: choose(points)}
 	verb, checked := "Recommended", 0.0
 	if capacity, leak := s.options.checked(); leak != "" && in != s.times {
 		verb, c.Recommended, checked = "To check", len(points)-1, capacity
 	}
-	rung, err := in.Rung(c.Recommended)
-	if err != nil {
-		return Curve{}, err
-	}
-	best := &points[c.Recommended]
+	rung, best := in.Rung(c.Recommended), &points[c.Recommended]
 	if checked > 0 {
-		*best, err = rung.Judge(checked)
+		*best = rung.Judge(checked)
 	} else {
-		*best, err = generous(rung, *best)
+		*best = generous(rung, *best)
 	}
 	for i, p := range points {
 		c.Points = append(c.Points, Point{
@@ -42,7 +35,7 @@ func (s *Study) curve(in *survey.Survey, unit string, floor float64) (Curve, err
 		})
 	}
 	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun())
-	return c, err
+	return c
 }
 
 // weights returns how much each key counts where people are spared: keys of others not at
@@ -88,31 +81,30 @@ func network(addr netip.Addr) netip.Prefix {
 // removes nearly as much of the load as the capacity there, and is full again within ten
 // minutes. A burst hardly changes what a scraper gets in an hour, and people come in bursts
 // that the log has not seen.
-func generous(rung *survey.Rung, least survey.Point) (survey.Point, error) {
+func generous(rung *survey.Rung, least survey.Point) survey.Point {
 	most, unit := math.Floor(least.Leak*forgives.Seconds()+1e-6), math.Pow10(int(math.Log10(least.Capacity)))
 	// The more of them there are, the more a single line of the log decides.
 	round := []float64{max(least.Capacity, min(most, unit*math.Ceil(least.Capacity/unit)))}
 	for ; unit <= most; unit *= 10 {
-		for _, digit := range []float64{1, 2, 3, 5, 8} {
+		for _, digit := range []float64{1, 2, 3, 4, 5, 6, 8} {
 			if digit*unit > round[0] && digit*unit <= most {
 				round = append(round, digit*unit)
 			}
 		}
 	}
-	best, failed := least, error(nil)
+	best := least
 	if least.RefusedLoad == 0 {
-		return best, nil
+		return best
 	}
 	sort.Search(len(round), func(i int) bool {
-		p, err := rung.Judge(round[i])
-		failed = cmp.Or(failed, err)
+		p := rung.Judge(round[i])
 		if p.RefusedLoad < nearlyAll*least.RefusedLoad {
 			return true
 		}
 		best = p
 		return false
 	})
-	return best, failed
+	return best
 }
 
 // choose returns the index of the limit to recommend. All of them spare the same share of the

@@ -43,32 +43,22 @@ const (
 
 // holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
 // far from that of the whole log, there is no limit to recommend.
-func (s *Study) holdOut(r *Result, floor float64) error {
+func (s *Study) holdOut(r *Result, floor float64) {
 	if len(r.Withheld) > 0 || s.options.Check != "" {
-		return nil
+		return
 	}
 	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
-	first, err := s.units.Until(cut)
-	if err != nil {
-		return err
-	}
-	c, err := s.curve(first, "request", floor)
-	if err != nil {
-		return err
-	}
+	first := s.units.Until(cut)
+	c := s.curve(first, "request", floor)
 	best, all := c.Best(), r.Units.Best()
-	rung, err := s.units.Rung(c.Recommended)
-	if err != nil {
-		return err
-	}
 	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
 	r.HoldOut = h
 	if best.RefusedLoad < leastRemoved {
 		h.Reason = "The first 70% of the log has nothing to hold back, so nothing shows how the limit would do in another week."
-		return nil
+		return
 	}
 	people := make(map[int]bool)
-	_, err = rung.Refusals(best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
+	s.units.Rung(c.Recommended).Refusals(best.Capacity, func(id int, at leakybucket.Instant, cost float64) {
 		if at < cut {
 			return
 		}
@@ -92,7 +82,6 @@ func (s *Study) holdOut(r *Result, floor float64) error {
 		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s %s, and all of it limit %s %s, so another week may give a third one. Read a longer log.",
 			Number(best.Capacity), best.Leak, Number(all.Capacity), all.Leak))
 	}
-	return err
 }
 
 // notes says what the figures leave out.

@@ -2,7 +2,6 @@ package recommend
 
 import (
 	"cmp"
-	"maps"
 	"math"
 	"net/netip"
 	"slices"
@@ -27,7 +26,8 @@ type Result struct {
 	Requests   int       `json:"requests"` // that were charged
 	Assets     int       `json:"assets"`   // requests for static assets, which were not
 	Keys       int       `json:"keys"`
-	PeopleKeys int       `json:"people_keys"` // of clients that loaded static assets
+	PeopleKeys int       `json:"people_keys"`   // of clients that look like people
+	Unclear    float64   `json:"unclear_share"` // of the keys: they name no robot, and loaded too few assets for people
 
 	Units   Curve  `json:"limit"`
 	Seconds *Curve `json:"settle_seconds,omitempty"` // the same in seconds of work; needs durations
@@ -43,14 +43,14 @@ type Result struct {
 	Withheld  []string   `json:"withheld"` // why no limit is recommended; then there is no Caddyfile
 	Notes     []string   `json:"notes"`    // what the figures leave out
 
-	Refused   []RefusedKey `json:"most_refused"`     // by the recommended limit, those most often refused
-	Crawlers  []string     `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
-	Top       []TopKey     `json:"top_keys"`
-	Networks  []Network    `json:"networks"` // that sent most
-	Quiet     Network      `json:"quiet"`    // all that look like no people, and are not refused
-	Histogram []Bar        `json:"peak_levels"`
-	Hours     []Hour       `json:"hours"`
-	Caddyfile string       `json:"caddyfile"` // empty if the limit is withheld
+	Refused   []Key            `json:"most_refused"`     // by the recommended limit, those most often refused
+	Crawlers  []string         `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
+	Top       []Key            `json:"top_keys"`         // that sent most
+	Networks  []Network        `json:"networks"`         // that sent most
+	Quiet     Network          `json:"quiet"`            // all that look like no people, and are not refused
+	Histogram []Bar            `json:"peak_levels"`
+	Hours     []accesslog.Hour `json:"hours"`
+	Caddyfile string           `json:"caddyfile"` // empty if the limit is withheld
 
 	noun string // for a key
 	cost string // of each request, as given
@@ -95,16 +95,6 @@ type Override struct {
 	Agents   int     `json:"user_agents"` // at least
 }
 
-// A TopKey is one of those that sent most.
-type TopKey struct {
-	Key      string          `json:"key"`
-	Requests int             `json:"requests"`
-	Load     float64         `json:"load_share"` // of the whole load, from 0 to 1
-	Peak     float64         `json:"peak"`       // the capacity that it needs with the recommended leak
-	Refused  int             `json:"refused"`    // by the recommended limit
-	Looks    accesslog.Looks `json:"looks"`
-}
-
 // A HoldOut is the limit that the first 70% of the log's time gives, and what it would have
 // refused in the rest.
 type HoldOut struct {
@@ -115,16 +105,18 @@ type HoldOut struct {
 	Reason   string  `json:"reason"`             // the same in words
 }
 
-// A RefusedKey is one that the recommended limit would have refused.
-type RefusedKey struct {
+// A Key is one that sent most, or is refused most often.
+type Key struct {
 	Key      string          `json:"key"`
 	Agent    string          `json:"user_agent"` // of its first request
 	Asks     string          `json:"asks"`       // the folder of most of its requests, if there is one
 	First    time.Time       `json:"first"`
 	Last     time.Time       `json:"last"`
 	Requests int             `json:"requests"`
-	Refused  int             `json:"refused"`
+	Refused  int             `json:"refused"` // by the recommended limit
 	Assets   int             `json:"assets"`
+	Load     float64         `json:"load_share"` // of the whole load, from 0 to 1
+	Peak     float64         `json:"peak"`       // the capacity that it needs with the recommended leak
 	Looks    accesslog.Looks `json:"looks"`
 }
 
@@ -134,14 +126,6 @@ type Bar struct {
 	Below  float64 `json:"at_most"`
 	Keys   int     `json:"keys"`
 	People int     `json:"people"` // of these keys
-}
-
-// An Hour is how many requests there were within an hour, and how many of them the
-// recommended limit would have refused.
-type Hour struct {
-	From     time.Time `json:"from"`
-	Requests int       `json:"requests"`
-	Refused  int       `json:"refused"`
 }
 
 const (
@@ -171,67 +155,52 @@ const (
 
 // Result computes what to recommend. Assets is how many requests were left out because
 // they were for static assets.
-func (s *Study) Result(assets int) (*Result, error) {
-	if err := s.sort(); err != nil {
-		return nil, err
-	}
+func (s *Study) Result(assets int) *Result {
+	s.sort()
 	r := &Result{
 		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
-		Overrides: []Override{}, Withheld: []string{}, Notes: []string{}, Refused: []RefusedKey{}, Crawlers: []string{},
+		Overrides: []Override{}, Withheld: []string{}, Notes: []string{},
 	}
 	for id := range s.keys {
-		if s.person(id) {
+		if c := s.client(id); s.person(id) {
 			r.PeopleKeys++
+		} else if c.addr.IsValid() && !c.agents.Robots() {
+			r.Unclear++
 		}
 	}
-	var err error
+	r.Unclear /= float64(max(1, r.Keys))
 	floor := 1.0
 	if s.zone == "" {
 		floor = leastBurst
 	}
-	if r.Units, err = s.curve(s.units, "request", floor); err != nil {
-		return nil, err
-	}
+	r.Units = s.curve(s.units, "request", floor)
 	if s.times != nil && s.durationsMeant() {
-		seconds, err := s.curve(s.times, "second of work", 1)
-		if err != nil {
-			return nil, err
-		}
-		r.Seconds = &seconds
-		if r.InFlight, err = s.inFlight(); err != nil {
-			return nil, err
-		}
+		seconds := s.curve(s.times, "second of work", 1)
+		r.Seconds, r.InFlight = &seconds, s.inFlight()
 	}
-	best, err := s.units.Rung(r.Units.Recommended)
-	if err != nil {
-		return nil, err
-	}
-	refused, err := s.refusals(r, best)
-	if err != nil {
-		return nil, err
-	}
-	s.topKeys(r, best, refused)
-	s.refused(r, refused)
+	best := s.units.Rung(r.Units.Recommended)
+	refused := s.refusals(r, best)
+	r.Top = s.first(r, best, refused, func(id int) float64 { _, load := s.units.Charged(id); return load })
+	r.Refused = s.first(r, best, refused, func(id int) float64 { return float64(cmp.Or(refused[id], -1)) })
+	r.Crawlers = s.crawlers(refused)
 	s.histogram(r, best)
 	s.networks(r, refused)
 	s.overrides(r, best)
 	if s.options.Check == "" {
 		s.withhold(r)
 	}
-	if err := s.holdOut(r, floor); err != nil {
-		return nil, err
-	}
+	s.holdOut(r, floor)
 	s.notes(r)
 	if len(r.Withheld) == 0 {
 		r.Caddyfile = r.lines()
 	}
-	return r, nil
+	return r
 }
 
 // inFlight returns how many requests were served at once.
-func (s *Study) inFlight() (*InFlight, error) {
-	most, together, err := s.units.AtOnce()
+func (s *Study) inFlight() *InFlight {
+	most, together := s.units.AtOnce()
 	f := &InFlight{Slots: 1, All: together}
 	var people []int32
 	for id, n := range most {
@@ -249,57 +218,60 @@ func (s *Study) inFlight() (*InFlight, error) {
 			f.RefusedKeys++
 		}
 	}
-	return f, err
+	return f
 }
 
 // refusals counts what the recommended limit refuses, by hour and by key.
-func (s *Study) refusals(r *Result, best *survey.Rung) (refused map[int]int, err error) {
+func (s *Study) refusals(r *Result, best *survey.Rung) (refused map[int]int) {
 	refused = make(map[int]int)
-	byHour := make(map[int64]*Hour)
-	hour := func(at leakybucket.Instant) *Hour {
-		n := int64(at) / 3600e6
-		h := byHour[n]
-		if h == nil {
-			h = &Hour{From: time.Unix(n*3600, 0).UTC()}
-			byHour[n] = h
-		}
-		return h
-	}
-	err = s.units.Each(func(_ int, at leakybucket.Instant, _ float64) { hour(at).Requests++ })
-	if err != nil {
-		return nil, err
-	}
-	_, err = best.Refusals(r.Units.Best().Capacity, func(id int, at leakybucket.Instant, _ float64) {
+	hours := make(accesslog.Hours)
+	hour := func(at leakybucket.Instant) *accesslog.Hour { return hours.Of(time.UnixMicro(int64(at))) }
+	s.units.Each(func(_ int, at leakybucket.Instant, _ float64) { hour(at).Requests++ })
+	best.Refusals(r.Units.Best().Capacity, func(id int, at leakybucket.Instant, _ float64) {
 		hour(at).Refused++
 		refused[id]++
 	})
-	r.Hours = []Hour{}
-	for _, h := range byHour {
-		r.Hours = append(r.Hours, *h)
-	}
-	slices.SortFunc(r.Hours, func(a, b Hour) int { return a.From.Compare(b.From) })
-	return refused, err
+	r.Hours = hours.List()
+	return refused
 }
 
-// topKeys lists the keys that sent most.
-func (s *Study) topKeys(r *Result, best *survey.Rung, refused map[int]int) {
-	ids := make([]int, s.units.Keys())
-	for i := range ids {
-		ids[i] = i
+// first lists the keys that have most of something. It leaves those out that have less than
+// nothing.
+func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func(id int) float64) []Key {
+	var ids []int
+	for id := range s.keys {
+		if of(id) >= 0 {
+			ids = append(ids, id)
+		}
 	}
-	load := func(id int) float64 { _, load := s.units.Charged(id); return load }
 	slices.SortFunc(ids, func(a, b int) int {
-		return cmp.Or(cmp.Compare(load(b), load(a)), cmp.Compare(s.units.Name(a), s.units.Name(b)))
+		return cmp.Or(cmp.Compare(of(b), of(a)), cmp.Compare(s.units.Name(a), s.units.Name(b)))
 	})
-	r.Top = []TopKey{}
+	keys := []Key{}
 	for _, id := range ids[:min(len(ids), shownKeys)] {
 		requests, load := s.units.Charged(id)
-		k := TopKey{Key: s.units.Name(id), Requests: requests, Peak: round(best.Peak(id)), Refused: refused[id], Looks: s.client(id).looks()}
-		if r.Units.Load > 0 {
-			k.Load = load / r.Units.Load
-		}
-		r.Top = append(r.Top, k)
+		c := s.client(id)
+		keys = append(keys, Key{
+			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
+			Requests: requests, Refused: refused[id], Assets: int(c.assets), Load: load / cmp.Or(r.Units.Load, 1), Peak: round(best.Peak(id)), Looks: c.looks(),
+		})
 	}
+	return keys
+}
+
+// crawlers returns what crawlers the refused keys say they are.
+func (s *Study) crawlers(refused map[int]int) []string {
+	said := []string{}
+	for id := range refused {
+		agent := strings.ToLower(s.clients.texts[s.client(id).agent])
+		for _, known := range crawler.Known {
+			if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) && !slices.Contains(said, known.Name) {
+				said = append(said, known.Name)
+			}
+		}
+	}
+	slices.Sort(said)
+	return said
 }
 
 // round rounds a level for people.
@@ -352,29 +324,4 @@ func (s *Study) overrides(r *Result, rung *survey.Rung) {
 	}
 	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Key, b.Key)) })
 	r.Overrides = r.Overrides[:min(len(r.Overrides), mostOverrides)]
-}
-
-// refused lists the keys that are refused most often, and what crawlers they say they are.
-func (s *Study) refused(r *Result, refused map[int]int) {
-	ids := slices.SortedFunc(maps.Keys(refused), func(a, b int) int {
-		return cmp.Or(cmp.Compare(refused[b], refused[a]), cmp.Compare(s.units.Name(a), s.units.Name(b)))
-	})
-	for i, id := range ids {
-		c := s.client(id)
-		agent := strings.ToLower(s.clients.texts[c.agent])
-		for _, known := range crawler.Known {
-			if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) && !slices.Contains(r.Crawlers, known.Name) {
-				r.Crawlers = append(r.Crawlers, known.Name)
-			}
-		}
-		if i >= shownKeys {
-			continue
-		}
-		requests, _ := s.units.Charged(id)
-		r.Refused = append(r.Refused, RefusedKey{
-			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
-			Requests: requests, Refused: refused[id], Assets: int(c.assets), Looks: s.client(id).looks(),
-		})
-	}
-	slices.Sort(r.Crawlers)
 }

@@ -86,7 +86,7 @@ func NewStudy(zone string, clients *Clients, o Options) *Study {
 	return s
 }
 
-// Close removes temporary files.
+// Close removes temporary files. If it returns an error, the result does not hold.
 func (s *Study) Close() error { return s.units.Close() }
 
 // noun returns the word for a key.
@@ -98,7 +98,7 @@ func (s *Study) noun() string {
 }
 
 // Add charges a request to a key. The clients must be told of it, too.
-func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
+func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
 	if s.from.IsZero() || r.At.Before(s.from) {
 		s.from = r.At
 	}
@@ -118,25 +118,23 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) error {
 		s.took, s.last = s.took+r.Duration, r.Duration
 		s.timed++
 	}
-	id, err := s.units.Add(key, leakybucket.Instant(r.At.UnixMicro()), cost, r.Duration)
+	id := s.units.Add(key, leakybucket.Instant(r.At.UnixMicro()), cost, r.Duration)
 	if id == len(s.senders) {
 		s.senders = append(s.senders, Person(r.Client))
 	}
-	return err
 }
 
 // sort ends the adding of requests.
-func (s *Study) sort() error {
+func (s *Study) sort() {
 	for _, sender := range s.senders {
 		s.keys = append(s.keys, s.clients.ids[sender])
 	}
 	s.senders = nil
-	err := s.units.Sort()
+	s.units.Sort()
 	s.units.Weights = s.weights()
-	if err == nil && s.timed > 0 {
-		s.times, err = s.units.Seconds(leaksOf(ladder))
+	if s.timed > 0 {
+		s.times = s.units.Seconds(leaksOf(ladder))
 	}
-	return err
 }
 
 // durationsMeant reports whether the durations can be times. In some formats another number

@@ -23,7 +23,7 @@ func (r *Result) Write(w io.Writer) error {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
 	b.WriteString(".\n")
-	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot. These limits leave %v%% of the people untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Spare)
+	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\nThese limits leave %v%% of the people untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Doubt(), r.Spare)
 	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
@@ -58,6 +58,14 @@ func (r *Result) Write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Doubt says how many may be people, too.
+func (r *Result) Doubt() string {
+	if r.Unclear == 0 {
+		return "All others named a robot."
+	}
+	return fmt.Sprintf("%s of all %ss may be either: they named no robot, and loaded few assets or none.", Share(r.Unclear), r.noun)
 }
 
 // writeNetworks writes the networks that sent most.
@@ -135,7 +143,7 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string) strin
 	if best.RefusedPeople == 0 {
 		said += ", and nobody who looks like a person."
 	} else {
-		said += fmt.Sprintf(". %s of these %ss look like people.", comma(best.RefusedPeople), noun)
+		said += fmt.Sprintf(". People among these %ss: %s.", noun, comma(best.RefusedPeople))
 	}
 	most := best
 	for _, p := range c.Points {

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -10,7 +11,7 @@ import (
 // A Window is another algorithm to run beside the bucket: a window of capacity / leak
 // seconds that admits the capacity, so that it has the same burst and the same
 // long-run rate. It is cut into parts: with one, it is a fixed window; with more, it
-// slides by one part.
+// slides by one part. Without parts it is the bucket itself, which has decided already.
 type Window struct{ Parts int }
 
 const (
@@ -20,31 +21,34 @@ const (
 
 // String returns the word for the algorithm.
 func (w Window) String() string {
-	if w.Parts == 1 {
+	switch w.Parts {
+	case 0:
+		return "bucket"
+	case 1:
 		return "fixed"
 	}
 	return fmt.Sprintf("sliding=%d", w.Parts)
 }
 
-// ParseWindows reads algorithms such as fixed,sliding=10.
-func ParseWindows(words string) (windows []Window, err error) {
+// ParseWindows reads algorithms such as fixed,sliding=10. The first that it returns is the
+// bucket.
+func ParseWindows(words string) ([]Window, error) {
 	if words == "" {
 		return nil, nil
 	}
+	windows := []Window{{}}
 	for word := range strings.SplitSeq(words, ",") {
-		parts := 0
-		switch name, number, given := strings.Cut(word, "="); {
+		name, number, given := strings.Cut(word, "=")
+		parts, err := strconv.Atoi(number)
+		switch {
 		case word == "fixed":
 			parts = 1
 		case word == "sliding":
 			parts = slidingParts
-		case name == "sliding" && given:
-			parts, err = strconv.Atoi(number)
-			if err != nil || parts < 2 || parts > mostParts {
-				return nil, fmt.Errorf("invalid number of parts %q in --compare: want sliding=<n>, from 2 to %d", number, mostParts)
-			}
-		default:
+		case name != "sliding" || !given:
 			return nil, fmt.Errorf("unknown algorithm %q in --compare: want fixed, sliding or sliding=<n>, with commas between", word)
+		case err != nil || parts < 2 || parts > mostParts:
+			return nil, fmt.Errorf("invalid number of parts %q in --compare: want sliding=<n>, from 2 to %d", number, mostParts)
 		}
 		windows = append(windows, Window{parts})
 	}
@@ -59,23 +63,10 @@ type Comparison struct {
 	MostMinute float64 `json:"most_in_a_minute"`
 }
 
-// An algorithm is one that runs. With no parts it is the bucket, which has decided
-// already.
+// An algorithm is one that runs.
 type algorithm struct {
 	Window
 	refused int64
-}
-
-// algorithms returns the bucket and the others, or nothing if there are no others.
-func algorithms(windows []Window) []algorithm {
-	if len(windows) == 0 {
-		return nil
-	}
-	all := []algorithm{{}}
-	for _, w := range windows {
-		all = append(all, algorithm{Window: w})
-	}
-	return all
 }
 
 // lately is what an algorithm has admitted of a key.
@@ -84,10 +75,8 @@ type lately struct {
 	part  int64     // the newest
 	total float64   // of all parts
 
-	admitted               []admission // within the last minute
-	second                 int         // index of the first within the last second
-	inSecond, inMinute     float64
-	mostSecond, mostMinute float64
+	admitted       []admission // within the last minute
+	second, minute interval
 }
 
 // An admission is what a key was admitted at an instant.
@@ -96,21 +85,43 @@ type admission struct {
 	cost float64
 }
 
+// An interval is the last admissions of some time.
+type interval struct {
+	from      int // index of the first
+	sum, most float64
+}
+
 // add lets the algorithm decide about a request of a key.
 func (a *algorithm) add(k *key, index int, d *Decided) {
 	for len(k.lately) <= index {
 		k.lately = append(k.lately, new(lately))
 	}
 	l := k.lately[index]
-	admitted := !d.refused()
-	if a.Parts > 0 {
-		admitted = a.take(l, d)
-	}
-	if admitted {
-		l.note(d.Request.At, d.Cost)
-	} else {
+	if admitted := !d.refused(); a.Parts == 0 && !admitted || a.Parts > 0 && !a.take(l, d) {
 		a.refused++
+		return
 	}
+	l.admitted = append(l.admitted, admission{d.Request.At, d.Cost})
+	l.second.note(l.admitted, time.Second)
+	l.minute.note(l.admitted, time.Minute)
+	if old := l.minute.from; old > 0 {
+		l.admitted = slices.Delete(l.admitted, 0, old)
+		l.second.from, l.minute.from = l.second.from-old, 0
+	}
+}
+
+// note adds the last admission. Intervals are open at their end: two requests just a second
+// apart are in different seconds.
+func (i *interval) note(admitted []admission, length time.Duration) {
+	last := len(admitted) - 1
+	for ; admitted[last].at.Sub(admitted[i.from].at) >= length; i.from++ {
+		i.sum -= admitted[i.from].cost
+	}
+	if i.from == last {
+		i.sum = 0 // without what rounding has left
+	}
+	i.sum += admitted[last].cost
+	i.most = max(i.most, i.sum)
 }
 
 // take decides as a window of parts does.
@@ -140,42 +151,13 @@ func (a *algorithm) take(l *lately, d *Decided) bool {
 	return true
 }
 
-// note notes an admission for the most that a second and a minute admitted. Both
-// intervals are open at their end: two requests just a second apart are in different
-// seconds.
-func (l *lately) note(at time.Time, cost float64) {
-	for l.second < len(l.admitted) && at.Sub(l.admitted[l.second].at) >= time.Second {
-		l.inSecond -= l.admitted[l.second].cost
-		l.second++
-	}
-	old := 0
-	for old < len(l.admitted) && at.Sub(l.admitted[old].at) >= time.Minute {
-		l.inMinute -= l.admitted[old].cost
-		old++
-	}
-	if old > 0 {
-		l.admitted = l.admitted[:copy(l.admitted, l.admitted[old:])]
-		l.second -= old
-	}
-	if len(l.admitted) == 0 {
-		l.inSecond, l.inMinute = 0, 0 // without what rounding has left
-	}
-	l.admitted = append(l.admitted, admission{at, cost})
-	l.inSecond += cost
-	l.inMinute += cost
-	l.mostSecond, l.mostMinute = max(l.mostSecond, l.inSecond), max(l.mostMinute, l.inMinute)
-}
-
 // comparison returns what the algorithm did.
 func (a *algorithm) comparison(keys map[string]*key, index int) Comparison {
-	c := Comparison{Algorithm: "bucket", Refused: a.refused}
-	if a.Parts > 0 {
-		c.Algorithm = a.String()
-	}
+	c := Comparison{Algorithm: a.String(), Refused: a.refused}
 	for _, k := range keys {
 		if index < len(k.lately) {
-			c.MostSecond = max(c.MostSecond, k.lately[index].mostSecond)
-			c.MostMinute = max(c.MostMinute, k.lately[index].mostMinute)
+			c.MostSecond = max(c.MostSecond, k.lately[index].second.most)
+			c.MostMinute = max(c.MostMinute, k.lately[index].minute.most)
 		}
 	}
 	return c

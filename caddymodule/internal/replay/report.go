@@ -44,7 +44,7 @@ func New(compare []Window) *Tally {
 type zone struct {
 	Zone       // what is counted as it is shown
 	keys       map[string]*key
-	hours      map[int64]*Hour
+	hours      accesslog.Hours
 	routes     accesslog.Routes // of refusals
 	algorithms []algorithm
 }
@@ -64,7 +64,10 @@ func (t *Tally) Add(d *Decided) {
 	if z == nil {
 		z = &zone{
 			Zone: Zone{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
-			keys: make(map[string]*key), hours: make(map[int64]*Hour), algorithms: algorithms(t.compare),
+			keys: make(map[string]*key), hours: make(accesslog.Hours),
+		}
+		for _, w := range t.compare {
+			z.algorithms = append(z.algorithms, algorithm{Window: w})
 		}
 		t.zones[d.Zone] = z
 	}
@@ -85,7 +88,7 @@ func (t *Tally) Add(d *Decided) {
 	z.Decisions[d.Decision]++
 	z.Unlogged += d.Unlogged
 	z.LongestDelay = max(z.LongestDelay, d.Delay.Seconds())
-	h := z.hour(d.Request.At)
+	h := z.hours.Of(d.Request.At)
 	h.Requests++
 	if d.Level > z.Peak.Level || z.Peak.At.IsZero() {
 		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: strings.Clone(d.Key), At: d.Request.At}
@@ -105,36 +108,13 @@ func (t *Tally) Add(d *Decided) {
 	k.last = d.Request.At
 }
 
-func (z *zone) hour(at time.Time) *Hour {
-	n := at.Unix() / 3600
-	h := z.hours[n]
-	if h == nil {
-		h = &Hour{From: time.Unix(n*3600, 0).UTC()}
-		z.hours[n] = h
-	}
-	return h
-}
-
 // A Report is what was found. Its JSON is the output of `caddy throttle replay --json` and
 // `caddy throttle summary --json`.
 type Report struct {
-	Log     Log      `json:"log"`
-	Zones   []Zone   `json:"zones"`
-	Notes   []string `json:"notes"`   // what the figures leave out, and why
-	Partial bool     `json:"partial"` // the reading was interrupted
-}
-
-// A Log is what was read.
-type Log struct {
-	Files      []string  `json:"files"`
-	From       time.Time `json:"from"` // the first arrival
-	To         time.Time `json:"to"`
-	Lines      int64     `json:"lines"`
-	Requests   int64     `json:"requests"`
-	Other      int64     `json:"other_lines"` // about something else
-	Unreadable int64     `json:"unreadable_lines"`
-	Unlogged   int64     `json:"unlogged"` // refused requests that refusal log kept out of the logs
-	Problems   []string  `json:"problems"` // the first unreadable lines, and files that broke off
+	Log     accesslog.Stats `json:"log"`
+	Zones   []Zone          `json:"zones"`
+	Notes   []string        `json:"notes"`   // what the figures leave out, and why
+	Partial bool            `json:"partial"` // the reading was interrupted
 }
 
 // A Zone is what a zone has decided. Refusals of a shadow zone count as refusals.
@@ -152,7 +132,7 @@ type Zone struct {
 	Peak          Peak             `json:"peak"`
 	Fullest       [len(steps)]int  `json:"fullest"` // how many other keys came how near, by quarter of the capacity
 	Worst         []Key            `json:"worst_keys"`
-	Hours         []Hour           `json:"hours"` // with refusals
+	Hours         []accesslog.Hour `json:"hours"` // with refusals
 	Routes        []Route          `json:"routes"`
 	RefusedRoutes int              `json:"refused_routes"` // how many there are in all
 	Compare       []Comparison     `json:"compare,omitempty"`
@@ -181,13 +161,6 @@ type Key struct {
 	Looks    accesslog.Looks `json:"looks"`
 }
 
-// An Hour is one with refusals.
-type Hour struct {
-	From     time.Time `json:"from"`
-	Requests int64     `json:"requests"`
-	Refused  int64     `json:"refused"`
-}
-
 // A Route is a path on which requests were refused, without the query.
 type Route struct {
 	Path    string `json:"path"`
@@ -209,7 +182,7 @@ func (t *Tally) Zones() []Zone {
 func (z *zone) report() Zone {
 	r := z.Zone
 	r.Keys, r.RefusedRoutes = len(z.keys), z.routes.Count()
-	r.Worst, r.Hours, r.Routes = []Key{}, []Hour{}, []Route{}
+	r.Worst, r.Routes = []Key{}, []Route{}
 	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
 	for name, k := range z.keys {
 		if k.refused > 0 {
@@ -226,11 +199,7 @@ func (z *zone) report() Zone {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key))
 	})
 	r.Worst = r.Worst[:min(len(r.Worst), mostListed)]
-	for _, n := range slices.Sorted(maps.Keys(z.hours)) {
-		if h := z.hours[n]; h.Refused > 0 {
-			r.Hours = append(r.Hours, *h)
-		}
-	}
+	r.Hours = slices.DeleteFunc(z.hours.List(), func(h accesslog.Hour) bool { return h.Refused == 0 })
 	for _, route := range z.routes.Top(mostListed) {
 		r.Routes = append(r.Routes, Route{route.Key, int64(route.AtLeast)})
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -28,7 +29,7 @@ const (
 // Write writes the report for people. Texts from clients are escaped.
 func (r *Report) Write(out io.Writer) error {
 	var b bytes.Buffer
-	r.Log.write(&b)
+	writeLog(&b, &r.Log)
 	if r.Partial {
 		fmt.Fprintln(&b, "Interrupted: the figures are those of the requests so far.")
 	}
@@ -45,17 +46,12 @@ func (r *Report) Write(out io.Writer) error {
 	return err
 }
 
-func (l *Log) write(b *bytes.Buffer) {
+func writeLog(b *bytes.Buffer, l *accesslog.Stats) {
 	fmt.Fprintf(b, "%s requests from %s to %s UTC (%s)\n", humanize.Comma(l.Requests), l.From.Format(instant), l.To.Format(instant), l.To.Sub(l.From).Round(time.Second))
 	if l.Other > 0 {
 		fmt.Fprintf(b, "%s lines are about something else.\n", humanize.Comma(l.Other))
 	}
-	if l.Unreadable > 0 {
-		fmt.Fprintf(b, "%s of %s lines could not be read.\n", humanize.Comma(l.Unreadable), humanize.Comma(l.Lines))
-	}
-	for _, problem := range l.Problems {
-		fmt.Fprintf(b, "  %s\n", problem)
-	}
+	b.WriteString(l.Complaints())
 }
 
 func (z *Zone) write(b *bytes.Buffer) {
@@ -90,7 +86,7 @@ func (z *Zone) write(b *bytes.Buffer) {
 	if z.Fullest != [len(steps)]int{} {
 		fmt.Fprint(b, "  how full the buckets of keys that were never refused became, at most:\n")
 		for i, keys := range z.Fullest {
-			fmt.Fprintf(b, "  %11s %8s  %s\n", steps[i], humanize.Comma(int64(keys)), bar(int64(keys), int64(slices.Max(z.Fullest[:]))))
+			fmt.Fprintf(b, "  %11s %8s  %s\n", steps[i], humanize.Comma(int64(keys)), bar(keys, slices.Max(z.Fullest[:])))
 		}
 	}
 	if z.RefusedKeys > 0 {
@@ -113,12 +109,12 @@ func (z *Zone) writeRefusals(b *bytes.Buffer) {
 	}
 	_ = w.Flush()
 	fmt.Fprint(b, "\n  Refused by hour (UTC)\n")
-	most := int64(0)
+	most := 0
 	for _, h := range z.Hours {
 		most = max(most, h.Refused)
 	}
 	for _, h := range z.Hours {
-		fmt.Fprintf(b, "  %s %8s of %8s  %s\n", h.From.Format(anHour), humanize.Comma(h.Refused), humanize.Comma(h.Requests), bar(h.Refused, most))
+		fmt.Fprintf(b, "  %s %8s of %8s  %s\n", h.From.Format(anHour), humanize.Comma(int64(h.Refused)), humanize.Comma(int64(h.Requests)), bar(h.Refused, most))
 	}
 	fmt.Fprint(b, "\n  Refused by route\n")
 	for _, route := range z.Routes {
@@ -143,8 +139,8 @@ func (z *Zone) writeComparison(b *bytes.Buffer) {
 }
 
 // bar draws a number beside the largest.
-func bar(n, most int64) string {
-	return strings.Repeat("█", int((n*barWidth+most-1)/most))
+func bar(n, most int) string {
+	return strings.Repeat("█", (n*barWidth+most-1)/most)
 }
 
 // name returns a key for people.

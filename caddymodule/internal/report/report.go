@@ -16,6 +16,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
@@ -165,7 +166,7 @@ func peaks(r *recommend.Result) chart {
 const mostBars = 96
 
 // refusals draws requests over time, and those that would be refused.
-func refusals(hours []recommend.Hour) (c chart, per string) {
+func refusals(hours []accesslog.Hour) (c chart, per string) {
 	c, per = chart{Height: plotHeight}, "hour"
 	if len(hours) == 0 {
 		return c, per

@@ -9,6 +9,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -32,6 +33,7 @@ type recording struct {
 	buffer []charge
 	file   *os.File // nil until the buffer was full
 	runs   []run
+	failed atomic.Pointer[error] // the first error of the file; what is read after it is not complete
 }
 
 // A run is a part of the file with charges in order. While it is read, next is the first
@@ -46,20 +48,36 @@ type run struct {
 func byTime(a, b charge) int { return cmp.Compare(a.at, b.at) }
 
 // add records a charge.
-func (r *recording) add(c charge) error {
-	r.buffer = append(r.buffer, c)
-	if len(r.buffer) < mostBuffered {
-		return nil
+func (r *recording) add(c charge) {
+	if r.buffer = append(r.buffer, c); len(r.buffer) == mostBuffered {
+		r.spill()
 	}
-	return r.spill()
+}
+
+// sort puts the charges in order. After it, each may be called by several goroutines.
+func (r *recording) sort() {
+	if r.file != nil && len(r.buffer) > 0 {
+		r.spill()
+	}
+	slices.SortStableFunc(r.buffer, byTime)
+}
+
+// check notes the first error of the file, and reports whether there was one.
+func (r *recording) check(err error) (failed bool) {
+	if err != nil {
+		err = fmt.Errorf("keeping the charges in a temporary file: %w", err)
+		r.failed.CompareAndSwap(nil, &err)
+	}
+	return r.failed.Load() != nil
 }
 
 // spill writes the buffer to the file.
-func (r *recording) spill() (err error) {
+func (r *recording) spill() {
 	slices.SortStableFunc(r.buffer, byTime)
 	if r.file == nil {
-		if r.file, err = os.CreateTemp("", "throttle-recommend-*"); err != nil {
-			return fmt.Errorf("creating a file for the charges: %w", err)
+		var err error
+		if r.file, err = os.CreateTemp("", "throttle-recommend-*"); r.check(err) {
+			return
 		}
 	}
 	var out []byte
@@ -87,31 +105,20 @@ func (r *recording) spill() (err error) {
 	}
 	r.runs = append(r.runs, run{from: from, size: int64(len(out)), left: len(r.buffer)})
 	r.buffer = r.buffer[:0]
-	if _, err := r.file.Write(out); err != nil {
-		return fmt.Errorf("writing charges to a file: %w", err)
-	}
-	return nil
-}
-
-// sort puts the charges in order. After it, each may be called by several goroutines.
-func (r *recording) sort() error {
-	if r.file != nil && len(r.buffer) > 0 {
-		return r.spill()
-	}
-	slices.SortStableFunc(r.buffer, byTime)
-	return nil
+	_, err := r.file.Write(out)
+	r.check(err)
 }
 
 // each calls f with every charge, in order.
-func (r *recording) each(f func(charge)) error {
+func (r *recording) each(f func(charge)) {
 	for _, c := range r.buffer {
 		f(c)
 	}
 	open := slices.Clone(r.runs)
 	for i := range open {
 		open[i].in = bufio.NewReaderSize(io.NewSectionReader(r.file, open[i].from, open[i].size), runBuffer)
-		if err := open[i].advance(); err != nil {
-			return err
+		if r.check(open[i].advance()) {
+			return
 		}
 	}
 	slices.SortFunc(open, byNext)
@@ -121,8 +128,8 @@ func (r *recording) each(f func(charge)) error {
 			open = open[1:]
 			continue
 		}
-		if err := open[0].advance(); err != nil {
-			return err
+		if r.check(open[0].advance()) {
+			return
 		}
 		if later := open[0]; len(open) > 1 && byNext(later, open[1]) > 0 { // rarely: logs are in order
 			i, _ := slices.BinarySearchFunc(open[1:], later, byNext)
@@ -130,7 +137,6 @@ func (r *recording) each(f func(charge)) error {
 			open[i] = later
 		}
 	}
-	return nil
 }
 
 // byNext compares runs by what is left. Of charges at once, those come first that were
@@ -146,7 +152,7 @@ const (
 func (r *run) advance() error {
 	bytes, err := r.in.Peek(mostBytes)
 	if len(bytes) == 0 || err != nil && err != io.EOF {
-		return fmt.Errorf("reading charges from a file: %w", cmp.Or(err, io.ErrUnexpectedEOF))
+		return cmp.Or(err, io.ErrUnexpectedEOF)
 	}
 	used := 0
 	number := func() uint64 {
@@ -169,11 +175,14 @@ func (r *run) advance() error {
 	return nil
 }
 
-// close removes the temporary file.
+// close removes the temporary file, and returns what has failed.
 func (r *recording) close() error {
-	if r.file == nil {
-		return nil
+	if r.file != nil {
+		_ = r.file.Close()
+		_ = os.Remove(r.file.Name())
 	}
-	_ = r.file.Close()
-	return os.Remove(r.file.Name())
+	if failed := r.failed.Load(); failed != nil {
+		return *failed
+	}
+	return nil
 }

@@ -11,9 +11,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -23,7 +22,8 @@ const tolerance = 1e-9
 
 // A Survey collects the charges of many keys, in any order. It keeps about 90 bytes for
 // each key, however many charges there are, and about 64 MB while it looks at them. It must
-// be closed. It is not safe for concurrent use.
+// be closed, and what it has found holds if that returns no error. It is not safe for
+// concurrent use.
 type Survey struct {
 	// Weights say how much each key counts where a share of them is to be spared. Those that
 	// count are people. If nil, all count the same.
@@ -53,14 +53,15 @@ func New(leaks []float64) *Survey {
 	return &Survey{leaks: leaks, ids: make(map[string]int32), recorded: new(recording), until: math.MaxInt64}
 }
 
-// Close removes the survey's temporary file, if there is one. Views need not be closed.
+// Close removes the survey's temporary file, if there is one, and returns the first error of it.
+// Views need not be closed.
 func (s *Survey) Close() error { return s.recorded.close() }
 
 // Add charges cost to a key at an instant, and returns the key's number: 0 for the
 // first key, 1 for the second. Took is how long the request was served, or negative. The
 // key is cloned, and a cost that is negative or not a number counts as 1. After the last
 // one, [Survey.Sort] must be called.
-func (s *Survey) Add(key string, at leakybucket.Instant, cost float64, took time.Duration) (int, error) {
+func (s *Survey) Add(key string, at leakybucket.Instant, cost float64, took time.Duration) int {
 	if !(cost >= 0) {
 		cost = 1
 	}
@@ -73,7 +74,8 @@ func (s *Survey) Add(key string, at leakybucket.Instant, cost float64, took time
 		s.tallies = append(s.tallies, tally{})
 	}
 	s.count(int(id), cost)
-	return int(id), s.recorded.add(charge{at, cost, took, id})
+	s.recorded.add(charge{at, cost, took, id})
+	return int(id)
 }
 
 func (s *Survey) count(id int, cost float64) {
@@ -88,26 +90,25 @@ func (s *Survey) count(id int, cost float64) {
 }
 
 // Sort puts the charges in order.
-func (s *Survey) Sort() error { return s.recorded.sort() }
+func (s *Survey) Sort() { s.recorded.sort() }
 
 // Seconds returns a view of the survey, for a ladder of its own, in which charges cost the
 // seconds that they took. Those of which that is not known do not count.
-func (s *Survey) Seconds(leaks []float64) (*Survey, error) { return s.view(leaks, true, s.until) }
+func (s *Survey) Seconds(leaks []float64) *Survey { return s.view(leaks, true, s.until) }
 
 // Until returns a view of the charges before an instant.
-func (s *Survey) Until(end leakybucket.Instant) (*Survey, error) {
-	return s.view(s.leaks, s.seconds, end)
-}
+func (s *Survey) Until(end leakybucket.Instant) *Survey { return s.view(s.leaks, s.seconds, end) }
 
-func (s *Survey) view(leaks []float64, seconds bool, until leakybucket.Instant) (*Survey, error) {
+func (s *Survey) view(leaks []float64, seconds bool, until leakybucket.Instant) *Survey {
 	v := &Survey{Weights: s.Weights, leaks: leaks, ids: s.ids, names: s.names, recorded: s.recorded, seconds: seconds, until: until}
 	v.tallies = make([]tally, len(s.names))
-	return v, v.Each(func(id int, _ leakybucket.Instant, cost float64) { v.count(id, cost) })
+	v.Each(func(id int, _ leakybucket.Instant, cost float64) { v.count(id, cost) })
+	return v
 }
 
 // Each calls f with every charge, in the order of time.
-func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) error {
-	return s.recorded.each(func(c charge) {
+func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) {
+	s.recorded.each(func(c charge) {
 		if c.at >= s.until || s.seconds && c.took < 0 {
 			return
 		}
@@ -144,7 +145,7 @@ type levels struct {
 }
 
 // fill fills the buckets.
-func (l *levels) fill(s *Survey, leaks []float64) error {
+func (l *levels) fill(s *Survey, leaks []float64) {
 	n := len(leaks)
 	if l.last == nil {
 		l.last, l.now, l.peaks = make([]leakybucket.Instant, len(s.names)), make([]float64, n*len(s.names)), make([]float64, n*len(s.names))
@@ -152,7 +153,7 @@ func (l *levels) fill(s *Survey, leaks []float64) error {
 	clear(l.last)
 	clear(l.now)
 	clear(l.peaks)
-	return s.Each(func(id int, at leakybucket.Instant, cost float64) {
+	s.Each(func(id int, at leakybucket.Instant, cost float64) {
 		elapsed := float64(at-l.last[id]) / 1e6 // as leakybucket has it, so that levels are equal to the last bit
 		l.last[id] = at
 		now, peaks := l.now[id*n:][:n], l.peaks[id*n:][:n]
@@ -187,38 +188,34 @@ const mostLevels = 1 << 20
 // Curve returns, for each leak of the ladder, the least whole capacity, and no less than
 // floor, that leaves at least the share spare of the keys untouched, from 0 to 1. What each
 // limit refuses is found by replaying the charges of all keys that need more.
-func (s *Survey) Curve(spare, floor float64) ([]Point, error) {
+func (s *Survey) Curve(spare, floor float64) []Point {
 	points := make([]Point, len(s.leaks))
 	for i, leak := range s.leaks {
 		points[i].Leak = leak
 	}
 	wide := max(1, min((len(points)+1)/2, mostLevels/max(1, len(s.names))))
 	parts := slices.Collect(slices.Chunk(points, wide))
-	var both errgroup.Group
+	var both sync.WaitGroup
 	for worker := range 2 {
-		both.Go(func() error {
+		both.Go(func() {
 			var levels levels
 			for part := worker; part < len(parts); part += 2 {
-				if err := s.curve(parts[part], &levels, spare, floor); err != nil {
-					return err
-				}
+				s.curve(parts[part], &levels, spare, floor)
 			}
-			return nil
 		})
 	}
-	return points, both.Wait()
+	both.Wait()
+	return points
 }
 
 // curve completes some points of the curve.
-func (s *Survey) curve(points []Point, in *levels, spare, floor float64) error {
+func (s *Survey) curve(points []Point, in *levels, spare, floor float64) {
 	n := len(points)
 	leaks := make([]float64, n)
 	for i := range points {
 		leaks[i] = points[i].Leak
 	}
-	if err := in.fill(s, leaks); err != nil {
-		return err
-	}
+	in.fill(s, leaks)
 	for i := range points {
 		in.column = in.column[:0]
 		for id := range s.names {
@@ -228,7 +225,7 @@ func (s *Survey) curve(points []Point, in *levels, spare, floor float64) error {
 		}
 		points[i].Capacity = max(floor, capacityFor(in.column, spare))
 	}
-	return s.judge(points, func(i, id int) float64 { return in.peaks[id*n+i] }, nil)
+	s.judge(points, func(i, id int) float64 { return in.peaks[id*n+i] }, nil)
 }
 
 func (s *Survey) weight(id int) float64 {
@@ -265,7 +262,7 @@ const mostStates = 1 << 20
 
 // judge takes every charge under several limits, each by itself, counts what they refuse,
 // and calls f with it, if f is not nil. peak is what a key needs with the leak of limit i.
-func (s *Survey) judge(limits []Point, peak func(i, id int) float64, f func(id int, at leakybucket.Instant, cost float64)) error {
+func (s *Survey) judge(limits []Point, peak func(i, id int) float64, f func(id int, at leakybucket.Instant, cost float64)) {
 	// Only keys that need more than a limit are ever refused by it.
 	var refused []int
 	for id := range s.names {
@@ -289,7 +286,7 @@ func (s *Survey) judge(limits []Point, peak func(i, id int) float64, f func(id i
 		for i, id := range some {
 			first[id] = states[i*len(limits):][:len(limits)]
 		}
-		err := s.Each(func(id int, at leakybucket.Instant, cost float64) {
+		s.Each(func(id int, at leakybucket.Instant, cost float64) {
 			for i, state := range first[id] {
 				next, d := limits[i].Take(state, cost, at)
 				first[id][i] = next
@@ -303,11 +300,7 @@ func (s *Survey) judge(limits []Point, peak func(i, id int) float64, f func(id i
 				}
 			}
 		})
-		if err != nil {
-			return err
-		}
 	}
-	return nil
 }
 
 // A Rung is a leak of the ladder, and what each key needs with it.
@@ -318,10 +311,10 @@ type Rung struct {
 }
 
 // Rung returns the leak of the ladder with that index.
-func (s *Survey) Rung(leak int) (*Rung, error) {
+func (s *Survey) Rung(leak int) *Rung {
 	var in levels
-	err := in.fill(s, s.leaks[leak:leak+1])
-	return &Rung{s, s.leaks[leak], in.peaks}, err
+	in.fill(s, s.leaks[leak:leak+1])
+	return &Rung{s, s.leaks[leak], in.peaks}
 }
 
 // Peak returns the highest level of a key's unbounded bucket: the least capacity with
@@ -332,23 +325,23 @@ func (r *Rung) Peak(id int) float64 { return r.peaks[id] }
 func (r *Rung) Refused(id int, capacity float64) bool { return exceeds(r.peaks[id], capacity) }
 
 // Judge returns what a limit with that capacity does.
-func (r *Rung) Judge(capacity float64) (Point, error) { return r.Refusals(capacity, nil) }
+func (r *Rung) Judge(capacity float64) Point { return r.Refusals(capacity, nil) }
 
 // Refusals does so, and calls f with each charge that it refuses. Those of one key come in
 // order.
-func (r *Rung) Refusals(capacity float64, f func(id int, at leakybucket.Instant, cost float64)) (Point, error) {
+func (r *Rung) Refusals(capacity float64, f func(id int, at leakybucket.Instant, cost float64)) Point {
 	points := []Point{{Limit: leakybucket.Limit{Capacity: capacity, Leak: r.leak}}}
-	err := r.survey.judge(points, func(_, id int) float64 { return r.peaks[id] }, f)
-	return points[0], err
+	r.survey.judge(points, func(_, id int) float64 { return r.peaks[id] }, f)
+	return points[0]
 }
 
 // AtOnce returns how many requests of each key were served at once, at most, and how many
 // of all keys together. Those of which it is not known how long they took do not count.
-func (s *Survey) AtOnce() (most []int32, all int, err error) {
+func (s *Survey) AtOnce() (most []int32, all int) {
 	most = make([]int32, len(s.names))
 	now := make([]int32, len(s.names))
 	var busy []charge // that are being served; their times are the ends, in order
-	err = s.recorded.each(func(c charge) {
+	s.recorded.each(func(c charge) {
 		if c.took < 0 {
 			return
 		}
@@ -363,5 +356,5 @@ func (s *Survey) AtOnce() (most []int32, all int, err error) {
 		most[c.key] = max(most[c.key], now[c.key])
 		all = max(all, len(busy))
 	})
-	return most, all, err
+	return most, all
 }

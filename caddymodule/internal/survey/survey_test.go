@@ -6,9 +6,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,19 +34,10 @@ type hit struct {
 func survey(t testing.TB, trace []hit, leaks []float64) *Survey {
 	t.Helper()
 	s := New(leaks)
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
 	for _, c := range trace {
-		if _, err := s.Add(c.key, c.at, c.cost, -1); err != nil {
-			t.Fatal(err)
-		}
+		s.Add(c.key, c.at, c.cost, -1)
 	}
-	if err := s.Sort(); err != nil {
-		t.Fatal(err)
-	}
+	s.Sort()
 	return s
 }
 
@@ -140,10 +133,7 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 					for id := range s.Keys() {
 						s.Weights = append(s.Weights, map[bool]float64{true: 1}[counts(s.Name(id))])
 					}
-					points, err := s.Curve(spare, 1)
-					if err != nil {
-						t.Fatal(err)
-					}
+					points := s.Curve(spare, 1)
 					for i, got := range points {
 						if want := bruteForce(trace, s.leaks[i], spare, counts); got.Capacity != want {
 							t.Errorf("costs %s, seed %d, spare %v of %s, leak %v: got capacity %v, want %v", name, seed, spare, who, got.Leak, got.Capacity, want)
@@ -171,10 +161,7 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 	trace := mixed(7, 50, 5, func(r *rand.Rand) float64 { return 0.1 + r.Float64() })
 	s := survey(t, trace, ladder)
 	for i, leak := range s.leaks {
-		rung, err := s.Rung(i)
-		if err != nil {
-			t.Fatal(err)
-		}
+		rung := s.Rung(i)
 		for id := range s.Keys() {
 			var own []hit
 			for _, c := range trace {
@@ -196,27 +183,18 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 // TestRefusalsAreThoseThatTheCurveCounts finds each of them again, in order.
 func TestRefusalsAreThoseThatTheCurveCounts(t *testing.T) {
 	s := survey(t, mixed(3, 60, 4, one), ladder)
-	points, err := s.Curve(0.9, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	points := s.Curve(0.9, 1)
 	all := 0
 	for i, p := range points {
 		all += p.RefusedRequests
 		keys, n, last := make(map[int]bool), 0, leakybucket.Instant(0)
-		rung, err := s.Rung(i)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = rung.Refusals(p.Capacity, func(id int, at leakybucket.Instant, cost float64) {
+		rung := s.Rung(i)
+		rung.Refusals(p.Capacity, func(id int, at leakybucket.Instant, cost float64) {
 			if at < last {
 				t.Errorf("leak %v: got a refusal at %v after one at %v", p.Leak, at, last)
 			}
 			keys[id], n, last = true, n+1, at
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
 		if len(keys) != p.RefusedKeys || n != p.RefusedRequests {
 			t.Errorf("leak %v: got %d refusals of %d keys, want %d of %d", p.Leak, n, len(keys), p.RefusedRequests, p.RefusedKeys)
 		}
@@ -232,13 +210,10 @@ func TestViewsAreSurveysOfTheirCharges(t *testing.T) {
 	trace := mixed(5, 30, 3, one)
 	end := trace[len(trace)/2].at
 	whole, first, timed := survey(t, trace, ladder), survey(t, trace[:len(trace)/2], ladder), New(ladder)
-	defer timed.Close()
 	var work []hit
 	for i, c := range trace {
 		took := time.Duration(i%7-1) * 300 * time.Millisecond
-		if _, err := timed.Add(c.key, c.at, 1, took); err != nil {
-			t.Fatal(err)
-		}
+		timed.Add(c.key, c.at, 1, took)
 		if took >= 0 {
 			work = append(work, hit{c.key, c.at, took.Seconds()})
 		}
@@ -246,23 +221,12 @@ func TestViewsAreSurveysOfTheirCharges(t *testing.T) {
 	for len(trace) > 0 && trace[len(trace)/2-1].at == end {
 		t.Fatal("want a cut between two instants")
 	}
-	until, err := whole.Until(end)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seconds, err := timed.Seconds(ladder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	timed.Sort()
+	until := whole.Until(end)
+	seconds := timed.Seconds(ladder)
 	for name, c := range map[string]struct{ view, want *Survey }{"until": {until, first}, "seconds": {seconds, survey(t, work, ladder)}} {
-		got, err := c.view.Curve(0.9, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := c.want.Curve(0.9, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := c.view.Curve(0.9, 1)
+		want := c.want.Curve(0.9, 1)
 		if !slices.Equal(got, want) || c.view.Keys() != c.want.Keys() || c.view.Requests() != c.want.Requests() || math.Abs(c.view.Load()-c.want.Load()) > 1e-6 {
 			t.Errorf("%s: got %+v of %d keys, want %+v of %d", name, got, c.view.Keys(), want, c.want.Keys())
 		}
@@ -272,7 +236,6 @@ func TestViewsAreSurveysOfTheirCharges(t *testing.T) {
 // TestRequestsAtOnceAreCountedInTheOrderOfTime, whatever the order of the log.
 func TestRequestsAtOnceAreCountedInTheOrderOfTime(t *testing.T) {
 	s := New(ladder)
-	defer s.Close()
 	for _, c := range []struct {
 		key  string
 		at   leakybucket.Instant
@@ -281,23 +244,16 @@ func TestRequestsAtOnceAreCountedInTheOrderOfTime(t *testing.T) {
 		{"a", 9e6, time.Second}, {"a", 1e6, 5 * time.Second}, {"b", 4e6, time.Second}, {"a", 2e6, 2 * time.Second},
 		{"a", 6e6, time.Second}, {"c", 5e6, -1}, {"b", 5e6, 0}, {"b", 4.5e6, time.Second},
 	} {
-		if _, err := s.Add(c.key, c.at, 1, c.took); err != nil {
-			t.Fatal(err)
-		}
+		s.Add(c.key, c.at, 1, c.took)
 	}
-	if err := s.Sort(); err != nil {
-		t.Fatal(err)
-	}
-	if most, all, err := s.AtOnce(); err != nil || !slices.Equal(most, []int32{2, 2, 0}) || all != 3 {
-		t.Errorf("got %v of each key, %d of all, %v, want 2, 2 and 0, and 3 of all", most, all, err)
+	s.Sort()
+	if most, all := s.AtOnce(); !slices.Equal(most, []int32{2, 2, 0}) || all != 3 {
+		t.Errorf("got %v of each key, %d of all, want 2, 2 and 0, and 3 of all", most, all)
 	}
 }
 
 func TestAnEmptySurveyRecommendsTheLeastCapacity(t *testing.T) {
-	points, err := survey(t, nil, ladder).Curve(0.999, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	points := survey(t, nil, ladder).Curve(0.999, 1)
 	for _, p := range points {
 		if p.Capacity != 1 || p.RefusedKeys != 0 {
 			t.Errorf("got %+v, want capacity 1 and nobody refused", p)
@@ -313,32 +269,23 @@ func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
 	t.Setenv("TMPDIR", dir)
 	s := New([]float64{1})
 	for i := range n {
-		if _, err := s.Add("key"+strconv.Itoa(i%100), leakybucket.Instant((i+n/2)%n)*1000, 1.5, time.Duration(i)); err != nil {
-			t.Fatal(err)
-		}
+		s.Add("key"+strconv.Itoa(i%100), leakybucket.Instant((i+n/2)%n)*1000, 1.5, time.Duration(i))
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 1 {
 		t.Fatalf("got %d temporary files, want 1", len(files))
 	}
-	if err := s.Sort(); err != nil {
-		t.Fatal(err)
-	}
+	s.Sort()
 	last, took := leakybucket.Instant(-1), time.Duration(0)
-	if err := s.recorded.each(func(c charge) {
+	s.recorded.each(func(c charge) {
 		if c.at <= last || c.cost != 1.5 {
 			t.Fatalf("got a charge of %v at %v after one at %v", c.cost, c.at, last)
 		}
 		last, took = c.at, took+c.took
-	}); err != nil {
-		t.Fatal(err)
-	}
+	})
 	if took != n*(n-1)/2 {
 		t.Errorf("got %v taken in all, want %v", took, time.Duration(n*(n-1)/2))
 	}
-	points, err := s.Curve(0, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	points := s.Curve(0, 1)
 	// Each key charges 1.5 every 100 ms, so a capacity of 1 admits nothing.
 	if want := (Point{Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, RefusedKeys: 100, RefusedPeople: 100, RefusedRequests: n, RefusedLoad: 1.5 * n}); points[0] != want {
 		t.Errorf("got %+v, want %+v", points[0], want)
@@ -348,6 +295,20 @@ func TestChargesBeyondMemoryAreReplayedFromAFile(t *testing.T) {
 	}
 	if files, _ := os.ReadDir(dir); len(files) != 0 {
 		t.Errorf("got %d files left, want none", len(files))
+	}
+}
+
+// TestAFileThatCannotBeWrittenIsAnErrorInTheEnd, and the answer does not hold.
+func TestAFileThatCannotBeWrittenIsAnErrorInTheEnd(t *testing.T) {
+	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "absent"))
+	s := New(ladder)
+	for i := range 2 * mostBuffered {
+		s.Add("key", leakybucket.Instant(i), 1, -1)
+	}
+	s.Sort()
+	s.Curve(1, 1)
+	if err := s.Close(); err == nil || !strings.Contains(err.Error(), "keeping the charges in a temporary file: ") {
+		t.Errorf("got %v, want that there is no folder for the file", err)
 	}
 }
 
@@ -364,12 +325,9 @@ func heap() int {
 func TestMemoryIsBoundedByKeys(t *testing.T) {
 	const keys = 20_000
 	s := New(ladder)
-	defer s.Close()
 	add := func(from, to int) {
 		for i := from; i < to; i++ {
-			if _, err := s.Add("198.51.100."+strconv.Itoa(i%keys), leakybucket.Instant(i)*1e4, 1, -1); err != nil {
-				t.Fatal(err)
-			}
+			s.Add("198.51.100."+strconv.Itoa(i%keys), leakybucket.Instant(i)*1e4, 1, -1)
 		}
 	}
 	empty := heap()
@@ -399,10 +357,7 @@ func FuzzCurve(f *testing.F) {
 		}
 		share, rate := float64(spare%101)/100, float64(1+leak)/16
 		s := survey(t, trace, []float64{rate})
-		points, err := s.Curve(share, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		points := s.Curve(share, 1)
 		got := points[0]
 		if want := bruteForce(trace, rate, share, func(string) bool { return true }); got.Capacity != want {
 			t.Fatalf("got capacity %v, want %v", got.Capacity, want)
@@ -421,13 +376,10 @@ func BenchmarkAdd(b *testing.B) {
 				names[i] = fmt.Sprintf("198.51.%d.%d", i/256, i%256)
 			}
 			s := New(ladder)
-			defer s.Close()
 			random := rand.New(rand.NewPCG(1, 2))
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if _, err := s.Add(names[random.IntN(keys)], leakybucket.Instant(i)*1000, 1, -1); err != nil {
-					b.Fatal(err)
-				}
+				s.Add(names[random.IntN(keys)], leakybucket.Instant(i)*1000, 1, -1)
 			}
 		})
 	}
@@ -435,22 +387,13 @@ func BenchmarkAdd(b *testing.B) {
 
 func ExampleSurvey() {
 	s := New([]float64{1}) // one unit a second
-	defer s.Close()
 	for client, requests := range map[string]int{"203.0.113.7": 4, "203.0.113.8": 6, "203.0.113.9": 50} {
 		for i := range requests {
-			if _, err := s.Add(client, leakybucket.Instant(i)*500_000, 1, -1); err != nil {
-				panic(err)
-			}
+			s.Add(client, leakybucket.Instant(i)*500_000, 1, -1)
 		}
 	}
-	if err := s.Sort(); err != nil {
-		panic(err)
-	}
-	points, err := s.Curve(0.66, 1) // leave two of the three clients untouched
-	if err != nil {
-		panic(err)
-	}
-	p := points[0]
+	s.Sort()
+	p := s.Curve(0.66, 1)[0] // leave two of the three clients untouched
 	fmt.Printf("capacity %v refuses %d client and %d of %d requests\n", p.Capacity, p.RefusedKeys, p.RefusedRequests, s.Requests())
 	// Output: capacity 4 refuses 1 client and 22 of 60 requests
 }

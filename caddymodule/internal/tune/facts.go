@@ -29,7 +29,7 @@ var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
 func factsOf(first []*accesslog.Request) logFacts {
 	f := logFacts{headers: make(map[string]bool)}
 	for _, req := range first {
-		f.caddy = f.caddy || req.Format == accesslog.Caddy
+		f.caddy = f.caddy || req.Caddy
 		f.hosts = f.hosts || req.Host != ""
 		f.durations = f.durations || req.Duration >= 0
 		for name, value := range req.Headers() {
@@ -100,33 +100,36 @@ func (f *logFacts) hidden(part []byte) (names []string) {
 	for _, match := range sentHeader.FindAllStringSubmatch(string(part), -1) {
 		found(cmp.Or(match[1], match[2], match[3]))
 	}
-	var walk func(any)
-	walk = func(value any) {
-		switch value := value.(type) {
-		case []any:
-			for _, element := range value {
-				walk(element)
-			}
-		case map[string]any:
-			for _, matcher := range []string{"header", "header_regexp"} {
-				headers, _ := value[matcher].(map[string]any)
-				for name := range headers {
-					found(name)
-				}
-			}
-			if value["rank"] == "member" && (value["issued"] != nil || value["told"] != nil) {
-				found("Cookie")
-			}
-			for _, element := range value {
-				walk(element)
-			}
-		}
-	}
 	var config any
 	_ = json.Unmarshal(part, &config) // it was read before
-	walk(config)
+	eachObject(config, func(object map[string]any) {
+		for _, matcher := range []string{"header", "header_regexp"} {
+			headers, _ := object[matcher].(map[string]any)
+			for name := range headers {
+				found(name)
+			}
+		}
+		if object["rank"] == "member" && (object["issued"] != nil || object["told"] != nil) {
+			found("Cookie")
+		}
+	})
 	slices.Sort(names)
 	return names
+}
+
+// eachObject calls f with every object in a part of a config.
+func eachObject(part any, f func(object map[string]any)) {
+	switch part := part.(type) {
+	case []any:
+		for _, element := range part {
+			eachObject(element, f)
+		}
+	case map[string]any:
+		f(part)
+		for _, element := range part {
+			eachObject(element, f)
+		}
+	}
 }
 
 // doubts says what a replay of a zone leaves out.

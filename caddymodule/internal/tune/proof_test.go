@@ -181,7 +181,7 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 	for capacity := least[0] + 1; int64(capacity)*l.seconds <= 600*l.n; capacity++ {
 		round := capacity == (least[0]+unit-1)/unit*unit
 		for size := 1; size <= capacity; size *= 10 {
-			round = round || capacity >= unit*((least[0]+unit-1)/unit) && slices.Contains([]int{size, 2 * size, 3 * size, 5 * size, 8 * size}, capacity)
+			round = round || capacity >= unit*((least[0]+unit-1)/unit) && slices.Contains([]int{size, 2 * size, 3 * size, 4 * size, 5 * size, 6 * size, 8 * size}, capacity)
 		}
 		if round {
 			if of := judged(l, int64(capacity)); float64(of[2]) >= 0.95*float64(least[3]) {

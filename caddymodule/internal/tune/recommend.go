@@ -19,7 +19,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -42,16 +41,14 @@ Recommends limits that would have left most people of access logs untouched.
 People are clients that load static assets with pages, and name no robot.
 
 For each leak of a ladder, it finds the least capacity with which the given
-percentage of people is never refused. It prints what each of these limits would
-have refused, recommends one of them with the reason, and prints the lines for the
-Caddyfile. If the logs are too thin to tell, it recommends nothing, and says why.
+percentage of people is never refused. It recommends one of these limits with the
+reason, and prints the lines for the Caddyfile. If the logs are too thin to tell, it
+recommends nothing, and says why. With durations in the logs, as Caddy's have, it
+also finds a limit for settle seconds, and for in_flight.
 
 With --config, it does so for each zone: requests go through the routes, matchers,
 keys and costs of the config, and the limits in it do not matter. Without a config,
-requests are charged to --key, and those for static assets do not count.
-
-If the logs have durations, as Caddy's have, it also finds a limit for settle
-seconds, and for in_flight.`,
+requests are charged to --key, and those for static assets do not count.`,
 		Example: `  caddy throttle recommend /var/log/caddy/access.log*
   caddy throttle recommend --check "120 2/s" access.log
   caddy throttle recommend --spare 99 --report limits.html access.log.gz
@@ -64,9 +61,13 @@ seconds, and for in_flight.`,
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
 	return f.reads(cmd, func(in *logReader) (finding, error) {
+		page, err := f.openReport() // before the log is read, which may take minutes
+		if err != nil {
+			return nil, err
+		}
 		r, err := f.find(in)
-		if err == nil && f.report != "" {
-			err = f.writeReport(r)
+		if err == nil && page != nil {
+			err = f.writeReport(page, r)
 		}
 		return r, err
 	})
@@ -74,7 +75,7 @@ seconds, and for in_flight.`,
 
 // A Recommendation is the output of `caddy throttle recommend --json`.
 type Recommendation struct {
-	Log     replay.Log          `json:"log"`
+	Log     accesslog.Stats     `json:"log"`
 	Zones   []*recommend.Result `json:"zones"`
 	Notes   []string            `json:"notes"`   // what the figures leave out, and why
 	Partial bool                `json:"partial"` // the reading was interrupted
@@ -100,7 +101,6 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		return nil, err
 	}
 	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: f.check, Names: names}}
-	defer s.close()
 	rules, limit := f.ruleFlags, ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
@@ -113,15 +113,11 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	}
 	defer rp.close()
 	rp.strict = true
-	rp.store, rp.passes = roomyStore{rp.instant}, s.passes
-	s.listen()
+	rp.store, rp.passes, rp.read = roomyStore{rp.instant}, s.passes, s.listen()
 	notes, err := rp.runAll(in, f.zone)
 	s.told()
-	if err = cmp.Or(err, s.err); err != nil {
-		return nil, err
-	}
-	results, err := s.results()
-	return &Recommendation{Log: in.log(), Zones: results, Notes: notes, Partial: in.interrupted()}, err
+	results, failed := s.results()
+	return &Recommendation{Log: *in.Stats(), Zones: results, Notes: notes, Partial: in.interrupted()}, cmp.Or(err, failed)
 }
 
 // networkNames reads lines of a prefix and a name from a file, if it has a name.
@@ -164,12 +160,7 @@ func (r *Recommendation) Write(out io.Writer) error {
 	if r.Partial {
 		b.WriteString("Interrupted: the figures are those of the requests so far.\n\n")
 	}
-	if r.Log.Unreadable > 0 {
-		fmt.Fprintf(&b, "%d of %d lines could not be read.\n", r.Log.Unreadable, r.Log.Lines)
-	}
-	for _, problem := range r.Log.Problems {
-		fmt.Fprintf(&b, "  %s\n", problem)
-	}
+	b.WriteString(r.Log.Complaints())
 	if len(r.Zones) == 0 {
 		b.WriteString("No zone charges any of these requests.\n")
 	}
@@ -191,8 +182,21 @@ func (r *Recommendation) Write(out io.Writer) error {
 	return err
 }
 
+// openReport opens the file of the page, if it has a name. What is in it stays until the page
+// is written.
+func (f *recommendFlags) openReport() (*os.File, error) {
+	if f.report == "" {
+		return nil, nil
+	}
+	page, err := os.OpenFile(f.report, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, usage.Errorf("--report: %w", err)
+	}
+	return page, nil
+}
+
 // writeReport writes the page.
-func (f *recommendFlags) writeReport(r *Recommendation) error {
+func (f *recommendFlags) writeReport(page *os.File, r *Recommendation) error {
 	settings := []report.Setting{
 		{Name: "logs", Value: strings.Join(r.Log.Files, ", ")},
 		{Name: "spare", Value: strings.TrimSuffix(f.spare, "%") + "%"},
@@ -203,15 +207,11 @@ func (f *recommendFlags) writeReport(r *Recommendation) error {
 		settings = append(settings, report.Setting{Name: "key", Value: f.keyText()}, report.Setting{Name: "assets", Value: strconv.FormatBool(f.assets)})
 	}
 	settings = append(settings, report.Setting{Name: "written", Value: time.Now().UTC().Format("2006-01-02 15:04 MST")})
-	file, err := os.Create(f.report)
-	if err != nil {
-		return usage.Errorf("--report: %w", err)
-	}
-	if err := report.Write(file, r.Zones, r.Notes, settings); err != nil {
-		_ = file.Close()
+	_ = page.Truncate(0) // not of a device
+	if err := cmp.Or(report.Write(page, r.Zones, r.Notes, settings), page.Close()); err != nil {
 		return fmt.Errorf("writing the report: %w", err)
 	}
-	return file.Close()
+	return nil
 }
 
 // studies are those of all zones.
@@ -221,40 +221,30 @@ type studies struct {
 	clients *recommend.Clients
 	assets  int // requests for static assets, which do not count
 	of      map[string]*recommend.Study
-	err     error
 
-	batch     []*accesslog.Request // that clients have not been told of
-	batches   chan []*accesslog.Request
-	listening sync.WaitGroup
+	told func() // waits until the clients know all requests
 }
 
-const batchSize = 512
-
-// listen begins to tell the clients of requests, beside what the zones do with them.
-func (s *studies) listen() {
-	s.batches = make(chan []*accesslog.Request, 4)
-	s.listening.Go(func() {
-		for batch := range s.batches {
+// listen returns what tells the clients of requests, beside what the zones do with them.
+func (s *studies) listen() func([]*accesslog.Request) {
+	batches := make(chan []*accesslog.Request, 4)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for batch := range batches {
 			for _, req := range batch {
 				s.clients.Add(req)
 			}
 		}
 	})
-}
-
-// told waits until the clients have been told of all requests.
-func (s *studies) told() {
-	s.batches <- s.batch
-	close(s.batches)
-	s.listening.Wait()
-}
-
-// passes notes who sent a request, and reports whether a zone is to be asked about it.
-func (s *studies) passes(req *accesslog.Request) bool {
-	if s.batch = append(s.batch, req); len(s.batch) == batchSize {
-		s.batches <- s.batch
-		s.batch = make([]*accesslog.Request, 0, batchSize)
+	s.told = func() {
+		close(batches)
+		listening.Wait()
 	}
+	return func(batch []*accesslog.Request) { batches <- batch }
+}
+
+// passes reports whether a zone is to be asked about a request.
+func (s *studies) passes(req *accesslog.Request) bool {
 	if s.flags.config == "" && !s.flags.assets && req.Asset() {
 		s.assets++
 		return false
@@ -265,7 +255,7 @@ func (s *studies) passes(req *accesslog.Request) bool {
 // note is an observer.
 func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
 	name := o.Zone.Name
-	if s.flags.zone != "" && s.flags.zone != name || o.Key == "" || s.err != nil {
+	if s.flags.zone != "" && s.flags.zone != name || o.Key == "" {
 		return
 	}
 	study := s.of[name]
@@ -281,25 +271,17 @@ func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
 	if o.Zone.SlotsOnly() {
 		cost = 1
 	}
-	s.err = study.Add(req, req.Shown(o.Key), cost)
+	study.Add(req, req.Shown(o.Key), cost)
 }
 
-func (s *studies) results() ([]*recommend.Result, error) {
-	all := []*recommend.Result{}
+// results returns what the studies found, and ends them.
+func (s *studies) results() (all []*recommend.Result, err error) {
+	all = []*recommend.Result{}
 	for _, zone := range slices.Sorted(maps.Keys(s.of)) {
-		r, err := s.of[zone].Result(s.assets)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, r)
+		all = append(all, s.of[zone].Result(s.assets))
+		err = cmp.Or(err, s.of[zone].Close())
 	}
-	return all, nil
-}
-
-func (s *studies) close() {
-	for _, study := range s.of {
-		_ = study.Close() // a temporary file that cannot be removed is no error of the answer
-	}
+	return all, err
 }
 
 // A roomyStore admits everything: what limits there are does not matter.

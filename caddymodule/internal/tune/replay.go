@@ -33,7 +33,8 @@ type player struct {
 	world   *virtual.World
 	observe observer
 	store   leakybucket.Store             // if nil, a memory store for as many buckets as there are keys
-	passes  func(*accesslog.Request) bool // if not nil, is called with every request, and reports whether it is run
+	read    func([]*accesslog.Request)    // is called with all requests before they are run
+	passes  func(*accesslog.Request) bool // reports whether a request is run
 
 	times   bool // how long a request takes matters
 	bytes   bool // so does how much is sent
@@ -48,7 +49,10 @@ type observer func(o *decision.Outcome, req *accesslog.Request)
 
 // newPlayer loads a config, as JSON, for a replay.
 func newPlayer(config []byte, observe observer) (*player, error) {
-	rp := &player{world: virtual.New(), observe: observe, unknown: make(map[string]string)}
+	rp := &player{
+		world: virtual.New(), observe: observe, unknown: make(map[string]string),
+		read: func([]*accesslog.Request) {}, passes: func(*accesslog.Request) bool { return true },
+	}
 	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
 	if err != nil {
 		return nil, err
@@ -129,7 +133,7 @@ func (r replayReporter) Decided(o *decision.Outcome, _ time.Time, _ http.Header)
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *player) run(req *accesslog.Request) {
-	if rp.passes != nil && !rp.passes(req) {
+	if !rp.passes(req) {
 		return
 	}
 	rp.world.Advance(req.At)
@@ -328,7 +332,7 @@ func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
 
 // clientIP returns the address of the client as zones see it, which keys keep.
 func clientIP(req *accesslog.Request) string {
-	if req.StandsIn() {
+	if req.StandsIn {
 		return req.Client.String()
 	}
 	return strings.Clone(req.ClientText)

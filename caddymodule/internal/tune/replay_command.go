@@ -58,23 +58,15 @@ keys that were refused most, when and where, and the fullest that a bucket was.
 
 With --config, requests go through the routes, matchers and zones of a Caddyfile
 or of JSON, as in the running Caddy. Nothing else of the config is loaded: no log
-or storage is opened, no upstream called. Matchers that look at files do look at
-them. The status, size and duration of the log count for settle and
-in_flight. With --zone, only that zone is shown.
-
-Without a config, --key and --limit make up one zone. They are spelled
-as in a zone of the Caddyfile.
+or storage is opened, no upstream called. Without a config, --key and --limit make
+up one zone.
 
 A zone is left out if its key or cost is not in the log: bodies never are, and
-Caddy logs cookies and credentials only with log_credentials. Other logs have
-no other headers than Referer and User-Agent. A zone whose matchers, costs or ranks
-look at what the log does not show is marked as unknown. Refusals that are in the
-log already count as requests with the status of the refusal.
+Caddy logs cookies and credentials only with log_credentials. A zone whose matchers
+look at what the log does not show is marked as unknown.
 
---compare runs other algorithms beside the bucket: fixed, a fixed window of
-capacity / leak seconds that admits the capacity, and sliding, one that slides
-by parts of that: 10 unless told, as in sliding=20. They show how many requests each
-refuses, and the most that any second and any minute admitted of one key.`,
+--compare also runs fixed and sliding windows of capacity / leak seconds that admit
+the capacity.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --config Caddyfile --zone login --json access.log
   caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz
@@ -125,7 +117,7 @@ func (f *replayFlags) find(in *logReader) (*replay.Report, error) {
 		zones[i].Group = rp.app.Zones[zones[i].Name].JudgedWith(nil)
 		zones[i].Unknown = rp.unknown[zones[i].Name]
 	}
-	return &replay.Report{Log: in.log(), Zones: zones, Notes: notes, Partial: in.interrupted()}, nil
+	return &replay.Report{Log: *in.Stats(), Zones: zones, Notes: notes, Partial: in.interrupted()}, nil
 }
 
 // player loads the config of the flags, which has the zone to show.
@@ -174,35 +166,30 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 // runAll runs all requests of the logs. The first of them tell what the logs lack. It
 // returns what the figures leave out.
 func (rp *player) runAll(in *logReader, shown string) (notes []string, err error) {
-	var first []*accesslog.Request
-	for req := range in.requests() {
-		if first = append(first, req); len(first) == peekedRequests {
-			break
+	begun := false
+	for batch := range in.batches() {
+		if !begun {
+			begun = true
+			var without map[string]bool
+			if without, notes, err = rp.missing(factsOf(batch), shown); err != nil {
+				return nil, err
+			}
+			rp.begin(without)
+		}
+		rp.read(batch)
+		for _, req := range batch {
+			rp.run(req)
 		}
 	}
 	if in.err != nil {
 		return nil, in.err
 	}
-	without, notes, err := rp.missing(factsOf(first), shown)
-	if err != nil {
-		return nil, err
-	}
-	rp.begin(without)
-	for _, req := range first {
-		rp.run(req)
-	}
-	for req := range in.requests() {
-		rp.run(req)
-	}
 	rp.end()
-	if log := in.Stats(); in.err == nil && !in.interrupted() && !rp.strict && log.Unsorted > 0 {
+	if log := in.Stats(); !in.interrupted() && !rp.strict && log.Unsorted > 0 {
 		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Unsorted, log.Requests)
 	}
-	return append(notes, rp.notes(in.Stats())...), in.err
+	return append(notes, rp.notes(in.Stats())...), nil
 }
-
-// peekedRequests is how many requests tell what the logs lack.
-const peekedRequests = 1000
 
 // notes returns what else the figures leave out.
 func (rp *player) notes(stats *accesslog.Stats) (notes []string) {

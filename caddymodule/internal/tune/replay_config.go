@@ -104,24 +104,12 @@ func (c *replayConfig) noteFolders(parts ...any) {
 		return // loading the config says why
 	}
 	looks, folders := false, []string(nil)
-	var walk func(any)
-	walk = func(value any) {
-		switch value := value.(type) {
-		case []any:
-			for _, element := range value {
-				walk(element)
-			}
-		case map[string]any:
-			looks = looks || value["file"] != nil || value["exempt_static_files"] != nil
-			if root, ok := value["root"].(string); ok && filepath.IsAbs(root) && !strings.Contains(root, "{") {
-				folders = append(folders, root)
-			}
-			for _, element := range value {
-				walk(element)
-			}
+	eachObject(config, func(object map[string]any) {
+		looks = looks || object["file"] != nil || object["exempt_static_files"] != nil
+		if root, ok := object["root"].(string); ok && filepath.IsAbs(root) && !strings.Contains(root, "{") {
+			folders = append(folders, root)
 		}
-	}
-	walk(config)
+	})
 	for _, folder := range folders {
 		if _, err := os.Stat(folder); err != nil && looks && !slices.Contains(c.absent, folder) {
 			c.absent = append(c.absent, folder)

@@ -25,26 +25,28 @@ and how near all other keys came.`,
 // summarize counts what zones decided.
 func summarize(in *logReader) *replay.Report {
 	tally, decided, broken := replay.New(nil), 0, 0
-	for req := range in.requests() {
-		outcomes, err := req.Outcomes()
-		if err != nil {
-			broken++
-		}
-		asked := 0
-		for _, o := range outcomes {
-			if o.Zone == "" || o.Decision == "" {
-				continue
+	for batch := range in.batches() {
+		for _, req := range batch {
+			outcomes, err := req.Outcomes()
+			if err != nil {
+				broken++
 			}
-			seconds, _ := o.Delay.(float64)
-			tally.Add(&replay.Decided{
-				Zone: o.Zone, Key: o.Key, Decision: o.Decision, Reason: o.Reason, Level: o.Level, Capacity: o.Capacity,
-				Delay: time.Duration(seconds * float64(time.Second)), Unlogged: max(0, o.Unlogged), Request: req,
-			})
-			asked = 1
+			asked := 0
+			for _, o := range outcomes {
+				if o.Zone == "" || o.Decision == "" {
+					continue
+				}
+				seconds, _ := o.Delay.(float64)
+				tally.Add(&replay.Decided{
+					Zone: o.Zone, Key: o.Key, Decision: o.Decision, Reason: o.Reason, Level: o.Level, Capacity: o.Capacity,
+					Delay: time.Duration(seconds * float64(time.Second)), Unlogged: max(0, o.Unlogged), Request: req,
+				})
+				asked = 1
+			}
+			decided += asked
 		}
-		decided += asked
 	}
-	r := &replay.Report{Log: in.log(), Zones: tally.Zones(), Notes: []string{}, Partial: in.interrupted()}
+	r := &replay.Report{Log: *in.Stats(), Zones: tally.Zones(), Notes: []string{}, Partial: in.interrupted()}
 	if decided == 0 {
 		r.Notes = append(r.Notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
 			"To see what a limit would do, run caddy throttle replay or recommend.")
