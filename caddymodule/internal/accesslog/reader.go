@@ -58,8 +58,8 @@ type batch struct {
 	err      error // why it is the last
 }
 
-// BatchSize is how many requests are put in order at once.
-const BatchSize = 1000
+// batchSize is how many requests are put in order at once.
+const batchSize = 1000
 
 // Open opens logs by their names; - is the standard input. Names that cannot be read are
 // found at once.
@@ -143,8 +143,8 @@ const batchesAhead = 4
 // run puts all requests in order, until nobody reads on.
 func (r *ordering) run() {
 	for end := error(nil); end == nil; {
-		b := &batch{requests: make([]*Request, 0, BatchSize)}
-		for len(b.requests) < BatchSize && end == nil {
+		b := &batch{requests: make([]*Request, 0, batchSize)}
+		for len(b.requests) < batchSize && end == nil {
 			var req *Request
 			if req, end = r.next(); end == nil {
 				b.requests = append(b.requests, req)
