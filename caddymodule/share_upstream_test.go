@@ -163,20 +163,20 @@ func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer func() { _ = stores.Leave(engine.StateKey("slow")) }()
-				before := detached.Buffered()
+				before := detached.Answers.Used()
 				read := askWithoutReading(t, protocol, port, path, answers)
 				// Between two answers the slot is free for a moment, too, and then nothing is held.
 				soon(t, "the slot to be free while an answer waits for its client", func() bool {
-					held := detached.Buffered()
+					held := detached.Answers.Used()
 					_, served := live.Enforced.Counts()
-					return held > before && served == 0 && detached.Buffered() == held
+					return held > before && served == 0 && detached.Answers.Used() == held
 				})
 				for range answers {
 					if got, err := read(); err != nil || !bytes.Equal(got, page) {
 						t.Fatalf("got %d bytes, %v, want the page of %d", len(got), err, len(page))
 					}
 				}
-				soon(t, "no answer to be held", func() bool { return detached.Buffered() == before })
+				soon(t, "no answer to be held", func() bool { return detached.Answers.Used() == before })
 			})
 		}
 	}
@@ -210,7 +210,7 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 			transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")
 			transport.Protocols.SetUnencryptedHTTP2(protocol == "HTTP/2")
 			defer transport.CloseIdleConnections()
-			before := detached.Buffered()
+			before := detached.Answers.Used()
 			var served atomic.Int64
 			var clients sync.WaitGroup
 			for i := range 200 {
@@ -250,7 +250,7 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 				t.Errorf("got %d answers that began, want many", served.Load())
 			}
 			soon(t, "no slot to be held", func() bool { waiting, served := live.Enforced.Counts(); return waiting+served == 0 })
-			soon(t, "no answer to be held", func() bool { return detached.Buffered() == before })
+			soon(t, "no answer to be held", func() bool { return detached.Answers.Used() == before })
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://127.0.0.1"+port+"/", nil)
 			if err != nil {
 				t.Fatal(err)

@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"sync/atomic"
@@ -115,16 +116,18 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 		v.begin()
 		return nil, true, nil
 	}
-	outer := settlement.Innermost(r)
-	outer.Pause()
-	defer outer.Resume()
+	if !v.pooled {
+		outer := settlement.Innermost(r)
+		outer.Pause()
+		defer outer.Resume()
+	}
 	var grant *admission.Grant
 	var result admission.Result
 	if most, index := requestBuffer(held); most > 0 && !body.Received(r) {
-		buffer, result = door.buffer(r, since, entries, most, index)
+		buffer, result = door.buffer(r, v.Client(r), since, entries, most, index)
 	}
 	if result.Why == admission.Admitted {
-		grant, result = door.Gate.Admit(detached.Client(r.Context()), since, entries, v.OuterGrant(r))
+		grant, result = door.Gate.Admit(v.Client(r), since, entries, v.OuterGrant())
 	}
 	stayed, refunds = v.admitted(grant, result, entries, held)
 	return buffer, stayed, refunds
@@ -155,15 +158,15 @@ func requestBuffer(held []*Outcome) (most int64, index int) {
 
 // buffer waits until the request's delay is over, and then buffers its body, as the
 // entry of that index wants it. Of the entries only slots are left after that.
-func (d *Door) buffer(r *http.Request, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
+func (d *Door) buffer(r *http.Request, client context.Context, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
 	delays := slices.Clone(entries)
 	for i := range entries {
 		delays[i].InFlight, entries[i].Delay = 0, 0
 	}
-	subject, client := rule.NewSubject(r), detached.Client(r.Context())
 	if _, result := d.Gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
 		return nil, result
 	}
+	subject := rule.NewSubject(r)
 	buffer, ended := d.Buffers.Fill(client, r, subject.Client(), most, d.Gate.Exiting)
 	switch ended {
 	case body.Left, body.TooSlow:
@@ -292,8 +295,8 @@ func (v *Verdict) HoldsSlot(zone *admission.Zone) bool {
 
 // OuterGrant returns the slots that the request holds in the handlers around this one,
 // or nil.
-func (v *Verdict) OuterGrant(r *http.Request) (grant *admission.Grant) {
-	for outer := VerdictOf(r); outer != nil && outer != v; outer = outer.next {
+func (v *Verdict) OuterGrant() (grant *admission.Grant) {
+	for outer := v.outer; outer != nil && outer != v; outer = outer.next {
 		if outer.grant != nil {
 			grant = outer.grant
 		}
@@ -301,11 +304,20 @@ func (v *Verdict) OuterGrant(r *http.Request) (grant *admission.Grant) {
 	return grant
 }
 
+// Client returns the context of the request's client. Only a handler around this one that has
+// a verdict can have put a detached call between.
+func (v *Verdict) Client(r *http.Request) context.Context {
+	if v.outer == nil {
+		return r.Context()
+	}
+	return detached.Client(r.Context())
+}
+
 // NotServed tells the handlers around this one that it does not let the request through,
 // so for how long that holds their slots says nothing of the upstream.
-func (v *Verdict) NotServed(r *http.Request) {
-	v.OuterGrant(r).NotServed()
-	for outer := VerdictOf(r); outer != nil && outer != v; outer = outer.next {
+func (v *Verdict) NotServed() {
+	v.OuterGrant().NotServed()
+	for outer := v.outer; outer != nil && outer != v; outer = outer.next {
 		outer.Saw(admission.Failed)
 	}
 }

@@ -128,8 +128,8 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 // Without Caddy's server there are no variables, and nobody knows of other handlers.
 func TestARequestWithoutVariablesHasNoHandlersAround(t *testing.T) {
 	r, v := httptest.NewRequest("GET", "/", nil), new(Verdict)
-	if got := v.OuterGrant(r); got != nil {
+	if got := v.OuterGrant(); got != nil {
 		t.Errorf("got %v, want none", got)
 	}
-	v.NotServed(r)
+	v.NotServed()
 }

@@ -32,10 +32,10 @@ type Verdict struct {
 	static   []Exemption          // the zones that exempt the request as a static file
 	measured []settlement.Metered // that measure its work, whether or not their zones charge it
 
-	grant  *admission.Grant // the handler's slots while the request is served
-	pooled bool             // nobody else knows the verdict
+	grant *admission.Grant // the handler's slots while the request is served
 
-	next *Verdict // of the next handler inside this one
+	outer, next *Verdict // the first of the handlers around this one, or nil; that of the next one inside
+	pooled      bool     // nobody else knows the verdict
 }
 
 // verdictVar is the variable with the first verdict. No user would choose its name.
@@ -88,8 +88,8 @@ func (v *Verdict) Forget() {
 // publish shows the verdict to later handlers, placeholders and the access log. The last two
 // compute values only when they are read.
 func (v *Verdict) publish(p *plan) {
-	if p.earlier != nil {
-		p.earlier.last().next = v
+	if v.outer = p.earlier; v.outer != nil {
+		v.outer.last().next = v
 		return
 	}
 	if p.Vars != nil {

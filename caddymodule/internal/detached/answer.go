@@ -20,13 +20,11 @@ const (
 )
 
 var (
-	answers = body.NewMemory(mostAnswers)
+	// Answers are those that wait for clients that read slowly.
+	Answers = body.NewMemory(mostAnswers)
 
 	smallPieces = sync.Pool{New: func() any { return new([smallPiece]byte) }}
 )
-
-// Buffered returns how many bytes of answers wait for clients that read slowly.
-func Buffered() int64 { return answers.Used() }
 
 // An answer is what the next handler has written and the client has not got yet.
 type answer struct {
@@ -43,7 +41,7 @@ func (a *answer) add(p []byte) (n int) {
 			if last < 0 && len(p) <= smallPiece {
 				size = smallPiece
 			}
-			if a.held+size > mostAnswer || !answers.Reserve(int64(size)) {
+			if a.held+size > mostAnswer || !Answers.Reserve(int64(size)) {
 				return n
 			}
 			a.held += size
@@ -72,7 +70,7 @@ func (a *answer) next() (piece []byte) {
 // free gives a piece back.
 func (a *answer) free(piece []byte) {
 	a.held -= cap(piece)
-	answers.Return(int64(cap(piece)))
+	Answers.Return(int64(cap(piece)))
 	if cap(piece) == smallPiece {
 		smallPieces.Put((*[smallPiece]byte)(piece[:smallPiece]))
 	}

@@ -59,7 +59,7 @@ func TestTheCallIsOverWhileItsClientReadsOn(t *testing.T) {
 			if want := time.Duration(test.bytes) * time.Second / (2 << 10); time.Since(began).Round(time.Second) != want.Round(time.Second) {
 				t.Errorf("%d bytes: got all sent after %v, want %v", test.bytes, time.Since(began), want)
 			}
-			if used := Buffered(); used != 0 {
+			if used := Answers.Used(); used != 0 {
 				t.Errorf("%d bytes: got %d bytes of memory left behind, want none", test.bytes, used)
 			}
 		})
@@ -72,8 +72,8 @@ func TestTheHandlerWaitsForAClientThatIsAMebibyteBehind(t *testing.T) {
 		done := make(chan error)
 		go func() { done <- Serve(conn, get(t), send(2*mostAnswer), o, nil) }()
 		synctest.Wait()
-		if o.blocked.Load() != 1 || o.served.Load() || Buffered() != mostAnswer {
-			t.Errorf("got %d blocked and %d bytes in memory, want the handler to wait with a mebibyte", o.blocked.Load(), Buffered())
+		if o.blocked.Load() != 1 || o.served.Load() || Answers.Used() != mostAnswer {
+			t.Errorf("got %d blocked and %d bytes in memory, want the handler to wait with a mebibyte", o.blocked.Load(), Answers.Used())
 		}
 		if err := <-done; err != nil || conn.took != 2*mostAnswer {
 			t.Errorf("got %d bytes sent, %v, want all", conn.took, err)
@@ -105,7 +105,7 @@ func TestCallsWithinOneAnotherAreOverTogether(t *testing.T) {
 					t.Errorf("%d bytes, %s: got it over: %v, blocked: %d, want %v, %d", test.bytes, name, o.served.Load(), o.blocked.Load(), test.served, test.blocked)
 				}
 			}
-			if used := Buffered(); used > mostAnswer {
+			if used := Answers.Used(); used > mostAnswer {
 				t.Errorf("%d bytes: got %d in memory, want what one answer may hold", test.bytes, used)
 			}
 			if err := <-done; err != nil || conn.took != test.bytes || outer.blocked.Load() != 0 || inner.blocked.Load() != 0 || !inner.served.Load() {
@@ -131,7 +131,7 @@ func TestAnswersOfAllSlowClientsAreBounded(t *testing.T) {
 				over++
 			}
 		}
-		if used := Buffered(); used > mostAnswers || used < mostAnswers-largePiece || over == 0 || over > mostAnswers/mostAnswer {
+		if used := Answers.Used(); used > mostAnswers || used < mostAnswers-largePiece || over == 0 || over > mostAnswers/mostAnswer {
 			t.Errorf("got %d bytes of memory used, and %d calls over, want no more than %d bytes", used, over, mostAnswers)
 		}
 		all.Wait()
@@ -140,7 +140,7 @@ func TestAnswersOfAllSlowClientsAreBounded(t *testing.T) {
 				t.Fatalf("client %d: got %d bytes, want all", i, conns[i].took)
 			}
 		}
-		if used := Buffered(); used != 0 {
+		if used := Answers.Used(); used != 0 {
 			t.Errorf("got %d bytes of memory left behind, want none", used)
 		}
 	})
@@ -154,7 +154,7 @@ func TestAClientThatStopsReadingIsCutAfterTheCall(t *testing.T) {
 			if took := time.Since(began); err != nil || !cut || conn.took >= 200<<10 || took > 40*time.Second {
 				t.Errorf("%d bytes a second: got %d bytes after %v, %v, aborted: %v, want it cut off", second, conn.took, took, err, cut)
 			}
-			if used := Buffered(); used != 0 || !o.served.Load() {
+			if used := Answers.Used(); used != 0 || !o.served.Load() {
 				t.Errorf("%d bytes a second: got %d bytes of memory left behind, want none", second, used)
 			}
 		})
@@ -347,7 +347,7 @@ func TestAPanicOfAWriterIsTheHandlers(t *testing.T) {
 				if got := recover(); got != "a writer's" {
 					t.Errorf("%d bytes: got the panic %v, want the writer's", size, got)
 				}
-				if used := Buffered(); used != 0 {
+				if used := Answers.Used(); used != 0 {
 					t.Errorf("%d bytes: got %d bytes of memory left behind, want none", size, used)
 				}
 			}()

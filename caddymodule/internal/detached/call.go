@@ -3,29 +3,26 @@ package detached
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // A call is the context of a detached call: that of the client, but for its end. It is
 // canceled when the client has left and nobody can want the answer: because it is a
-// stream, or the client's patience is over, or the process ends.
+// stream, or the client's patience is over, or the process ends. The client is watched from
+// when somebody first asks for that.
 type call struct {
-	context.Context
-	cancel  context.CancelFunc
-	unwatch func() bool
 	client  context.Context
 	writer  *writer // of the answer
 	exiting <-chan struct{}
 
-	mu     sync.Mutex
-	left   bool // the client
-	stream bool // there is no end to wait for
-}
+	watched atomic.Bool     // once own is set
+	own     context.Context // without the client's end; nil before somebody asks
+	cancel  context.CancelFunc
+	unwatch func() bool
 
-// begin begins a call, for which the client is watched.
-func (c *call) begin() {
-	c.Context, c.cancel = context.WithCancel(context.WithoutCancel(c.client))
-	c.unwatch = context.AfterFunc(c.client, c.leave)
+	mu                        sync.Mutex
+	left, stream, over, alone bool // the client; there is no end to wait for; the handler; the call lasts without a client
 }
 
 // Client returns the context of the client of a request, which ends when that leaves, also
@@ -42,47 +39,70 @@ type writerKey struct{}
 
 // Value implements context.Context.
 func (c *call) Value(key any) any {
-	if key == (writerKey{}) {
+	switch {
+	case key == (writerKey{}):
 		return c.writer
+	case c.watched.Load():
+		return c.own.Value(key)
 	}
-	return c.Context.Value(key)
+	return c.client.Value(key)
+}
+
+// Deadline implements context.Context.
+func (c *call) Deadline() (at time.Time, set bool) { return at, false }
+
+// Done implements context.Context.
+func (c *call) Done() <-chan struct{} { return c.watch().Done() }
+
+// Err implements context.Context.
+func (c *call) Err() error { return c.watch().Err() }
+
+// watch returns the call's own context, and has the client watched.
+func (c *call) watch() context.Context {
+	if !c.watched.Load() {
+		c.note(func() {
+			if c.own == nil {
+				c.own, c.cancel = context.WithCancel(context.WithoutCancel(c.client))
+				c.unwatch = context.AfterFunc(c.client, c.leave)
+				c.watched.Store(true)
+			}
+		})
+	}
+	return c.own
+}
+
+// note notes what has happened, and ends the call if nobody can want the answer any more.
+func (c *call) note(what func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what()
+	switch {
+	case c.own == nil:
+	case c.over || c.left && c.stream:
+		c.unwatch()
+		c.cancel()
+	case c.left && !c.alone:
+		c.alone = true
+		go c.linger()
+	}
 }
 
 // leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
 // may still be there then.
-func (c *call) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch {
-	case c.stream:
-		c.cancel()
-	case !c.left:
-		go c.linger()
-	}
-	c.left = true
-}
+func (c *call) leave() { c.note(func() { c.left = true }) }
+
+// streams notes that the answer has no end.
+func (c *call) streams() { c.note(func() { c.stream = true }) }
+
+// end ends the call.
+func (c *call) end() { c.note(func() { c.over = true }) }
 
 // linger ends the call without a client when its time is over, or the process ends.
 func (c *call) linger() {
 	select {
 	case <-time.After(Patience):
 	case <-c.exiting:
-	case <-c.Done():
+	case <-c.own.Done():
 	}
-	c.cancel()
-}
-
-// streams notes that the answer has no end.
-func (c *call) streams() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.stream = true; c.left {
-		c.cancel()
-	}
-}
-
-// end ends the call.
-func (c *call) end() {
-	c.unwatch()
 	c.cancel()
 }

@@ -39,6 +39,9 @@ const (
 	// while it reads, it holds memory, or even a worker of the upstream.
 	slowPiece = 10 << 10
 	slowest   = 15 * time.Second
+
+	// unsent is how much of an answer the server keeps before it sends anything.
+	unsent = 2 << 10
 )
 
 // An Owner is told how a call goes on.
@@ -67,7 +70,6 @@ func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner
 	d := &writer{call: call{client: r.Context(), exiting: exiting}, owner: owner}
 	d.Watch(w, r)
 	d.changed.L, d.call.writer = &d.mu, d
-	d.call.begin()
 	defer d.finish()
 	return d.serve(r, next)
 }
@@ -101,7 +103,8 @@ type writer struct {
 	call    call
 	owner   Owner
 	through bool  // nothing is kept in memory: streams, tunnels and answers without a body
-	written int64 // bytes of the body
+	written int64 // bytes of the body, by the handler
+	passed  int   // of these to the server
 
 	// While the client is sent the answer, its header is not the handler's any more.
 	header, sent http.Header // of the handler, and what it was then; nil before
@@ -283,7 +286,9 @@ func (d *writer) writeNow(p []byte) (int, error) {
 			return len(p), nil
 		}
 		piece := p[written:min(len(p), written+slowPiece)]
-		d.hurry()
+		if d.passed += len(piece); d.passed > unsent {
+			d.hurry()
+		}
 		n, err := d.ResponseWriter.Write(piece)
 		d.inTime()
 		written += n

@@ -204,7 +204,7 @@ func (h *Handler) tell(w http.ResponseWriter, r *http.Request, res *decision.Ver
 
 // turnAway answers a request whose client has left, or sends its body too slowly.
 func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, res *decision.Verdict, buffer *body.Ahead) error {
-	res.NotServed(r)
+	res.NotServed()
 	if buffer.Slow() {
 		buffer.End(w)
 		return refuseSlow(w, r)
@@ -216,9 +216,7 @@ func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, res *decision
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
-	if !h.unread.Verdict {
-		res.NotServed(r)
-	}
+	res.NotServed()
 	refusal := res.Refusal(&h.app.Control.Refusals, now)
 	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
 	err := refusal.Write(w, r, body.Received(r))
@@ -272,44 +270,38 @@ func included(r *http.Request) bool {
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Verdict) (err error) {
 	needs := res.Needs()
 	tunnel := needs.Held && response.MayTunnel(r)
-	var call *detachedCall
-	if needs.Turns {
-		call = &detachedCall{next: next, res: res, exiting: h.app.Gate.Exiting}
-		next = call
-	}
 	var paced *body.Paced
 	if needs.Slot {
-		paced = body.Pace(detached.Client(r.Context()), w, r)
+		paced = body.Pace(res.Client(r), w, r)
 	}
-	if len(h.headers) == 0 && !tunnel && !needs.Cookies && !needs.Simulates && paced == nil && !needs.Settles {
-		if needs.Held {
-			defer func() {
-				h.releaseAfter(r, res, err)
-				if err == nil && call == nil {
-					res.Forget()
-				}
-			}()
+	var observer *settlement.Observer
+	if len(h.headers) > 0 || tunnel || needs.Cookies || needs.Simulates || paced != nil || needs.Settles {
+		observer = &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.Clock}
+		if tunnel {
+			observer.Tunnel = res
 		}
-		return next.ServeHTTP(w, r)
+		if needs.Cookies || paced != nil {
+			observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
+		}
 	}
-	observer := &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.Clock}
-	if tunnel {
-		observer.Tunnel = res
-	}
-	if needs.Cookies || paced != nil {
-		observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
-	}
-	observer.Within(r)
+	innermost := observer
 	switch {
-	case needs.Simulates && call != nil:
-		call.simulates = observer
+	case h.unread.Verdict: // no other handler has one
+	case observer != nil:
+		observer.Within(r)
+		defer observer.Leave(r)
+	case needs.Turns:
+		innermost = settlement.Innermost(r)
+	}
+	switch {
+	case needs.Turns:
+		next = &detachedCall{next: next, res: res, exiting: h.app.Gate.Exiting, simulates: needs.Simulates, Observer: innermost}
 	case needs.Simulates:
 		body.WhenSent(r, func() {}) // so that Received knows
 	}
 	defer func() {
-		observer.Leave(r)
 		switch {
-		case !needs.Simulates || call != nil:
+		case !needs.Simulates || needs.Turns:
 		case observer.UpstreamFailed(err):
 			res.Saw(admission.Failed)
 		case observer.ClientLeft(err) && body.Received(r): // nobody works on half a request
@@ -318,11 +310,16 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		if needs.Held {
 			h.releaseAfter(r, res, err)
 		}
-		h.settle(r, res, observer)
-		if err == nil && call == nil && !tunnel {
+		if observer != nil {
+			h.settle(r, res, observer)
+		}
+		if err == nil && !tunnel {
 			res.Forget()
 		}
 	}()
+	if observer == nil {
+		return next.ServeHTTP(w, r)
+	}
 	if err = observer.Serve(w, r, next); err != nil && paced.Slow() && !observer.Answered() {
 		err = refuseSlow(w, r)
 	}
@@ -342,14 +339,13 @@ type detachedCall struct {
 	next      caddyhttp.Handler
 	res       *decision.Verdict
 	exiting   <-chan struct{}
-	simulates *settlement.Observer // not nil if shadow zones want to know whether the upstream fails
+	simulates bool // shadow zones want to know whether the upstream fails
 
 	*settlement.Observer // the innermost one around the call, or nil
 }
 
 // ServeHTTP implements caddyhttp.Handler.
 func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	c.Observer = settlement.Innermost(r)
 	c.Apart()
 	defer c.Resume() // from when it was served
 	defer c.Together()
@@ -359,7 +355,7 @@ func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
 // Served implements detached.Owner.
 func (c *detachedCall) Served(err error) {
 	c.Pause()
-	if c.simulates != nil && c.simulates.UpstreamFailed(err) {
+	if c.simulates && c.UpstreamFailed(err) {
 		c.res.Saw(admission.Failed)
 	}
 	if err == nil { // or an error route may ask the upstream again

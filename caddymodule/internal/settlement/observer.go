@@ -93,13 +93,11 @@ type Observer struct {
 	returned bool // the next handler did not panic
 
 	headers time.Duration // until there were
-	elapsed time.Duration // until the next handler was done
+	elapsed time.Duration // until the next handler was done without them
 	bytes   int64         // of the body
 	err     error         // of the next handler
 	values  []string      // of Headers; "" if absent or given twice
-	room    [2]string     // for most handlers enough
 	runs    []run         // on Meters
-	oneRun  [1]run        // for most handlers enough
 	apart   atomic.Int32  // how many say that the upstream works while the answer is sent
 }
 
@@ -127,8 +125,7 @@ func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observ
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.Watch(w, r)
 	o.ctx = r.Context()
-	o.values = o.room[:]
-	if len(o.Headers) > len(o.room) {
+	if len(o.Headers) > 0 {
 		o.values = make([]string, len(o.Headers))
 	}
 	o.began = clock.Now(o.Clock)
@@ -141,7 +138,6 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 
 // measure puts the request on its meters.
 func (o *Observer) measure(r *http.Request) {
-	o.runs = o.oneRun[:0]
 	for _, m := range o.Meters {
 		o.runs = append(o.runs, run{Metered: m})
 	}
@@ -204,9 +200,9 @@ func (o *Observer) sending(send func()) {
 
 func (o *Observer) end() {
 	o.each((*run).end)
-	o.elapsed = clock.Since(o.Clock, o.began)
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
+		o.elapsed = clock.Since(o.Clock, o.began)
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
