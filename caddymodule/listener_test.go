@@ -173,7 +173,7 @@ func TestNobodyIsDroppedWhoMayBeAProxy(t *testing.T) {
 		s = newDropSite(t, "")
 		s.from(someone).blocked()
 		wantDropped(t, true, "203.0.113.7")
-		s.app().Warned.Requests.N.Store(engine.WatchedRequests) // warnings alone may miss some
+		s.app().Warned.Requests.Store(engine.WatchedRequests) // warnings alone may miss some
 		s.from(someone).with(header, "192.0.2.1").answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, false, "203.0.113.7")
 		s.stop()

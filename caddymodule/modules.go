@@ -6,10 +6,15 @@ package caddymodule
 import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inspector"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 func init() {
@@ -45,4 +50,33 @@ func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) 
 		return nil, err
 	}
 	return h.NewRoute(nil, &Handler{Handler: *handler}), nil
+}
+
+func init() {
+	caddycmd.RegisterCommand(caddycmd.Command{
+		Name:  "throttle",
+		Usage: "COMMAND ...", // in capitals, as manual pages lose words in angle brackets
+		Short: "Steers rate limits, and tunes them with access logs",
+		Long: `
+Most commands speak to a running Caddy, over its admin endpoint: they show what the
+limits do, let clients back in, and ban networks for a while.
+
+The commands replay, recommend and summary tune limits before they are enforced,
+from the access logs that a site has already. They read files and print what they
+find. They need no running Caddy and change nothing.
+
+Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
+Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
+set, in any order. A dash is the standard input. A combined line may end with
+a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
+%D. A number without a point is taken for microseconds, unless --time-field says more.
+
+The exit code is 1 if a log cannot be read, and 2 if the command is used in a
+wrong way.`,
+		CobraFunc: func(cmd *cobra.Command) {
+			usage.RefuseUnknown(cmd)
+			cmd.AddCommand(tune.Commands()...)
+			cmd.AddCommand(cli.Commands()...)
+		},
+	})
 }

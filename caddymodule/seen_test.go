@@ -62,8 +62,6 @@ func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
 
 func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		telemetry.ForgetPeople() // others have the real clock
-		defer telemetry.ForgetPeople()
 		s := run(t, seenSite)
 		c := s.from("[2001:db8::1]:1")
 		c.get("/")
@@ -98,8 +96,6 @@ func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 
 func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		telemetry.ForgetPeople()
-		defer telemetry.ForgetPeople()
 		s := run(t, seenSite)
 		for i := range 300 {
 			s.from(fmt.Sprintf("203.0.113.%d:1", i%250)).report("pages,quiet")

@@ -110,25 +110,6 @@ func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
-func TestRefusalsThatCachesMayKeepAreWarnedOfOnce(t *testing.T) {
-	for header, want := range map[string]int{
-		"":                                    0,
-		"header Cache-Control max-age=60":     0, // a refusal says otherwise
-		"header CDN-Cache-Control max-age=60": 0,
-		"header >Cache-Control max-age=60":    1,
-		"header {\nCache-Control max-age=60\n-Server\n}":         1,
-		"header {\nCDN-Cache-Control max-age=60\ndefer\n}":       1,
-		"header {\nCache-Control \"max-age=0, no-store\"\n-A\n}": 0,
-	} {
-		s := run(t, "http:// {\n"+header+"\nthrottle site 1 1/h\n}")
-		for range 4 {
-			s.from(someone).get("/")
-		}
-		t.Log(header)
-		s.warned(t, "caches may keep refusals", want)
-	}
-}
-
 func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
 	const text = "keyed by values that clients choose"
 	zone := func(name, key string) string {

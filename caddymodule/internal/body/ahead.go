@@ -1,11 +1,13 @@
 package body
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net/http"
 	"net/netip"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -248,5 +250,171 @@ func closed(done <-chan struct{}) bool {
 		return true
 	default:
 		return false
+	}
+}
+
+// bufferPatience is how long a client may take to send as much of its body as is buffered.
+// A client that waits here costs a connection and what it has sent, so it gets far longer
+// than where costs are looked for.
+const bufferPatience = 5 * time.Minute
+
+// Ended says how buffering ended.
+type Ended uint8
+
+const (
+	// Ready means that the request can go on: the body is there, or as much of it
+	// as is buffered, or the client takes long and keeps the pace, or the memory is full.
+	Ready Ended = iota
+	// Left means that the rest of the body will never come: the client has left, has
+	// broken off, or has exceeded a timeout of the server.
+	Left
+	// TooSlow means that the client did not keep the pace when its time was over.
+	TooSlow
+	// Exiting means that the process is about to end.
+	Exiting
+)
+
+// Fill buffers the beginning of a request's body, up to most bytes, while the memory and
+// its client's share last. What is longer is read by the next handler from where
+// buffering stopped. The client has five minutes; after that the next handler waits for
+// it, if it has kept the pace of [Pace] in the last 15 seconds. Fill gives up when ctx,
+// which is that of the client, ends, or when exiting, which may be nil, is closed.
+//
+// The Ahead replaces r.Body; it is nil if there is nothing left to buffer. The caller
+// must call its End when the request has been answered. The body of a CONNECT request
+// is a tunnel and left alone. All other bodies are buffered, whatever the request says
+// they are for: conversations such as gRPC should not come here.
+func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix, most int64, exiting <-chan struct{}) (*Ahead, Ended) {
+	if r.Method == http.MethodConnect || Received(r) {
+		return nil, Ready
+	}
+	a := m.readAhead(r, client)
+	if r.ContentLength > 0 && r.ContentLength <= most {
+		most = r.ContentLength + 1 // one more, to see the end
+	}
+	go a.read(most, make([]byte, 0, min(most, smallestPiece)))
+	ended := a.buffered(ctx, exiting)
+	a.slow = ended == TooSlow
+	return a, ended
+}
+
+// Slow reports whether the client did not keep the pace. A nil Ahead had none.
+func (a *Ahead) Slow() bool { return a != nil && a.slow }
+
+// buffered waits until as much is buffered as may be.
+func (a *Ahead) buffered(ctx context.Context, exiting <-chan struct{}) Ended {
+	patience := time.NewTimer(bufferPatience - slowest)
+	defer patience.Stop()
+	defer a.enough.Store(true)
+	for before := int64(-1); ; {
+		select {
+		case <-a.done:
+			return a.result(ctx)
+		case <-patience.C:
+			switch {
+			case before < 0:
+				before = a.came.Load()
+				patience.Reset(slowest)
+			case a.came.Load()-before < slowPiece:
+				return TooSlow
+			default:
+				return Ready
+			}
+		case <-ctx.Done():
+			return Left
+		case <-exiting:
+			return Exiting
+		}
+	}
+}
+
+// result says how buffering ended by itself.
+func (a *Ahead) result(ctx context.Context) Ended {
+	var tooLarge *http.MaxBytesError // which a handler before us has set, and the next one answers
+	switch {
+	case errors.Is(a.err, ErrSlow): // in a slot of a handler before us
+		return TooSlow
+	case a.err != nil && !errors.Is(a.err, io.EOF) && !errors.As(a.err, &tooLarge), ctx.Err() != nil:
+		return Left
+	}
+	return Ready
+}
+
+// clientShare is which part of a Memory one client may hold: a tenth.
+const clientShare = 10
+
+// A Memory bounds how much is held at once, by bodies that are read ahead and others. Of
+// the bodies, those of one client hold at most a tenth. It is safe for concurrent use.
+type Memory struct {
+	most int64
+	used atomic.Int64
+
+	mu      sync.Mutex
+	clients map[netip.Prefix]int64 // what the bodies of each hold
+}
+
+// NewMemory returns a memory of so many bytes.
+func NewMemory(most int64) *Memory {
+	return &Memory{most: most, clients: make(map[netip.Prefix]int64)}
+}
+
+// Used returns how many bytes are held now.
+func (m *Memory) Used() int64 { return m.used.Load() }
+
+// Return gives n reserved bytes back.
+func (m *Memory) Return(n int64) { m.used.Add(-n) }
+
+// Reserve reserves n bytes, if there are so many. The caller gives them back by Return.
+func (m *Memory) Reserve(n int64) bool {
+	if m.used.Add(n) <= m.most {
+		return true
+	}
+	m.used.Add(-n)
+	return false
+}
+
+// A holding is what one body holds of a Memory, whose lock guards it.
+type holding struct {
+	memory *Memory
+	client netip.Prefix
+	held   int64 // bytes
+	ended  bool  // nothing is held any more
+}
+
+// take takes n bytes more, if the memory and the client's share have so many.
+func (h *holding) take(n int64) bool {
+	m := h.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h.ended || m.clients[h.client]+n > m.most/clientShare || !m.Reserve(n) {
+		return false
+	}
+	h.held += n
+	m.clients[h.client] += n
+	return true
+}
+
+// give gives n bytes back, unless end has.
+func (h *holding) give(n int64) {
+	h.memory.mu.Lock()
+	defer h.memory.mu.Unlock()
+	h.giveBack(min(n, h.held))
+}
+
+// end gives all back. Nothing can be taken after that.
+func (h *holding) end() {
+	h.memory.mu.Lock()
+	defer h.memory.mu.Unlock()
+	h.giveBack(h.held)
+	h.ended = true
+}
+
+// giveBack is give for a caller who holds the lock.
+func (h *holding) giveBack(n int64) {
+	m := h.memory
+	m.Return(n)
+	h.held -= n
+	if m.clients[h.client] -= n; m.clients[h.client] == 0 {
+		delete(m.clients, h.client)
 	}
 }

@@ -1,7 +1,6 @@
 package decision
 
 import (
-	"net/http/httptest"
 	"reflect"
 	"strconv"
 	"testing"
@@ -127,7 +126,7 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 
 // Without Caddy's server there are no variables, and nobody knows of other handlers.
 func TestARequestWithoutVariablesHasNoHandlersAround(t *testing.T) {
-	r, v := httptest.NewRequest("GET", "/", nil), new(Verdict)
+	v := new(Verdict)
 	if got := v.OuterGrant(); got != nil {
 		t.Errorf("got %v, want none", got)
 	}

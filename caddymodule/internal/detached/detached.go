@@ -286,7 +286,7 @@ func (d *writer) writeNow(p []byte) (int, error) {
 			return len(p), nil
 		}
 		piece := p[written:min(len(p), written+slowPiece)]
-		if d.passed += len(piece); d.passed > unsent {
+		if d.passed += len(piece); d.through || d.passed > unsent {
 			d.hurry()
 		}
 		n, err := d.ResponseWriter.Write(piece)
@@ -415,6 +415,175 @@ func (d *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		d.call.streams()
 	}
 	return conn, buffered, err
+}
+
+// A call is the context of a detached call: that of the client, but for its end. It is
+// canceled when the client has left and nobody can want the answer: because it is a
+// stream, or the client's patience is over, or the process ends. The client is watched from
+// when somebody first asks for that.
+type call struct {
+	client  context.Context
+	writer  *writer // of the answer
+	exiting <-chan struct{}
+
+	watched atomic.Bool     // once own is set
+	own     context.Context // without the client's end; nil before somebody asks
+	cancel  context.CancelFunc
+	unwatch func() bool
+
+	mu                        sync.Mutex
+	left, stream, over, alone bool // the client; there is no end to wait for; the handler; the call lasts without a client
+}
+
+// Client returns the context of the client of a request, which ends when that leaves, also
+// if the request is a part of a detached call.
+func Client(ctx context.Context) context.Context {
+	if d, ok := ctx.Value(writerKey{}).(*writer); ok {
+		return d.call.client
+	}
+	return ctx
+}
+
+// writerKey is the key of the writer of the call that a context belongs to.
+type writerKey struct{}
+
+// Value implements context.Context.
+func (c *call) Value(key any) any {
+	switch {
+	case key == (writerKey{}):
+		return c.writer
+	case c.watched.Load():
+		return c.own.Value(key)
+	}
+	return c.client.Value(key)
+}
+
+// Deadline implements context.Context.
+func (c *call) Deadline() (at time.Time, set bool) { return at, false }
+
+// Done implements context.Context.
+func (c *call) Done() <-chan struct{} { return c.watch().Done() }
+
+// Err implements context.Context.
+func (c *call) Err() error { return c.watch().Err() }
+
+// watch returns the call's own context, and has the client watched.
+func (c *call) watch() context.Context {
+	if !c.watched.Load() {
+		c.note(func() {
+			if c.own == nil {
+				c.own, c.cancel = context.WithCancel(context.WithoutCancel(c.client))
+				c.unwatch = context.AfterFunc(c.client, c.leave)
+				c.watched.Store(true)
+			}
+		})
+	}
+	return c.own
+}
+
+// note notes what has happened, and ends the call if nobody can want the answer any more.
+func (c *call) note(what func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	what()
+	switch {
+	case c.own == nil:
+	case c.over || c.left && c.stream:
+		c.unwatch()
+		c.cancel()
+	case c.left && !c.alone:
+		c.alone = true
+		go c.linger()
+	}
+}
+
+// leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
+// may still be there then.
+func (c *call) leave() { c.note(func() { c.left = true }) }
+
+// streams notes that the answer has no end.
+func (c *call) streams() { c.note(func() { c.stream = true }) }
+
+// end ends the call.
+func (c *call) end() { c.note(func() { c.over = true }) }
+
+// linger ends the call without a client when its time is over, or the process ends.
+func (c *call) linger() {
+	select {
+	case <-time.After(Patience):
+	case <-c.exiting:
+	case <-c.own.Done():
+	}
+	c.cancel()
+}
+
+const (
+	// mostAnswer and mostAnswers bound how much of one answer, and of all together, waits
+	// for clients that read slowly.
+	mostAnswer  = 1 << 20
+	mostAnswers = 64 << 20
+
+	// An answer begins with a small piece, and mostly needs no other. Until that is full
+	// or the handler flushes, nothing is sent, as by net/http.
+	smallPiece = 4 << 10
+	largePiece = 32 << 10
+)
+
+var (
+	// Answers are those that wait for clients that read slowly.
+	Answers = body.NewMemory(mostAnswers)
+
+	smallPieces = sync.Pool{New: func() any { return new([smallPiece]byte) }}
+)
+
+// An answer is what the next handler has written and the client has not got yet.
+type answer struct {
+	pieces [][]byte // of the capacity of a small or a large piece
+	held   int      // bytes of the memory
+}
+
+// add appends as much of p as there is memory for, and returns how much that is.
+func (a *answer) add(p []byte) (n int) {
+	for n < len(p) {
+		last := len(a.pieces) - 1
+		if last < 0 || len(a.pieces[last]) == cap(a.pieces[last]) {
+			size := largePiece
+			if last < 0 && len(p) <= smallPiece {
+				size = smallPiece
+			}
+			if a.held+size > mostAnswer || !Answers.Reserve(int64(size)) {
+				return n
+			}
+			a.held += size
+			if size == smallPiece {
+				a.pieces = append(a.pieces, smallPieces.Get().(*[smallPiece]byte)[:0])
+			} else {
+				a.pieces = append(a.pieces, make([]byte, 0, size))
+			}
+			last++
+		}
+		piece := a.pieces[last]
+		more := copy(piece[len(piece):cap(piece)], p[n:])
+		a.pieces[last] = piece[:len(piece)+more]
+		n += more
+	}
+	return n
+}
+
+// next takes the first piece out, which the caller gives back by free.
+func (a *answer) next() (piece []byte) {
+	piece = a.pieces[0]
+	a.pieces = slices.Delete(a.pieces, 0, 1)
+	return piece
+}
+
+// free gives a piece back.
+func (a *answer) free(piece []byte) {
+	a.held -= cap(piece)
+	Answers.Return(int64(cap(piece)))
+	if cap(piece) == smallPiece {
+		smallPieces.Put((*[smallPiece]byte)(piece[:smallPiece]))
+	}
 }
 
 // Interface guards

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -29,20 +30,34 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 // unreadIn returns what nobody reads in a server. Routes whose config is gone and handlers of
 // other modules are taken to read everything.
 func unreadIn(server *caddyhttp.Server) decision.Unread {
-	var all configReader
 	several, passed := false, false // a request may meet throttle twice; after a route with it
 	for i := range server.Routes {
 		route := &server.Routes[i]
 		if route.HandlersRaw == nil && len(route.Handlers) > 0 {
 			return decision.Unread{}
 		}
-		var in configReader
-		in.readJSON(route)
-		several = several || in.throttles > 1 || in.throttles > 0 && passed
-		passed = passed || in.throttles > 0 && !route.Terminal
+		throttles := strings.Count(plainJSON(route), `"handler":"throttle"`)
+		several = several || throttles > 1 || throttles > 0 && passed
+		passed = passed || throttles > 0 && !route.Terminal
 	}
-	all.readJSON(server)
-	return decision.Unread{Verdict: !several && !all.verdict, Placeholders: !all.placeholders}
+	all := plainJSON(server)
+	unknown := strings.Contains(all, ourPlaceholders) || strings.Contains(all, `"template_file":`)
+	for _, found := range handlerName.FindAllStringSubmatch(all, -1) {
+		unknown = unknown || !knownHandlers[found[1]]
+	}
+	return decision.Unread{Verdict: !several && !unknown && !strings.Contains(all, `"throttle_blocked":`), Placeholders: !unknown}
+}
+
+// handlerName finds the modules of handlers. In a text, quotes would be escaped.
+var handlerName = regexp.MustCompile(`"handler":"([^"]*)"`)
+
+// plainJSON returns a config as JSON in one spelling.
+func plainJSON(config any) string {
+	var value any
+	raw, _ := json.Marshal(config) // it was JSON before
+	_ = json.Unmarshal(raw, &value)
+	raw, _ = json.Marshal(value)
+	return string(raw)
 }
 
 // knownHandlers are those that read no placeholders but the ones that their config names.
@@ -57,41 +72,3 @@ const ourPlaceholders = "http.throttle."
 
 // namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.
 func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, ourPlaceholders) }
-
-// A configReader looks through JSON for what reads verdicts.
-type configReader struct {
-	throttles             int // handlers
-	verdict, placeholders bool
-}
-
-func (c *configReader) readJSON(config any) {
-	var value any
-	raw, _ := json.Marshal(config) // it was JSON before
-	_ = json.Unmarshal(raw, &value)
-	c.read(value)
-}
-
-func (c *configReader) read(value any) {
-	switch value := value.(type) {
-	case string:
-		named := strings.Contains(value, ourPlaceholders)
-		c.verdict, c.placeholders = c.verdict || named, c.placeholders || named
-	case []any:
-		for _, element := range value {
-			c.read(element)
-		}
-	case map[string]any:
-		name, is := value["handler"].(string)
-		unknown := is && !knownHandlers[name]
-		if name == "throttle" {
-			c.throttles++
-		}
-		for key, element := range value {
-			unknown = unknown || key == "template_file"
-			c.verdict = c.verdict || key == "throttle_blocked"
-			c.read(key)
-			c.read(element)
-		}
-		c.verdict, c.placeholders = c.verdict || unknown, c.placeholders || unknown
-	}
-}

@@ -9,7 +9,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -20,15 +19,12 @@ import (
 type onceWarnings struct {
 	warner *zap.Logger
 
-	untrusted, loose, wide, noAddress, kept atomic.Bool
+	untrusted, loose, wide, noAddress atomic.Bool
 
 	peers sketch.Distinct // public networks of peers that are trusted
 
-	Requests, refusals watched // in which signs of proxies and of caches are looked for
+	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
 }
-
-// watched counts requests in which something is looked for, up to watchedRequests.
-type watched struct{ N atomic.Int32 }
 
 const (
 	// WatchedRequests is in how many requests of a config signs are looked for. After
@@ -38,9 +34,9 @@ const (
 )
 
 // next reports whether to look into one more request.
-func (w *watched) next() bool {
-	if w.N.Load() < WatchedRequests {
-		w.N.Add(1)
+func (o *onceWarnings) next() bool {
+	if o.Requests.Load() < WatchedRequests {
+		o.Requests.Add(1)
 		return true
 	}
 	return rand.Uint32()%watchedShare == 0
@@ -49,7 +45,7 @@ func (w *watched) next() bool {
 // proxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
 func (o *onceWarnings) proxies(s *rule.Subject) {
-	if !o.Requests.next() {
+	if !o.next() {
 		return
 	}
 	r := s.Request
@@ -97,13 +93,5 @@ func (o *onceWarnings) trusted(r *http.Request) {
 func (o *onceWarnings) unknown() {
 	if !o.noAddress.Swap(true) {
 		o.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
-	}
-}
-
-// caches logs a warning if the headers of a refusal, as they were sent, let caches
-// keep it for others.
-func (o *onceWarnings) caches(sent http.Header) {
-	if o.refusals.next() && !o.kept.Load() && !response.CachesForbidden(sent) && !o.kept.Swap(true) {
-		o.warner.Warn("caches may keep refusals, because a handler around throttle sets their headers last: set lifetimes in a header directive that neither has defer nor removes a header")
 	}
 }

@@ -58,21 +58,6 @@ func DropTargeted(header http.Header) {
 	}
 }
 
-// CachesForbidden reports whether no cache may keep a response.
-func CachesForbidden(header http.Header) bool {
-	for name, lines := range header {
-		if targeted(name) && slices.ContainsFunc(lines, allows) {
-			return false
-		}
-	}
-	for name := range directives(header) {
-		if name == "no-store" {
-			return true
-		}
-	}
-	return false
-}
-
 // targeted reports whether a header is for some caches only: as RFC 9213 has it, such as
 // Cloudflare-CDN-Cache-Control, or as caches had them before.
 func targeted(name string) bool {

@@ -35,24 +35,6 @@ func TestOnlyWhatNoCacheMayKeepForOthersIsPrivate(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatIsNeverStoredIsCachesForbidden(t *testing.T) {
-	for _, test := range []struct {
-		header http.Header
-		want   bool
-	}{
-		{http.Header{}, false},
-		{http.Header{"Cache-Control": {"no-store"}}, true},
-		{http.Header{"Cache-Control": {"private", "max-age=0, No-Store"}}, true},
-		{http.Header{"Cache-Control": {"private"}}, false},
-		{http.Header{"Cache-Control": {"no-store"}, "Cdn-Cache-Control": {"no-store"}}, true},
-		{http.Header{"Cache-Control": {"no-store"}, "Cdn-Cache-Control": {"max-age=9"}}, false},
-	} {
-		if got := CachesForbidden(test.header); got != test.want {
-			t.Errorf("%v: got forbidden %v, want %v", test.header, got, test.want)
-		}
-	}
-}
-
 func TestNoCacheMayKeepWhatIsKeptPrivate(t *testing.T) {
 	for _, test := range []struct {
 		given []string

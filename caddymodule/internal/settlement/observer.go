@@ -97,7 +97,9 @@ type Observer struct {
 	bytes   int64         // of the body
 	err     error         // of the next handler
 	values  []string      // of Headers; "" if absent or given twice
+	room    [2]string     // for most handlers enough
 	runs    []run         // on Meters
+	oneRun  [1]run        // for most handlers enough
 	apart   atomic.Int32  // how many say that the upstream works while the answer is sent
 }
 
@@ -125,7 +127,7 @@ func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observ
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.Watch(w, r)
 	o.ctx = r.Context()
-	if len(o.Headers) > 0 {
+	if o.values = o.room[:]; len(o.Headers) > len(o.room) {
 		o.values = make([]string, len(o.Headers))
 	}
 	o.began = clock.Now(o.Clock)
@@ -138,6 +140,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 
 // measure puts the request on its meters.
 func (o *Observer) measure(r *http.Request) {
+	o.runs = o.oneRun[:0]
 	for _, m := range o.Meters {
 		o.runs = append(o.runs, run{Metered: m})
 	}

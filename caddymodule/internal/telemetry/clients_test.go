@@ -7,16 +7,16 @@ import (
 )
 
 func TestThePeopleTableIsBounded(t *testing.T) {
-	table, now := newPeopleTable(), time.Now()
+	table, now := new(people), time.Now()
 	address := func(i int) netip.Addr {
 		return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 	}
 	for i := range mostPeople + 1000 {
-		table.mark("pages", address(i), now)
+		table.mark(address(i), now)
 	}
 	counted := 0
 	for i := range mostPeople + 1000 {
-		if table.report("pages", address(i), now) {
+		if table.report(address(i), now) {
 			counted++
 		}
 	}

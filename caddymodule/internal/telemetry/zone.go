@@ -4,7 +4,12 @@
 package telemetry
 
 import (
+	"fmt"
+	"math"
+	"math/rand/v2"
 	"net/http"
+	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -16,11 +21,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Figures are the figures of a zone name, in all configs that have it.
@@ -34,6 +41,7 @@ type Figures struct {
 	Busiest     sketch.Recent // milliseconds of slots
 	load        loadLog
 	passesFull  atomic.Int64 // when that was last logged, in Unix seconds
+	people      people
 }
 
 // Options are what a zone's figures depend on beside its rule.
@@ -119,7 +127,7 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 	}
 	t.figures.noteSender(o, d, now)
 	if t.people != nil && d == decision.ShadowRefused && header != nil {
-		mark(header, o)
+		t.mark(header, o)
 	}
 	if why != rule.None {
 		t.refusals[d].note(o)
@@ -216,5 +224,238 @@ func (t *Zone) Answered(isNew bool, e clientpass.Event) {
 	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
 		t.Logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
 			zap.Int64("new_clients", came), zap.Int64("members", joined))
+	}
+}
+
+var (
+	TurnSeconds = newHistograms("slot_wait_seconds",
+		"How long served requests waited for their turn, in zones with share, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8}, "zone", "rank")
+
+	SlotSeconds = newCounters("slot_seconds_total",
+		"For how long requests held slots, in zones with share, in seconds.", "zone", "rank")
+)
+
+// AllRanks are those that clients of a zone with share may have, in the order of service.
+var AllRanks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
+
+// A turnMeter counts what becomes of requests of one rank.
+type turnMeter struct {
+	decided counters
+	waits   prometheus.Observer
+}
+
+func newTurnMeters(t *Zone) (meters [fairqueue.Ranks]*turnMeter) {
+	if t.rule.Share == nil {
+		return meters
+	}
+	for _, rank := range AllRanks {
+		counter := SlotSeconds.WithLabelValues(t.rule.Name, rank.String())
+		t.figures.slotSeconds[rank].Store(&counter)
+		meters[rank] = &turnMeter{decided: countersOf(t, rank.String()), waits: TurnSeconds.WithLabelValues(t.rule.Name, rank.String())}
+	}
+	return meters
+}
+
+// turned counts an outcome of a zone with share.
+func (t *Zone) turned(o *decision.Outcome, d decision.Decision, why rule.Reason) {
+	rank := o.Turn.Rank
+	meter := t.turns[rank]
+	if counter := meter.decided[d][why]; counter != nil {
+		counter.Inc()
+	} else { // only a switch at run time can lead here
+		Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), rank.String()).Inc()
+	}
+	switch {
+	case o.Shadow != 0:
+	case d == decision.Admitted && !o.Left:
+		meter.waits.Observe(0)
+	case d == decision.Delayed:
+		if !o.Left {
+			meter.waits.Observe(o.Delay.Seconds())
+		}
+		t.figures.load.note(t, o, false)
+	case d == decision.Refused && o.LostTurn():
+		t.figures.load.note(t, o, true)
+	}
+}
+
+// CountPass implements decision.Reporter.
+func (t *Zone) CountPass(e clientpass.Event) { t.passes[e].Inc() }
+
+// countPresented counts what the pass was worth that a request came with.
+func (t *Zone) countPresented(o *decision.Outcome) {
+	if o.Turn == nil || t.presented[clientpass.Valid] == nil {
+		return
+	}
+	if state := o.Turn.Standing.Client.State(); state != clientpass.Absent {
+		t.presented[state].Inc()
+	}
+}
+
+// passCounters looks the zone's counters of passes up.
+func (t *Zone) passCounters() {
+	if t.rule.Pass() == nil {
+		return
+	}
+	for state := clientpass.Invalid; state <= clientpass.Valid; state++ {
+		t.presented[state] = Passes.WithLabelValues(t.rule.Name, state.String())
+	}
+	for e := clientpass.None + 1; e < clientpass.Events; e++ {
+		t.passes[e] = Passes.WithLabelValues(t.rule.Name, e.String())
+	}
+}
+
+// Released counts a slot that was given back.
+func (l *Figures) Released(turn *admission.Turn, held time.Duration) {
+	(*l.slotSeconds[turn.Rank].Load()).Add(held.Seconds())
+	l.Busiest.Add(false, turn.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
+}
+
+// A loadLog says once a minute how full a zone with share is, while requests wait or
+// are refused.
+type loadLog struct {
+	mu      sync.Mutex
+	timer   *time.Timer    // nil if there was no load lately
+	zone    *Zone          // of the config that noted last
+	most    admission.Load // when most requests waited
+	waiting int            // then
+	noted   bool           // since the last line
+	refused int
+	without int // of those had no pass, not even an early one, and were no members
+}
+
+func (l *loadLog) note(t *Zone, o *decision.Outcome, refused bool) {
+	load := t.figures.Slots.Load()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waiting := 0
+	for _, n := range load.Waiting {
+		waiting += n
+	}
+	if !l.noted || waiting > l.waiting {
+		l.most, l.waiting = load, waiting
+	}
+	l.noted, l.zone = true, t
+	if refused {
+		l.refused++
+		if !o.Turn.Standing.HoldsPass() && o.Turn.Rank != fairqueue.Member {
+			l.without++
+		}
+	}
+	if l.timer == nil {
+		l.timer = time.AfterFunc(summaryEvery, l.tick)
+	}
+}
+
+// tick logs the line of the last minute. If there was no load, it stops the timer.
+func (l *loadLog) tick() {
+	l.mu.Lock()
+	t := l.zone
+	if !l.noted {
+		l.timer, l.zone = nil, nil
+		l.mu.Unlock()
+		return
+	}
+	message := fmt.Sprintf("%s full: %d/%d busy, %d wait, mean %.1f s", t.rule.Name, l.most.Running, l.most.Slots, l.waiting, l.most.Mean.Seconds())
+	if l.refused > 0 {
+		message += fmt.Sprintf(", %d %% of refusals had no pass", int(math.Round(100*float64(l.without)/float64(l.refused))))
+	}
+	fields := []zap.Field{zap.Int("refused", l.refused)}
+	l.most, l.waiting, l.noted, l.refused, l.without = admission.Load{}, 0, false, 0, 0
+	l.timer.Reset(summaryEvery)
+	l.mu.Unlock()
+	t.Logger.Info(message, fields...)
+}
+
+// WarnPassesFull logs, once a minute, that passes are forgotten before their time.
+func (t *Zone) WarnPassesFull() {
+	now, last := time.Now().Unix(), t.figures.passesFull.Load()
+	if now-last >= int64(summaryEvery.Seconds()) && t.figures.passesFull.CompareAndSwap(last, now) {
+		t.Logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+	}
+}
+
+const (
+	// MarkFor is how long a browser has to load a marked page and to report it.
+	MarkFor = 2 * time.Minute
+
+	// PersonFor is how long somebody who was counted is not counted again.
+	PersonFor = time.Hour
+
+	// mostPeople bounds the marks, and the people counted, of a zone that are kept at once.
+	// While there are more, the figure is too low.
+	mostPeople = 50_000
+)
+
+// Seen counts the person who reports to have seen a mark of the zone, if that is true and
+// news.
+func (t *Zone) Seen(r *http.Request) {
+	if t.people != nil && t.figures.people.report(personOf(r), time.Now()) {
+		t.people.Inc()
+	}
+}
+
+// mark tells the browser that a shadow zone would have refused the request.
+func (t *Zone) mark(header http.Header, o *decision.Outcome) {
+	header.Add("Server-Timing", `throttle;desc="`+o.Zone.Name+`"`)
+	t.figures.people.mark(personOf(o.Request), time.Now())
+}
+
+// personOf returns the address that counts as one person: IPv6 addresses are masked as
+// in keys. It is invalid if the request has no address.
+func personOf(r *http.Request) netip.Addr {
+	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return addr
+	}
+	return bucketkey.ClientPrefix(addr, 32, 64).Addr()
+}
+
+// people are those who were sent a mark of a zone lately, and those who were counted.
+type people struct {
+	once            sync.Once
+	marked, counted *expiring.Map[netip.Addr, struct{}]
+}
+
+func (p *people) make() {
+	p.marked, p.counted = expiring.New[netip.Addr, struct{}](mostPeople), expiring.New[netip.Addr, struct{}](mostPeople)
+}
+
+// mark notes that somebody was sent a mark.
+func (p *people) mark(person netip.Addr, now time.Time) {
+	p.once.Do(p.make)
+	p.marked.Put(person, struct{}{}, now.Add(MarkFor), now)
+}
+
+// report reports whether somebody who says to have seen a mark is to be counted.
+func (p *people) report(person netip.Addr, now time.Time) bool {
+	p.once.Do(p.make)
+	if _, marked := p.marked.Take(person, now); !marked {
+		return false
+	}
+	if _, counted := p.counted.Get(person, now); counted {
+		return false
+	}
+	return p.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
+}
+
+// noteSender counts whose request a zone has decided about. It is on the path of every
+// request: of many, it counts a sample. Where nothing needs it, now is zero.
+func (l *Figures) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
+	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
+	if !refused {
+		if weight = l.Recent.AdmittedWeight(rand.Uint32); weight == 0 {
+			return
+		}
+	}
+	if now.IsZero() {
+		now = time.Now()
+	}
+	if refused {
+		weight = l.Recent.RefusedWeight(rand.Uint32, now)
+	}
+	if weight > 0 {
+		l.Recent.Add(refused, o.Key, o.ClientIP(), weight, now)
 	}
 }

@@ -2,17 +2,130 @@ package caddymodule
 
 import (
 	"fmt"
+	"iter"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
+
+// MatchBlocked matches requests of clients that a zone with `block` has banned, or an
+// administrator at run time. After the throttle handler, it matches requests that the
+// handler found to be blocked. Before it, it matches those that the handler would block,
+// as far as this process knows. Shadow zones block nobody.
+type MatchBlocked struct {
+	// The zone that has blocked the client. Default: any zone. A zone that this
+	// config does not define is an error.
+	Zone string `json:"zone,omitempty"`
+
+	app *engine.Engine
+}
+
+// CaddyModule returns the Caddy module information.
+func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.matchers.throttle_blocked",
+		New: func() caddy.Module { return new(MatchBlocked) },
+	}
+}
+
+// Provision checks that the zone exists.
+func (m *MatchBlocked) Provision(ctx caddy.Context) error {
+	for _, within := range ctx.Modules() {
+		switch within.(type) {
+		case *App, *Handler:
+			return config.ErrAsksThrottle
+		}
+	}
+	app, err := ctx.App("throttle")
+	if err != nil {
+		return err
+	}
+	m.app = app.(*App).engine
+	if err := app.(*App).checkServers(ctx); err != nil {
+		return err
+	}
+	return lint.CheckAsked(m.Zone, app.(*App).known)
+}
+
+// MatchWithError implements caddyhttp.RequestMatcherWithError.
+func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
+	res := decision.VerdictOf(r)
+	if res.Blocked(m.Zone) {
+		return true, nil
+	}
+	s, b := rule.NewSubject(r), new(rule.Buffers)
+	s.Overrides = m.app.Overrides()
+	if exempt, err := m.app.ExemptsGlobally(&s); err != nil || exempt {
+		return false, err
+	}
+	if s.Ban(time.Now()) != nil {
+		if by := decision.BannedBy(m.zones(), &s); by != nil && by.Shadow == 0 {
+			return true, nil
+		}
+	}
+	if m.app.Blocks.Empty() {
+		return false, nil
+	}
+	for z := range m.zones() {
+		if res.Decided(z) {
+			continue
+		}
+		c, device, can := z.BlockedBucket(&s, b)
+		if !can || c.Shadow != 0 {
+			continue
+		}
+		_, runs := m.app.Believe(r.Context(), &c)
+		if runs && device != "" {
+			c.Key = device
+			_, runs = m.app.Believe(r.Context(), &c)
+		}
+		if runs {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// zones returns the zones that the matcher asks about.
+func (m *MatchBlocked) zones() iter.Seq[*decision.Zone] {
+	return func(yield func(*decision.Zone) bool) {
+		for name, z := range m.app.Zones {
+			if (m.Zone == "" || m.Zone == name) && !yield(z.Zone) {
+				return
+			}
+		}
+	}
+}
+
+// UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
+//
+//	throttle_blocked [<zone>]
+func (m *MatchBlocked) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	for d.Next() {
+		if words := d.RemainingArgs(); len(words) == 1 && m.Zone == "" {
+			m.Zone = words[0]
+		} else if len(words) > 0 {
+			return d.Err("too many words after throttle_blocked: want throttle_blocked [<zone>]")
+		}
+		if d.NextBlock(0) {
+			return d.Err("throttle_blocked takes no block: want throttle_blocked [<zone>]")
+		}
+	}
+	return nil
+}
 
 // VerifiedCrawler matches requests of crawlers that have proved to be what they are:
 // the client's address is on the list that the operator publishes, or reverse and
@@ -142,7 +255,11 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
+// Interface guards
 var (
+	_ caddy.Provisioner                 = (*MatchBlocked)(nil)
+	_ caddyhttp.RequestMatcherWithError = (*MatchBlocked)(nil)
+	_ caddyfile.Unmarshaler             = (*MatchBlocked)(nil)
 	_ caddy.Provisioner                 = (*VerifiedCrawler)(nil)
 	_ caddyhttp.RequestMatcherWithError = (*VerifiedCrawler)(nil)
 	_ caddyfile.Unmarshaler             = (*VerifiedCrawler)(nil)
