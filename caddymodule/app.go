@@ -148,7 +148,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	case stores.SharedStoreModule:
 		err = a.engine.UseShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
 		if _, has := m.SharedStore().Board(); has && err == nil {
-			_, err = a.engine.Signing.Join(ctx)
+			a.engine.Signing.Join(ctx)
 		}
 	case stores.StoreModule:
 		a.engine.Store = m.Store()
@@ -209,7 +209,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	options.LogLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
 	z, err := a.engine.AddZone(definition.Name, options, func(z *engine.Zone) (*rule.Rule, error) {
 		return compiled, definition.Load(ctx, compiled, config.Given{
-			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() (*signer.Ring, error) { return a.engine.Signing.Join(ctx) },
+			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() *signer.Ring { return a.engine.Signing.Join(ctx) },
 			Passes: z.State.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.WarnInsecure,
 		})
 	})

@@ -57,12 +57,11 @@ func (d *DropConnections) Provision(ctx caddy.Context) error {
 func (d *DropPackets) Provision(ctx caddy.Context) error { return allowDrops(ctx) }
 
 func allowDrops(ctx caddy.Context) error {
-	app, err := ctx.App("throttle")
-	if err != nil {
-		return err
+	e, err := engine.EngineOf(ctx)
+	if err == nil {
+		e.Drops = true
 	}
-	app.(*App).engine.Drops = true
-	return nil
+	return err
 }
 
 // WrapListener implements caddy.ListenerWrapper.

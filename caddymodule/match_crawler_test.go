@@ -12,9 +12,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
 const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"
@@ -171,24 +168,4 @@ func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 	if lines := s.logs.lines(t, "list of crawlers"); len(lines) > 0 {
 		t.Errorf("a config that was not started has fetched a list: %v", lines)
 	}
-}
-
-func TestAConfigLetsGoOfItsCrawlers(t *testing.T) {
-	s := run(t, `http:// {
-		@crawler verified_crawler googlebot
-		respond @crawler hello
-	}`)
-	if !entered(engine.CrawlersKey) {
-		t.Error("the config holds no crawlers")
-	}
-	s.stop()
-	if entered(engine.CrawlersKey) {
-		t.Error("the config still holds its crawlers")
-	}
-}
-
-// entered reports whether the process has an entry.
-func entered(key string) bool {
-	_, has := stores.Process.References(key)
-	return has
 }

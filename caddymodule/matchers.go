@@ -162,31 +162,12 @@ func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	app, err := enclosingApp(ctx)
+	e, err := engine.EngineOf(ctx)
 	if err != nil {
 		return err
 	}
-	shared, err := app.engine.Crawlers.Join(ctx)
-	if err != nil {
-		return err
-	}
-	m.set = crawler.NewSet(&shared.Lists, shared.Lookups, known, sources, m.Resolver)
-	app.engine.Crawlers.Sources = append(app.engine.Crawlers.Sources, m.set.Sources...)
+	m.set = e.Crawlers.Join(ctx, known, sources, m.Resolver)
 	return nil
-}
-
-// enclosingApp returns the app that is being provisioned, or the config's.
-func enclosingApp(ctx caddy.Context) (*App, error) {
-	for _, within := range ctx.Modules() {
-		if app, ok := within.(*App); ok {
-			return app, nil
-		}
-	}
-	app, err := ctx.App("throttle")
-	if err != nil {
-		return nil, err
-	}
-	return app.(*App), nil
 }
 
 // parse returns the known crawlers and the lists that the matcher names.

@@ -38,13 +38,9 @@ func (Seen) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision finds the app with the zones.
-func (s *Seen) Provision(ctx caddy.Context) error {
-	app, err := ctx.App("throttle")
-	if err != nil {
-		return err
-	}
-	s.app = app.(*App).engine
-	return nil
+func (s *Seen) Provision(ctx caddy.Context) (err error) {
+	s.app, err = engine.EngineOf(ctx)
+	return err
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler. It answers every request itself.

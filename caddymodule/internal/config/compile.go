@@ -401,9 +401,7 @@ func (z *Zone) Load(ctx caddy.Context, compiled *rule.Rule, given Given) (err er
 	}
 	if compiled.Trust != nil {
 		compiled.Trust.Insecure = given.Insecure
-		if compiled.Trust.Keys, err = given.Keys(); err != nil {
-			return err
-		}
+		compiled.Trust.Keys = given.Keys()
 	}
 	if given.Shadow && compiled.Shadow == 0 {
 		compiled.Shadow = rule.ShadowGlobal

@@ -178,11 +178,7 @@ func (f *InFlight) checkRanks(zone string) error {
 func (f *InFlight) loadRanks(ctx caddy.Context, zone string, given *Given) (*rule.Ranks, error) {
 	ranks := new(rule.Ranks)
 	if f.Pass != PassOff {
-		keys, err := given.Keys()
-		if err != nil {
-			return nil, err
-		}
-		ranks.Pass = &clientpass.Zone{Name: zone, Keys: keys, Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
+		ranks.Pass = &clientpass.Zone{Name: zone, Keys: given.Keys(), Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
 	}
 	for i := range f.Rank {
 		r := &f.Rank[i]

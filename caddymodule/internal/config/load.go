@@ -17,7 +17,7 @@ import (
 type Given struct {
 	Shadow     bool                  // the global options put all zones there
 	Static     []*staticfile.Matcher // what they exempt
-	Keys       func() (*signer.Ring, error)
+	Keys       func() *signer.Ring
 	Passes     *clientpass.Memory
 	PassesFull func() // see [clientpass.Zone]
 	Insecure   func() // see [clientpass.Zone] and [device.Trust]

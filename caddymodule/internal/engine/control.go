@@ -11,7 +11,10 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -19,12 +22,16 @@ import (
 
 const controlKey = "control"
 
-// A control is how the admin API reaches what runs, and what it has changed there.
-// It outlives configs: a reload must not lift a ban, nor forget a support code.
+// A control is how the admin API reaches what runs, what it has changed there, and what else
+// all configs share. It outlives them: a reload must not lift a ban, nor forget a support code.
 type control struct {
 	Changes  *board.Replica
 	Refusals supportcode.Ring // the last ones
 	Rates    telemetry.Rates
+	blocks   *blocked.Buckets
+	keys     atomic.Pointer[signer.Ring] // of the config that started last
+	lists    crawler.Lists
+	lookups  *crawler.Lookups
 	stopped  chan struct{} // closed when no config uses it any more
 
 	mu   sync.Mutex
@@ -33,7 +40,7 @@ type control struct {
 
 func joinControl() (*control, error) {
 	return stores.Join(controlKey, func() (*control, error) {
-		c := &control{stopped: make(chan struct{})}
+		c := &control{blocks: blocked.NewBuckets(nil), lookups: crawler.NewLookups(), stopped: make(chan struct{})}
 		c.Changes = board.New(c.refusal)
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)

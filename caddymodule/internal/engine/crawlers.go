@@ -7,51 +7,32 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
-// CrawlersKey is where they are in the pool.
-const CrawlersKey = "crawlers"
-
-// sharedCrawlers holds the lists and the answers of DNS. They outlive configs, so that
-// a reload forgets none.
-type sharedCrawlers struct {
-	Lists   crawler.Lists
-	Lookups *crawler.Lookups
-}
-
-// Destruct implements caddy.Destructor. Whatever runs has been stopped by the configs
-// that started it.
-func (*sharedCrawlers) Destruct() error { return nil }
-
-// configCrawlers are what the matchers of one config need.
+// configCrawlers are what the matchers of one config need. The lists and the answers of DNS
+// outlive it, so that a reload forgets none.
 type configCrawlers struct {
-	*sharedCrawlers // nil if no matcher asks
-	storage         crawler.Storage
-	Sources         []string // of all matchers
-	release         func()   // of lists
+	lists   *crawler.Lists
+	lookups *crawler.Lookups
+	storage crawler.Storage // nil if no matcher asks
+	sources []string        // of all matchers
+	release func()          // of lists
 }
 
-// Join returns what all matchers share.
-func (c *configCrawlers) Join(ctx caddy.Context) (_ *sharedCrawlers, err error) {
-	if c.sharedCrawlers == nil {
-		if c.sharedCrawlers, err = stores.Join(CrawlersKey, func() (*sharedCrawlers, error) {
-			return &sharedCrawlers{Lookups: crawler.NewLookups()}, nil
-		}); err != nil {
-			return nil, err
-		}
-		c.storage = ctx.Storage()
-	}
-	return c.sharedCrawlers, nil
+// Join returns what a matcher asks, of which the lists will be fetched.
+func (c *configCrawlers) Join(ctx caddy.Context, known []*crawler.Crawler, lists []string, resolver string) *crawler.Set {
+	set := crawler.NewSet(c.lists, c.lookups, known, lists, resolver)
+	c.storage, c.sources = ctx.Storage(), append(c.sources, set.Sources...)
+	return set
 }
 
 // start begins to fetch lists. It waits for copies in storage, but not for long.
 func (c *configCrawlers) start(logger *zap.Logger) {
-	if c.sharedCrawlers == nil {
+	if c.storage == nil {
 		return
 	}
-	slices.Sort(c.Sources)
-	c.release = c.Lists.Use(slices.Compact(c.Sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
+	slices.Sort(c.sources)
+	c.release = c.lists.Use(slices.Compact(c.sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
 		logger.Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
 	}}, patience)
 }
@@ -62,13 +43,3 @@ func (c *configCrawlers) end() {
 		c.release()
 	}
 }
-
-func (c *configCrawlers) leave() error {
-	if c.sharedCrawlers == nil {
-		return nil
-	}
-	return stores.Leave(CrawlersKey)
-}
-
-// Interface guards
-var _ caddy.Destructor = (*sharedCrawlers)(nil)

@@ -36,8 +36,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
-const blocksKey = "blocks"
-
 // RequestBuffers bounds what is held of the bodies of all requests together, for
 // in_flight ... buffer and to find out keys and costs. There is one, since there is one
 // memory, whatever configs are running.
@@ -73,7 +71,7 @@ type Engine struct {
 	exemptsSome  bool           // by the global options, or in a zone
 	configNumber *atomic.Uint64 // see [lastConfig]
 
-	Blocks  *SharedBlocks
+	Blocks  *blocked.Buckets
 	Control *control
 	shared  *board.Signed // of the store; nil if it has none
 
@@ -86,13 +84,20 @@ type Engine struct {
 	unread map[*caddyhttp.Server]decision.Unread // see [Engine.ReadServers]
 }
 
-// EngineOf returns what runs of the config that a module is provisioned for.
+// EngineOf returns what runs of the config that a module is provisioned for, which may be
+// within the app.
 func EngineOf(ctx caddy.Context) (*Engine, error) {
-	app, err := ctx.App("throttle")
+	type app interface{ Engine() *Engine }
+	for _, within := range ctx.Modules() {
+		if a, ok := within.(app); ok {
+			return a.Engine(), nil
+		}
+	}
+	module, err := ctx.App("throttle")
 	if err != nil {
 		return nil, err
 	}
-	return app.(interface{ Engine() *Engine }).Engine(), nil
+	return module.(app).Engine(), nil
 }
 
 // New joins what outlives the config. The engine that it returns must be cleaned up,
@@ -110,12 +115,11 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 		return e, err
 	}
 	e.subscribed = sync.OnceValue(e.subscriptions)
-	if e.Blocks, err = stores.Join(blocksKey, func() (*SharedBlocks, error) { return &SharedBlocks{blocked.NewBuckets(nil)}, nil }); err != nil {
-		return e, err
-	}
 	if e.Control, err = joinControl(); err != nil {
 		return e, err
 	}
+	e.Blocks, e.Signing.last = e.Control.blocks, &e.Control.keys
+	e.Crawlers.lists, e.Crawlers.lookups = &e.Control.lists, e.Control.lookups
 	return e, nil
 }
 
@@ -256,13 +260,9 @@ func (e *Engine) CleanUp() error {
 	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
 	}
-	if e.Blocks != nil {
-		errs = append(errs, stores.Leave(blocksKey))
-	}
 	if e.Control != nil {
 		errs = append(errs, stores.Leave(controlKey))
 	}
-	errs = append(errs, e.Signing.leave(), e.Crawlers.leave())
 	if e.Shared != nil && e.Memory != nil {
 		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
 	}
@@ -384,12 +384,6 @@ func (e *Engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
 	return b, found && (fresh || e.Shared.DownFor(c))
 }
 
-// SharedBlocks is the known blocks of all configs.
-type SharedBlocks struct{ *blocked.Buckets }
-
-// Destruct implements caddy.Destructor.
-func (*SharedBlocks) Destruct() error { return nil }
-
 // exiting is closed when the process is about to end. Then waiting requests are
 // refused, so that Caddy does not wait for them.
 var (
@@ -422,6 +416,5 @@ func (exitHandler) Handle(context.Context, caddy.Event) error {
 // Interface guards
 var (
 	_ decision.Env        = (*Engine)(nil)
-	_ caddy.Destructor    = (*SharedBlocks)(nil)
 	_ caddyevents.Handler = exitHandler{}
 )

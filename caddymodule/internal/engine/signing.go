@@ -9,10 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
-
-const signingKey = "signing keys"
 
 // signingKeys are the keys that device cookies, passes and changes on a board are signed
 // with, as one config has them. They are read from Caddy's storage when the config starts,
@@ -20,38 +17,32 @@ const signingKey = "signing keys"
 type signingKeys struct {
 	*signer.Ring        // nil if nothing is signed
 	Fixed        string // the secret of the config, or empty
-	last         *lastKeys
 	stop         context.CancelFunc
+
+	// last are those of the config that started last, so that a reload keeps them although
+	// storage fails meanwhile.
+	last *atomic.Pointer[signer.Ring]
 }
-
-// lastKeys remembers the signing keys of the config that started last, so that a
-// reload keeps them although storage fails meanwhile.
-type lastKeys struct{ atomic.Pointer[signer.Ring] }
-
-// Destruct implements caddy.Destructor.
-func (*lastKeys) Destruct() error { return nil }
 
 // patience is how long a config waits for its keys when it starts. A storage that takes
 // longer must not keep sites from being served.
 const patience = time.Second
 
 // Join returns the config's keys, which all its zones share.
-func (s *signingKeys) Join(ctx caddy.Context) (_ *signer.Ring, err error) {
-	if s.Ring == nil && s.Fixed != "" {
+func (s *signingKeys) Join(ctx caddy.Context) *signer.Ring {
+	switch {
+	case s.Ring != nil:
+	case s.Fixed != "":
 		s.Ring = signer.Fixed(s.Fixed)
-	}
-	if s.Ring == nil {
-		if s.last, err = stores.Join(signingKey, func() (*lastKeys, error) { return new(lastKeys), nil }); err != nil {
-			return nil, err
-		}
+	default:
 		s.Ring = signer.New(ctx.Storage(), s.last.Load())
 	}
-	return s.Ring, nil
+	return s.Ring
 }
 
 // start reads the keys, and keeps them up to date until end.
 func (s *signingKeys) start(logger *zap.Logger) {
-	if s.last == nil {
+	if s.Ring == nil || s.Fixed != "" {
 		return // the config has the only key, or needs none
 	}
 	var ctx context.Context
@@ -74,13 +65,3 @@ func (s *signingKeys) end() {
 		s.stop()
 	}
 }
-
-func (s *signingKeys) leave() error {
-	if s.last == nil {
-		return nil
-	}
-	return stores.Leave(signingKey)
-}
-
-// Interface guards
-var _ caddy.Destructor = (*lastKeys)(nil)

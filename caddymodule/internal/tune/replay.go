@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -70,7 +69,7 @@ func (rp *player) begin(without map[string]bool) {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
 	a.Clock, a.Gate = rp.world, new(admission.Gate)
-	a.Blocks = &engine.SharedBlocks{Buckets: blocked.NewBuckets(rp.world)}
+	a.Blocks = blocked.NewBuckets(rp.world)
 	left := func(z *decision.Zone) bool { return without[z.Name] }
 	for _, h := range rp.handlers {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
