@@ -63,8 +63,6 @@ type Needs struct {
 	Simulates bool // a zone with share is in shadow, and wants to know whether the upstream fails
 	Cookies   bool // the response may bring the client a device cookie or a pass, or take one away
 	Settles   bool // the response may change charges of this request, or of others
-
-	trusts, passes bool // which cookies
 }
 
 // Needs returns what the zones want. A nil verdict wants nothing.
@@ -78,11 +76,9 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Slot = n.Slot || o.takesSlot() && o.admits()
 		n.Turns = n.Turns || o.Turn != nil && o.Shadow == 0 && o.admits()
 		n.Simulates = n.Simulates || o.Turn != nil && o.simulation != nil
-		n.trusts = n.trusts || o.device != nil
-		n.passes = n.passes || o.sendsPass()
+		n.Cookies = n.Cookies || o.device != nil || o.sendsPass()
 		n.Settles = n.Settles || o.settles()
 	}
-	n.Cookies = n.trusts || n.passes
 	n.Settles = n.Settles || len(v.static) > 0 || len(v.measured) > 0
 	return n
 }

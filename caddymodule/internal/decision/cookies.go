@@ -81,23 +81,24 @@ type taker func(failure string, charges []leakybucket.Charge, decisions []leakyb
 // SendCookies adds device cookies and passes to a response that has earned them, before its
 // headers are sent.
 func (v *Verdict) SendCookies(r *http.Request, status int, header http.Header, take taker) {
-	needs := v.Needs()
-	if needs.trusts {
-		v.trust(status, header, take)
-	}
-	if needs.passes {
-		v.sendPasses(r, status, header, take)
-	}
+	v.trust(status, header, take)
+	v.sendPasses(r, status, header, take)
 }
 
 // trust adds device cookies to a response that has earned them. A known device keeps its
 // place, which [Verdict.Settle] fills.
 func (v *Verdict) trust(status int, header http.Header, take taker) {
 	now := time.Now()
-	before := header.Clone() // another zone's cookie is no log-in
+	var before http.Header // another zone's cookie is no log-in
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		if o.device == nil || !o.device.client.Earned(status, before, now) {
+		if o.device == nil {
+			continue
+		}
+		if before == nil {
+			before = header.Clone()
+		}
+		if !o.device.client.Earned(status, before, now) {
 			continue
 		}
 		client := o.device.client

@@ -661,7 +661,7 @@ func (p *plan) askStore() bool {
 	}
 	p.charges = p.charges[:0]
 	for _, of := range p.of {
-		p.charges = append(p.charges, p.outcomes[of].Charge) // which a stand-in of a shared store may change
+		p.charges = append(p.charges, p.outcomes[of].Charge)
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
 	if p.env.Take(p.asked.Context(), p.charges, p.decisions) == nil {
@@ -679,11 +679,24 @@ func (p *plan) askStore() bool {
 
 // answered notes the store's decisions about the charges in p.of.
 func (p *plan) answered() {
-	for i, of := range p.of {
-		o := &p.outcomes[of]
-		o.setAnswer(&p.charges[i], &p.decisions[i])
+	for i := range p.of {
+		o := p.answer(i)
 		p.refused = p.refused || o.Shadow == 0 && !o.answer.Fits
 	}
+}
+
+// answer notes the store's decision about the i-th charge, which a stand-in of a shared store
+// may have changed. The delay holds if the request is admitted.
+func (p *plan) answer(i int) *Outcome {
+	o, d := &p.outcomes[p.of[i]], &p.decisions[i]
+	o.Charge, o.answer, o.Began = p.charges[i], *d, d.Began
+	if d.BlockedUntil != 0 {
+		o.Block = d.BlockedUntil.Sub(d.At)
+	}
+	if o.Zone.Delay != nil && !d.Undecided {
+		o.Delay = o.Charge.Delay(d)
+	}
+	return o
 }
 
 // fallBack looks for devices whose buckets the store has found full, and charges the
@@ -714,7 +727,7 @@ func (p *plan) chargeAccounts() {
 		case p.overflows(i):
 			o.chargeAccount()
 		case poured && !again[p.charges[i].Shadow]:
-			o.setAnswer(&p.charges[i], d)
+			p.answer(i)
 			continue // only shadows of another group are full
 		case d.Began:
 			p.began = append(p.began, o.Zone)

@@ -106,18 +106,6 @@ type Outcome struct {
 	jitter float32 // how much is added to Retry-After, as a fraction
 }
 
-// setAnswer notes what the store was asked, which a stand-in of a shared store may have
-// changed, and its decision. The delay holds if the request is admitted.
-func (o *Outcome) setAnswer(c *leakybucket.Charge, d *leakybucket.Decision) {
-	o.Charge, o.answer, o.Began = *c, *d, d.Began
-	if d.BlockedUntil != 0 {
-		o.Block = d.BlockedUntil.Sub(d.At)
-	}
-	if o.Zone.Delay != nil && !d.Undecided {
-		o.Delay = c.Delay(d)
-	}
-}
-
 // later is a bit of the upper half of a ruling, which tells it from none.
 const later = 1 << 31
 
@@ -157,13 +145,12 @@ func (o *Outcome) Reason() rule.Reason {
 }
 
 // Refuse decides that the zone refuses. In shadow, that is only counted.
-func (o *Outcome) Refuse(why rule.Reason) { o.decide(o.refusal(), why) }
-
-func (o *Outcome) refusal() Decision {
+func (o *Outcome) Refuse(why rule.Reason) {
 	if o.Shadow != 0 {
-		return ShadowRefused
+		o.decide(ShadowRefused, why)
+	} else {
+		o.decide(Refused, why)
 	}
-	return Refused
 }
 
 // ClientIP returns the client's address. It is invalid if the request has none, and for

@@ -128,19 +128,19 @@ func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
 
 func collectSlots(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *zoneState) {
-		waits, slots, _ := l.has()
+		has := l.has()
 		waiting, served := l.Enforced.Counts()
 		switch {
-		case l.takesTurns():
+		case has.turns:
 			load := l.Enforced.Load()
 			for _, rank := range telemetry.AllRanks {
 				to.gauge(of[0], float64(load.Waiting[rank]), l.name, rank.String())
 			}
 			to.gauge(of[2], load.Mean.Seconds(), l.name)
-		case waits:
+		case has.waits:
 			to.gauge(of[0], float64(waiting), l.name, "")
 		}
-		if slots {
+		if has.slots {
 			to.gauge(of[1], float64(served), l.name)
 		}
 	})
@@ -148,7 +148,7 @@ func collectSlots(of []*prometheus.Desc, to metricsChannel) {
 
 func collectFiles(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *zoneState) {
-		if f := l.overrideFile(); f != nil {
+		if f := l.has().file; f != nil {
 			to.gauge(of[0], toGauge(f.Status().Problem != nil), l.name)
 		}
 	})
@@ -160,7 +160,7 @@ func collectKeys(of []*prometheus.Desc, to metricsChannel) {
 
 func collectLevels(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *zoneState) {
-		if _, _, buckets := l.has(); !buckets {
+		if !l.has().buckets {
 			return
 		}
 		sum, count, upTo := float64(l.Levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))

@@ -196,35 +196,23 @@ func (l *zoneState) Stop(z *Zone) {
 	}
 }
 
-// has reports whether requests may wait in the zone, and whether it has slots and
-// buckets, by any config that has started.
-func (l *zoneState) has() (waits, slots, buckets bool) {
+// A state is what a zone name has, by any config that has started.
+type state struct {
+	waits, turns, slots, buckets bool
+	file                         *overrideFile // of the newest, or nil
+}
+
+func (l *zoneState) has() (s state) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, z := range l.configs {
 		enforced := z.Shadow == 0
-		waits = waits || enforced && z.LetsWait()
-		slots = slots || enforced && z.InFlight > 0
-		buckets = buckets || !z.SlotsOnly()
+		s.waits = s.waits || enforced && z.LetsWait()
+		s.turns = s.turns || enforced && z.Share != nil
+		s.slots = s.slots || enforced && z.InFlight > 0
+		s.buckets, s.file = s.buckets || !z.SlotsOnly(), z.File
 	}
-	return waits, slots, buckets
-}
-
-// overrideFile returns that of the newest config that has started, or nil.
-func (l *zoneState) overrideFile() *overrideFile {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.configs) == 0 {
-		return nil
-	}
-	return l.configs[len(l.configs)-1].File
-}
-
-// takesTurns reports whether a config that has started enforces share.
-func (l *zoneState) takesTurns() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.ContainsFunc(l.configs, func(z *Zone) bool { return z.Share != nil && z.Shadow == 0 })
+	return s
 }
 
 // Destruct deletes the zone's series.
