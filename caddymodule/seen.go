@@ -87,5 +87,4 @@ func parseSeen(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
 var (
 	_ caddy.Provisioner           = (*Seen)(nil)
 	_ caddyhttp.MiddlewareHandler = (*Seen)(nil)
-	_ httpcaddyfile.UnmarshalFunc = parseSeen
 )

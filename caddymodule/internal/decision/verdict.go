@@ -379,10 +379,3 @@ func (v *Verdict) ended(group leakybucket.Shadow) bool {
 	}
 	return false
 }
-
-// Interface guards
-var (
-	_ settlement.Releaser     = (*Verdict)(nil)
-	_ zapcore.ObjectMarshaler = (*Verdict)(nil)
-	_ zapcore.ObjectMarshaler = (*Outcome)(nil)
-)

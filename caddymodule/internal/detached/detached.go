@@ -589,5 +589,4 @@ func (a *answer) free(piece []byte) {
 // Interface guards
 var (
 	_ response.Watching = (*writer)(nil)
-	_ context.Context   = (*call)(nil)
 )

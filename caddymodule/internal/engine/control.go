@@ -132,6 +132,3 @@ func (c *control) Destruct() error {
 	c.Changes.Close()
 	return nil
 }
-
-// Interface guards
-var _ caddy.Destructor = (*control)(nil)

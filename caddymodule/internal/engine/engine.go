@@ -412,9 +412,3 @@ func (exitHandler) Handle(context.Context, caddy.Event) error {
 	}
 	return nil
 }
-
-// Interface guards
-var (
-	_ decision.Env        = (*Engine)(nil)
-	_ caddyevents.Handler = exitHandler{}
-)

@@ -486,9 +486,3 @@ func (h *Handler) releaseAfter(r *http.Request, res *decision.Verdict, err error
 		res.Release()
 	})
 }
-
-// Interface guards
-var (
-	_ detached.Owner = (*detachedCall)(nil)
-	_ detached.Owner = (*errorCall)(nil)
-)

@@ -8,7 +8,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 // savedLimits returns a function that sets the limit, the debt and the block of a
@@ -108,7 +107,3 @@ func (e *Engine) subscriptions() telemetry.Subscriptions {
 func (a *Engine) emit(e telemetry.Event) {
 	a.subscribers.Emit(a.Ctx, e.Name, e.Data)
 }
-
-var (
-	_ sharedstore.Observer = (*storeObserver)(nil)
-)

@@ -14,8 +14,6 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/caddyserver/caddy/v2"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -220,6 +218,3 @@ func (l *zoneState) Destruct() error {
 	telemetry.ForgetZone(l.name)
 	return nil
 }
-
-// Interface guards
-var _ caddy.Destructor = (*zoneState)(nil)

@@ -79,6 +79,3 @@ func (c *warningCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
 
 // Sync implements zapcore.Core.
 func (c *warningCore) Sync() error { return nil }
-
-// Interface guards
-var _ zapcore.Core = (*warningCore)(nil)
