@@ -482,8 +482,10 @@ func (p *plan) measure(z *Zone) {
 		return
 	}
 	for v := p.earlier; v != nil; v = v.next {
-		if slices.ContainsFunc(v.measured, func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
-			return
+		for i := range v.measured {
+			if v.measured[i].Rule == z.Settle {
+				return
+			}
 		}
 	}
 	p.measured = append(p.measured, settlement.Metered{Rule: z.Settle, Meter: z.Meter})

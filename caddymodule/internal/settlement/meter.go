@@ -45,16 +45,11 @@ func (m *Meter) advance() {
 	m.at = now
 }
 
-// Metered is a rule with Workers, and what measures by it.
+// A Metered is one request on a meter, by a rule with Workers. Its methods may be called by
+// several goroutines: a proxy sends the body beside reading the answer.
 type Metered struct {
 	Rule  *Rule
 	Meter *Meter
-}
-
-// A run is one request on a meter. Its methods may be called by several goroutines: a
-// proxy sends the body beside reading the answer.
-type run struct {
-	Metered
 
 	// Guarded by the meter's lock:
 	sent   bool    // wholly, to the next handler
@@ -64,10 +59,10 @@ type run struct {
 	share  float64 // seconds that it is charged for the time before
 }
 
-func (r *run) running() bool { return r.sent && r.paused == 0 && !r.over }
+func (r *Metered) running() bool { return r.sent && r.paused == 0 && !r.over }
 
-// change applies a change to the run, at this instant.
-func (r *run) change(apply func(*run)) {
+// change applies a change, at this instant.
+func (r *Metered) change(apply func(*Metered)) {
 	m := r.Meter
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,8 +87,8 @@ func (r *run) change(apply func(*run)) {
 
 // begin says that the request has been sent wholly. From now on its number of workers
 // counts, for all that run.
-func (r *run) begin() {
-	r.change(func(r *run) {
+func (r *Metered) begin() {
+	r.change(func(r *Metered) {
 		if !r.sent && !r.over {
 			r.Meter.advance() // with the workers there were
 			r.Meter.workers = float64(r.Rule.Workers)
@@ -102,13 +97,13 @@ func (r *run) begin() {
 	})
 }
 
-func (r *run) pause()  { r.change(func(r *run) { r.paused++ }) }
-func (r *run) resume() { r.change(func(r *run) { r.paused-- }) }
-func (r *run) end()    { r.change(func(r *run) { r.over = true }) }
+func (r *Metered) pause()  { r.change(func(r *Metered) { r.paused++ }) }
+func (r *Metered) resume() { r.change(func(r *Metered) { r.paused-- }) }
+func (r *Metered) end()    { r.change(func(r *Metered) { r.over = true }) }
 
 // seconds returns what the request is charged, and whether it was sent wholly. Call
 // it after end.
-func (r *run) seconds() (share float64, sent bool) {
+func (r *Metered) seconds() (share float64, sent bool) {
 	r.Meter.mu.Lock()
 	defer r.Meter.mu.Unlock()
 	return r.share, r.sent

@@ -12,7 +12,7 @@ import (
 // A naiveMeter charges every running request for every instant.
 type naiveMeter struct {
 	workers float64
-	runs    []*run // as the meter under test has them
+	runs    []*Metered // as the meter under test has them
 	charges []float64
 }
 
@@ -44,7 +44,8 @@ func TestAMeterChargesAsANaiveOneDoes(t *testing.T) {
 				served += d.Seconds() * n.workers
 				if len(n.runs) == 0 || random.IntN(4) == 0 {
 					workers := 1 + random.IntN(6) // as after a reload
-					n.runs = append(n.runs, &run{Metered: metered(&m, workers)})
+					one := metered(&m, workers)
+					n.runs = append(n.runs, &one)
 					n.charges = append(n.charges, 0)
 				}
 				switch r := n.runs[random.IntN(len(n.runs))]; random.IntN(5) {
@@ -96,9 +97,9 @@ func TestRequestsShareTheWorkersOfAMeter(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var m Meter
-			runs := make([]run, test.requests)
+			runs := make([]Metered, test.requests)
 			for i := range runs {
-				runs[i] = run{Metered: metered(&m, test.workers)}
+				runs[i] = metered(&m, test.workers)
 				runs[i].begin()
 			}
 			<-time.After(10 * time.Second)
@@ -122,7 +123,7 @@ func TestAMeterStandsConcurrency(t *testing.T) {
 	for i := range charges {
 		all.Go(func() {
 			for range 50 {
-				r := run{Metered: metered(&m, workers)}
+				r := metered(&m, workers)
 				var body sync.WaitGroup
 				body.Go(r.begin) // as a proxy that sends it while the answer comes
 				for range 5 {
@@ -149,12 +150,12 @@ func TestAMeterStandsConcurrency(t *testing.T) {
 func BenchmarkAMeter(b *testing.B) {
 	var m Meter
 	for i := range 1000 { // others
-		r := run{Metered: metered(&m, i)}
+		r := metered(&m, i)
 		r.begin()
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		r := run{Metered: metered(&m, 5)}
+		r := metered(&m, 5)
 		r.begin()
 		r.pause()
 		r.resume()

@@ -78,7 +78,7 @@ type Observer struct {
 	Tunnel Releaser
 
 	// Meters measure the request's share of the workers' time, whether or not it is
-	// charged.
+	// charged. They are the observer's own.
 	Meters []Metered
 
 	// Clock is the time that the request goes by. If nil, it is the process's.
@@ -98,8 +98,6 @@ type Observer struct {
 	err     error         // of the next handler
 	values  []string      // of Headers; "" if absent or given twice
 	room    [2]string     // for most handlers enough
-	runs    []run         // on Meters
-	oneRun  [1]run        // for most handlers enough
 	apart   atomic.Int32  // how many say that the upstream works while the answer is sent
 }
 
@@ -132,27 +130,18 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	}
 	o.began = clock.Now(o.Clock)
 	defer o.end()
-	o.measure(r)
+	if len(o.Meters) > 0 {
+		body.WhenSent(r, func() { o.each((*Metered).begin) })
+	}
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
 	return o.err
 }
 
-// measure puts the request on its meters.
-func (o *Observer) measure(r *http.Request) {
-	o.runs = o.oneRun[:0]
-	for _, m := range o.Meters {
-		o.runs = append(o.runs, run{Metered: m})
-	}
-	if len(o.runs) > 0 {
-		body.WhenSent(r, func() { o.each((*run).begin) })
-	}
-}
-
-// each calls a method of all runs.
-func (o *Observer) each(method func(*run)) {
-	for i := range o.runs {
-		method(&o.runs[i])
+// each calls a method on all meters.
+func (o *Observer) each(method func(*Metered)) {
+	for i := range o.Meters {
+		method(&o.Meters[i])
 	}
 }
 
@@ -161,14 +150,14 @@ func (o *Observer) each(method func(*run)) {
 // around this one pause as well. A nil Observer has nothing to pause.
 func (o *Observer) Pause() {
 	for ; o != nil; o = o.Outer {
-		o.each((*run).pause)
+		o.each((*Metered).pause)
 	}
 }
 
 // Resume ends a pause.
 func (o *Observer) Resume() {
 	for ; o != nil; o = o.Outer {
-		o.each((*run).resume)
+		o.each((*Metered).resume)
 	}
 }
 
@@ -188,21 +177,21 @@ func (o *Observer) Together() {
 	}
 }
 
-// sending pauses the request's runs if the next handler has to wait while something is sent
+// sending pauses the request's meters if the next handler has to wait while something is sent
 // to the client.
 func (o *Observer) sending(send func()) {
 	paused := o.apart.Load() == 0
 	if paused {
-		o.each((*run).pause)
+		o.each((*Metered).pause)
 	}
 	send()
 	if paused {
-		o.each((*run).resume)
+		o.each((*Metered).resume)
 	}
 }
 
 func (o *Observer) end() {
-	o.each((*run).end)
+	o.each((*Metered).end)
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
 		o.elapsed = clock.Since(o.Clock, o.began)
@@ -337,7 +326,7 @@ func (o *Observer) Write(p []byte) (written int, err error) {
 // share is measured: reading may be waiting for the upstream, writing for the client.
 func (o *Observer) ReadFrom(r io.Reader) (n int64, err error) {
 	o.implicitHeader()
-	if o.Frames || len(o.runs) > 0 && !isFile(r) {
+	if o.Frames || len(o.Meters) > 0 && !isFile(r) {
 		return io.Copy(struct{ io.Writer }{o}, r)
 	}
 	o.look()
@@ -408,7 +397,7 @@ func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (o *Observer) becomeTunnel() {
 	if !o.tunnel {
 		o.tunnel = true
-		o.each((*run).end)
+		o.each((*Metered).end)
 		if o.Tunnel != nil {
 			o.Tunnel.Release()
 		}

@@ -158,8 +158,8 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 // is at least the reservation if the upstream failed without headers, or was never
 // sent all of the request: it may have worked on the part that came.
 func (o *Observer) shareOf(rule *Rule, reserved float64) float64 {
-	for i := range o.runs {
-		if r := &o.runs[i]; r.Rule == rule {
+	for i := range o.Meters {
+		if r := &o.Meters[i]; r.Rule == rule {
 			share, sent := r.seconds()
 			if failed := o.Status == 0 && (o.err != nil || !o.returned); failed || !sent {
 				return max(share, reserved)

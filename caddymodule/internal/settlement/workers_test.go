@@ -129,7 +129,7 @@ func TestOnlyTheUpstreamsTimeIsShared(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			rule, meter := &Rule{Workers: 5}, new(Meter)
-			o := &Observer{Meters: []Metered{{rule, meter}}}
+			o := &Observer{Meters: []Metered{{Rule: rule, Meter: meter}}}
 			_ = o.Serve(slowRecorder{httptest.NewRecorder()}, test.r, caddyhttp.HandlerFunc(test.upstream))
 			if cost, known := rule.Actual(o, leakybucket.Limit{Capacity: 100, Leak: 1}, 0.5); cost != test.want || !known {
 				t.Errorf("%s: got %v, %v, want %v", test.name, cost, known, test.want)
@@ -156,7 +156,7 @@ func TestAPanicAndATunnelEndTheirShare(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			rule, meter := &Rule{Workers: 1}, new(Meter)
-			o := &Observer{Meters: []Metered{{rule, meter}}}
+			o := &Observer{Meters: []Metered{{Rule: rule, Meter: meter}}}
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
@@ -178,7 +178,7 @@ func TestAPanicAndATunnelEndTheirShare(t *testing.T) {
 func TestAPauseWithinIsNoTimeOfTheUpstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rule, meter := &Rule{Workers: 1}, new(Meter)
-		outer := &Observer{Meters: []Metered{{rule, meter}}}
+		outer := &Observer{Meters: []Metered{{Rule: rule, Meter: meter}}}
 		_ = outer.Serve(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 			inner := &Observer{Outer: outer}
 			inner.Pause()
