@@ -149,10 +149,10 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 	}{
 		{limit, 2, "no log given"},
 		{[]string{log}, 2, "no limits given"},
-		{[]string{"--limit", "3", log}, 2, "the rate is missing"},
+		{[]string{"--limit", "3", log}, 2, "limit 3: want limit <capacity> <leak>"},
 		{append(keyed("client_ip"), "--config", site, log), 2, "exclude each other"},
 		{keyed("clientip", log), 2, "clientip"},
-		{[]string{"--limit", "3 3", log}, 2, "the rate has no unit"},
+		{[]string{"--limit", "3 3", log}, 2, `invalid rate "3": want <number>/<s|m|h|d>`},
 		{[]string{"--limit", "3\"} 3/s", log}, 2, "capacity"},
 		{keyed("form log", log), 2, "logs hold no bodies"},
 		{keyed("cookie sid", log), 2, "its key is in the header Cookie, which the log does not show"},
