@@ -36,11 +36,11 @@ type finding interface{ Write(io.Writer) error }
 
 const (
 	// gcPercent bounds the memory for many clients, of which much is kept.
-	gcPercent = 60
+	gcPercent = 50
 
 	// ballast is memory that nobody touches, so that it is none of the machine's. It keeps the
 	// garbage collector from coming often while little is kept.
-	ballast = 64 << 20
+	ballast = 32 << 20
 )
 
 // reads lets a command read logs, print what find finds in them, and exit with the code
