@@ -2,8 +2,8 @@
 # Versions of the modules of this repository. They all have the same:
 #
 #	dist/modules.sh tag     tag the last commit with what its go.mod require, in order
-#	dist/modules.sh test    build from a module proxy in a folder that has the last commit
-#	                        as these versions, as users do who have no checkout
+#	dist/modules.sh test    build from a module proxy in a folder, as users do who have no
+#	                        checkout: it has the tags that a clone of the last commit gets
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -35,16 +35,16 @@ tag() {
 
 # proxy writes what a module proxy would serve of the tags.
 proxy() {
-	local part inner to
+	local part inner to tag
 	for part in "${modules[@]}"; do
-		to=$1/$module$part/@v
+		to=$1/$module$part/@v tag=${part:+${part#/}/}$version
 		mkdir -p "$to"
 		echo "$version" >"$to/list"
 		printf '{"Version":"%s"}' "$version" >"$to/$version.info"
 		cp ".$part/go.mod" "$to/$version.mod"
 		# A module has no folders in which others begin.
 		mapfile -t inner < <(cd ".$part" && git ls-files '*/go.mod' | sed 's|\(.*\)/go.mod|:!\1|')
-		(cd ".$part" && git archive --format=zip -1 --prefix="$module$part@$version/" --output="$to/$version.zip" HEAD . "${inner[@]}")
+		(cd ".$part" && git archive --format=zip -1 --prefix="$module$part@$version/" --output="$to/$version.zip" "$tag" . "${inner[@]}")
 	done
 }
 
@@ -92,7 +92,7 @@ test_xcaddy() {
 		cd "$work/xcaddy"
 		"$work/tool" build "$caddy" "${with[@]}" --output caddy
 		./caddy list-modules --versions | grep throttle
-		./caddy list-modules | grep --quiet throttle.stores.postgres
+		./caddy list-modules | grep throttle.stores.postgres >/dev/null # to its end, or Caddy gets a SIGPIPE
 	)
 }
 
@@ -103,6 +103,9 @@ test)
 	work=$(mktemp -d)
 	trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
 	GOWORK=off go build -modfile=dist/go.mod -o "$work/tool" github.com/caddyserver/xcaddy/cmd/xcaddy
+	git clone --quiet --no-tags . "$work/clone"
+	cd "$work/clone"
+	tag
 	proxy "$work/proxy"
 	GOPROXY="file://$work/proxy,file://$(go env GOMODCACHE)/cache/download,$(go env GOPROXY)"
 	export GOPROXY GOWORK=off GONOSUMDB=$module GOFLAGS=-buildvcs=false GOMODCACHE="$work/cache"

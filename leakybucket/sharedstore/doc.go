@@ -1,6 +1,16 @@
 // Package sharedstore makes a store that several nodes share safe to wait for. A [Store]
 // is a [leakybucket.Store] around a remote one. It owns all that an outage is about, so
-// its caller calls Take and Settle and knows of none. Begin with [Store.Take].
+// its caller calls Take and Settle and knows of none. Users begin with [New] and the
+// example. To change it, begin with [Store.Take], which asks, falls back or remembers.
+//
+// What this node keeps of an outage:
+//
+//	state           of       kept by     begins with                 ends with
+//	closed or open  a shard  breakers    failures, see below         three trials that succeed
+//	level, block    a bucket local store the store's last answer     the bucket is empty
+//	seen and own    a bucket ledger      a charge taken without it   the store has confirmed it
+//	whole bucket    a bucket watch       a charge that may block     the store answers about it
+//	release         a bucket releases    a reset it did not hear of  it is told
 //
 // A store has these parts:
 //
