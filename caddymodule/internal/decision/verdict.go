@@ -65,6 +65,13 @@ func newVerdict(n int, unread Unread) *Verdict {
 		})
 		one.Outcomes = one.room[:0]
 		return &one.Verdict
+	case n == 2, n == 3:
+		some := new(struct {
+			Verdict
+			room [3]Outcome
+		})
+		some.Outcomes = some.room[:0]
+		return &some.Verdict
 	}
 	return &Verdict{Outcomes: make([]Outcome, 0, n)}
 }
