@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -158,14 +159,38 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 
 func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 	resolver, asked := crawlerNames(t)
-	s := run(t, strings.NewReplacer("ADDRESS", ":65081", "RESOLVER", resolver, "FILE", "https://127.0.0.1:1/bots.json").Replace(crawlerSite))
-	for range 3 {
-		s.from("203.0.113.77:1").with("User-Agent", amazonAgent).get("http://127.0.0.1/")
+	operator := listen(t, "127.0.0.1:0")
+	defer operator.Close()
+	var fetched atomic.Int64
+	go func() {
+		for {
+			conn, err := operator.Accept()
+			if err != nil {
+				return
+			}
+			fetched.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	config := strings.NewReplacer("ADDRESS", freeAddress(t), "RESOLVER", resolver, "FILE", "https://"+operator.Addr().String()+"/bots.json").Replace(crawlerSite)
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
+	var validated caddy.Config
+	if err := json.Unmarshal(adapt(t, config), &validated); err != nil {
+		t.Fatal(err)
+	}
+	validated.Logging = newMemoryLog(t).logging()
+	if err := caddy.Validate(&validated); err != nil {
+		t.Fatal(err)
+	}
+	if n := fetched.Load(); n != 0 {
+		t.Errorf("the list was fetched %d times by a config that was not started, want never", n)
+	}
+	mustLoad(t, config)
+	becomes(t, "true", func() string { return fmt.Sprint(fetched.Load() > 0) })
+	if n := fetched.Load(); n != 1 {
+		t.Errorf("the list was fetched %d times, want once, by the config that was started", n)
 	}
 	if n := asked.Load(); n != 0 {
-		t.Errorf("DNS was asked %d times by a config that was not started, want never", n)
-	}
-	if lines := s.logs.lines(t, "list of crawlers"); len(lines) > 0 {
-		t.Errorf("a config that was not started has fetched a list: %v", lines)
+		t.Errorf("DNS was asked %d times without a request, want never", n)
 	}
 }

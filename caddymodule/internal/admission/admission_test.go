@@ -298,7 +298,14 @@ func TestAClientThatLeavesHoldsNobodyUpAndSaysHowLongItWaited(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			zone := new(Zone)
 			entry.Zone = zone
-			visits := several(4, new(Gate), time.Second, entry)
+			gate, visits := new(Gate), []*visit(nil)
+			for i := range 4 {
+				delayed := entry
+				if delayed.Delay > 0 { // delays that end at one instant end in any order
+					delayed.Delay += time.Duration(i) * time.Microsecond
+				}
+				visits = append(visits, come(gate, time.Second, delayed))
+			}
 			pass(500 * time.Millisecond)
 			visits[1].leave()
 			visits[2].leave()
