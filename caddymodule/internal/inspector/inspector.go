@@ -28,6 +28,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
@@ -111,53 +112,15 @@ func (i *Inspector) hosted(ctx caddy.Context) bool {
 		return false
 	}
 	found, open := false, false
-	var walk func(routes caddyhttp.RouteList, hosted bool)
-	walk = func(routes caddyhttp.RouteList, hosted bool) {
-		for n := range routes {
-			hosted := hosted || nameHosts(routes[n].MatcherSets)
-			for _, handler := range routes[n].Handlers {
-				switch handler := handler.(type) {
-				case *Inspector:
-					if handler == i {
-						found, open = true, open || !hosted
-					}
-				case *caddyhttp.Subroute:
-					walk(handler.Routes, hosted)
-				}
-			}
+	walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) {
+		if h.Module == caddyhttp.MiddlewareHandler(i) {
+			found, open = true, open || !way.Hosted
 		}
-	}
+	}}
 	for _, server := range app.Servers {
-		walk(server.Routes, false)
+		walk.Routes(server.Routes, "", routes.Way{})
 	}
 	return found && !open
-}
-
-// nameHosts reports whether matchers let only certain host names through.
-func nameHosts(sets caddyhttp.MatcherSets) bool {
-	for _, set := range sets {
-		if !slices.ContainsFunc(set, namesHosts) {
-			return false
-		}
-	}
-	return len(sets) > 0
-}
-
-func namesHosts(matcher any) bool {
-	var hosts caddyhttp.MatchHost
-	switch matcher := matcher.(type) {
-	case *caddyhttp.MatchHost:
-		hosts = *matcher
-	case caddyhttp.MatchHost:
-		hosts = matcher
-	}
-	for _, host := range hosts {
-		// A star for a whole name, or for all of a top level domain, names nobody.
-		if parent, wild := strings.CutPrefix(host, "*."); strings.Contains(parent, "*") || wild && !strings.Contains(parent, ".") {
-			return false
-		}
-	}
-	return len(hosts) > 0
 }
 
 // parseHost checks one of the hosts and returns it in lower case.

@@ -7,6 +7,7 @@ package routes
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -71,25 +72,46 @@ func (h *Handler) Answers() bool {
 // Hosts returns the hosts that a route matches, and whether it matches nothing else of a
 // request. Placeholders in them are as they were written.
 func Hosts(route *caddyhttp.Route) (hosts []string, alone bool) {
-	alone = true
+	hosts, _, alone = hostsOf(route)
+	return hosts, alone
+}
+
+// hostsOf also reports whether each set of matchers has hosts.
+func hostsOf(route *caddyhttp.Route) (hosts []string, each, alone bool) {
+	each, alone = true, true
+	add := func(match caddyhttp.MatchHost, matchers int) {
+		hosts = append(hosts, match...)
+		each = each && len(match) > 0
+		alone = alone && matchers == 1 && len(match) > 0
+	}
 	for _, set := range route.MatcherSetsRaw {
 		var match caddyhttp.MatchHost
 		_ = json.Unmarshal(set["host"], &match) // a set without host
-		hosts, alone = append(hosts, match...), alone && len(set) == 1 && match != nil
+		add(match, len(set))
 	}
 	for _, set := range route.MatcherSets {
-		before := len(hosts)
+		var match caddyhttp.MatchHost
 		for _, matcher := range set {
-			switch match := matcher.(type) {
+			switch m := matcher.(type) {
 			case *caddyhttp.MatchHost:
-				hosts = append(hosts, *match...)
+				match = *m
 			case caddyhttp.MatchHost:
-				hosts = append(hosts, match...)
+				match = m
 			}
 		}
-		alone = alone && len(set) == 1 && len(hosts) > before
+		add(match, len(set))
 	}
-	return hosts, alone
+	return hosts, each, alone
+}
+
+// hosted reports whether a route lets only certain host names through.
+func hosted(route *caddyhttp.Route) bool {
+	hosts, each, _ := hostsOf(route)
+	return each && len(hosts) > 0 && !slices.ContainsFunc(hosts, func(host string) bool {
+		// A star for a whole name, or for all of a top level domain, names nobody.
+		parent, wild := strings.CutPrefix(host, "*.")
+		return strings.Contains(parent, "*") || wild && !strings.Contains(parent, ".")
+	})
 }
 
 // Matched reports whether a route has matchers.

@@ -101,6 +101,37 @@ func TestAWalkKnowsWhatRequestsHaveMet(t *testing.T) {
 	}
 }
 
+func TestOnlyCertainNamesMakeARouteHosted(t *testing.T) {
+	for hosts, want := range map[string]bool{
+		"a.example": true, "a.example b.example": true, "*.a.example": true, "localhost": true, "192.0.2.1": true,
+		"": false, "*": false, "*.*": false, "*.example": false, "a.example *": false, "*.*.example": false, "a.*.example": false,
+	} {
+		match := caddyhttp.MatchHost(strings.Fields(hosts))
+		for _, test := range []struct {
+			sets caddyhttp.MatcherSets
+			want bool
+		}{
+			{caddyhttp.MatcherSets{{&match}}, want},
+			{caddyhttp.MatcherSets{{match, caddyhttp.MatchPath{"/a"}}}, want},
+			{caddyhttp.MatcherSets{{match}, {caddyhttp.MatchPath{"/a"}}}, false},
+			{nil, false},
+		} {
+			inner := caddyhttp.Route{Handlers: []caddyhttp.MiddlewareHandler{new(caddyhttp.StaticResponse)}}
+			outer := caddyhttp.Route{MatcherSets: test.sets, Handlers: []caddyhttp.MiddlewareHandler{&caddyhttp.Subroute{Routes: caddyhttp.RouteList{inner}}}}
+			var got []bool
+			walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) {
+				if h.Name == "static_response" {
+					got = append(got, way.Hosted)
+				}
+			}}
+			walk.Routes(caddyhttp.RouteList{outer, inner}, "", routes.Way{})
+			if !slices.Equal(got, []bool{test.want, false}) {
+				t.Errorf("%q in %v: got %v, want %v, and false behind the route", hosts, test.sets, got, test.want)
+			}
+		}
+	}
+}
+
 func TestStripLeavesWhatLeadsToThrottle(t *testing.T) {
 	const throttle = `{"handler":"throttle","zone":[{"name":"a"}]}`
 	for name, test := range map[string]struct{ routes, want string }{

@@ -13,6 +13,7 @@ import (
 // A Way is what requests have met before a handler.
 type Way struct {
 	Rooted   bool     // something may have set the site's root
+	Hosted   bool     // matchers let only certain host names get here
 	Narrowed bool     // matchers other than host let only some requests get here
 	Answered string   // the handler that has answered all of them, so that none gets here
 	PHP      bool     // those that run PHP have been answered
@@ -50,7 +51,7 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 	for i := range routes {
 		route, into := &routes[i], rest
 		_, hosts := Hosts(route)
-		into.Narrowed = into.Narrowed || !hosts
+		into.Narrowed, into.Hosted = into.Narrowed || !hosts, into.Hosted || hosted(route)
 		out := w.handlers(route, place+"/"+strconv.Itoa(first+i), into)
 		rest.PHP = rest.PHP || out.Answered != "" && matchesPHP(route)
 		taken = taken || !Matched(route)
@@ -61,12 +62,12 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 	if !taken || len(through) == 0 {
 		through = append(through, rest)
 	}
-	narrowed := way.Narrowed
+	before := way
 	way = through[0]
 	for _, other := range through[1:] {
 		way.join(&other)
 	}
-	way.Narrowed = narrowed
+	way.Narrowed, way.Hosted = before.Narrowed, before.Hosted
 	return way
 }
 
