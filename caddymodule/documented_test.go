@@ -212,7 +212,7 @@ func jsonNames(of reflect.Type) (names []string) {
 	case reflect.Struct:
 		for i := range of.NumField() {
 			field := of.Field(i)
-			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" {
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
 				names = append(names, name)
 			}
 			names = append(names, jsonNames(field.Type)...)
