@@ -149,7 +149,7 @@ check_format() {
 
 # Tests that count for long what one goroutine does. The race detector finds nothing there,
 # and takes ten times as long.
-counted='^Test(ACorrectSiteIsToldOfNothing|ADayShowsMistakesOnce|ASwarmLeavesPeopleIn|EachRuleOfTheLawIsNeeded'
+counted='^Test(ACorrectSiteIsToldOfNothing|ADayShowsMistakesOnce|ARecommendationIsWhatBruteForceFinds|ASwarmLeavesPeopleIn|EachRuleOfTheLawIsNeeded'
 counted+='|EveryFormerWordBesideALimitIsAnsweredWithWhatToDo|EveryLineThatAnErrorSuggestsAdapts|MembersLeaveOthersATenth'
 counted+='|OneNetworkMakesNoWordAppear|ShadowRefusesAsManyAsEnforcementWithinThreePoints|TheLimitFoundInAMonthHoldsInIt)$'
 
