@@ -39,7 +39,7 @@ func Of(r *http.Request) Pair {
 	}
 	return Pair{
 		sent:  &target{*original.URL, original.RequestURI},
-		front: frontController(original.URL.Path, r.URL.Path),
+		front: FrontController(original.URL.Path, r.URL.Path),
 	}
 }
 
@@ -51,9 +51,9 @@ func same(a, b *url.URL) bool {
 // indexFiles are the names of front controllers.
 var indexFiles = []string{"index.php", "index.html"}
 
-// frontController reports whether a rewrite hands an address to an index file in a folder
+// FrontController reports whether a rewrite hands an address to an index file in a folder
 // above it, whose name the client did not send. Such a file reads the address as sent.
-func frontController(sent, now string) bool {
+func FrontController(sent, now string) bool {
 	folder, file := path.Split(now)
 	if !slices.Contains(indexFiles, file) || len(sent) <= len(folder) || !strings.HasPrefix(sent, folder) {
 		return false

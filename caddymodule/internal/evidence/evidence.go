@@ -120,9 +120,9 @@ type Zone struct {
 
 	dayEnds atomic.Int64 // Unix nanoseconds
 
-	mu   sync.Mutex
-	near []netip.Prefix // that had a near miss and an answer
-	told map[string]bool
+	mu         sync.Mutex
+	near, made []netip.Prefix // that had a near miss and an answer
+	told       map[string]bool
 }
 
 // New returns the evidence of a zone whose config is loaded now.
@@ -369,28 +369,48 @@ func (e *Zone) Wants(patterns []string) {
 // Unmet reports whether the zone has paths and has met no request yet.
 func (e *Zone) Unmet() bool { return len(e.paths) > 0 && !e.met() }
 
-// NearMiss returns the path of the zone that a path ends in without being matched, or "". The
-// zone has not seen a path that a rewrite behind it has made, so that may match, too.
-func (e *Zone) NearMiss(path string, made bool) string {
+// Matching returns the path of the zone that matches a path, or "".
+func (e *Zone) Matching(path string) string {
 	path = strings.ToLower(path)
-	for _, p := range e.paths {
-		matched := p.more && strings.HasPrefix(path, p.whole) || path == p.whole
-		if matched && made || !matched && strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(p.whole, "/")) {
-			return p.pattern
+	return e.pathOf(func(p *nearPath) bool { return p.matches(path) })
+}
+
+// NearMiss returns the path of the zone that a path ends in without being matched, or "".
+func (e *Zone) NearMiss(path string) string {
+	path = strings.ToLower(path)
+	return e.pathOf(func(p *nearPath) bool {
+		return !p.matches(path) && strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(p.whole, "/"))
+	})
+}
+
+func (e *Zone) pathOf(is func(*nearPath) bool) string {
+	for i := range e.paths {
+		if is(&e.paths[i]) {
+			return e.paths[i].pattern
 		}
 	}
 	return ""
 }
 
-// MissedNearly notes that the upstream has answered a near miss.
-func (e *Zone) MissedNearly(client netip.Addr, path, of string) {
+func (p *nearPath) matches(path string) bool {
+	return p.more && strings.HasPrefix(path, p.whole) || path == p.whole
+}
+
+// MissedNearly notes that the upstream has answered a near miss. made says that a rewrite
+// behind the zone has made the address.
+func (e *Zone) MissedNearly(client netip.Addr, path, of string, made bool) {
+	says := "no request has met the zone, and the site answers an address that ends like one of its paths: look whether match names the address that clients send"
+	near := &e.near
+	if made {
+		says = "the zone does not see an address of its match, because a rewrite behind throttle makes it: look whether throttle belongs into the block of the rewrite"
+		near = &e.made
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if from := network(client); from.IsValid() && !slices.Contains(e.near, from) && len(e.near) < nearNetworks {
-		e.near = append(e.near, from)
+	if from := network(client); from.IsValid() && !slices.Contains(*near, from) && len(*near) < nearNetworks {
+		*near = append(*near, from)
 	}
-	if len(e.near) == nearNetworks && e.tellOnce("near miss") {
-		e.Logger.Warn("no request has met the zone, and the site answers an address that ends like one of its paths: look whether match names the address that clients send",
-			zap.String("address", text.Printable(path, 100)), zap.String("path", of))
+	if len(*near) == nearNetworks && e.tellOnce(says) {
+		e.Logger.Warn(says, zap.String("address", text.Printable(path, 100)), zap.String("path", of))
 	}
 }
