@@ -46,7 +46,7 @@ func LooksLike(requests, assets int64, agents *Agents) Looks {
 }
 
 // robotWords are what programs call themselves, which browsers do not.
-var robotWords = strings.Fields("bot crawl spider slurp scrap fetch feed archiv monitor preview http:// https:// python go-http okhttp libwww axios node")
+var robotWords = strings.Fields("bot crawl spider slurp scrap fetch feed archiv monitor preview http:// https:// python go-http okhttp libwww axios node inspectiontool mediapartners")
 
 // robot reports whether a user agent names a program. Bare words such as "-" are no
 // browsers either.
@@ -101,24 +101,27 @@ type Agents struct {
 
 var agentSeed = maphash.MakeSeed()
 
-// Add counts the user agent of a request, if it is new.
-func (a *Agents) Add(r *Request) {
+// Add counts the user agent of a request, and reports whether it is a new one that names a
+// robot.
+func (a *Agents) Add(r *Request) bool {
 	hash := uint32(maphash.String(agentSeed, r.agent)) | 1
 	switch {
 	case hash == a.first:
-		return
+		return false
 	case a.first == 0:
 		a.first = hash
 	case a.rest == nil:
 		a.rest = &[]uint32{hash}
 	case len(*a.rest) >= MostAgents-1 || slices.Contains(*a.rest, hash):
-		return
+		return false
 	default:
 		*a.rest = append(*a.rest, hash)
 	}
-	if robot(r.agent) {
-		a.robots++
+	if !robot(r.agent) {
+		return false
 	}
+	a.robots++
+	return true
 }
 
 // Robots reports whether at least half of the user agents name a robot.

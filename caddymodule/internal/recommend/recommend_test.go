@@ -380,7 +380,8 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 	s := NewStudy("", clients, Options{Spare: 99, Key: "client_ip"})
 	for n := range 500 {
 		for addr, agent := range map[string]string{
-			"66.249.66.1": "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)", "157.55.39.1": "Mozilla/5.0 (compatible; bingbot/2.0)", "203.0.113.1": "scraper",
+			"66.249.66.1": "Mozilla/5.0 (Linux; Android 6.0.1; Nexus 5X Build/MMB29P) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.7339.207 Mobile Safari/537.36 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
+			"157.55.39.1": "Mozilla/5.0 (compatible; bingbot/2.0)", "203.0.113.1": []string{"Mozilla", "Mozilla (Applebot/0.1)"}[min(1, n/300)],
 		} {
 			r, err := request(fmt.Sprintf("%s - - [%s] \"GET /a/%d HTTP/1.1\" 200 1 \"-\" %q\n", addr, noon.Add(time.Duration(n)*time.Second).Format("02/Jan/2006:15:04:05 -0700"), n, agent))
 			if err != nil {
@@ -391,11 +392,16 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 		}
 	}
 	r := s.Result(0)
-	if want := []string{"bingbot", "googlebot"}; !slices.Equal(r.Crawlers, want) || !strings.Contains(strings.Join(r.Notes, "\n"), "exempt verified_crawler bingbot googlebot.") {
+	if want := []string{"applebot", "bingbot", "googlebot"}; !slices.Equal(r.Crawlers, want) || !strings.Contains(strings.Join(r.Notes, "\n"), "exempt verified_crawler applebot bingbot googlebot.") {
 		t.Errorf("got the crawlers %v and the notes %q, want %v", r.Crawlers, r.Notes, want)
 	}
 	if len(r.Refused) != 3 || r.Refused[0].Asks != "/a/*" {
 		t.Errorf("got the refused clients %+v, want three that ask for /a/*", r.Refused)
+	}
+	for _, k := range r.Refused {
+		if want := ", as Mozilla and 1 other user agent: it says that it is applebot"; k.Key == "203.0.113.1" && k.Said() != want {
+			t.Errorf("got %q, want %q", k.Said(), want)
+		}
 	}
 }
 

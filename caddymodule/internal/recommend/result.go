@@ -5,11 +5,9 @@ import (
 	"math"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -108,8 +106,10 @@ type HoldOut struct {
 // A Key is one that sent most, or is refused most often.
 type Key struct {
 	Key      string          `json:"key"`
-	Agent    string          `json:"user_agent"` // of its first request
-	Asks     string          `json:"asks"`       // the folder of most of its requests, if there is one
+	Agent    string          `json:"user_agent"`      // of its first request
+	Agents   int             `json:"user_agents"`     // how many there are, at least
+	Claims   []string        `json:"claims_crawlers"` // that they name, as verified_crawler does
+	Asks     string          `json:"asks"`            // the folder of most of its requests, if there is one
 	First    time.Time       `json:"first"`
 	Last     time.Time       `json:"last"`
 	Requests int             `json:"requests"`
@@ -183,7 +183,11 @@ func (s *Study) Result(assets int) *Result {
 	refused := s.refusals(r, best)
 	r.Top = s.first(r, best, refused, func(id int) float64 { _, load := s.units.Charged(id); return load })
 	r.Refused = s.first(r, best, refused, func(id int) float64 { return float64(cmp.Or(refused[id], -1)) })
-	r.Crawlers = s.crawlers(refused)
+	claims := uint32(0)
+	for id := range refused {
+		claims |= s.client(id).crawlers
+	}
+	r.Crawlers = namesOf(claims)
 	s.histogram(r, best)
 	s.networks(r, refused)
 	s.overrides(r, best)
@@ -252,26 +256,11 @@ func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func
 		requests, load := s.units.Charged(id)
 		c := s.client(id)
 		keys = append(keys, Key{
-			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
+			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Agents: int(c.agents.Count()), Claims: namesOf(c.crawlers), Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
 			Requests: requests, Refused: refused[id], Assets: int(c.assets), Load: load / cmp.Or(r.Units.Load, 1), Peak: round(best.Peak(id)), Looks: c.looks(),
 		})
 	}
 	return keys
-}
-
-// crawlers returns what crawlers the refused keys say they are.
-func (s *Study) crawlers(refused map[int]int) []string {
-	said := []string{}
-	for id := range refused {
-		agent := strings.ToLower(s.clients.texts[s.client(id).agent])
-		for _, known := range crawler.Known {
-			if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) && !slices.Contains(said, known.Name) {
-				said = append(said, known.Name)
-			}
-		}
-	}
-	slices.Sort(said)
-	return said
 }
 
 // round rounds a level for people.

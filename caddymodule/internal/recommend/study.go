@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -170,6 +171,7 @@ type client struct {
 	hours            uint32 // of the day, in UTC, in which it sent any: a bit each
 	ahead            int32  // of the other folders, by how many requests
 	first, last      uint32 // Unix seconds
+	crawlers         uint32 // that it says it is: a bit for each of crawler.Known
 }
 
 // NewClients returns an empty table.
@@ -206,7 +208,32 @@ func (c *Clients) Add(r *accesslog.Request) {
 	} else {
 		of.vote(c.keep(folderOf(r.Route())))
 	}
-	of.agents.Add(r)
+	if of.agents.Add(r) {
+		of.crawlers |= claimed(r.UserAgent())
+	}
+}
+
+// claimed returns the bits of the crawlers that a user agent names.
+func claimed(agent string) (crawlers uint32) {
+	agent = strings.ToLower(agent)
+	for i, known := range crawler.Known {
+		if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) {
+			crawlers |= 1 << i
+		}
+	}
+	return crawlers
+}
+
+// namesOf returns the names of crawlers, in order.
+func namesOf(crawlers uint32) []string {
+	names := []string{}
+	for i, known := range crawler.Known {
+		if crawlers&(1<<i) != 0 {
+			names = append(names, known.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 const (

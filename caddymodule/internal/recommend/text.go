@@ -91,11 +91,23 @@ func (r *Result) writeRefused(b *strings.Builder) {
 		if k.Asks != "" {
 			fmt.Fprintf(b, ", mostly %s", text.Printable(k.Asks, 20))
 		}
-		if k.Agent != "" {
-			fmt.Fprintf(b, ", as %s", text.Printable(k.Agent, 80))
-		}
+		b.WriteString(k.Said())
 		b.WriteString("\n")
 	}
+}
+
+// Said says what the client calls itself.
+func (k *Key) Said() (said string) {
+	if k.Agent != "" {
+		said = ", as " + text.Printable(k.Agent, 80)
+	}
+	if k.Agents > 1 {
+		said += fmt.Sprintf(" and %s", Counted(k.Agents-1, "other user agent"))
+	}
+	if len(k.Claims) > 0 {
+		said += ": it says that it is " + strings.Join(k.Claims, ", ")
+	}
+	return said
 }
 
 // write writes the curve as a table. The star, if wanted, is the recommended limit.

@@ -69,7 +69,7 @@ type bruteAnswer struct {
 var (
 	bruteLine  = regexp.MustCompile(`^(\S+) \S+ \S+ \[([^\]]+)\] "(\S+) (\S*)[^"]*" \d+ \S+(?: "(?:[^"\\]|\\.)*" "((?:[^"\\]|\\.)*)")?`)
 	bruteAsset = regexp.MustCompile(`(?i)^[^?]*\.(css|js|mjs|map|png|jpg|jpeg|gif|webp|avif|svg|ico|bmp|woff|woff2|ttf|otf|eot|mp3|mp4|webm|ogg)(\?.*)?$`)
-	bruteRobot = regexp.MustCompile(`(?i)bot|crawl|spider|slurp|scrap|fetch|feed|archiv|monitor|preview|https?://|^curl|^wget|python|^java/|go-http|okhttp|libwww|axios|node|^-$`)
+	bruteRobot = regexp.MustCompile(`(?i)bot|crawl|spider|slurp|scrap|fetch|feed|archiv|monitor|preview|https?://|^curl|^wget|python|^java/|go-http|okhttp|libwww|axios|node|inspectiontool|mediapartners|^-$`)
 )
 
 // bruteKeys reads a log. Clients without an address are one.
