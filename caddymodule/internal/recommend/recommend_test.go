@@ -424,6 +424,9 @@ func TestALimitIsChecked(t *testing.T) {
 	if !strings.HasPrefix(r.Units.Reason, "To check: a burst of 30 requests, and 4 requests a minute after it. It would have refused 1 of 21 clients") || !strings.Contains(r.Caddyfile, "limit 30 4/m\n") || len(r.Withheld) > 0 {
 		t.Errorf("got %q, withheld %q and\n%s\nwant the limit as it was given", r.Units.Reason, r.Withheld, r.Caddyfile)
 	}
+	if want := "These limits leave 99% of the people untouched, but for the last, which is to check"; r.Promise() != want {
+		t.Errorf("got %q, want %q", r.Promise(), want)
+	}
 }
 
 // Numbers in the place of durations that cannot be times give no limits.

@@ -50,8 +50,9 @@ type Result struct {
 	Hours     []accesslog.Hour `json:"hours"`
 	Caddyfile string           `json:"caddyfile"` // empty if the limit is withheld
 
-	noun string // for a key
-	cost string // of each request, as given
+	noun    string // for a key
+	cost    string // of each request, as given
+	checked bool   // the last limit is one to check
 }
 
 // A Curve is what the limits of a ladder would have done.
@@ -158,7 +159,7 @@ const (
 func (s *Study) Result(assets int) *Result {
 	s.sort()
 	r := &Result{
-		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, Spare: s.options.Spare,
+		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, checked: s.options.Check != "", Spare: s.options.Spare,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
 		Overrides: []Override{}, Withheld: []string{}, Notes: []string{},
 	}

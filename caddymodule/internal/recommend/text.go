@@ -23,7 +23,7 @@ func (r *Result) Write(w io.Writer) error {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
 	b.WriteString(".\n")
-	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\nThese limits leave %v%% of the people untouched:\n\n", Counted(r.PeopleKeys, r.noun), r.Doubt(), r.Spare)
+	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\n%s:\n\n", Counted(r.PeopleKeys, r.noun), r.Doubt(), r.Promise())
 	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
@@ -58,6 +58,14 @@ func (r *Result) Write(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// Promise says what the limits have in common.
+func (r *Result) Promise() string {
+	if r.checked {
+		return fmt.Sprintf("These limits leave %v%% of the people untouched, but for the last, which is to check", r.Spare)
+	}
+	return fmt.Sprintf("These limits leave %v%% of the people untouched", r.Spare)
 }
 
 // Doubt says how many may be people, too.
