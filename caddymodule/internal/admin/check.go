@@ -136,21 +136,17 @@ func serversFor(e *engine.Engine, c *wire.CheckQuery) ([]*caddyhttp.Server, erro
 	if given, err := strconv.ParseUint(location.Port(), 10, 16); err == nil {
 		port = uint(given)
 	}
-	var all, listening []*caddyhttp.Server
-	for _, name := range slices.Sorted(maps.Keys(config.Servers)) {
-		server := config.Servers[name]
-		all = append(all, server)
-		if slices.ContainsFunc(server.Listen, func(address string) bool {
+	all := converted(slices.Sorted(maps.Keys(config.Servers)), func(name string) *caddyhttp.Server { return config.Servers[name] })
+	listening := slices.DeleteFunc(slices.Clone(all), func(server *caddyhttp.Server) bool {
+		return !slices.ContainsFunc(server.Listen, func(address string) bool {
 			at, err := caddy.ParseNetworkAddress(address)
 			return err == nil && at.StartPort <= port && port <= at.EndPort
-		}) {
-			listening = append(listening, server)
-		}
+		})
+	})
+	if len(listening) == 0 {
+		return all, nil
 	}
-	if len(listening) > 0 {
-		return listening, nil
-	}
-	return all, nil
+	return listening, nil
 }
 
 // checkZone returns what one zone would do, or nil if it is not concerned.

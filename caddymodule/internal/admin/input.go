@@ -63,11 +63,7 @@ func zonesNamed(e *engine.Engine, name string) ([]*engine.Zone, error) {
 		z, err := findZone(e, name)
 		return []*engine.Zone{z}, err
 	}
-	var all []*engine.Zone
-	for _, name := range slices.Sorted(maps.Keys(e.Zones)) {
-		all = append(all, e.Zones[name])
-	}
-	return all, nil
+	return converted(slices.Sorted(maps.Keys(e.Zones)), func(name string) *engine.Zone { return e.Zones[name] }), nil
 }
 
 // ReadInput reads the body of a POST request.

@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -16,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
 // An entryOf returns the entry of a change, or with ends that of what is to end. Fields that
@@ -220,4 +223,52 @@ func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
 
 func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	return overridesOf(e, time.Now()), nil
+}
+
+// answerJournal lists what was changed last, and who did it.
+func answerJournal(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
+	return converted(e.Control.Changes.Journal(), func(c override.Change) wire.JournalEntry {
+		if zone, key, _ := strings.Cut(c.Of, "/"); e.Zones[zone] != nil {
+			if network := shownNetwork(e.Zones[zone], key); network != "" {
+				c.Of = zone + "/" + network
+			}
+		}
+		return wire.JournalEntry{At: c.At, Via: c.Via, By: c.By, Action: c.Action, Of: c.Of, Limit: c.Limit, Until: c.Until, Note: c.Note}
+	}), nil
+}
+
+// note adds what no board tells of to the journal.
+func (in *Input) note(e *engine.Engine, action, of string) {
+	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: cmp.Or(of, "everything")}
+	in.changed = append(in.changed, c)
+	e.Control.Changes.Note(c)
+}
+
+// freedText says what a release has freed. The client may be named by a secret, and the names
+// of its buckets hold none.
+func freedText(r *wire.Released) string {
+	of := r.Freed[0]
+	if more := r.Count - 1; more > 0 {
+		of += fmt.Sprintf(" and %d more", more)
+	}
+	return of
+}
+
+// answerRevoke replaces the key, so that no device is trusted and no pass is good any
+// more.
+func answerRevoke(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
+	if err := in.decode(new(struct{})); err != nil {
+		return nil, err
+	}
+	if e.Signing.Ring == nil {
+		return nil, badRequest("no zone has trust_devices, and none sends passes")
+	}
+	switch err := e.Signing.Rotate(ctx); {
+	case errors.Is(err, signer.ErrFixed):
+		return nil, badRequest("%w", err)
+	case err != nil:
+		return nil, err
+	}
+	in.note(e, "revoke", "")
+	return wire.Revoked{Revoked: true}, nil
 }

@@ -9,7 +9,9 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -17,7 +19,8 @@ import (
 // answerZones describes what runs.
 func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 	now := time.Now()
-	set, counts, refusals, state := e.Overrides(), telemetry.CountsByZone(), telemetry.RefusalsByZone(), e.Control.Changes.State()
+	counts, refusals := telemetry.CountsByZone()
+	set, state := e.Overrides(), e.Control.Changes.State()
 	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(e, now), Fleet: fleetOf(state, now), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
 	kept := storeStatus(e, &result.Store, now)
 	result.Store.Failing = result.Store.Failing || state.Err != nil // it is asked every second
@@ -62,6 +65,28 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 		result.Zones = append(result.Zones, s)
 	}
 	return result, nil
+}
+
+// busiestShown is how many of the busiest keys the status shows.
+const busiestShown = 10
+
+// describeShare describes the slots of a zone with share, or returns nil.
+func describeShare(z *engine.Zone, now time.Time) *wire.Slots {
+	if z.Share == nil {
+		return nil
+	}
+	load, ahead := z.State.Enforced.Load(), 0
+	s := &wire.Slots{
+		Busy: load.Running, Slots: cmp.Or(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
+	}
+	for _, k := range z.State.Busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
+		s.Top = append(s.Top, wire.BusyKey{Key: k.Name, Seconds: float64(k.Requests) / 1000})
+	}
+	for _, rank := range telemetry.AllRanks {
+		s.Rows = append(s.Rows, wire.SlotRow{Rank: rank.String(), Waiting: load.Waiting[rank], Ahead: ahead})
+		ahead += load.Waiting[rank]
+	}
+	return s
 }
 
 // fleetOf describes who shares the board, or returns nil if nobody does.
@@ -123,4 +148,30 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 		}
 	}
 	return kept
+}
+
+func rateOf(p telemetry.RateAt) wire.Rate {
+	return wire.Rate{
+		At: p.At, Refused: p.PerSecond[decision.Refused], Shadow: p.PerSecond[decision.ShadowRefused],
+		Admitted: p.PerSecond[decision.Admitted] + p.PerSecond[decision.Delayed] + p.PerSecond[decision.ShadowDelayed],
+	}
+}
+
+// answerRates returns what is plotted.
+func answerRates(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
+	zones, err := zonesNamed(e, "")
+	if err != nil {
+		return nil, err
+	}
+	result := wire.Rates{Hour: make(map[string][]wire.Rate), Day: make(map[string][]wire.Rate)}
+	for _, z := range zones {
+		hour, day := e.Control.Rates.Plot(z.Name)
+		if hour != nil {
+			result.Hour[z.Name] = converted(hour, rateOf)
+		}
+		if day != nil {
+			result.Day[z.Name] = converted(day, rateOf)
+		}
+	}
+	return result, nil
 }

@@ -30,19 +30,19 @@ func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	result, set, now := wire.Top{Zones: []wire.TopZone{}, Nodes: 1 + len(e.Control.Changes.State().Nodes)}, e.Overrides(), time.Now()
 	for _, z := range zones {
 		s := z.State.Recent.Top(by, mostTop, now)
+		keyOf := func(k sketch.Sender) wire.TopKey {
+			key := wire.TopKey{Key: k.Name, Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused, Sampled: k.Sampled}
+			if by == sketch.ByKey {
+				key.Network = shownNetwork(z, k.Name)
+			}
+			return key
+		}
 		top := wire.TopZone{
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
-			Busiest: []wire.TopKey{}, Denied: []wire.TopKey{},
+			Busiest: converted(s.Busiest, keyOf), Denied: converted(s.MostRefused, keyOf),
 		}
-		network := func(key string) string { return shownNetwork(z, key) }
-		if by != sketch.ByKey {
-			network = func(string) string { return "" }
-		}
-		for _, k := range s.Busiest {
-			top.Busiest = append(top.Busiest, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused, Sampled: k.Sampled})
-		}
-		for _, k := range s.MostRefused {
-			top.Denied = append(top.Denied, wire.TopKey{Key: k.Name, Network: network(k.Name), Requests: k.Refused, Admitted: k.Requests - k.Refused, Refused: k.Refused, Sampled: k.Sampled})
+		for i := range top.Denied {
+			top.Denied[i].Requests = top.Denied[i].Refused
 		}
 		result.Zones = append(result.Zones, top)
 	}

@@ -183,21 +183,13 @@ func (e *Engine) exemptsAnywhere(r *http.Request) bool {
 // proxy, it is the client's address as Caddy knows it, it has completed the handshake, and
 // it does not forward what others ask.
 func (e *Engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
-	if r.TLS != nil && !r.TLS.HandshakeComplete {
-		return peer, false
-	}
-	ctx := r.Context()
-	if trusted, _ := caddyhttp.GetVar(ctx, caddyhttp.TrustedProxyVarKey).(bool); trusted {
-		return peer, false
-	}
+	s := rule.NewSubject(r)
 	port, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil {
+	if err != nil || s.Early() || s.TrustedPeer() {
 		return peer, false
 	}
 	peer = port.Addr().Unmap().WithZone("")
-	text, _ := caddyhttp.GetVar(ctx, caddyhttp.ClientIPVarKey).(string)
-	client, err := netip.ParseAddr(text)
-	return peer, err == nil && client.Unmap().WithZone("") == peer && !forwards(r)
+	return peer, s.Address().Unmap().WithZone("") == peer && !forwards(r)
 }
 
 // noteProxy notes that the peer of a request forwards what others ask, if it does. A proxy
@@ -205,7 +197,7 @@ func (e *Engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
 // dropped.
 func (e *Engine) noteProxy(s *rule.Subject) {
 	r := s.Request
-	if s.TrustedPeer() || !forwards(r) || r.TLS != nil && !r.TLS.HandshakeComplete {
+	if s.TrustedPeer() || !forwards(r) || s.Early() {
 		return
 	}
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {

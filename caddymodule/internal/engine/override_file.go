@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -36,24 +37,15 @@ type overrideFiles struct {
 	Stop  chan struct{} // nil unless the files are watched
 }
 
-// named returns the file of a path, or nil.
-func (o *overrideFiles) named(path string) *overrideFile {
-	for _, f := range o.Files {
-		if f.Path == path {
-			return f
-		}
-	}
-	return nil
-}
-
 // add reads a file for one more zone, and returns it.
 func (o *overrideFiles) add(path string, zone *override.Lines) (*overrideFile, error) {
-	f := o.named(path)
-	if f == nil {
-		f = new(overrideFile)
+	i := slices.IndexFunc(o.Files, func(f *overrideFile) bool { return f.Path == path })
+	if i < 0 {
+		f := new(overrideFile)
 		f.Path, f.Use = path, f.use
-		o.Files = append(o.Files, f)
+		i, o.Files = len(o.Files), append(o.Files, f)
 	}
+	f := o.Files[i]
 	f.zones = append(f.zones, zone)
 	return f, f.Load()
 }

@@ -3,7 +3,6 @@ package rule
 import (
 	"net/http"
 	"net/netip"
-	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
@@ -36,8 +35,22 @@ type Key struct {
 }
 
 // UsesReplacer reports whether the key needs the request's placeholders.
-func (k *Key) UsesReplacer() bool {
-	return slices.ContainsFunc(k.Parts, func(p Part) bool { return !p.ClientIP && p.Field == "" && p.Read == nil })
+func (k *Key) UsesReplacer() bool { return k.has(func(p *Part) bool { return p.Template != nil }) }
+
+// FromBody reports whether a part of the key comes from the request's body.
+func (k *Key) FromBody() bool { return k.has(func(p *Part) bool { return p.Field != "" }) }
+
+// HasAddress reports whether the key contains the client's address, so that clients
+// cannot make up all of it.
+func (k *Key) HasAddress() bool { return k.has(func(p *Part) bool { return p.ClientIP }) }
+
+func (k *Key) has(is func(*Part) bool) bool {
+	for i := range k.Parts {
+		if is(&k.Parts[i]) {
+			return true
+		}
+	}
+	return false
 }
 
 // A Policy decides about requests without a usable key.
@@ -76,27 +89,6 @@ type Bucket struct {
 	Lacking bool // the request lacks a part of the key, and a policy stands in
 	listed  bool // an override names the key
 	own     bool // the request gave it, and no policy stands in
-}
-
-// FromBody reports whether a part of the key comes from the request's body.
-func (k *Key) FromBody() bool {
-	for i := range k.Parts {
-		if k.Parts[i].Field != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// HasAddress reports whether the key contains the client's address, so that clients
-// cannot make up all of it.
-func (k *Key) HasAddress() bool {
-	for i := range k.Parts {
-		if k.Parts[i].ClientIP {
-			return true
-		}
-	}
-	return false
 }
 
 // WantsBody reports whether the body must be read to know a request's bucket.
@@ -320,9 +312,10 @@ func (k *Key) Name(s *Subject, b *Buffers) string {
 // determined it by trusted_proxies, masked. It is invalid for requests without an
 // address, as over a Unix socket.
 func (k *Key) Network(s *Subject) netip.Prefix {
-	addr := s.Address()
-	if !addr.IsValid() {
-		return netip.Prefix{}
-	}
+	return k.network(s.Address())
+}
+
+// network returns the network of one client that an address is in.
+func (k *Key) network(addr netip.Addr) netip.Prefix {
 	return bucketkey.ClientPrefix(addr, k.IPv4Bits, k.IPv6Bits)
 }

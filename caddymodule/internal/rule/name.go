@@ -40,7 +40,7 @@ func (r *Rule) Owned(value string) Owned {
 		return Owned{Search: true, Prefix: start}
 	}
 	if network, err := netip.ParsePrefix(value); err == nil {
-		if bits := r.Key.bitsOf(network.Addr()); network.Bits() < bits {
+		if network.Bits() < r.Key.network(network.Addr()).Bits() {
 			return Owned{Search: r.Key.HasAddress() || r.fallsBack() || r.Key.Missing == ByClientIP, network: network.Masked()}
 		}
 		value = network.Addr().String() // which the key masks at least as much
@@ -49,7 +49,7 @@ func (r *Rule) Owned(value string) Owned {
 	addr, err := netip.ParseAddr(value)
 	client := netip.Prefix{}
 	if err == nil {
-		client = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
+		client = r.Key.network(addr)
 		if !r.Key.HasAddress() || r.fallsBack() {
 			o.Names = append(o.Names, "@client_ip/"+client.Addr().String())
 		}
@@ -111,14 +111,6 @@ func (o *Owned) Has(name string) bool {
 	return o.wanted == nil
 }
 
-// bitsOf returns how many leading bits of an address identify a client.
-func (k *Key) bitsOf(addr netip.Addr) int {
-	if addr.Unmap().Is4() {
-		return k.IPv4Bits
-	}
-	return k.IPv6Bits
-}
-
 // NetworkOf returns the network that a bucket stands for, if the key is the client's address
 // and masks it.
 func (r *Rule) NetworkOf(name string) (network netip.Prefix, masked bool) {
@@ -126,11 +118,8 @@ func (r *Rule) NetworkOf(name string) (network netip.Prefix, masked bool) {
 		return network, false
 	}
 	addr, err := netip.ParseAddr(name)
-	if err != nil {
-		return network, false
-	}
-	network = netip.PrefixFrom(addr, r.Key.bitsOf(addr))
-	return network, !network.IsSingleIP()
+	network = r.Key.network(addr)
+	return network, err == nil && !network.IsSingleIP()
 }
 
 // folded returns a value as requests have it.
@@ -165,7 +154,7 @@ func (r *Rule) NameOf(value string) (name string, ok bool) {
 	} else if err != nil {
 		return "", false
 	} else {
-		part.Network = bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)
+		part.Network = r.Key.network(addr)
 		name = part.Network.Addr().String()
 	}
 	e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part})
@@ -233,7 +222,7 @@ func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
 			part.Text += plain
 		}
 		if addr, err := netip.ParseAddr(part.Text); err == nil && p.ClientIP {
-			part = bucketkey.Part{Network: bucketkey.ClientPrefix(addr, r.Key.IPv4Bits, r.Key.IPv6Bits)}
+			part = bucketkey.Part{Network: r.Key.network(addr)}
 		}
 		parts, segments = append(parts, part), segments[n:]
 	}

@@ -47,36 +47,27 @@ func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, label func(st
 	}
 }
 
-// CountsByZone reads the counters of all zones.
-func CountsByZone() map[string]DecisionCounts {
-	all := make(map[string]DecisionCounts)
+// CountsByZone reads the counters of all zones, and how many requests each has refused by
+// the words for reasons.
+func CountsByZone() (all map[string]DecisionCounts, refused map[string]map[string]float64) {
+	all, refused = make(map[string]DecisionCounts), make(map[string]map[string]float64)
 	eachSeries(Requests, func(m *dto.Metric, label func(string) string) {
-		decided, zone := label("decision"), label("zone")
-		for d := decision.Admitted; d < decision.Decisions; d++ {
-			if d.String() == decided {
-				counts := all[zone]
-				counts[d] += m.GetCounter().GetValue()
-				all[zone] = counts
+		n, decided, zone := m.GetCounter().GetValue(), label("decision"), label("zone")
+		counts := all[zone]
+		for d := range counts {
+			if decision.Decision(d).String() == decided {
+				counts[d] += n
 			}
 		}
-	})
-	return all
-}
-
-// RefusalsByZone reads how many requests each zone has refused, by the words for reasons.
-func RefusalsByZone() map[string]map[string]float64 {
-	all := make(map[string]map[string]float64)
-	eachSeries(Requests, func(m *dto.Metric, label func(string) string) {
-		n, zone := m.GetCounter().GetValue(), label("zone")
-		if n == 0 || label("decision") != decision.Refused.String() {
-			return
+		all[zone] = counts
+		if n > 0 && decided == decision.Refused.String() {
+			if refused[zone] == nil {
+				refused[zone] = make(map[string]float64)
+			}
+			refused[zone][label("reason")] += n
 		}
-		if all[zone] == nil {
-			all[zone] = make(map[string]float64)
-		}
-		all[zone][label("reason")] += n
 	})
-	return all
+	return all, refused
 }
 
 // callCounts are the calls of a shared store.
@@ -135,7 +126,8 @@ func (r *Rates) Run(stop <-chan struct{}) {
 }
 
 func (r *Rates) take(now time.Time) {
-	next := rateSample{now, CountsByZone(), callsByStore()}
+	counts, _ := CountsByZone()
+	next := rateSample{now, counts, callsByStore()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.samples = keep(r.samples, next, samplesKept)
@@ -214,27 +206,20 @@ func plot(samples []rateSample, step int, zone string) (points []RateAt) {
 	return points
 }
 
-// lastButOne returns the sample before the last one, or the only one.
-func (r *Rates) lastButOne() (s rateSample, taken bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := len(r.samples)
-	if n == 0 {
-		return s, false
-	}
-	return r.samples[max(0, n-2)], true
-}
-
 // CallsPerSecond returns how many calls of a shared store were made a second and how
 // many of those failed, since the last sample but one, and how long one took on average.
 func (r *Rates) CallsPerSecond(store string, now time.Time) (calls, failed, took float64) {
-	from, taken := r.lastButOne()
 	to := callsByStore()[store]
-	seconds := now.Sub(from.at).Seconds()
-	if !taken || seconds <= 0 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.samples) == 0 {
 		return 0, 0, 0
 	}
-	before := from.calls[store]
+	from := &r.samples[max(0, len(r.samples)-2)]
+	before, seconds := from.calls[store], now.Sub(from.at).Seconds()
+	if seconds <= 0 {
+		return 0, 0, 0
+	}
 	made := max(0, to.calls-before.calls)
 	if made > 0 {
 		took = max(0, to.seconds-before.seconds) / made

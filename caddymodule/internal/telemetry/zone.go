@@ -27,7 +27,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Figures are the figures of a zone name, in all configs that have it.
@@ -404,12 +403,8 @@ func (t *Zone) mark(header http.Header, o *decision.Outcome) {
 // personOf returns the address that counts as one person: IPv6 addresses are masked as
 // in keys. It is invalid if the request has no address.
 func personOf(r *http.Request) netip.Addr {
-	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	addr, err := netip.ParseAddr(text)
-	if err != nil {
-		return addr
-	}
-	return bucketkey.ClientPrefix(addr, 32, 64).Addr()
+	s := rule.NewSubject(r)
+	return s.Client().Addr()
 }
 
 // people are those who were sent a mark of a zone lately, and those who were counted.
