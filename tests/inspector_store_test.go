@@ -74,7 +74,7 @@ func TestTheInspectorWithEachStore(t *testing.T) {
 			{"buckets", `{"zone": "login"}`, []string{`"key":"203.0.113.7"`, `"blocked":3`, `"matched":1,"complete":true}`}},
 			{"why", `{"client": "203.0.113.7"}`, []string{`"zone":"login","key":"203.0.113.7"`, `"zone":"pages"`, `"complete":true`}},
 			{"shadow", `{"zone": "login", "for": "1h"}`, []string{`"until":`}},
-			{"why", `{"client": "203.0.113.7"}`, []string{`"shadows":[{"zone":"login"`}},
+			{"why", `{"client": "203.0.113.7"}`, []string{`"shadows":[{"kind":"shadow","zone":"login"`}},
 			{"unshadow", `{"zone": "login"}`, []string{`"ended":true`}},
 			{"limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "7 1/h", "for": "1h"}`, []string{`"until":`}},
 			{"buckets", `{"zone": "pages", "prefix": "203.0.113."}`, []string{`"by":"run_time","from":"7 1/h"`}},
