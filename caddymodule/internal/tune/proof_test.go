@@ -81,12 +81,16 @@ func bruteKeys(data string) map[string]*bruteKey {
 			continue
 		}
 		at, _ := time.Parse("02/Jan/2006:15:04:05 -0700", f[2])
-		if addr, err := netip.ParseAddr(f[1]); err != nil || !addr.Is4() {
+		network := f[1] // a name of a host is a client of its own
+		switch addr, err := netip.ParseAddr(f[1]); {
+		case err == nil && addr.Is4():
+			network = f[1][:strings.LastIndexByte(f[1], '.')]
+		case err == nil || len(f[1]) < 4:
 			f[1] = "@share"
 		}
 		k := keys[f[1]]
 		if k == nil {
-			k = &bruteKey{agents: make(map[string]bool), network: f[1][:strings.LastIndexByte(f[1], '.')]}
+			k = &bruteKey{agents: make(map[string]bool), network: network}
 			keys[f[1]] = k
 		}
 		if len(k.agents) < 64 {
@@ -178,7 +182,7 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 	l, least := bruteLadder[a.leak], a.points[a.leak]
 	a.burst, a.refused = least[0], [3]int{least[1], least[2], least[3]}
 	unit := int(math.Pow10(len(fmt.Sprint(least[0])) - 1))
-	for capacity := least[0] + 1; int64(capacity)*l.seconds <= 600*l.n; capacity++ {
+	for capacity := least[0] + 1; least[3] > 0 && int64(capacity)*l.seconds <= 600*l.n; capacity++ {
 		round := capacity == (least[0]+unit-1)/unit*unit
 		for size := 1; size <= capacity; size *= 10 {
 			round = round || capacity >= unit*((least[0]+unit-1)/unit) && slices.Contains([]int{size, 2 * size, 3 * size, 4 * size, 5 * size, 6 * size, 8 * size}, capacity)
