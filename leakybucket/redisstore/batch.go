@@ -21,7 +21,7 @@ var batching = coalesce.Options{MaxWeight: 64, MaxInFlight: 4, SecondWeight: 32}
 
 // A lane is what requests of one call have in common.
 type lane struct {
-	script *script
+	script *rueidis.Lua
 	slot   uint16 // of their keys in a cluster
 }
 

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,11 +12,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
-
-//go:embed board.lua
-var boardLua string
-
-var boardScript = rueidis.NewLuaScript(boardLua)
 
 // BoardName implements [leakybucket.Board]. It is the key of the hash that holds the board.
 func (s *Store) BoardName() string { return s.prefix + "@board" }

@@ -169,13 +169,13 @@ func (c *connection) connected(client rueidis.Client, err error) (done bool) {
 	return true
 }
 
-// ready starts the connection if necessary, and returns nil if there is a client
-// to ask. It waits for the first attempt to connect, so that calls made right
+// ready starts the connection if necessary, and returns the client to ask, or why
+// there is none. It waits for the first attempt to connect, so that calls made right
 // after [New] need not fail. It waits for no later attempt: failing at once
 // leaves callers the time to decide without the store.
-func (c *connection) ready(ctx context.Context) error {
+func (c *connection) ready(ctx context.Context) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {
-		return err
+		return nil, err
 	}
 	c.start()
 	select {
@@ -185,11 +185,10 @@ func (c *connection) ready(ctx context.Context) error {
 		case <-c.tried:
 		case <-c.closed:
 		case <-ctx.Done():
-			return fmt.Errorf("connecting: %w", ctx.Err())
+			return nil, fmt.Errorf("connecting: %w", ctx.Err())
 		}
 	}
-	_, err := c.get()
-	return err
+	return c.get()
 }
 
 func (c *connection) get() (rueidis.Client, error) {
@@ -201,24 +200,17 @@ func (c *connection) get() (rueidis.Client, error) {
 	return c.client, nil
 }
 
-// run runs a script once. A server that does not know the script has not
-// executed it, and is then sent the whole text.
-func (c *connection) run(script *script, keys, args []string) (string, error) {
+// run runs a script once.
+func (c *connection) run(script *rueidis.Lua, keys, args []string) (string, error) {
 	client, err := c.get()
 	if err != nil {
 		return "", err
 	}
-	ctx := context.Background() // callers share the call; silence ends it
-	n := int64(len(keys))
-	answer := client.Do(ctx, client.B().Evalsha().Sha1(script.digest).Numkeys(n).Key(keys...).Arg(args...).Build())
-	if e, ok := rueidis.IsRedisErr(answer.Error()); ok && e.IsNoScript() {
-		answer = client.Do(ctx, client.B().Eval().Script(script.text).Numkeys(n).Key(keys...).Arg(args...).Build())
+	text, err := script.Exec(context.Background(), client, keys, args).ToString() // callers share the call; silence ends it
+	if err != nil {
+		return "", c.failed(client, err)
 	}
-	text, err := answer.ToString()
-	if err == nil {
-		return text, nil
-	}
-	return "", c.failed(client, err)
+	return text, nil
 }
 
 // failed returns the error of a call. If the server has become a replica, its
@@ -249,10 +241,7 @@ func ask[T any](ctx context.Context, c *connection, f func(rueidis.Client) (T, e
 		err   error
 	}
 	var none T
-	if err := c.ready(ctx); err != nil {
-		return none, err
-	}
-	client, err := c.get()
+	client, err := c.ready(ctx)
 	if err != nil {
 		return none, err
 	}

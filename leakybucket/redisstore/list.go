@@ -73,10 +73,7 @@ func (s *Store) list(ctx context.Context, of leakybucket.Filter, from string) ([
 // nodes returns a client for each server that has keys of its own, and their addresses
 // in order. The only server has no address.
 func (s *Store) nodes(ctx context.Context) (map[string]rueidis.Client, []string, error) {
-	if err := s.connection.ready(ctx); err != nil {
-		return nil, nil, err
-	}
-	client, err := s.connection.get()
+	client, err := s.connection.ready(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -206,7 +206,7 @@ func (s *Store) settleTogether(ctx context.Context, slot uint16, settlements []l
 
 // run lets a script answer a request.
 func (s *Store) run(ctx context.Context, l lane, r *request) error {
-	if err := s.connection.ready(ctx); err != nil {
+	if _, err := s.connection.ready(ctx); err != nil {
 		return err
 	}
 	switch err := s.lanes.Do(ctx, l, r, len(r.keys)); {

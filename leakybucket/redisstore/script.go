@@ -1,9 +1,9 @@
 package redisstore
 
 import (
-	"crypto/sha1" //nolint:gosec // Redis names scripts by SHA-1
 	_ "embed"
-	"encoding/hex"
+
+	"github.com/redis/rueidis"
 )
 
 //go:embed bucket.lua
@@ -15,17 +15,13 @@ var takeLua string
 //go:embed settle.lua
 var settleLua string
 
-var (
-	takeScript   = newScript(takeLua)
-	settleScript = newScript(settleLua)
-)
+//go:embed board.lua
+var boardLua string
 
 // A script is run by its digest. A server that does not know it, because it was
-// restarted or its scripts were flushed, needs the text once.
-type script struct{ text, digest string }
-
-func newScript(own string) *script {
-	text := bucketLua + "\n" + own
-	digest := sha1.Sum([]byte(text))
-	return &script{text, hex.EncodeToString(digest[:])}
-}
+// restarted or its scripts were flushed, has not executed it, and is sent the text.
+var (
+	takeScript   = rueidis.NewLuaScript(bucketLua + "\n" + takeLua)
+	settleScript = rueidis.NewLuaScript(bucketLua + "\n" + settleLua)
+	boardScript  = rueidis.NewLuaScript(boardLua)
+)
