@@ -54,14 +54,14 @@ func upserts(t *testing.T, server *servertest.Postgres, connections int, kind st
 
 func openPgstore(t *testing.T, server *servertest.Postgres, logged bool) sharedLimiter {
 	t.Helper()
-	o := pgstore.Options{URL: server.URL(), Table: fmt.Sprint("logged_", logged), Logged: logged, WaitForDisk: logged}
+	o := pgstore.Options{URL: server.URL(), Table: fmt.Sprint("logged_", logged), Logged: logged}
 	s, err := pgstore.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
 	l := leakybucket.Limit{Capacity: 1e9, Leak: 2}
-	return sharedLimiter{fmt.Sprintf("pgstore logged=%v", logged), func(ctx context.Context, key string) error {
+	return sharedLimiter{fmt.Sprintf("pgstore logged=%v, which waits for no disk", logged), func(ctx context.Context, key string) error {
 		var d [1]leakybucket.Decision
 		return s.Take(ctx, []leakybucket.Charge{{Zone: "zone", Key: key, Limit: l, Cost: 1}}, d[:])
 	}}

@@ -24,7 +24,7 @@ type month struct {
 }
 
 // made returns a month with its people, offices, crawlers and scrapers, and so many times the
-// usual people.
+// usual people and scrapers.
 func made(seed uint64, times int) *month {
 	m := &month{who: make(map[string]string), rng: rand.New(rand.NewPCG(seed, 24))}
 	for p := range times * (120 + int(seed%5)*40) {
@@ -46,7 +46,7 @@ func made(seed uint64, times int) *month {
 		at := m.day(0) + time.Duration(n)*13*time.Minute + m.hours(0, 1)/6
 		m.add(at, fmt.Sprintf("66.249.66.%d", 1+n%2), "crawler", "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)", fmt.Sprintf("/article/%d", m.rng.IntN(5000)))
 	}
-	for s := range 1 + seed%4 {
+	for s := range uint64(times) * (1 + seed%4) {
 		addr, agent, every := fmt.Sprintf("203.0.%d.9", s), []string{"python-requests/2.32", "Mozilla/5.0 Chrome/140"}[m.rng.IntN(2)], 500+m.rng.IntN(4000)
 		at := m.day(m.rng.IntN(27)) + m.hours(0, 24)
 		for n := range 3000 + m.rng.IntN(4000) {
