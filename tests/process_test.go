@@ -124,7 +124,7 @@ var ports struct {
 
 // freePort returns a free loopback port that no other test has. It lies below the
 // ports of outgoing connections, one of which could take it before the server
-// does.
+// does, and beside those of the servers of servertest.
 func freePort(t *testing.T) int {
 	t.Helper()
 	ports.Lock()
@@ -133,7 +133,10 @@ func freePort(t *testing.T) int {
 		ports.given = make(map[int]bool)
 	}
 	for range 1000 {
-		port := 20000 + rand.IntN(12000)
+		port := 16000 + rand.IntN(8000)
+		if port >= 20000 {
+			port += 6000
+		}
 		if ports.given[port] {
 			continue
 		}

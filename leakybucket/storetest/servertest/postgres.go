@@ -66,7 +66,7 @@ func NewPostgres(bin string, settings ...string) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Postgres{Port: postgresPort(), directory: directory, bin: bin}
+	s := &Postgres{Port: claim(30_000, 2_000, 0), directory: directory, bin: bin}
 	if err := s.initialize(settings); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(directory))
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -144,20 +143,4 @@ func appendFile(path, text string) error {
 	}
 	_, err = f.WriteString(text)
 	return errors.Join(err, f.Close())
-}
-
-// postgresPort returns a free loopback port. It is below the range of ephemeral
-// ports, so no outgoing connection can take it before the server does.
-func postgresPort() int {
-	for try := 0; ; try++ {
-		port := 20000 + (os.Getpid()*7+try*101+int(time.Now().UnixNano()/1000))%10000
-		l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err == nil {
-			_ = l.Close()
-			return port
-		}
-		if try > 1000 {
-			panic(err)
-		}
-	}
 }

@@ -77,25 +77,34 @@ var ports struct {
 	given map[int]bool
 }
 
-// freePort returns a free TCP port. It is below the range of outgoing
-// connections, and so is the port 10,000 above it, which a Redis node of a
-// cluster uses as well.
+// freePort returns a free TCP port, for which the port 10,000 above it, which a Redis node of
+// a cluster uses as well, is free, too. Tests of the whole system take no port of either range.
 func freePort(tb testing.TB) int {
 	tb.Helper()
+	port := claim(10_000, 6_000, 10_000)
+	if port == 0 {
+		tb.Fatal("got only ports that are taken, want a free one")
+	}
+	return port
+}
+
+// claim returns a free port of the n from first on that no other server of this process has,
+// or 0. The port so far above it is free, too. All lie below the range of outgoing connections,
+// one of which could take it before the server does.
+func claim(first, n, above int) int {
 	ports.Lock()
 	defer ports.Unlock()
 	if ports.given == nil {
 		ports.given = make(map[int]bool)
 	}
 	for range 1000 {
-		port := 10_000 + rand.IntN(12_000)
-		if ports.given[port] || !free(port) || !free(port+10_000) {
+		port := first + rand.IntN(n)
+		if ports.given[port] || !free(port) || !free(port+above) {
 			continue
 		}
 		ports.given[port] = true
 		return port
 	}
-	tb.Fatal("got only ports that are taken, want a free one")
 	return 0
 }
 
