@@ -22,13 +22,13 @@ buckets and the cursor of the next page.`,
 		example: `  caddy throttle buckets login --refused
   caddy throttle buckets pages --prefix 203.0.113. --sort key
   caddy throttle buckets pages --sort none --limit 1000 --json`,
-		choices: map[string][]string{"sort": {"level", "key", "last", wire.Unsorted}},
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
 			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")
 			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
 			cmd.Flags().BoolVar(&in.Refused, "refused", false, "Only buckets that refuse a request of cost 1 now")
 			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last; or none, for pages")
+			choose(cmd, "sort", "level", "key", "last", wire.Unsorted)
 			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
 			cmd.Flags().StringVar(&in.Cursor, "cursor", "", "With --sort none: where the page before has ended")
 		},

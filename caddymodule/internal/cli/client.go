@@ -37,11 +37,10 @@ type adminClient struct {
 // A command asks a running Caddy.
 type command struct {
 	use, short, long, example string
-	least, most               int                 // arguments
-	zone                      bool                // the first argument is a zone
-	watch                     bool                // it can be shown again and again
-	local                     bool                // it asks nobody
-	choices                   map[string][]string // the values of flags
+	least, most               int  // arguments
+	zone                      bool // the first argument is a zone
+	watch                     bool // it can be shown again and again
+	local                     bool // it asks nobody
 	flags                     func(*cobra.Command)
 	run                       func(c *adminClient, args []string) error
 }
@@ -96,6 +95,11 @@ func (c command) cobra() *cobra.Command {
 	return cmd
 }
 
+// choose lets shells complete the values of a flag.
+func choose(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag that exists
+}
+
 const watchEvery = 2 * time.Second
 
 // refuseEmpty refuses what is given and empty. A script whose variable is not set must not
@@ -114,8 +118,7 @@ func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// completes lets shells complete the names of zones, which the running Caddy knows, and the
-// values of flags.
+// completes lets shells complete the names of zones, which the running Caddy knows.
 func (c command) completes(cmd *cobra.Command, client *adminClient) {
 	zones := func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
 		if status, err := ask[wire.Status](client, "zones", nil); err == nil {
@@ -133,9 +136,6 @@ func (c command) completes(cmd *cobra.Command, client *adminClient) {
 	}
 	if cmd.Flags().Lookup("zone") != nil {
 		_ = cmd.RegisterFlagCompletionFunc("zone", zones) // fails for no flag that exists
-	}
-	for flag, values := range c.choices {
-		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 	}
 }
 
@@ -204,46 +204,38 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	if slices.Contains([]string{"why", "buckets", "release"}, path) {
 		patience = 75 * time.Second // they go through a whole store
 	}
-	out, answered := new(T), make(chan error, 1)
+	request := caddycmd.AdminAPIRequest
+	if strings.HasPrefix(address, "https://") {
+		request = c.remote.do
+	}
 	var answer []byte
+	answered := make(chan error, 1)
 	go func() {
-		var err error
-		if answer, err = c.exchange(address, method, "/throttle/"+path, header, body); err == nil {
-			err = json.Unmarshal(answer, out)
+		resp, err := request(address, method, "/throttle/"+path, header, body)
+		if err == nil {
+			answer, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
 		}
 		answered <- err
 	}()
 	select {
-	case err := <-answered:
-		if err == nil {
-			c.keepAnswer(answer)
-		}
-		return out, err
+	case err = <-answered:
 	case <-time.After(patience):
 		return nil, fmt.Errorf("the Caddy at %s has not answered for %v: it hangs, or is very busy. What was asked may still be done", printableLine(address), patience)
 	}
+	if err != nil {
+		return nil, plainly(err, address)
+	}
+	out := new(T)
+	if err := json.Unmarshal(answer, out); err != nil {
+		return nil, err
+	}
+	c.keepAnswer(answer)
+	return out, nil
 }
 
 // patience is how long a command waits for an answer.
 const patience = 15 * time.Second
-
-// exchange makes a request of the admin endpoint, and returns what that answers.
-func (c *adminClient) exchange(address, method, path string, header http.Header, body io.Reader) (answer []byte, err error) {
-	var resp *http.Response
-	if strings.HasPrefix(address, "https://") {
-		resp, err = c.remote.do(address, method, path, body)
-	} else if resp, err = caddycmd.AdminAPIRequest(address, method, path, header, body); err != nil {
-		err = plainly(err, address)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	if answer, err = io.ReadAll(resp.Body); err != nil {
-		err = fmt.Errorf("reading the answer: %w", err)
-	}
-	return answer, err
-}
 
 // keepAnswer notes an answer for --json.
 func (c *adminClient) keepAnswer(answer []byte) {
@@ -254,6 +246,9 @@ func (c *adminClient) keepAnswer(answer []byte) {
 
 // plainly returns an error of the admin endpoint as a person can read it.
 func plainly(err error, address string) error {
+	if errors.As(err, new(usage.Error)) {
+		return err
+	}
 	if _, answer, answered := strings.Cut(err.Error(), ": {"); answered {
 		var said struct{ Error string }
 		if json.NewDecoder(strings.NewReader("{"+answer)).Decode(&said) == nil && said.Error != "" {
@@ -276,9 +271,8 @@ func (c *adminClient) say(line string) { c.out.WriteString(line + "\n") }
 // A remote is how a command reaches Caddy's remote admin endpoint.
 type remote struct{ cert, key, ca string }
 
-// do makes a request with the client certificate. Its errors are those of the admin
-// endpoint, as a person can read them.
-func (r *remote) do(address, method, path string, body io.Reader) (*http.Response, error) {
+// do is [caddycmd.AdminAPIRequest] with the client certificate.
+func (r *remote) do(address, method, path string, header http.Header, body io.Reader) (*http.Response, error) {
 	if r.cert == "" || r.key == "" {
 		return nil, usage.Errorf("a remote admin endpoint asks for a client certificate: want --cert and --key")
 	}
@@ -301,16 +295,14 @@ func (r *remote) do(address, method, path string, body io.Reader) (*http.Respons
 	if err != nil {
 		return nil, err
 	}
+	req.Header = header
 	req.Header.Set("Content-Type", "application/json")
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: config}}
 	resp, err := client.Do(req)
-	if err != nil {
-		return nil, errors.New(text.Printable(err.Error(), 2000))
-	}
-	if resp.StatusCode >= 400 {
+	if err == nil && resp.StatusCode >= 400 {
 		said, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		_ = resp.Body.Close()
-		return nil, plainly(fmt.Errorf("status %d: %s", resp.StatusCode, said), address)
+		err = fmt.Errorf("HTTP %d: %s", resp.StatusCode, said)
 	}
-	return resp, nil
+	return resp, err
 }

@@ -1,29 +1,17 @@
 package cli
 
 import (
-	"slices"
+	"fmt"
 	"strings"
 	"unicode/utf8"
 )
 
 // A table is written in columns, without those that are empty. Texts that came from clients
 // must be sanitized.
-type table struct {
-	right []bool // columns of numbers
-	rows  [][]string
-}
+type table struct{ rows [][]string }
 
 // newTable begins a table. The heads of columns of numbers are given by numeric.
-func newTable(head ...string) *table {
-	t := new(table)
-	for i := range head {
-		name, numbers := strings.CutPrefix(head[i], numberHead)
-		t.right = append(t.right, numbers)
-		head[i] = name
-	}
-	t.row(head...)
-	return t
-}
+func newTable(head ...string) *table { return &table{[][]string{head}} }
 
 // numberHead begins the heads of columns of numbers.
 const numberHead = ">"
@@ -41,9 +29,11 @@ var shortest = map[string]int{"KEY": 21, "OF": 21, "RULE": 8, "BY": 8, "NOTE": 8
 
 // fit takes what lines are too long from the longest of the columns that may be cut.
 func (t *table) fit(widths []int) {
-	line := 2 * (len(widths) - 1)
+	line := -2
 	for _, width := range widths {
-		line += width
+		if width > 0 {
+			line += width + 2
+		}
 	}
 	for ; line > widest; line-- {
 		longest := -1
@@ -61,42 +51,37 @@ func (t *table) fit(widths []int) {
 
 // print writes the table.
 func (t *table) print(c *adminClient) {
-	for i := len(t.right) - 1; i >= 0; i-- {
-		if !slices.ContainsFunc(t.rows[1:], func(row []string) bool { return row[i] != "" }) {
-			t.right = slices.Delete(t.right, i, i+1)
-			for n, row := range t.rows {
-				t.rows[n] = slices.Delete(row, i, i+1)
-			}
+	right, widths := make([]bool, len(t.rows[0])), make([]int, len(t.rows[0])) // 0 for columns that are empty
+	for i := range widths {
+		t.rows[0][i], right[i] = strings.CutPrefix(t.rows[0][i], numberHead)
+		for _, row := range t.rows[1:] {
+			widths[i] = max(widths[i], utf8.RuneCountInString(row[i]))
 		}
-	}
-	widths := make([]int, len(t.right))
-	for _, row := range t.rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		if widths[i] > 0 {
+			widths[i] = max(widths[i], utf8.RuneCountInString(t.rows[0][i]))
 		}
 	}
 	t.fit(widths)
 	for _, row := range t.rows {
 		line := ""
 		for i, cell := range row {
-			if cell == "" && t.right[i] {
-				cell = "-"
-			}
+			width := widths[i]
 			letters := []rune(cell)
-			switch cut := len(letters) - widths[i]; {
+			switch cut := len(letters) - width; {
+			case width == 0:
+				continue
+			case cell == "" && right[i]:
+				cell = "-"
 			case cut <= 0:
 			case t.rows[0][i] == "RULE": // which ends with a file and a line
 				cell = "…" + string(letters[cut+1:])
 			default:
-				cell = string(letters[:widths[i]-1]) + "…"
+				cell = string(letters[:width-1]) + "…"
 			}
-			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
-			if t.right[i] {
-				line += fill + cell
-			} else {
-				line += cell + fill
+			if !right[i] {
+				width = -width
 			}
-			line += "  "
+			line += fmt.Sprintf("%*s  ", width, cell)
 		}
 		c.say(strings.TrimRight(line, " "))
 	}

@@ -22,9 +22,9 @@ second, those that are let in are estimated from a sample, and
 marked with ~.`,
 		example: `  caddy throttle top
   caddy throttle top login --by /24`,
-		choices: map[string][]string{"by": {"ip", "/24", "/16"}},
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.By, "by", "", "Count by ip, /24 or /16; for IPv6 these are /64, /48 and /32. Default: by the keys of the zones")
+			choose(cmd, "by", "ip", "/24", "/16")
 		},
 		run: func(c *adminClient, args []string) error {
 			in.Zone = strings.Join(args, "")

@@ -50,10 +50,7 @@ func escapeJSON(document string) string {
 
 // digits returns a number with few digits.
 func digits(n float64) string {
-	switch {
-	case n == 0:
-		return "0"
-	case math.Abs(n) >= 100:
+	if math.Abs(n) >= 100 {
 		return fmt.Sprintf("%.0f", n)
 	}
 	return fmt.Sprintf("%.3g", n)
