@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
@@ -55,14 +56,10 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if a.engine.Plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
-	if err := a.provisionKey(); err != nil {
-		return err
-	}
-	if err := a.provisionStore(ctx); err != nil {
-		return err
-	}
-	if err := a.provisionExempt(ctx); err != nil {
-		return err
+	for _, provision := range []func(caddy.Context) error{a.provisionKey, a.provisionStore, a.provisionExempt} {
+		if err := provision(ctx); err != nil {
+			return err
+		}
 	}
 	for _, definition := range a.Zone {
 		z, err := a.provisionZone(ctx, definition)
@@ -104,7 +101,7 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 const leastKey = 32
 
 // provisionKey fills in the signing key.
-func (a *App) provisionKey() error {
+func (a *App) provisionKey(caddy.Context) error {
 	if a.SigningKey == "" {
 		return nil
 	}
@@ -145,12 +142,12 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	switch m := module.(type) {
 	case *Memory:
 		a.engine.UseMemory(m.use)
-	case stores.SharedStoreModule:
+	case interface{ SharedStore() *stores.SharedStore }:
 		err = a.engine.UseShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
 		if _, has := m.SharedStore().Board(); has && err == nil {
 			a.engine.Signing.Join(ctx)
 		}
-	case stores.StoreModule:
+	case interface{ Store() leakybucket.Store }: // which is used until the last request has ended, perhaps after Cleanup
 		a.engine.Store = m.Store()
 	default:
 		return fmt.Errorf("loading store: %T is no store", module)

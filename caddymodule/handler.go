@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -56,17 +57,15 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	names, duplicates := make(map[string]bool), make(config.Duplicates)
-	var zones []*engine.Zone
+	duplicates, zones := make(config.Duplicates), []*engine.Zone(nil)
 	for _, definition := range h.Zone {
 		z, err := app.zoneOf(ctx, definition)
 		if err != nil {
 			return err
 		}
-		if names[z.Name] {
+		if slices.Contains(zones, z) {
 			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
-		names[z.Name] = true
 		z.Counts.Evidence.Wants(paths)
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err

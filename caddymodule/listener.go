@@ -22,6 +22,7 @@ import (
 // only if no proxy is between. Put it before `tls`. Default: clients that are out are
 // answered.
 type DropConnections struct {
+	dropper
 	logger *zap.Logger
 	warned *sync.Once
 }
@@ -29,7 +30,7 @@ type DropConnections struct {
 // DropPackets is the packet-conn wrapper for HTTP/3 that drops the first packets of
 // QUIC connections of the clients whose TCP connections the listener wrapper
 // `throttle_blocked` closes. Default: clients that are out are answered.
-type DropPackets struct{}
+type DropPackets struct{ dropper }
 
 // CaddyModule returns the Caddy module information.
 func (DropConnections) CaddyModule() caddy.ModuleInfo {
@@ -50,13 +51,14 @@ func (DropPackets) CaddyModule() caddy.ModuleInfo {
 // Provision lets the handlers of this config add clients.
 func (d *DropConnections) Provision(ctx caddy.Context) error {
 	d.logger, d.warned = ctx.Logger(), new(sync.Once)
-	return allowDrops(ctx)
+	return d.dropper.Provision(ctx)
 }
 
-// Provision lets the handlers of this config add clients.
-func (d *DropPackets) Provision(ctx caddy.Context) error { return allowDrops(ctx) }
+// A dropper is what both wrappers have in common.
+type dropper struct{}
 
-func allowDrops(ctx caddy.Context) error {
+// Provision lets the handlers of this config add clients.
+func (dropper) Provision(ctx caddy.Context) error {
 	e, err := engine.EngineOf(ctx)
 	if err == nil {
 		e.Drops = true
@@ -87,10 +89,8 @@ func (l *dropListener) Accept() (net.Conn, error) {
 		if c, ok := conn.(*tls.Conn); ok { // of which nothing was read yet
 			inner, secure = c.NetConn(), true
 		}
-		tcp, plain := inner.(*net.TCPConn)
-		switch {
-		case plain && engine.ShouldDrop(tcp.RemoteAddr()):
-			dropConnection(tcp)
+		switch _, plain := inner.(*net.TCPConn); {
+		case plain && dropped(inner):
 		case plain:
 			return conn, nil
 		case secure:
@@ -99,18 +99,22 @@ func (l *dropListener) Accept() (net.Conn, error) {
 			})
 			return conn, nil
 		default:
-			return &lateConn{Conn: conn}, nil
+			return &lateConn{conn, sync.OnceValue(func() bool { return dropped(conn) })}, nil
 		}
 	}
 }
 
-// dropConnection counts a connection and closes it at once.
-func dropConnection(conn net.Conn) {
+// dropped closes a connection at once if it is to be dropped, counts it, and reports that.
+func dropped(conn net.Conn) bool {
+	if !engine.ShouldDrop(conn.RemoteAddr()) {
+		return false
+	}
 	engine.DroppedTCP.Inc()
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // nothing is left to wait for
 	}
 	_ = conn.Close()
+	return true
 }
 
 // A lateConn finds out at the first read whether it is to be dropped. Behind the PROXY
@@ -118,18 +122,12 @@ func dropConnection(conn net.Conn) {
 // other connection may wait.
 type lateConn struct {
 	net.Conn
-	once sync.Once
-	gone bool
+	gone func() bool
 }
 
 // Read implements net.Conn.
 func (c *lateConn) Read(p []byte) (int, error) {
-	c.once.Do(func() {
-		if c.gone = engine.ShouldDrop(c.RemoteAddr()); c.gone {
-			dropConnection(c.Conn)
-		}
-	})
-	if c.gone {
+	if c.gone() {
 		return 0, io.EOF
 	}
 	return c.Conn.Read(p)
@@ -155,11 +153,7 @@ func (*DropPackets) WrapPacketConn(conn net.PacketConn) net.PacketConn {
 
 // isCaddys reports whether Caddy itself has the type of a connection.
 func isCaddys(conn net.PacketConn) bool {
-	kind := reflect.TypeOf(conn)
-	if kind.Kind() == reflect.Pointer {
-		kind = kind.Elem()
-	}
-	return kind.PkgPath() == reflect.TypeFor[caddy.Context]().PkgPath()
+	return reflect.Indirect(reflect.ValueOf(conn)).Type().PkgPath() == reflect.TypeFor[caddy.Context]().PkgPath()
 }
 
 // dropsPacket reports whether a packet is to be dropped, and counts it then.
@@ -209,14 +203,7 @@ func (c *dropUDPConn) ReadBatch(packets []ipv4.Message, flags int) (int, error) 
 // UnmarshalCaddyfile sets up the wrapper from Caddyfile tokens. Syntax:
 //
 //	throttle_blocked
-func (d *DropConnections) UnmarshalCaddyfile(t *caddyfile.Dispenser) error { return parseNothing(t) }
-
-// UnmarshalCaddyfile sets up the wrapper from Caddyfile tokens. Syntax:
-//
-//	throttle_blocked
-func (d *DropPackets) UnmarshalCaddyfile(t *caddyfile.Dispenser) error { return parseNothing(t) }
-
-func parseNothing(d *caddyfile.Dispenser) error {
+func (dropper) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	d.Next() // the name
 	if d.NextArg() || d.NextBlock(0) {
 		return d.Errf("unexpected %q after throttle_blocked: a wrapper takes no word and no block", d.Val())

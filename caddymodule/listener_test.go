@@ -499,7 +499,7 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	s.from(someone).blocked()
 	core, logs := observer.New(zap.WarnLevel)
 	conns := make(chan net.Conn, 3)
-	l := (&DropConnections{zap.New(core), new(sync.Once)}).WrapListener(pipeListener{conns})
+	l := (&DropConnections{logger: zap.New(core), warned: new(sync.Once)}).WrapListener(pipeListener{conns})
 	near, _ := net.Pipe()
 	for range 2 {
 		conns <- tls.Server(farConn{near, someone, nil}, new(tls.Config))

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 // MatchBlocked matches requests of clients that a zone with `block` has banned, or an
@@ -80,11 +81,8 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, nil
 	}
 	for z := range m.zones() {
-		if res.Decided(z) {
-			continue
-		}
 		c, device, can := z.BlockedBucket(&s, b)
-		if !can || c.Shadow != 0 {
+		if !can || c.Shadow != 0 || res.Decided(z) {
 			continue
 		}
 		_, runs := m.app.Believe(r.Context(), &c)
@@ -186,11 +184,16 @@ func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, e
 		}
 	}
 	if m.Resolver != "" {
-		if _, err := netip.ParseAddrPort(m.Resolver); err != nil {
-			return nil, nil, fmt.Errorf("invalid resolver %q: want an address and a port, such as 127.0.0.1:53", m.Resolver)
-		}
+		_, err = parseResolver(m.Resolver)
 	}
-	return known, sources, nil
+	return known, sources, err
+}
+
+func parseResolver(word string) (string, error) {
+	if _, err := netip.ParseAddrPort(word); err != nil {
+		return "", fmt.Errorf("invalid resolver %q: want an address and a port, such as 127.0.0.1:53", word)
+	}
+	return word, nil
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
@@ -212,25 +215,14 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		if len(words) == 0 {
 			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
 		}
-		for _, name := range words {
-			if _, _, err := crawler.ParseCrawler(name); err != nil {
-				return d.WrapErr(err)
-			}
-		}
 		m.Crawlers = append(m.Crawlers, words...)
-		for nesting := d.Nesting(); d.NextBlock(nesting); {
-			if option := d.Val(); option != "resolver" {
-				return d.Errf("unrecognized option %q of verified_crawler: want resolver <address:port>", option)
-			}
-			if m.Resolver != "" {
-				return d.Err("resolver is given twice: want one")
-			}
-			if !d.AllArgs(&m.Resolver) {
-				return d.Err("wrong number of words after resolver: want resolver <address:port>, such as resolver 127.0.0.1:53")
-			}
-			if _, _, err := m.parse(); err != nil {
-				return d.WrapErr(err)
-			}
+		if _, _, err := m.parse(); err != nil {
+			return d.WrapErr(err)
+		}
+		if err := tokens.Options(d, "verified_crawler", map[string]func() error{
+			"resolver": func() error { return tokens.ParseArg(d, &m.Resolver, parseResolver) },
+		}); err != nil {
+			return err
 		}
 	}
 	return nil

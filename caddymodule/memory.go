@@ -12,7 +12,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // Memory keeps the buckets in the memory of this process.
@@ -51,9 +50,6 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 	m.use, err = stores.UseMemory(options)
 	return err
 }
-
-// Store returns the store.
-func (m *Memory) Store() leakybucket.Store { return m.use.Store() }
 
 // Cleanup releases the memory.
 func (m *Memory) Cleanup() error {
@@ -95,5 +91,4 @@ var (
 	_ caddy.Provisioner     = (*Memory)(nil)
 	_ caddy.CleanerUpper    = (*Memory)(nil)
 	_ caddyfile.Unmarshaler = (*Memory)(nil)
-	_ stores.StoreModule    = (*Memory)(nil)
 )

@@ -162,7 +162,7 @@ var mistakes = []mistake{
 	{"site", "@bots verified_crawler ./bots.json # <-\nthrottle @bots pages 60 10/s", `unknown crawler "./bots.json": want googlebot,`},
 	{"site", "@bots verified_crawler 66.249.64.0/19 # <-\nthrottle @bots pages 60 10/s", `for addresses, want client_ip 66.249.64.0/19`},
 	{"site", "@bots verified_crawler bingbot {\nresolver localhost # <-\n}\nthrottle @bots pages 60 10/s", `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`},
-	{"site", "@bots verified_crawler bingbot {\ndns 127.0.0.1:53 # <-\n}\nthrottle @bots pages 60 10/s", `unrecognized option "dns" of verified_crawler: want resolver <address:port>`},
+	{"site", "@bots verified_crawler bingbot {\ndns 127.0.0.1:53 # <-\n}\nthrottle @bots pages 60 10/s", `unknown option "dns" in verified_crawler: want resolver`},
 	{"zone", "rate 10 # <-", `unknown option "rate" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
 	{"zone", "burst 20 # <-", `unknown option "burst" in zone "pages": want limit <capacity> <leak>, such as limit 20 20/m`},
 	{"zone", "events 10 # <-\nwindow 1m", `unknown option "events" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},

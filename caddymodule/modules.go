@@ -27,20 +27,12 @@ func init() {
 	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
 	httpcaddyfile.RegisterDirective("throttle_seen", parseSeen)
 	httpcaddyfile.RegisterHandlerDirective("throttle_inspector", inspector.Parse)
-	for _, d := range []struct {
-		name     string
-		position httpcaddyfile.Positional
-		of       string
-	}{
-		// Reports of browsers must not fill the buckets of the people who send them.
-		{"throttle_seen", httpcaddyfile.After, "request_body"},
-		// Rules see both addresses, and passwords are not checked before.
-		{"throttle", httpcaddyfile.After, "try_files"},
-		// Users log in before, and a handle that serves the rest of the site comes after.
-		{"throttle_inspector", httpcaddyfile.Before, "invoke"},
-	} {
-		httpcaddyfile.RegisterDirectiveOrder(d.name, d.position, d.of)
-	}
+	// Reports of browsers must not fill the buckets of the people who send them.
+	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body")
+	// Rules see both addresses, and passwords are not checked before.
+	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
+	// Users log in before, and a handle that serves the rest of the site comes after.
+	httpcaddyfile.RegisterDirectiveOrder("throttle_inspector", httpcaddyfile.Before, "invoke")
 }
 
 // parseThrottle sets up a route with the handler.

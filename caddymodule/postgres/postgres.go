@@ -106,8 +106,7 @@ func (p Postgres) try() error {
 
 // Interface guards
 var (
-	_ caddy.Provisioner        = (*Postgres)(nil)
-	_ caddy.CleanerUpper       = (*Postgres)(nil)
-	_ caddyfile.Unmarshaler    = (*Postgres)(nil)
-	_ stores.SharedStoreModule = (*Postgres)(nil)
+	_ caddy.Provisioner     = (*Postgres)(nil)
+	_ caddy.CleanerUpper    = (*Postgres)(nil)
+	_ caddyfile.Unmarshaler = (*Postgres)(nil)
 )

@@ -138,8 +138,7 @@ func (r Redis) try() error {
 
 // Interface guards
 var (
-	_ caddy.Provisioner        = (*Redis)(nil)
-	_ caddy.CleanerUpper       = (*Redis)(nil)
-	_ caddyfile.Unmarshaler    = (*Redis)(nil)
-	_ stores.SharedStoreModule = (*Redis)(nil)
+	_ caddy.Provisioner     = (*Redis)(nil)
+	_ caddy.CleanerUpper    = (*Redis)(nil)
+	_ caddyfile.Unmarshaler = (*Redis)(nil)
 )

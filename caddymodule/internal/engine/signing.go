@@ -47,16 +47,11 @@ func (s *signingKeys) start(logger *zap.Logger) {
 	}
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	tried := make(chan struct{})
+	waiting, tried := context.WithTimeout(ctx, patience)
 	go s.Run(ctx, tried, func(err error) {
 		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued, and no change at run time be told to other Caddys", zap.Error(err))
 	})
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case <-tried:
-	case <-timer.C:
-	}
+	<-waiting.Done()
 	s.last.Store(s.Ring)
 }
 

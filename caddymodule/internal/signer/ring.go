@@ -9,6 +9,7 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/sha512"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -79,12 +80,10 @@ func New(storage Storage, earlier *Ring) *Ring {
 // Fixed returns a ring that has one key for ever, which a secret gives. Nodes with the same
 // secret need not share storage.
 func Fixed(secret string) *Ring {
-	digest := func(what string) []byte {
-		mac := hmac.New(sha256.New, []byte(secret))
-		mac.Write([]byte(what))
-		return mac.Sum(nil)
-	}
-	k := &key{ID: digest("throttle key ID")[:KeyIDSize], Secret: digest("throttle key")}
+	mac := hmac.New(sha512.New, []byte(secret))
+	mac.Write([]byte("throttle signing key"))
+	sum := mac.Sum(nil)
+	k := &key{ID: sum[:KeyIDSize], Secret: sum[KeyIDSize:][:secretSize]}
 	r := New(nil, nil)
 	r.key.Store(k.ready())
 	return r
@@ -94,9 +93,8 @@ func Fixed(secret string) *Ring {
 var ErrFixed = errors.New("the key is signing_key of the config: change it there, on all Caddys")
 
 // Run keeps the key up to date until ctx is done. failed is told when storage begins to fail.
-// Then, or when storage has the key, Run closes tried. A fixed ring needs none of it.
-func (r *Ring) Run(ctx context.Context, tried chan<- struct{}, failed func(error)) {
-	once := sync.OnceFunc(func() { close(tried) })
+// After each attempt, Run calls tried. A fixed ring needs none of it.
+func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
 	for failing := false; ; {
 		wait, err := readEvery, r.Maintain(ctx)
 		if err != nil {
@@ -106,7 +104,7 @@ func (r *Ring) Run(ctx context.Context, tried chan<- struct{}, failed func(error
 			}
 		}
 		failing = err != nil
-		once()
+		tried()
 		select {
 		case <-ctx.Done():
 			return

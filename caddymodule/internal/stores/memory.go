@@ -3,7 +3,6 @@ package stores
 import (
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -67,15 +66,15 @@ func (u *MemoryUse) Stop() {
 // Release gives the memory up.
 func (u *MemoryUse) Release() error { return Leave(MemoryKey) }
 
-// A Memory is the process's memory store, with a goroutine that maintains it.
+// A Memory is the process's memory store, with a goroutine that saves it and sheds what is empty.
 type Memory struct {
 	*memstore.Store
 	snapshots *snapshots
 	stop      chan struct{}
-	logger    atomic.Pointer[zap.Logger] // of the last config to start
 
-	mu      sync.Mutex
-	configs []*MemoryUse // that have started and not stopped, oldest first
+	mu       sync.Mutex
+	configs  []*MemoryUse // that have started and not stopped, oldest first
+	reported uint64       // evictions
 }
 
 // joinMemory joins the process's memory, or creates it for maxBuckets. It is
@@ -87,37 +86,42 @@ func joinMemory(maxBuckets int) (*Memory, error) {
 			stop:  make(chan struct{}),
 		}
 		m.snapshots = newSnapshots(m.Store)
-		go m.maintain()
-		go m.snapshots.run(m.stop)
+		go m.run()
 		return m, nil
 	})
 }
 
-// maintain frees memory after a peak of traffic, and logs a warning when the store
-// drops buckets that are not empty.
-func (m *Memory) maintain() {
-	ticker := time.NewTicker(shedEvery)
-	defer ticker.Stop()
-	reported := uint64(0)
+// run saves buckets and frees memory, again and again until nobody uses the memory any more.
+func (m *Memory) run() {
+	shed := time.NewTicker(shedEvery)
+	defer shed.Stop()
 	for {
 		select {
 		case <-m.stop:
 			return
-		case <-ticker.C:
-		}
-		m.Shed()
-		if n := m.Evictions(); n > reported {
-			if logger := m.logger.Load(); logger != nil {
-				logger.Warn("the memory store is full and drops buckets that are not empty: raise max_buckets, or group clients by a shorter prefix",
-					zap.Uint64("dropped", n-reported))
-			}
-			reported = n
+		case <-m.snapshots.timer.C:
+			m.snapshots.save()
+		case <-shed.C:
+			m.shed()
 		}
 	}
 }
 
+// shed frees memory after a peak of traffic, and logs a warning when the store has dropped
+// buckets that are not empty.
+func (m *Memory) shed() {
+	m.Shed()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.Evictions(); n > m.reported && len(m.configs) > 0 {
+		m.configs[len(m.configs)-1].Logger.Warn("the memory store is full and drops buckets that are not empty: raise max_buckets, or group clients by a shorter prefix",
+			zap.Uint64("dropped", n-m.reported))
+		m.reported = n
+	}
+}
+
 // follow changes the list of running configs, and applies the largest bound of them, and
-// the logger and snapshot of the last one. During a reload two configs run, and the new
+// the snapshot of the last one. During a reload two configs run, and the new
 // one may still fail to start: a smaller bound must not drop buckets before that.
 func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
 	m.mu.Lock()
@@ -126,7 +130,6 @@ func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
 	most := 0
 	for _, config := range m.configs {
 		most = max(most, config.MaxBuckets)
-		m.logger.Store(config.Logger)
 	}
 	if most > 0 {
 		m.SetMaxBuckets(most)
@@ -134,7 +137,7 @@ func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
 	}
 }
 
-// Destruct ends the goroutines when no config uses the memory any more.
+// Destruct ends the goroutine when no config uses the memory any more.
 func (m *Memory) Destruct() error {
 	close(m.stop)
 	m.snapshots.end()

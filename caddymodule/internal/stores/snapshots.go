@@ -20,15 +20,14 @@ type snapshots struct {
 	store *memstore.Store
 
 	mu       sync.Mutex
-	begun    bool           // a config has started
 	path     string         // as the last config to start says; empty means none
 	file     *snapshot.File // nil if there is none, or it cannot be had
 	interval time.Duration
-	logger   *zap.Logger
-	saved    uint64    // store.Changes() when the file was last up to date
-	stale    bool      // the file must be written, whatever has changed
-	failing  bool      // the last write failed, which was logged
-	fresh    time.Time // when the file was last up to date
+	logger   *zap.Logger // nil before a config has started
+	saved    uint64      // store.Changes() when the file was last up to date
+	stale    bool        // the file must be written, whatever has changed
+	failing  bool        // the last write failed, which was logged
+	fresh    time.Time   // when the file was last up to date
 	failures uint64
 
 	timer *time.Timer // until the next save
@@ -43,10 +42,9 @@ func newSnapshots(store *memstore.Store) *snapshots {
 func (s *snapshots) use(config *MemoryUse) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	first := s.logger == nil
 	s.logger, s.interval = config.Logger, config.Every
 	s.timer.Reset(s.interval)
-	first := !s.begun
-	s.begun = true
 	path := config.Snapshot
 	if path == s.path && (s.file != nil || path == "") {
 		return
@@ -140,18 +138,6 @@ func (m *Memory) Snapshot(now time.Time) (state SnapshotState, wanted bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return SnapshotState{now.Sub(s.fresh), s.failures, s.failing || s.file == nil}, s.path != ""
-}
-
-// run saves again and again until stop is closed.
-func (s *snapshots) run(stop <-chan struct{}) {
-	for {
-		select {
-		case <-stop:
-			return
-		case <-s.timer.C:
-			s.save()
-		}
-	}
 }
 
 // end saves for the last time.
