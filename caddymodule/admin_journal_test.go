@@ -13,6 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
@@ -34,7 +35,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 	if status := s.admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
 		t.Errorf("got %d, want 400", status)
 	}
-	var got []wire.JournalEntry
+	var got []override.Change
 	s.admin(http.MethodGet, "/throttle/journal", "", &got)
 	var told []string
 	for _, c := range got {
@@ -88,7 +89,7 @@ func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
 	}
 }
 
-func (s *site) journal() (all []wire.JournalEntry) {
+func (s *site) journal() (all []override.Change) {
 	s.Helper()
 	s.admin(http.MethodGet, "/throttle/journal", "", &all)
 	return all

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -868,7 +869,7 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	}`)
 	s.from(someone).with("X-Forwarded-For", "192.0.2.1").answers("/", http.StatusOK)
 	for range 2 {
-		var got struct{ Warnings []wire.Warning }
+		var got struct{ Warnings []telemetry.KeptWarning }
 		s.admin(http.MethodGet, "/throttle/zones", "", &got)
 		if len(got.Warnings) != 3 {
 			t.Fatalf("got %+v, want three warnings", got.Warnings)
@@ -884,8 +885,8 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	}
 	next := run(t, threeZones)
 	s.stop()
-	var got struct{ Warnings []wire.Warning }
-	if next.admin(http.MethodGet, "/throttle/zones", "", &got); slices.ContainsFunc(got.Warnings, func(w wire.Warning) bool {
+	var got struct{ Warnings []telemetry.KeptWarning }
+	if next.admin(http.MethodGet, "/throttle/zones", "", &got); slices.ContainsFunc(got.Warnings, func(w telemetry.KeptWarning) bool {
 		return !strings.Contains(w.Text, "a fresh bucket")
 	}) {
 		t.Errorf("after a reload: got %+v, want warnings of the config that runs alone", got.Warnings)

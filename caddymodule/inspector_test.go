@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inspector"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -309,7 +310,7 @@ func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
 	s.visits("admin API").asks("unban", `{"network": "203.0.113.0/24"}`)
 	s.changes("/throttle/shadow", `{"for": "1h"}`)
 	_, answer := s.visits("alice").asks("journal", "{}")
-	var journal []wire.JournalEntry
+	var journal []override.Change
 	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
 		t.Fatal(err)
 	}
@@ -346,7 +347,7 @@ func TestTwoUsersOfTheInspectorMayChangeThingsAtOnce(t *testing.T) {
 	writers.Wait()
 	var held []wire.Override
 	s.admin(http.MethodGet, "/throttle/overrides", "", &held)
-	var journal []wire.JournalEntry
+	var journal []override.Change
 	s.admin(http.MethodGet, "/throttle/journal", "", &journal)
 	if len(held) != 81 || s.bans() != 80 || len(journal) != 160 {
 		t.Errorf("got %d bans, %d in all and %d changes, want 80, 81 and 160", s.bans(), len(held), len(journal))
@@ -489,7 +490,7 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 		<-time.After(3*telemetry.SampleEvery + telemetry.SampleEvery/2)
 		var got wire.Rates
 		s.admin(http.MethodGet, "/throttle/rates", "", &got)
-		for _, plots := range []map[string][]wire.Rate{got.Hour, got.Day} {
+		for _, plots := range []map[string][]telemetry.Rate{got.Hour, got.Day} {
 			if p := plots["pages"]; len(p) != 1 || p[0].Admitted != 2./30 || p[0].Refused != 1./30 || len(plots) != 1 {
 				t.Errorf("got %+v, want two admitted and one refused in 30 s, for pages alone", plots)
 			}

@@ -42,34 +42,60 @@ const timeout = 70 * time.Second
 
 // A Call is what the admin API does at a path.
 type Call struct {
-	Method string
-
-	answer
-
+	Method  string
 	Changes bool // what runs, so it is logged and noted in the journal
+
+	answer func(ctx context.Context, e *engine.Engine, in *input) (any, error)
 }
 
-// Calls are the calls by path. Those with GET change nothing. Neither do some with
-// POST, which only ask: their input may hold secrets, and addresses are logged.
+// reads returns a call without an input.
+func reads(answer func(e *engine.Engine) any) Call {
+	return Call{Method: http.MethodGet, answer: func(_ context.Context, e *engine.Engine, _ *input) (any, error) { return answer(e), nil }}
+}
+
+// asks returns a call that decodes its input over the defaults, and changes nothing. The
+// input may hold secrets, and addresses are logged, so it is in the body.
+func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, of *T) (any, error)) Call {
+	return Call{Method: http.MethodPost, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
+		of := defaults
+		if err := in.decode(&of); err != nil {
+			return nil, err
+		}
+		return answer(ctx, e, &of)
+	}}
+}
+
+// changes returns a call that changes what runs.
+func changes[T any](answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
+	return Call{Method: http.MethodPost, Changes: true, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
+		of := new(T)
+		if err := in.decode(of); err != nil {
+			return nil, err
+		}
+		return answer(ctx, e, in, of)
+	}}
+}
+
+// Calls are the calls by path.
 var Calls = map[string]Call{
-	"/throttle/zones":     {Method: http.MethodGet, answer: answerZones},
-	"/throttle/overrides": {Method: http.MethodGet, answer: answerOverrides},
-	"/throttle/journal":   {Method: http.MethodGet, answer: answerJournal},
-	"/throttle/rates":     {Method: http.MethodGet, answer: answerRates},
+	"/throttle/zones":     reads(answerZones),
+	"/throttle/overrides": reads(answerOverrides),
+	"/throttle/journal":   reads(answerJournal),
+	"/throttle/rates":     reads(answerRates),
 
-	"/throttle/buckets": {Method: http.MethodPost, answer: answerBuckets},
-	"/throttle/check":   {Method: http.MethodPost, answer: answerCheck},
-	"/throttle/top":     {Method: http.MethodPost, answer: answerTop},
-	"/throttle/why":     {Method: http.MethodPost, answer: answerWhy},
+	"/throttle/buckets": asks(wire.BucketsQuery{Sort: "level", Limit: defaultListed}, answerBuckets),
+	"/throttle/check":   asks(wire.CheckQuery{Method: http.MethodGet}, answerCheck),
+	"/throttle/top":     asks(wire.TopQuery{}, answerTop),
+	"/throttle/why":     asks(wire.ClientQuery{}, answerWhy),
 
-	"/throttle/ban":      {Method: http.MethodPost, answer: makes(banEntry), Changes: true},
-	"/throttle/unban":    {Method: http.MethodPost, answer: ends(banEntry), Changes: true},
-	"/throttle/limit":    {Method: http.MethodPost, answer: makes(limitEntry), Changes: true},
-	"/throttle/unlimit":  {Method: http.MethodPost, answer: ends(limitEntry), Changes: true},
-	"/throttle/release":  {Method: http.MethodPost, answer: answerRelease, Changes: true},
-	"/throttle/revoke":   {Method: http.MethodPost, answer: answerRevoke, Changes: true},
-	"/throttle/shadow":   {Method: http.MethodPost, answer: makes(shadowEntry), Changes: true},
-	"/throttle/unshadow": {Method: http.MethodPost, answer: ends(shadowEntry), Changes: true},
+	"/throttle/ban":      changes(makes(banEntry)),
+	"/throttle/unban":    changes(ends(banEntry)),
+	"/throttle/limit":    changes(makes(limitEntry)),
+	"/throttle/unlimit":  changes(ends(limitEntry)),
+	"/throttle/release":  changes(answerRelease),
+	"/throttle/revoke":   changes(answerRevoke),
+	"/throttle/shadow":   changes(makes(shadowEntry)),
+	"/throttle/unshadow": changes(ends(shadowEntry)),
 }
 
 func serve(w http.ResponseWriter, r *http.Request) error {
@@ -81,59 +107,47 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", call.Method)
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.Method)}
 	}
-	in := new(Input)
-	if r.Method == http.MethodPost {
-		var err error
-		if in, err = ReadInput(w, r); err != nil {
-			return err
-		}
-	}
 	from := override.Origin{Via: "admin API", By: r.Header.Get(wire.ByHeader)}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
 		from = override.Origin{Via: "remote admin", By: cmp.Or(r.TLS.VerifiedChains[0][0].Subject.CommonName, r.TLS.VerifiedChains[0][0].Subject.String())}
 	}
-	answer, err := in.Ask(r.Context(), from, r.URL.Path)
-	if err != nil {
-		return err
-	}
-	return WriteAnswer(w, answer)
+	return Answer(w, r, r.URL.Path, from, func(answer any) any { return answer })
 }
 
-// Ask makes the call of a path, one of [Calls], to the app that runs. Changes are
-// logged and noted in the journal. Its errors are of the type [caddy.APIError].
-func (in *Input) Ask(ctx context.Context, from override.Origin, path string) (any, error) {
-	a, release := engine.RunningApp()
-	if a == nil {
-		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
+// Answer makes the call of a path, one of [Calls], to the app that runs, and writes what is
+// shown of its answer. Changes are logged and noted in the journal. Errors are of the type
+// [caddy.APIError], and then nothing is written.
+func Answer(w http.ResponseWriter, r *http.Request, path string, from override.Origin, shown func(any) any) error {
+	in := &input{from: from}
+	if r.Method == http.MethodPost {
+		if err := in.read(w, r); err != nil {
+			return err
+		}
+	}
+	e, release := engine.RunningApp()
+	if e == nil {
+		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
-	in.from = from
-	answer, err := Calls[path].answer(ctx, a, in)
+	answer, err := Calls[path].answer(ctx, e, in)
 	if err != nil {
-		var api caddy.APIError
-		if errors.As(err, &api) {
-			return nil, err
+		if !errors.As(err, new(caddy.APIError)) {
+			err = caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 		}
-		return nil, caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
+		return err
 	}
 	for _, change := range in.changed {
 		by := zap.Skip()
 		if from.By != "" {
 			by = zap.String("by", from.By)
 		}
-		a.Logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
+		e.Logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
 	}
-	return answer, nil
-}
-
-func WriteAnswer(w http.ResponseWriter, answer any) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(true)
-	return enc.Encode(answer)
+	return json.NewEncoder(w).Encode(shown(answer)) // which escapes HTML
 }
 
 // logged returns what the log says of a change. A client may be named by a secret.

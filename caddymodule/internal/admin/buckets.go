@@ -107,11 +107,7 @@ const mostNamed = 100
 
 // answerRelease empties the buckets of a client, a network or a whole zone and ends their
 // blocks, those of shadow too. If the store fails, the answer is what was done all the same.
-func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	var of wire.ClientQuery
-	if err := in.decode(&of); err != nil {
-		return nil, err
-	}
+func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.ClientQuery) (any, error) {
 	switch {
 	case of.All && (of.Client != "" || of.Zone == ""):
 		return nil, badRequest("all wants a zone, and no client")
@@ -126,7 +122,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
-	r := release{newJudge(e), resetter, &of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
+	r := release{newJudge(e), resetter, of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
 	r.result.Pending = storeDown(e)
 	var failed error
 	for _, z := range zones {
@@ -141,8 +137,12 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *Input) (any, error
 		return nil, badRequest("invalid client %q: want an address, a network or a key; a zone's buckets are all emptied by --zone and --all", of.Client)
 	}
 	r.result.Banned = r.banned(of.Client) != nil
-	if len(r.result.Freed) > 0 {
-		in.note(e, "release", freedText(&r.result))
+	if freed := r.result.Freed; len(freed) > 0 {
+		of := freed[0] // the client may be named by a secret, and the names of its buckets hold none
+		if more := r.result.Count - 1; more > 0 {
+			of += fmt.Sprintf(" and %d more", more)
+		}
+		in.note(e, "release", of)
 	}
 	return r.result, nil
 }
@@ -205,18 +205,14 @@ func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shado
 	}
 	if err == nil && (was.Level > 0 || was.Blocked > 0) {
 		if r.result.Count++; r.result.Count <= mostNamed {
-			r.result.Freed = append(r.result.Freed, bucketName(z.Name, cmp.Or(was.Network, name), shadow))
+			freed := z.Name + "/" + cmp.Or(was.Network, name)
+			if shadow {
+				freed = "~" + freed // as stores name it
+			}
+			r.result.Freed = append(r.result.Freed, freed)
 		}
 	}
 	return cmp.Or(err, peeked)
-}
-
-// bucketName names a bucket to people, as stores do.
-func bucketName(zone, key string, shadow bool) string {
-	if shadow {
-		zone = "~" + zone
-	}
-	return zone + "/" + key
 }
 
 const (
@@ -230,7 +226,10 @@ const (
 	listTime = 5 * time.Second
 )
 
-var listOrders = map[string]func(a, b *wire.Bucket) int{
+// A bucketOrder compares buckets.
+type bucketOrder func(a, b *wire.Bucket) int
+
+var listOrders = map[string]bucketOrder{
 	"level": func(a, b *wire.Bucket) int {
 		return cmp.Or(byVerdict(a, b), cmp.Compare(b.Fraction, a.Fraction), cmp.Compare(a.Key, b.Key))
 	},
@@ -241,11 +240,7 @@ var listOrders = map[string]func(a, b *wire.Bucket) int{
 }
 
 // answerBuckets lists the buckets of a zone.
-func answerBuckets(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	l := wire.BucketsQuery{Sort: "level", Limit: defaultListed}
-	if err := in.decode(&l); err != nil {
-		return nil, err
-	}
+func answerBuckets(ctx context.Context, e *engine.Engine, l *wire.BucketsQuery) (any, error) {
 	switch {
 	case listOrders[l.Sort] == nil && l.Sort != wire.Unsorted:
 		return nil, badRequest("invalid sort %q: want level, key, last or none", l.Sort)
@@ -268,10 +263,10 @@ func answerBuckets(ctx context.Context, e *engine.Engine, in *Input) (any, error
 	defer cancel()
 	local := storeDown(e)
 	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: !local, Local: local}
-	if l.Sort == wire.Unsorted {
-		err = listPage(scan, e, lister, z, &l, &result)
-	} else {
-		err = listTop(scan, e, lister, z, &l, &result)
+	order := listOrders[l.Sort]
+	result.Next, err = newJudge(e).listInto(scan, &result, lister, z, l, order)
+	if order != nil {
+		result.Buckets, result.Next = top(result.Buckets, order, l.Limit), ""
 	}
 	if errors.Is(err, leakybucket.ErrBadCursor) {
 		return nil, badRequest("%w; begin again without one", err)
@@ -304,45 +299,35 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Entry
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }
 
-// listTop goes through all buckets of the zone, and keeps the first in the order. Redis may
-// give a bucket more than once. Hashes of all keys are remembered, since keys may be long.
-func listTop(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
-	j, order, seed, seen := newJudge(e), listOrders[l.Sort], maphash.MakeSeed(), make(map[uint64]struct{})
+// listInto goes through the buckets of a zone, from the cursor on. It ends where there are no
+// more, or without an order when it has about as many as wanted, and returns where that was.
+// Redis may give a bucket more than once. Hashes of keys are remembered, since keys may be long.
+func (j judge) listInto(ctx context.Context, result *wire.Buckets, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, order bucketOrder) (cursor string, err error) {
 	of := leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}
-	err := leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Entry) bool {
-		b, matches := j.listed(z, l, &k)
-		hash := maphash.String(seed, k.Key)
-		if _, again := seen[hash]; again || !matches {
-			return true
-		}
-		seen[hash] = struct{}{}
-		result.Matched++
-		if result.Buckets = append(result.Buckets, b); len(result.Buckets) >= 2*MostListed {
-			result.Buckets = top(result.Buckets, order, l.Limit)
-		}
-		return true
-	})
-	result.Buckets = top(result.Buckets, order, l.Limit)
-	return err
-}
-
-// listPage goes on from the cursor until it has about as many buckets as wanted.
-func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, result *wire.Buckets) error {
-	j, of := newJudge(e), leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: l.Limit}
-	for result.Next = l.Cursor; ; {
-		some, next, err := lister.List(ctx, of, result.Next)
+	if order == nil {
+		of.Scan = l.Limit
+	}
+	seed, seen := maphash.MakeSeed(), make(map[uint64]bool)
+	for cursor = l.Cursor; ; {
+		some, next, err := lister.List(ctx, of, cursor)
 		if err != nil {
-			return err
+			return cursor, err
 		}
-		before := len(result.Buckets)
+		before := result.Matched
 		for i := range some {
-			if b, matches := j.listed(z, l, &some[i]); matches {
-				result.Buckets = append(result.Buckets, b)
+			b, matches := j.listed(z, l, &some[i])
+			hash := maphash.String(seed, b.Key)
+			if !matches || seen[hash] {
+				continue
+			}
+			seen[hash] = true
+			result.Matched++
+			if result.Buckets = append(result.Buckets, b); order != nil && len(result.Buckets) >= 2*MostListed {
+				result.Buckets = top(result.Buckets, order, l.Limit)
 			}
 		}
-		result.Matched, result.Next = len(result.Buckets), next
-		if next == "" || result.Matched >= l.Limit {
-			return nil
+		if cursor = next; cursor == "" || order == nil && result.Matched >= l.Limit {
+			return cursor, nil
 		}
 		if result.Matched-before < of.Scan/2 {
 			of.Scan = min(2*of.Scan, scanned) // few of those that were looked at match
@@ -351,7 +336,7 @@ func listPage(ctx context.Context, e *engine.Engine, lister leakybucket.Lister, 
 }
 
 // top returns the first n in an order.
-func top(buckets []wire.Bucket, order func(a, b *wire.Bucket) int, n int) []wire.Bucket {
+func top(buckets []wire.Bucket, order bucketOrder, n int) []wire.Bucket {
 	slices.SortFunc(buckets, func(a, b wire.Bucket) int { return order(&a, &b) })
 	return buckets[:min(n, len(buckets))]
 }

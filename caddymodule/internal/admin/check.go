@@ -30,18 +30,14 @@ import (
 // answerCheck says which zones would charge a request. It follows the request through the
 // routes of the server that listens on its port, or of all servers if none does. It
 // charges nothing, and nothing is served.
-func answerCheck(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	c := wire.CheckQuery{Method: http.MethodGet}
-	if err := in.decode(&c); err != nil {
-		return nil, err
-	}
-	servers, err := serversFor(e, &c)
+func answerCheck(ctx context.Context, e *engine.Engine, c *wire.CheckQuery) (any, error) {
+	servers, err := serversFor(e, c)
 	if err != nil {
 		return nil, err
 	}
-	way := &requestCheck{app: e, input: &c, result: wire.Check{Zones: []wire.CheckedZone{}}, charged: make(map[string]bool)}
+	way := &requestCheck{app: e, input: c, result: wire.Check{Zones: []wire.CheckedZone{}}}
 	for _, server := range servers {
-		r, err := requestOf(ctx, &c, server)
+		r, err := requestOf(ctx, c, server)
 		if err != nil {
 			return nil, err
 		}
@@ -58,10 +54,9 @@ func answerCheck(ctx context.Context, e *engine.Engine, in *Input) (any, error) 
 
 // A requestCheck finds out what becomes of a request at the directives that it reaches.
 type requestCheck struct {
-	app     *engine.Engine
-	input   *wire.CheckQuery
-	result  wire.Check
-	charged map[string]bool // zones in the result
+	app    *engine.Engine
+	input  *wire.CheckQuery
+	result wire.Check
 }
 
 // reach adds what the zones of a directive would do, and the zones that are not in it and
@@ -80,10 +75,11 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}
 	for _, z := range h.Zones {
-		if c.charged[z.Name] {
+		if c.charges(z.Name) {
 			continue
 		}
-		charge, err := j.checkZone(r.Context(), c.app.Zones[z.Name], c.again(r))
+		r.Body = io.NopCloser(strings.NewReader(c.input.Body)) // which the zone before has read
+		charge, err := j.checkZone(r.Context(), c.app.Zones[z.Name], r)
 		if err != nil {
 			return err
 		}
@@ -96,11 +92,8 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		c.add(charge)
 	}
 	for _, z := range c.app.Blockers {
-		if c.charged[z.Name] || c.result.Banned {
-			continue
-		}
 		bucket, _, runs := z.BlockedEverywhere(&subject, new(rule.Buffers), c.app)
-		if !runs {
+		if !runs || c.result.Banned || c.charges(z.Name) {
 			continue
 		}
 		charge, err := j.chargeOf(r.Context(), c.app.Zones[z.Name], bucket.Key, bucket.Shadow != 0, 1)
@@ -112,9 +105,13 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 	return nil
 }
 
+// charges reports whether a zone is in the result.
+func (c *requestCheck) charges(zone string) bool {
+	return slices.ContainsFunc(c.result.Zones, func(z wire.CheckedZone) bool { return z.Zone == zone })
+}
+
 // add adds what a zone would do.
 func (c *requestCheck) add(charge *wire.CheckedZone) {
-	c.charged[charge.Zone] = true
 	charge.Directive = c.result.Directives
 	c.result.Zones = append(c.result.Zones, *charge)
 }
@@ -201,13 +198,6 @@ func requestOf(ctx context.Context, c *wire.CheckQuery, server *caddyhttp.Server
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, addr.String())
 	return r, nil
-}
-
-// again returns the request with a body that nobody has read.
-func (c *requestCheck) again(r *http.Request) *http.Request {
-	again := *r
-	again.Body = io.NopCloser(strings.NewReader(c.input.Body))
-	return &again
 }
 
 // follow lets a request go through the routes of a server to the directives that it would

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,18 +21,27 @@ import (
 // MostRead is how many bytes the body of a request may have.
 const MostRead = 64 << 10
 
-// An Input is the body of a request.
-type Input struct {
+// An input is the body of a request, and who has sent it.
+type input struct {
 	body    []byte
 	from    override.Origin
 	changed []override.Change // by the call
 }
 
-// An answer decodes the body into what it needs, and returns what JSON shows.
-type answer func(ctx context.Context, e *engine.Engine, in *Input) (any, error)
+// read reads the body of a POST request.
+func (in *input) read(w http.ResponseWriter, r *http.Request) error {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
+	}
+	if in.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, MostRead)); err != nil {
+		return badRequest("reading the body: %w", err)
+	}
+	return nil
+}
 
 // decode reads the one JSON object of the body. Unknown fields are errors.
-func (in *Input) decode(into any) error {
+func (in *input) decode(into any) error {
 	d := json.NewDecoder(bytes.NewReader(in.body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
@@ -57,26 +65,18 @@ func findZone(e *engine.Engine, name string) (*engine.Zone, error) {
 	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}
 }
 
-// zonesNamed returns one zone, or all in the order of their names if name is empty.
-func zonesNamed(e *engine.Engine, name string) ([]*engine.Zone, error) {
-	if name != "" {
-		z, err := findZone(e, name)
-		return []*engine.Zone{z}, err
-	}
-	return converted(slices.Sorted(maps.Keys(e.Zones)), func(name string) *engine.Zone { return e.Zones[name] }), nil
+// allZones returns the zones in the order of their names.
+func allZones(e *engine.Engine) []*engine.Zone {
+	return converted(slices.Sorted(maps.Keys(e.Zones)), func(name string) *engine.Zone { return e.Zones[name] })
 }
 
-// ReadInput reads the body of a POST request.
-func ReadInput(w http.ResponseWriter, r *http.Request) (*Input, error) {
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || kind != "application/json" {
-		return nil, caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
+// zonesNamed returns one zone, or all if name is empty.
+func zonesNamed(e *engine.Engine, name string) ([]*engine.Zone, error) {
+	if name == "" {
+		return allZones(e), nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MostRead))
-	if err != nil {
-		return nil, badRequest("reading the body: %w", err)
-	}
-	return &Input{body: body}, nil
+	z, err := findZone(e, name)
+	return []*engine.Zone{z}, err
 }
 
 func badRequest(format string, args ...any) error {

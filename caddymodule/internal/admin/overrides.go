@@ -1,10 +1,8 @@
 package admin
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"strconv"
@@ -25,15 +23,11 @@ import (
 // the change has no use for are errors.
 type entryOf func(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (override.Entry, error)
 
-// makes returns the call that makes changes of a kind. One that replaces another without
-// leave is an error of status 409.
-func makes(of entryOf) answer {
-	return func(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-		o, entry, err := in.entry(e, of, false)
-		if err != nil {
-			return nil, err
-		}
-		told, err := in.change(ctx, e, entry, o)
+// makes returns what makes changes of a kind. One that replaces another without leave is an
+// error of status 409.
+func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
+	return func(ctx context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
+		entry, told, err := in.change(ctx, e, of, o, false)
 		var was *board.Conflict
 		if errors.As(err, &was) {
 			text := "it would replace the one that holds until " + was.Until.Local().Format(time.DateTime)
@@ -51,15 +45,10 @@ func makes(of entryOf) answer {
 	}
 }
 
-// ends returns the call that ends changes of a kind.
-func ends(of entryOf) answer {
-	return func(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-		o, entry, err := in.entry(e, of, true)
-		if err != nil {
-			return nil, err
-		}
-		entry.Ended = true
-		told, err := in.change(ctx, e, entry, o)
+// ends returns what ends changes of a kind.
+func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
+	return func(ctx context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
+		entry, told, err := in.change(ctx, e, of, o, true)
 		if !errors.Is(err, board.ErrNothing) {
 			return wire.Ended{Ended: err == nil, Told: told, Key: entry.Key}, wrong(err)
 		}
@@ -76,35 +65,22 @@ func ends(of entryOf) answer {
 	}
 }
 
-// entry decodes the input of a change.
-func (in *Input) entry(e *engine.Engine, of entryOf, ends bool) (o *wire.Change, entry override.Entry, err error) {
-	o = new(wire.Change)
-	if err := in.decode(o); err != nil {
-		return o, entry, err
-	}
+// change makes a change, or ends one.
+func (in *input) change(ctx context.Context, e *engine.Engine, of entryOf, o *wire.Change, ends bool) (entry override.Entry, told *board.Told, err error) {
 	held, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
 	if err != nil {
-		return o, entry, wrong(err)
+		return entry, nil, err
 	}
-	entry, err = of(e, o, held, ends)
-	return o, entry, err
-}
-
-// change makes a change, or ends one.
-func (in *Input) change(ctx context.Context, e *engine.Engine, entry override.Entry, o *wire.Change) (*wire.Told, error) {
+	if entry, err = of(e, o, held, ends); err != nil {
+		return entry, nil, err
+	}
+	entry.Ended = ends
 	told, made, err := e.Control.Changes.Change(ctx, entry, in.from.Via, o.Replace, !o.More)
 	if err != nil {
-		return nil, err
+		return entry, nil, err
 	}
 	in.changed = append(in.changed, made)
-	if o.More {
-		return nil, nil
-	}
-	result := &wire.Told{Nodes: told.Nodes, Holding: told.Holding, Kept: told.Kept}
-	if told.Err != nil {
-		result.Error = told.Err.Error()
-	}
-	return result, nil
+	return entry, told, nil
 }
 
 func banEntry(_ *engine.Engine, o *wire.Change, held override.Span, _ bool) (entry override.Entry, err error) {
@@ -197,17 +173,17 @@ func networkOf(text string) (netip.Prefix, error) {
 	return addr.Prefix(bits)
 }
 
-// wrong turns an error about a value into the client's.
+// wrong turns an error about a value into the client's, unless it has a status already.
 func wrong(err error) error {
-	if err != nil {
-		return badRequest("%w", err)
+	if err == nil || errors.As(err, new(caddy.APIError)) {
+		return err
 	}
-	return nil
+	return badRequest("%w", err)
 }
 
 // overrideOf describes a change that holds.
 func overrideOf(e *engine.Engine, h override.Held) wire.Override {
-	o := wire.Override{Kind: string(h.Kind), Zone: h.Zone, Key: h.Key, Limit: h.Limit, Span: wire.Span(h.Span), Hits: h.Hits}
+	o := wire.Override{Held: h}
 	if h.Kind == override.OfBan {
 		o.Key, o.Network = "", h.Key
 	} else if z := e.Zones[h.Zone]; z != nil {
@@ -221,54 +197,40 @@ func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
 	return converted(e.Control.Changes.Table.List(now), func(h override.Held) wire.Override { return overrideOf(e, h) })
 }
 
-func answerOverrides(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
-	return overridesOf(e, time.Now()), nil
-}
+func answerOverrides(e *engine.Engine) any { return overridesOf(e, time.Now()) }
 
 // answerJournal lists what was changed last, and who did it.
-func answerJournal(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
-	return converted(e.Control.Changes.Journal(), func(c override.Change) wire.JournalEntry {
+func answerJournal(e *engine.Engine) any {
+	all := e.Control.Changes.Journal()
+	for i, c := range all {
 		if zone, key, _ := strings.Cut(c.Of, "/"); e.Zones[zone] != nil {
 			if network := shownNetwork(e.Zones[zone], key); network != "" {
-				c.Of = zone + "/" + network
+				all[i].Of = zone + "/" + network
 			}
 		}
-		return wire.JournalEntry{At: c.At, Via: c.Via, By: c.By, Action: c.Action, Of: c.Of, Limit: c.Limit, Until: c.Until, Note: c.Note}
-	}), nil
+	}
+	return all
 }
 
 // note adds what no board tells of to the journal.
-func (in *Input) note(e *engine.Engine, action, of string) {
-	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: cmp.Or(of, "everything")}
+func (in *input) note(e *engine.Engine, action, of string) {
+	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: of}
 	in.changed = append(in.changed, c)
 	e.Control.Changes.Note(c)
 }
 
-// freedText says what a release has freed. The client may be named by a secret, and the names
-// of its buckets hold none.
-func freedText(r *wire.Released) string {
-	of := r.Freed[0]
-	if more := r.Count - 1; more > 0 {
-		of += fmt.Sprintf(" and %d more", more)
-	}
-	return of
-}
-
 // answerRevoke replaces the key, so that no device is trusted and no pass is good any
 // more.
-func answerRevoke(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	if err := in.decode(new(struct{})); err != nil {
-		return nil, err
-	}
+func answerRevoke(ctx context.Context, e *engine.Engine, in *input, _ *struct{}) (any, error) {
 	if e.Signing.Ring == nil {
 		return nil, badRequest("no zone has trust_devices, and none sends passes")
 	}
 	switch err := e.Signing.Rotate(ctx); {
 	case errors.Is(err, signer.ErrFixed):
-		return nil, badRequest("%w", err)
+		return nil, wrong(err)
 	case err != nil:
 		return nil, err
 	}
-	in.note(e, "revoke", "")
+	in.note(e, "revoke", "everything")
 	return wire.Revoked{Revoked: true}, nil
 }

@@ -2,14 +2,10 @@ package admin
 
 import (
 	"cmp"
-	"context"
 	"regexp"
-	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -17,23 +13,22 @@ import (
 )
 
 // answerZones describes what runs.
-func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
+func answerZones(e *engine.Engine) any {
 	now := time.Now()
 	counts, refusals := telemetry.CountsByZone()
-	set, state := e.Overrides(), e.Control.Changes.State()
-	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(e, now), Fleet: fleetOf(state, now), Warnings: converted(e.Warnings.List(), func(w telemetry.KeptWarning) wire.Warning { return wire.Warning(w) })}
+	set, fleet := e.Overrides(), e.Control.Changes.State()
+	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(e, now), Warnings: e.Warnings.List()}
 	kept := storeStatus(e, &result.Store, now)
-	result.Store.Failing = result.Store.Failing || state.Err != nil // it is asked every second
-	zones, err := zonesNamed(e, "")
-	if err != nil {
-		return nil, err
+	if fleet.Shared {
+		result.Fleet = &fleet
+		result.Store.Failing = result.Store.Failing || fleet.Error != "" // it is asked every second
 	}
-	for _, z := range zones {
+	for _, z := range allZones(e) {
 		s := wire.ZoneStatus{
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Total: counts[z.Name].Named(),
 			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, Refusals: refusals[z.Name], NearFull: z.State.Levels.NearFull(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
-			Facts: wire.Facts(z.Counts.Evidence.Facts()),
+			Facts: z.Counts.Evidence.Facts(),
 		}
 		current, hourAgo := e.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.Named(); hourAgo != nil {
@@ -64,7 +59,7 @@ func answerZones(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
 		}
 		result.Zones = append(result.Zones, s)
 	}
-	return result, nil
+	return result
 }
 
 // busiestShown is how many of the busiest keys the status shows.
@@ -87,26 +82,6 @@ func describeShare(z *engine.Zone, now time.Time) *wire.Slots {
 		ahead += load.Waiting[rank]
 	}
 	return s
-}
-
-// fleetOf describes who shares the board, or returns nil if nobody does.
-func fleetOf(s board.State, now time.Time) *wire.Fleet {
-	if !s.Shared {
-		return nil
-	}
-	fleet := &wire.Fleet{Strangers: s.Strangers, Foreign: s.Foreign, ForeignNames: s.ForeignNames, Untold: s.Untold}
-	if s.Err != nil {
-		fleet.Error = s.Err.Error()
-	}
-	for i, n := range append([]board.Node{s.Self}, s.Nodes...) {
-		node := wire.Node{ID: n.ID, Host: n.Host, PID: n.PID, Began: n.Began, Age: max(0, now.Sub(n.Heard).Seconds())}
-		node.Current = i == 0 || n.Seen >= s.Self.Seen && s.Untold == 0
-		if !slices.Equal(n.Zones, s.Self.Zones) {
-			node.Zones = n.Zones
-		}
-		fleet.Nodes = append(fleet.Nodes, node)
-	}
-	return fleet
 }
 
 // quoted are the words that errors quote.
@@ -150,28 +125,17 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 	return kept
 }
 
-func rateOf(p telemetry.RateAt) wire.Rate {
-	return wire.Rate{
-		At: p.At, Refused: p.PerSecond[decision.Refused], Shadow: p.PerSecond[decision.ShadowRefused],
-		Admitted: p.PerSecond[decision.Admitted] + p.PerSecond[decision.Delayed] + p.PerSecond[decision.ShadowDelayed],
-	}
-}
-
 // answerRates returns what is plotted.
-func answerRates(_ context.Context, e *engine.Engine, _ *Input) (any, error) {
-	zones, err := zonesNamed(e, "")
-	if err != nil {
-		return nil, err
-	}
-	result := wire.Rates{Hour: make(map[string][]wire.Rate), Day: make(map[string][]wire.Rate)}
-	for _, z := range zones {
-		hour, day := e.Control.Rates.Plot(z.Name)
+func answerRates(e *engine.Engine) any {
+	result := wire.Rates{Hour: make(map[string][]telemetry.Rate), Day: make(map[string][]telemetry.Rate)}
+	for name := range e.Zones {
+		hour, day := e.Control.Rates.Plot(name)
 		if hour != nil {
-			result.Hour[z.Name] = converted(hour, rateOf)
+			result.Hour[name] = hour
 		}
 		if day != nil {
-			result.Day[z.Name] = converted(day, rateOf)
+			result.Day[name] = day
 		}
 	}
-	return result, nil
+	return result
 }

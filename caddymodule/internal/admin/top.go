@@ -14,11 +14,7 @@ var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddr
 const mostTop = 20
 
 // answerTop says who made most requests.
-func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
-	var of wire.TopQuery
-	if err := in.decode(&of); err != nil {
-		return nil, err
-	}
+func answerTop(_ context.Context, e *engine.Engine, of *wire.TopQuery) (any, error) {
 	by, known := groupings[of.By]
 	if !known {
 		return nil, badRequest("invalid by %q: want ip, /24, /16, or nothing for the keys of the zones", of.By)
@@ -27,7 +23,7 @@ func answerTop(_ context.Context, e *engine.Engine, in *Input) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, set, now := wire.Top{Zones: []wire.TopZone{}, Nodes: 1 + len(e.Control.Changes.State().Nodes)}, e.Overrides(), time.Now()
+	result, set, now := wire.Top{Zones: []wire.TopZone{}, Nodes: len(e.Control.Changes.State().Nodes)}, e.Overrides(), time.Now()
 	for _, z := range zones {
 		s := z.State.Recent.Top(by, mostTop, now)
 		keyOf := func(k sketch.Sender) wire.TopKey {

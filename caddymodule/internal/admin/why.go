@@ -16,11 +16,7 @@ import (
 
 // answerWhy shows the buckets of a client in all zones. For a support code, they are those
 // of the client that was refused.
-func answerWhy(ctx context.Context, e *engine.Engine, in *Input) (any, error) {
-	var of wire.ClientQuery
-	if err := in.decode(&of); err != nil {
-		return nil, err
-	}
+func answerWhy(ctx context.Context, e *engine.Engine, of *wire.ClientQuery) (any, error) {
 	if of.Client == "" {
 		return nil, badRequest("no client is given: want an address or a key")
 	}
@@ -61,11 +57,8 @@ func newWhy(e *engine.Engine, client string) why {
 // lookBack shows a refusal, and the buckets of its client now.
 func (w *why) lookBack(ctx context.Context, zones []*engine.Zone, code supportcode.Code, past supportcode.Refusal) error {
 	p := w.result.Refusal
-	*p = wire.PastRefusal{
-		Node: p.Node,
-		Code: code.String(), At: past.At, Zone: past.Zone, Key: past.Key, Reason: past.Reason,
-		Cost: past.Cost, Level: math.Round(past.Level*1e6) / 1e6, Capacity: past.Capacity, Wait: past.Wait.Seconds(), Blocked: past.Block.Seconds(),
-	}
+	p.Code, p.Refusal = code.String(), past
+	p.Level = math.Round(past.Level*1e6) / 1e6
 	if z := w.Zones[past.Zone]; z != nil {
 		if p.Network = shownNetwork(z, past.Key); p.Network != "" {
 			zones = []*engine.Zone{z} // the others want to know which client of the network it was

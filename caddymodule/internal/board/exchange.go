@@ -30,8 +30,7 @@ type exchanged struct {
 	err   error   // of the last exchange
 
 	after   int64            // the highest version that was read
-	unread  bool             // the whole board is to be read
-	read    time.Time        // when it was
+	read    time.Time        // when the whole board was; zero if it is unread
 	foreign map[string]int64 // versions of posts that nobody with our keys has written, which are ignored
 }
 
@@ -130,7 +129,7 @@ func (r *Replica) exchange(own *record) (wrote bool, err error) {
 // nobody needs to know are taken off the board, and out of the replica. mu is held.
 func (r *Replica) call(own *record, now time.Time) (call leakybucket.BoardCall, err error) {
 	call = leakybucket.BoardCall{After: r.after, Node: r.self.ID}
-	if r.unread || now.Sub(r.read) >= readEvery {
+	if now.Sub(r.read) >= readEvery {
 		call.After = 0 // the whole board
 	}
 	version := max(now.UnixMicro(), r.after+1)
@@ -211,7 +210,9 @@ func (r *Replica) take(posts []posted, latest int64, own *record, whole bool, no
 		k.Untold = k.Untold || lost
 		untold = untold || k.Untold
 	}
-	r.unread = latest < r.after || !whole && (r.unread || untold) // whoever was in the way is found
+	if latest < r.after || !whole && untold { // whoever was in the way is found
+		r.read = time.Time{}
+	}
 	if r.after = highest; changed {
 		r.pollAgain() // the others wait to hear how far this node has read
 		r.save()

@@ -62,9 +62,8 @@ type Replica struct {
 	mu      sync.Mutex
 	records map[string]*record // by the names of their posts
 	journal []override.Change  // the last ones, oldest first
-	used    bool               // by a config
 	disk    disk
-	logger  *zap.Logger
+	logger  *zap.Logger // nil before the first Use
 	members
 	exchanged
 }
@@ -72,7 +71,7 @@ type Replica struct {
 // New returns a replica without changes. answer is asked what other nodes ask.
 func New(answer func(question string) json.RawMessage) *Replica {
 	return &Replica{
-		again: make(chan struct{}, 1), records: make(map[string]*record), logger: zap.NewNop(),
+		again: make(chan struct{}, 1), records: make(map[string]*record),
 		members: members{
 			self:   Node{ID: rand.Text()[:8], Host: host(), PID: os.Getpid(), Began: time.Now()}, // a process that takes up its file keeps its ID
 			answer: answer, asks: make(map[string]int), given: make(map[string]given),
@@ -95,9 +94,10 @@ func (r *Replica) Use(on *Signed, path string, logger *zap.Logger) {
 		r.poll() // so that the others count it no more
 	}
 	r.mu.Lock()
+	first := r.logger == nil
 	r.logger = logger
-	copied := r.open(path)
-	r.board, r.unread = on, true
+	copied := r.open(path, first)
+	r.board, r.read = on, time.Time{}
 	r.mu.Unlock()
 	for end := time.Now().Add(2 * time.Second); !copied && on != nil && !r.poll() && time.Now().Before(end); {
 		time.Sleep(100 * time.Millisecond)
@@ -106,9 +106,7 @@ func (r *Replica) Use(on *Signed, path string, logger *zap.Logger) {
 
 // open keeps the replica in a file from now on, and reads it if this is the first. It
 // reports whether there is a copy of the board. mu is held.
-func (r *Replica) open(path string) (copied bool) {
-	first := !r.used
-	r.used = true
+func (r *Replica) open(path string, first bool) (copied bool) {
 	if path == r.disk.path {
 		return !first
 	}
@@ -155,27 +153,32 @@ func (c *Conflict) Error() string { return fmt.Sprintf("another change of %v hol
 // ErrNothing is the error of an end of nothing.
 var ErrNothing = errors.New("there is no such change")
 
-// Told says where a change holds.
+// A Told says where a change holds.
 type Told struct {
-	Nodes   int   // that share the board, this one included
-	Holding int   // those of them that have taken it over
-	Kept    bool  // also if this process ends
-	Err     error // why the others will be told later
+	Nodes   int    `json:"nodes"`           // that share the board, this one included
+	Holding int    `json:"holding"`         // those of them where it holds; the others follow
+	Kept    bool   `json:"kept"`            // also if this Caddy is restarted
+	Error   string `json:"error,omitempty"` // why the others will be told later
 }
 
 // Change makes a change, here and on all nodes, and returns what the journal has of it. If
 // replace is not set, one that holds already is a [Conflict]; the end of nothing is
 // [ErrNothing]. Without the store it holds here, and the others are told later. If wait is
-// set, it waits until the others have taken it over, for some seconds at most.
-func (r *Replica) Change(ctx context.Context, e override.Entry, via string, replace, wait bool) (told Told, made override.Change, err error) {
+// set, it waits until the others have taken it over, for some seconds at most. Otherwise told
+// is nil.
+func (r *Replica) Change(ctx context.Context, e override.Entry, via string, replace, wait bool) (told *Told, made override.Change, err error) {
 	k, err := r.write(e, via, replace)
 	if err != nil {
-		return told, made, err
+		return nil, made, err
+	}
+	if made = k.journaled(via); !wait {
+		return nil, made, nil
 	}
 	r.mu.Lock()
 	version, untold := k.Version, k.Untold // polls change them
 	r.mu.Unlock()
-	if told.Holding = 1; wait && !untold {
+	told = &Told{Holding: 1}
+	if !untold {
 		r.until(ctx, func() (waiting bool) {
 			told.Holding, waiting = r.holding(version)
 			return !waiting
@@ -183,10 +186,11 @@ func (r *Replica) Change(ctx context.Context, e override.Entry, via string, repl
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if told.Nodes, told.Kept = 1+len(r.others), r.disk.saved || !k.Untold; k.Untold && r.board != nil {
-		told.Err = r.err
+	told.Nodes, told.Kept = 1+len(r.others), r.disk.saved || !k.Untold
+	if k.Untold && r.board != nil && r.err != nil {
+		told.Error = r.err.Error()
 	}
-	return told, k.journaled(via), nil
+	return told, made, nil
 }
 
 func (r *Replica) write(e override.Entry, via string, replace bool) (k *record, err error) {
@@ -262,7 +266,7 @@ func (r *Replica) note(changes ...override.Change) {
 func (r *Replica) Journal() []override.Change {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	last := slices.Clone(r.journal)
+	last := append([]override.Change{}, r.journal...) // which JSON shows as a list even if it is empty
 	slices.Reverse(last)
 	return last
 }
@@ -285,35 +289,53 @@ func (r *Replica) Ask(ctx context.Context, question string) (answer json.RawMess
 	return answer, from
 }
 
-// A State is how a replica fares.
-type State struct {
-	Shared    bool
-	Self      Node
-	Nodes     []Node // the others of the last minute
-	Strangers int    // nodes that have other keys
-	Foreign   int    // posts that nobody with our keys has written
-	Untold    int    // changes that the board does not have
-	Err       error  // of the last exchange
+// A Fleet is the nodes that share a board.
+type Fleet struct {
+	Shared       bool     `json:"-"`                       // there is a board
+	Nodes        []Member `json:"nodes"`                   // of the last minute, this one first
+	Strangers    int      `json:"strangers,omitempty"`     // nodes that sign with other keys, and share no changes
+	Foreign      int      `json:"foreign,omitempty"`       // posts that somebody else has written, which are ignored
+	Untold       int      `json:"untold,omitempty"`        // changes that the board does not have yet
+	Error        string   `json:"error,omitempty"`         // of the last exchange
+	ForeignNames []string `json:"foreign_names,omitempty"` // of some of those posts
+}
 
-	ForeignNames []string // of some of those posts
+// A Member is a node of a [Fleet].
+type Member struct {
+	ID      string    `json:"id"`
+	Host    string    `json:"host"`
+	PID     int       `json:"pid"`
+	Began   time.Time `json:"began"`
+	Age     float64   `json:"age"`             // seconds since the board has heard of it
+	Current bool      `json:"current"`         // it knows the changes that this one knows
+	Zones   []string  `json:"zones,omitempty"` // if they differ from this one's
 }
 
 // State returns how the replica fares.
-func (r *Replica) State() State {
+func (r *Replica) State() Fleet {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.board == nil {
-		return State{}
+	f := Fleet{Nodes: []Member{{ID: r.self.ID, Host: r.self.Host, PID: r.self.PID, Began: r.self.Began, Current: true}}}
+	if f.Shared = r.board != nil; !f.Shared {
+		return f
 	}
-	s := State{Shared: true, Self: r.says(r.board.Zones, r.after, time.Now()), Strangers: r.strangers, Foreign: len(r.foreign), Err: r.err}
-	s.ForeignNames = slices.Sorted(maps.Keys(r.foreign))[:min(mostNamed, len(r.foreign))]
-	for _, id := range slices.Sorted(maps.Keys(r.others)) {
-		s.Nodes = append(s.Nodes, r.others[id])
+	f.Strangers, f.Foreign = r.strangers, len(r.foreign)
+	f.ForeignNames = slices.Sorted(maps.Keys(r.foreign))[:min(mostNamed, f.Foreign)]
+	if r.err != nil {
+		f.Error = r.err.Error()
 	}
 	for _, k := range r.records {
 		if k.Untold {
-			s.Untold++
+			f.Untold++
 		}
 	}
-	return s
+	for _, id := range slices.Sorted(maps.Keys(r.others)) {
+		n := r.others[id]
+		m := Member{ID: id, Host: n.Host, PID: n.PID, Began: n.Began, Age: max(0, time.Since(n.Heard).Seconds()), Current: n.Seen >= r.after && f.Untold == 0}
+		if !slices.Equal(n.Zones, r.board.Zones) {
+			m.Zones = n.Zones
+		}
+		f.Nodes = append(f.Nodes, m)
+	}
+	return f
 }

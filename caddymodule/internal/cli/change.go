@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
@@ -90,7 +92,7 @@ func networkText(network string) string {
 }
 
 // toldText says where a change holds.
-func toldText(t *wire.Told) (where string) {
+func toldText(t *board.Told) (where string) {
 	switch {
 	case t == nil: // more follow
 		return ""
@@ -128,7 +130,7 @@ func (c *adminClient) showOverrides(all *[]wire.Override) {
 	}
 	t := newTable("CHANGE", "OF", "SINCE", "LEFT", numeric("HITS HERE"), "BY", "NOTE")
 	for _, o := range *all {
-		change, of, hits := o.Kind, ofKey(o.Zone, cmp.Or(o.Network, o.Key)), "-"
+		change, of, hits := string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key)), "-"
 		switch o.Kind {
 		case "ban":
 			of, hits = networkText(o.Network), fmt.Sprint(o.Hits)
@@ -158,7 +160,7 @@ func journalCommand() command {
 	}
 }
 
-func (c *adminClient) showJournal(journal *[]wire.JournalEntry) {
+func (c *adminClient) showJournal(journal *[]override.Change) {
 	if len(*journal) == 0 {
 		c.say("Nobody has changed anything yet.")
 		return

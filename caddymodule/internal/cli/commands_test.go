@@ -14,6 +14,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // outputOf runs a command against an admin endpoint that gives this answer.
@@ -57,12 +61,12 @@ func TestStatusFitsOneScreen(t *testing.T) {
 		"zones": []map[string]any{
 			{
 				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
-				"since_loaded": wire.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
+				"since_loaded": evidence.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
 				"per_second":   ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
 			},
 			{
 				"zone": "pages", "mode": "enforcing", "total": ratesOf(845011, 0, 190, 0), "buckets": 22140,
-				"since_loaded": wire.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
+				"since_loaded": evidence.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
 				"per_second":   ratesOf(311.5, 0, 0, 0), "per_second_an_hour_ago": ratesOf(402, 0, 0, 0),
 			},
 			{
@@ -72,7 +76,7 @@ func TestStatusFitsOneScreen(t *testing.T) {
 			},
 		},
 		"store":    wire.StoreStatus{Name: "redis", Down: true, Since: &since, Why: "dial tcp 127.0.0.1:6379: connection refused", Buckets: 2526, MaxBuckets: 500000},
-		"warnings": []wire.Warning{{Text: "a peer that is not in trusted_proxies sends a forwarding header", Details: map[string]any{"peer": "127.0.0.1:1\x1b[2J"}}},
+		"warnings": []telemetry.KeptWarning{{Text: "a peer that is not in trusted_proxies sends a forwarding header", Details: map[string]any{"peer": "127.0.0.1:1\x1b[2J"}}},
 	})
 	want := `ZONE     MODE       ADMITTED/S   REFUSED/S  BUCKETS      SLOTS
 login    enforcing   0.1 (0.2)  214 (0.01)      312          -
@@ -219,7 +223,7 @@ php   all     -      -   -  fits, if a slot is free  limited
 `; out != want {
 		t.Errorf("check: got\n%s\nwant\n%s", out, want)
 	}
-	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
+	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", Refusal: supportcode.Refusal{At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
 	if strings.Contains(out, " 0 ") {
 		t.Errorf("why: got a level or a cost of a zone without a bucket:\n%s", out)
 	}
@@ -258,7 +262,7 @@ func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
 // TestBanSaysWhatIsBanned, as the answer has it: an address may stand for its network.
 func TestBanSaysWhatIsBanned(t *testing.T) {
 	for network, want := range map[string]string{"2001:db8::/64": "2001:db8::/64", "203.0.113.7/32": "203.0.113.7", "203.0.113.0/24": "203.0.113.0/24"} {
-		if out := outputOf(t, "ban", wire.Override{Kind: "ban", Network: network}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
+		if out := outputOf(t, "ban", map[string]string{"kind": "ban", "network": network}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
 			t.Errorf("%s: got %q, want that %s is banned", network, out, want)
 		}
 	}
@@ -266,7 +270,7 @@ func TestBanSaysWhatIsBanned(t *testing.T) {
 
 // TestLimitSaysWhoseLimitItIs: a key may stand for a network, whatever was typed.
 func TestLimitSaysWhoseLimitItIs(t *testing.T) {
-	answer := wire.Override{Kind: "limit", Zone: "nets", Key: "203.0.113.0", Network: "203.0.113.0/24", Limit: "deny"}
+	answer := map[string]string{"kind": "limit", "zone": "nets", "key": "203.0.113.0", "network": "203.0.113.0/24", "limit": "deny"}
 	if out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny"); !strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until ") {
 		t.Errorf("got %q, want the network that the key stands for", out)
 	}
@@ -332,16 +336,19 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	key := "@sha256:" + strings.Repeat("0123456789abcdef", 4)
 	bucket := wire.Bucket{Zone: "api", Key: key, Rule: "limited", By: "override_file", From: "/var/lib/caddy/customers-of-the-shop.txt:1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
 		EmptyIn: 3599, Verdict: wire.Verdict{Cost: 1, Decision: "refused", Reason: "capacity", By: "bucket", For: 3599}}
-	ban := wire.Override{Kind: "ban", Network: "2001:db8:1234:5678::/64", Span: wire.Span{By: strings.Repeat("b", 200), Note: strings.Repeat("ü", 200)}}
-	limit := wire.Override{Kind: "limit", Zone: "api", Key: key, Limit: "1000000 1000000/d", Span: ban.Span}
+	by, note, longest := strings.Repeat("b", 200), strings.Repeat("ü", 200), "1000000 1000000/d"
 	until := time.Now()
 	for name, answer := range map[string]any{
 		"why login":                          wire.Why{Client: key, Refused: true, Buckets: []wire.Bucket{bucket}, Complete: true},
 		"buckets api":                        wire.Buckets{Buckets: []wire.Bucket{bucket}, Matched: 1, Complete: true},
 		"check http://x/ --client 192.0.2.1": wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: bucket, Directive: 1}}},
-		"bans":                               []wire.Override{ban, limit, {Kind: "shadow", Zone: "api", Span: ban.Span}},
-		"journal":                            []wire.JournalEntry{{By: ban.By, Action: "limit", Limit: limit.Limit, Of: "api/" + key, Until: &until, Note: ban.Note}},
-		"top":                                wire.Top{Zones: []wire.TopZone{{Zone: "api", Requests: 1, Busiest: []wire.TopKey{{Key: key, Admitted: 1}}}}},
+		"bans": []map[string]string{
+			{"kind": "ban", "network": "2001:db8:1234:5678::/64", "by": by, "note": note},
+			{"kind": "limit", "zone": "api", "key": key, "limit": longest, "by": by, "note": note},
+			{"kind": "shadow", "zone": "api", "by": by, "note": note},
+		},
+		"journal": []override.Change{{Origin: override.Origin{By: by}, Action: "limit", Limit: longest, Of: "api/" + key, Until: &until, Note: note}},
+		"top":     wire.Top{Zones: []wire.TopZone{{Zone: "api", Requests: 1, Busiest: []wire.TopKey{{Key: key, Admitted: 1}}}}},
 	} {
 		args := strings.Fields(name)
 		out := outputOf(t, args[0], answer, args[1:]...)

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -58,7 +59,7 @@ func (c *adminClient) showFleet(s *wire.Status) {
 }
 
 // showTold says what keeps changes from being told to other Caddys.
-func (c *adminClient) showTold(f *wire.Fleet) {
+func (c *adminClient) showTold(f *board.Fleet) {
 	if f == nil {
 		return
 	}
@@ -97,7 +98,7 @@ func (c *adminClient) showStatus(s *wire.Status) {
 	c.showOverrides(&s.Overrides)
 	c.showFiles(s.Zones)
 	c.showFacts(s.Zones)
-	c.showWarnings(s.Warnings)
+	c.showWarnings(s)
 }
 
 func (c *adminClient) showZones(zones []wire.ZoneStatus) {
@@ -252,10 +253,10 @@ func (c *adminClient) showFiles(zones []wire.ZoneStatus) {
 // shownWarnings leave room for the rest on one screen.
 const shownWarnings = 5
 
-func (c *adminClient) showWarnings(warnings []wire.Warning) {
-	for i, w := range warnings {
+func (c *adminClient) showWarnings(s *wire.Status) {
+	for i, w := range s.Warnings {
 		if i == shownWarnings {
-			c.printf("There are %d more warnings: see --json.\n", len(warnings)-i)
+			c.printf("There are %d more warnings: see --json.\n", len(s.Warnings)-i)
 			return
 		}
 		var details []string

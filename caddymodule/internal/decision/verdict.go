@@ -220,7 +220,7 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 	}
 	if o.Zone.SupportCode {
 		f.Code = ring.Add(supportcode.Refusal{
-			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit, Block: o.Block,
+			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		o.code = f.Code

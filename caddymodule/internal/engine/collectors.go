@@ -204,7 +204,7 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
 	if state := e.Control.Changes.State(); state.Shared {
-		to.gauge(of[2], float64(1+len(state.Nodes)))
+		to.gauge(of[2], float64(len(state.Nodes)))
 		to.gauge(of[3], float64(state.Untold))
 	}
 }

@@ -80,13 +80,17 @@ func (s *networkSet) add(bit uint64) bool {
 	return word.Load()&mask == 0 && word.Or(mask)&mask == 0
 }
 
-// Facts are what a zone has met since its config was loaded, as wire.Facts says.
+// Facts are what a zone has met since its config was loaded.
 type Facts struct {
-	Since             time.Time
-	Requests, Asked   uint64
-	Exempt, Keyless   uint64
-	Keys, Networks    uint64
-	Charged, Refunded uint64
+	Since    time.Time `json:"since"`
+	Requests uint64    `json:"requests"` // of the handlers that have the zone
+	Asked    uint64    `json:"asked"`    // of these, those that the zone decided about
+	Exempt   uint64    `json:"exempt"`   // or not limited by an override
+	Keyless  uint64    `json:"without_key"`
+	Keys     uint64    `json:"keys"` // at least, as are the networks: of many requests a sample is looked at
+	Networks uint64    `json:"networks"`
+	Charged  uint64    `json:"charged"`  // reservations that were kept when the response was known
+	Refunded uint64    `json:"refunded"` // reservations that were given back
 }
 
 // Options are what a zone's evidence depends on.

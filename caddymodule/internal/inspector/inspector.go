@@ -3,7 +3,6 @@
 package inspector
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -67,19 +66,15 @@ func (Inspector) CaddyModule() caddy.ModuleInfo {
 }
 
 // Provision makes sure that the app runs, even without a zone.
-func (i *Inspector) Provision(ctx caddy.Context) error {
+func (i *Inspector) Provision(ctx caddy.Context) (err error) {
 	for n, host := range i.Hosts {
-		checked, err := parseHost(host)
-		if err != nil {
+		if i.Hosts[n], err = parseHost(host); err != nil {
 			return err
 		}
-		i.Hosts[n] = checked
 	}
-	app, err := engine.EngineOf(ctx)
-	if err != nil {
+	if i.app, err = engine.EngineOf(ctx); err != nil {
 		return err
 	}
-	i.app = app
 	i.settle = sync.OnceFunc(func() { i.decide(ctx) })
 	i.app.AfterStart = append(i.app.AfterStart, i.settle)
 	return nil
@@ -91,13 +86,10 @@ func (i *Inspector) decide(ctx caddy.Context) {
 	switch {
 	case !i.AllowChanges:
 		i.readOnly = "This page only shows. Changes need allow_changes in its configuration."
-		return
 	case len(i.Hosts) == 0 && !i.hosted(ctx):
 		i.readOnly = "This page only shows, because it answers under any host name, and so to foreign pages (DNS rebinding). Give the site a name, or add hosts."
-	default:
-		return
+		i.app.Warner.Warn("throttle_inspector allows no changes, in spite of allow_changes", zap.String("why", i.readOnly))
 	}
-	i.app.Warner.Warn("throttle_inspector allows no changes, in spite of allow_changes", zap.String("why", i.readOnly))
 }
 
 // hosted reports whether matchers of the site let only its own host names through to
@@ -128,7 +120,7 @@ func parseHost(host string) (string, error) {
 	if u, err := url.Parse(host); err == nil && u.Scheme != "" && u.Host != "" {
 		return "", fmt.Errorf("invalid host %q: did you mean %s?", host, u.Hostname())
 	}
-	bare := strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	bare := strings.Trim(host, "[]")
 	if name, port, err := net.SplitHostPort(host); err == nil && port != "" {
 		return "", fmt.Errorf("invalid host %q: hosts have no ports: did you mean %s?", host, name)
 	}
@@ -147,16 +139,12 @@ func hostOf(r *http.Request) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name
 	}
-	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	return strings.ToLower(strings.TrimSuffix(host, "."))
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
 // user returns the name of the user whom somebody else has authenticated, or "".
 func (i *Inspector) user(r *http.Request) string {
-	replacer, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
-		return ""
-	}
+	replacer := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 	if i.UserHeader != "" {
 		if user, _ := replacer.GetString("http.reverse_proxy.header." + http.CanonicalHeaderKey(i.UserHeader)); user != "" {
 			return user
@@ -167,15 +155,11 @@ func (i *Inspector) user(r *http.Request) string {
 }
 
 // pageSecret signs the tokens of pages. They are worth nothing once the process ends.
-var pageSecret = sync.OnceValue(func() []byte {
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // it never fails
-	return secret
-})
+var pageSecret = []byte(rand.Text())
 
 // TokenOf returns what the pages of a user send to show that they come from here.
 func TokenOf(user string) string {
-	h := hmac.New(sha256.New, pageSecret())
+	h := hmac.New(sha256.New, pageSecret)
 	h.Write([]byte(user))
 	return hex.EncodeToString(h.Sum(nil))
 }
@@ -254,15 +238,7 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	if admin.Calls[path].Changes && i.readOnly != "" {
 		return forbidden("%s", i.readOnly)
 	}
-	in, err := admin.ReadInput(w, r)
-	if err != nil {
-		return err
-	}
-	answer, err := in.Ask(r.Context(), override.Origin{Via: "inspector", By: user}, path)
-	if err != nil {
-		return err
-	}
-	return admin.WriteAnswer(w, admin.ForReaders(answer))
+	return admin.Answer(w, r, path, override.Origin{Via: "inspector", By: user}, admin.ForReaders)
 }
 
 var (
@@ -279,19 +255,14 @@ var (
 // servePage writes the page. All it shows comes later, by its script.
 func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 	nonce := rand.Text()
-	var page bytes.Buffer
-	if err := inspectorPage.Execute(&page, map[string]any{
-		"Nonce": nonce, "User": user, "Token": TokenOf(user), "ReadOnly": i.readOnly, "Warned": i.AllowChanges && i.readOnly != "",
-		"Style": template.CSS(inspectorStyle), "Script": template.JS(inspectorScript),
-	}); err != nil {
-		return err
-	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.Header().Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%[1]s'; "+
 		"img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
 		"require-trusted-types-for 'script'; trusted-types 'none'", nonce))
-	_, err := w.Write(page.Bytes())
-	return err
+	return inspectorPage.Execute(w, map[string]any{
+		"Nonce": nonce, "User": user, "Token": TokenOf(user), "ReadOnly": i.readOnly, "Warned": i.AllowChanges && i.readOnly != "",
+		"Style": template.CSS(inspectorStyle), "Script": template.JS(inspectorScript),
+	})
 }
 
 // Parse sets up the handler from Caddyfile tokens. Syntax:

@@ -208,7 +208,7 @@ func (s *Set) Apply(zone, key string, rule bucketkey.Rule, limit leakybucket.Lim
 // A Held is an entry that holds, for people and programs to read.
 type Held struct {
 	Entry
-	Hits uint64 // requests and connections that a ban has refused in this process
+	Hits uint64 `json:"hits,omitempty"` // requests and connections that a ban has refused in this process
 }
 
 // A Table is the one owner of the overrides. Requests read a Set without a lock. The
@@ -449,17 +449,17 @@ func NewLimit(zone, key string, l Limit, held Span) Entry {
 // An Origin says where a change comes from. The name of a user may be anything, so it
 // stands apart.
 type Origin struct {
-	Via string // admin API, as with the commands, or inspector
-	By  string // the user of the inspector or the shell, or the name of a certificate
+	Via string `json:"via"`          // admin API, as with the commands, remote admin, inspector, or the name of another Caddy's host
+	By  string `json:"by,omitempty"` // the user of the inspector or the shell, or the name of a certificate
 }
 
-// A Change is something that somebody has changed at run time.
+// A Change is something that somebody has changed at run time, as the journal has it.
 type Change struct {
-	At time.Time
+	At time.Time `json:"at"`
 	Origin
-	Action string // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
-	Of     string // a network, a zone, a zone and a key, or everything
-	Limit  string
-	Until  *time.Time
-	Note   string
+	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
+	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
+	Limit  string     `json:"limit,omitempty"` // as it was given
+	Until  *time.Time `json:"until,omitempty"`
+	Note   string     `json:"note,omitempty"`
 }

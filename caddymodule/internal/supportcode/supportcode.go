@@ -62,14 +62,15 @@ func Parse(text string) (c Code, ok bool) {
 
 // A Refusal is what is remembered of one. It does not change.
 type Refusal struct {
-	At        time.Time
-	Zone, Key string // Key is cut after 200 bytes
-	Reason    string
-	Cost      float64 // in units, like the next two
-	Level     float64 // of the bucket
-	Capacity  float64
-	Wait      time.Duration // that the visitor was told; 0 if waiting does not help
-	Block     time.Duration // that was left then
+	At       time.Time `json:"at"`
+	Zone     string    `json:"zone"`
+	Key      string    `json:"key"` // cut after 200 bytes
+	Reason   string    `json:"reason"`
+	Cost     float64   `json:"cost"`  // in units, like the next two
+	Level    float64   `json:"level"` // of the bucket
+	Capacity float64   `json:"capacity"`
+	Wait     float64   `json:"wait,omitempty"`    // seconds that the visitor was told; 0 if waiting does not help
+	Blocked  float64   `json:"blocked,omitempty"` // seconds that were left then
 }
 
 // A Ring remembers the last 10,000 refusals. It is safe for concurrent use. The zero

@@ -12,9 +12,9 @@ import (
 // A KeptWarning is a warning about the config, or about the site around it, as
 // `caddy throttle status` shows it.
 type KeptWarning struct {
-	At      time.Time
-	Text    string
-	Details map[string]any // zone among them
+	At      time.Time      `json:"at"`
+	Text    string         `json:"text"`
+	Details map[string]any `json:"details,omitempty"` // zone among them
 }
 
 // KeptWarnings keeps what a config has warned of. The log is often not where somebody

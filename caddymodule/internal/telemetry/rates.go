@@ -173,15 +173,17 @@ func between(from, to *rateSample, zone string) (rate DecisionCounts) {
 	return rate
 }
 
-// A RateAt is how many decisions of each kind a second a zone made up to a time.
-type RateAt struct {
-	At        time.Time
-	PerSecond DecisionCounts
+// A Rate is what a zone did on average between two samples, in requests a second.
+type Rate struct {
+	At       time.Time `json:"at"` // of the later one
+	Admitted float64   `json:"admitted"`
+	Refused  float64   `json:"refused"`
+	Shadow   float64   `json:"shadow"` // refused by shadow
 }
 
 // Plot returns the rates of a zone over the last hour and the last day, oldest first. Each
 // is nil if the zone had no requests in it.
-func (r *Rates) Plot(zone string) (hour, day []RateAt) {
+func (r *Rates) Plot(zone string) (hour, day []Rate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.samples) == 0 {
@@ -192,12 +194,15 @@ func (r *Rates) Plot(zone string) (hour, day []RateAt) {
 }
 
 // plot returns the rates between every step-th of some samples, back from the last one.
-func plot(samples []rateSample, step int, zone string) (points []RateAt) {
+func plot(samples []rateSample, step int, zone string) (points []Rate) {
 	busy := false
 	for to := len(samples) - 1; to > 0; to -= step {
 		rate := between(&samples[max(0, to-step)], &samples[to], zone)
 		busy = busy || rate != DecisionCounts{}
-		points = append(points, RateAt{samples[to].at, rate})
+		points = append(points, Rate{
+			At: samples[to].at, Refused: rate[decision.Refused], Shadow: rate[decision.ShadowRefused],
+			Admitted: rate[decision.Admitted] + rate[decision.Delayed] + rate[decision.ShadowDelayed],
+		})
 	}
 	if !busy {
 		return nil

@@ -13,7 +13,7 @@ func TestPlotsShowAnHourByMinutes(t *testing.T) {
 		r.samples = append(r.samples, rateSample{at: time.Unix(int64(10*i), 0), counts: map[string]DecisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
 	}
 	hour, _ := r.Plot("pages")
-	if len(hour) != 17 || hour[0].At != r.samples[3].at || hour[16].PerSecond[decision.Admitted] != 5 {
+	if len(hour) != 17 || hour[0].At != r.samples[3].at || hour[16].Admitted != 5 {
 		t.Errorf("got %d points, %+v ... %+v, want 17 of 5/s", len(hour), hour[0], hour[len(hour)-1])
 	}
 	if hour, day := r.Plot("other"); hour != nil || day != nil {

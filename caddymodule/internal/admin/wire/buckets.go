@@ -1,6 +1,6 @@
 package wire
 
-import "time"
+import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 
 // A Bucket is a bucket, its limit and its state.
 type Bucket struct {
@@ -116,18 +116,10 @@ type UnlistedKey struct {
 
 // A PastRefusal is the refusal that a visitor's support code names, as it was then.
 type PastRefusal struct {
-	Code     string    `json:"code"`
-	Node     string    `json:"node,omitempty"` // the host of the Caddy that refused, if it was another
-	At       time.Time `json:"at"`
-	Zone     string    `json:"zone"`
-	Key      string    `json:"key"`
-	Network  string    `json:"network,omitempty"` // that the key stands for
-	Reason   string    `json:"reason"`
-	Cost     float64   `json:"cost"` // in units, like the next two
-	Level    float64   `json:"level"`
-	Capacity float64   `json:"capacity"`
-	Wait     float64   `json:"wait,omitempty"`    // seconds until the request would have fit
-	Blocked  float64   `json:"blocked,omitempty"` // seconds that were left
+	Code    string `json:"code"`
+	Node    string `json:"node,omitempty"`    // the host of the Caddy that refused, if it was another
+	Network string `json:"network,omitempty"` // that the key stands for
+	supportcode.Refusal
 }
 
 // A Released is the answer of /throttle/release.

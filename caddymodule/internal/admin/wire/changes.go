@@ -1,9 +1,10 @@
 package wire
 
 import (
-	"time"
-
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
 // A Change describes a change at run time, or the end of one.
@@ -35,18 +36,10 @@ type Change struct {
 	Network string `json:"network,omitempty"`
 }
 
-// A Told says where a change holds.
-type Told struct {
-	Nodes   int    `json:"nodes"`           // that share it
-	Holding int    `json:"holding"`         // those of them where it holds; the others follow
-	Kept    bool   `json:"kept"`            // also if this Caddy is restarted
-	Error   string `json:"error,omitempty"` // why the others will be told later
-}
-
 // An Ended says whether there was something to end.
 type Ended struct {
-	Ended bool  `json:"ended"`
-	Told  *Told `json:"told,omitempty"`
+	Ended bool        `json:"ended"`
+	Told  *board.Told `json:"told,omitempty"`
 
 	// Key is that of the bucket, which the caller may have named by a secret.
 	Key string `json:"key,omitempty"`
@@ -57,37 +50,11 @@ type Revoked struct {
 	Revoked bool `json:"revoked"`
 }
 
-// A Span is how long a change holds, who wanted it, and why.
-type Span struct {
-	Since time.Time `json:"since"`
-	Until time.Time `json:"until"`
-	By    string    `json:"by,omitempty"`
-	Note  string    `json:"note,omitempty"`
-}
-
 // An Override is a change that holds.
 type Override struct {
-	Kind    string `json:"kind"`              // ban, limit or shadow
-	Zone    string `json:"zone,omitempty"`    // of a limit or a switch to shadow; a switch without one is of all zones, and of bans
-	Key     string `json:"key,omitempty"`     // the name of the bucket whose limit it is; empty means all keys
-	Network string `json:"network,omitempty"` // that is banned, or that the key stands for
-	Limit   string `json:"limit,omitempty"`   // as it was given
-	Span
-	Hits uint64 `json:"hits,omitempty"` // requests and connections that this Caddy has refused by a ban
-	Told *Told  `json:"told,omitempty"` // if it was made just now
-}
-
-// A JournalEntry is something that somebody has changed at run time. The name of a user
-// may be anything, so it stands apart.
-type JournalEntry struct {
-	At     time.Time  `json:"at"`
-	Via    string     `json:"via"`             // admin API, as with the commands, remote admin, inspector, or the name of another Caddy's host
-	By     string     `json:"by,omitempty"`    // the user of the inspector or the shell, or the name of the certificate
-	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
-	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
-	Limit  string     `json:"limit,omitempty"` // as it was given
-	Until  *time.Time `json:"until,omitempty"`
-	Note   string     `json:"note,omitempty"`
+	override.Held
+	Network string      `json:"network,omitempty"` // that is banned, or that the key stands for
+	Told    *board.Told `json:"told,omitempty"`    // if it was made just now
 }
 
 // ByHeader is the header in which a command says who uses it.

@@ -1,36 +1,20 @@
 package wire
 
-import "time"
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
 
 // A Status is the answer of /throttle/zones, all that `caddy throttle status` shows.
 type Status struct {
-	Zones     []ZoneStatus `json:"zones"`
-	Store     StoreStatus  `json:"store"`
-	Overrides []Override   `json:"overrides"`       // the oldest first, also the answer of /throttle/overrides
-	Fleet     *Fleet       `json:"fleet,omitempty"` // if a shared store tells changes to others
-	Warnings  []Warning    `json:"warnings"`        // of the config that runs
-}
-
-// A Fleet is the Caddys that a shared store tells of each other's changes.
-type Fleet struct {
-	Nodes     []Node `json:"nodes"`               // of the last minute, this one first
-	Strangers int    `json:"strangers,omitempty"` // Caddys that sign with other keys, and share no changes
-	Foreign   int    `json:"foreign,omitempty"`   // entries that somebody else has written there, which are ignored
-	Untold    int    `json:"untold,omitempty"`    // changes that the store does not have yet
-	Error     string `json:"error,omitempty"`     // of the last try
-
-	ForeignNames []string `json:"foreign_names,omitempty"` // of some of those entries
-}
-
-// A Node is a Caddy of a [Fleet].
-type Node struct {
-	ID      string    `json:"id"`
-	Host    string    `json:"host"`
-	PID     int       `json:"pid"`
-	Began   time.Time `json:"began"`
-	Age     float64   `json:"age"`             // seconds since the store has heard of it
-	Current bool      `json:"current"`         // it knows the changes that this one knows
-	Zones   []string  `json:"zones,omitempty"` // if they differ from this one's
+	Zones     []ZoneStatus            `json:"zones"`
+	Store     StoreStatus             `json:"store"`
+	Overrides []Override              `json:"overrides"`       // the oldest first, also the answer of /throttle/overrides
+	Fleet     *board.Fleet            `json:"fleet,omitempty"` // if a shared store tells changes to others
+	Warnings  []telemetry.KeptWarning `json:"warnings"`        // of the config that runs
 }
 
 // A ZoneStatus is a zone as `caddy throttle status` shows it.
@@ -56,7 +40,7 @@ type ZoneStatus struct {
 
 	OverrideFile *OverrideFile `json:"override_file,omitempty"`
 
-	Facts Facts `json:"since_loaded"`
+	Facts evidence.Facts `json:"since_loaded"`
 
 	Buckets     int    `json:"buckets"` // in this process's memory
 	RefusedKeys uint64 `json:"refused_keys"`
@@ -69,19 +53,6 @@ type ZoneStatus struct {
 	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
 
 	Share *Slots `json:"share,omitempty"`
-}
-
-// Facts are what a zone has met since its config was loaded.
-type Facts struct {
-	Since    time.Time `json:"since"`
-	Requests uint64    `json:"requests"` // of the handlers that have the zone
-	Asked    uint64    `json:"asked"`    // of these, those that the zone decided about
-	Exempt   uint64    `json:"exempt"`   // or not limited by an override
-	Keyless  uint64    `json:"without_key"`
-	Keys     uint64    `json:"keys"` // at least, as are the networks: of many requests a sample is looked at
-	Networks uint64    `json:"networks"`
-	Charged  uint64    `json:"charged"`  // reservations that were kept when the response was known
-	Refunded uint64    `json:"refunded"` // reservations that were given back
 }
 
 // An OverrideFile says what is in force of a zone's override_file.
@@ -144,11 +115,4 @@ type StoreStatus struct {
 	// date failed, and SnapshotAge how many seconds ago it was.
 	SnapshotFailing bool    `json:"snapshot_failing,omitempty"`
 	SnapshotAge     float64 `json:"snapshot_age,omitempty"`
-}
-
-// A Warning is about the config, or about the site around it.
-type Warning struct {
-	At      time.Time      `json:"at"`
-	Text    string         `json:"text"`
-	Details map[string]any `json:"details,omitempty"` // zone among them
 }

@@ -1,12 +1,12 @@
 // Package wire is the JSON of the admin API: what is sent to the paths under /throttle/,
-// and what they answer. The endpoints fill it, and the commands read it. It imports
-// nothing of the adapter. Begin with [Status].
+// and what they answer. The endpoints fill it, and the commands read it. What a package below
+// has for people, such as the journal, stands here as that has it. Begin with [Status].
 //
 // Names of zones, keys and notes may hold anything that clients or administrators have
 // sent. Numbers are in the units of the zone, and spans in seconds, unless said otherwise.
 package wire
 
-import "time"
+import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 
 // A Top is the answer of /throttle/top.
 type Top struct {
@@ -45,16 +45,8 @@ type TopKey struct {
 // Rates is the answer of /throttle/rates: those of each zone that had requests in the last
 // hour or day, oldest first.
 type Rates struct {
-	Hour map[string][]Rate `json:"hour"`
-	Day  map[string][]Rate `json:"day"`
-}
-
-// A Rate is what a zone did on average between two samples, in requests a second.
-type Rate struct {
-	At       time.Time `json:"at"`
-	Admitted float64   `json:"admitted"`
-	Refused  float64   `json:"refused"`
-	Shadow   float64   `json:"shadow"` // refused by shadow
+	Hour map[string][]telemetry.Rate `json:"hour"`
+	Day  map[string][]telemetry.Rate `json:"day"`
 }
 
 // A CheckQuery describes a request that is not made.
