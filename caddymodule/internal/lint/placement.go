@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -35,9 +34,8 @@ const (
 type zoneUse struct {
 	routes.Way
 	zone    string
-	path    string   // of Caddy's API: config/apps/http/servers/<name>/routes/<n>/handle/<n>...
-	hosts   []string // of its site; none means all
-	inError bool     // of an error route
+	path    string // of Caddy's API: config/apps/http/servers/<name>/routes/<n>/handle/<n>...
+	inError bool   // of an error route
 
 	errors *errorProxy // of the site's error routes, one that the zone does not stand before; or nil
 }
@@ -62,16 +60,13 @@ type serversConfig struct {
 	uses  []zoneUse               // in the order of requests
 	serve map[string]servers      // what answers in each of the servers' routes
 	zones map[string]*config.Zone // the definitions, by name
-	sites map[string]string       // the hosts of the servers' own routes, by the path of these
 }
 
-// name returns the path of a place, and the site if it is in one. Users of a Caddyfile
+// nameOf returns the path of a place, and its site if that has names. Users of a Caddyfile
 // know the path only by its site.
-func (c *serversConfig) name(path string) string {
-	for route, site := range c.sites {
-		if strings.HasPrefix(path, route+"/") {
-			return "the site " + site + ", " + path
-		}
+func nameOf(path string, hosts []string) string {
+	if len(hosts) > 0 {
+		return "the site " + strings.Join(hosts, ", ") + ", " + path
 	}
 	return path
 }
@@ -92,7 +87,7 @@ func readServers(ctx caddy.Context) *serversConfig {
 	if !ok {
 		return nil
 	}
-	c := &serversConfig{zones: make(map[string]*config.Zone), sites: make(map[string]string), serve: make(map[string]servers)}
+	c := &serversConfig{zones: make(map[string]*config.Zone), serve: make(map[string]servers)}
 	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
 		c.read(app.Servers[name], "apps/http/servers/"+name)
 	}
@@ -101,26 +96,16 @@ func readServers(ctx caddy.Context) *serversConfig {
 
 // read reads the config of one server.
 func (c *serversConfig) read(server *caddyhttp.Server, path string) {
-	for i := range server.Routes {
-		if hosts, _ := routes.Hosts(&server.Routes[i]); len(hosts) > 0 {
-			c.sites[path+"/routes/"+strconv.Itoa(i)] = strings.Join(hosts, ", ")
-		}
-	}
 	before := len(c.uses)
 	walk := routes.Walk{Named: server.NamedRoutes, Visit: c.visit}
 	walk.Routes(server.Routes, path+"/routes", routes.Way{})
-	uses := c.uses[before:]
-	for i := range uses {
-		if strings.HasPrefix(uses[i].path, path+"/routes/") { // else it is in a named route, of any site
-			uses[i].hosts, _ = routes.Hosts(outermost(server.Routes, uses[i].path, path+"/routes"))
-		}
-	}
+	uses := len(c.uses)
 	elsewhere := routes.Way{Rooted: true} // assume that something sets it
 	if server.Errors != nil {
 		proxies := c.readErrors(&walk, server.Errors.Routes, path+"/errors/routes", elsewhere)
-		for i := range uses {
-			use := &c.uses[before+i] // reading the error routes has moved them
-			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(use.hosts) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
+		for i := range c.uses[before:uses] {
+			use := &c.uses[before+i]
+			if n := slices.IndexFunc(proxies, func(p errorProxy) bool { return p.of(use.Site) && !slices.Contains(p.zones, use.zone) }); n >= 0 {
 				use.errors = &proxies[n]
 			}
 		}
@@ -133,8 +118,7 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) {
 func (c *serversConfig) readErrors(walk *routes.Walk, list caddyhttp.RouteList, path string, way routes.Way) (proxies []errorProxy) {
 	walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
 		if h.Name == "reverse_proxy" && way.Answered == "" {
-			hosts, _ := routes.Hosts(outermost(list, place, path))
-			proxies = append(proxies, errorProxy{place, hosts, way.Zones})
+			proxies = append(proxies, errorProxy{place, way.Site, way.Zones})
 		}
 		first := len(c.uses)
 		c.visit(h, place, way)
@@ -144,13 +128,6 @@ func (c *serversConfig) readErrors(walk *routes.Walk, list caddyhttp.RouteList, 
 	}
 	walk.Routes(list, path, way)
 	return proxies
-}
-
-// outermost returns the one of a server's routes that a place is in.
-func outermost(all caddyhttp.RouteList, place, path string) *caddyhttp.Route {
-	number, _, _ := strings.Cut(strings.TrimPrefix(place, path+"/"), "/")
-	n, _ := strconv.Atoi(number)
-	return &all[n]
 }
 
 // visit remembers the zones of a throttle handler.
@@ -215,7 +192,7 @@ func CheckAsked(zone string, known []string) error {
 
 // misplaced returns an error if a zone cannot do what it is for where it is used.
 func (c *serversConfig) misplaced(use *zoneUse) error {
-	z, place, why := c.zoneOf(use), use.path, ""
+	z, place, why := c.zoneOf(use), nameOf(use.path, use.Site), ""
 	switch {
 	case use.Answered != "":
 		why = fmt.Sprintf("zone %q never sees a request, because a handler before it (%s) answers all of them: put throttle first", use.zone, use.Answered)
@@ -223,9 +200,9 @@ func (c *serversConfig) misplaced(use *zoneUse) error {
 		why = fmt.Sprintf("zone %q exempts static files, and nothing sets the site's root before it: want root * <folder> in the site, or exempt static_files <folder>", use.zone)
 	case use.errors != nil && len(use.errors.zones) == 0 && z.InFlight != nil && z.Refusal != nil && z.Refusal.Error && z.Shadow == nil:
 		why = fmt.Sprintf("zone %q hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error", use.zone)
-		place = use.errors.path
+		place = nameOf(use.errors.path, use.errors.hosts)
 	default:
 		return nil
 	}
-	return fmt.Errorf("%s, in %s", why, c.name(place))
+	return fmt.Errorf("%s, in %s", why, place)
 }

@@ -45,7 +45,7 @@ var warnings = []warning{
 	{
 		func(_ *serversConfig, use *zoneUse, z *config.Zone) bool {
 			named := slices.ContainsFunc(z.Match, func(set caddy.ModuleMap) bool { return set["host"] != nil })
-			return len(use.hosts) == 0 && !named && hasSource(z, "host")
+			return len(use.Site) == 0 && !named && hasSource(z, "host")
 		},
 		"zone is keyed by host in a site for all hosts, so a client gets a fresh bucket with each Host that it makes up: give the site names, or leave host out of the key",
 	},
@@ -86,7 +86,7 @@ func (c *serversConfig) warn(warner *zap.Logger) {
 		for _, w := range warnings {
 			if said := [2]string{w.says, use.zone}; !warned[said] && w.holds(c, use, c.zoneOf(use)) {
 				warned[said] = true
-				warner.Warn(w.says, zap.String("zone", use.zone), zap.String("place", c.name(use.path)))
+				warner.Warn(w.says, zap.String("zone", use.zone), zap.String("place", nameOf(use.path, use.Site)))
 			}
 		}
 	}

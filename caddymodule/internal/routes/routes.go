@@ -56,6 +56,21 @@ func handlersOf(route *caddyhttp.Route) (handlers []Handler) {
 	return handlers
 }
 
+// matchersOf returns the sets of matchers of a route as in its config.
+func matchersOf(route *caddyhttp.Route) []caddy.ModuleMap {
+	sets := slices.Clone(route.MatcherSetsRaw)
+	for _, provisioned := range route.MatcherSets {
+		set := make(caddy.ModuleMap)
+		for _, matcher := range provisioned {
+			if m, ok := matcher.(caddy.Module); ok {
+				set[m.CaddyModule().ID.Name()], _ = json.Marshal(matcher) // one of another kind says nothing here
+			}
+		}
+		sets = append(sets, set)
+	}
+	return sets
+}
+
 // Answers reports whether the handler answers every request, or fails it.
 func (h *Handler) Answers() bool {
 	switch h.Name {
@@ -79,27 +94,12 @@ func Hosts(route *caddyhttp.Route) (hosts []string, alone bool) {
 // hostsOf also reports whether each set of matchers has hosts.
 func hostsOf(route *caddyhttp.Route) (hosts []string, each, alone bool) {
 	each, alone = true, true
-	add := func(match caddyhttp.MatchHost, matchers int) {
+	for _, set := range matchersOf(route) {
+		var match []string
+		_ = json.Unmarshal(set["host"], &match) // a set without host
 		hosts = append(hosts, match...)
 		each = each && len(match) > 0
-		alone = alone && matchers == 1 && len(match) > 0
-	}
-	for _, set := range route.MatcherSetsRaw {
-		var match caddyhttp.MatchHost
-		_ = json.Unmarshal(set["host"], &match) // a set without host
-		add(match, len(set))
-	}
-	for _, set := range route.MatcherSets {
-		var match caddyhttp.MatchHost
-		for _, matcher := range set {
-			switch m := matcher.(type) {
-			case *caddyhttp.MatchHost:
-				match = *m
-			case caddyhttp.MatchHost:
-				match = m
-			}
-		}
-		add(match, len(set))
+		alone = alone && len(set) == 1 && len(match) > 0
 	}
 	return hosts, each, alone
 }
@@ -123,13 +123,8 @@ func Matched(route *caddyhttp.Route) bool {
 // php_fastcgi does.
 func matchesPHP(route *caddyhttp.Route) bool {
 	var paths []string
-	switch {
-	case len(route.MatcherSetsRaw) == 1 && len(route.MatcherSetsRaw[0]) == 1:
-		_ = json.Unmarshal(route.MatcherSetsRaw[0]["path"], &paths) // another matcher
-	case len(route.MatcherSets) == 1 && len(route.MatcherSets[0]) == 1:
-		if match, ok := route.MatcherSets[0][0].(*caddyhttp.MatchPath); ok {
-			paths = *match
-		}
+	if sets := matchersOf(route); len(sets) == 1 && len(sets[0]) == 1 {
+		_ = json.Unmarshal(sets[0]["path"], &paths) // another matcher
 	}
 	return slices.Equal(paths, []string{"*.php"})
 }

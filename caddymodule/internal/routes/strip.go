@@ -1,11 +1,11 @@
 package routes
 
 import (
-	"encoding/json"
 	"net/http"
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 )
@@ -89,8 +89,7 @@ func (h *Handler) replace(module caddyhttp.MiddlewareHandler) {
 		h.Module = module
 		return
 	}
-	raw, _ := json.Marshal(module)                                 // it was JSON before
-	h.Raw = append([]byte(`{"handler":"`+h.Name+`",`), raw[1:]...) // each has a field
+	h.Raw = caddyconfig.JSONModuleObject(module, "handler", h.Name, nil)
 }
 
 // A Replace returns the handler that stands for a throttle handler.

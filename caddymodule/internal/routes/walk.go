@@ -18,6 +18,9 @@ type Way struct {
 	Answered string   // the handler that has answered all of them, so that none gets here
 	PHP      bool     // those that run PHP have been answered
 	Zones    []string // of the throttle handlers that have seen all of them, unless these are provisioned
+
+	Site   []string // the hosts of the server's own route; none means all
+	inSite bool     // Site is set
 }
 
 // A Walk visits the handlers of a server in the order of requests.
@@ -50,8 +53,11 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 	rest, taken := way, false
 	for i := range routes {
 		route, into := &routes[i], rest
-		_, hosts := Hosts(route)
-		into.Narrowed, into.Hosted = into.Narrowed || !hosts, into.Hosted || hosted(route)
+		hosts, alone := Hosts(route)
+		into.Narrowed, into.Hosted = into.Narrowed || !alone, into.Hosted || hosted(route)
+		if !into.inSite {
+			into.Site, into.inSite = hosts, true
+		}
 		out := w.handlers(route, place+"/"+strconv.Itoa(first+i), into)
 		rest.PHP = rest.PHP || out.Answered != "" && matchesPHP(route)
 		taken = taken || !Matched(route)
@@ -67,7 +73,7 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 	for _, other := range through[1:] {
 		way.join(&other)
 	}
-	way.Narrowed, way.Hosted = before.Narrowed, before.Hosted
+	way.Narrowed, way.Hosted, way.Site, way.inSite = before.Narrowed, before.Hosted, before.Site, before.inSite
 	return way
 }
 
