@@ -226,17 +226,14 @@ func (t *Table) share(config TableConfig, o Override, entry *Entry) (first int, 
 		return -1, fmt.Errorf("as %s has no meaning after %s: want a plan, or <capacity> <leak>, which the keys of that name share", o.As, o.Limit)
 	}
 	entry.Bucket = sharedPrefix + o.As
-	other, limit := t.shared[entry.Bucket], entry.Limit
-	if other == nil {
-		t.shared[entry.Bucket] = entry
-		if given, found := config.Shared[o.As]; found {
-			limit = given
-		}
-		first = -1
+	first = -1
+	limit, given := config.Shared[o.As]
+	if other := t.shared[entry.Bucket]; other != nil {
+		limit, first, given = other.Limit, other.Override, true
 	} else {
-		limit, first = other.Limit, other.Override
+		t.shared[entry.Bucket] = entry
 	}
-	if limit != entry.Limit {
+	if given && limit != entry.Limit {
 		return first, fmt.Errorf("as %s has another limit elsewhere: keys that share a bucket need the same limit", o.As)
 	}
 	return -1, nil

@@ -44,7 +44,7 @@ func NewSpan(now time.Time, length time.Duration, by, note string) (s Span, err 
 
 func (s *Span) over(now time.Time) bool { return !now.Before(s.Until) }
 
-// An override is a Shadow, a Ban or a Limit.
+// An override is the Span of a shadow, a Ban or a Limit.
 type override[T any] interface {
 	*T
 	over(now time.Time) bool
@@ -52,12 +52,6 @@ type override[T any] interface {
 
 // Left returns how long the span still lasts.
 func (s *Span) Left(now time.Time) time.Duration { return s.Until.Sub(now) }
-
-// A Shadow switches a zone to shadow. An empty zone stands for all zones, and for bans.
-type Shadow struct {
-	Zone string
-	Span
-}
 
 // A Ban refuses the clients of a network.
 type Ban struct {
@@ -72,7 +66,6 @@ func (b *Ban) Hit() { b.hits.Add(1) }
 
 // A Limit changes the limit of a zone, or of one key of it.
 type Limit struct {
-	Zone string
 	Key  string // the name of the bucket; empty means all keys
 	Text string // as it was given
 	Span
@@ -142,7 +135,7 @@ func (l *Limit) apply(rule bucketkey.Rule, was leakybucket.Limit, dearest float6
 
 // A Set is all overrides at one time. It does not change. A nil Set has none.
 type Set struct {
-	shadows map[string]*Shadow
+	shadows map[string]*Span // by zone; an empty one stands for all zones, and for bans
 	bans    map[netip.Prefix]*Ban
 	limits  map[bucket]*Limit
 	lengths []int // of the networks, 4 and 6 alike, longest first
@@ -237,7 +230,7 @@ func (t *Table) List(now time.Time) (all []Held) {
 		return nil
 	}
 	for zone, held := range s.shadows {
-		all = append(all, Held{Entry: NewShadow(zone, held.Span)})
+		all = append(all, Held{Entry: NewShadow(zone, *held)})
 	}
 	for network, ban := range s.bans {
 		all = append(all, Held{Entry{Name: Name{Kind: OfBan, Key: network.String()}, Span: ban.Span}, ban.hits.Load()})
@@ -272,7 +265,7 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 func (s *Set) apply(e *Entry) {
 	switch e.Kind {
 	case OfShadow:
-		put(s.shadows, e.Zone, &Shadow{e.Zone, e.Span}, e.Ended)
+		put(s.shadows, e.Zone, new(e.Span), e.Ended)
 	case OfBan:
 		if network, err := netip.ParsePrefix(e.Key); err == nil {
 			ban := &Ban{network, e.Span, new(atomic.Uint64)}
@@ -287,7 +280,7 @@ func (s *Set) apply(e *Entry) {
 			plans = map[string]leakybucket.Limit{e.Limit: e.Plan}
 		}
 		if l, err := ParseLimit(e.Limit, plans); err == nil || e.Ended {
-			l.Zone, l.Key, l.Span = e.Zone, e.Key, e.Span
+			l.Key, l.Span = e.Key, e.Span
 			put(s.limits, bucket{e.Zone, e.Key}, &l, e.Ended)
 		}
 	}
@@ -392,7 +385,7 @@ type Name struct {
 	Key  string `json:"key,omitempty"`  // of a bucket, or the network that is banned
 }
 
-// An Entry is a [Ban], a [Limit] or a [Shadow], or its end, as it is kept and told to others.
+// An Entry is a [Ban], a [Limit] or a switch to shadow, or its end, as it is kept and told to others.
 // Until of an end is when what it has ended would have.
 type Entry struct {
 	Name

@@ -67,7 +67,7 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{bucketkey.Limited, "10 1/s", "", bucketkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {
 		l, err := ParseLimit(test.text, nil)
-		l.Zone, l.Key = "z", test.key
+		l.Key = test.key
 		if rule, limit := l.apply(test.was, leakybucket.Limit{}, 2); err != nil || rule != test.want || limit != test.limit {
 			t.Errorf("%s for %q of rule %v: got %v %v, %v, want %v %v", test.text, test.key, test.was, rule, limit, err, test.want, test.limit)
 		}

@@ -94,7 +94,7 @@ func (f *File) look(s *Status, read bool) {
 		return
 	}
 	f.read = nil
-	text, after, err := contents(f.Path)
+	text, after, err := contents(f.Path, found)
 	switch {
 	case err != nil:
 		s.Problem = err
@@ -134,20 +134,16 @@ func stat(name string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// contents reads a file whole, and returns its state after that. It does not wait for
-// writers of a pipe that has taken the place of the file.
-func contents(name string) ([]byte, fs.FileInfo, error) {
+// contents reads the file that was found whole, and returns its state after that. It does
+// not wait for writers of a pipe that has taken the place of the file, and reads no other.
+func contents(name string, found fs.FileInfo) ([]byte, fs.FileInfo, error) {
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file: want one, with overrides", name)
-	}
-	if err != nil {
-		return nil, nil, err
+	if info, err := file.Stat(); err != nil || !same(found, info) {
+		return nil, info, err
 	}
 	text, err := io.ReadAll(io.LimitReader(file, LargestFile+1))
 	if err != nil {
@@ -156,6 +152,6 @@ func contents(name string) ([]byte, fs.FileInfo, error) {
 	if len(text) > LargestFile {
 		return nil, nil, fmt.Errorf("%s has more than %d MiB", name, LargestFile>>20)
 	}
-	info, err = file.Stat()
+	info, err := file.Stat()
 	return text, info, err
 }
