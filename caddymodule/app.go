@@ -180,10 +180,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	if err != nil {
 		return nil, err
 	}
-	text, err := definition.Definition()
-	if err != nil {
-		return nil, fmt.Errorf("zone %q: %w", definition.Name, err)
-	}
+	text := definition.Definition()
 	if z := a.engine.Zones[definition.Name]; z != nil {
 		if z.Definition != text {
 			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", z.Name, z.Definition, text)
@@ -275,7 +272,7 @@ func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.Counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
-	if wait := config.LongestWait(z.Rule); wait > patientClient && z.Share == nil { // share has a warning of its own
+	if wait := z.LongestWait(); wait > patientClient && z.Share == nil { // share has a warning of its own
 		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
 		if z.MaxWait > 0 {
 			warning = "requests may wait longer than most clients do: set a shorter wait"

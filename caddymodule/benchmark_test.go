@@ -47,7 +47,7 @@ func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
 	return func(_ http.ResponseWriter, r *http.Request) {
 		s := rule.NewSubject(r)
 		for _, z := range h.running.Zones {
-			if key, charged := z.Bucket(&s, &buffers); !charged || key == "" {
+			if k, why, skip := z.Find(&s, &buffers); why != rule.None || skip || k.Name == "" {
 				panic("no key")
 			}
 		}

@@ -43,7 +43,7 @@ func beside(line string) string {
 // with whatever stands behind the word.
 func TestEveryLineThatAnErrorSuggestsAdapts(t *testing.T) {
 	for _, word := range slices.Sorted(maps.Keys(zonefile.FormerWords)) {
-		if zonefile.OptionNamed(word) >= 0 {
+		if zonefile.Named(zonefile.ZoneOptions, word) != nil {
 			t.Fatalf("%s is an option of a zone", word)
 		}
 		for _, rest := range []string{"", " 5", " 10r/s", " 1m", " 10.0.0.0/8", " x y", " \"Too many\"", " status 401", ";"} {

@@ -52,7 +52,7 @@ func TestTheSyntaxOfAZoneInItsDocIsTheTable(t *testing.T) {
 	var got []string
 	syntax := strings.Join(syntaxOf(t, "internal/caddyfile/zone.go", "parseZone"), "\n")
 	for line := range strings.Lines(syntax) {
-		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); zonefile.OptionNamed(name) >= 0 {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); zonefile.Named(zonefile.ZoneOptions, name) != nil {
 			got = append(got, name)
 		}
 	}
@@ -95,7 +95,7 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 }
 
 func TestNoWordIsBothAnOptionAndAnotherLimitersWord(t *testing.T) {
-	for _, known := range [][]string{zonefile.OptionNames(func(zonefile.ZoneOption) bool { return true }), zonefile.GlobalWords, {"zone", "ratelimit_headers"}} {
+	for _, known := range [][]string{zonefile.Names(zonefile.ZoneOptions), zonefile.GlobalWords, {"zone", "ratelimit_headers"}} {
 		for _, word := range known {
 			if tokens.Translations[word] != "" {
 				t.Errorf("%s is an option, and translated", word)
@@ -103,14 +103,14 @@ func TestNoWordIsBothAnOptionAndAnotherLimitersWord(t *testing.T) {
 		}
 	}
 	for word := range tokens.Homes {
-		if zonefile.OptionNamed(word) >= 0 {
+		if zonefile.Named(zonefile.ZoneOptions, word) != nil {
 			t.Errorf("%s is an option of a zone, and said to belong elsewhere", word)
 		}
 	}
 }
 
 func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
-	all := zonefile.OptionNames(func(zonefile.ZoneOption) bool { return true })
+	all := zonefile.Names(zonefile.ZoneOptions)
 	for _, test := range []struct{ word, want string }{
 		{"limti", "limit"},
 		{"limitt", "limit"},

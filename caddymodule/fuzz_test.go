@@ -201,10 +201,8 @@ func FuzzZoneJSON(f *testing.F) {
 		if _, err := again.Compile(plans); err != nil {
 			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
 		}
-		first, err := z.Definition()
-		second, err2 := again.Definition()
-		if err != nil || err2 != nil || first != second {
-			t.Errorf("got the definition\n%s, %v, and written anew\n%s, %v", first, err, second, err2)
+		if first, second := z.Definition(), again.Definition(); first != second {
+			t.Errorf("got the definition\n%s, and written anew\n%s", first, second)
 		}
 	})
 }

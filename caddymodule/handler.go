@@ -2,9 +2,7 @@ package caddymodule
 
 import (
 	"errors"
-	"fmt"
 	"net/http"
-	"slices"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -62,9 +60,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		z, err := app.zoneOf(ctx, definition)
 		if err != nil {
 			return err
-		}
-		if slices.Contains(zones, z) {
-			return fmt.Errorf("zone %q is given twice in one handler", z.Name)
 		}
 		z.Counts.Evidence.Wants(paths)
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {

@@ -212,16 +212,16 @@ func linesOf(sample, name string) string {
 func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 	for _, name := range optionsAndDetails() {
 		option, what, detailed := strings.Cut(name, " ")
-		o := &zonefile.ZoneOptions[zonefile.OptionNamed(option)]
+		o := zonefile.Named(zonefile.ZoneOptions, option)
 		lines, want := linesOf(samples[name], option), option+" is given twice"
 		twice := lines + "\n" + lines
 		if detailed {
-			d := &o.Details[zonefile.DetailNamed(o, what)]
+			d := zonefile.Named(o.Details, what)
 			if d.Repeats {
 				continue
 			}
 			again := linesOf(lines, what)
-			if again == "" || d.Block == nil {
+			if again == "" || d.Parse == nil {
 				again = what
 				if d.Syntax != "" {
 					again = regexp.MustCompile(what + ` ("[^"]*"|\S+)`).FindString(lines)

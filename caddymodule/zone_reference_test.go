@@ -98,7 +98,7 @@ func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
 	if row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n"); len(got) < len(first) || !slices.Equal(got[:len(first)], first) || strings.Count(row, "](#") != len(first) {
 		t.Errorf("got %v, want a row of %v first", got, first)
 	}
-	want := zonefile.OptionNames(func(zonefile.ZoneOption) bool { return true })
+	want := zonefile.Names(zonefile.ZoneOptions)
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) || len(want) != 18 {
@@ -128,11 +128,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
 			t.Fatalf("got %v, want one zone", handlers)
 		}
-		definition, err := handlers[0].Zone[0].Definition()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return definition
+		return handlers[0].Zone[0].Definition()
 	}
 	needs := map[string]string{"read_body": "cost body_items"}
 	var checked []string

@@ -42,7 +42,7 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 	}
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
-		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.MaxCost, now)
+		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Cost.Most, now)
 	}
 	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], limit.Capacity, limit.Leak
 	return b, limit

@@ -44,8 +44,8 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 	}
 	ban := j.banOf(z, b.Key)
 	b.Verdict = j.verdict(z, b, s, 1, ban)
-	if z.MaxCost > 1 && b.Capacity > 0 {
-		dearest := j.verdict(z, b, s, z.MaxCost, ban)
+	if z.Cost.Most > 1 && b.Capacity > 0 {
+		dearest := j.verdict(z, b, s, z.Cost.Most, ban)
 		b.Dearest = &dearest
 	}
 }

@@ -54,11 +54,15 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, zone := range zones {
-		app.Zone = append(app.Zone, zone.zone)
+	plans, err := config.ParsePlans(app.Plan)
+	if err != nil {
+		return nil, d.WrapErr(err)
 	}
-	if err := checkGlobalZones(app, d, zones); err != nil {
-		return nil, err
+	for _, zone := range zones {
+		if err := zone.check(plans); err != nil {
+			return nil, err
+		}
+		app.Zone = append(app.Zone, zone.zone)
 	}
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
@@ -81,13 +85,19 @@ func readZones(d *caddyfile.Dispenser, matcher matcherToken, where string, known
 			read, err = defaults.parseDefault()
 		}
 		if err == nil && !read {
-			err = misplacedOption(d, where, slices.Concat(known, OptionNames(func(o ZoneOption) bool { return o.Beside })), zones)
+			beside := slices.DeleteFunc(slices.Clone(ZoneOptions), func(o ZoneOption) bool { return !o.Beside })
+			err = misplacedOption(d, where, slices.Concat(known, Names(beside)), zones)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
+	places := make(map[string]string)
 	for _, zone := range zones {
+		if place, twice := places[zone.zone.Name]; twice {
+			return nil, fmt.Errorf("zone %q is given twice in %s, %s and %s", zone.zone.Name, where, place, zone.place)
+		}
+		places[zone.zone.Name] = zone.place
 		zone.inherit(defaults)
 	}
 	return zones, nil
@@ -113,9 +123,9 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 	}
 	_, noLimit := leakybucket.ParseLimit(strings.Join(rest, " "))
 	switch {
-	case OptionNamed(word) >= 0 && last >= 0 && zones[last].zone.Reference():
+	case Named(ZoneOptions, word) != nil && last >= 0 && zones[last].zone.Reference():
 		return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", word, where, name)
-	case OptionNamed(word) >= 0:
+	case Named(ZoneOptions, word) != nil:
 		return d.Errf("%s cannot stand beside the zones in %s: want it in the block of a zone\n%s", word, where, block("zone "+name, line))
 	case noLimit == nil && config.CheckZoneName(word) == nil:
 		return d.Errf("unknown option %q in %s: want\n%s", word, where, block("zone "+word, "limit "+quoted(rest)))
@@ -206,50 +216,8 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// checkGlobalZones compiles the zones, so that the adapter reports their errors with a
-// line. Loading the config would report them without one.
-func checkGlobalZones(a *config.App, d *caddyfile.Dispenser, zones []*zoneReader) error {
-	plans, err := config.ParsePlans(a.Plan)
-	if err != nil {
-		return d.WrapErr(err)
-	}
-	places := make(map[string]string)
-	for _, zone := range zones {
-		name := zone.zone.Name
-		if place, twice := places[name]; twice {
-			return fmt.Errorf("zone %q is defined twice in the global options, %s and %s", name, place, zone.place)
-		}
-		places[name] = zone.place
-		if err := zone.check(plans); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // ParseHandler reads a directive with its matcher: both addresses of a request count for
-// that. It refuses matchers that never match.
-func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
-	h.Next()
-	set, err := h.ExtractMatcherSet()
-	if err != nil {
-		return nil, h.WrapErr(errUnknownMatcherName(err))
-	}
-	if err := config.CheckOuter(set); err != nil {
-		h.Next()
-		return nil, h.WrapErr(err)
-	}
-	handler, err := parseDirective(h)
-	if err != nil {
-		return nil, err
-	}
-	if set != nil {
-		handler.Match = caddyhttp.RawMatcherSets{set}
-	}
-	return handler, nil
-}
-
-// parseDirective reads a directive without its matcher from Caddyfile tokens. Syntax:
+// that. It refuses matchers that never match. Syntax:
 //
 //	throttle [<matcher>] <zone>
 //	throttle [<matcher>] <zone> <key>... <capacity> <leak>
@@ -265,9 +233,20 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 //
 // An option of a zone beside the zones is the default of all zones that the block
 // defines.
-func parseDirective(h httpcaddyfile.Helper) (*config.Handler, error) {
+func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
+	h.Next()
+	set, err := h.ExtractMatcherSet()
+	if err != nil {
+		return nil, h.WrapErr(errUnknownMatcherName(err))
+	}
 	h.Next() // the directive's name
+	if err := config.CheckOuter(set); err != nil {
+		return nil, h.WrapErr(err)
+	}
 	handler := new(config.Handler)
+	if set != nil {
+		handler.Match = caddyhttp.RawMatcherSets{set}
+	}
 	here := tokens.Place(h.Dispenser)
 	zones, err := parseZones(handler, h)
 	if err != nil {
@@ -339,7 +318,7 @@ func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*z
 	if end == 3 {
 		return r, nil
 	}
-	key := &ZoneOptions[OptionNamed("key")]
+	key := Named(ZoneOptions, "key")
 	r.places["key"] = []string{r.place}
 	used, err := r.parseHead(key, words[1:end-2])
 	if err != nil {
@@ -363,7 +342,7 @@ func limitEnd(words []string) int {
 func meantLine(words []string, end int) error {
 	if end > 0 {
 		line := "throttle " + quoted(words[:end])
-		if OptionNamed(words[end]) >= 0 {
+		if Named(ZoneOptions, words[end]) != nil {
 			line = block(line, quoted(words[end:]))
 		}
 		return fmt.Errorf("unexpected %q after %s, with which the line ends: %s", words[end], words[end-1], want(line))
@@ -404,19 +383,10 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 	if err != nil {
 		return h.WrapErr(err)
 	}
-	defined, err := definedZones(h, app)
-	if err != nil {
-		return err
-	}
-	places := make(map[string]string)
+	defined := definedZones(h, app)
 	duplicates := make(config.Duplicates)
 	for _, zone := range zones {
-		name := zone.zone.Name
-		if place, twice := places[name]; twice {
-			return fmt.Errorf("zone %q is given twice in one throttle directive, %s and %s", name, place, zone.place)
-		}
-		places[name] = zone.place
-		full := zone.zone
+		name, full := zone.zone.Name, zone.zone
 		if !full.Reference() {
 			err = zone.check(plans)
 		} else if i := slices.IndexFunc(app.Zone, func(z *config.Zone) bool { return z.Name == name }); i >= 0 {
@@ -427,10 +397,7 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 		if err != nil {
 			return err
 		}
-		definition, err := full.Definition()
-		if err != nil {
-			return zone.about(err)
-		}
+		definition := full.Definition()
 		if other, before := defined[name]; !before {
 			defined[name] = definedZone{definition, zone.place}
 		} else if other.definition != definition {
@@ -444,20 +411,16 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 }
 
 // definedZones returns the zones that are defined so far in this Caddyfile.
-func definedZones(h httpcaddyfile.Helper, app *config.App) (map[string]definedZone, error) {
-	if defined, ok := h.State["throttle"].(map[string]definedZone); ok {
-		return defined, nil
-	}
-	defined := make(map[string]definedZone)
-	for _, z := range app.Zone {
-		definition, err := z.Definition()
-		if err != nil {
-			return nil, h.WrapErr(err)
+func definedZones(h httpcaddyfile.Helper, app *config.App) map[string]definedZone {
+	defined, ok := h.State["throttle"].(map[string]definedZone)
+	if !ok {
+		defined = make(map[string]definedZone)
+		for _, z := range app.Zone {
+			defined[z.Name] = definedZone{z.Definition(), "in the global options"}
 		}
-		defined[z.Name] = definedZone{definition, "in the global options"}
+		h.State["throttle"] = defined
 	}
-	h.State["throttle"] = defined
-	return defined, nil
+	return defined
 }
 
 // unknown reports a zone that is nothing but a name, which the global options do

@@ -74,7 +74,7 @@ func init() {
 // or "".
 func former(word string) string {
 	name, _, _ := strings.Cut(strings.TrimRight(word, ":;"), "=")
-	if _, known := FormerWords[name]; known || tokens.Translations[name] != "" || text.Nearest(name, OptionNames(func(ZoneOption) bool { return true })) != "" {
+	if _, known := FormerWords[name]; known || tokens.Translations[name] != "" || text.Nearest(name, Names(ZoneOptions)) != "" {
 		return name
 	}
 	return text.Nearest(name, slices.Collect(maps.Keys(FormerWords)))

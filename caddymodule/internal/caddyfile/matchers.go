@@ -78,10 +78,7 @@ func parseNamed(d *caddyfile.Dispenser, option string, matcher matcherToken) (se
 	if !strings.HasPrefix(name, "@") {
 		return nil, false, nil
 	}
-	if set, _, err = matcher(); err == nil {
-		err = config.CheckMatcherSet(set)
-	}
-	if err != nil {
+	if set, _, err = matcher(); err != nil {
 		return nil, true, d.WrapErr(err)
 	}
 	if d.NextArg() {

@@ -36,10 +36,8 @@ func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.R
 }
 
 // before returns how many words come before the first detail.
-func before(details []detail, words []string) int {
-	if i := slices.IndexFunc(words, func(word string) bool {
-		return slices.ContainsFunc(details, func(d detail) bool { return d.Name == word })
-	}); i >= 0 {
+func before(details []ZoneOption, words []string) int {
+	if i := slices.IndexFunc(words, func(word string) bool { return Named(details, word) != nil }); i >= 0 {
 		return i
 	}
 	return len(words)
@@ -144,9 +142,6 @@ func parseOverrideFile(r *zoneReader) (err error) {
 
 func parseCost(r *zoneReader) error {
 	set, matched, err := r.matcher()
-	if err == nil {
-		err = config.CheckMatcherSet(set)
-	}
 	if err != nil {
 		return r.WrapErr(err)
 	}
@@ -218,22 +213,19 @@ func parseBlock(z *config.Zone, words []string) (used int, err error) {
 	return used, err
 }
 
-func parseTrustDevices(r *zoneReader) (err error) {
-	words := r.RemainingArgs()
-	if len(words) == 0 || len(words) > 2 {
-		return r.Err("wrong number of words after trust_devices: want trust_devices <cookie-glob> [<duration>], such as trust_devices wordpress_logged_in_* 180d")
+func parseTrust(z *config.Zone, words []string) (used int, err error) {
+	const want = "want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d"
+	if len(words) == 0 {
+		return 0, errors.New("no cookie: " + want)
 	}
 	if _, err := tokens.ParseDuration(words[0]); err == nil || words[0] == "on" {
-		return r.Errf("unexpected %q after trust_devices: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d", words[0])
+		return 0, fmt.Errorf("unexpected %q: %s", words[0], want)
 	}
-	trust := &config.TrustDevices{Cookie: words[0]}
-	if len(words) == 2 {
-		if trust.For, err = tokens.ParseDuration(words[1]); err != nil {
-			return r.Errf("parsing trust_devices: %w", err)
-		}
+	z.TrustDevices.Cookie = words[0]
+	if len(words) > 1 {
+		z.TrustDevices.For, err = tokens.ParseDuration(words[1])
 	}
-	r.zone.TrustDevices = trust
-	return nil
+	return min(2, len(words)), err
 }
 
 // parsePage reads the words after page: a file, or a block that brands the built-in

@@ -34,19 +34,22 @@ func newZoneReader(d *caddyfile.Dispenser, matcher matcherToken) *zoneReader {
 	return &zoneReader{Dispenser: d, matcher: matcher, zone: new(config.Zone), place: tokens.Place(d), places: make(map[string][]string)}
 }
 
-// A ZoneOption is a word of a zone. It has parse, which reads all that follows, or
-// details.
+// A ZoneOption is a word of a zone, or a detail of one. Its name is that of the field in JSON.
 type ZoneOption struct {
 	Name    string
-	syntax  string // of what follows the name, without details
-	parse   func(*zoneReader) error
+	Syntax  string // of what follows the name, without details; empty for a flag
 	Repeats bool
+
+	// Parse reads all that follows. An option without it may have details. A detail without
+	// it stands behind the option on its line, with at most one word after it, or in the
+	// option's block; one with it stands in the block only.
+	Parse func(*zoneReader) error
 
 	// first is the field in JSON of the one word that follows the name. head, instead, reads
 	// the words between the name and the details, and returns their number.
 	first   string
 	head    func(z *config.Zone, words []string) (int, error)
-	Details []detail
+	Details []ZoneOption
 
 	Beside bool // it may stand beside zones, as their default
 }
@@ -54,12 +57,12 @@ type ZoneOption struct {
 // Usage returns the syntax of the option with its details.
 func (o *ZoneOption) Usage() string {
 	words, inBlock := []string{o.Name}, []string(nil)
-	if o.syntax != "" {
-		words = append(words, o.syntax)
+	if o.Syntax != "" {
+		words = append(words, o.Syntax)
 	}
 	for _, d := range o.Details {
 		one := strings.TrimSpace(d.Name + " " + d.Syntax)
-		if d.Block == nil {
+		if d.Parse == nil {
 			words = append(words, "["+one+"]")
 		} else {
 			inBlock = append(inBlock, one)
@@ -69,17 +72,6 @@ func (o *ZoneOption) Usage() string {
 		words = append(words, "{ "+strings.Join(inBlock, "; ")+" }")
 	}
 	return strings.Join(words, " ")
-}
-
-// A detail belongs to an option. It stands behind the option on its line, with at most one
-// word after it, or in the option's block. Its name is that of the field in JSON.
-type detail struct {
-	Name   string
-	Syntax string // of the word after it; empty for a flag
-
-	// Block reads a detail that stands in the block only.
-	Block   func(*zoneReader) error
-	Repeats bool
 }
 
 // field returns a pointer to the field that has a name in JSON.
@@ -134,42 +126,42 @@ func set(field any, word string) (err error) {
 const policies = "client_ip|share|skip|refuse"
 
 var (
-	keyDetails    = []detail{{Name: "missing", Syntax: policies}, {Name: "unlisted", Syntax: policies}, {Name: "plain"}, {Name: "ipv4", Syntax: "<bits>"}, {Name: "ipv6", Syntax: "<bits>"}}
-	settleDetails = []detail{{Name: "after"}, {Name: "debt", Syntax: "<n>"}}
+	keyDetails    = []ZoneOption{{Name: "missing", Syntax: policies}, {Name: "unlisted", Syntax: policies}, {Name: "plain"}, {Name: "ipv4", Syntax: "<bits>"}, {Name: "ipv6", Syntax: "<bits>"}}
+	settleDetails = []ZoneOption{{Name: "after"}, {Name: "debt", Syntax: "<n>"}}
 )
 
 // ZoneOptions are all options of a zone, in the order of the documentation.
 var ZoneOptions = []ZoneOption{
-	{Name: "match", syntax: "<request matchers>|@<name>", Repeats: true, parse: func(r *zoneReader) error {
+	{Name: "match", Syntax: "<request matchers>|@<name>", Repeats: true, Parse: func(r *zoneReader) error {
 		return parseMatchers(r.Dispenser, r.Val(), r.matcher, &r.zone.Match)
 	}},
-	{Name: "exempt", syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, parse: func(r *zoneReader) error {
+	{Name: "exempt", Syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, Parse: func(r *zoneReader) error {
 		return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
 	}},
-	{Name: "key", syntax: "<source>...", head: parseKeyWords, Details: keyDetails},
-	{Name: "route", syntax: "<name> <path>...", Repeats: true, parse: parseRoute},
-	{Name: "limit", syntax: "<capacity> <leak>", parse: parseLimit},
-	{Name: "override", syntax: overridefile.Syntax, Repeats: true, parse: parseOverride},
-	{Name: "override_file", syntax: "<file>", parse: parseOverrideFile},
-	{Name: "cost", syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, parse: parseCost},
-	{Name: "read_body", syntax: "<size>", first: "most", Details: []detail{{Name: "else", Syntax: "<cost>"}}},
-	{Name: "settle", syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", head: parseSettle, Details: settleDetails},
-	{Name: "trust_devices", syntax: "<cookie-glob> [<duration>]", parse: parseTrustDevices},
-	{Name: "delay", syntax: "[<undelayed>]", first: "undelayed", Details: []detail{{Name: "wait", Syntax: "<duration>"}, {Name: "queue", Syntax: "<n>"}}},
-	{Name: "in_flight", syntax: "<n>", first: "slots", Details: []detail{
+	{Name: "key", Syntax: "<source>...", head: parseKeyWords, Details: keyDetails},
+	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: parseRoute},
+	{Name: "limit", Syntax: "<capacity> <leak>", Parse: parseLimit},
+	{Name: "override", Syntax: overridefile.Syntax, Repeats: true, Parse: parseOverride},
+	{Name: "override_file", Syntax: "<file>", Parse: parseOverrideFile},
+	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
+	{Name: "read_body", Syntax: "<size>", first: "most", Details: []ZoneOption{{Name: "else", Syntax: "<cost>"}}},
+	{Name: "settle", Syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", head: parseSettle, Details: settleDetails},
+	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", head: parseTrust},
+	{Name: "delay", Syntax: "[<undelayed>]", first: "undelayed", Details: []ZoneOption{{Name: "wait", Syntax: "<duration>"}, {Name: "queue", Syntax: "<n>"}}},
+	{Name: "in_flight", Syntax: "<n>", first: "slots", Details: []ZoneOption{
 		{Name: "wait", Syntax: "<duration>"},
 		{Name: "queue", Syntax: "<n>"},
-		{Name: "share", Syntax: "[<source>...]", Block: parseShare},
-		{Name: "rank", Syntax: rankSyntax, Block: parseRank, Repeats: true},
+		{Name: "share", Syntax: "[<source>...]", Parse: parseShare},
+		{Name: "rank", Syntax: rankSyntax, Parse: parseRank, Repeats: true},
 		{Name: "pass", Syntax: "off"},
 		{Name: "warm_up", Syntax: "<duration>"},
 		{Name: "buffer", Syntax: "<size>"},
 	}},
-	{Name: "block", syntax: "[<duration>...]", head: parseBlock, Details: []detail{{Name: "everywhere"}}},
-	{Name: "refusal", Beside: true, Details: []detail{
+	{Name: "block", Syntax: "[<duration>...]", head: parseBlock, Details: []ZoneOption{{Name: "everywhere"}}},
+	{Name: "refusal", Beside: true, Details: []ZoneOption{
 		{Name: "status", Syntax: "<code>"},
 		{Name: "message", Syntax: "<text>"},
-		{Name: "page", Syntax: "<file>|{ title <text>; accent <colour>; text <text> }", Block: parsePage},
+		{Name: "page", Syntax: "<file>|{ title <text>; accent <colour>; text <text> }", Parse: parsePage},
 		{Name: "error"},
 		{Name: "retry_after", Syntax: "empty|fit|<duration>"},
 		{Name: "jitter", Syntax: "<percent>"},
@@ -177,9 +169,9 @@ var ZoneOptions = []ZoneOption{
 		{Name: "zone_header"},
 		{Name: "log", Syntax: "all|<n>/<s|m|h|d>|off"},
 	}},
-	{Name: "on_store_error", syntax: "local|allow|deny", first: "on_store_error", Beside: true},
-	{Name: "shadow", Beside: true, Details: []detail{{Name: "server_timing"}}},
-	{Name: "enforce", syntax: "<percent of keys>", first: "enforce"},
+	{Name: "on_store_error", Syntax: "local|allow|deny", first: "on_store_error", Beside: true},
+	{Name: "shadow", Beside: true, Details: []ZoneOption{{Name: "server_timing"}}},
+	{Name: "enforce", Syntax: "<percent of keys>", first: "enforce"},
 }
 
 // parseZone sets up a zone from Caddyfile tokens. Syntax:
@@ -233,45 +225,34 @@ func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error
 }
 
 func (r *zoneReader) parseOption() error {
-	i := OptionNamed(r.Val())
-	if i < 0 {
-		return r.unknownOption()
+	if o := Named(ZoneOptions, r.Val()); o != nil {
+		return r.parse(o)
 	}
-	return r.parse(&ZoneOptions[i])
-}
-
-func (r *zoneReader) unknownOption() error {
 	where := fmt.Sprintf("zone %q", r.zone.Name)
 	if meant := translate(lineHere(r.Dispenser)); meant != "" {
 		return r.Errf("unknown option %q in %s: %s", r.Val(), where, meant)
 	}
-	return tokens.UnknownOption(r.Dispenser, where, OptionNames(func(ZoneOption) bool { return true }))
+	return tokens.UnknownOption(r.Dispenser, where, Names(ZoneOptions))
 }
 
 // parseDefault reads an option beside zones. It returns false if the word is no
 // option that may be there.
 func (r *zoneReader) parseDefault() (bool, error) {
-	i := OptionNamed(r.Val())
-	if i < 0 || !ZoneOptions[i].Beside {
+	o := Named(ZoneOptions, r.Val())
+	if o == nil || !o.Beside {
 		return false, nil
 	}
-	return true, r.parse(&ZoneOptions[i])
+	return true, r.parse(o)
 }
 
 func (r *zoneReader) parse(o *ZoneOption) error {
-	if len(r.places[o.Name]) > 0 && !o.Repeats {
-		return r.Errf("%s is given twice", o.Name)
-	}
-	here := tokens.Place(r.Dispenser)
-	read := o.parse
-	if read == nil {
-		read = func(r *zoneReader) error { return r.parseDetailed(o) }
-	}
-	if err := read(r); err != nil {
+	if err := r.once(o.Name, o, ""); err != nil {
 		return err
 	}
-	r.places[o.Name] = append(r.places[o.Name], here)
-	return nil
+	if o.Parse != nil {
+		return o.Parse(r)
+	}
+	return r.parseDetailed(o)
 }
 
 // parseDetailed reads an option with details: those on its line, and those in its block.
@@ -285,10 +266,10 @@ func (r *zoneReader) parseDetailed(o *ZoneOption) error {
 		return err
 	}
 	for nesting := r.Nesting(); len(o.Details) > 0 && r.NextBlock(nesting); {
-		if i := DetailNamed(o, r.Val()); i < 0 || o.Details[i].Block == nil {
+		if d := Named(o.Details, r.Val()); d == nil || d.Parse == nil {
 			err = r.parseDetails(o, append([]string{r.Val()}, r.RemainingArgs()...), 0)
-		} else if err = r.once(o, &o.Details[i]); err == nil {
-			err = o.Details[i].Block(r)
+		} else if err = r.onceIn(o, d); err == nil {
+			err = d.Parse(r)
 		}
 		if err != nil {
 			return err
@@ -303,10 +284,10 @@ func (r *zoneReader) parseHead(o *ZoneOption, words []string) (used int, err err
 	switch {
 	case o.head != nil:
 		return o.head(r.zone, words)
-	case o.first == "" || o.syntax[0] == '[' && before(o.Details, words) == 0:
+	case o.first == "" || o.Syntax[0] == '[' && before(o.Details, words) == 0:
 		return 0, nil
 	case before(o.Details, words) == 0:
-		return 0, fmt.Errorf("no value: want %s %s", o.Name, o.syntax)
+		return 0, fmt.Errorf("no value: want %s %s", o.Name, o.Syntax)
 	}
 	if err = set(field(part, o.first), words[0]); err != nil {
 		usage, _, _ := strings.Cut(o.Usage(), " {")
@@ -318,15 +299,14 @@ func (r *zoneReader) parseHead(o *ZoneOption, words []string) (used int, err err
 // parseDetails reads details that follow each other on a line, from a word on.
 func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error {
 	for next < len(line) {
-		i := DetailNamed(o, line[next])
-		if i < 0 {
+		d, value := Named(o.Details, line[next]), ""
+		if d == nil {
 			return r.unknownDetail(o, line[next])
 		}
-		d, value := &o.Details[i], ""
-		if d.Block != nil {
+		if d.Parse != nil {
 			return r.Errf("%s stands in the block of %s only: want\n%s", d.Name, o.Name, block(quoted(line[:next]), quoted(line[next:])))
 		}
-		if err := r.once(o, d); err != nil {
+		if err := r.onceIn(o, d); err != nil {
 			return err
 		}
 		if next++; d.Syntax != "" {
@@ -336,7 +316,7 @@ func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error 
 			value = line[next]
 			next++
 		}
-		if d.Name == "message" && next < len(line) && DetailNamed(o, line[next]) < 0 {
+		if d.Name == "message" && next < len(line) && Named(o.Details, line[next]) == nil {
 			return r.Errf("message has several words: put them in quotes, as in message %q", strings.Join(line[next-1:], " "))
 		}
 		if err := set(field(partOf(r.zone, o.Name), d.Name), value); err != nil {
@@ -346,18 +326,21 @@ func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error 
 	return nil
 }
 
-// once refuses a second detail of one name, and remembers its place.
-func (r *zoneReader) once(o *ZoneOption, d *detail) error {
-	name := o.Name + " " + d.Name
-	if len(r.places[name]) > 0 && !d.Repeats {
-		return r.Errf("%s is given twice in %s", d.Name, o.Name)
+// once refuses a second option of one name, and remembers its place.
+func (r *zoneReader) once(name string, o *ZoneOption, where string) error {
+	if len(r.places[name]) > 0 && !o.Repeats {
+		return r.Errf("%s is given twice%s", o.Name, where)
 	}
 	r.places[name] = append(r.places[name], tokens.Place(r.Dispenser))
 	return nil
 }
 
+func (r *zoneReader) onceIn(o, d *ZoneOption) error {
+	return r.once(o.Name+" "+d.Name, d, " in "+o.Name)
+}
+
 func (r *zoneReader) unknownDetail(o *ZoneOption, word string) error {
-	if names := detailNames(o); OptionNamed(word) < 0 && len(names) > 1 {
+	if names := Names(o.Details); Named(ZoneOptions, word) == nil && len(names) > 1 {
 		if meant := otherDetails[word]; slices.Contains(names, meant) {
 			return r.Errf("unknown option %q in %s: did you mean %s?", word, o.Name, meant)
 		}
@@ -453,26 +436,18 @@ func (r *zoneReader) about(err error) error {
 	return fmt.Errorf("%w, %s", err, where)
 }
 
-func OptionNamed(name string) int {
-	return slices.IndexFunc(ZoneOptions, func(o ZoneOption) bool { return o.Name == name })
-}
-
-func DetailNamed(o *ZoneOption, name string) int {
-	return slices.IndexFunc(o.Details, func(d detail) bool { return d.Name == name })
-}
-
-func detailNames(o *ZoneOption) (names []string) {
-	for _, d := range o.Details {
-		names = append(names, d.Name)
+// Named returns the option of a name, or nil.
+func Named(options []ZoneOption, name string) *ZoneOption {
+	if i := slices.IndexFunc(options, func(o ZoneOption) bool { return o.Name == name }); i >= 0 {
+		return &options[i]
 	}
-	return names
+	return nil
 }
 
-func OptionNames(which func(ZoneOption) bool) (names []string) {
-	for _, o := range ZoneOptions {
-		if which(o) {
-			names = append(names, o.Name)
-		}
+// Names returns the names of options.
+func Names(options []ZoneOption) (names []string) {
+	for _, o := range options {
+		names = append(names, o.Name)
 	}
 	return names
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/dustin/go-humanize"
 
@@ -61,9 +62,15 @@ func (r *ReadBody) withDefaults() *ReadBody {
 	return &full
 }
 
-// compile compiles how much of a body is read. costing is the last cost that comes from there,
-// or -1. given says that the zone has read_body.
-func (b *ReadBody) compile(r *rule.Rule, costing int, given bool) error {
+// compile compiles how much of a body is read. It comes after the key and the costs.
+// given says that the zone has read_body.
+func (b *ReadBody) compile(r *rule.Rule, given bool) error {
+	costing := -1 // the last cost that comes from the body
+	for i := range r.Cost.Lines {
+		if r.Cost.Lines[i].FromBody() {
+			costing = i
+		}
+	}
 	if costing < 0 && !r.Key.FromBody() {
 		if given {
 			return About("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
@@ -71,13 +78,12 @@ func (b *ReadBody) compile(r *rule.Rule, costing int, given bool) error {
 		return nil
 	}
 	cost := &r.Cost
-	size, err := ParseSize(LargestReadBody)(b.Most)
+	size, err := parseSize(b.Most, LargestReadBody)
 	if err != nil {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
 	cost.MaxBody = size
 	r.Key.MaxBody = cost.MaxBody
-	r.MayRefuse(rule.NoMemory)
 	most, shared := r.Limit.Capacity, !r.Key.HasAddress()
 	if shared {
 		most /= 10
@@ -138,6 +144,16 @@ func (c *Cost) compile(limit leakybucket.Limit) (line rule.CostLine, err error) 
 	return line, limit.ValidateCost(constant)
 }
 
+func (c *Cost) checkMatch() error {
+	err := CheckMatcherSets(c.Match)
+	if n, plain := leakybucket.ParseCost(c.Value); !plain || n > 1 {
+		for _, set := range c.Match {
+			err = cmp.Or(err, checkTails(set))
+		}
+	}
+	return err
+}
+
 func parsePlaceholder(value string) (string, error) {
 	name := strings.TrimSuffix(strings.TrimPrefix(value, "{"), "}")
 	if strings.ContainsAny(name, "{}") || len(name) != len(value)-2 {
@@ -157,55 +173,59 @@ func parseUnit(text string) (float64, error) {
 	return float64(unit), nil
 }
 
-// compileCosts compiles the lines of cost. limited says that something else limits requests
-// that cost nothing. It returns the last line that comes from the body, or -1.
-func compileCosts(costs []Cost, r *rule.Rule, limited bool) (costing int, err error) {
+// compileCosts compiles the lines of cost. It comes after the limit. limited says that
+// something else limits requests that cost nothing.
+func compileCosts(costs []Cost, r *rule.Rule, limited bool) error {
 	cost := &r.Cost
-	costing, byDefault := -1, hasDefaultCost(costs)
+	cost.ByDefault = len(costs) == 0 || len(costs[len(costs)-1].Match) > 0
+	byDefault := cost.ByDefault
 	for i := range costs {
 		line, err := costs[i].compile(r.Limit)
+		err = cmp.Or(err, costs[i].checkMatch())
 		if err == nil && len(costs[i].Match) == 0 && i < len(costs)-1 {
 			err = fmt.Errorf("cost %s: a line for all requests must come last", costs[i].Value)
 		}
 		if err != nil {
-			return costing, About("cost", i, err)
-		}
-		if line.FromBody() {
-			costing = i
+			return About("cost", i, err)
 		}
 		byDefault = byDefault || line.Source == rule.Placeholder
 		cost.Lines = append(cost.Lines, line)
 	}
 	free := func(l rule.CostLine) bool { return l.Source == rule.Constant && l.Constant == 0 }
 	if !byDefault && !limited && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
-		return costing, About("cost", len(costs)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
+		return About("cost", len(costs)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
 	if byDefault && !r.SlotsOnly() {
 		if err := r.Limit.ValidateCost(rule.DefaultCost); err != nil {
-			return costing, About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
+			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
-	return costing, nil
+	for _, one := range constants(r) {
+		cost.Most = max(cost.Most, one)
+	}
+	return nil
 }
 
-// hasDefaultCost reports whether some requests match no line.
-func hasDefaultCost(costs []Cost) bool {
-	return len(costs) == 0 || len(costs[len(costs)-1].Match) > 0
+func loadCosts(ctx caddy.Context, costs []Cost, r *rule.Rule) (err error) {
+	for i := range costs {
+		if r.Cost.Lines[i].Match, err = LoadMatchers(ctx, &costs[i], "Match", costs[i].Match); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // constants returns every cost of a zone that is known before a request comes. The
-// default cost is one of them if no line is for all requests. The lines know that
-// and the rule does not, because matchers are loaded after compiling.
-func constants(costs []Cost, compiled *rule.Rule) []float64 {
-	if compiled.SlotsOnly() {
+// default cost is one of them if no line is for all requests.
+func constants(r *rule.Rule) (all []float64) {
+	if r.SlotsOnly() {
 		return nil
 	}
-	var all []float64
-	if hasDefaultCost(costs) {
+	if r.Cost.ByDefault {
 		all = append(all, rule.DefaultCost)
 	}
-	for i := range compiled.Cost.Lines {
-		if l := &compiled.Cost.Lines[i]; l.Source == rule.Constant {
+	for _, l := range r.Cost.Lines {
+		if l.Source == rule.Constant {
 			all = append(all, l.Constant)
 		}
 	}

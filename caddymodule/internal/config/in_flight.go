@@ -70,9 +70,6 @@ type InFlight struct {
 	Buffer string `json:"buffer,omitempty"`
 }
 
-// PassOff is the word that sends no passes.
-const PassOff = "off"
-
 // The defaults of slots.
 const (
 	defaultQueue     = 1000
@@ -98,9 +95,13 @@ func (f InFlight) withDefaults() *InFlight {
 // compile compiles slots, and who takes turns for them. It comes after the limit and the key.
 // written is without defaults.
 func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
-	buffer, err := parseBuffer(f.Buffer)
-	if err == nil {
-		err = cmp.Or(within("in_flight", f.Slots, 1, MostAtOnce), within("in_flight queue", f.Queue, 1, MostAtOnce), withinADay("in_flight wait", f.Wait), withinADay("in_flight warm_up", f.WarmUp))
+	if f == nil {
+		return nil
+	}
+	var buffer int64
+	err := cmp.Or(within("in_flight", f.Slots, 1, MostAtOnce), within("in_flight queue", f.Queue, 1, MostAtOnce), withinADay("in_flight wait", f.Wait), withinADay("in_flight warm_up", f.WarmUp))
+	if err == nil && f.Buffer != "" {
+		buffer, err = parseSize(f.Buffer, MostBuffered)
 	}
 	switch {
 	case err != nil:
@@ -112,27 +113,14 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	}
 	r.Slots = rule.Slots{InFlight: f.Slots, WarmUp: time.Duration(f.WarmUp), RequestBuffer: buffer}
 	if r.SlotsOnly() {
-		r.MaxWait, r.MaxWaiting = time.Duration(f.Wait), f.Queue
+		r.Queue = rule.Queue{MaxWait: time.Duration(f.Wait), MaxWaiting: f.Queue}
 	}
-	if f.Wait > 0 {
-		r.MayRefuse(rule.QueueFull)
-	}
-	if buffer > 0 { // shadow zones buffer nothing
-		r.EnforcedRefusals = r.EnforcedRefusals.With(rule.QueueFull)
-	}
-	if !f.shares() {
-		r.MayRefuse(rule.InFlight)
-	} else if err := f.compileShare(r, digest); err != nil {
-		return err
+	if f.shares() {
+		if err := f.compileShare(r, digest); err != nil {
+			return err
+		}
 	}
 	return f.checkRanks(r.Name)
-}
-
-func parseBuffer(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	return ParseSize(MostBuffered)(text)
 }
 
 // compileShare compiles what clients take turns by.
@@ -146,20 +134,18 @@ func (f *InFlight) compileShare(r *rule.Rule, digest bool) error {
 	if slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source == "form" }) {
 		return About("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
 	}
-	lines, err := override.NewLines(bucketkey.TableConfig{IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}, nil)
-	if err != nil {
-		return About("in_flight share", 0, err)
+	none, err := override.NewLines(bucketkey.TableConfig{}, nil)
+	if err == nil {
+		r.Share = &rule.Key{Overrides: none, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
+		r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
 	}
-	r.MayRefuse(rule.TurnTooLate, rule.Timeout)
-	r.Share = &rule.Key{Overrides: lines, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
-	r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
 	return About("in_flight share", 0, err)
 }
 
 // checkRanks checks who has which rank.
 func (f *InFlight) checkRanks(zone string) error {
 	switch {
-	case f.Pass != "" && f.Pass != PassOff:
+	case f.Pass != "" && f.Pass != switchOff:
 		return About("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", f.Pass))
 	case f.Pass != "" && !f.shares():
 		return About("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
@@ -167,36 +153,40 @@ func (f *InFlight) checkRanks(zone string) error {
 		return About("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(zone, "device-")))
 	}
 	for i := range f.Rank {
-		if err := f.Rank[i].check(f.shares(), f.Pass != PassOff); err != nil {
+		if err := f.Rank[i].check(f.shares(), f.Pass != switchOff); err != nil {
 			return About("in_flight rank", i, err)
 		}
 	}
 	return nil
 }
 
-// loadRanks returns the ranks of a zone with share.
-func (f *InFlight) loadRanks(ctx caddy.Context, zone string, given *Given) (*rule.Ranks, error) {
-	ranks := new(rule.Ranks)
-	if f.Pass != PassOff {
-		ranks.Pass = &clientpass.Zone{Name: zone, Keys: given.Keys(), Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
+// load loads the matchers of ranks.
+func (f *InFlight) load(ctx caddy.Context, r *rule.Rule, given *Given) error {
+	if !f.shares() {
+		return nil
 	}
+	ranks := new(rule.Ranks)
+	if f.Pass != switchOff {
+		ranks.Pass = &clientpass.Zone{Name: r.Name, Keys: given.Keys(), Memory: given.Passes, Full: given.PassesFull, Insecure: given.Insecure}
+	}
+	r.Ranks = ranks
 	for i := range f.Rank {
-		r := &f.Rank[i]
-		match, err := LoadMatchers(ctx, r, "Match", r.Match)
+		rank := &f.Rank[i]
+		match, err := LoadMatchers(ctx, rank, "Match", rank.Match)
 		switch {
 		case err != nil:
-			return nil, err
-		case match != nil && r.Rank == RankMember:
+			return err
+		case match != nil && rank.Rank == RankMember:
 			ranks.Member = append(ranks.Member, match)
 		case match != nil:
 			ranks.Crawler = append(ranks.Crawler, match)
-		case r.Told != "":
-			ranks.Pass.Told = append(ranks.Pass.Told, clientpass.Told{Header: http.CanonicalHeaderKey(r.Told), Session: r.Session})
+		case rank.Told != "":
+			ranks.Pass.Told = append(ranks.Pass.Told, clientpass.Told{Header: http.CanonicalHeaderKey(rank.Told), Session: rank.Session})
 		default:
-			ranks.Pass.Issued = append(ranks.Pass.Issued, r.Issued...)
+			ranks.Pass.Issued = append(ranks.Pass.Issued, rank.Issued...)
 		}
 	}
-	return ranks, nil
+	return nil
 }
 
 // MostBuffered is in bytes.

@@ -201,8 +201,8 @@ func namesRoute(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
 }
 
-// compile compiles the key of a zone. Its routes have been compiled before.
-func (k *Key) compile(key *rule.Key) error {
+// compile compiles the key of a zone. It comes after the routes.
+func (k *Key) compile(key *rule.Key) (err error) {
 	switch {
 	case !slices.Contains(KeyPolicies, k.Missing):
 		return About("key missing", 0, text.Unknown("word", k.Missing, " after missing", KeyPolicies))
@@ -214,7 +214,7 @@ func (k *Key) compile(key *rule.Key) error {
 	}
 	key.Missing, key.Unlisted = rule.Policy(k.Missing), rule.Policy(k.Unlisted)
 	key.IPv4Bits, key.IPv6Bits = k.IPv4, k.IPv6
-	var err error
+	key.Private = slices.ContainsFunc(k.Sources, func(k KeySource) bool { return k.private() })
 	key.Parts, err = compileSources(k.Sources, key, !k.Plain)
 	return About("key", 0, err)
 }

@@ -12,6 +12,9 @@ import (
 // MostAtOnce is the most slots, places in a queue and workers that a zone may have.
 const MostAtOnce = 1_000_000
 
+// switchOff is the word that switches something off.
+const switchOff = "off"
+
 // An OptionError is about one option of a zone. It tells the Caddyfile adapter which
 // line is wrong.
 type OptionError struct {
@@ -39,6 +42,9 @@ func within(option string, n, least, most int) error {
 	}
 	return About(option, 0, fmt.Errorf("invalid %s %d: want a number from %d to %d", option[strings.LastIndex(option, " ")+1:], n, least, most))
 }
+
+// longest is for how long requests may be told to wait. More is hardly meant.
+const longest = caddy.Duration(24 * time.Hour)
 
 // withinADay refuses a wait of more than a day, which is hardly meant.
 func withinADay(option string, d caddy.Duration) error {

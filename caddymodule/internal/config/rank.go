@@ -109,12 +109,7 @@ func (r *Rank) check(shares, passes bool) error {
 			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
 		}
 	}
-	for _, set := range r.Match {
-		if err := CheckMatcherSet(set); err != nil {
-			return err
-		}
-	}
-	return nil
+	return CheckMatcherSets(r.Match)
 }
 
 // ownHeaders are response headers that clients cannot do without.

@@ -78,10 +78,11 @@ type PageStyle = refusal.Style
 const (
 	retryEmpty = "empty"
 	retryFit   = "fit"
-	SwitchOff  = "off"
+	logAll     = "all"
 )
 
-// compile compiles what refused clients get. written is without defaults, or nil.
+// compile compiles what refused clients get. It comes after the limit. written is without
+// defaults, or nil.
 func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
 	_, err := ParseLogRefused(r.Log)
 	err = cmp.Or(About("refusal log", 0, err), within("refusal status", r.Status, 400, 599), within("refusal jitter", r.Jitter, 0, 100))
@@ -92,7 +93,7 @@ func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
 		return About("refusal", 0, errors.New("refusal has no option: want one, such as refusal status 503"))
 	case r.Status == 444:
 		return About("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
-	case r.Code != "" && r.Code != SwitchOff:
+	case r.Code != "" && r.Code != switchOff:
 		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
 	case zone.SlotsOnly() && written != nil && (written.RetryAfter != "" || r.Jitter != 0):
 		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
@@ -109,7 +110,7 @@ func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
 	if err := checkMessage(r.Message); err != nil {
 		return About("refusal message", 0, err)
 	}
-	floor, err := ParseRetryAfter(r.RetryAfter)
+	floor, err := parseRetryAfter(r.RetryAfter)
 	zone.Refusal = rule.Refusal{
 		Status: r.Status, Message: r.Message, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "",
 		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
@@ -117,8 +118,8 @@ func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
 	return About("refusal retry_after", 0, err)
 }
 
-// ParseRetryAfter returns the least that Retry-After says, which is zero for words.
-func ParseRetryAfter(word string) (floor time.Duration, err error) {
+// parseRetryAfter returns the least that Retry-After says, which is zero for words.
+func parseRetryAfter(word string) (floor time.Duration, err error) {
 	if word == retryEmpty || word == retryFit {
 		return 0, nil
 	}
@@ -156,26 +157,19 @@ func checkMessage(text string) error {
 	return refusal.CheckText("message", text, longestMessage, "")
 }
 
-// load returns the page of refusals, or nil if it has none of its own.
-func (r *Refusal) load() (*refusal.Page, error) {
+// load compiles the page of refusals, if it is not the built-in one.
+func (r *Refusal) load(of *rule.Rule) (err error) {
 	switch {
+	case r == nil || r.PageHTML == nil && r.PageStyle == nil && r.Message == "":
 	case r.PageHTML != nil:
-		return refusal.Compile(*r.PageHTML)
-	case r.PageStyle == nil && r.Message == "":
-		return nil, nil
-	case r.PageStyle == nil:
-		return PageStyle{Text: r.Message}.Compile()
+		of.Page, err = refusal.Compile(*r.PageHTML)
+	default:
+		style := copyOf(r.PageStyle)
+		style.Text = cmp.Or(r.Message, style.Text)
+		of.Page, err = style.Compile()
 	}
-	style := *r.PageStyle
-	style.Text = cmp.Or(r.Message, style.Text)
-	return style.Compile()
+	return err
 }
-
-// Words of refusal log.
-const (
-	logAll = "all"
-	logOff = "off"
-)
 
 // ParseLogRefused returns what limits the refusals in the access log, in bursts of those of
 // a second. It is nil if all are logged.
@@ -183,7 +177,7 @@ func ParseLogRefused(text string) (*rate.Limiter, error) {
 	switch text {
 	case logAll:
 		return nil, nil
-	case logOff:
+	case switchOff:
 		return rate.NewLimiter(0, 0), nil
 	}
 	lines, err := leakybucket.ParseRate(text)

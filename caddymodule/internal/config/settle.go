@@ -61,8 +61,11 @@ type Settle struct {
 	Debt *float64 `json:"debt,omitempty"`
 }
 
-// compile compiles the correction of charges. costs are those that are known.
-func (s *Settle) compile(r *rule.Rule, costs []float64) error {
+// compile compiles the correction of charges. It comes after the limit and the costs.
+func (s *Settle) compile(r *rule.Rule) error {
+	if s == nil {
+		return nil
+	}
 	settle, err := s.source()
 	if err != nil {
 		return About("settle", 0, fmt.Errorf("parsing settle: %w", err))
@@ -74,10 +77,10 @@ func (s *Settle) compile(r *rule.Rule, costs []float64) error {
 	if err := r.Limit.ValidateDebt(debt); err != nil {
 		return About("settle debt", 0, err)
 	}
-	if !settle.After && slices.Contains(costs, 0) {
+	if !settle.After && slices.Contains(constants(r), 0) {
 		return About("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
 	}
-	r.Settle, r.Debt = settle, s.Debt
+	r.Settling = rule.Settling{Settle: settle, Debt: s.Debt}
 	return nil
 }
 

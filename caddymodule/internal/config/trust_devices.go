@@ -73,6 +73,8 @@ func unfinished(name string) string {
 // compile compiles the trust in devices, for a key of these sources. It comes after settle.
 func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) (err error) {
 	switch {
+	case t == nil:
+		return nil
 	case t.Cookie == "":
 		err = errors.New("trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*")
 	case unfinished(t.Cookie) != "":

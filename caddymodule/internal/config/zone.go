@@ -8,12 +8,10 @@ import (
 	"fmt"
 	"reflect"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 // ErrUnknownZone reports a zone that is nothing but a name, and none of the zones in
@@ -26,8 +24,6 @@ func ErrUnknownZone(name string, known []string) error {
 }
 
 const MostNodes = 1000
-
-var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
 
 // Zone is a named rate limit: which requests it charges, to whose bucket, how
 // much the bucket holds, and what happens when it overflows. A zone is one budget
@@ -117,45 +113,8 @@ type Zone struct {
 	Enforce int `json:"enforce,omitempty"`
 }
 
-// Shadow makes a zone a dry run.
-type Shadow struct {
-	// Judge the zone together with the enforced zones and with those of the same handler
-	// that have this too, as if all of them were enforced. In a Caddyfile, `shadow` beside
-	// the zones. Default: with the enforced zones only.
-	Together bool `json:"together,omitempty"`
-
-	// Mark responses that the zone would have refused with the header
-	// `Server-Timing: throttle;desc="<zone>"`. A script in the page can read it and
-	// report it to the handler `throttle_seen`, so that you know how many of the
-	// refused clients are people. Default: no mark.
-	ServerTiming bool `json:"server_timing,omitempty"`
-}
-
-// Route is a name for some paths.
-type Route struct {
-	// The name that stands for the paths in keys. Required.
-	Name string `json:"name,omitempty"`
-
-	// The paths, as the matcher `path` takes them. Required.
-	Path caddyhttp.MatchPath `json:"path,omitempty"`
-}
-
 // Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
 func (z *Zone) Reference() bool {
 	return reflect.DeepEqual(*z, Zone{Name: z.Name})
-}
-
-// Block refuses a key for a while after an overflow.
-type Block struct {
-	// How long the first block lasts, the next one, and so on; each must be longer
-	// than the one before. With `10m` and `1h`, a key that overflows again within
-	// 10 minutes of its first block ending is blocked for 1 hour. After staying
-	// quiet for as long as its last block, it starts at 10 minutes again. Default:
-	// a block lasts until the bucket is empty.
-	For []caddy.Duration `json:"for,omitempty"`
-
-	// Refuse the client in every throttle handler of this Caddy. The key must be
-	// the client's address alone. Default: only in handlers with this zone.
-	Everywhere bool `json:"everywhere,omitempty"`
 }

@@ -106,7 +106,7 @@ func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
 		t.Fatal(err)
 	}
 	r := &rule.Rule{
-		Name: name, Limit: limit, Enforce: 100, Refusal: rule.Refusal{Status: http.StatusTooManyRequests},
+		Name: name, Limit: limit, Mode: rule.Mode{Enforce: 100}, Refusal: rule.Refusal{Status: http.StatusTooManyRequests},
 		Key: rule.Key{Parts: []rule.Part{{ClientIP: true}}, Missing: rule.ByClientIP, IPv4Bits: 32, IPv6Bits: 64, Overrides: lines},
 	}
 	if change != nil {

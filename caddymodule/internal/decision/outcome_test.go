@@ -117,7 +117,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 // What a request has waited for its slot says nothing of when the next one comes free.
 func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
-		o := lone(&rule.Rule{Name: "downloads", Slots: rule.Slots{InFlight: 1}, MaxWait: time.Minute}, nil, admission.Result{Why: why, Waited: 50 * time.Second})
+		o := lone(&rule.Rule{Name: "downloads", Slots: rule.Slots{InFlight: 1}, Queue: rule.Queue{MaxWait: time.Minute}}, nil, admission.Result{Why: why, Waited: 50 * time.Second})
 		if o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
 			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)
 		}

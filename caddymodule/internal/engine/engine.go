@@ -189,7 +189,7 @@ func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
 	if z == nil {
 		return sharedstore.ZoneOptions{Policy: e.policy}
 	}
-	return sharedstore.ZoneOptions{Policy: z.Policy, MaxCost: z.MaxCost}
+	return sharedstore.ZoneOptions{Policy: z.Policy, MaxCost: z.Cost.Most}
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. It logs

@@ -63,9 +63,9 @@ func (z *Zone) WarnOversize() {
 		return
 	}
 	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
-	if least.Oversize(z.MaxCost) {
+	if least.Oversize(z.Cost.Most) {
 		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
-			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.MaxCost))
+			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Cost.Most))
 	}
 }
 

@@ -20,6 +20,9 @@ type Cost struct {
 	// MaxBody is how much of a body may be buffered, in bytes. A longer body counts
 	// as unread.
 	MaxBody int64
+
+	ByDefault bool    // some requests match no line
+	Most      float64 // the highest cost that is known before a request comes, in units
 }
 
 // A CostLine is the cost of some requests.

@@ -3,7 +3,6 @@ package rule
 import (
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -24,6 +23,7 @@ type Key struct {
 	IPv4Bits, IPv6Bits int
 
 	Overrides *override.Lines
+	Listed    bool // there are overrides, or a file for them
 	Routes    []Route
 
 	// MaxBody is how much of a body may be read for form fields, in bytes.
@@ -91,9 +91,6 @@ type Bucket struct {
 	own     bool // the request gave it, and no policy stands in
 }
 
-// WantsBody reports whether the body must be read to know a request's bucket.
-func (r *Rule) WantsBody(s *Subject) bool { return !s.read && r.Key.FromBody() }
-
 // Buffers are memory for building keys, kept between requests. The zero value is ready
 // for use.
 type Buffers struct {
@@ -117,45 +114,6 @@ const (
 	keyOdd              // a name that nobody types
 	keyLacking          // any other reason, such as a header that was sent twice
 )
-
-// Find returns the bucket that a request is charged to. If why is not None, the zone
-// refuses the request without a store. If skip, the zone does not charge it.
-func (r *Rule) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
-	k, why, skip = r.configured(s, b)
-	if s.Overrides != nil && why == None && !skip {
-		k.Rule, k.Limit = s.Overrides.Apply(r.Name, k.Name, k.Rule, k.Limit, r.MaxCost, time.Now())
-	}
-	return k, why, skip
-}
-
-// configured is Find without overrides at run time.
-func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
-	k, state := r.Key.own(s, b)
-	policy, lacks := Policy(""), false
-	switch {
-	case state == keyUnclear:
-		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
-	case state == keyOdd:
-		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
-	case state != keyComplete:
-		policy, why, lacks = r.Key.Missing, MissingKey, true
-		if state == keyAbsent && policy == Share {
-			policy = ByClientIP // a few page views must not close the zone to everybody
-		}
-	case !k.listed:
-		policy, why = r.Key.Unlisted, UnlistedKey
-	}
-	skip = policy == Skip
-	switch policy {
-	case "", Skip:
-		why = None
-	case Refuse:
-	default:
-		k, why = r.fallback(s, policy), None
-	}
-	k.Lacking = lacks
-	return k, why, skip
-}
 
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
@@ -242,35 +200,6 @@ func (k *Key) value(s *Subject, p *Part) (string, missing) {
 	return "", keyUnclear
 }
 
-// BlockedBucket returns a charge that names the bucket with the client's block,
-// whether or not the zone matches the request. It returns false for requests that the
-// zone can never block. If device is not empty, it is the key of the client's device,
-// and the request is blocked only if both buckets are.
-func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, device string, can bool) {
-	if r.Block == nil {
-		return c, "", false
-	}
-	if exempt, err := r.Exempts(s); err != nil || exempt {
-		return c, "", false
-	}
-	k, why, skip := r.Find(s, b)
-	if why != None || skip || k.Rule != bucketkey.Limited {
-		return c, "", false
-	}
-	if client := r.DeviceClient(s, &k); client != nil {
-		device = DeviceKey(k.Name, client)
-	}
-	r.Charge(&c, &k, r.GroupOf(s, k.Name), 0)
-	return c, device, true
-}
-
-// Bucket returns the name of the bucket that the zone charges a request to, without
-// the zone. It returns false if it charges none.
-func (r *Rule) Bucket(s *Subject, b *Buffers) (name string, charged bool) {
-	k, why, skip := r.Find(s, b)
-	return k.Name, why == None && !skip && k.Rule == bucketkey.Limited
-}
-
 // Names of buckets that several keys share. Clients cannot forge them, because a leading @
 // in a part is escaped.
 const (
@@ -278,15 +207,6 @@ const (
 	UnclearBucket = "@unclear" // of forms that do not say for sure whom they are about
 	OddBucket     = "@odd"     // of names that nobody types
 )
-
-// fallback returns the bucket for requests without a usable key.
-func (r *Rule) fallback(s *Subject, policy Policy) Bucket {
-	k := Bucket{Name: SharedBucket, Rule: bucketkey.Limited, Limit: r.Limit}
-	if policy == ByClientIP {
-		k.Name, k.Address = r.Key.byAddress(s)
-	}
-	return k
-}
 
 // byAddress returns the name @client_ip/<address>, or that of the shared bucket if the
 // request has no address.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -46,27 +45,17 @@ func (r *Rule) Owned(value string) Owned {
 		value = network.Addr().String() // which the key masks at least as much
 	}
 	o := Owned{Names: []string{value}, wanted: make(map[int]string)}
-	addr, err := netip.ParseAddr(value)
-	client := netip.Prefix{}
-	if err == nil {
-		client = r.Key.network(addr)
-		if !r.Key.HasAddress() || r.fallsBack() {
-			o.Names = append(o.Names, "@client_ip/"+client.Addr().String())
-		}
+	if addr, err := netip.ParseAddr(value); err == nil && (!r.Key.HasAddress() || r.fallsBack()) {
+		o.Names = append(o.Names, "@client_ip/"+r.Key.network(addr).Addr().String())
 	}
 	segments := 0
 	for i := range r.Key.Parts {
 		p := &r.Key.Parts[i]
-		part := bucketkey.Part{Network: client}
-		switch {
-		case p.ClientIP && client.IsValid():
-			o.wanted[segments] = client.Addr().String()
-		case p.ClientIP, len(p.Template) > 1:
-		default:
-			o.wanted[segments] = p.segment(value)
-			part = bucketkey.Part{Text: p.folded(value)}
+		segment, part, ok := r.Key.spell(p, value)
+		if ok {
+			o.wanted[segments] = segment
 		}
-		if _, known := o.wanted[0]; known && i == 0 {
+		if ok && i == 0 {
 			if e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part}); e.Bucket != "" {
 				o.Names = append(o.Names, e.Bucket)
 			}
@@ -122,40 +111,34 @@ func (r *Rule) NetworkOf(name string) (network netip.Prefix, masked bool) {
 	return network, err == nil && !network.IsSingleIP()
 }
 
-// folded returns a value as requests have it.
-func (p *Part) folded(value string) string {
+// spell returns a raw value as it stands in names, and as overrides know it. It returns
+// false if a part of the key can have no such value.
+func (k *Key) spell(p *Part, value string) (segment string, part bucketkey.Part, ok bool) {
+	if p.ClientIP {
+		addr, err := netip.ParseAddr(value)
+		part.Network = k.network(addr)
+		return part.Network.Addr().String(), part, err == nil
+	}
 	if p.Fold != nil {
-		if folded := p.Fold(value); folded != "" {
-			return folded
-		}
+		value = cmp.Or(p.Fold(value), value)
 	}
-	return value
-}
-
-// segment returns a value as it stands in names.
-func (p *Part) segment(value string) string {
-	value = p.folded(value)
+	name := bucketkey.AppendPart(nil, value)
 	if p.Digest {
-		return string(bucketkey.AppendDigest(nil, value))
+		name = bucketkey.AppendDigest(nil, value)
 	}
-	return string(bucketkey.AppendPart(nil, value))
+	return string(name), bucketkey.Part{Text: value}, len(p.Template) <= 1
 }
 
 // NameOf returns the name of the bucket of a raw value, if the key has one part. That may be
 // one that an override lets several keys share. It returns false if the part can have no such
 // value.
 func (r *Rule) NameOf(value string) (name string, ok bool) {
-	if len(r.Key.Parts) != 1 || len(r.Key.Parts[0].Template) > 1 || value == "" {
+	if len(r.Key.Parts) != 1 || value == "" {
 		return "", false
 	}
-	p, part := &r.Key.Parts[0], bucketkey.Part{}
-	if addr, err := netip.ParseAddr(value); !p.ClientIP {
-		part.Text, name = p.folded(value), p.segment(value)
-	} else if err != nil {
+	name, part, ok := r.Key.spell(&r.Key.Parts[0], value)
+	if !ok {
 		return "", false
-	} else {
-		part.Network = r.Key.network(addr)
-		name = part.Network.Addr().String()
 	}
 	e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part})
 	return cmp.Or(e.Bucket, name), true
@@ -164,11 +147,10 @@ func (r *Rule) NameOf(value string) (name string, ok bool) {
 // BucketOf returns the name of the bucket of a plain value, if the key has one part and
 // such a value is no name, and otherwise the value itself.
 func (r *Rule) BucketOf(value string) string {
-	if len(r.Key.Parts) != 1 || strings.HasPrefix(value, "@") || !r.Key.Parts[0].ClientIP && !r.Key.Parts[0].Digest {
-		return value
-	}
-	if name, ok := r.NameOf(value); ok {
-		return name
+	if len(r.Key.Parts) == 1 && !strings.HasPrefix(value, "@") && (r.Key.Parts[0].ClientIP || r.Key.Parts[0].Digest) {
+		if name, ok := r.NameOf(value); ok {
+			return name
+		}
 	}
 	return value
 }
@@ -227,13 +209,4 @@ func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
 		parts, segments = append(parts, part), segments[n:]
 	}
 	return parts, true
-}
-
-// Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
-// its cost fits no bucket.
-func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
-	var c leakybucket.Charge
-	r.Charge(&c, &Bucket{Name: name, Limit: limit}, leakybucket.ShadowIf(shadow), -1)
-	c.Probe = true
-	return c
 }

@@ -8,25 +8,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// Slots are how many requests the upstream serves at once.
-type Slots struct {
-	InFlight int // of each key; zero means any number
-
-	// Share names what clients take turns by. If it is nil, they wait for slots in the
-	// order of arrival.
-	Share *Key
-
-	// Ranks say which rank a client has in a zone with share. If nil, all are first.
-	Ranks *Ranks
-
-	// WarmUp is for how long slots grow to their number after the zone had no request
-	// for as long; zero means not at all.
-	WarmUp time.Duration
-
-	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
-	RequestBuffer int64
-}
-
 // Ranks say who has which rank in a zone with share.
 type Ranks struct {
 	// Pass issues passes, and recognizes those who have one. If it is nil, nobody has.

@@ -1,11 +1,5 @@
 package rule
 
-import (
-	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-)
-
 // A Reason is why a request was refused.
 type Reason uint8
 
@@ -57,17 +51,27 @@ func (s ReasonSet) With(why ...Reason) ReasonSet {
 // Has reports whether a reason is in the set.
 func (s ReasonSet) Has(why Reason) bool { return s>>why&1 != 0 }
 
-// A Refusal is what clients get that a zone refuses.
-type Refusal struct {
-	Status  int
-	Message string        // to people; may be empty
-	Page    *refusal.Page // nil means the built-in page
-	AsError bool          // the site's error routes answer instead
-
-	RetryEmpty  bool          // Retry-After says the time to empty
-	RetryFloor  time.Duration // the least that Retry-After says
-	RetryJitter float64       // the most that is added, as a fraction of the wait
-
-	ZoneHeader  bool // name the zone in a header
-	SupportCode bool // have a code that visitors may tell
+// Refusals returns the reasons for which the config may have the zone refuse. Some of them
+// only enforced zones know.
+func (r *Rule) Refusals(enforced bool) (all ReasonSet) {
+	buckets, waits, shares := !r.SlotsOnly(), r.Delay != nil || r.QueuesForSlots(), r.Share != nil
+	for why, may := range [Reasons]bool{
+		Capacity:    buckets,
+		Oversize:    buckets,
+		Denied:      r.Key.Listed,
+		MissingKey:  r.Key.Missing == Refuse,
+		UnlistedKey: r.Key.Unlisted == Refuse,
+		NoMemory:    r.Key.MaxBody > 0,
+		QueueFull:   waits || enforced && r.RequestBuffer > 0, // shadow zones buffer nothing
+		InFlight:    r.Slots.InFlight > 0 && !shares,
+		TurnTooLate: shares,
+		Timeout:     shares,
+		Blocked:     r.Block != nil,
+		EarlyData:   enforced,
+	} {
+		if may {
+			all = all.With(Reason(why))
+		}
+	}
+	return all
 }

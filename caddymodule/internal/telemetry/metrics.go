@@ -109,13 +109,13 @@ func (t *Zone) ranked(why rule.Reason) bool {
 // possible returns the reasons of each decision that the zone can make. It has series for
 // these from the beginning.
 func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
-	none, why := rule.ReasonSet(0).With(rule.None), t.rule.Refusals
+	none, why := rule.ReasonSet(0).With(rule.None), t.rule.Refusals(false)
 	if t.Denies {
 		why = why.With(rule.NoStore)
 	}
 	reasons[decision.Admitted] = none
 	if t.rule.Shadow == 0 {
-		reasons[decision.Refused] = why | t.rule.EnforcedRefusals
+		reasons[decision.Refused] = why | t.rule.Refusals(true)
 	}
 	if t.rule.Shadow != 0 || t.rule.Enforce < 100 {
 		reasons[decision.ShadowRefused] = why

@@ -32,7 +32,7 @@ type told struct {
 func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
-	zoneRule := &rule.Rule{Name: "login", Enforce: 100}
+	zoneRule := &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}
 	l := newRefusalLog(&Zone{rule: zoneRule, Options: Options{Logger: zap.New(core).With(zap.String("zone", "login"))}}, d)
 	return l, func() (lines []told) {
 		for _, entry := range logs.All() {
@@ -174,7 +174,7 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		l := newRefusalLog(&Zone{rule: &rule.Rule{Name: "login", Enforce: 100}, Options: Options{Logger: zap.New(core)}}, decision.Refused)
+		l := newRefusalLog(&Zone{rule: &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}, Options: Options{Logger: zap.New(core)}}, decision.Refused)
 		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
 		l.note(&decision.Outcome{Charge: leakybucket.Charge{Key: "a"}, Began: true, Block: 90 * time.Second})
 		<-time.After(10 * time.Second)
@@ -198,7 +198,7 @@ func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 		let := make(chan struct{})
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			z := &Zone{rule: &rule.Rule{Name: name, Enforce: 100}, Options: Options{Logger: zap.New(core)}}
+			z := &Zone{rule: &rule.Rule{Name: name, Mode: rule.Mode{Enforce: 100}}, Options: Options{Logger: zap.New(core)}}
 			z.refusals[decision.Refused] = newRefusalLog(z, decision.Refused)
 			z.refusals[decision.Refused].note(refusalOf("x"))
 			zones = append(zones, z)
@@ -238,7 +238,7 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 	for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
 		w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
 		core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
-		site := &rule.Rule{Name: "site", Enforce: 100}
+		site := &rule.Rule{Name: "site", Mode: rule.Mode{Enforce: 100}}
 		l := newRefusalLog(&Zone{rule: site, Options: Options{Logger: zap.New(core)}}, d)
 		l.note(refusalOf("x"))
 		<-w.hangs
@@ -262,7 +262,7 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 func BenchmarkNotingRefusals(b *testing.B) {
 	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
 		b.Run("keys="+name, func(b *testing.B) {
-			zoneRule := &rule.Rule{Name: "login", Enforce: 100}
+			zoneRule := &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}
 			l := newRefusalLog(&Zone{rule: zoneRule, Options: Options{Logger: zap.NewNop()}}, decision.Refused)
 			refusals := make([]*decision.Outcome, keys)
 			for i := range refusals {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +18,31 @@ import (
 
 // Matchers that are accepted and never match are worse than an error: their owner finds
 // out when the limit is needed. This file refuses them.
+
+// checkMatching refuses matchers that do not mean what they seem to.
+func checkMatching(match, exempt caddyhttp.RawMatcherSets) error {
+	for i, set := range match {
+		err := cmp.Or(CheckMatcherSet(set), checkTails(set))
+		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return CheckExempt(not) != nil }) {
+			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
+		}
+		if err != nil {
+			return About("match", i, err)
+		}
+	}
+	for i, set := range exempt {
+		if err := cmp.Or(CheckMatcherSet(set), CheckExempt(set)); err != nil {
+			return About("exempt", i, err)
+		}
+	}
+	charges := func(match caddy.ModuleMap) bool {
+		return !slices.ContainsFunc(exempt, func(set caddy.ModuleMap) bool { return reflect.DeepEqual(match, set) })
+	}
+	if len(match) > 0 && !slices.ContainsFunc(match, charges) {
+		return About("exempt", 0, errors.New("exempt has all that match has, so the zone limits nothing: remove one of them"))
+	}
+	return nil
+}
 
 // matcherIn returns one matcher of a set, or nothing if there is none that can be read.
 func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
@@ -35,24 +61,12 @@ func everySet(set caddy.ModuleMap, check func(caddy.ModuleMap) error) error {
 	return err
 }
 
-// checkEach returns the first error of some checks of a set. Those behind it are not made.
-func checkEach(set caddy.ModuleMap, checks ...func(caddy.ModuleMap) error) error {
-	for _, check := range checks {
-		if err := check(set); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkPaths refuses paths that no request has, in any matcher `path` of a set.
+// checkPaths refuses paths that no request has, in a matcher `path`.
 func checkPaths(set caddy.ModuleMap) error {
-	return everySet(set, func(set caddy.ModuleMap) error {
-		if set["path"] == nil {
-			return nil
-		}
-		return checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
-	})
+	if set["path"] == nil {
+		return nil
+	}
+	return checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
 }
 
 // checkPathList refuses paths that no request has, as the matcher `path` takes them.
@@ -167,14 +181,6 @@ func Doubtful(set caddy.ModuleMap, exempts bool) string {
 	return ""
 }
 
-// checkSyntax refuses matchers that Caddy would refuse only when it loads the config,
-// where the error has no line, and methods and hosts that no request has.
-func checkSyntax(set caddy.ModuleMap) error {
-	return everySet(set, func(set caddy.ModuleMap) error {
-		return cmp.Or(checkWords(set, "method"), checkWords(set, "host"), checkCompiled(set))
-	})
-}
-
 // checkWords refuses words that no method and no host is.
 func checkWords(set caddy.ModuleMap, matcher string) error {
 	for i, word := range matcherIn[[]string](set, matcher) {
@@ -199,7 +205,8 @@ func rangesOf(set caddy.ModuleMap, matcher string) []string {
 // they need no other part of the config.
 var compiled = []string{"client_ip", "remote_ip", "expression", "path_regexp", "header_regexp", "vars_regexp"}
 
-// checkCompiled refuses matchers that do not compile.
+// checkCompiled refuses matchers that do not compile. Caddy would refuse them only when it
+// loads the config, where the error has no line.
 func checkCompiled(set caddy.ModuleMap) error {
 	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
 	defer cancel()
@@ -216,13 +223,27 @@ func checkCompiled(set caddy.ModuleMap) error {
 	return nil
 }
 
-// CheckMatcherSet refuses what the functions above do, matchers that look at the method as
-// the client sent it, and throttle_blocked, which throttle itself decides.
+// checkMeant refuses what the functions above do, and matchers that look at the method as
+// the client sent it.
+func checkMeant(set caddy.ModuleMap) error {
+	return everySet(set, func(set caddy.ModuleMap) error {
+		err := cmp.Or(checkPaths(set), checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
+		if err == nil { // Caddy panics if some matchers are malformed
+			err = checkCompiled(set)
+		}
+		return err
+	})
+}
+
+// CheckMatcherSet refuses what never matches as meant, and throttle_blocked, which throttle
+// itself decides.
 func CheckMatcherSet(set caddy.ModuleMap) error {
-	if asksThrottle(set) {
-		return ErrAsksThrottle
-	}
-	return checkEach(set, checkPaths, checkMethods, checkSyntax)
+	return cmp.Or(everySet(set, func(set caddy.ModuleMap) error {
+		if set["throttle_blocked"] != nil {
+			return ErrAsksThrottle
+		}
+		return nil
+	}), checkMeant(set))
 }
 
 // CheckMatcherSets checks each set of matchers.
@@ -233,11 +254,6 @@ func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
 		}
 	}
 	return nil
-}
-
-// asksThrottle reports whether a set contains throttle_blocked.
-func asksThrottle(set caddy.ModuleMap) bool {
-	return set["throttle_blocked"] != nil || slices.ContainsFunc(excludedBy(set), asksThrottle)
 }
 
 // excludedBy returns the sets of matchers behind `not`.

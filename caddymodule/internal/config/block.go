@@ -1,0 +1,44 @@
+package config
+
+import (
+	"errors"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// Block refuses a key for a while after an overflow.
+type Block struct {
+	// How long the first block lasts, the next one, and so on; each must be longer
+	// than the one before. With `10m` and `1h`, a key that overflows again within
+	// 10 minutes of its first block ending is blocked for 1 hour. After staying
+	// quiet for as long as its last block, it starts at 10 minutes again. Default:
+	// a block lasts until the bucket is empty.
+	For []caddy.Duration `json:"for,omitempty"`
+
+	// Refuse the client in every throttle handler of this Caddy. The key must be
+	// the client's address alone. Default: only in handlers with this zone.
+	Everywhere bool `json:"everywhere,omitempty"`
+}
+
+// compile compiles what an overflow begins. It comes after the key.
+func (b *Block) compile(r *rule.Rule) error {
+	if b == nil {
+		return nil
+	}
+	ladder := new(leakybucket.Ladder)
+	for _, step := range b.For {
+		ladder.Steps = append(ladder.Steps, time.Duration(step))
+	}
+	if err := ladder.Validate(); err != nil {
+		return About("block", 0, err)
+	}
+	if b.Everywhere && (len(r.Key.Parts) != 1 || !r.Key.HasAddress()) {
+		return About("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
+	}
+	r.Blocking = rule.Blocking{Block: ladder, Everywhere: b.Everywhere}
+	return nil
+}

@@ -1,0 +1,56 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+)
+
+// Route is a name for some paths.
+type Route struct {
+	// The name that stands for the paths in keys. Required.
+	Name string `json:"name,omitempty"`
+
+	// The paths, as the matcher `path` takes them. Required.
+	Path caddyhttp.MatchPath `json:"path,omitempty"`
+}
+
+func compileRoutes(routes []Route, key *rule.Key) error {
+	seen := make(map[string]bool)
+	for i, route := range routes {
+		var err error
+		switch {
+		case route.Name == "" || len(route.Path) == 0:
+			err = errors.New("incomplete route: want a name and at least one path")
+		case route.Name == rule.OtherRoute:
+			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
+		case seen[route.Name]:
+			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
+		default:
+			if err = cmp.Or(checkPathList(route.Path), checkTailsOf(route.Path)); err != nil {
+				err = fmt.Errorf("route %q: %w", route.Name, err)
+			}
+		}
+		if err != nil {
+			return About("route", i, err)
+		}
+		seen[route.Name] = true
+		key.Routes = append(key.Routes, rule.Route{Name: route.Name, Path: slices.Clone(route.Path)})
+	}
+	return nil
+}
+
+func loadRoutes(ctx caddy.Context, r *rule.Rule) error {
+	for i := range r.Key.Routes {
+		if err := r.Key.Routes[i].Path.Provision(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,50 @@
+package config
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
+)
+
+// Shadow makes a zone a dry run.
+type Shadow struct {
+	// Judge the zone together with the enforced zones and with those of the same handler
+	// that have this too, as if all of them were enforced. In a Caddyfile, `shadow` beside
+	// the zones. Default: with the enforced zones only.
+	Together bool `json:"together,omitempty"`
+
+	// Mark responses that the zone would have refused with the header
+	// `Server-Timing: throttle;desc="<zone>"`. A script in the page can read it and
+	// report it to the handler `throttle_seen`, so that you know how many of the
+	// refused clients are people. Default: no mark.
+	ServerTiming bool `json:"server_timing,omitempty"`
+}
+
+// compile compiles for whom the zone is enforced: for so many percent of its keys.
+func (s *Shadow) compile(r *rule.Rule, percent int) error {
+	r.Enforce = percent
+	if s == nil {
+		return within("enforce", percent, 1, 100)
+	}
+	r.Shadow, r.ServerTiming = rule.ShadowOwn, s.ServerTiming
+	if s.Together {
+		r.Shadow = rule.ShadowBeside
+	}
+	if percent != 100 {
+		return About("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
+	}
+	return nil
+}
+
+// StorePolicies are the words after on_store_error.
+var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
+
+func checkStorePolicy(word string) error {
+	if word == "" || slices.Contains(StorePolicies, word) {
+		return nil
+	}
+	return About("on_store_error", 0, text.Unknown("word", word, " after on_store_error", StorePolicies))
+}

@@ -1,0 +1,81 @@
+package rule
+
+import (
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// WantsBody reports whether the body must be read to know a request's bucket.
+func (r *Rule) WantsBody(s *Subject) bool { return !s.read && r.Key.FromBody() }
+
+// Find returns the bucket that a request is charged to. If why is not None, the zone
+// refuses the request without a store. If skip, the zone does not charge it.
+func (r *Rule) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
+	k, why, skip = r.configured(s, b)
+	if s.Overrides != nil && why == None && !skip {
+		k.Rule, k.Limit = s.Overrides.Apply(r.Name, k.Name, k.Rule, k.Limit, r.Cost.Most, time.Now())
+	}
+	return k, why, skip
+}
+
+// configured is Find without overrides at run time.
+func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
+	k, state := r.Key.own(s, b)
+	policy, lacks := Policy(""), false
+	switch {
+	case state == keyUnclear:
+		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
+	case state == keyOdd:
+		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
+	case state != keyComplete:
+		policy, why, lacks = r.Key.Missing, MissingKey, true
+		if state == keyAbsent && policy == Share {
+			policy = ByClientIP // a few page views must not close the zone to everybody
+		}
+	case !k.listed:
+		policy, why = r.Key.Unlisted, UnlistedKey
+	}
+	skip = policy == Skip
+	switch policy {
+	case "", Skip:
+		why = None
+	case Refuse:
+	default:
+		k, why = r.fallback(s, policy), None
+	}
+	k.Lacking = lacks
+	return k, why, skip
+}
+
+// BlockedBucket returns a charge that names the bucket with the client's block,
+// whether or not the zone matches the request. It returns false for requests that the
+// zone can never block. If device is not empty, it is the key of the client's device,
+// and the request is blocked only if both buckets are.
+func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, device string, can bool) {
+	if r.Block == nil {
+		return c, "", false
+	}
+	if exempt, err := r.Exempts(s); err != nil || exempt {
+		return c, "", false
+	}
+	k, why, skip := r.Find(s, b)
+	if why != None || skip || k.Rule != bucketkey.Limited {
+		return c, "", false
+	}
+	if client := r.DeviceClient(s, &k); client != nil {
+		device = DeviceKey(k.Name, client)
+	}
+	r.Charge(&c, &k, r.GroupOf(s, k.Name), 0)
+	return c, device, true
+}
+
+// fallback returns the bucket for requests without a usable key.
+func (r *Rule) fallback(s *Subject, policy Policy) Bucket {
+	k := Bucket{Name: SharedBucket, Rule: bucketkey.Limited, Limit: r.Limit}
+	if policy == ByClientIP {
+		k.Name, k.Address = r.Key.byAddress(s)
+	}
+	return k
+}
