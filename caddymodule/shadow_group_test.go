@@ -35,13 +35,13 @@ type witness struct {
 }
 
 // Decided implements decision.Reporter.
-func (w witness) Decided(o *decision.Outcome, now time.Time, header http.Header) {
+func (w witness) Decided(o *decision.Outcome, r *http.Request, now time.Time, header http.Header) {
 	d, why := o.Ruling()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	name := o.Zone.Name + " " + o.Request.Header.Get("X-N")
+	name := o.Zone.Name + " " + r.Header.Get("X-N")
 	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay, o.Began)
-	w.Reporter.Decided(o, now, header)
+	w.Reporter.Decided(o, r, now, header)
 }
 
 // witnessed returns what the zones of a site decide, as enforced decisions, by zone and by

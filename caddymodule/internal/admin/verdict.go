@@ -53,8 +53,7 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 // verdict returns what becomes of a request of a cost, in the order of [decision.Decide]. The
 // ban, if not nil, holds for its client.
 func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
-	var c leakybucket.Charge
-	z.Charge(&c, &rule.Bucket{Name: b.Key, Limit: s.limit}, leakybucket.ShadowIf(b.Shadow), cost)
+	c := z.Charge(&rule.Bucket{Name: b.Key, Limit: s.limit}, leakybucket.ShadowIf(b.Shadow), cost)
 	limit := s.limit.WithCeiling(c.Ceiling)
 	shadow := b.Shadow || z.GroupOf(&rule.Subject{Overrides: j.set}, rule.AccountOf(b.Key)) != 0
 	refuse := func(why rule.Reason, by string, rest time.Duration) wire.Verdict {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -13,11 +12,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // holds reports whether the request must wait or take a slot in the zone, if it is
@@ -63,6 +60,8 @@ type Needs struct {
 	Simulates bool // a zone with share is in shadow, and wants to know whether the upstream fails
 	Cookies   bool // the response may bring the client a device cookie or a pass, or take one away
 	Settles   bool // the response may change charges of this request, or of others
+
+	Meters []settlement.Metered // of its work, whether or not their zones charge it
 }
 
 // Needs returns what the zones want. A nil verdict wants nothing.
@@ -70,16 +69,20 @@ func (v *Verdict) Needs() (n Needs) {
 	if v == nil {
 		return n
 	}
+	aside := v.aside()
+	for _, s := range aside.simulations {
+		n.Held, n.Simulates = true, n.Simulates || s.turns
+	}
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		n.Held = n.Held || o.simulation != nil || o.holds() || o.watches()
+		n.Held = n.Held || o.holds() || o.watches()
 		n.Slot = n.Slot || o.takesSlot() && o.admits()
 		n.Turns = n.Turns || o.Turn != nil && o.Shadow == 0 && o.admits()
-		n.Simulates = n.Simulates || o.Turn != nil && o.simulation != nil
 		n.Cookies = n.Cookies || o.device != nil || o.sendsPass()
 		n.Settles = n.Settles || o.settles()
 	}
-	n.Settles = n.Settles || len(v.static) > 0 || len(v.measured) > 0
+	n.Meters = aside.measured
+	n.Settles = n.Settles || len(aside.static) > 0 || len(aside.measured) > 0
 	return n
 }
 
@@ -104,7 +107,7 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 		return nil, true, nil
 	}
 	since := clock.Now(door.Clock)
-	v.simulateAll(since, door.Refund)
+	v.simulateAll(r, since, door.Refund)
 	var room [2]admission.Entry
 	var places [2]*Outcome
 	entries, held := v.entries(room[:0], places[:0])
@@ -177,44 +180,42 @@ func (d *Door) buffer(r *http.Request, client context.Context, since time.Time, 
 // together. The request does not wait for them. The outcomes of the group are reported
 // when the simulation ends. If enforcement would have refused the request, refund is given
 // what returns the charges of the group, from any goroutine. It must not block.
-func (v *Verdict) simulateAll(since time.Time, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulateAll(r *http.Request, since time.Time, refund func(leakybucket.Settlement)) {
 	for i := range v.Outcomes {
 		switch o := &v.Outcomes[i]; {
-		case o.Shadow == 0 || o.simulation != nil:
+		case o.Shadow == 0 || o.simulating:
 		case o.holds():
-			v.simulate(o.Shadow, since, refund)
+			v.simulate(r, o.Shadow, since, refund)
 		case o.watches():
-			o.simulation = admission.Watch(o.entry())
+			v.simulates(admission.Watch(o.entry()), true)
 		}
 	}
 }
 
 // simulate starts the simulation of a group.
-func (v *Verdict) simulate(group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulate(r *http.Request, group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
 	var room [1]admission.Entry
-	entries := room[:0]
+	entries, turns := room[:0], false
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if o.Shadow != group {
 			continue
 		}
 		if o.simulating = o.admits(); o.enters() {
-			entries = append(entries, o.entry())
+			entries, turns = append(entries, o.entry()), turns || o.Turn != nil
 		}
 	}
-	s := admission.Simulate(since, entries, func(r admission.Result) { v.simulated(group, r, refund) })
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Shadow == group && o.enters() {
-			o.simulation = s
-		}
-	}
+	var s *admission.Simulation
+	waited := func(entry int) bool { return s.Waited(entry) > 0 } // of a request that is admitted, and so not before s is set
+	s = admission.Simulate(since, entries, func(result admission.Result) { v.simulated(r, group, result, waited, refund) })
+	v.simulates(s, turns)
 }
 
 // enters reports whether the simulation of its group has an entry of the outcome.
 func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Zone.InFlight > 0) }
 
 // simulated records the result of a group's simulation, and reports its outcomes.
-func (v *Verdict) simulated(group leakybucket.Shadow, r admission.Result, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulated(r *http.Request, group leakybucket.Shadow, result admission.Result, waited func(entry int) bool, refund func(leakybucket.Settlement)) {
 	entry := 0
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
@@ -222,16 +223,16 @@ func (v *Verdict) simulated(group leakybucket.Shadow, r admission.Result, refund
 			continue
 		}
 		switch {
-		case r.Why.Refused() && r.Index == entry:
-			v.refuseSimulated(o, o.Zone.reasonOf(r.Why), refund)
-		case r.Why == admission.Admitted && o.simulation.Waited(entry) > 0:
+		case result.Why.Refused() && result.Index == entry:
+			v.refuseSimulated(o, o.Zone.reasonOf(result.Why), refund)
+		case result.Why == admission.Admitted && waited(entry):
 			o.become(ShadowDelayed, rule.None)
 		}
 		entry++
 	}
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.Shadow == group && o.simulating {
-			o.report(time.Time{}, nil)
+			o.report(r, time.Time{}, nil)
 		}
 	}
 }
@@ -336,7 +337,6 @@ func (v *Verdict) admitted(grant *admission.Grant, r admission.Result, entries [
 	if r.Index >= 0 { // it waited in a zone
 		switch o := held[r.Index]; {
 		case r.Why.Refused():
-			o.exiting = r.Why == admission.Exiting
 			if o.Delay == 0 {
 				o.Delay = r.Waited
 			}
@@ -345,10 +345,8 @@ func (v *Verdict) admitted(grant *admission.Grant, r admission.Result, entries [
 			o.waited(r.Waited)
 		}
 	}
-	if r.Why == admission.Left {
-		for i := range v.Outcomes {
-			v.Outcomes[i].Left = true
-		}
+	for i := range v.Outcomes {
+		v.Outcomes[i].ended = r.Why
 	}
 	v.Release()
 	return r.Why != admission.Left, refunds
@@ -362,10 +360,8 @@ func (o *Outcome) waited(by time.Duration) {
 
 // begin tells simulations that the request is served from now on.
 func (v *Verdict) begin() {
-	for i := range v.Outcomes {
-		if s := v.Outcomes[i].simulation; s != nil {
-			s.Begin()
-		}
+	for _, s := range v.aside().simulations {
+		s.Begin()
 	}
 }
 
@@ -373,10 +369,8 @@ func (v *Verdict) begin() {
 // or has become a tunnel. It may be called several times and by any goroutine.
 func (v *Verdict) Release() {
 	v.grant.Release()
-	for i := range v.Outcomes {
-		if s := v.Outcomes[i].simulation; s != nil {
-			s.Release()
-		}
+	for _, s := range v.aside().simulations {
+		s.Release()
 	}
 }
 
@@ -384,9 +378,9 @@ func (v *Verdict) Release() {
 // client may not be. Otherwise it is like Release.
 func (v *Verdict) ReleaseTurns() {
 	v.grant.ReleaseTurns()
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Turn != nil && o.simulation != nil {
-			o.simulation.Release()
+	for _, s := range v.aside().simulations {
+		if s.turns {
+			s.Release()
 		}
 	}
 }
@@ -402,196 +396,11 @@ func (v *Verdict) overrule(o *Outcome, why rule.Reason) {
 	}
 }
 
-// The states of a charge's correction. The response and a simulation that ends in a
-// refusal may both correct it, in any order, but it is given back only once.
-const (
-	correctionOpen uint32 = iota
-	correctionBegun
-	correctionMade
-	correctionUndone
-)
-
-// refund returns the settlement that gives the charge back, and false if there is
-// nothing to give back. A charge with a place in a queue is cancelled: if other
-// requests have queued behind it, its place stays empty.
-func (o *Outcome) refund() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: o.Charge, Was: o.answer}
-	switch {
-	case !o.asked:
-		return s, false
-	case atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionUndone):
-		s.Cancel = o.Zone.Delay != nil
-	case atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionUndone):
-		return s, false // [Verdict.Settled] gives it back: nothing of it may be poured after that
-	case atomic.CompareAndSwapUint32(&o.correction, correctionMade, correctionUndone):
-		return o.refundSettled()
-	default:
-		return s, false
-	}
-	s.Diff = -s.Charge.Cost
-	return s, s.Was.Poured
-}
-
-// refundSettled returns the settlement that gives a settled charge back, and false if its
-// cost was 0.
-func (o *Outcome) refundSettled() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: o.Charge, Was: o.answer, Diff: -o.settledCost}
-	s.Charge.Cost, s.Was.Poured = o.settledCost, true
-	return s, o.settledCost > 0
-}
-
-// refunds returns the settlements that give all charges of this handler back.
-func (v *Verdict) refunds() (all []leakybucket.Settlement) {
-	for i := range v.Outcomes {
-		if s, ok := v.Outcomes[i].refund(); ok {
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// Measured returns what measures for how long the request keeps workers busy, whether or not
-// their zones charge it. A nil verdict has none.
-func (v *Verdict) Measured() []settlement.Metered {
-	if v == nil {
-		return nil
-	}
-	return v.measured
-}
-
-// Exempted returns the zones that exempt the request as a static file.
-func (v *Verdict) Exempted() []Exemption { return v.static }
-
-func (o *Outcome) settles() bool {
-	return o.Zone.Settle != nil && o.asked && o.admits()
-}
-
-// admits reports whether the zone lets the request in, as far as is known. Unlike fit,
-// which is the store's answer, it counts slots, turns and other zones as well.
-func (o *Outcome) admits() bool {
-	d, why := o.Ruling()
-	return d != Withdrawn && why == rule.None
-}
-
-// Settle appends the settlements that correct the charges to what the request really
-// cost. The caller must call [Verdict.Settled] after the store has applied them.
-func (v *Verdict) Settle(due []leakybucket.Settlement, observer *settlement.Observer) []leakybucket.Settlement {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		if o.device != nil && o.device.renewed {
-			place := o.place(o.device.client.Place())
-			due = append(due, leakybucket.Settlement{Charge: place, Diff: place.Cost})
-		}
-		if !o.settles() {
-			continue
-		}
-		reserved := 0.0
-		if o.answer.Poured {
-			reserved = o.Cost
-		}
-		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
-		o.Zone.Reporter.Settled(o, observer, cost, known)
-		o.settledCost = cost
-		if !atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionBegun) {
-			continue // a simulation has given the charge back
-		}
-		o.settled = true
-		if diff := cost - reserved; diff != 0 {
-			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.answer, Diff: diff})
-		}
-	}
-	return due
-}
-
-// Settled must be called after the store has applied what [Verdict.Settle] returned. It
-// returns the settlements that give charges back because a simulation has ended in a
-// refusal meanwhile.
-func (v *Verdict) Settled() (refunds []leakybucket.Settlement) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		if !o.settled || atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionMade) {
-			continue
-		}
-		if s, ok := o.refundSettled(); ok {
-			refunds = append(refunds, s)
-		}
-	}
-	return refunds
-}
-
-// report calls the zone's Reporter with a final outcome. It must be called once: by
-// [Verdict.Report], or by the simulation when it ends.
-func (o *Outcome) report(now time.Time, header http.Header) {
-	if o.Decision() != Withdrawn {
-		o.Zone.Reporter.Decided(o, now, header)
-	}
-}
-
-// Report calls the zones' Reporters with all final outcomes, the header of the response,
-// and with the time or, if that was not read, zero. Simulations report their own outcomes
-// when they end. logged says that the request will be in an access log, as far as is known,
-// and Report returns it unless a zone keeps the line of this refusal out.
-func (v *Verdict) Report(now time.Time, header http.Header, logged bool) bool {
-	logged = logged && (!v.Refused() || v.Decisive().Zone.Reporter.Logs(now))
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		if logged && o.Decision() != Withdrawn {
-			o.unlogged = o.Zone.Reporter.Unlogged()
-		}
-		if !o.simulating {
-			o.report(now, header)
-		}
-	}
-	return logged
-}
-
-// A Turn is how a request takes turns for the slots of a zone with share.
-type Turn struct {
-	admission.Turn
-	Standing rule.Standing
-}
-
-// The keys of members and of passes begin so. Share keys never do, because a leading @
-// in a part of a key is escaped.
-const (
-	memberKey = "@member/"
-	passKey   = "@pass/"
-)
-
-// turnOf returns a new turn of a request, or nil if the zone has no share.
-func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
-	if r.Share == nil {
-		return nil
-	}
-	t := &Turn{Standing: rule.Standing{Rank: fairqueue.First}}
-	if r.Ranks != nil {
-		t.Standing = r.Ranks.Standing(s)
-	}
-	t.Rank = t.Standing.Rank
-	if t.Rank == fairqueue.Member {
-		t.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
-	}
-	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
-		t.Keys[0] = memberKey + t.Standing.Member
-		return t
-	}
-	t.Keys[0] = r.Share.Name(s, b)
-	switch {
-	case t.Standing.Early > 0:
-		t.Keys[1] = memberKey + t.Standing.Member
-	case t.Standing.Pass != "":
-		t.Keys[1] = passKey + t.Standing.Pass
-	}
-	return t
-}
-
 // Saw tells simulations how the upstream's work on the request has ended. It is called
 // before Release.
 func (v *Verdict) Saw(f admission.Fate) {
-	for i := range v.Outcomes {
-		if s := v.Outcomes[i].simulation; s != nil {
-			s.Saw(f)
-		}
+	for _, s := range v.aside().simulations {
+		s.Saw(f)
 	}
 }
 

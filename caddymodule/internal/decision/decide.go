@@ -23,6 +23,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -30,13 +32,14 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A Request is what a handler asks about.
-type Request struct {
-	*http.Request
-	Zones  []*Zone           // of the handler
-	Server *caddyhttp.Server // serves the request; if nil, it is looked up in the context
-	Failed error             // of the handler's own matcher
+// A Directive is a handler as decisions know it.
+type Directive struct {
+	Zones  []*Zone
+	Server *caddyhttp.Server // whose routes the handler is in; if nil, it is looked up in the context
 	Unread Unread
+
+	LimitsLog bool // a zone limits the lines of refusals in the access log
+	Announces bool // responses get the rate-limit headers
 }
 
 // Unread is what nobody reads of a verdict after its handler, as is known when the config is
@@ -67,7 +70,7 @@ type Env interface {
 	Take(context.Context, []leakybucket.Charge, []leakybucket.Decision) error
 
 	// FellBack reports whether a decision was made without the shared store.
-	FellBack(*leakybucket.Decision) bool
+	FellBack(leakybucket.Decision) bool
 
 	// Look reads at most so many bytes of the body ahead; see [body.Memory.Look].
 	Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body)
@@ -79,10 +82,11 @@ type Env interface {
 // Decide finds out what the zones of a handler do about a request: it collects their
 // charges, reads the body if one depends on it, and asks the store. The Verdict is nil if no
 // zone is concerned. Otherwise it is also published to placeholders and to the access log.
-// The Ahead, if not nil, has replaced the request's body and must be ended, also after an
+// failed is the error of the handler's own matcher. The Ahead, if not nil, has replaced the request's body and must be ended, also after an
 // error, which is that of a matcher.
-func Decide(q Request, env Env) (*Verdict, *body.Ahead, error) {
-	p := newPlan(q, env)
+func Decide(r *http.Request, failed error, d *Directive, env Env) (*Verdict, *body.Ahead, error) {
+	p := newPlan(r, d, env)
+	p.failed = failed
 	defer p.release()
 	if err := p.evaluate(); err != nil {
 		return nil, nil, err
@@ -108,7 +112,7 @@ func Decide(q Request, env Env) (*Verdict, *body.Ahead, error) {
 // Preview returns what a zone would do about a request as far as that is known without the
 // store, or nil if the zone is not concerned.
 func Preview(r *http.Request, z *Zone, env Env) (*Outcome, error) {
-	p := newPlan(Request{Request: r, Zones: []*Zone{z}}, env)
+	p := newPlan(r, &Directive{Zones: []*Zone{z}}, env)
 	defer p.release()
 	p.preview = true
 	err := p.ask(z)
@@ -125,15 +129,15 @@ func Preview(r *http.Request, z *Zone, env Env) (*Outcome, error) {
 // ErrorSlots returns the entries of enforced zones of which a request in an error route
 // needs a slot and holds none. turns says that clients take turns for one that it needs or
 // holds.
-func ErrorSlots(q Request, env Env) (entries []admission.Entry, turns bool) {
-	p := newPlan(q, env)
+func ErrorSlots(r *http.Request, d *Directive, env Env) (entries []admission.Entry, turns bool) {
+	p := newPlan(r, d, env)
 	defer p.release()
 	p.preview = true
 	p.LeaveBody()
 	if exempt, err := env.Exempts(&p.Subject); exempt || err != nil {
 		return nil, false
 	}
-	for _, z := range q.Zones {
+	for _, z := range d.Zones {
 		switch {
 		case z.InFlight == 0:
 		case p.earlier.HoldsSlot(z.Enforced):
@@ -158,8 +162,9 @@ type plan struct {
 	rule.Subject
 	Buffers rule.Buffers // memory for the keys of the zones
 
-	asked    Request
+	*Directive
 	env      Env
+	failed   error     // of the handler's own matcher
 	preview  bool      // nothing is known but the request
 	again    bool      // the zones are asked once more, since the body is known
 	earlier  *Verdict  // of the handlers that the request has passed, or nil
@@ -171,7 +176,7 @@ type plan struct {
 	decisions []leakybucket.Decision
 
 	began       []*Zone // shadow zones whose block began with the probe
-	static      []Exemption
+	static      []exemption
 	measured    []settlement.Metered // that measure the work of the request
 	unread      int64                // how much of the body must be read to know all, in bytes
 	refused     bool                 // an enforced zone refuses
@@ -181,12 +186,12 @@ type plan struct {
 
 var planPool = sync.Pool{New: func() any { return new(plan) }}
 
-func newPlan(q Request, env Env) *plan {
+func newPlan(r *http.Request, d *Directive, env Env) *plan {
 	p := planPool.Get().(*plan)
-	p.Look(q.Request)
+	p.Look(r)
 	p.Overrides = env.Overrides()
-	p.asked, p.env = q, env
-	if !q.Unread.Verdict {
+	p.Directive, p.env = d, env
+	if !d.Unread.Verdict {
 		p.earlier, _ = p.Vars[verdictVar].(*Verdict)
 	}
 	return p
@@ -197,7 +202,7 @@ func newPlan(q Request, env Env) *plan {
 func (p *plan) release() {
 	p.verdict, p.outcomes = nil, nil
 	p.reset()
-	p.asked, p.env, p.earlier, p.preview, p.again = Request{}, nil, nil, false, false
+	p.Directive, p.env, p.failed, p.earlier, p.preview, p.again = nil, nil, nil, nil, false, false
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
 	p.Forget()
@@ -218,14 +223,14 @@ func (p *plan) reset() {
 // hold everywhere. It returns the error of a matcher with which the request fails.
 func (p *plan) evaluate() error {
 	exempt, err := p.env.Exempts(&p.Subject)
-	failed := cmp.Or(p.asked.Failed, err)
+	failed := cmp.Or(p.failed, err)
 	switch {
 	case exempt && failed == nil, failed == nil && p.refuseBanned():
 		return nil
 	case !exempt:
 		p.refuseBlockedEverywhere()
 	}
-	for _, z := range p.asked.Zones {
+	for _, z := range p.Zones {
 		if p.decided(z) {
 			continue
 		}
@@ -263,11 +268,11 @@ func (p *plan) refuseBanned() (refused bool) {
 	}
 	now := time.Now()
 	ban := p.Ban(now)
-	if ban == nil || slices.ContainsFunc(p.asked.Zones, p.decided) {
+	if ban == nil || slices.ContainsFunc(p.Zones, p.decided) {
 		return false
 	}
 	rest := ban.Left(now)
-	by := BannedBy(slices.Values(p.asked.Zones), &p.Subject)
+	by := BannedBy(slices.Values(p.Zones), &p.Subject)
 	if by == nil {
 		return false
 	}
@@ -275,7 +280,7 @@ func (p *plan) refuseBanned() (refused bool) {
 		ban.Hit()
 		return true
 	}
-	for _, z := range p.asked.Zones { // all in shadow, each group for itself
+	for _, z := range p.Zones { // all in shadow, each group for itself
 		if z != by && (z.Shadow != by.Shadow || z.Shadow == rule.ShadowOwn) {
 			p.ban(z, rest)
 		}
@@ -312,7 +317,7 @@ func (p *plan) refuseBlockedEverywhere() {
 			continue
 		}
 		if c, block, runs := z.BlockedEverywhere(&p.Subject, &p.Buffers, p.env); runs {
-			p.add(z, c.Key, c.Shadow).Charge = c
+			p.add(z, c.Key, c.Shadow).Limit = c.Limit
 			p.refuseBlocked(block)
 		}
 	}
@@ -340,7 +345,7 @@ func (p *plan) fail(z *Zone, err error) error {
 		o := p.add(z, k.Name, shadow)
 		p.refuse(rule.Error)
 		if enforced {
-			o.report(time.Now(), nil)
+			o.report(p.Request, time.Now(), nil)
 		}
 	}
 	option := "exempt in the global options"
@@ -394,6 +399,46 @@ func (p *plan) ask(z *Zone) error {
 		return nil
 	}
 	return p.charge(z, &k, shadow)
+}
+
+// A Turn is how a request takes turns for the slots of a zone with share.
+type Turn struct {
+	admission.Turn
+	Standing rule.Standing
+}
+
+// The keys of members and of passes begin so. Share keys never do, because a leading @
+// in a part of a key is escaped.
+const (
+	memberKey = "@member/"
+	passKey   = "@pass/"
+)
+
+// turnOf returns a new turn of a request, or nil if the zone has no share.
+func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
+	if r.Share == nil {
+		return nil
+	}
+	t := &Turn{Standing: rule.Standing{Rank: fairqueue.First}}
+	if r.Ranks != nil {
+		t.Standing = r.Ranks.Standing(s)
+	}
+	t.Rank = t.Standing.Rank
+	if t.Rank == fairqueue.Member {
+		t.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
+	}
+	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
+		t.Keys[0] = memberKey + t.Standing.Member
+		return t
+	}
+	t.Keys[0] = r.Share.Name(s, b)
+	switch {
+	case t.Standing.Early > 0:
+		t.Keys[1] = memberKey + t.Standing.Member
+	case t.Standing.Pass != "":
+		t.Keys[1] = passKey + t.Standing.Pass
+	}
+	return t
 }
 
 // spare notes that a zone does not charge the request.
@@ -450,16 +495,17 @@ func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error 
 		return err
 	}
 	o := p.add(z, k.Name, shadow)
-	z.Charge(&o.Charge, k, o.Shadow, cost)
+	o.Limit, o.Cost = k.Limit, cost
+	o.debt, o.ceiling, o.probe = z.Terms(k.Limit, cost)
 	if client := z.DeviceClient(&p.Subject, k); client != nil {
 		o.device = &knownDevice{client: client}
 		o.chargeDevice()
 	}
-	if !p.preview {
-		block, runs := p.env.KnownBlock(&o.Charge)
+	if z.Block != nil && !p.preview {
+		block, runs := p.knownBlock(o)
 		if runs && o.chargesDevice() {
 			o.chargeAccount()
-			block, runs = p.env.KnownBlock(&o.Charge)
+			block, runs = p.knownBlock(o)
 		}
 		if runs {
 			p.refuseBlocked(block)
@@ -475,6 +521,38 @@ func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error 
 	return nil
 }
 
+// knownBlock returns the block of an outcome's bucket that makes it unnecessary to ask the store.
+func (p *plan) knownBlock(o *Outcome) (blocked.Block, bool) {
+	p.charges = append(p.charges[:0], o.Charge())
+	return p.env.KnownBlock(&p.charges[0])
+}
+
+// A knownDevice is what a request's device cookies tell to one zone.
+type knownDevice struct {
+	client  *device.Client
+	account string // the account's key, if the device's bucket is charged instead
+	renewed bool   // the device is known and keeps its place
+}
+
+// chargesDevice reports whether a device's bucket is charged instead of its account's.
+func (o *Outcome) chargesDevice() bool { return o.device != nil && o.device.account != "" }
+
+// chargeDevice makes the outcome charge the bucket of the client's device, if one is
+// known, in the place of the account's. It reports whether one is.
+func (o *Outcome) chargeDevice() bool {
+	key := rule.DeviceKey(o.Key, o.device.client)
+	if key == "" {
+		return false
+	}
+	o.device.account, o.Key = o.Key, key
+	return true
+}
+
+// chargeAccount makes the outcome charge the account's bucket again.
+func (o *Outcome) chargeAccount() {
+	o.Key, o.device.account = o.device.account, ""
+}
+
 // measure notes that a zone measures for how long the request keeps workers busy, also if
 // it is not charged there: it makes the shares of others smaller.
 func (p *plan) measure(z *Zone) {
@@ -482,29 +560,27 @@ func (p *plan) measure(z *Zone) {
 		return
 	}
 	for v := p.earlier; v != nil; v = v.next {
-		for i := range v.measured {
-			if v.measured[i].Rule == z.Settle {
-				return
-			}
+		if slices.ContainsFunc(v.aside().measured, func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
+			return
 		}
 	}
 	p.measured = append(p.measured, settlement.Metered{Rule: z.Settle, Meter: z.Meter})
 }
 
-// An Exemption is a zone that exempts a request as a static file.
-type Exemption struct {
-	Zone *Zone
+// An exemption is a zone that exempts a request as a static file.
+type exemption struct {
+	zone *Zone
 
-	// Charge is the charge of the request if the upstream answers it after all.
-	// Charged is false if the zone would charge nothing.
-	Charge  leakybucket.Charge
-	Charged bool
+	// charge is the charge of the request if the upstream answers it after all.
+	// charged is false if the zone would charge nothing.
+	charge  leakybucket.Charge
+	charged bool
 }
 
 // exempt returns the exemption with what the zone would charge. That must be computed
 // now, because later handlers may rewrite the request.
-func (p *plan) exempt(z *Zone) Exemption {
-	e := Exemption{Zone: z}
+func (p *plan) exempt(z *Zone) exemption {
+	e := exemption{zone: z}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
 	if z.SlotsOnly() || why != rule.None || skip || k.Rule != bucketkey.Limited {
 		return e
@@ -513,9 +589,8 @@ func (p *plan) exempt(z *Zone) Exemption {
 	if err != nil {
 		return e
 	}
-	z.Charge(&e.Charge, &k, z.GroupOf(&p.Subject, k.Name), cost)
-	e.Charged = true
-	e.Charge.Debt = 0 // nothing was reserved that a response corrects
+	e.charge, e.charged = z.Charge(&k, z.GroupOf(&p.Subject, k.Name), cost), true
+	e.charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }
 
@@ -523,7 +598,7 @@ func (p *plan) exempt(z *Zone) Exemption {
 // are large.
 func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 	if p.verdict == nil {
-		p.verdict = newVerdict(len(p.asked.Zones), p.asked.Unread)
+		p.verdict = newVerdict(len(p.Zones), p.Unread)
 		p.outcomes = p.verdict.Outcomes[:0]
 	}
 	n := len(p.outcomes)
@@ -536,7 +611,7 @@ func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 	if shadow == rule.ShadowOwn {
 		shadow += leakybucket.Shadow(min(n, math.MaxUint8-int(rule.ShadowOwn))) // which no other zone has
 	}
-	o.Request, o.Zone, o.Key, o.Shadow = p.asked.Request, z, key, shadow
+	o.Zone, o.Key, o.Shadow = z, key, shadow
 	return o
 }
 
@@ -552,7 +627,7 @@ func (p *plan) refuseBlocked(b blocked.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	now := o.admissionZone().Now()
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
-	o.answer.Level = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
+	o.level = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)
 	p.refuse(rule.Blocked)
 }
@@ -573,7 +648,7 @@ func (p *plan) readBody() {
 // probe turns all charges into probes, which pour nothing.
 func (p *plan) probe() {
 	for i := range p.outcomes {
-		p.outcomes[i].Probe = true
+		p.outcomes[i].probe = true
 	}
 }
 
@@ -598,7 +673,7 @@ func (p *plan) checkSlots() {
 		}
 		for j := range p.outcomes {
 			if p.outcomes[j].Shadow == o.Shadow {
-				p.outcomes[j].Probe = true
+				p.outcomes[j].probe = true
 			}
 		}
 	}
@@ -616,7 +691,7 @@ func (p *plan) checkTurns() {
 		if o.Zone.Delay != nil {
 			return // by the end of the delay, all may be different
 		}
-		saves = saves || o.asked || o.Shadow == 0 && o.Zone.RequestBuffer > 0 && !body.Received(p.asked.Request)
+		saves = saves || o.asked || o.Shadow == 0 && o.Zone.RequestBuffer > 0 && !body.Received(p.Request)
 	}
 	if !saves {
 		return
@@ -663,17 +738,16 @@ func (p *plan) askStore() bool {
 	}
 	p.charges = p.charges[:0]
 	for _, of := range p.of {
-		p.charges = append(p.charges, p.outcomes[of].Charge)
+		p.charges = append(p.charges, p.outcomes[of].Charge())
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
-	if p.env.Take(p.asked.Context(), p.charges, p.decisions) == nil {
+	if p.env.Take(p.Request.Context(), p.charges, p.decisions) == nil {
 		return true
 	}
 	for i := range p.outcomes {
 		if o := &p.outcomes[i]; o.asked {
 			o.asked, o.dropped = false, o.Zone.InFlight == 0 // slots need no store
-			o.Charge = leakybucket.Charge{Key: o.Key, Shadow: o.Shadow}
-			o.answer = leakybucket.Decision{Undecided: true}
+			o.answered(&leakybucket.Charge{}, &leakybucket.Decision{Undecided: true})
 		}
 	}
 	return false
@@ -681,24 +755,11 @@ func (p *plan) askStore() bool {
 
 // answered notes the store's decisions about the charges in p.of.
 func (p *plan) answered() {
-	for i := range p.of {
-		o := p.answer(i)
-		p.refused = p.refused || o.Shadow == 0 && !o.answer.Fits
+	for i, of := range p.of {
+		o := &p.outcomes[of]
+		o.answered(&p.charges[i], &p.decisions[i])
+		p.refused = p.refused || o.Shadow == 0 && !o.fits
 	}
-}
-
-// answer notes the store's decision about the i-th charge, which a stand-in of a shared store
-// may have changed. The delay holds if the request is admitted.
-func (p *plan) answer(i int) *Outcome {
-	o, d := &p.outcomes[p.of[i]], &p.decisions[i]
-	o.Charge, o.answer, o.Began = p.charges[i], *d, d.Began
-	if d.BlockedUntil != 0 {
-		o.Block = d.BlockedUntil.Sub(d.At)
-	}
-	if o.Zone.Delay != nil && !d.Undecided {
-		o.Delay = o.Charge.Delay(d)
-	}
-	return o
 }
 
 // fallBack looks for devices whose buckets the store has found full, and charges the
@@ -729,7 +790,7 @@ func (p *plan) chargeAccounts() {
 		case p.overflows(i):
 			o.chargeAccount()
 		case poured && !again[p.charges[i].Shadow]:
-			p.answer(i)
+			o.answered(&p.charges[i], d)
 			continue // only shadows of another group are full
 		case d.Began:
 			p.began = append(p.began, o.Zone)
@@ -751,7 +812,7 @@ func (p *plan) conclude() *Verdict {
 	kept := 0
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.asked && p.env.FellBack(&o.answer) {
+		if o.asked && p.env.FellBack(o.was()) {
 			o.Zone.Reporter.FellBack()
 		}
 		p.finish(o)
@@ -770,15 +831,18 @@ func (p *plan) conclude() *Verdict {
 	case kept > 0:
 	case len(p.static) == 0 && len(p.measured) == 0:
 		v.Forget()
-		if p.earlier == nil && !p.asked.Unread.Placeholders && p.Replacer() != nil {
-			p.Replacer().Map(uncharged(p.asked.Context()))
+		if p.earlier == nil && !p.Unread.Placeholders && p.Replacer() != nil {
+			p.Replacer().Map(uncharged(p.Request.Context()))
 		}
 		return nil
 	case v == nil:
-		v = newVerdict(0, p.asked.Unread)
+		v = newVerdict(0, p.Unread)
 	}
-	v.Outcomes, v.static, v.measured = p.outcomes[:kept], p.static, p.measured
-	if !p.asked.Unread.Verdict {
+	v.Outcomes = p.outcomes[:kept]
+	if len(p.static) > 0 || len(p.measured) > 0 {
+		v.beside = &beside{static: p.static, measured: p.measured}
+	}
+	if !p.Unread.Verdict {
 		v.publish(p)
 	}
 	return v
@@ -800,7 +864,7 @@ func (p *plan) finish(o *Outcome) {
 	case why != rule.None:
 		o.Refuse(why)
 		return
-	case p.ends(o.Shadow, true) || o.asked && o.answer.Undecided && o.Zone.InFlight == 0: // slots need no store
+	case p.ends(o.Shadow, true) || o.asked && o.undecided && o.Zone.InFlight == 0: // slots need no store
 		return
 	}
 	o.Delay = delay
@@ -820,14 +884,14 @@ func (p *plan) judge(o *Outcome) rule.Reason {
 		o.Began = o.Began || slices.Contains(p.began, o.Zone)
 	}
 	switch {
-	case o.asked && !o.answer.Fits:
+	case o.asked && !o.fits:
 	case o.noSlot:
 		return rule.InFlight
 	default:
 		return rule.None
 	}
 	switch {
-	case o.answer.Undecided:
+	case o.undecided:
 		return rule.NoStore
 	case o.Limit.Oversize(o.Cost):
 		return rule.Oversize
@@ -847,7 +911,7 @@ func (p *plan) ends(group leakybucket.Shadow, answered bool) bool {
 	}
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.Shadow == group && (o.Reason() != rule.None || answered && (o.noSlot || o.asked && !o.answer.Fits)) {
+		if o.Shadow == group && (o.Reason() != rule.None || answered && (o.noSlot || o.asked && !o.fits)) {
 			return true
 		}
 	}

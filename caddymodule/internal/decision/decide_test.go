@@ -71,7 +71,7 @@ func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decision
 	return e.takeErr
 }
 
-func (e *fakeEnv) FellBack(*leakybucket.Decision) bool {
+func (e *fakeEnv) FellBack(leakybucket.Decision) bool {
 	e.note("fell back")
 	return true
 }
@@ -84,12 +84,12 @@ func (e *fakeEnv) Look(r *http.Request, client netip.Prefix, most int64) (*body.
 // A silent Reporter counts what it must count once.
 type silent struct{ fellBack, failed int }
 
-func (*silent) Decided(*Outcome, time.Time, http.Header) {}
-func (*silent) Logs(time.Time) bool                      { return true }
-func (*silent) Unlogged() uint32                         { return 0 }
-func (*silent) Unsettled(int)                            {}
-func (*silent) Met(Meeting, *rule.Subject)               {}
-func (*silent) Settled(*Outcome, *settlement.Observer, float64, bool) {
+func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
+func (*silent) Logs(time.Time) bool                                     { return true }
+func (*silent) Unlogged() uint32                                        { return 0 }
+func (*silent) Unsettled(int)                                           {}
+func (*silent) Met(Meeting, *rule.Subject)                              {}
+func (*silent) Settled(*Outcome, *http.Request, *settlement.Observer, float64, bool) {
 }
 func (s *silent) FellBack()                  { s.fellBack++ }
 func (s *silent) Failed(string, error, bool) { s.failed++ }
@@ -124,7 +124,7 @@ func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, 
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	e.memory = body.NewMemory(1 << 20)
 	w := httptest.NewRecorder()
-	v, ahead, err := Decide(Request{Request: r, Zones: zones, Failed: failed}, e)
+	v, ahead, err := Decide(r, failed, &Directive{Zones: zones}, e)
 	ahead.End(w)
 	_, _ = io.Copy(io.Discard, r.Body)
 	return v, err
@@ -176,7 +176,7 @@ func TestAnOutcomeNamesItsBucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := v.Outcomes[0].Bucket(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block || got.Cost != 0 {
+	if got := v.Outcomes[0].Charge(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block {
 		t.Errorf("got %+v", got)
 	}
 }

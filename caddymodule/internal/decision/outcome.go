@@ -39,30 +39,16 @@ func (d Decision) String() string {
 	return [Decisions]string{"", "admitted", "shadow_delayed", "shadow_refused", "delayed", "refused"}[d]
 }
 
-const (
-	// slotWait is the Retry-After of clients that found no free slot. When one will
-	// be free is not known.
-	slotWait = time.Second
-
-	// outageWait is the Retry-After of clients that were refused without a store.
-	// Most outages are over in seconds.
-	outageWait = 5 * time.Second
-)
-
 // An Outcome is the charge of one zone to one request, what the store says about it, and what
 // the zone decides. Once [Decide] has returned, only what it becomes is written, and Delay, by
-// a wait for a slot.
+// a wait for a slot. Requests keep outcomes in memory until their access log is written, so
+// what follows from the rule is not repeated here.
 type Outcome struct {
-	// The charge. Its Key and its Shadow, the group in which the zone only counts for this key,
-	// are always set. The rest is zero if the zone has no bucket.
-	leakybucket.Charge
-
-	// Request is the request, for Reporters.
-	Request *http.Request
-
 	Zone *Zone
+	Key  string // of the bucket, without the zone
 
-	answer leakybucket.Decision // of the store
+	terms  // zero if the zone has no bucket
+	answer // of the store
 
 	// Delay is how long the request is to wait, or would have to. Where that is none, it is
 	// how long it has waited for a slot.
@@ -80,30 +66,77 @@ type Outcome struct {
 
 	// What becomes of the outcome after the decision, each written once at most:
 
-	simulation  *admission.Simulation // of the wait and slot in shadow; nil if enforcement would need neither
-	settledCost float64               // the corrected cost, in units
-	code        supportcode.Code      // names the refusal, for support; zero if the zone gives none
-	unlogged    uint32                // how many refusals of the zone were kept out of the access log before this line
+	settledCost float64          // the corrected cost, in units
+	code        supportcode.Code // names the refusal, for support; zero if the zone gives none
+	unlogged    uint32           // how many refusals of the zone were kept out of the access log before this line
 
 	// ruling is what the zone decided, and why it refused, in the lower half. What becomes of
 	// that is in the upper half; 0 if it stands. It is atomic, because a simulation may end in
 	// another goroutine while the request is served. So is correction, the state of that.
 	ruling, correction uint32
 
-	Left       bool // the client left while the request waited for its slots
-	simulating bool // the simulation of its group reports the outcome
-	exiting    bool // the process ended while the request waited
-	settled    bool // the charge was corrected by the response
+	jitter float32 // how much is added to Retry-After, as a fraction
+
+	ended      admission.Why // how the wait for its slots has ended
+	simulating bool          // the simulation of its group reports the outcome
+	settled    bool          // the charge was corrected by the response
 
 	// What the decision followed from:
 
-	Began   bool // this request began the block
-	asked   bool // the store was asked
-	starved bool // there was no memory to read the body that the zone wanted
-	dropped bool // not asked, since the store and its fallback failed, or the group has ended before
-	noSlot  bool // no slot was free before the store was asked
+	Shadow  leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
+	Began   bool               // this request began the block
+	probe   bool               // the store is asked, and pours nothing
+	starved bool               // there was no memory to read the body that the zone wanted
+	noSlot  bool               // no slot was free before the store was asked
+}
 
-	jitter float32 // how much is added to Retry-After, as a fraction
+// terms are those of a charge, in units; see [leakybucket.Charge].
+type terms struct {
+	Limit               leakybucket.Limit
+	Cost, debt, ceiling float64
+}
+
+// answer is the store's decision about a charge; see [leakybucket.Decision].
+type answer struct {
+	level  float64
+	at     leakybucket.Instant
+	origin uint64
+
+	asked                   bool // the store was
+	dropped                 bool // not asked, since the store and its fallback failed, or the group has ended before
+	fits, poured, undecided bool
+}
+
+// Charge returns what the store is asked, or was.
+func (o *Outcome) Charge() leakybucket.Charge {
+	z := o.Zone.Rule
+	c := leakybucket.Charge{
+		Zone: z.Name, Key: o.Key, Shadow: o.Shadow, Probe: o.probe,
+		Limit: o.Limit, Cost: o.Cost, Debt: o.debt, Ceiling: o.ceiling, Block: z.Block,
+	}
+	if z.Delay != nil {
+		c.Undelayed = *z.Delay
+	}
+	return c
+}
+
+// answered notes the store's decision about a charge, of which a stand-in for a shared store
+// may have changed the terms.
+func (o *Outcome) answered(c *leakybucket.Charge, d *leakybucket.Decision) {
+	o.terms = terms{c.Limit, c.Cost, c.Debt, c.Ceiling}
+	o.level, o.at, o.origin = d.Level, d.At, d.Origin
+	o.fits, o.poured, o.undecided, o.Began = d.Fits, d.Poured, d.Undecided, d.Began
+	if d.BlockedUntil != 0 {
+		o.Block = d.BlockedUntil.Sub(d.At)
+	}
+	if o.Zone.Delay != nil && !d.Undecided {
+		o.Delay = c.Delay(d)
+	}
+}
+
+// was returns what a settlement must know of the store's answer.
+func (o *Outcome) was() leakybucket.Decision {
+	return leakybucket.Decision{Fits: o.fits, Poured: o.poured, Undecided: o.undecided, Level: o.level, At: o.at, Origin: o.origin}
 }
 
 // later is a bit of the upper half of a ruling, which tells it from none.
@@ -153,132 +186,43 @@ func (o *Outcome) Refuse(why rule.Reason) {
 	}
 }
 
+// admits reports whether the zone lets the request in, as far as is known. Unlike fit,
+// which is the store's answer, it counts slots, turns and other zones as well.
+func (o *Outcome) admits() bool {
+	d, why := o.Ruling()
+	return d != Withdrawn && why == rule.None
+}
+
 // ClientIP returns the client's address. It is invalid if the request has none, and for
 // outcomes of a simulation, unless the address is the key: these are reported when the
 // request is gone.
-func (o *Outcome) ClientIP() netip.Addr {
+func (o *Outcome) ClientIP(r *http.Request) netip.Addr {
 	text := o.Key
 	if !o.simulating {
-		text, _ = caddyhttp.GetVar(o.Request.Context(), caddyhttp.ClientIPVarKey).(string)
+		text, _ = caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
 	}
 	addr, _ := netip.ParseAddr(text)
 	return addr
 }
 
-// Bucket returns a charge of nothing that names the bucket.
-func (o *Outcome) Bucket() leakybucket.Charge {
-	c := o.Charge
-	c.Cost = 0
-	return c
-}
-
-// Charged returns how much was poured for the request, in units.
-func (o *Outcome) Charged() float64 {
-	if o.answer.Poured && o.Reason() == rule.None {
-		return o.Cost
-	}
-	return 0
-}
+// Left reports whether the client left while the request waited for its slots.
+func (o *Outcome) Left() bool { return o.ended == admission.Left }
 
 // Level returns how full the bucket is after the decision, in units.
-func (o *Outcome) Level() float64 { return o.answer.Level + o.Charged() }
+func (o *Outcome) Level() float64 {
+	if o.poured && o.Reason() == rule.None {
+		return o.level + o.Cost
+	}
+	return o.level
+}
 
 // Fraction returns how full the bucket is after the decision, as a fraction of its
 // capacity. It is not known if the store was not asked.
 func (o *Outcome) Fraction() (fraction float64, known bool) {
-	if !o.asked || o.answer.Undecided {
+	if !o.asked || o.undecided {
 		return 0, false
 	}
 	return o.Level() / o.Limit.Capacity, true
-}
-
-// RetryAfter returns how long a refused client is told to wait. Zero means that
-// waiting does not help.
-func (o *Outcome) RetryAfter() time.Duration { return o.retryAfter(o.TimeToFit()) }
-
-func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
-	switch why := o.Reason(); {
-	case !why.Waits():
-		return 0
-	case o.Turn != nil:
-		return wait
-	case why == rule.InFlight || why == rule.NoStore:
-		return wait
-	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
-		wait = max(wait, o.Limit.TimeToEmpty(o.answer.Level))
-	default:
-		wait = max(wait, o.Zone.RetryFloor)
-	}
-	return wait + time.Duration(float64(o.jitter)*float64(wait))
-}
-
-// TimeToFit returns how long a refused client must wait. Zero means that waiting does
-// not help.
-func (o *Outcome) TimeToFit() time.Duration {
-	if o.LostTurn() {
-		if rest := o.early(); rest > 0 {
-			return rest
-		}
-		return pass.RetryAfter(o.Turn.Standing.Ordered(), float64(o.jitter))
-	}
-	switch o.Reason() {
-	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
-		if o.Limit.Leak > 0 {
-			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.answer.Level, o.Cost))
-		}
-		if o.starved {
-			return slotWait // as long as others need to read theirs
-		}
-		return o.Block
-	case rule.InFlight:
-		return slotWait
-	case rule.NoStore:
-		return outageWait
-	case rule.QueueFull:
-		if o.Zone.Delay != nil && o.Delay > 0 {
-			return o.Delay // by then, the queue ahead has leaked
-		}
-		return slotWait
-	}
-	return 0
-}
-
-// LostTurn reports whether the request was refused because its turn would come, or has
-// come, too late, or because the rows were full.
-func (o *Outcome) LostTurn() bool {
-	why := o.Reason()
-	return o.Turn != nil && (why == rule.QueueFull || why == rule.TurnTooLate || why == rule.Timeout)
-}
-
-// RefusedKey returns the key that was refused: that of the bucket, or the client's who has
-// lost its turn.
-func (o *Outcome) RefusedKey() string {
-	if o.LostTurn() {
-		return o.Turn.Keys[0]
-	}
-	return o.Key
-}
-
-// stronger reports whether o, rather than other, decides about the request. The
-// stronger decision wins, then the refusal with the longest wait, then the fuller
-// bucket.
-func (o *Outcome) stronger(other *Outcome) bool {
-	if a, b := o.Decision(), other.Decision(); a != b {
-		return a > b
-	}
-	if a, b := o.Reason().Waits(), other.Reason().Waits(); a != b {
-		return b
-	}
-	if a, b := o.RetryAfter(), other.RetryAfter(); a != b {
-		return a > b
-	}
-	return o.fuller(other)
-}
-
-// fuller reports whether the bucket of o is fuller than that of other. It does not
-// divide: a zone without a bucket has a capacity of 0 and counts as empty.
-func (o *Outcome) fuller(other *Outcome) bool {
-	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
 }
 
 // readable rounds units of cost, or seconds, to six decimals, for logs and placeholders.
@@ -387,7 +331,7 @@ type Reporter interface {
 	// Decided is called once for each outcome, when it is final. now is zero if nobody
 	// needed the time yet. header is that of the response; it is nil for outcomes of
 	// simulations, which may end after the response.
-	Decided(o *Outcome, now time.Time, header http.Header)
+	Decided(o *Outcome, r *http.Request, now time.Time, header http.Header)
 
 	// Logs reports whether the line of a refused request is to be in the access log.
 	// Unlogged returns how many were not, since it was asked last.
@@ -400,7 +344,7 @@ type Reporter interface {
 
 	// Settled notes what a request has cost, in units, or that its response does not say it.
 	// FellBack counts a charge that was decided without the shared store.
-	Settled(o *Outcome, response *settlement.Observer, cost float64, known bool)
+	Settled(o *Outcome, r *http.Request, response *settlement.Observer, cost float64, known bool)
 	FellBack()
 
 	// Failed warns that a matcher of this option has failed. If the zone is enforced, the

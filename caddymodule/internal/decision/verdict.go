@@ -2,9 +2,7 @@ package decision
 
 import (
 	"context"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -29,13 +26,42 @@ type Verdict struct {
 	// hold pointers to them while the request is served.
 	Outcomes []Outcome
 
-	static   []Exemption          // the zones that exempt the request as a static file
-	measured []settlement.Metered // that measure its work, whether or not their zones charge it
-
-	grant *admission.Grant // the handler's slots while the request is served
+	grant  *admission.Grant // the handler's slots while the request is served
+	beside *beside          // nil for most requests
 
 	outer, next *Verdict // the first of the handlers around this one, or nil; that of the next one inside
 	pooled      bool     // nobody else knows the verdict
+}
+
+// beside is what few requests need.
+type beside struct {
+	static      []exemption          // the zones that exempt the request as a static file
+	measured    []settlement.Metered // that measure its work, whether or not their zones charge it
+	simulations []simulation         // of the waits and slots in shadow
+}
+
+// A simulation is that of a group, or of a zone with share that only watches.
+type simulation struct {
+	*admission.Simulation
+	turns bool // a zone with share is in it
+}
+
+// aside returns what few requests need, which is empty for most. It must not be changed.
+func (v *Verdict) aside() *beside {
+	if v.beside == nil {
+		return &nothingBeside
+	}
+	return v.beside
+}
+
+var nothingBeside beside
+
+// simulates notes a simulation.
+func (v *Verdict) simulates(s *admission.Simulation, turns bool) {
+	if v.beside == nil {
+		v.beside = new(beside)
+	}
+	v.beside.simulations = append(v.beside.simulations, simulation{s, turns})
 }
 
 // verdictVar is the variable with the first verdict. No user would choose its name.
@@ -79,17 +105,47 @@ func newVerdict(n int, unread Unread) *Verdict {
 // Forget ends the life of a verdict that nobody else reads, once its request was served. Where
 // that is not so, it does nothing.
 func (v *Verdict) Forget() {
-	if v == nil || !v.pooled {
+	if v == nil || !v.pooled || len(v.aside().simulations) > 0 {
 		return
 	}
+	clear(v.Outcomes)
+	v.Outcomes, v.beside, v.grant = v.Outcomes[:0], nil, nil
+	verdictPool.Put(v)
+}
+
+// Report calls the zones' Reporters with all final outcomes, the header of the response,
+// and with the time or, if that was not read, zero. Simulations report their own outcomes
+// when they end. Report also keeps the request out of the access log, if a zone wants that of
+// this refusal, and announces the limits in the header. A nil verdict has nothing to report.
+func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header http.Header) {
+	if v == nil {
+		return
+	}
+	line := d.LimitsLog && logged(r, d.Server)
+	if line && v.Refused() && !v.Decisive().Zone.Reporter.Logs(now) {
+		line = false
+		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
+	}
 	for i := range v.Outcomes {
-		if v.Outcomes[i].simulation != nil {
-			return
+		o := &v.Outcomes[i]
+		if line && o.Decision() != Withdrawn {
+			o.unlogged = o.Zone.Reporter.Unlogged()
+		}
+		if !o.simulating {
+			o.report(r, now, header)
 		}
 	}
-	clear(v.Outcomes)
-	v.Outcomes, v.static, v.measured, v.grant = v.Outcomes[:0], nil, nil, nil
-	verdictPool.Put(v)
+	if d.Announces {
+		v.announce(header)
+	}
+}
+
+// report calls the zone's Reporter with a final outcome. It must be called once: by
+// [Verdict.Report], or by the simulation when it ends.
+func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
+	if o.Decision() != Withdrawn {
+		o.Zone.Reporter.Decided(o, r, now, header)
+	}
 }
 
 // publish shows the verdict to later handlers, placeholders and the access log. The last two
@@ -102,11 +158,11 @@ func (v *Verdict) publish(p *plan) {
 	if p.Vars != nil {
 		p.Vars[verdictVar] = v
 	}
-	if !p.asked.Unread.Placeholders && p.Replacer() != nil {
+	if !p.Unread.Placeholders && p.Replacer() != nil {
 		p.Replacer().Map(v.placeholder)
 	}
-	if Logged(p.asked.Request, p.asked.Server) {
-		if extra, ok := p.asked.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+	if logged(p.Request, p.Server) {
+		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
 			extra.Add(zap.Inline(logField{v}))
 		}
 	}
@@ -120,9 +176,9 @@ func (v *Verdict) last() *Verdict {
 	return v
 }
 
-// Logged reports whether the request will be in an access log, as far as is known. If
+// logged reports whether the request will be in an access log, as far as is known. If
 // server is nil, it is the one in the request's context.
-func Logged(r *http.Request, server *caddyhttp.Server) bool {
+func logged(r *http.Request, server *caddyhttp.Server) bool {
 	ctx := r.Context()
 	if server == nil {
 		server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
@@ -155,23 +211,11 @@ func (v *Verdict) Decided(z *Zone) (found bool) {
 		for i := range v.Outcomes {
 			found = found || v.Outcomes[i].Zone == z
 		}
-		for _, exempt := range v.static {
-			found = found || exempt.Zone == z
+		for _, exempt := range v.aside().static {
+			found = found || exempt.zone == z
 		}
 	}
 	return found
-}
-
-// Decisive returns the strongest outcome of the request, or nil if there is none.
-func (v *Verdict) Decisive() (strongest *Outcome) {
-	for ; v != nil; v = v.next {
-		for i := range v.Outcomes {
-			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && (strongest == nil || o.stronger(strongest)) {
-				strongest = o
-			}
-		}
-	}
-	return strongest
 }
 
 // Refused reports whether an enforced zone of this handler refuses the request. A nil
@@ -196,48 +240,6 @@ func (v *Verdict) Blocked(zone string) (found bool) {
 		return !found
 	})
 	return found
-}
-
-// Violated returns the names of the zones that refuse the request.
-func (v *Verdict) Violated() (zones []string) {
-	v.each(func(o *Outcome) bool {
-		if o.Decision() == Refused {
-			zones = append(zones, o.Zone.Name)
-		}
-		return true
-	})
-	return zones
-}
-
-// Refusal returns the refusal of the request, as the decisive zone configures it. If
-// that wants a support code, the refusal is remembered in a ring.
-func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
-	o := v.Decisive()
-	wait := o.TimeToFit()
-	f := refusal.Refusal{
-		Status: o.Zone.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
-		Violated: v, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
-	}
-	if o.Zone.SupportCode {
-		f.Code = ring.Add(supportcode.Refusal{
-			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
-			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
-		})
-		o.code = f.Code
-	}
-	if o.Zone.ZoneHeader {
-		f.Zone = o.Zone.Name
-	}
-	if o.Turn != nil {
-		f.Busy = o.busy()
-	}
-	switch {
-	case o.exiting, o.Reason() == rule.NoStore:
-		f.Status = http.StatusServiceUnavailable
-	case o.Reason() == rule.EarlyData:
-		f.Status = http.StatusTooEarly // browsers send it again by themselves
-	}
-	return f
 }
 
 // uncharged returns the placeholders of a request that no zone has charged. A later
@@ -331,48 +333,6 @@ func (v *Verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		})
 		return err
 	}))
-}
-
-// Announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for
-// the enforced zone that is nearest exhaustion: its capacity, how much is left, and
-// when there will be more. All are whole numbers, rounded so that a client that relies
-// on them is not refused.
-func (v *Verdict) Announce(header http.Header) {
-	o := v.nearest()
-	if o == nil {
-		return
-	}
-	unit := ""
-	if len(o.Zone.Cost.Lines) > 0 {
-		unit = `;qu="cost"` // not every request costs 1
-	}
-	limit := o.Limit
-	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
-	left := math.Floor(limit.Remaining(o.Level()))
-	name := strconv.Quote(o.Zone.Name)
-	header.Set("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
-	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
-	if o.Level() > 0 {
-		// Never later than Retry-After, which is what clients obey.
-		more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
-		if o.Reason().Waits() {
-			more = min(max(more, o.Block), o.RetryAfter())
-		}
-		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)
-	}
-	header.Set("RateLimit", field)
-}
-
-// nearest returns the outcome of the fullest enforced bucket whose key is not private,
-// or nil if there is none.
-func (v *Verdict) nearest() (nearest *Outcome) {
-	v.each(func(o *Outcome) bool {
-		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
-			nearest = o
-		}
-		return true
-	})
-	return nearest
 }
 
 // ended reports whether the request has ended for a group in an earlier handler.

@@ -112,12 +112,14 @@ func confirmLater(c leakybucket.Charge) {
 // returns false if the client is not dropped. config is the number of the config when the
 // decision began.
 func (a *Engine) addDropped(r *http.Request, res *decision.Verdict, config uint64) bool {
-	peer, direct := a.directPeer(r)
-	if !direct {
-		return false
+	s := rule.NewSubject(r)
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	client := peer.Addr().Unmap().WithZone("")
+	if err != nil || s.Early() || s.TrustedPeer() || s.Address().Unmap().WithZone("") != client || forwards(r) {
+		return false // the peer is not the client itself, or has not completed the handshake
 	}
-	o := droppedBy(res, peer)
-	if o == nil || a.exemptsAnywhere(r) {
+	o := droppedBy(res, client)
+	if o == nil || a.exemptsAnywhere(&s) {
 		return false
 	}
 	e, bits, longest := blocked.Entry{Config: config}, 64, time.Hour
@@ -125,11 +127,12 @@ func (a *Engine) addDropped(r *http.Request, res *decision.Verdict, config uint6
 		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
 	}
 	if o.Reason() != rule.Banned {
-		c := o.Bucket()
+		c := o.Charge()
+		c.Cost = 0 // it only names the bucket
 		e.Block, bits = &c, max(bits, o.Zone.Key.IPv6Bits)
 	}
 	now := time.Now()
-	return DropList.Add(peer, bits, e, now.Add(min(o.Block, longest)), now)
+	return DropList.Add(client, bits, e, now.Add(min(o.Block, longest)), now)
 }
 
 // exemptAgain is how long clients are dropped if the config exempts some. What a matcher says
@@ -166,30 +169,16 @@ func blocksOnly(o *decision.Outcome, peer netip.Addr) bool {
 
 // exemptsAnywhere reports whether any zone exempts a request, which the global options do
 // not.
-func (e *Engine) exemptsAnywhere(r *http.Request) bool {
+func (e *Engine) exemptsAnywhere(s *rule.Subject) bool {
 	if !e.exemptsSome {
 		return false
 	}
-	s := rule.NewSubject(r)
 	for _, z := range e.Zones {
-		if exempt, err := z.Exempts(&s); err != nil || exempt {
+		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return true
 		}
 	}
 	return false
-}
-
-// directPeer returns the address of the peer if it is the client itself: it is no trusted
-// proxy, it is the client's address as Caddy knows it, it has completed the handshake, and
-// it does not forward what others ask.
-func (e *Engine) directPeer(r *http.Request) (peer netip.Addr, direct bool) {
-	s := rule.NewSubject(r)
-	port, err := netip.ParseAddrPort(r.RemoteAddr)
-	if err != nil || s.Early() || s.TrustedPeer() {
-		return peer, false
-	}
-	peer = port.Addr().Unmap().WithZone("")
-	return peer, s.Address().Unmap().WithZone("") == peer && !forwards(r)
 }
 
 // noteProxy notes that the peer of a request forwards what others ask, if it does. A proxy

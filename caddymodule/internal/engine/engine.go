@@ -65,7 +65,6 @@ type Engine struct {
 	Zones      map[string]*Zone
 	Blockers   []*decision.Zone // whose blocks hold in all handlers
 	AfterStart []func()         // when the handlers of all servers are provisioned
-	limitsLog  bool             // a zone limits the lines of refusals
 
 	Drops        bool           // a listener drops clients that are out
 	exemptsSome  bool           // by the global options, or in a zone
@@ -156,7 +155,6 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z
-	e.limitsLog = e.limitsLog || z.LogLimit != nil
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
 	if compiled.Everywhere {
 		e.Blockers = append(e.Blockers, z.Zone)
@@ -364,8 +362,8 @@ func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 }
 
 // FellBack implements decision.Env.
-func (e *Engine) FellBack(d *leakybucket.Decision) bool {
-	return e.Shared != nil && sharedstore.FellBack(d)
+func (e *Engine) FellBack(d leakybucket.Decision) bool {
+	return e.Shared != nil && sharedstore.FellBack(&d)
 }
 
 // Look implements decision.Env.

@@ -19,25 +19,21 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Handler is a handler as it runs: its zones, and whom they concern.
 type Handler struct {
+	decision.Directive // its Server is nil outside of the HTTP app
+
 	app             *Engine
-	server          *caddyhttp.Server // whose routes the handler is in; nil outside of the HTTP app
-	Zones           []*decision.Zone
 	watch           watch
 	Match           rule.Matchers
 	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
 	errorRoutes     bool               // the server may have some, which the handler may be in
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told            []string           // of these, who its user is
-	unread          decision.Unread    // of verdicts
 	addsHeaders     bool               // a zone marks responses
-
-	Announces bool // sends the rate-limit headers
 }
 
 // A Directive is a module that runs as a handler.
@@ -45,10 +41,11 @@ type Directive interface{ Running() *Handler }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all.
 func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones []*Zone) *Handler {
-	h := &Handler{app: e, server: server, Match: match, errorRoutes: server == nil || server.Errors != nil}
+	h := &Handler{app: e, Match: match, errorRoutes: server == nil || server.Errors != nil}
+	h.Server = server
 	var settles []*settlement.Rule
 	for _, z := range zones {
-		h.addsHeaders = h.addsHeaders || z.ServerTiming
+		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
 		h.Zones, h.watch.zones = append(h.Zones, z.Zone), append(h.watch.zones, z.Counts.Evidence)
 		settles = append(settles, z.Settle)
 		h.addTold(z)
@@ -59,9 +56,9 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h.headers = settlement.HeadersOf(settles...).With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
 	if !slices.ContainsFunc(zones, (*Zone).namesPlaceholders) {
-		h.unread = e.unread[server]
+		h.Unread = e.unread[server]
 	}
-	h.unread.Verdict = h.unread.Verdict && (h.endsAtAdmission || !h.errorRoutes) && server.Logs == nil
+	h.Unread.Verdict = h.Unread.Verdict && (h.endsAtAdmission || !h.errorRoutes) && server.Logs == nil
 	warnKeys(zones, match, e.Warner)
 	if match == nil {
 		warnBursts(zones, e.Warner)
@@ -153,7 +150,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	h.app.hold()
 	defer h.app.release()
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
-	res, reader, err := decision.Decide(h.asked(r, failed), h.app)
+	res, reader, err := decision.Decide(r, failed, &h.Directive, h.app)
 	defer reader.End(w)
 	if err != nil {
 		return err
@@ -171,9 +168,11 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if refused {
 		now = time.Now()
 	}
-	if res != nil {
-		h.tell(w, r, res, now)
+	var header http.Header
+	if h.addsHeaders || h.Announces {
+		header = w.Header()
 	}
+	res.Report(r, &h.Directive, now, header)
 	switch {
 	case refused:
 		buffer.End(w) // before the refusal says how the connection ends
@@ -186,21 +185,6 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		return next.ServeHTTP(w, r)
 	}
 	return h.serve(w, r, next, res)
-}
-
-// tell reports the verdict, and adds to the response what the config wants there.
-func (h *Handler) tell(w http.ResponseWriter, r *http.Request, res *decision.Verdict, now time.Time) {
-	var header http.Header
-	if h.addsHeaders || h.Announces {
-		header = w.Header()
-	}
-	limits := h.app.limitsLog && decision.Logged(r, h.server)
-	if logged := res.Report(now, header, limits); limits && !logged {
-		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
-	}
-	if h.Announces {
-		res.Announce(header)
-	}
 }
 
 // turnAway answers a request whose client has left, or sends its body too slowly.
@@ -218,7 +202,7 @@ func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, res *decision
 // decision began.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
 	res.NotServed()
-	refusal := res.Refusal(&h.app.Control.Refusals, now)
+	refusal := res.Refusal(r, &h.app.Control.Refusals, now)
 	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
 	err := refusal.Write(w, r, body.Received(r))
 	res.Forget()
@@ -234,12 +218,6 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	s := rule.NewSubject(r)
 	concerned, failed = s.Matches(h.Match)
 	return concerned || failed != nil, failed
-}
-
-// asked returns what the decision about a request is asked. failed is the error of the
-// directive's matcher.
-func (h *Handler) asked(r *http.Request, failed error) decision.Request {
-	return decision.Request{Request: r, Zones: h.Zones, Server: h.server, Failed: failed, Unread: h.unread}
 }
 
 // serveInternal serves a request that is not charged.
@@ -273,7 +251,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	var observer *settlement.Observer
 	if len(h.headers) > 0 || tunnel || needs.Cookies || needs.Simulates || paced != nil || needs.Settles {
-		observer = &settlement.Observer{Headers: h.headers, Meters: res.Measured(), Clock: h.app.Clock}
+		observer = &settlement.Observer{Headers: h.headers, Meters: needs.Meters, Clock: h.app.Clock}
 		if tunnel {
 			observer.Tunnel = res
 		}
@@ -283,7 +261,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	innermost := observer
 	switch {
-	case h.unread.Verdict: // no other handler has one
+	case h.Unread.Verdict: // no other handler has one
 	case observer != nil:
 		observer.Within(r)
 		defer observer.Leave(r)
@@ -387,15 +365,7 @@ func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settl
 		return
 	}
 	room := settlements.Get().(*[]leakybucket.Settlement)
-	due := res.Settle((*room)[:0], observer)
-	if len(res.Exempted()) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
-		due = h.chargeStatic(r, res, due)
-	}
-	defer func() {
-		clear(due)
-		*room = due
-		settlements.Put(room)
-	}()
+	due := res.Settle(r, (*room)[:0], observer)
 	if len(due) > 0 {
 		// The client's leaving must not keep it from paying. A shared store tells its
 		// observer itself.
@@ -407,20 +377,9 @@ func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settl
 		}
 	}
 	h.app.refund(res.Settled())
-}
-
-// chargeStatic appends the charges of a request that was exempt as one for a static
-// file, and that the upstream answered after all.
-func (h *Handler) chargeStatic(r *http.Request, res *decision.Verdict, due []leakybucket.Settlement) []leakybucket.Settlement {
-	static := res.Exempted()
-	for i := range static {
-		e := &static[i]
-		e.Zone.Reporter.ServedStatic(r)
-		if e.Charged {
-			due = append(due, leakybucket.Settlement{Charge: e.Charge, Diff: e.Charge.Cost})
-		}
-	}
-	return due
+	clear(due)
+	*room = due
+	settlements.Put(room)
 }
 
 // An error route may ask the upstream, too. So a request that errs keeps its slots until
@@ -430,7 +389,7 @@ func (h *Handler) chargeStatic(r *http.Request, res *decision.Verdict, due []lea
 // serveError serves a request in an error route. It is charged nothing, and never queues:
 // if it needs a slot and none is free, the answer is the error's status.
 func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	entries, turns := decision.ErrorSlots(h.asked(r, nil), h.app)
+	entries, turns := decision.ErrorSlots(r, &h.Directive, h.app)
 	if len(entries) == 0 && !turns {
 		return h.serveInternal(w, r, next)
 	}

@@ -178,16 +178,16 @@ func (e *Zone) show(client netip.Addr, shown ...sign) {
 }
 
 // Decided notes a request that the zone has decided about.
-func (e *Zone) Decided(o *decision.Outcome) {
+func (e *Zone) Decided(o *decision.Outcome, r *http.Request) {
 	if !count(&e.asked) {
 		return
 	}
 	e.keys.Add(o.Key)
 	e.day.keys.add(maphash.String(e.seed, o.Key) % networkBits)
-	client := o.ClientIP()
+	client := o.ClientIP(r)
 	e.show(client, charged)
 	switch {
-	case !e.ByItems || o.Request.ContentLength == 0:
+	case !e.ByItems || r.ContentLength == 0:
 	case o.Cost == 1:
 		e.show(client, oneItem)
 	default:
@@ -222,7 +222,7 @@ func (e *Zone) notice(requests *atomic.Uint64, s *rule.Subject, shown sign) {
 }
 
 // Settled notes what a request has cost.
-func (e *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost float64, known bool) {
+func (e *Zone) Settled(o *decision.Outcome, r *http.Request, response *settlement.Observer, cost float64, known bool) {
 	of, shown := &e.charged, settledBy
 	switch {
 	case !known:
@@ -233,9 +233,9 @@ func (e *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost 
 	if !count(of) {
 		return
 	}
-	client := o.ClientIP()
+	client := o.ClientIP(r)
 	e.show(client, shown)
-	if known && cost > 0 && e.ByStatus && response.Status/100 == 3 && newCookie(o.Request, response.Header()) {
+	if known && cost > 0 && e.ByStatus && response.Status/100 == 3 && newCookie(r, response.Header()) {
 		e.show(client, loginCharged)
 	}
 }

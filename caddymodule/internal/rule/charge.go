@@ -17,25 +17,29 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 	return all
 }
 
-// Charge makes c, which must be zero, the charge of a cost to the bucket of a key.
-func (r *Rule) Charge(c *leakybucket.Charge, k *Bucket, shadow leakybucket.Shadow, cost float64) {
-	// Field by field, that is cheaper than a copy.
-	c.Zone, c.Key, c.Shadow = r.Name, k.Name, shadow
-	c.Limit, c.Cost, c.Debt, c.Block = k.Limit, cost, r.debt(k.Limit), r.Block
-	c.Probe = r.Settle != nil && r.Settle.After
+// Terms returns on which terms the zone charges a cost to a bucket with this limit, as in
+// [leakybucket.Charge].
+func (r *Rule) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float64, probe bool) {
+	if r.Delay != nil && r.MaxWait > 0 {
+		ceiling = limit.Ceiling(cost, *r.Delay, r.MaxWait)
+	}
+	return r.debt(limit), ceiling, r.Settle != nil && r.Settle.After
+}
+
+// Charge returns the charge of a cost to the bucket of a key.
+func (r *Rule) Charge(k *Bucket, shadow leakybucket.Shadow, cost float64) leakybucket.Charge {
+	c := leakybucket.Charge{Zone: r.Name, Key: k.Name, Shadow: shadow, Limit: k.Limit, Cost: cost, Block: r.Block}
+	c.Debt, c.Ceiling, c.Probe = r.Terms(k.Limit, cost)
 	if r.Delay != nil {
 		c.Undelayed = *r.Delay
-		if r.MaxWait > 0 {
-			c.Ceiling = k.Limit.Ceiling(cost, *r.Delay, r.MaxWait)
-		}
 	}
+	return c
 }
 
 // Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
 // its cost fits no bucket.
 func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
-	var c leakybucket.Charge
-	r.Charge(&c, &Bucket{Name: name, Limit: limit}, leakybucket.ShadowIf(shadow), -1)
+	c := r.Charge(&Bucket{Name: name, Limit: limit}, leakybucket.ShadowIf(shadow), -1)
 	c.Probe = true
 	return c
 }

@@ -67,8 +67,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if client := r.DeviceClient(s, &k); client != nil {
 		device = DeviceKey(k.Name, client)
 	}
-	r.Charge(&c, &k, r.GroupOf(s, k.Name), 0)
-	return c, device, true
+	return r.Charge(&k, r.GroupOf(s, k.Name), 0), device, true
 }
 
 // fallback returns the bucket for requests without a usable key.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A told is a line that a zone has logged.
@@ -176,7 +175,7 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
 		l := newRefusalLog(&Zone{rule: &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}, Options: Options{Logger: zap.New(core)}}, decision.Refused)
 		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
-		l.note(&decision.Outcome{Charge: leakybucket.Charge{Key: "a"}, Began: true, Block: 90 * time.Second})
+		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
 		<-time.After(10 * time.Second)
 		FlushLogs([]*Zone{{refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
 		lines := logs.All()
@@ -217,7 +216,7 @@ func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 }
 
 func refusalOf(key string) *decision.Outcome {
-	return &decision.Outcome{Charge: leakybucket.Charge{Key: key}}
+	return &decision.Outcome{Key: key}
 }
 
 // A stuckWriter hangs with the first line that it gets, until it is let go.
@@ -245,7 +244,7 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 		noted := make(chan struct{})
 		go func() {
 			for range mostRefusalLines * 3 {
-				l.note(&decision.Outcome{Zone: &decision.Zone{Rule: site}, Charge: leakybucket.Charge{Key: "x"}, Began: true})
+				l.note(&decision.Outcome{Zone: &decision.Zone{Rule: site}, Key: "x", Began: true})
 			}
 			close(noted)
 		}()

@@ -105,7 +105,7 @@ func New(compiled *rule.Rule, figures *Figures, met *evidence.Zone, options Opti
 }
 
 // Decided implements decision.Reporter.
-func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
+func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, header http.Header) {
 	d, why := o.Ruling()
 	if o.Turn != nil && t.ranked(why) {
 		t.turned(o, d, why)
@@ -119,14 +119,14 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 	}
 	t.countPresented(o)
 	if why != rule.Banned && why != rule.Error { // which hold whatever the zone matches
-		t.Evidence.Decided(o)
+		t.Evidence.Decided(o, r)
 	}
 	if d == decision.Delayed {
 		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
 	}
-	t.figures.noteSender(o, d, now)
+	t.figures.noteSender(o, r, d, now)
 	if t.people != nil && d == decision.ShadowRefused && header != nil {
-		t.mark(header, o)
+		t.mark(header, r)
 	}
 	if why != rule.None {
 		t.refusals[d].note(o)
@@ -139,11 +139,11 @@ func (t *Zone) Decided(o *decision.Outcome, now time.Time, header http.Header) {
 func (t *Zone) Met(what decision.Meeting, s *rule.Subject) { t.Evidence.Met(what, s) }
 
 // Settled implements decision.Reporter.
-func (t *Zone) Settled(o *decision.Outcome, response *settlement.Observer, cost float64, known bool) {
+func (t *Zone) Settled(o *decision.Outcome, r *http.Request, response *settlement.Observer, cost float64, known bool) {
 	if !known {
 		t.Unsettled(1)
 	}
-	t.Evidence.Settled(o, response, cost, known)
+	t.Evidence.Settled(o, r, response, cost, known)
 }
 
 // FellBack implements decision.Reporter.
@@ -266,10 +266,10 @@ func (t *Zone) turned(o *decision.Outcome, d decision.Decision, why rule.Reason)
 	}
 	switch {
 	case o.Shadow != 0:
-	case d == decision.Admitted && !o.Left:
+	case d == decision.Admitted && !o.Left():
 		meter.waits.Observe(0)
 	case d == decision.Delayed:
-		if !o.Left {
+		if !o.Left() {
 			meter.waits.Observe(o.Delay.Seconds())
 		}
 		t.figures.load.note(t, o, false)
@@ -395,9 +395,9 @@ func (t *Zone) Seen(r *http.Request) {
 }
 
 // mark tells the browser that a shadow zone would have refused the request.
-func (t *Zone) mark(header http.Header, o *decision.Outcome) {
-	header.Add("Server-Timing", `throttle;desc="`+o.Zone.Name+`"`)
-	t.figures.people.mark(personOf(o.Request), time.Now())
+func (t *Zone) mark(header http.Header, r *http.Request) {
+	header.Add("Server-Timing", `throttle;desc="`+t.rule.Name+`"`)
+	t.figures.people.mark(personOf(r), time.Now())
 }
 
 // personOf returns the address that counts as one person: IPv6 addresses are masked as
@@ -437,7 +437,7 @@ func (p *people) report(person netip.Addr, now time.Time) bool {
 
 // noteSender counts whose request a zone has decided about. It is on the path of every
 // request: of many, it counts a sample. Where nothing needs it, now is zero.
-func (l *Figures) noteSender(o *decision.Outcome, d decision.Decision, now time.Time) {
+func (l *Figures) noteSender(o *decision.Outcome, r *http.Request, d decision.Decision, now time.Time) {
 	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
 	if !refused {
 		if weight = l.Recent.AdmittedWeight(rand.Uint32); weight == 0 {
@@ -451,6 +451,6 @@ func (l *Figures) noteSender(o *decision.Outcome, d decision.Decision, now time.
 		weight = l.Recent.RefusedWeight(rand.Uint32, now)
 	}
 	if weight > 0 {
-		l.Recent.Add(refused, o.Key, o.ClientIP(), weight, now)
+		l.Recent.Add(refused, o.Key, o.ClientIP(r), weight, now)
 	}
 }

@@ -126,8 +126,8 @@ type replayReporter struct {
 }
 
 // Decided implements decision.Reporter.
-func (r replayReporter) Decided(o *decision.Outcome, _ time.Time, _ http.Header) {
-	r.rp.observe(o, loggedOf(o.Request))
+func (r replayReporter) Decided(o *decision.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
+	r.rp.observe(o, loggedOf(asked))
 }
 
 // run runs one request, after everything that has to happen before it arrives.

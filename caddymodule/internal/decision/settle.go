@@ -5,40 +5,122 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A knownDevice is what a request's device cookies tell to one zone.
-type knownDevice struct {
-	client  *device.Client
-	account string // the account's key, if the device's bucket is charged instead
-	renewed bool   // the device is known and keeps its place
-}
+// The states of a charge's correction. The response and a simulation that ends in a
+// refusal may both correct it, in any order, but it is given back only once.
+const (
+	correctionOpen uint32 = iota
+	correctionBegun
+	correctionMade
+	correctionUndone
+)
 
-// chargesDevice reports whether a device's bucket is charged instead of its account's.
-func (o *Outcome) chargesDevice() bool { return o.device != nil && o.device.account != "" }
-
-// chargeDevice makes the outcome charge the bucket of the client's device, if one is
-// known, in the place of the account's. It reports whether one is.
-func (o *Outcome) chargeDevice() bool {
-	key := rule.DeviceKey(o.Key, o.device.client)
-	if key == "" {
-		return false
+// refund returns the settlement that gives the charge back, and false if there is
+// nothing to give back. A charge with a place in a queue is cancelled: if other
+// requests have queued behind it, its place stays empty.
+func (o *Outcome) refund() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: o.Charge(), Was: o.was()}
+	switch {
+	case !o.asked:
+		return s, false
+	case atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionUndone):
+		s.Cancel = o.Zone.Delay != nil
+	case atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionUndone):
+		return s, false // [Verdict.Settled] gives it back: nothing of it may be poured after that
+	case atomic.CompareAndSwapUint32(&o.correction, correctionMade, correctionUndone):
+		return o.refundSettled()
+	default:
+		return s, false
 	}
-	o.device.account, o.Key = o.Key, key
-	return true
+	s.Diff = -s.Charge.Cost
+	return s, s.Was.Poured
 }
 
-// chargeAccount makes the outcome charge the account's bucket again.
-func (o *Outcome) chargeAccount() {
-	o.Key, o.device.account = o.device.account, ""
+// refundSettled returns the settlement that gives a settled charge back, and false if its
+// cost was 0.
+func (o *Outcome) refundSettled() (leakybucket.Settlement, bool) {
+	s := leakybucket.Settlement{Charge: o.Charge(), Was: o.was(), Diff: -o.settledCost}
+	s.Charge.Cost, s.Was.Poured = o.settledCost, true
+	return s, o.settledCost > 0
+}
+
+// refunds returns the settlements that give all charges of this handler back.
+func (v *Verdict) refunds() (all []leakybucket.Settlement) {
+	for i := range v.Outcomes {
+		if s, ok := v.Outcomes[i].refund(); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+func (o *Outcome) settles() bool {
+	return o.Zone.Settle != nil && o.asked && o.admits()
+}
+
+// Settle appends the settlements that correct the charges to what the request really
+// cost, also if it was exempt as one for a static file and the upstream has answered it. The caller must call [Verdict.Settled] after the store has applied them.
+func (v *Verdict) Settle(r *http.Request, due []leakybucket.Settlement, observer *settlement.Observer) []leakybucket.Settlement {
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
+		if o.device != nil && o.device.renewed {
+			place := o.place(o.device.client.Place())
+			due = append(due, leakybucket.Settlement{Charge: place, Diff: place.Cost})
+		}
+		if !o.settles() {
+			continue
+		}
+		reserved := 0.0
+		if o.poured {
+			reserved = o.Cost
+		}
+		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
+		o.Zone.Reporter.Settled(o, r, observer, cost, known)
+		o.settledCost = cost
+		if !atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionBegun) {
+			continue // a simulation has given the charge back
+		}
+		o.settled = true
+		if diff := cost - reserved; diff != 0 {
+			due = append(due, leakybucket.Settlement{Charge: o.Charge(), Was: o.was(), Diff: diff})
+		}
+	}
+	if static := v.aside().static; len(static) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
+		for _, e := range static {
+			e.zone.Reporter.ServedStatic(r)
+			if e.charged {
+				due = append(due, leakybucket.Settlement{Charge: e.charge, Diff: e.charge.Cost})
+			}
+		}
+	}
+	return due
+}
+
+// Settled must be called after the store has applied what [Verdict.Settle] returned. It
+// returns the settlements that give charges back because a simulation has ended in a
+// refusal meanwhile.
+func (v *Verdict) Settled() (refunds []leakybucket.Settlement) {
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
+		if !o.settled || atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionMade) {
+			continue
+		}
+		if s, ok := o.refundSettled(); ok {
+			refunds = append(refunds, s)
+		}
+	}
+	return refunds
 }
 
 const placeSought = "looking for a place for another device of an account; this one is not trusted"
@@ -114,25 +196,6 @@ func (v *Verdict) trust(status int, header http.Header, take taker) {
 	}
 }
 
-// busy returns how a request is refused that did not get its turn.
-func (o *Outcome) busy() *refusal.Busy {
-	standing := &o.Turn.Standing
-	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
-	if standing.Client.Known() && o.early() <= 0 {
-		b.Pass = func(header http.Header) {
-			o.countPass(standing.Client.Refused(header, time.Now(), o.RetryAfter(), o.ClientIP()))
-		}
-		b.NoPass = func() {
-			o.countPass(standing.Client.RefusedApart(time.Now(), o.RetryAfter(), o.ClientIP()))
-		}
-	}
-	return b
-}
-
-// early returns for how long a member is still to stay away who came too early, and has
-// waited for its time or was refused at once.
-func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay }
-
 // countPass counts what has happened to the client's pass.
 func (o *Outcome) countPass(e pass.Event) {
 	if e != pass.None {
@@ -158,7 +221,7 @@ func (v *Verdict) sendPasses(r *http.Request, status int, header http.Header, ta
 			continue
 		}
 		c := &o.Turn.Standing.Client
-		event := c.Answered(status, header, now, func(account pass.ID) bool { return o.join(account, now, take) })
+		event := c.Answered(status, header, now, func(account pass.ID) bool { return o.join(r, account, now, take) })
 		o.Zone.Reporter.Answered(c.New(), event)
 		o.countPass(event)
 	}
@@ -176,9 +239,9 @@ const mostMemberPlaces = 10_000
 // join reports whether one more account of the client's network may become a member. One
 // that has lately, and whose client has not kept the pass or not got it yet, needs no
 // other place: it still has one turn.
-func (o *Outcome) join(account pass.ID, now time.Time, take taker) bool {
+func (o *Outcome) join(r *http.Request, account pass.ID, now time.Time, take taker) bool {
 	network := "unknown"
-	if addr := o.ClientIP(); addr.IsValid() {
+	if addr := o.ClientIP(r); addr.IsValid() {
 		network = bucketkey.ClientPrefix(addr, o.Zone.Key.IPv4Bits, o.Zone.Key.IPv6Bits).Addr().String()
 	}
 	at := memberPlace{network, account}

@@ -1,0 +1,225 @@
+package decision
+
+import (
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+)
+
+// Refusal returns the refusal of the request, as the decisive zone configures it. If
+// that wants a support code, the refusal is remembered in a ring.
+func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time) refusal.Refusal {
+	o := v.Decisive()
+	wait := o.TimeToFit()
+	f := refusal.Refusal{
+		Status: o.Zone.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Violated: v, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
+	}
+	if o.Zone.SupportCode {
+		f.Code = ring.Add(supportcode.Refusal{
+			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
+			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
+		})
+		o.code = f.Code
+	}
+	if o.Zone.ZoneHeader {
+		f.Zone = o.Zone.Name
+	}
+	if o.Turn != nil {
+		f.Busy = o.busy(r)
+	}
+	switch {
+	case o.ended == admission.Exiting, o.Reason() == rule.NoStore:
+		f.Status = http.StatusServiceUnavailable
+	case o.Reason() == rule.EarlyData:
+		f.Status = http.StatusTooEarly // browsers send it again by themselves
+	}
+	return f
+}
+
+// busy returns how a request is refused that did not get its turn.
+func (o *Outcome) busy(r *http.Request) *refusal.Busy {
+	standing := &o.Turn.Standing
+	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
+	if standing.Client.Known() && o.early() <= 0 {
+		after, client := o.RetryAfter(), o.ClientIP(r)
+		b.Pass = func(header http.Header) { o.countPass(standing.Client.Refused(header, time.Now(), after, client)) }
+		b.NoPass = func() { o.countPass(standing.Client.RefusedApart(time.Now(), after, client)) }
+	}
+	return b
+}
+
+// early returns for how long a member is still to stay away who came too early, and has
+// waited for its time or was refused at once.
+func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay }
+
+const (
+	// slotWait is the Retry-After of clients that found no free slot. When one will
+	// be free is not known.
+	slotWait = time.Second
+
+	// outageWait is the Retry-After of clients that were refused without a store.
+	// Most outages are over in seconds.
+	outageWait = 5 * time.Second
+)
+
+// RetryAfter returns how long a refused client is told to wait. Zero means that
+// waiting does not help.
+func (o *Outcome) RetryAfter() time.Duration { return o.retryAfter(o.TimeToFit()) }
+
+func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
+	switch why := o.Reason(); {
+	case !why.Waits():
+		return 0
+	case o.Turn != nil:
+		return wait
+	case why == rule.InFlight || why == rule.NoStore:
+		return wait
+	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
+		wait = max(wait, o.Limit.TimeToEmpty(o.level))
+	default:
+		wait = max(wait, o.Zone.RetryFloor)
+	}
+	return wait + time.Duration(float64(o.jitter)*float64(wait))
+}
+
+// TimeToFit returns how long a refused client must wait. Zero means that waiting does
+// not help.
+func (o *Outcome) TimeToFit() time.Duration {
+	if o.LostTurn() {
+		if rest := o.early(); rest > 0 {
+			return rest
+		}
+		return pass.RetryAfter(o.Turn.Standing.Ordered(), float64(o.jitter))
+	}
+	switch o.Reason() {
+	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
+		if o.Limit.Leak > 0 {
+			return max(o.Block, o.Limit.WithCeiling(o.ceiling).TimeToFit(o.level, o.Cost))
+		}
+		if o.starved {
+			return slotWait // as long as others need to read theirs
+		}
+		return o.Block
+	case rule.InFlight:
+		return slotWait
+	case rule.NoStore:
+		return outageWait
+	case rule.QueueFull:
+		if o.Zone.Delay != nil && o.Delay > 0 {
+			return o.Delay // by then, the queue ahead has leaked
+		}
+		return slotWait
+	}
+	return 0
+}
+
+// LostTurn reports whether the request was refused because its turn would come, or has
+// come, too late, or because the rows were full.
+func (o *Outcome) LostTurn() bool {
+	why := o.Reason()
+	return o.Turn != nil && (why == rule.QueueFull || why == rule.TurnTooLate || why == rule.Timeout)
+}
+
+// RefusedKey returns the key that was refused: that of the bucket, or the client's who has
+// lost its turn.
+func (o *Outcome) RefusedKey() string {
+	if o.LostTurn() {
+		return o.Turn.Keys[0]
+	}
+	return o.Key
+}
+
+// stronger reports whether o, rather than other, decides about the request. The
+// stronger decision wins, then the refusal with the longest wait, then the fuller
+// bucket.
+func (o *Outcome) stronger(other *Outcome) bool {
+	if a, b := o.Decision(), other.Decision(); a != b {
+		return a > b
+	}
+	if a, b := o.Reason().Waits(), other.Reason().Waits(); a != b {
+		return b
+	}
+	if a, b := o.RetryAfter(), other.RetryAfter(); a != b {
+		return a > b
+	}
+	return o.fuller(other)
+}
+
+// fuller reports whether the bucket of o is fuller than that of other. It does not
+// divide: a zone without a bucket has a capacity of 0 and counts as empty.
+func (o *Outcome) fuller(other *Outcome) bool {
+	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
+}
+
+// Decisive returns the strongest outcome of the request, or nil if there is none.
+func (v *Verdict) Decisive() (strongest *Outcome) {
+	for ; v != nil; v = v.next {
+		for i := range v.Outcomes {
+			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && (strongest == nil || o.stronger(strongest)) {
+				strongest = o
+			}
+		}
+	}
+	return strongest
+}
+
+// Violated returns the names of the zones that refuse the request.
+func (v *Verdict) Violated() (zones []string) {
+	v.each(func(o *Outcome) bool {
+		if o.Decision() == Refused {
+			zones = append(zones, o.Zone.Name)
+		}
+		return true
+	})
+	return zones
+}
+
+// announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for
+// the enforced zone that is nearest exhaustion: its capacity, how much is left, and
+// when there will be more. All are whole numbers, rounded so that a client that relies
+// on them is not refused.
+func (v *Verdict) announce(header http.Header) {
+	o := v.nearest()
+	if o == nil {
+		return
+	}
+	unit := ""
+	if len(o.Zone.Cost.Lines) > 0 {
+		unit = `;qu="cost"` // not every request costs 1
+	}
+	limit := o.Limit
+	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
+	left := math.Floor(limit.Remaining(o.Level()))
+	name := strconv.Quote(o.Zone.Name)
+	header.Set("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
+	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
+	if o.Level() > 0 {
+		// Never later than Retry-After, which is what clients obey.
+		more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
+		if o.Reason().Waits() {
+			more = min(max(more, o.Block), o.RetryAfter())
+		}
+		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)
+	}
+	header.Set("RateLimit", field)
+}
+
+// nearest returns the outcome of the fullest enforced bucket whose key is not private,
+// or nil if there is none.
+func (v *Verdict) nearest() (nearest *Outcome) {
+	v.each(func(o *Outcome) bool {
+		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
+			nearest = o
+		}
+		return true
+	})
+	return nearest
+}
