@@ -30,7 +30,7 @@ type App struct {
 
 	engine *engine.Engine
 	global map[string]*engine.Zone // by the definitions in the global options
-	known  []string                // all zones of the servers; nil before checkServers has run
+	known  []string                // all zones of the servers; nil before the servers were checked
 }
 
 // Engine returns what runs of the config.
@@ -214,13 +214,19 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	return z, nil
 }
 
-// checkServers checks the config of all servers, once.
-func (a *App) checkServers(ctx caddy.Context) (err error) {
+// appOf returns the app for a module of a server. The first of them checks the config of all
+// servers.
+func appOf(ctx caddy.Context) (*App, error) {
+	module, err := ctx.App("throttle")
+	if err != nil {
+		return nil, err
+	}
+	a := module.(*App)
 	if a.known == nil {
 		a.engine.ReadServers(ctx)
 		a.known, err = lint.CheckServers(ctx, a.Zone, a.engine.Warner)
 	}
-	return err
+	return a, err
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets.

@@ -34,12 +34,8 @@ func (Handler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds or compiles the handler's zones.
 func (h *Handler) Provision(ctx caddy.Context) error {
-	module, err := ctx.App("throttle")
+	app, err := appOf(ctx)
 	if err != nil {
-		return err
-	}
-	app := module.(*App)
-	if err := app.checkServers(ctx); err != nil {
 		return err
 	}
 	if len(h.Zone) == 0 {

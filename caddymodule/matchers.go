@@ -50,15 +50,12 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 			return config.ErrAsksThrottle
 		}
 	}
-	app, err := ctx.App("throttle")
+	app, err := appOf(ctx)
 	if err != nil {
 		return err
 	}
-	m.app = app.(*App).engine
-	if err := app.(*App).checkServers(ctx); err != nil {
-		return err
-	}
-	return lint.CheckAsked(m.Zone, app.(*App).known)
+	m.app = app.engine
+	return lint.CheckAsked(m.Zone, app.known)
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.

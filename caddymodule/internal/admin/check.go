@@ -75,25 +75,19 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 		c.result.Banned = c.result.Banned || by != nil && by.Shadow == 0
 	}
 	for _, z := range h.Zones {
-		if c.charges(z.Name) {
-			continue
-		}
 		r.Body = io.NopCloser(strings.NewReader(c.input.Body)) // which the zone before has read
 		charge, err := j.checkZone(r.Context(), c.app.Zones[z.Name], r)
 		if err != nil {
 			return err
 		}
-		if charge == nil {
-			continue
-		}
-		if c.result.Banned {
+		if charge != nil && c.result.Banned {
 			charge.Verdict = wire.Verdict{Cost: charge.Verdict.Cost, Decision: decision.Refused.String(), Reason: rule.Banned.String(), By: "ban", For: banned.Seconds()}
 		}
 		c.add(charge)
 	}
 	for _, z := range c.app.Blockers {
 		bucket, _, runs := z.BlockedEverywhere(&subject, new(rule.Buffers), c.app)
-		if !runs || c.result.Banned || c.charges(z.Name) {
+		if !runs || c.result.Banned {
 			continue
 		}
 		charge, err := j.chargeOf(r.Context(), c.app.Zones[z.Name], bucket.Key, bucket.Shadow != 0, 1)
@@ -105,13 +99,11 @@ func (c *requestCheck) reach(h *engine.Handler, r *http.Request) error {
 	return nil
 }
 
-// charges reports whether a zone is in the result.
-func (c *requestCheck) charges(zone string) bool {
-	return slices.ContainsFunc(c.result.Zones, func(z wire.CheckedZone) bool { return z.Zone == zone })
-}
-
-// add adds what a zone would do.
+// add adds what a zone would do, if anything. A zone charges a request once.
 func (c *requestCheck) add(charge *wire.CheckedZone) {
+	if charge == nil || slices.ContainsFunc(c.result.Zones, func(z wire.CheckedZone) bool { return z.Zone == charge.Zone }) {
+		return
+	}
 	charge.Directive = c.result.Directives
 	c.result.Zones = append(c.result.Zones, *charge)
 }

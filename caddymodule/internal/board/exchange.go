@@ -3,6 +3,7 @@ package board
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"go.uber.org/zap"
@@ -85,26 +86,24 @@ func (r *Replica) until(ctx context.Context, done func() bool) {
 
 // poll tells and reads, and reports whether the board has answered. talking is held.
 func (r *Replica) poll() (answered bool) {
-	_, err := r.exchange(nil)
-	return err == nil
+	_, answered = r.exchange(nil)
+	return answered
 }
 
-var (
-	errUnshared = errors.New("the store has no board")
-	errNoKey    = errors.New("there is no signing key yet: see signing_key")
-)
+var errNoKey = errors.New("there is no signing key yet: see signing_key")
 
 // exchange tells the board all that it does not know, and one more record, if there is one,
-// and takes over what is new on it. It reports whether that record was written. talking is
-// held. Whoever waits for it may leave, which is no failure of the board.
-func (r *Replica) exchange(own *record) (wrote bool, err error) {
+// and takes over what is new on it. It reports whether that record was written, and whether
+// the board has answered. talking is held. Whoever waits for it may leave, which is no failure
+// of the board.
+func (r *Replica) exchange(own *record) (wrote, answered bool) {
 	now := time.Now()
 	r.mu.Lock()
 	on := r.board
 	call, err := r.call(own, now)
 	r.mu.Unlock()
 	if on == nil {
-		return false, errUnshared
+		return false, false
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -112,17 +111,17 @@ func (r *Replica) exchange(own *record) (wrote bool, err error) {
 	if err == nil {
 		answer, err = on.Exchange(ctx, call)
 	}
-	posts := on.posts(ctx, answer.Posts, now)
+	read, foreign := on.posts(ctx, answer.Posts, now)
 	nodes, strangers := on.nodes(ctx, answer.Beats, now)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.failed(err); err != nil {
-		return false, err
+		return false, false
 	}
-	if r.hear(nodes, strangers, now) {
+	if r.hear(nodes, strangers) {
 		r.pollAgain()
 	}
-	return r.take(posts, answer.Latest, own, call.After == 0, now), nil
+	return r.take(read, foreign, answer.Latest, own, call.After == 0, now), true
 }
 
 // call returns what is to be told, with versions above all that were read. Records that
@@ -174,36 +173,34 @@ func (r *Replica) call(own *record, now time.Time) (call leakybucket.BoardCall, 
 
 // take takes over what is new on the board, and reports whether a record of this node is
 // there. mu is held.
-func (r *Replica) take(posts []posted, latest int64, own *record, whole bool, now time.Time) (wrote bool) {
-	there := make(map[string]bool, len(posts))
+func (r *Replica) take(read []*record, foreign map[string]int64, latest int64, own *record, whole bool, now time.Time) (wrote bool) {
 	if whole {
 		clear(r.foreign)
 		r.read = now
 	}
+	maps.Copy(r.foreign, foreign)
+	there := make(map[string]bool, len(read))
 	changed, highest, taken := false, latest, []*record(nil)
-	for _, p := range posts {
-		there[p.Name] = true
-		if p.says == nil {
-			r.foreign[p.Name] = p.Version
+	for _, k := range read {
+		name := postName(k.Name)
+		there[name] = true
+		delete(r.foreign, name)
+		highest = max(highest, k.Version)
+		if own != nil && k.same(own) {
+			own.Version, wrote = k.Version, true
 			continue
 		}
-		delete(r.foreign, p.Name)
-		highest = max(highest, p.Version)
-		if own != nil && p.says.same(own) {
-			own.Version, wrote = p.Version, true
-			continue
-		}
-		changed = r.merge(p.says, now) || changed
-		if r.records[p.Name] == p.says {
-			taken = append(taken, p.says)
+		changed = r.merge(k, now) || changed
+		if r.records[name] == k {
+			taken = append(taken, k)
 		}
 	}
 	r.apply(taken...)
 	untold := false
 	for name, k := range r.records {
-		version, foreign := r.foreign[name]
-		lost := whole && !there[name] || foreign && version == k.Version // or the keys were changed since
-		if lost || foreign && k.Untold {
+		version, isForeign := r.foreign[name]
+		lost := whole && !there[name] && !isForeign || isForeign && version == k.Version // or the keys were changed since
+		if lost || isForeign && k.Untold {
 			k.Was = version
 		}
 		changed = changed || lost && !k.Untold

@@ -8,12 +8,8 @@ import (
 	"time"
 )
 
-const (
-	// live is how old what a node says may be for it to count as one that follows.
-	live = 5 * time.Second
-
-	keptGiven = 10 * time.Second // of an answer, for whoever asked
-)
+// live is how old what a node says may be for it to count as one that follows.
+const live = 5 * time.Second
 
 // A Node is what a node says of itself in its heartbeat.
 type Node struct {
@@ -38,49 +34,36 @@ func host() string {
 	return name
 }
 
-type given struct {
-	answer json.RawMessage
-	until  time.Time
-}
-
 // members are the nodes of a board, and what they ask each other.
 type members struct {
 	self      Node
 	others    map[string]Node // of the last minute
 	strangers int             // that have other keys
 
-	answer func(question string) json.RawMessage // nil if this node has none
-	asks   map[string]int                        // the questions of this node, and how many ask them
-	given  map[string]given
+	answer    func(question string) json.RawMessage // nil if this node has none
+	asks      map[string]int                        // the questions of this node, and how many ask them
+	questions []string                              // of the others
 }
 
 // says returns what this node says of itself.
 func (m *members) says(zones []string, seen int64, now time.Time) Node {
 	n := m.self
 	n.Zones, n.Seen, n.Heard, n.Asks, n.Answers = zones, seen, now, slices.Sorted(maps.Keys(m.asks)), make(map[string]json.RawMessage)
-	maps.DeleteFunc(m.given, func(_ string, g given) bool { return now.After(g.until) })
-	for question, g := range m.given {
-		n.Answers[question] = g.answer
+	for _, question := range m.questions {
+		n.Answers[question] = m.answer(question)
 	}
 	return n
 }
 
-// hear takes in what the other nodes say, and reports whether this one has a new answer.
-func (m *members) hear(others map[string]Node, strangers int, now time.Time) (answered bool) {
+// hear takes in what the other nodes say, and reports whether one has a new question.
+func (m *members) hear(others map[string]Node, strangers int) (asked bool) {
 	m.others, m.strangers = others, strangers
+	before := m.questions
+	m.questions = nil
 	for _, n := range others {
-		for _, question := range n.Asks {
-			if _, known := m.given[question]; known {
-				continue
-			}
-			answer := m.answer(question)
-			if answer == nil {
-				answer = json.RawMessage("null")
-			}
-			m.given[question], answered = given{answer, now.Add(keptGiven)}, true
-		}
+		m.questions = append(m.questions, n.Asks...)
 	}
-	return answered
+	return slices.ContainsFunc(m.questions, func(question string) bool { return !slices.Contains(before, question) })
 }
 
 // holding returns how many nodes have read a version, and whether others that live have not.

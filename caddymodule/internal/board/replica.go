@@ -74,7 +74,7 @@ func New(answer func(question string) json.RawMessage) *Replica {
 		again: make(chan struct{}, 1), records: make(map[string]*record),
 		members: members{
 			self:   Node{ID: rand.Text()[:8], Host: host(), PID: os.Getpid(), Began: time.Now()}, // a process that takes up its file keeps its ID
-			answer: answer, asks: make(map[string]int), given: make(map[string]given),
+			answer: answer, asks: make(map[string]int),
 		},
 		exchanged: exchanged{foreign: make(map[string]int64)},
 	}
@@ -202,8 +202,7 @@ func (r *Replica) write(e override.Entry, via string, replace bool) (k *record, 
 			return nil, err
 		}
 		if up {
-			wrote, err = r.exchange(k)
-			up = err == nil
+			wrote, up = r.exchange(k)
 		}
 	}
 	r.mu.Lock()

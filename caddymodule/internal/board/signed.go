@@ -59,23 +59,20 @@ func (s *Signed) post(r *record) (p leakybucket.Post, ok bool) {
 	return p, ok
 }
 
-// A posted is a post with what it says, which is nil if none of our nodes has written it.
-type posted struct {
-	leakybucket.Post
-	says *record
-}
-
-// posts reads what is on the board, lowest version first. It may ask the storage for keys.
-func (s *Signed) posts(ctx context.Context, all []leakybucket.Post, now time.Time) (read []posted) {
+// posts reads what is on the board, lowest version first, and returns the versions of those
+// that none of our nodes has written by their names. It may ask the storage for keys.
+func (s *Signed) posts(ctx context.Context, all []leakybucket.Post, now time.Time) (read []*record, foreign map[string]int64) {
+	foreign = make(map[string]int64)
 	for _, p := range all {
-		says := new(record)
-		if !s.open(ctx, ofPost, p.Name, p.Text, says, now) || says.Version != p.Version || postName(says.Name) != p.Name {
-			says = nil
+		k := new(record)
+		if s.open(ctx, ofPost, p.Name, p.Text, k, now) && k.Version == p.Version && postName(k.Name) == p.Name {
+			read = append(read, k)
+		} else {
+			foreign[p.Name] = p.Version
 		}
-		read = append(read, posted{p, says})
 	}
-	slices.SortFunc(read, func(a, b posted) int { return cmp.Compare(a.Version, b.Version) })
-	return read
+	slices.SortFunc(read, func(a, b *record) int { return cmp.Compare(a.Version, b.Version) })
+	return read, foreign
 }
 
 // nodes reads what the other nodes say, and counts those with other keys.

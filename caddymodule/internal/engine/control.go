@@ -109,11 +109,7 @@ func (e *Engine) shareBoard() *board.Signed {
 // RunningApp returns the app of the config that runs, or nil. Its stores stay open
 // until the caller has called the function that is returned.
 func RunningApp() (a *Engine, release func()) {
-	stores.Process.Range(func(_, value any) bool {
-		c, ok := value.(*control)
-		if !ok {
-			return true
-		}
+	stores.EachOf(func(c *control) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if n := len(c.apps); n > 0 {
@@ -121,7 +117,6 @@ func RunningApp() (a *Engine, release func()) {
 			a.hold()
 			release = a.release
 		}
-		return false
 	})
 	return a, release
 }

@@ -168,7 +168,7 @@ func (e *Engine) ExemptAlways(matchers rule.Matchers, static []*staticfile.Match
 }
 
 // UseMemory makes a store in memory the store.
-func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Store() }
+func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Memory.Store }
 
 // UseShared makes a shared store the store. policy is what zones without one fall back to.
 func (e *Engine) UseShared(s *stores.SharedStore, options sharedstore.Options, policy sharedstore.Policy) (err error) {

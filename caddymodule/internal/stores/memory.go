@@ -46,9 +46,6 @@ func UseMemory(options MemoryOptions) (*MemoryUse, error) {
 	return &MemoryUse{MemoryOptions: options, Memory: m}, nil
 }
 
-// Store returns the store.
-func (u *MemoryUse) Store() leakybucket.Store { return u.Memory.Store }
-
 // Start applies the options of a config that starts. limits sets the limit of a bucket
 // that is restored.
 func (u *MemoryUse) Start(limits func(*leakybucket.Charge, leakybucket.State) bool) {
