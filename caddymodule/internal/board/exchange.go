@@ -165,7 +165,7 @@ func (r *Replica) call(own *record, now time.Time) (call leakybucket.BoardCall, 
 		return call, nil
 	}
 	var signed bool
-	if call.Beat, signed = r.board.sign(ofBeat, r.self.ID, r.says(r.board.Zones, r.after, now)); !signed {
+	if call.Beat, signed = r.board.sign(ofBeat, r.self.ID, r.says(r.board.Zones, r.after)); !signed {
 		return call, errNoKey
 	}
 	return call, nil

@@ -3,7 +3,6 @@ package board
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"slices"
 	"time"
 )
@@ -28,12 +27,6 @@ type Node struct {
 
 func (n *Node) lives() bool { return time.Since(n.Heard) < live }
 
-// host returns what this node is called.
-func host() string {
-	name, _ := os.Hostname()
-	return name
-}
-
 // members are the nodes of a board, and what they ask each other.
 type members struct {
 	self      Node
@@ -46,9 +39,9 @@ type members struct {
 }
 
 // says returns what this node says of itself.
-func (m *members) says(zones []string, seen int64, now time.Time) Node {
+func (m *members) says(zones []string, seen int64) Node {
 	n := m.self
-	n.Zones, n.Seen, n.Heard, n.Asks, n.Answers = zones, seen, now, slices.Sorted(maps.Keys(m.asks)), make(map[string]json.RawMessage)
+	n.Zones, n.Seen, n.Asks, n.Answers = zones, seen, slices.Sorted(maps.Keys(m.asks)), make(map[string]json.RawMessage)
 	for _, question := range m.questions {
 		n.Answers[question] = m.answer(question)
 	}

@@ -70,10 +70,11 @@ type Replica struct {
 
 // New returns a replica without changes. answer is asked what other nodes ask.
 func New(answer func(question string) json.RawMessage) *Replica {
+	host, _ := os.Hostname()
 	return &Replica{
 		again: make(chan struct{}, 1), records: make(map[string]*record),
 		members: members{
-			self:   Node{ID: rand.Text()[:8], Host: host(), PID: os.Getpid(), Began: time.Now()}, // a process that takes up its file keeps its ID
+			self:   Node{ID: rand.Text()[:8], Host: host, PID: os.Getpid(), Began: time.Now()}, // a process that takes up its file keeps its ID
 			answer: answer, asks: make(map[string]int),
 		},
 		exchanged: exchanged{foreign: make(map[string]int64)},
@@ -81,7 +82,7 @@ func New(answer func(question string) json.RawMessage) *Replica {
 }
 
 // Use makes a board the one in use, or none if it is nil, and keeps the replica in a file,
-// unless path is empty. A node that has no copy reads the board before Use returns, but
+// or gives that up if path is empty. A node that has no copy reads the board before Use returns, but
 // waits no longer than two seconds.
 func (r *Replica) Use(on *Signed, path string, logger *zap.Logger) {
 	r.talking.Lock()
@@ -122,7 +123,7 @@ func (r *Replica) open(path string, first bool) (copied bool) {
 }
 
 func (r *Replica) restore(s *saved) {
-	if s.ID != "" && s.Host == host() { // and not a copy of another's folder
+	if s.ID != "" && s.Host == r.self.Host { // and not a copy of another's folder
 		r.self.ID = s.ID
 	}
 	for _, k := range s.Changes {
@@ -135,14 +136,7 @@ func (r *Replica) restore(s *saved) {
 
 // save writes the file. mu is held.
 func (r *Replica) save() {
-	r.disk.write(&saved{ID: r.self.ID, Host: host(), Changes: slices.Collect(maps.Values(r.records)), Journal: r.journal}, r.logger)
-}
-
-// Close gives the file up.
-func (r *Replica) Close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.disk.close()
+	r.disk.write(&saved{ID: r.self.ID, Host: r.self.Host, Changes: slices.Collect(maps.Values(r.records)), Journal: r.journal}, r.logger)
 }
 
 // A Conflict is the error of a change that would replace another without leave.
@@ -221,7 +215,7 @@ func (r *Replica) next(e override.Entry, replace bool) (*record, error) {
 	defer r.mu.Unlock()
 	last, now := r.records[postName(e.Name)], time.Now()
 	holds := last != nil && last.Holds(now)
-	k := &record{Entry: e, Node: host(), Last: e.Until}
+	k := &record{Entry: e, Node: r.self.Host, Last: e.Until}
 	switch {
 	case e.Ended && !holds:
 		return nil, ErrNothing

@@ -155,7 +155,7 @@ func start(t *testing.T, s *server, path, key string) *node {
 func (n *node) kill() {
 	close(n.stop)
 	synctest.Wait()
-	n.Close()
+	n.disk.close()
 }
 
 func (n *node) restart() *node {
@@ -244,7 +244,7 @@ func TestEveryNodeFollowsWithinTwoSeconds(t *testing.T) {
 		if _, _, err := n[0].Change(t.Context(), unban(robber), "test", false, true); !errors.Is(err, ErrNothing) {
 			t.Errorf("a second end: got error %v, want ErrNothing", err)
 		}
-		if got := n[0].Journal(); len(got) != 3 || got[0].Action != "unban" || got[1].By != "bob" || got[1].Via != host() || got[2].Via != "test" {
+		if got := n[0].Journal(); len(got) != 3 || got[0].Action != "unban" || got[1].By != "bob" || got[1].Via != n[1].self.Host || got[2].Via != "test" {
 			t.Errorf("journal of the first node: got %+v, want what the others have changed", got)
 		}
 	})
@@ -285,7 +285,7 @@ func TestANodeThatRestartsBeginsWithItsCopy(t *testing.T) {
 		if alone.by() != "alice" || len(alone.Journal()) != 1 {
 			t.Errorf("without the store: banned by %s, journal %+v, want its copy of both", alone.by(), alone.Journal())
 		}
-		alone.Close()
+		alone.disk.close()
 		n[0].change(unban(robber), false)
 		n[1] = start(t, n[0].link.server, n[1].path, "secret")
 		time.Sleep(2 * time.Second)
@@ -413,7 +413,7 @@ func TestAChangeSaysWhetherARestartEndsIt(t *testing.T) {
 		if told := n.change(unban(robber), false); told.Kept {
 			t.Errorf("without a folder: got %+v, want it said that a restart undoes it", told)
 		}
-		n.Close()
+		n.disk.close()
 	})
 	run(t, 1, func(t *testing.T, s *server, _ []*node) {
 		n := start(t, s, "", "secret")
@@ -704,7 +704,7 @@ func TestAFileThatIsWrongIsSetAside(t *testing.T) {
 		second.Use(nil, path, zap.NewNop()) // another process
 		want(t, []*node{second}, "nobody")
 		second.change(banOf(robber, time.Hour, "bob"), false)
-		n.Close()
+		n.disk.close()
 		again := &node{Replica: New(nil), t: t}
 		again.Use(nil, path, zap.NewNop())
 		want(t, []*node{again}, "alice")
@@ -714,12 +714,12 @@ func TestAFileThatIsWrongIsSetAside(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		again.Close()
+		again.disk.close()
 		last := &node{Replica: New(nil), t: t}
 		last.Use(nil, path, zap.NewNop())
 		want(t, []*node{last}, "nobody")
 		last.change(banOf(robber, time.Hour, "carol"), false)
-		last.Close()
+		last.disk.close()
 		if matches, _ := filepath.Glob(path + ".bad"); len(matches) != 1 {
 			t.Error("got no file set aside")
 		}

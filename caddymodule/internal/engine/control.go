@@ -124,6 +124,5 @@ func RunningApp() (a *Engine, release func()) {
 // Destruct ends the goroutines.
 func (c *control) Destruct() error {
 	close(c.stopped)
-	c.Changes.Close()
 	return nil
 }
