@@ -33,18 +33,6 @@ func init() {
 	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
 	// Users log in before, and a handle that serves the rest of the site comes after.
 	httpcaddyfile.RegisterDirectiveOrder("throttle_inspector", httpcaddyfile.Before, "invoke")
-}
-
-// parseThrottle sets up a route with the handler.
-func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
-	handler, err := zonefile.ParseHandler(h)
-	if err != nil {
-		return nil, err
-	}
-	return h.NewRoute(nil, &Handler{Handler: *handler}), nil
-}
-
-func init() {
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "throttle",
 		Usage: "COMMAND ...", // in capitals, as manual pages lose words in angle brackets
@@ -71,4 +59,13 @@ wrong way.`,
 			cmd.AddCommand(cli.Commands()...)
 		},
 	})
+}
+
+// parseThrottle sets up a route with the handler.
+func parseThrottle(h httpcaddyfile.Helper) ([]httpcaddyfile.ConfigValue, error) {
+	handler, err := zonefile.ParseHandler(h)
+	if err != nil {
+		return nil, err
+	}
+	return h.NewRoute(nil, &Handler{Handler: *handler}), nil
 }

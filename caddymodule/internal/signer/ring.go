@@ -161,10 +161,7 @@ func (r *Ring) replace(ctx context.Context) error {
 	k := &key{ID: make([]byte, KeyIDSize), Secret: make([]byte, secretSize)}
 	rand.Read(k.ID) // never fails
 	rand.Read(k.Secret)
-	raw, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
+	raw, _ := json.Marshal(k) // which fails for no key
 	if err := r.storage.Store(ctx, storageKey, raw); err != nil {
 		return fmt.Errorf("writing %s to storage: %w", storageKey, err)
 	}

@@ -4,6 +4,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -74,17 +75,10 @@ func (f *File) Write(write func(io.Writer) error) (err error) {
 	}
 	defer func() {
 		if err != nil {
-			_ = file.Close() // which it may be already
 			_ = os.Remove(fresh)
 		}
 	}()
-	if err := write(file); err != nil {
-		return err
-	}
-	if err := file.Sync(); err != nil {
-		return err
-	}
-	if err := file.Close(); err != nil {
+	if err := cmp.Or(write(file), file.Sync(), file.Close()); err != nil { // closed in any case
 		return err
 	}
 	if err := os.Rename(fresh, f.path); err != nil {
