@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // An entryOf returns the entry of a change, or with ends that of what is to end. Fields that
@@ -165,12 +166,7 @@ func networkOf(text string) (netip.Prefix, error) {
 	if err != nil {
 		return netip.Prefix{}, badRequest("invalid network %q: want an address, or a network such as 203.0.113.0/24", text)
 	}
-	addr = addr.Unmap().WithZone("")
-	bits := 64
-	if addr.Is4() {
-		bits = 32
-	}
-	return addr.Prefix(bits)
+	return bucketkey.ClientPrefix(addr, 32, 64), nil
 }
 
 // wrong turns an error about a value into the client's, unless it has a status already.

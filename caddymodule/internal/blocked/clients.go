@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 const (
@@ -71,13 +72,7 @@ func (l *Clients) Add(peer netip.Addr, bits int, e Entry, until, now time.Time) 
 	if _, proxy := l.proxies.Get(network(peer), now); proxy {
 		return false
 	}
-	if peer.Is4() {
-		bits = 32
-	}
-	client, err := peer.Prefix(bits)
-	if err != nil {
-		return false
-	}
+	client := bucketkey.ClientPrefix(peer, 32, bits)
 	if was, found := l.clients.Get(client, now); found && was.same(e) {
 		return true // which spares the lock
 	}
@@ -117,14 +112,7 @@ func (l *Clients) Proxy(peer netip.Addr, now time.Time) {
 
 // network returns the address itself, or the first of the /64 of an IPv6 address, since
 // proxies and clients have whole ones.
-func network(addr netip.Addr) netip.Addr {
-	if addr.Is6() {
-		if prefix, err := addr.Prefix(64); err == nil {
-			return prefix.Addr()
-		}
-	}
-	return addr
-}
+func network(addr netip.Addr) netip.Addr { return bucketkey.ClientPrefix(addr, 32, 64).Addr() }
 
 // shared are the addresses between customers and the NAT of their provider. They are
 // never seen on the Internet, but are used inside of networks like private ones.
