@@ -20,6 +20,10 @@ const (
 	// than TCP's first retransmission, so a lost packet costs one attempt only.
 	connectPatience = 500 * time.Millisecond
 
+	// connections are one for batches, and one for all else. More of them would make
+	// smaller batches.
+	connections = 2
+
 	// longestConnectTimeout is the timeout that pgx sets if the URL gives none.
 	longestConnectTimeout = 2 * time.Minute
 )
@@ -44,7 +48,7 @@ func (o *Options) poolConfig(report func(error)) (*pgxpool.Config, error) {
 		*connect = *last.Load().Copy()
 		return nil
 	}
-	config.MaxConns, config.MinConns, config.MinIdleConns = int32(o.Connections), 0, 0
+	config.MaxConns, config.MinConns, config.MinIdleConns = connections, 0, 0
 	config.PingTimeout = connectPatience
 	return config, nil
 }

@@ -14,9 +14,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
-// Sixteen clients take a few of fifty buckets at a time, in any order, through
-// instances that each have several connections. Nobody is in a deadlock, and the
-// table stays small.
+// Sixteen clients take a few of fifty buckets at a time, in any order, through several
+// stores. Nobody is in a deadlock, and the table stays small.
 func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	const clients, keys = 16, 50
 	d := 2 * time.Second
@@ -25,8 +24,8 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	}
 	server := servertest.StartPostgres(t)
 	var stores []*Store
-	for range 3 {
-		stores = append(stores, openStore(t, Options{URL: patient(server.URL()), Connections: 4, ForgetEvery: time.Second, OnError: failOn(t)}))
+	for range 9 {
+		stores = append(stores, openStore(t, Options{URL: patient(server.URL()), ForgetEvery: time.Second, OnError: failOn(t)}))
 	}
 	var takes atomic.Int64
 	var wg sync.WaitGroup

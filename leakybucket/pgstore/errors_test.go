@@ -166,7 +166,6 @@ func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 		{Options{URL: good, Table: "Robert'); DROP TABLE"}, "invalid table"},
 		{Options{URL: good, Table: "a.b.c"}, "invalid table"},
 		{Options{URL: good, Prefix: "a:b"}, "invalid prefix"},
-		{Options{URL: good, Connections: -1}, "connections -1"},
 	} {
 		s, err := New(test.options)
 		if err == nil {

@@ -90,10 +90,8 @@ func (s *Store) pages(ctx context.Context) (uint32, error) {
 func tid(page uint32) pgtype.TID { return pgtype.TID{BlockNumber: page, Valid: true} }
 
 func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

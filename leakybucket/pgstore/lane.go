@@ -3,7 +3,6 @@ package pgstore
 import (
 	"context"
 	"errors"
-	"hash/maphash"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -35,24 +34,11 @@ type call struct {
 	err      error     // once the call is answered
 }
 
-// Lanes share the connections: calls of different lanes are executed at the same
-// time. Calls that arrive while a lane's batch is in flight make up its next one.
-func (s *Store) openLanes(n int) {
-	s.batches = make([]batch, n)
-	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostCharges}, s.sendBatch)
-}
-
-// laneOf returns the lane of a call: always the same for the same first bucket,
-// so that lanes seldom wait for each other's locks.
-func (s *Store) laneOf(name string) int {
-	return int(maphash.String(s.seed, name) % uint64(len(s.batches)))
-}
-
 // call executes a call in a batch with others. It waits for the answer or the
 // end of ctx.
 func (s *Store) call(ctx context.Context, c *call) error {
 	c.deadline, _ = ctx.Deadline()
-	switch err := s.lanes.Do(ctx, s.laneOf(c.names[0]), c, len(c.names)); {
+	switch err := s.lanes.Do(ctx, struct{}{}, c, len(c.names)); {
 	case errors.Is(err, coalesce.ErrClosed):
 		return errClosed
 	case err != nil:
@@ -63,8 +49,8 @@ func (s *Store) call(ctx context.Context, c *call) error {
 
 // sendBatch executes the calls of one batch. It does not end with the store:
 // Close finishes the calls in flight.
-func (s *Store) sendBatch(lane int, calls []*call, answer func()) {
-	b := &s.batches[lane] // of which a lane uses one at a time
+func (s *Store) sendBatch(_ struct{}, calls []*call, answer func()) {
+	b := &s.batch
 	b.set(calls, answer)
 	ctx, cancel := context.WithTimeout(context.Background(), b.patience())
 	defer cancel()

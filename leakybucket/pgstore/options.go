@@ -36,12 +36,6 @@ type Options struct {
 	// empties all buckets, and standbys have none.
 	Logged bool
 
-	// Connections is the maximum number of connections, from 1 to 100. All but
-	// one serve requests, each for a share of the buckets; the last one deletes
-	// expired buckets. More connections make smaller batches, and help only if
-	// the network is slow. Zero means 2.
-	Connections int
-
 	// ForgetEvery is how long one search of the whole table for expired buckets
 	// takes. Zero means a minute.
 	ForgetEvery time.Duration
@@ -53,8 +47,6 @@ type Options struct {
 
 const (
 	defaultTable       = "throttle_buckets"
-	defaultConnections = 2
-	mostConnections    = 100
 	defaultForgetEvery = time.Minute
 )
 
@@ -72,12 +64,6 @@ func (o *Options) setDefaults() error {
 	}
 	if !prefixName.MatchString(o.Prefix) {
 		return fmt.Errorf("invalid prefix %q: want at most 64 letters, digits, _, . and -", o.Prefix)
-	}
-	if o.Connections == 0 {
-		o.Connections = defaultConnections
-	}
-	if o.Connections < 0 || o.Connections > mostConnections {
-		return fmt.Errorf("invalid number of connections %d: want 1 to %d", o.Connections, mostConnections)
 	}
 	if o.ForgetEvery <= 0 {
 		o.ForgetEvery = defaultForgetEvery

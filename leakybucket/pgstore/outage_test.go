@@ -150,7 +150,7 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	goroutines := runtime.NumGoroutine()
-	s, err := New(Options{URL: server.URL(), Connections: 4})
+	s, err := New(Options{URL: server.URL()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	defer conn.Release()
 	var b batch
 	b.set([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
-	if _, err := newTransaction(other, conn).lock(ctx, &b); err != nil {
+	if _, err := (&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, &b); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

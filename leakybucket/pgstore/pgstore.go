@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,10 +17,9 @@ import (
 
 // A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool    *pgxpool.Pool
-	lanes   *coalesce.Lanes[int, *call]
-	batches []batch      // one for each lane
-	seed    maphash.Seed // chooses a bucket's lane
+	pool  *pgxpool.Pool
+	lanes *coalesce.Lanes[struct{}, *call] // a single one
+	batch batch                            // the one in flight
 
 	prefix        string
 	table, board  string // quoted
@@ -54,7 +52,6 @@ func New(o Options) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{
-		seed:        maphash.MakeSeed(),
 		prefix:      o.Prefix,
 		table:       o.quotedTable(""),
 		board:       o.quotedTable(boardSuffix),
@@ -74,7 +71,7 @@ func New(o Options) (*Store, error) {
 		s.stop()
 		return nil, fmt.Errorf("preparing connections: %w", err)
 	}
-	s.openLanes(max(1, o.Connections-1))
+	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostCharges}, s.sendBatch)
 	return s, nil
 }
 

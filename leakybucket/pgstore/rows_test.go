@@ -168,7 +168,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		return
 	}
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
-		s := openStore(tb, Options{URL: patient(url), Table: unique("bounced"), Connections: 3, OnError: failOn(tb)})
+		s := openStore(tb, Options{URL: patient(url), Table: unique("bounced"), OnError: failOn(tb)})
 		return s, s.hold
 	})
 }

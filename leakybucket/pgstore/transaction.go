@@ -8,7 +8,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -58,7 +57,7 @@ func (s *Store) attempt(ctx context.Context, b *batch) error {
 	}
 	// Release closes a connection that cannot be used again.
 	defer conn.Release()
-	t := newTransaction(s, conn)
+	t := &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
 	if b.raced {
 		if err := t.makeRows(ctx, b); err != nil {
 			return t.failed(ctx, err)
@@ -96,10 +95,6 @@ type transaction struct {
 	types *pgtype.Map
 }
 
-func newTransaction(s *Store, conn *pgxpool.Conn) *transaction {
-	return &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
-}
-
 func (t *transaction) pipeline() *pipeline { return &pipeline{types: t.types} }
 
 // makeRows inserts empty rows for buckets that have none. It does so in a
@@ -121,10 +116,10 @@ func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Insta
 	}
 	p.add(t.store.sql.lock, namesType, namesOf(b.rows))
 	p.add(t.store.sql.clock, instantType, instantParam(t.store.heldAt()))
-	_, err = t.send(ctx, p, func(values [][]byte) (err error) {
+	_, err = t.send(ctx, p, func(values [][]byte) error {
 		if len(values) == 1 {
-			now, err = decodeInstant(values)
-			return err
+			now = leakybucket.Instant(word(values[0]))
+			return nil
 		}
 		return b.read(values)
 	})
@@ -135,16 +130,13 @@ func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Insta
 }
 
 func (b *batch) read(values [][]byte) error {
-	tid, state, err := decodeRow(values)
-	if err != nil {
-		return err
-	}
 	i, known := b.index[string(values[0])]
 	if !known {
 		return fmt.Errorf("reading a bucket: got %.40q, which was not asked for", values[0])
 	}
 	r := &b.rows[i]
-	r.tid, r.state, r.kept = tid, state, true
+	r.kept = true
+	r.tid, r.state = decodeRow(values)
 	return nil
 }
 

@@ -123,49 +123,33 @@ func instantParam(at leakybucket.Instant) any {
 	return int64(at)
 }
 
-// decodeInstant reads the row of clock.sql.
-func decodeInstant(values [][]byte) (leakybucket.Instant, error) {
-	if len(values) != 1 || len(values[0]) != 8 {
-		return 0, fmt.Errorf("reading the clock: got %d columns, want one bigint", len(values))
+// word returns a number of eight bytes. NULL is 0.
+func word(value []byte) uint64 {
+	if len(value) != 8 {
+		return 0
 	}
-	return leakybucket.Instant(binary.BigEndian.Uint64(values[0])), nil
+	return binary.BigEndian.Uint64(value)
 }
 
-// rowSizes are the sizes of the columns of lock.sql in bytes. Names have any.
-var rowSizes = [...]int{-1, 6, 8, 8, 8, 2, 8}
-
-// decodeRow reads a row of lock.sql. A row that no store can have written counts
-// as an empty bucket. So whoever can write to the table cannot lock a client out
-// for ever, with a NaN or a level that no limit can drain.
-func decodeRow(values [][]byte) (tid pgtype.TID, s leakybucket.State, err error) {
-	if len(values) != len(rowSizes) {
-		return tid, s, fmt.Errorf("reading a bucket: got %d columns, want %d", len(values), len(rowSizes))
+// decodeRow reads a row of lock.sql, whose numbers have eight bytes. A row that no store can
+// have written counts as an empty bucket. So whoever can write to the table cannot lock a
+// client out for ever, with a NaN or a level that no limit can drain.
+func decodeRow(values [][]byte) (tid pgtype.TID, s leakybucket.State) {
+	if ctid := values[1]; len(ctid) == 6 {
+		tid = pgtype.TID{BlockNumber: binary.BigEndian.Uint32(ctid), OffsetNumber: binary.BigEndian.Uint16(ctid[4:]), Valid: true}
 	}
-	var bits [len(rowSizes)]uint64 // NULL is 0
-	for i, size := range rowSizes {
-		switch value := values[i]; {
-		case size < 0 || value == nil:
-		case len(value) != size:
-			return tid, s, fmt.Errorf("reading a bucket: got %d bytes in column %d, want %d: the column has another type than this store gives it", len(value), i+1, size)
-		case size == 2:
-			bits[i] = uint64(binary.BigEndian.Uint16(value))
-		case size == 6:
-			tid = pgtype.TID{BlockNumber: binary.BigEndian.Uint32(value), OffsetNumber: binary.BigEndian.Uint16(value[4:]), Valid: true}
-		default:
-			bits[i] = binary.BigEndian.Uint64(value)
-		}
-	}
+	step := word(values[5])
 	s = leakybucket.State{
-		Level:        math.Float64frombits(bits[2]),
-		At:           leakybucket.Instant(bits[3]),
-		BlockedUntil: leakybucket.Instant(bits[4]),
-		Step:         uint8(min(bits[5], math.MaxUint8)),
-		Leak:         math.Float64frombits(bits[6]),
+		Level:        math.Float64frombits(word(values[2])),
+		At:           leakybucket.Instant(word(values[3])),
+		BlockedUntil: leakybucket.Instant(word(values[4])),
+		Step:         uint8(step),
+		Leak:         math.Float64frombits(word(values[6])),
 	}
 	const highest, latest = 4e12, leakybucket.Instant(math.MaxInt64 / 4) // no limit allows as much
 	if !(s.Level >= 0 && s.Level <= highest) || !(s.Leak >= 0 && s.Leak <= highest) ||
-		s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || bits[5] > math.MaxUint8 {
-		return tid, leakybucket.State{}, nil
+		s.At < -latest || s.At > latest || s.BlockedUntil < -latest || s.BlockedUntil > latest || step > math.MaxUint8 {
+		return tid, leakybucket.State{}
 	}
-	return tid, s, nil
+	return tid, s
 }

@@ -1,6 +1,6 @@
 -- Locks the rows of a batch in the order of their names. Every batch does, so no
--- two of them can wait for each other.
-SELECT name, ctid, level, at, blocked_until, step, leak
+-- two of them can wait for each other. All numbers are sent in eight bytes.
+SELECT name, ctid, level, at, blocked_until, step::bigint, leak
 FROM {table}
 WHERE name = ANY ($1)
 ORDER BY name
