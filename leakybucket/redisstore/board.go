@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,10 +29,7 @@ func (s *Store) Exchange(ctx context.Context, call leakybucket.BoardCall) (leaky
 	if err == nil {
 		answer, err = parseBoard(reply)
 	}
-	if err != nil {
-		return answer, fmt.Errorf("asking the board: %w", s.connection.explain(err))
-	}
-	return answer, nil
+	return answer, s.connection.explain("asking the board", err)
 }
 
 func parseBoard(reply []string) (answer leakybucket.BoardAnswer, err error) {

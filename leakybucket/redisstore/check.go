@@ -16,10 +16,7 @@ import (
 // before ctx ends.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	warnings, err = ask(ctx, s.connection, checkNodes)
-	if err != nil {
-		return nil, fmt.Errorf("checking: %w", s.connection.explain(err))
-	}
-	return warnings, nil
+	return warnings, s.connection.explain("checking", err)
 }
 
 func checkNodes(c rueidis.Client) ([]string, error) {

@@ -1,9 +1,9 @@
 package redisstore
 
 import (
-	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,7 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// mostSlots is how many slots one Settle has in flight at once.
+// mostSlots is how many slots one call has in flight at once.
 const mostSlots = 64
 
 // slotOf returns the slot of a key in a cluster: CRC16 (XMODEM) of the key, or
@@ -47,35 +47,37 @@ type group struct {
 	indexes []int
 }
 
-// groups divides charges by slot, in ascending order of it. It leaves out those
-// that are not wanted.
-func (s *Store) groups(charges []leakybucket.Charge, wanted func(i int) bool) []*group {
-	var groups []*group
-	for i := range charges {
-		if !wanted(i) {
-			continue
+// groups divides n charges by slot, in ascending order of it. It leaves out those for which
+// charge returns nil.
+func (s *Store) groups(n int, charge func(i int) *leakybucket.Charge) []group {
+	bySlot := make(map[uint16][]int)
+	for i := range n {
+		if c := charge(i); c != nil {
+			slot := s.slotOfCharge(c)
+			bySlot[slot] = append(bySlot[slot], i)
 		}
-		slot := s.slotOfCharge(&charges[i])
-		at := slices.IndexFunc(groups, func(g *group) bool { return g.slot == slot })
-		if at < 0 {
-			at = len(groups)
-			groups = append(groups, &group{slot: slot})
-		}
-		groups[at].indexes = append(groups[at].indexes, i)
 	}
-	slices.SortFunc(groups, func(a, b *group) int { return cmp.Compare(a.slot, b.slot) })
+	var groups []group
+	for _, slot := range slices.Sorted(maps.Keys(bySlot)) {
+		groups = append(groups, group{slot, bySlot[slot]})
+	}
 	return groups
 }
 
-// oneSlot returns the slot of all charges, if they share one.
-func (s *Store) oneSlot(charges []leakybucket.Charge) (slot uint16, one bool) {
-	slot = s.slotOfCharge(&charges[0])
-	for i := range charges[1:] {
-		if s.slotOfCharge(&charges[i+1]) != slot {
-			return 0, false
-		}
+// atOnce calls f for all groups, many at once, and returns the gravest error.
+func (s *Store) atOnce(groups []group, f func(group) error) error {
+	ended := outcomes{shards: &s.connection.shards}
+	var wg sync.WaitGroup
+	inFlight := make(chan struct{}, mostSlots)
+	for _, g := range groups {
+		inFlight <- struct{}{}
+		wg.Go(func() {
+			ended.add(g.slot, f(g))
+			<-inFlight
+		})
 	}
-	return slot, true
+	wg.Wait()
+	return ended.err()
 }
 
 // A bySlot is a take of charges in several slots of a cluster.
@@ -94,16 +96,25 @@ type bySlot struct {
 // probe lacks a charge or had another cost. That round trip is dear where it is wrong: a
 // pour that races costs at least four more.
 func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	if slot, one := s.oneSlot(charges); one {
-		return s.takeTogether(ctx, slot, charges, decisions, false)
+	if len(charges) == 1 {
+		return s.takeTogether(ctx, s.slotOfCharge(&charges[0]), charges, decisions, false)
 	}
 	t := &bySlot{s, charges, decisions}
+	asks := t.groups(len(charges), func(i int) *leakybucket.Charge { return &charges[i] })
+	if len(asks) == 1 {
+		return s.takeTogether(ctx, asks[0].slot, charges, decisions, false)
+	}
 	clear(decisions)
-	if err := t.atOnce(ctx, t.groups(charges, func(int) bool { return true }), t.ask); err != nil {
+	if err := t.take(ctx, asks, true); err != nil {
 		return err
 	}
-	pours := t.groups(charges, func(i int) bool { return t.fit(i) && !charges[i].Probe })
-	err := t.atOnce(ctx, pours, t.pour)
+	pours := t.groups(len(charges), func(i int) *leakybucket.Charge {
+		if charges[i].Probe || !t.fit(i) {
+			return nil
+		}
+		return &charges[i]
+	})
+	err := t.take(ctx, pours, false)
 	if raced, err := t.undo(ctx, err); !raced || err != nil {
 		return err
 	}
@@ -123,10 +134,10 @@ const mostRepours = 3
 
 // pourPatiently pours into one slot, and reports whether it refuses. The slots before it
 // are held meanwhile, so those that want them in the same order wait for this take.
-func (t *bySlot) pourPatiently(ctx context.Context, one []*group) (refused bool, err error) {
+func (t *bySlot) pourPatiently(ctx context.Context, one []group) (refused bool, err error) {
 	for n := 0; ; n++ {
 		began := time.Now()
-		err := t.atOnce(ctx, one, t.pour)
+		err := t.take(ctx, one, false)
 		refused := slices.ContainsFunc(one[0].indexes, t.refuses)
 		if err != nil || !refused || n == mostRepours {
 			return refused, err
@@ -147,14 +158,13 @@ func (t *bySlot) fit(i int) bool {
 // refuses reports whether charge i keeps all others from being poured.
 func (t *bySlot) refuses(i int) bool { return !t.decisions[i].Fits && t.charges[i].Shadow == 0 }
 
-// ask asks a slot for its charges and pours nothing.
-func (t *bySlot) ask(ctx context.Context, g *group) error { return t.take(ctx, g, true) }
+// take takes the charges of all groups at once. Asking pours nothing. Pouring begins no
+// block, since a charge that fitted when it was asked exceeds no limit of its own.
+func (t *bySlot) take(ctx context.Context, groups []group, asking bool) error {
+	return t.atOnce(groups, func(g group) error { return t.takeGroup(ctx, g, asking) })
+}
 
-// pour takes the charges of a slot. It begins no block, since a charge that fitted
-// when it was asked exceeds no limit of its own.
-func (t *bySlot) pour(ctx context.Context, g *group) error { return t.take(ctx, g, false) }
-
-func (t *bySlot) take(ctx context.Context, g *group, asking bool) error {
+func (t *bySlot) takeGroup(ctx context.Context, g group, asking bool) error {
 	some, answers := make([]leakybucket.Charge, len(g.indexes)), make([]leakybucket.Decision, len(g.indexes))
 	for i, at := range g.indexes {
 		some[i] = t.charges[at]
@@ -185,17 +195,6 @@ func (t *bySlot) undo(ctx context.Context, err error) (raced bool, _ error) {
 	return raced && len(back) > 0, err
 }
 
-// atOnce calls f for all groups at once and returns the gravest error.
-func (t *bySlot) atOnce(ctx context.Context, groups []*group, f func(context.Context, *group) error) error {
-	ended := outcomes{shards: &t.connection.shards}
-	var wg sync.WaitGroup
-	for _, g := range groups {
-		wg.Go(func() { ended.add(g.slot, f(ctx, g)) })
-	}
-	wg.Wait()
-	return ended.err()
-}
-
 // giveBack settles charges that were poured before another slot refused or
 // failed. Other clients must not pay for those, so it goes on in the background
 // when ctx ends.
@@ -206,7 +205,7 @@ func (t *bySlot) giveBack(ctx context.Context, indexes []int) error {
 		settlements = append(settlements, leakybucket.Settlement{Charge: *c, Was: *d, Diff: -c.Cost})
 		d.Poured = false
 		for j := range i { // report the level without an earlier charge to the same bucket
-			if was := &t.charges[j]; was.Key == c.Key && was.Zone == c.Zone && (was.Shadow == 0) == (c.Shadow == 0) {
+			if t.charges[j].SameBucket(c) {
 				d.Level = t.decisions[j].Level
 			}
 		}
@@ -231,23 +230,14 @@ func (t *bySlot) giveBack(ctx context.Context, indexes []int) error {
 // settleBySlot settles charges slot by slot, many slots at once. Settlements of
 // one bucket keep their order.
 func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Settlement) error {
-	bySlot := make(map[uint16][]leakybucket.Settlement)
-	for i := range settlements {
-		slot := s.slotOfCharge(&settlements[i].Charge)
-		bySlot[slot] = append(bySlot[slot], settlements[i])
-	}
-	ended := outcomes{shards: &s.connection.shards}
-	var wg sync.WaitGroup
-	inFlight := make(chan struct{}, mostSlots)
-	for slot, some := range bySlot {
-		inFlight <- struct{}{}
-		wg.Go(func() {
-			ended.add(slot, s.settleTogether(ctx, slot, some))
-			<-inFlight
-		})
-	}
-	wg.Wait()
-	return ended.err()
+	groups := s.groups(len(settlements), func(i int) *leakybucket.Charge { return &settlements[i].Charge })
+	return s.atOnce(groups, func(g group) error {
+		some := make([]leakybucket.Settlement, len(g.indexes))
+		for i, at := range g.indexes {
+			some[i] = settlements[at]
+		}
+		return s.settleTogether(ctx, g.slot, some)
+	})
 }
 
 // graver returns the error that says more about the store: any before none, and

@@ -33,9 +33,12 @@ type connection struct {
 	option  rueidis.ClientOption
 
 	begin  sync.Once
-	shards shards        // of a cluster
-	tried  chan struct{} // closed once the first attempt has ended
-	closed chan struct{}
+	shards shards // of a cluster
+
+	ending context.Context // ends with close
+	end    context.CancelFunc
+	trying context.Context // ends with the first attempt, or with close
+	tried  context.CancelFunc
 
 	mu     sync.RWMutex
 	client rueidis.Client // nil while there is none
@@ -50,8 +53,9 @@ func newConnection(o *Options) (*connection, error) {
 	}
 	c := &connection{
 		target: t, option: t.clientOption(o), err: errors.New("not connected yet"),
-		tried: make(chan struct{}), closed: make(chan struct{}),
 	}
+	c.ending, c.end = context.WithCancel(context.Background())
+	c.trying, c.tried = context.WithCancel(c.ending)
 	for _, secret := range []string{t.password, o.SentinelPassword} {
 		if secret != "" {
 			c.secrets = append(c.secrets, secret)
@@ -108,60 +112,43 @@ func (t *target) dial(ctx context.Context, address string, dialer *net.Dialer, c
 // start begins to connect in the background. Only the first call does anything.
 func (c *connection) start() {
 	c.begin.Do(func() {
-		go c.connect(func() { close(c.tried) })
+		go c.connect()
 		if c.target.mode == cluster {
 			go c.shards.follow(c)
 		}
 	})
 }
 
-// connect tries until there is a client or the connection is closed. It calls
-// tried after the first attempt.
-func (c *connection) connect(tried func()) {
-	for !c.isClosed() {
+// connect tries until there is a client or the connection is closed.
+func (c *connection) connect() {
+	for c.ending.Err() == nil {
 		client, err := rueidis.NewClient(c.option)
-		if err != nil && client != nil {
-			client.Close()
-			client = nil
-		}
 		if err == nil && c.target.mode == cluster {
 			_ = c.shards.learn(client) // before the first call. Without it, all slots are one shard
 		}
-		done := c.connected(client, err)
-		tried()
-		if done {
+		used := c.connected(client, err)
+		c.tried()
+		if used {
 			return
 		}
-		tried = func() {}
+		if client != nil {
+			client.Close()
+		}
 		select {
-		case <-c.closed:
+		case <-c.ending.Done():
 		case <-time.After(retryDelay):
 		}
 	}
 }
 
-func (c *connection) isClosed() bool {
-	select {
-	case <-c.closed:
-		return true
-	default:
-		return false
-	}
-}
-
-// connected takes in the outcome of an attempt and reports whether it was the
-// last.
-func (c *connection) connected(client rueidis.Client, err error) (done bool) {
+// connected takes in the outcome of an attempt and reports whether its client is used.
+func (c *connection) connected(client rueidis.Client, err error) (used bool) {
 	c.mu.Lock()
-	if c.isClosed() {
-		c.mu.Unlock()
-		if client != nil {
-			client.Close()
-		}
-		return true
-	}
 	defer c.mu.Unlock()
-	if err != nil {
+	switch {
+	case c.ending.Err() != nil:
+		return false
+	case err != nil:
 		c.err = fmt.Errorf("connecting: %w", err)
 		return false
 	}
@@ -178,12 +165,9 @@ func (c *connection) ready(ctx context.Context) (rueidis.Client, error) {
 		return nil, err
 	}
 	c.start()
-	select {
-	case <-c.tried: // nearly always; alone, it takes no lock
-	default:
+	if c.trying.Err() == nil { // seldom; to ask takes no lock
 		select {
-		case <-c.tried:
-		case <-c.closed:
+		case <-c.trying.Done():
 		case <-ctx.Done():
 			return nil, fmt.Errorf("connecting: %w", ctx.Err())
 		}
@@ -228,7 +212,7 @@ func (c *connection) failed(client rueidis.Client, err error) error {
 	if c.client == client && time.Since(c.since) > retryDelay {
 		c.client, c.err = nil, err
 		go client.Close() // takes a second if the server is silent
-		go c.connect(func() {})
+		go c.connect()
 	}
 	return err
 }
@@ -264,11 +248,7 @@ func ask[T any](ctx context.Context, c *connection, f func(rueidis.Client) (T, e
 // close ends the connection for good.
 func (c *connection) close() {
 	c.mu.Lock()
-	if c.isClosed() {
-		c.mu.Unlock()
-		return
-	}
-	close(c.closed)
+	c.end()
 	client := c.client
 	c.client, c.err = nil, errClosed
 	c.mu.Unlock()

@@ -29,9 +29,12 @@ var advice = []struct{ begins, advice string }{
 	{"unknown command", "want Redis 6.2 or later, or Valkey, with no commands renamed"},
 }
 
-// explain adds to an error the servers it came from and how to mend it, and
-// redacts its text.
-func (c *connection) explain(err error) error {
+// explain adds to an error what was done, the servers it came from and how to mend it, and
+// redacts its text. It returns nil for nil.
+func (c *connection) explain(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
 	hint := ""
 	if answer := (*rueidis.RedisError)(nil); errors.As(err, &answer) {
 		for _, a := range advice {
@@ -41,7 +44,7 @@ func (c *connection) explain(err error) error {
 			}
 		}
 	}
-	return fmt.Errorf("%s: %w%s", c.target, c.redact(err), hint)
+	return fmt.Errorf("%s: %s: %w%s", doing, c.target, c.redact(err), hint)
 }
 
 // redact returns an error whose text shows neither passwords nor the arguments

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"strings"
 	"sync/atomic"
 )
 
@@ -93,56 +94,33 @@ func (f *frames) feed(b []byte) error {
 
 // endLine acts upon a whole line: a kind, a number or a text, and \r.
 func (f *frames) endLine() error {
-	text, found := bytes.CutSuffix(f.line, []byte{'\r'})
-	if !found || len(text) == 0 {
+	line, found := bytes.CutSuffix(f.line, []byte{'\r'})
+	if !found || len(line) == 0 {
 		return errFrame
 	}
-	kind, text := text[0], text[1:]
-	switch kind {
-	case '+', '-', ':', ',', '(':
+	kind, text := line[0], string(line[1:])
+	number, err := strconv.ParseUint(text, 10, 31)
+	n := int(number)
+	switch {
+	case strings.IndexByte("+-:,(", kind) >= 0,
+		kind == '_' && text == "",
+		kind == '#' && len(text) == 1,
+		(kind == '$' || kind == '*') && text == "-1": // null
 		f.end()
-		return nil
-	case '_':
-		return f.simple(len(text) == 0)
-	case '#':
-		return f.simple(len(text) == 1)
-	case '$', '*':
-		if string(text) == "-1" { // null
-			f.end()
-			return nil
-		}
-	}
-	number, err := strconv.ParseUint(string(text), 10, 31)
-	if err != nil {
+	case err != nil:
 		return errFrame
-	}
-	switch n := int(number); kind {
-	case '$', '=', '!':
-		if n > longestText {
-			return errFrame
-		}
+	case strings.IndexByte("$=!", kind) >= 0 && n <= longestText:
 		f.skip = n + 2
-	case '%':
+	case kind == '%':
 		return f.open(2 * n)
-	case '*', '~':
+	case kind == '*', kind == '~':
 		return f.open(n)
-	case '>':
-		if len(f.parts) > 0 {
-			return errFrame
-		}
+	case kind == '>' && len(f.parts) == 0:
 		f.push = true
 		return f.open(n)
 	default:
 		return errFrame
 	}
-	return nil
-}
-
-func (f *frames) simple(sound bool) error {
-	if !sound {
-		return errFrame
-	}
-	f.end()
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,8 +26,8 @@ var pattern = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]
 // SCAN. Of a cluster it asks one server after another.
 func (s *Store) List(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
 	kept, next, err := s.list(ctx, of, from)
-	if err != nil && !errors.Is(err, leakybucket.ErrBadCursor) {
-		err = fmt.Errorf("listing buckets: %w", s.connection.explain(err))
+	if !errors.Is(err, leakybucket.ErrBadCursor) {
+		err = s.connection.explain("listing buckets", err)
 	}
 	return kept, next, err
 }
@@ -53,7 +54,7 @@ func (s *Store) list(ctx context.Context, of leakybucket.Filter, from string) ([
 	if err != nil {
 		return nil, "", err
 	}
-	kept, err := s.read(ctx, keys)
+	kept, err := s.read(ctx, nodes[address], keys)
 	if err != nil {
 		return nil, "", err
 	}
@@ -92,28 +93,29 @@ func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, ma
 	return entry.Elements, entry.Cursor, err
 }
 
-// read returns the buckets of keys. A key that has expired, or is no bucket, is left
-// out.
-func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Entry, err error) {
+// read returns the buckets of keys of one server. A key that has expired or moved, or is no
+// bucket, is left out.
+func (s *Store) read(ctx context.Context, node rueidis.Client, keys []string) (found []leakybucket.Entry, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	now, err := s.time(ctx)
-	if err != nil {
-		return nil, err
-	}
-	values, err := ask(ctx, s.connection, func(c rueidis.Client) ([]rueidis.RedisResult, error) {
-		gets := make([]rueidis.Completed, len(keys))
-		for i, key := range keys {
-			gets[i] = c.B().Get().Key(key).Build()
+	answers, err := ask(ctx, s.connection, func(rueidis.Client) ([]rueidis.RedisResult, error) {
+		asked := []rueidis.Completed{node.B().Time().Build()}
+		for _, key := range keys {
+			asked = append(asked, node.B().Get().Key(key).Build())
 		}
-		return c.DoMulti(context.Background(), gets...), nil
+		return node.DoMulti(context.Background(), asked...), nil
 	})
 	if err != nil {
 		return nil, err
 	}
+	time, err := answers[0].AsIntSlice() // seconds and microseconds
+	if err != nil || len(time) != 2 {
+		return nil, cmp.Or(err, errGarbage)
+	}
+	now := leakybucket.Instant(cmp.Or(s.held.Load(), time[0]*1e6+time[1]))
 	for i, key := range keys {
-		text, err := values[i].ToString()
+		text, err := answers[i+1].ToString()
 		if _, answered := rueidis.IsRedisErr(err); err != nil && !answered {
 			return nil, err
 		}
@@ -122,28 +124,6 @@ func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.En
 		}
 	}
 	return found, nil
-}
-
-// time returns the instant on the servers' clock.
-func (s *Store) time(ctx context.Context) (leakybucket.Instant, error) {
-	if held := s.held.Load(); held != 0 {
-		return leakybucket.Instant(held), nil
-	}
-	parts, err := ask(ctx, s.connection, func(c rueidis.Client) ([]string, error) {
-		return c.Do(context.Background(), c.B().Time().Build()).AsStrSlice()
-	})
-	if err != nil {
-		return 0, err
-	}
-	if len(parts) != 2 {
-		return 0, errGarbage
-	}
-	seconds, errSeconds := strconv.ParseInt(parts[0], 10, 64)
-	micros, errMicros := strconv.ParseInt(parts[1], 10, 64)
-	if errSeconds != nil || errMicros != nil {
-		return 0, errGarbage
-	}
-	return leakybucket.Instant(seconds*1e6 + micros), nil
 }
 
 // parseState reads a bucket as bucket.lua writes it.

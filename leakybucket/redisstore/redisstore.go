@@ -135,10 +135,7 @@ func (s *Store) Start() { s.connection.start() }
 // to connect. Later ones fail at once while there is no connection. One take may
 // have at most 1000 charges.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	if err := s.take(ctx, charges, decisions); err != nil {
-		return fmt.Errorf("taking charges: %w", s.connection.explain(err))
-	}
-	return nil
+	return s.connection.explain("taking charges", s.take(ctx, charges, decisions))
 }
 
 func (s *Store) take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
@@ -173,10 +170,7 @@ func (s *Store) takeTogether(ctx context.Context, slot uint16, charges []leakybu
 // calls, one after the other. A bucket that cannot be used does not keep others
 // from being settled.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	if err := s.settle(ctx, settlements); err != nil {
-		return fmt.Errorf("settling charges: %w", s.connection.explain(err))
-	}
-	return nil
+	return s.connection.explain("settling charges", s.settle(ctx, settlements))
 }
 
 func (s *Store) settle(ctx context.Context, settlements []leakybucket.Settlement) error {
@@ -227,10 +221,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	_, err := ask(ctx, s.connection, func(c rueidis.Client) (int64, error) {
 		return c.Do(context.Background(), c.B().Del().Key(s.name(zone, key, shadow)).Build()).ToInt64()
 	})
-	if err != nil {
-		return fmt.Errorf("resetting a bucket: %w", s.connection.explain(err))
-	}
-	return nil
+	return s.connection.explain("resetting a bucket", err)
 }
 
 // Close ends the connections, and returns once they are closed. Later calls

@@ -34,13 +34,13 @@ func (s *shards) of(slot uint16) int {
 	return 0
 }
 
-// follow keeps up with slots that move, until closed is.
+// follow keeps up with slots that move, until the connection is closed.
 func (s *shards) follow(c *connection) {
 	ticker := time.NewTicker(shardsEvery)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-c.closed:
+		case <-c.ending.Done():
 			return
 		case <-ticker.C:
 			if client, err := c.get(); err == nil {
@@ -58,11 +58,7 @@ func (s *shards) learn(client rueidis.Client) error {
 	if err != nil {
 		return err
 	}
-	table, lowest := new([slots]uint16), make(map[string]uint16)
-	for slot := range table {
-		table[slot] = slots
-	}
-	masters := make([]string, slots)
+	var masters [slots]string
 	for _, r := range answer {
 		first, last, master, err := slotRange(r)
 		if err != nil {
@@ -72,10 +68,8 @@ func (s *shards) learn(client rueidis.Client) error {
 			masters[slot] = master
 		}
 	}
+	table, lowest := new([slots]uint16), map[string]uint16{"": slots}
 	for slot, master := range masters {
-		if master == "" {
-			continue
-		}
 		if _, known := lowest[master]; !known {
 			lowest[master] = uint16(slot)
 		}
