@@ -14,30 +14,26 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A snapshot is a header, a record for each bucket, an end mark with the number of
-// records, and a checksum of all that. Numbers are little-endian. The header is
+// A snapshot is a header, a record for each bucket, and a checksum of all that. Numbers are
+// little-endian. The header is
 //
-//	magic, version uint32, written int64
+//	magic, version uint64, written int64
 //
 // and a record is
 //
-//	flags uint8, zone uvarint, key uvarint and bytes,
+//	flags uint8, zone and key, each behind its length as a uint16,
 //	level float64, at int64, leak float64, [until int64, step uint8]
 //
-// Instants are microseconds since 1970 on the wall clock. A zone is its number in
-// order of appearance. The first record of a zone has its length and name behind the
-// number.
+// Instants are microseconds since 1970 on the wall clock.
 const (
 	snapshotMagic   = "throttle snapshot\n"
-	snapshotVersion = 2
-	snapshotHeader  = len(snapshotMagic) + 4 + 8
+	snapshotVersion = 3
 
 	// Flags are the upper bits of slot.zone.
 	recordFlags   = 13
 	recordShadow  = shadowBit >> recordFlags
 	recordBlocked = blockedBit >> recordFlags
 	recordDigest  = digestBit >> recordFlags
-	recordEnd     = 0xff
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -63,12 +59,10 @@ func (s *Store) Changes() (n uint64) {
 func (s *Store) WriteSnapshot(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<18)
-	record := binary.LittleEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion)
+	record := binary.LittleEndian.AppendUint64([]byte(snapshotMagic), snapshotVersion)
 	record = binary.LittleEndian.AppendUint64(record, uint64(s.wall()))
 	_, _ = buffered.Write(record) // the first error is that of Flush
-	var buckets uint64
 	var copied shard
-	zones := make(map[string]uint64)
 	for i := range s.shards {
 		s.shards[i].copyTo(&copied)
 		now := s.now()
@@ -77,13 +71,11 @@ func (s *Store) WriteSnapshot(w io.Writer) error {
 			if tag == 0 || copied.slots[at].forget() <= now {
 				continue
 			}
-			record = copied.appendRecord(record[:0], &copied.slots[at], zones, later)
+			record = copied.appendRecord(record[:0], &copied.slots[at], later)
 			_, _ = buffered.Write(record)
-			buckets++
 		}
 		runtime.Gosched() // requests come first
 	}
-	_, _ = buffered.Write(binary.AppendUvarint(append(record[:0], recordEnd), buckets))
 	if err := buffered.Flush(); err != nil {
 		return err
 	}
@@ -101,21 +93,13 @@ func (sh *shard) copyTo(to *shard) {
 	to.names = append(to.names[:0], sh.names...)
 }
 
-// appendRecord appends the record of a slot. zones has the numbers of the zones that
-// have appeared. later is how far the wall clock is ahead of the store's.
-func (sh *shard) appendRecord(record []byte, s *slot, zones map[string]uint64, later leakybucket.Instant) []byte {
+// appendRecord appends the record of a slot. later is how far the wall clock is ahead of the
+// store's.
+func (sh *shard) appendRecord(record []byte, s *slot, later leakybucket.Instant) []byte {
 	zone, key := sh.name(s)
 	record = append(record, byte(s.zone>>recordFlags))
-	number, known := zones[zone]
-	if !known {
-		number = uint64(len(zones))
-		zones[zone] = number
-	}
-	record = binary.AppendUvarint(record, number)
-	if !known {
-		record = append(binary.AppendUvarint(record, uint64(len(zone))), zone...)
-	}
-	record = append(binary.AppendUvarint(record, uint64(len(key))), key...)
+	record = append(binary.LittleEndian.AppendUint16(record, uint16(len(zone))), zone...)
+	record = append(binary.LittleEndian.AppendUint16(record, uint16(len(key))), key...)
 
 	var state leakybucket.State
 	s.state(&state)
@@ -153,9 +137,6 @@ type Restored struct {
 //
 // Nothing is restored unless the whole snapshot can be read. See [ErrBadSnapshot].
 func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, leakybucket.State) bool) (found Restored, err error) {
-	if err := checkSum(r); err != nil {
-		return found, err
-	}
 	written, err := readRecords(r, func(*leakybucket.Charge, leakybucket.State) {})
 	if err != nil {
 		return found, err
@@ -203,88 +184,75 @@ func (s *Store) wall() leakybucket.Instant {
 	return leakybucket.Instant(time.Now().UnixMicro())
 }
 
-// checkSum checks the header, and the checksum of all.
-func checkSum(r io.ReadSeeker) error {
+// readRecords calls yield with each bucket, and with its state on the wall clock. It
+// returns when the snapshot was written. After an error, nothing that yield was given may be
+// used.
+func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.State)) (written leakybucket.Instant, err error) {
 	size, err := r.Seek(0, io.SeekEnd)
 	if err != nil {
-		return err
-	}
-	if _, err := r.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	var header [snapshotHeader]byte
-	if _, err := io.ReadFull(r, header[:]); endsEarly(err) {
-		return fmt.Errorf("%w: it has %d bytes, and the header alone has %d", ErrBadSnapshot, size, snapshotHeader)
-	} else if err != nil {
-		return err
-	}
-	if string(header[:len(snapshotMagic)]) != snapshotMagic {
-		return fmt.Errorf("%w: it does not begin as one", ErrBadSnapshot)
-	}
-	if version := binary.LittleEndian.Uint32(header[len(snapshotMagic):]); version != snapshotVersion {
-		return fmt.Errorf("%w: it is of version %d, want %d", ErrBadSnapshot, version, snapshotVersion)
-	}
-	sum := crc32.New(castagnoli)
-	_, _ = sum.Write(header[:]) // never fails
-	var want [4]byte
-	if _, err := io.CopyN(sum, r, size-int64(len(header)+len(want))); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	if _, err := io.ReadFull(r, want[:]); err != nil || sum.Sum32() != binary.LittleEndian.Uint32(want[:]) {
-		return fmt.Errorf("%w: it is cut off or damaged", ErrBadSnapshot)
-	}
-	return nil
-}
-
-// readRecords calls yield with each bucket, and with its state on the wall clock. It
-// returns when the snapshot was written. The checksum must have been checked.
-func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.State)) (written leakybucket.Instant, err error) {
-	if _, err := r.Seek(int64(len(snapshotMagic)+4), io.SeekStart); err != nil {
 		return 0, err
 	}
-	d := decoder{r: bufio.NewReaderSize(r, 1<<18)}
-	written = leakybucket.Instant(d.word())
-	var zones []string
-	var buckets uint64
-	for d.err == nil {
-		flags := d.bytes(1)[0]
-		if flags == recordEnd {
-			break
-		}
-		if flags&^(recordShadow|recordBlocked|recordDigest) != 0 {
-			d.fail("unknown flags %x", flags)
-		}
-		number := d.number(len(zones))
-		if number == len(zones) {
-			zones = append(zones, string(d.bytes(d.number(longestName))))
-		}
-		key := string(d.bytes(d.number(longestName)))
-		state := leakybucket.State{Level: math.Float64frombits(d.word()), At: leakybucket.Instant(d.word()), Leak: math.Float64frombits(d.word())}
-		if flags&recordBlocked != 0 {
-			state.BlockedUntil, state.Step = leakybucket.Instant(d.word()), d.bytes(1)[0]
-		}
-		if flags&recordDigest != 0 {
-			if len(key) != digestBytes {
-				d.fail("a digest of %d bytes", len(key))
-			}
-			key = string(spell([]byte(key)))
-		}
-		if d.err == nil {
-			yield(&leakybucket.Charge{Zone: zones[number], Key: key, Shadow: leakybucket.ShadowIf(flags&recordShadow != 0)}, state)
-			buckets++
-		}
+	if _, err := r.Seek(0, io.SeekStart); err != nil {
+		return 0, err
 	}
-	if counted := d.number(math.MaxInt); d.err == nil && uint64(counted) != buckets {
-		d.fail("%d buckets where %d are counted", buckets, counted)
+	sum := crc32.New(castagnoli)
+	body := io.TeeReader(io.LimitReader(r, size-crc32.Size), sum)
+	d := decoder{r: bufio.NewReaderSize(body, 1<<18)}
+	if string(d.bytes(len(snapshotMagic))) != snapshotMagic {
+		d.fail("it does not begin as one")
+	}
+	if version := d.word(); version != snapshotVersion {
+		d.fail("it is of version %d, want %d", version, snapshotVersion)
+	}
+	written = leakybucket.Instant(d.word())
+	for d.more() {
+		d.record(yield)
+	}
+	var want [crc32.Size]byte
+	if _, err := io.ReadFull(r, want[:]); err != nil || sum.Sum32() != binary.LittleEndian.Uint32(want[:]) {
+		d.fail("it is damaged")
 	}
 	return written, d.err
 }
 
-// A decoder reads the parts of a record. After an error, what it returns means nothing.
+// A decoder reads the parts of a snapshot. After an error, what it returns means nothing.
 type decoder struct {
 	r    *bufio.Reader
 	err  error
-	text [longestName]byte
+	read [longestName]byte
+}
+
+// more reports whether there is another record.
+func (d *decoder) more() bool {
+	if d.err != nil {
+		return false
+	}
+	_, err := d.r.Peek(1)
+	if err != nil && !errors.Is(err, io.EOF) {
+		d.err = err
+	}
+	return err == nil
+}
+
+func (d *decoder) record(yield func(*leakybucket.Charge, leakybucket.State)) {
+	flags := d.bytes(1)[0]
+	if flags&^(recordShadow|recordBlocked|recordDigest) != 0 {
+		d.fail("unknown flags %x", flags)
+	}
+	zone, key := d.text(), d.text()
+	state := leakybucket.State{Level: math.Float64frombits(d.word()), At: leakybucket.Instant(d.word()), Leak: math.Float64frombits(d.word())}
+	if flags&recordBlocked != 0 {
+		state.BlockedUntil, state.Step = leakybucket.Instant(d.word()), d.bytes(1)[0]
+	}
+	if flags&recordDigest != 0 {
+		if len(key) != digestBytes {
+			d.fail("a digest of %d bytes", len(key))
+		}
+		key = string(spell([]byte(key)))
+	}
+	if d.err == nil {
+		yield(&leakybucket.Charge{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(flags&recordShadow != 0)}, state)
+	}
 }
 
 func (d *decoder) fail(format string, args ...any) {
@@ -295,24 +263,18 @@ func (d *decoder) fail(format string, args ...any) {
 
 // bytes returns the next n bytes, until the next call.
 func (d *decoder) bytes(n int) []byte {
-	if _, err := io.ReadFull(d.r, d.text[:n]); err != nil {
-		d.fail("it ends in the middle of a bucket: %v", err)
+	switch _, err := io.ReadFull(d.r, d.read[:n]); {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		d.fail("it is cut off")
+	case err != nil && d.err == nil:
+		d.err = err
 	}
-	return d.text[:n]
+	return d.read[:n]
 }
 
 func (d *decoder) word() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
 
-// number returns a number that is no more than most.
-func (d *decoder) number(most int) int {
-	n, err := binary.ReadUvarint(d.r)
-	if err != nil || n > uint64(most) {
-		d.fail("a number of %d where at most %d may be", n, most)
-	}
-	if d.err != nil {
-		return 0
-	}
-	return int(n)
+func (d *decoder) text() string {
+	n := min(longestName, int(binary.LittleEndian.Uint16(d.bytes(2))))
+	return string(d.bytes(n))
 }
-
-func endsEarly(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) }

@@ -256,11 +256,11 @@ func TestASnapshotWithAFlippedBitIsRefused(t *testing.T) {
 func TestASnapshotOfAnotherVersionIsRefusedByName(t *testing.T) {
 	now := 1000 * second
 	saved := snapshotOf(t, someBuckets(t, &now))
-	binary.LittleEndian.PutUint32(saved[len(snapshotMagic):], 7)
+	binary.LittleEndian.PutUint64(saved[len(snapshotMagic):], 7)
 	for what, want := range map[string]string{
-		string(signed(saved)):   "no usable snapshot: it is of version 7, want 2",
+		string(signed(saved)):   "no usable snapshot: it is of version 7, want 3",
 		strings.Repeat("x", 99): "no usable snapshot: it does not begin as one",
-		"":                      "no usable snapshot: it has 0 bytes, and the header alone has 30",
+		"":                      "no usable snapshot: it is cut off",
 	} {
 		if got := mustRefuse(t, want, []byte(what)); got != want {
 			t.Errorf("got error %q, want %q", got, want)
@@ -282,10 +282,11 @@ func FuzzReadSnapshot(f *testing.F) {
 	now := 1000 * second
 	saved := snapshotOf(f, someBuckets(f, &now))
 	f.Add(saved)
-	f.Add(saved[:snapshotHeader])
-	f.Add(saved[:snapshotHeader+200])
+	header := saved[:len(snapshotMagic)+16]
+	f.Add(header)
+	f.Add(saved[:len(header)+200])
 	f.Add(snapshotOf(f, New(Options{})))
-	f.Add(append(bytes.Clone(saved[:snapshotHeader]), recordBlocked|recordDigest, 0, 4, 'z', 'o', 'n', 'e', 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80))
+	f.Add(append(bytes.Clone(header), recordBlocked|recordDigest, 4, 0, 'z', 'o', 'n', 'e', 0xff, 0xff))
 	f.Fuzz(func(t *testing.T, saved []byte) {
 		s := held(New(Options{MaxBuckets: 100}), &now)
 		found, err := s.ReadSnapshot(bytes.NewReader(signed(saved)), asBlocking)
