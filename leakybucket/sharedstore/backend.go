@@ -68,7 +68,9 @@ type Backend struct {
 
 	releases *table[time.Time] // that the store was not told of, and when they were made
 
-	reconciler reconciler
+	reconciling sync.Once             // begins it
+	noted       atomic.Pointer[Store] // of the config that has noted something last
+	ending      context.Context       // with close
 
 	budget  atomic.Int64 // a time.Duration: the timeout of the call that failed last
 	revived func()       // ends revive; guarded by the breakers
@@ -99,12 +101,12 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	if reporter, ok := remote.(Reporter); ok {
 		reporter.SetOnError(b.teller.stray)
 	}
-	ending, end := context.WithCancel(context.Background())
-	b.reconciler.ending = ending
+	var end context.CancelFunc
+	b.ending, end = context.WithCancel(context.Background())
 	b.start = sync.OnceFunc(func() {
 		remote.Start()
 		if checker, ok := remote.(Checker); ok {
-			go b.check(ending, checker)
+			go b.check(b.ending, checker)
 		}
 	})
 	b.close = sync.OnceFunc(func() {
@@ -124,9 +126,6 @@ func (b *Backend) OnClose(f func()) { b.onClose = f }
 // OnCall sets a function to be called after each call that a request has made of the
 // remote store, with how long the call took. It must be called before the backend is used.
 func (b *Backend) OnCall(f func(took time.Duration)) { b.onCall = f }
-
-// With returns the store as one config uses it.
-func (b *Backend) With(o Options) *Store { return newStore(b, o) }
 
 // Attach makes o the observer, until it is detached or another one is attached.
 // The first Attach lets the remote store connect.
@@ -260,7 +259,7 @@ func (b *Backend) changed(down bool, err error, after time.Duration) {
 	}
 	b.teller.down(err)
 	var ctx context.Context
-	ctx, b.revived = context.WithCancel(b.reconciler.ending)
+	ctx, b.revived = context.WithCancel(b.ending)
 	go b.revive(ctx)
 }
 
@@ -359,6 +358,15 @@ func (b *Backend) check(ctx context.Context, checker Checker) {
 // Down reports whether the store, or a shard of it, is known to be down, so that it is
 // left alone.
 func (b *Backend) Down() bool { return b.breakers.isOpen() }
+
+// goHeld calls f in a goroutine, which holds the remote store open.
+func (b *Backend) goHeld(f func()) {
+	b.Hold()
+	go func() {
+		defer b.Release()
+		f()
+	}()
+}
 
 // DownFor reports whether the shard of a bucket is known to be down.
 func (b *Backend) DownFor(c *leakybucket.Charge) bool {

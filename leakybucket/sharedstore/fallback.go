@@ -164,7 +164,7 @@ func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(entry) e
 	})
 	if !entered { // unless the table was full
 		_, entered = b.ledger.Get(name, now)
-		b.reconciler.start(s)
+		s.keepReconciling()
 	}
 	return entered
 }

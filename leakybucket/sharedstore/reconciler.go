@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -19,52 +18,24 @@ const (
 	mostAtOnce = 250
 )
 
-// A reconciler asks the store for the buckets in the ledger, many at once, so that the
-// store is told even of buckets without further requests. It runs while the ledger has
-// entries.
-type reconciler struct {
-	ending context.Context // of the backend
-
-	mu      sync.Mutex
-	running bool
-	store   *Store // of the config that made the last entry
+// keepReconciling lets the buckets in the ledger be asked for, so that the store is told even
+// of buckets without further requests. It is asked as by the config that noted something last.
+func (s *Store) keepReconciling() {
+	b := s.backend
+	b.noted.Store(s)
+	b.reconciling.Do(func() { go b.reconcile() })
 }
 
-// start starts the reconciler unless it runs.
-func (r *reconciler) start(s *Store) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.store = s
-	if !r.running && r.ending.Err() == nil {
-		r.running = true
-		go r.run()
-	}
-}
-
-// current returns the store to ask. If it returns nil, the reconciler must end.
-func (r *reconciler) current() *Store {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.ending.Err() != nil || !r.store.backend.unreconciled() {
-		r.running = false
-		return nil
-	}
-	return r.store
-}
-
-func (r *reconciler) run() {
+func (b *Backend) reconcile() {
 	ticker := time.NewTicker(reconcileEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-ticker.C:
-		case <-r.ending.Done():
-		}
-		s := r.current()
-		if s == nil {
+			b.noted.Load().reconcileAll(b.ending)
+		case <-b.ending.Done():
 			return
 		}
-		s.reconcileAll(r.ending)
 	}
 }
 
@@ -138,7 +109,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 		return nil
 	}
 	if now := time.Now(); b.releases.Put(name, now, now.Add(ageless), now) {
-		b.reconciler.start(s)
+		s.keepReconciling()
 		return fmt.Errorf("%w: %w", err, ErrLater)
 	}
 	return err
@@ -186,12 +157,6 @@ func (s *Store) releaseAll(ctx context.Context, charges []leakybucket.Charge) bo
 		}
 	}
 	return true
-}
-
-// unreconciled reports whether there is anything to tell the store.
-func (b *Backend) unreconciled() bool {
-	now := time.Now() // no request looks into an empty ledger
-	return len(b.ledger.Names(now)) > 0 || len(b.releases.Names(now)) > 0
 }
 
 // Interface guards

@@ -35,8 +35,10 @@ func TestTheStoreIsToldOfBucketsThatNobodyAsksForAgain(t *testing.T) {
 		if got := int(n.remote.takes.Load() - before); got < asks || got > asks+probes {
 			t.Errorf("got the store asked %d times, want %d, and %d probes at most", got, asks, probes)
 		}
-		<-time.After(2 * reconcileEvery)
-		wantEnded(t, "reconciler).run")
+		told := n.remote.takes.Load()
+		if <-time.After(10 * reconcileEvery); n.remote.takes.Load() != told {
+			t.Errorf("got the store asked %d times with nothing to tell, want never", n.remote.takes.Load()-told)
+		}
 	})
 }
 
@@ -75,9 +77,9 @@ func TestTheReconcilerEndsWithItsBackend(t *testing.T) {
 		<-time.After(time.Minute)
 		_ = n.backend.Destruct()
 		synctest.Wait()
-		wantEnded(t, "reconciler).run")
+		wantEnded(t, "Backend).reconcile")
 		n.wantAdmitted(5, hourly(10, 1), 5)
-		wantEnded(t, "reconciler).run")
+		wantEnded(t, "Backend).reconcile")
 	})
 }
 

@@ -49,7 +49,8 @@ type Store struct {
 	zone    func(name string) ZoneOptions
 }
 
-func newStore(b *Backend, o Options) *Store {
+// With returns the store as one config uses it.
+func (b *Backend) With(o Options) *Store {
 	s := &Store{backend: b, timeout: o.Timeout, nodes: float64(max(1, o.Nodes)), zone: o.Zone}
 	if s.timeout <= 0 {
 		s.timeout = DefaultTimeout
@@ -110,19 +111,13 @@ func (s *Store) try(ctx context.Context, c call, charges []leakybucket.Charge, d
 	if deadline, ok := ctx.Deadline(); ok {
 		wait = min(wait, time.Until(deadline))
 	}
-	b.Hold()
 	ended := make(chan error, 1)
-	go func() {
-		defer b.Release()
-		ended <- b.end(c, asking, b.remote.Take(c.ctx, asked, answers))
-	}()
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
+	b.goHeld(func() { ended <- b.end(c, asking, b.remote.Take(c.ctx, asked, answers)) })
 	select {
 	case err := <-ended:
 		copy(decisions, answers)
 		return err
-	case <-timer.C:
+	case <-time.After(wait):
 		return errSlow
 	}
 }
@@ -146,8 +141,7 @@ func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Dec
 		return
 	}
 	for shard, some := range byShard(b, tellings, (*telling).of) { // which the request does not wait for
-		b.Hold()
-		go s.tell(shard, some)
+		b.goHeld(func() { s.tell(shard, some) })
 	}
 }
 
@@ -228,7 +222,6 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began,
 // shard, and begins the blocks of that time. A negative amount gives back.
 func (s *Store) tell(shard int, tellings []telling) {
 	b := s.backend
-	defer b.Release()
 	settlements := make([]leakybucket.Settlement, len(tellings))
 	for i := range tellings {
 		t := &tellings[i]
@@ -306,9 +299,7 @@ func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Sett
 			continue
 		}
 		calls++
-		b.Hold()
-		go func() {
-			defer b.Release()
+		b.goHeld(func() {
 			err := s.settleShared(c, some)
 			if err == nil {
 				s.rememberSettled(some)
@@ -316,15 +307,14 @@ func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Sett
 				s.carry(some, true)
 			}
 			ended <- err
-		}()
+		})
 	}
-	timer := time.NewTimer(s.timeout / 5)
-	defer timer.Stop()
+	enough := time.After(s.timeout / 5)
 	for range calls {
 		select {
 		case err := <-ended:
 			failed = errors.Join(failed, err)
-		case <-timer.C:
+		case <-enough:
 			return failed
 		}
 	}
