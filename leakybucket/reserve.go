@@ -69,10 +69,8 @@ func (c *Charge) Await(ctx context.Context, d *Decision, settle func([]Settlemen
 	if delay == 0 {
 		return nil
 	}
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(delay):
 		return nil
 	case <-ctx.Done():
 	}

@@ -36,7 +36,7 @@ func (s *mapStore) Take(ctx context.Context, charges []leakybucket.Charge, decis
 		states[i] = s.buckets[nameOf(&charges[i])]
 	}
 	leakybucket.TakeAll(charges, states, s.now(), decisions)
-	for i := range charges { // the last of several charges of one bucket has its final state
+	for i := range charges {
 		if states[i] != (leakybucket.State{}) {
 			s.buckets[nameOf(&charges[i])] = states[i]
 		}
@@ -76,5 +76,3 @@ func openMapStore(testing.TB, storetest.Need) (leakybucket.Store, func(leakybuck
 		s.now = func() leakybucket.Instant { return to }
 	}
 }
-
-func TestTheStoreOfTheExample(t *testing.T) { storetest.Run(t, openMapStore) }
