@@ -3,6 +3,7 @@ package leakybucket
 import (
 	"context"
 	"errors"
+	"iter"
 )
 
 // A Store keeps buckets and decides charges on its own clock. It is safe for
@@ -124,21 +125,24 @@ type Filter struct {
 // Start again with an empty one.
 var ErrBadCursor = errors.New("the listing cannot go on from this cursor")
 
-// ListAll calls yield with all buckets of a listing until yield returns false or ctx
-// ends. yield may call the store.
-func ListAll(ctx context.Context, l Lister, of Filter, yield func(Entry) bool) error {
-	for cursor := ""; ; {
-		some, next, err := l.List(ctx, of, cursor)
-		if err != nil {
-			return err
-		}
-		for _, kept := range some {
-			if !yield(kept) {
-				return nil
+// ListAll returns all buckets of a listing. An error is the last pair. The loop may call the
+// store.
+func ListAll(ctx context.Context, l Lister, of Filter) iter.Seq2[Entry, error] {
+	return func(yield func(Entry, error) bool) {
+		for cursor := ""; ; {
+			some, next, err := l.List(ctx, of, cursor)
+			if err != nil {
+				yield(Entry{}, err)
+				return
 			}
-		}
-		if cursor = next; cursor == "" {
-			return nil
+			for _, kept := range some {
+				if !yield(kept, nil) {
+					return
+				}
+			}
+			if cursor = next; cursor == "" {
+				return
+			}
 		}
 	}
 }

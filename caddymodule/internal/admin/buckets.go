@@ -90,16 +90,19 @@ func (j judge) list(ctx context.Context, of leakybucket.Filter, most int, wanted
 		return nil, false, nil
 	}
 	seen := make(map[string]bool) // Redis may give a bucket more than once
-	complete, of.Scan = true, scanned
-	err = leakybucket.ListAll(ctx, lister, of, func(k leakybucket.Entry) bool {
-		if !seen[k.Key] && wanted(k.Key) {
-			if complete = len(names) < most; complete {
-				seen[k.Key], names = true, append(names, k.Key)
-			}
+	of.Scan = scanned
+	for k, err := range leakybucket.ListAll(ctx, lister, of) {
+		switch {
+		case err != nil:
+			return names, true, err
+		case seen[k.Key] || !wanted(k.Key):
+		case len(names) == most:
+			return names, false, nil
+		default:
+			seen[k.Key], names = true, append(names, k.Key)
 		}
-		return complete
-	})
-	return names, complete, err
+	}
+	return names, true, nil
 }
 
 // mostNamed bounds how many buckets the answer to a release names.
