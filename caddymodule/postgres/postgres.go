@@ -91,17 +91,9 @@ func (p *Postgres) Cleanup() error { return p.store.Leave() }
 //	    logged
 //	}
 func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, &p.URL, map[string]*string{
+	return tokens.UnmarshalStore(d, p, &p.URL, map[string]*string{
 		"username": &p.Username, "password": &p.Password, "prefix": &p.Prefix, "table": &p.Table,
-	}, map[string]*bool{"logged": &p.Logged}, func() error { return p.try() })
-}
-
-// try provisions a copy of the store, and cleans it up.
-func (p Postgres) try() error {
-	if err := p.Provision(caddy.Context{}); err != nil {
-		return err
-	}
-	return p.Cleanup()
+	}, map[string]*bool{"logged": &p.Logged})
 }
 
 // Interface guards

@@ -121,19 +121,11 @@ func (r *Redis) Cleanup() error { return r.store.Leave() }
 //	    tls_ca <file>
 //	}
 func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, &r.URL, map[string]*string{
+	return tokens.UnmarshalStore(d, r, &r.URL, map[string]*string{
 		"username": &r.Username, "password": &r.Password,
 		"sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
 		"prefix": &r.Prefix, "tls_ca": &r.TLSCA,
-	}, nil, func() error { return r.try() })
-}
-
-// try provisions a copy of the store, and cleans it up.
-func (r Redis) try() error {
-	if err := r.Provision(caddy.Context{}); err != nil {
-		return err
-	}
-	return r.Cleanup()
+	}, nil)
 }
 
 // Interface guards

@@ -182,10 +182,10 @@ func UnknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 func Place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
 
 // UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
-// options. words are the options with one word, flags those without. try provisions a copy
-// of the store and cleans it up, so that the errors of that have a line. It is not called if
-// there are placeholders, whose values only the Caddy that runs may have.
-func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*string, flags map[string]*bool, try func() error) error {
+// options. words are the options with one word, flags those without. The store is provisioned
+// and cleaned up, so that the errors of that have a line, unless there are placeholders, whose
+// values only the Caddy that runs may have.
+func UnmarshalStore(d *caddyfile.Dispenser, store storeModule, url *string, words map[string]*string, flags map[string]*bool) error {
 	d.Next() // the store's name
 	name, here := d.Val(), Place(d)
 	if err := parseSecret(d, url); err != nil {
@@ -208,10 +208,15 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, words map[string]*strin
 	if strings.Contains(strings.Join(given, ""), "{") {
 		return nil
 	}
-	if err := try(); err != nil {
+	if err := store.Provision(caddy.Context{}); err != nil {
 		return fmt.Errorf("store %s: %w, %s", name, err, here)
 	}
-	return nil
+	return store.Cleanup()
+}
+
+type storeModule interface {
+	caddy.Provisioner
+	caddy.CleanerUpper
 }
 
 // parseSecret reads the one word after an option. Errors do not show it.
