@@ -92,17 +92,19 @@ const destructed = 1 << 62
 // Nothing is called before the first [Backend.Attach].
 func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, base: time.Now()}
+	var end context.CancelFunc
+	b.ending, end = context.WithCancel(context.Background())
 	b.ledger = newTable[entry](mostEntries)
 	b.watch.buckets = newTable[watched](most)
 	b.releases = newTable[time.Time](most)
 	b.budget.Store(int64(DefaultTimeout))
 	b.breakers.changed = b.changed
+	b.teller.news = make(chan func(Observer), mostNews)
+	b.teller.start = sync.OnceFunc(func() { go b.teller.run(b.ending) })
 	b.sharded, _ = remote.(leakybucket.Sharded)
 	if reporter, ok := remote.(Reporter); ok {
 		reporter.SetOnError(b.teller.stray)
 	}
-	var end context.CancelFunc
-	b.ending, end = context.WithCancel(context.Background())
 	b.start = sync.OnceFunc(func() {
 		remote.Start()
 		if checker, ok := remote.(Checker); ok {

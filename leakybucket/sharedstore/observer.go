@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -48,10 +49,11 @@ const (
 
 // A teller passes news to the observer that was attached last.
 type teller struct {
+	news  chan func(Observer)
+	start func() // once
+
 	mu        sync.Mutex
 	observers []Observer // oldest first
-	telling   bool       // a goroutine is at it
-	news      []func(Observer)
 
 	called, strayed reasons // of calls, and of what no call waited for
 }
@@ -95,12 +97,11 @@ func (t *teller) detach(o Observer) {
 
 // tell passes one piece of news on.
 func (t *teller) tell(news func(Observer)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.news) < mostNews {
-		t.news = append(t.news, news)
-	}
 	t.start()
+	select {
+	case t.news <- news:
+	default:
+	}
 }
 
 // down says that an outage begins.
@@ -132,15 +133,14 @@ func (t *teller) log(told *reasons, what string, err error, often bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case len(t.observers) == 0 || len(t.news) >= mostNews:
+	case len(t.observers) == 0 || len(t.news) == mostNews:
 		return
 	case often && time.Since(told.began) >= failedEvery:
 		told.begin(err)
 	case !told.isNew(err):
 		return
 	}
-	t.news = append(t.news, func(o Observer) { o.Failed(what, err) })
-	t.start()
+	t.tell(func(o Observer) { o.Failed(what, err) })
 }
 
 // lost counts a charge of a zone that stays as it was reserved.
@@ -165,27 +165,14 @@ func (t *teller) last() Observer {
 	return nil
 }
 
-// start must be called with the lock held.
-func (t *teller) start() {
-	if !t.telling {
-		t.telling = true
-		go t.run()
-	}
-}
-
-// run passes on all news, and ends when there is none left.
-func (t *teller) run() {
+// run passes on all news.
+func (t *teller) run(ending context.Context) {
 	for {
-		t.mu.Lock()
-		news := t.news
-		t.news = nil
-		t.telling = len(news) > 0
-		t.mu.Unlock()
-		if len(news) == 0 {
-			return
-		}
-		for _, tell := range news {
+		select {
+		case tell := <-t.news:
 			t.count(tell)
+		case <-ending.Done():
+			return
 		}
 	}
 }
