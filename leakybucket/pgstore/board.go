@@ -3,7 +3,6 @@ package pgstore
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -40,12 +39,7 @@ func (s *Store) createBoard(ctx context.Context) error {
 	batch := new(pgx.Batch)
 	batch.Queue(s.sql.boardLock, s.BoardName())
 	batch.Queue(s.sql.boardCreate)
-	err := s.pool.SendBatch(ctx, batch).Close()
-	if isCode(err, noPrivilege) {
-		return &advised{fmt.Errorf("preparing table %s: %w: want its owner to run, once: %s; GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
-			s.board, err, s.sql.boardCreate, s.board, quoted(s.user))}
-	}
-	return err
+	return s.explainChange(s.pool.SendBatch(ctx, batch).Close(), s.board, s.sql.boardCreate)
 }
 
 func (s *Store) exchange(ctx context.Context, call *leakybucket.BoardCall) (answer leakybucket.BoardAnswer, err error) {

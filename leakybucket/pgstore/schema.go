@@ -95,7 +95,7 @@ func (s *Store) prepareTable(ctx context.Context) error {
 		}
 		return run(missing...)
 	})
-	return s.explainChange(err, missing)
+	return s.explainChange(err, s.table, missing...)
 }
 
 // missing returns the statements that make a table one that this store can use. It returns
@@ -139,14 +139,14 @@ func (s *Store) missing(ctx context.Context, from interface {
 }
 
 // explainChange says which statements somebody with the privilege must run.
-func (s *Store) explainChange(err error, missing []string) error {
+func (s *Store) explainChange(err error, table string, missing ...string) error {
 	switch {
 	case isCode(err, noPrivilege) || isCode(err, invalidSchema):
 		return &advised{fmt.Errorf("preparing table %s: %w: want its owner to run, once: %s; GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s",
-			s.table, err, strings.Join(missing, "; "), s.table, quoted(s.user))}
+			table, err, strings.Join(missing, "; "), table, quoted(s.user))}
 	case isCode(err, lockNotAvailable):
 		return &advised{fmt.Errorf("preparing table %s: %w: a long transaction, such as a dump, is using it; trying again every %v",
-			s.table, err, schemaRetryAfter)}
+			table, err, schemaRetryAfter)}
 	}
 	return err
 }
