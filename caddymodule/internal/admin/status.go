@@ -7,6 +7,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -77,7 +78,7 @@ func describeShare(z *engine.Zone, now time.Time) *wire.Slots {
 	for _, k := range z.State.Busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
 		s.Top = append(s.Top, wire.BusyKey{Key: k.Name, Seconds: float64(k.Requests) / 1000})
 	}
-	for _, rank := range telemetry.AllRanks {
+	for rank := range fairqueue.Rank(fairqueue.Ranks) {
 		s.Rows = append(s.Rows, wire.SlotRow{Rank: rank.String(), Waiting: load.Waiting[rank], Ahead: ahead})
 		ahead += load.Waiting[rank]
 	}

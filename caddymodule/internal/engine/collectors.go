@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -133,7 +134,7 @@ func collectSlots(of []*prometheus.Desc, to metricsChannel) {
 		switch {
 		case has.turns:
 			load := l.Enforced.Load()
-			for _, rank := range telemetry.AllRanks {
+			for rank := range fairqueue.Rank(fairqueue.Ranks) {
 				to.gauge(of[0], float64(load.Waiting[rank]), l.name, rank.String())
 			}
 			to.gauge(of[2], load.Mean.Seconds(), l.name)

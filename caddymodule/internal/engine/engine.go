@@ -48,6 +48,7 @@ type Engine struct {
 	subscribers *caddyevents.App
 	subscribed  func() telemetry.Subscriptions // which do not change
 	events      *telemetry.Background[telemetry.Event]
+	lines       *telemetry.Background[func()]
 	Logger      *zap.Logger
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
@@ -108,7 +109,8 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 	}
 	e.Warner = e.Warnings.Logger(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
-	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit, Most: telemetry.MostEvents}
+	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
+	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
 	e.Door = decision.Door{Gate: &admission.Gate{Exiting: exiting, Waived: e.waived}, Buffers: RequestBuffers, Refund: e.refundLater}
 	if e.subscribers, err = watchExit(ctx); err != nil {
 		return e, err
@@ -149,9 +151,9 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 		ByStatus: compiled.Settle != nil && compiled.Settle.Source == settlement.Status, ByItems: compiled.Cost.IsItems(),
 	})
 	met.Wants(z.Paths)
-	z.Counts = telemetry.New(compiled, &z.State.Figures, met, telemetry.Options{
+	z.Counts = telemetry.New(compiled, z.State.Figures, met, telemetry.Options{
 		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
-		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events,
+		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events, Lines: e.lines,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z
@@ -254,7 +256,7 @@ func (e *Engine) CleanUp() error {
 	for _, z := range e.Zones {
 		counts = append(counts, z.Counts)
 	}
-	telemetry.FlushLogs(counts)
+	telemetry.FlushLogs(counts, e.lines)
 	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
 	}

@@ -19,7 +19,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -132,15 +131,11 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	return "enforcing"
 }
 
-// busiestFor is for how long keys are remembered as the busiest ones, at most. A quarter of
-// that ends at once.
-const busiestFor = 10 * time.Minute
-
 // A zoneState holds the queues, the slots, the meter and the figures of a zone name. All
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a [Zone] of its own.
 type zoneState struct {
-	telemetry.Figures
+	*telemetry.Figures
 	name                string
 	Enforced, Simulated admission.Zone
 	Meter               settlement.Meter
@@ -155,10 +150,8 @@ func StateKey(name string) string { return "zone " + name }
 func JoinState(name string) (*zoneState, error) {
 	return stores.Join(StateKey(name), func() (*zoneState, error) {
 		l := &zoneState{name: name, Passes: clientpass.NewMemory()}
-		l.Busiest = sketch.Recent{Span: busiestFor / 4, Whole: true}
 		l.Enforced.Name, l.Simulated.Name = name, name
-		l.Slots = &l.Enforced
-		l.Enforced.Released = l.Released
+		l.Figures = telemetry.NewFigures(&l.Enforced)
 		return l, nil
 	})
 }
@@ -215,6 +208,6 @@ func (l *zoneState) has() (s state) {
 
 // Destruct deletes the zone's series.
 func (l *zoneState) Destruct() error {
-	telemetry.ForgetZone(l.name)
+	telemetry.Forget("zone", l.name)
 	return nil
 }

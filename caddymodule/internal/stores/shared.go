@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -22,8 +21,7 @@ type SharedStore struct {
 	Name string
 	key  string // in the pool
 
-	// How long calls take; nil until the store is among those in the metrics.
-	seconds atomic.Pointer[prometheus.Observer]
+	series atomic.Pointer[telemetry.StoreSeries] // nil until a config with the store starts
 
 	Outage atomic.Pointer[Outage] // that lasts
 
@@ -59,19 +57,21 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 		}
 		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name, key: key}
 		s.OnCall(func(took time.Duration) {
-			if seconds := s.seconds.Load(); seconds != nil {
-				(*seconds).Observe(took.Seconds())
+			if series := s.series.Load(); series != nil {
+				series.Seconds.Observe(took.Seconds())
 			}
 		})
 		s.OnClose(func() {
 			_ = Leave(MemoryKey) // fails for no key that was joined
-			if s.seconds.Load() != nil {
-				telemetry.CountStore(name, -1)
+			if s.series.Load() != nil {
+				_ = Leave(seriesKey(name))
 			}
 		})
 		return s, nil
 	})
 }
+
+func seriesKey(name string) string { return "series of the store " + name }
 
 // Leave gives the store up, which closes when no config uses it any more. A nil store was
 // never connected.
@@ -85,10 +85,9 @@ func (s *SharedStore) Leave() error {
 // Start attaches the observer of a config that starts.
 func (s *SharedStore) Start(o sharedstore.Observer) {
 	s.mu.Lock()
-	if s.seconds.Load() == nil {
-		telemetry.CountStore(s.Name, 1)
-		seconds := telemetry.StoreSeconds.WithLabelValues(s.Name)
-		s.seconds.Store(&seconds)
+	if s.series.Load() == nil {
+		series, _ := Join(seriesKey(s.Name), func() (*telemetry.StoreSeries, error) { return telemetry.NewStoreSeries(s.Name), nil })
+		s.series.Store(series)
 	}
 	if s.configs++; s.configs == 1 {
 		s.began = time.Now()

@@ -16,8 +16,9 @@ const (
 )
 
 const (
-	// MostEvents is how many events wait for a slow subscriber. More are dropped.
-	MostEvents = 1000
+	// mostWaiting is how many events wait for a slow subscriber, and lines for a log that
+	// hangs. More are dropped.
+	mostWaiting = 1000
 
 	// mostOverflowing is how many keys of a zone may overflow at once. Nothing is
 	// told of others.
@@ -31,11 +32,10 @@ const (
 // waits for those who are slow.
 type Background[T any] struct {
 	Pass func(T)
-	Most int // how many may wait
 
 	mu      sync.Mutex
 	waiting []T
-	passed  chan struct{} // closed when none waits; nil if none does
+	runs    bool
 	closed  bool
 }
 
@@ -44,12 +44,12 @@ type Background[T any] struct {
 func (b *Background[T]) add(item T) (room bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed || len(b.waiting) >= b.Most {
+	if b.closed || len(b.waiting) >= mostWaiting {
 		return b.closed
 	}
 	b.waiting = append(b.waiting, item)
-	if b.passed == nil {
-		b.passed = make(chan struct{})
+	if !b.runs {
+		b.runs = true
 		go b.run()
 	}
 	return true
@@ -66,15 +66,7 @@ func (b *Background[T]) run() {
 		b.Pass(next)
 		b.mu.Lock()
 	}
-	close(b.passed)
-	b.passed = nil
-}
-
-// rest returns a channel that is closed when no item waits, or nil if none does.
-func (b *Background[T]) rest() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.passed
+	b.runs = false
 }
 
 // Close drops what waits.
@@ -92,10 +84,8 @@ type Event struct {
 
 // overflows tell subscribers which keys of a zone begin and cease to be refused.
 type overflows struct {
-	zone   string
+	zone   *Zone
 	shadow bool
-	wanted func() Subscriptions
-	queue  *Background[Event] // closed before the context of the config ends
 
 	mu   sync.Mutex
 	keys map[string]*overflow
@@ -115,7 +105,7 @@ type overflow struct {
 
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *decision.Outcome) {
-	wanted := f.wanted()
+	wanted := f.zone.Wanted()
 	if o.Began && wanted.Blocks {
 		f.tell(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
@@ -161,11 +151,11 @@ func (f *overflows) watch(key string, after time.Duration) {
 }
 
 func (f *overflows) tell(name string, data map[string]any) {
-	if !f.queue.add(Event{name, data}) {
+	if !f.zone.Events.add(Event{name, data}) {
 		EventsDropped.Inc()
 	}
 }
 
 func (f *overflows) data(key, name string, value any) map[string]any {
-	return map[string]any{"zone": f.zone, "key": key, "shadow": f.shadow, name: value}
+	return map[string]any{"zone": f.zone.rule.Name, "key": key, "shadow": f.shadow, name: value}
 }

@@ -28,13 +28,13 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 			return int(m.GetCounter().GetValue())
 		}
 		before := drops()
-		q := &Background[Event]{Most: MostEvents, Pass: func(Event) {
+		q := &Background[Event]{Pass: func(Event) {
 			<-hang
 			told++
 		}}
 		q.add(Event{EventBlocked, nil})
 		synctest.Wait() // for the subscriber to have this one in its hands
-		f := &overflows{zone: "some", queue: q, wanted: func() Subscriptions { return Subscriptions{true, true} }}
+		f := overflowsOf(Options{Events: q, Wanted: func() Subscriptions { return Subscriptions{true, true} }})
 		for i := range 3000 {
 			o := &decision.Outcome{Key: fmt.Sprint(i), Began: true, Block: time.Second}
 			o.Refuse(rule.Capacity)
@@ -43,22 +43,22 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		synctest.Wait()
 		f.mu.Lock()
 		q.mu.Lock()
-		if len(f.keys) != mostOverflowing || len(q.waiting) != MostEvents {
-			t.Errorf("got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, MostEvents)
+		if len(f.keys) != mostOverflowing || len(q.waiting) != mostWaiting {
+			t.Errorf("got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostWaiting)
 		}
 		q.mu.Unlock()
 		f.mu.Unlock()
 		close(hang)
 		synctest.Wait()
 		// Of the first, 3000 blocks and 1000 overflows.
-		if all := told + drops() - before; all != 4001 || told != 1+MostEvents {
-			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+MostEvents)
+		if all := told + drops() - before; all != 4001 || told != 1+mostWaiting {
+			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
 		}
 		q.Close()
 		q.add(Event{EventBlocked, nil})
 		synctest.Wait()
 		q.mu.Lock()
-		if len(q.waiting) != 0 || q.passed != nil {
+		if len(q.waiting) != 0 || q.runs {
 			t.Errorf("got %d waiting after the end, want none", len(q.waiting))
 		}
 		q.mu.Unlock()
@@ -66,8 +66,12 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 	})
 }
 
+func overflowsOf(options Options) *overflows {
+	return &overflows{zone: &Zone{rule: &rule.Rule{Name: "some"}, Options: options}}
+}
+
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
-	f := &overflows{zone: "some", wanted: func() Subscriptions { return Subscriptions{} }}
+	f := overflowsOf(Options{Wanted: func() Subscriptions { return Subscriptions{} }})
 	o := &decision.Outcome{Key: "203.0.113.7"}
 	o.Refuse(rule.Capacity)
 	f.note(o)

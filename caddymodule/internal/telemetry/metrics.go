@@ -1,12 +1,12 @@
 package telemetry
 
 import (
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
@@ -15,32 +15,22 @@ import (
 // clients send.
 var Collectors []prometheus.Collector
 
-// ofZones are those of them with the label zone, which comes first.
-var ofZones []*prometheus.MetricVec
-
 func newCounters(name, help string, labels ...string) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help}, labels)
-	collect(vec, vec.MetricVec, labels)
+	Collectors = append(Collectors, vec)
 	return vec
 }
 
 func newHistograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help, Buckets: buckets}, labels)
-	collect(vec, vec.MetricVec, labels)
+	Collectors = append(Collectors, vec)
 	return vec
 }
 
-func collect(c prometheus.Collector, vec *prometheus.MetricVec, labels []string) {
-	Collectors = append(Collectors, c)
-	if len(labels) > 0 && labels[0] == "zone" {
-		ofZones = append(ofZones, vec)
-	}
-}
-
-// ForgetZone deletes the series of a zone.
-func ForgetZone(name string) {
-	for _, vec := range ofZones {
-		vec.DeletePartialMatch(prometheus.Labels{"zone": name})
+// Forget deletes the series with a value of a label: of a zone, or of a store.
+func Forget(label, value string) {
+	for _, c := range Collectors {
+		c.(interface{ DeletePartialMatch(prometheus.Labels) int }).DeletePartialMatch(prometheus.Labels{label: value})
 	}
 }
 
@@ -82,18 +72,32 @@ var (
 		"TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.", "transport")
 )
 
-// counters are the counters of one zone, looked up before requests come.
-type counters [decision.Decisions][rule.Reasons]prometheus.Counter
+// unranked stands for the rank of requests that have none.
+const unranked = fairqueue.Ranks
 
-func countersOf(t *Zone, rank string) (c counters) {
-	for d := range decision.Decisions {
-		for r := range rule.Reasons {
-			if t.reasons[d].Has(r) && t.ranked(r) == (rank != "") {
-				c[d][r] = Requests.WithLabelValues(t.rule.Name, d.String(), r.String(), rank)
+// counters are the counters of one zone, looked up before requests come. All others are nil.
+type counters [fairqueue.Ranks + 1][decision.Decisions][rule.Reasons]prometheus.Counter
+
+func countersOf(t *Zone) (c counters) {
+	for rank := range c {
+		for d := range decision.Decisions {
+			for r := range rule.Reasons {
+				if t.reasons[d].Has(r) && t.ranked(r) == (rank != unranked) {
+					c[rank][d][r] = t.requests(fairqueue.Rank(rank), d, r)
+				}
 			}
 		}
 	}
 	return c
+}
+
+// requests looks a counter up.
+func (t *Zone) requests(rank fairqueue.Rank, d decision.Decision, why rule.Reason) prometheus.Counter {
+	name := ""
+	if rank != unranked {
+		name = rank.String()
+	}
+	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), name)
 }
 
 // ranked reports whether a zone counts what it decides for this reason by rank: only
@@ -121,10 +125,11 @@ func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
 		reasons[decision.ShadowRefused] = why
 	}
 	if t.rule.LetsWait() {
-		for refusal, delay := range map[decision.Decision]decision.Decision{decision.Refused: decision.Delayed, decision.ShadowRefused: decision.ShadowDelayed} {
-			if reasons[refusal] != 0 {
-				reasons[delay] = none
-			}
+		if reasons[decision.Refused] != 0 {
+			reasons[decision.Delayed] = none
+		}
+		if reasons[decision.ShadowRefused] != 0 {
+			reasons[decision.ShadowDelayed] = none
 		}
 	}
 	return reasons
@@ -155,27 +160,22 @@ func (h *levelHistogram) NearFull() uint64 {
 	return h.Counts[len(Fractions)-1].Load() + h.Counts[len(Fractions)].Load()
 }
 
-// stores counts the shared stores of each name, so that their series end with the
-// last one. While a reload changes a store's URL there are two of one name.
-var stores struct {
-	mu     sync.Mutex
-	byName map[string]int
+// StoreSeries are the series of the shared stores of a name. While a reload changes a
+// store's URL there are two of one name.
+type StoreSeries struct {
+	name    string
+	Seconds prometheus.Observer
 }
 
-func CountStore(name string, more int) {
-	stores.mu.Lock()
-	defer stores.mu.Unlock()
-	if stores.byName == nil {
-		stores.byName = make(map[string]int)
-	}
-	switch stores.byName[name] += more; stores.byName[name] {
-	case 0:
-		StoreErrors.DeleteLabelValues(name)
-		StoreSeconds.DeleteLabelValues(name)
-		StoreOutages.DeleteLabelValues(name)
-	case 1:
-		StoreErrors.WithLabelValues(name)
-		StoreSeconds.WithLabelValues(name)
-		StoreOutages.WithLabelValues(name)
-	}
+// NewStoreSeries makes series that exist before the first call.
+func NewStoreSeries(name string) *StoreSeries {
+	StoreErrors.WithLabelValues(name)
+	StoreOutages.WithLabelValues(name)
+	return &StoreSeries{name, StoreSeconds.WithLabelValues(name)}
+}
+
+// Destruct deletes them.
+func (s *StoreSeries) Destruct() error {
+	Forget("store", s.name)
+	return nil
 }

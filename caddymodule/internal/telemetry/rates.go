@@ -25,25 +25,18 @@ func (c DecisionCounts) Named() map[string]float64 {
 
 // eachSeries calls yield with all series of a collector. Asking it for one by name would
 // create that.
-func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, label func(string) string)) {
-	metrics := make(chan prometheus.Metric, 64)
-	go func() {
-		of.Collect(metrics)
-		close(metrics)
-	}()
-	for metric := range metrics {
-		var m dto.Metric
-		if metric.Write(&m) != nil {
-			continue
-		}
-		yield(&m, func(name string) string {
+func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, labels map[string]string)) {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(of)
+	families, _ := registry.Gather() // of one collector, which is consistent
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			labels := make(map[string]string)
 			for _, label := range m.GetLabel() {
-				if label.GetName() == name {
-					return label.GetValue()
-				}
+				labels[label.GetName()] = label.GetValue()
 			}
-			return ""
-		})
+			yield(m, labels)
+		}
 	}
 }
 
@@ -51,8 +44,8 @@ func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, label func(st
 // the words for reasons.
 func CountsByZone() (all map[string]DecisionCounts, refused map[string]map[string]float64) {
 	all, refused = make(map[string]DecisionCounts), make(map[string]map[string]float64)
-	eachSeries(Requests, func(m *dto.Metric, label func(string) string) {
-		n, decided, zone := m.GetCounter().GetValue(), label("decision"), label("zone")
+	eachSeries(Requests, func(m *dto.Metric, labels map[string]string) {
+		n, decided, zone := m.GetCounter().GetValue(), labels["decision"], labels["zone"]
 		counts := all[zone]
 		for d := range counts {
 			if decision.Decision(d).String() == decided {
@@ -64,7 +57,7 @@ func CountsByZone() (all map[string]DecisionCounts, refused map[string]map[strin
 			if refused[zone] == nil {
 				refused[zone] = make(map[string]float64)
 			}
-			refused[zone][label("reason")] += n
+			refused[zone][labels["reason"]] += n
 		}
 	})
 	return all, refused
@@ -76,14 +69,14 @@ type callCounts struct{ calls, seconds, errors float64 }
 // callsByStore reads the counters of all shared stores.
 func callsByStore() map[string]callCounts {
 	all := make(map[string]callCounts)
-	eachSeries(StoreSeconds, func(m *dto.Metric, label func(string) string) {
+	eachSeries(StoreSeconds, func(m *dto.Metric, labels map[string]string) {
 		h := m.GetHistogram()
-		all[label("store")] = callCounts{calls: float64(h.GetSampleCount()), seconds: h.GetSampleSum()}
+		all[labels["store"]] = callCounts{calls: float64(h.GetSampleCount()), seconds: h.GetSampleSum()}
 	})
-	eachSeries(StoreErrors, func(m *dto.Metric, label func(string) string) {
-		counts := all[label("store")]
+	eachSeries(StoreErrors, func(m *dto.Metric, labels map[string]string) {
+		counts := all[labels["store"]]
 		counts.errors = m.GetCounter().GetValue()
-		all[label("store")] = counts
+		all[labels["store"]] = counts
 	})
 	return all
 }
@@ -114,13 +107,12 @@ type rateSample struct {
 func (r *Rates) Run(stop <-chan struct{}) {
 	ticker := time.NewTicker(SampleEvery)
 	defer ticker.Stop()
-	r.take(time.Now())
 	for {
+		r.take(time.Now())
 		select {
 		case <-stop:
 			return
 		case <-ticker.C:
-			r.take(time.Now())
 		}
 	}
 }

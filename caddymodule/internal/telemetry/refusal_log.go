@@ -5,11 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
@@ -19,65 +17,29 @@ const (
 
 	// blockLines is how many blocks in that time get a line each.
 	blockLines = 10
-
-	// mostRefusalLines is how many lines wait for a log that hangs. More are dropped.
-	mostRefusalLines = 100
 )
 
 // A refusalLog logs that a zone refuses requests, or would in shadow. It writes a line
 // when the zone begins to refuse. Then it writes at most one a minute, with the number
-// of refused requests and of distinct keys. Lines and memory are bounded, however many requests are refused. A goroutine writes the lines, so a log
-// that hangs delays no request.
+// of refused requests and of distinct keys. Lines and memory are bounded, however many
+// requests are refused.
 type refusalLog struct {
-	logger *zap.Logger
-	lines  refusalLines
-	group  func() string      // what the figures of shadow mean; nil if they are of enforcement
-	begun  prometheus.Counter // blocks, in all
+	zone     *Zone
+	decision decision.Decision
 
 	count atomic.Int64    // since the last summary
 	keys  sketch.Distinct // since then
-	lasts atomic.Bool     // timer is not nil
 
 	mu      sync.Mutex
 	timer   *time.Timer // nil if nothing was refused lately
 	since   time.Time
 	blocked int // blocks since then
-
-	writes Background[refusalLine]
-}
-
-// refusalLines are the messages of the log. Enforcement and shadow have different
-// ones.
-type refusalLines struct{ begins, summary, blocks string }
-
-// A refusalLine waits to be written.
-type refusalLine struct {
-	message string
-	fields  []zap.Field
-}
-
-func newRefusalLog(t *Zone, d decision.Decision) *refusalLog {
-	l := &refusalLog{
-		logger: t.Logger,
-		lines:  refusalLines{"zone begins to refuse requests", "zone refused requests", "zone blocks a key"},
-	}
-	l.writes.Most = mostRefusalLines
-	l.writes.Pass = func(line refusalLine) { l.logger.Info(line.message, line.fields...) }
-	if d == decision.ShadowRefused {
-		l.lines = refusalLines{"zone would begin to refuse requests", "zone would have refused requests", "zone would block a key"}
-	}
-	if t.reasons[d].Has(rule.Blocked) {
-		l.begun = BlocksBegun.WithLabelValues(t.rule.Name, d.String())
-	}
-	return l
 }
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
 	l.keys.Add(o.RefusedKey())
-	l.count.Add(1)
-	// It is counted before, so tick, which looks in the other order, misses nothing.
-	if !l.lasts.Load() {
+	if l.count.Add(1) == 1 {
 		l.begin()
 	}
 	if o.Began {
@@ -85,110 +47,99 @@ func (l *refusalLog) note(o *decision.Outcome) {
 	}
 }
 
-// begin logs that the zone begins to refuse, and starts the timer.
+// begin logs that the zone begins to refuse, and starts the timer, unless it runs.
 func (l *refusalLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer == nil {
 		l.since = time.Now()
 		l.timer = time.AfterFunc(summaryEvery, l.tick)
-		l.lasts.Store(true)
-		l.write(l.lines.begins)
+		l.write("zone begins to refuse requests", "zone would begin to refuse requests")
 	}
 }
 
 // noteBlock counts and logs a block that began.
 func (l *refusalLog) noteBlock(o *decision.Outcome) {
+	BlocksBegun.WithLabelValues(l.zone.rule.Name, l.decision.String()).Inc()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.begun == nil { // the zone is in shadow by a switch at run time
-		l.begun = BlocksBegun.WithLabelValues(o.Zone.Name, decision.ShadowRefused.String())
-	}
-	l.begun.Inc()
 	if l.blocked++; l.blocked <= blockLines {
-		l.write(l.lines.blocks, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
+		l.write("zone blocks a key", "zone would block a key", zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
 	}
 }
 
-// tick logs the summary of the last minute. If nothing was refused, it stops the
-// timer.
+// tick logs the summary of the last minute. If nothing was refused, it ends the timer.
 func (l *refusalLog) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.timer == nil {
-		return
+	if l.timer != nil && l.summarize() {
+		l.timer.Reset(summaryEvery)
+	} else {
+		l.timer = nil
 	}
-	if l.count.Load() == 0 {
-		if l.lasts.Store(false); l.count.Load() == 0 {
-			l.timer = nil
-			return
-		}
-		l.lasts.Store(true) // a request was just refused
-	}
-	l.write(l.lines.summary, l.summary()...)
-	l.timer.Reset(summaryEvery)
 }
 
-// flush queues a summary of the refusals since the last one. It returns a channel that
-// is closed once everything is written, or nil if nothing is left to write.
-func (l *refusalLog) flush() (written <-chan struct{}) {
+// flush logs a summary of the refusals since the last one.
+func (l *refusalLog) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer != nil {
 		l.timer.Stop()
 		l.timer = nil
-		l.lasts.Store(false)
 	}
-	if l.count.Load() > 0 {
-		l.write(l.lines.summary, l.summary()...)
-	}
-	return l.writes.rest()
+	l.summarize()
 }
 
-// FlushLogs logs the refusals of all zones since their last summaries. It waits until
-// they are written, at most a second.
-func FlushLogs(zones []*Zone) {
-	var logs []<-chan struct{}
+// FlushLogs logs the refusals of zones since their last summaries. It waits until their
+// lines are written, at most a second.
+func FlushLogs(zones []*Zone, lines *Background[func()]) {
 	for _, z := range zones {
 		for _, log := range z.refusals {
 			if log != nil {
-				logs = append(logs, log.flush())
+				log.flush()
 			}
 		}
 	}
-	enough := time.After(time.Second)
-	for _, written := range logs {
-		if written == nil {
-			continue
-		}
-		select {
-		case <-written:
-		case <-enough:
-			return
-		}
+	written := make(chan struct{})
+	lines.add(func() { close(written) })
+	select {
+	case <-written:
+	case <-time.After(time.Second):
 	}
 }
 
-// write queues a line for writing.
-func (l *refusalLog) write(message string, fields ...zap.Field) {
-	l.writes.add(refusalLine{message, fields})
+// write logs a message of enforcement, or one of shadow, in the background: a log that
+// hangs delays no request.
+func (l *refusalLog) write(enforced, shadow string, fields ...zap.Field) {
+	message := enforced
+	if l.decision == decision.ShadowRefused {
+		message = shadow
+	}
+	if entry := l.zone.Logger.Check(zap.InfoLevel, message); entry != nil {
+		l.zone.Lines.add(func() { entry.Write(fields...) })
+	}
 }
 
-// summary returns the counts and resets them. It must be called with the lock held.
-func (l *refusalLog) summary() []zap.Field {
-	now := time.Now()
+// summarize logs the counts, if there are any, and resets them. It must be called with the
+// lock held.
+func (l *refusalLog) summarize() (some bool) {
+	requests, now := l.count.Swap(0), time.Now()
+	if requests == 0 {
+		return false
+	}
 	fields := []zap.Field{
-		zap.Int64("requests", l.count.Swap(0)),
+		zap.Int64("requests", requests),
 		zap.Uint64("distinct_keys", l.keys.Estimate()),
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
 	l.keys.Reset()
-	if l.group != nil {
-		fields = append(fields, zap.String("group", l.group()))
+	if l.decision == decision.ShadowRefused {
+		fields = append(fields, zap.String("group", l.zone.Group()))
 	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}
 	l.since, l.blocked = now, 0
-	return fields
+	l.write("zone refused requests", "zone would have refused requests", fields...)
+	return true
 }

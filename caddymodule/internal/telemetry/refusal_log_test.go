@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -26,14 +25,23 @@ type told struct {
 	keys     uint64
 }
 
+// newRefusalLog returns the log of a zone that writes to a core of zap.
+func newRefusalLog(name string, d decision.Decision, core zapcore.Core) *refusalLog {
+	return &refusalLog{decision: d, zone: &Zone{rule: &rule.Rule{Name: name, Mode: rule.Mode{Enforce: 100}}, Options: Options{
+		Logger: zap.New(core).With(zap.String("zone", name)), Group: func() string { return "" }, Lines: newLines(),
+	}}}
+}
+
+func newLines() *Background[func()] {
+	return &Background[func()]{Pass: func(write func()) { write() }}
+}
+
 // refusalLogOf returns the log of a zone, and a function that returns its lines
 // so far.
 func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
-	zoneRule := &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}
-	l := newRefusalLog(&Zone{rule: zoneRule, Options: Options{Logger: zap.New(core).With(zap.String("zone", "login"))}}, d)
-	return l, func() (lines []told) {
+	return newRefusalLog("login", d, core), func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
 			fields := entry.ContextMap()
@@ -129,9 +137,10 @@ func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if written := l.flush(); written != nil {
-		<-written
-	}
+	l.flush()
+	written := make(chan struct{})
+	l.zone.Lines.add(func() { close(written) })
+	<-written
 	var requests int64
 	for _, line := range lines() {
 		requests += line.requests
@@ -173,11 +182,11 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		l := newRefusalLog(&Zone{rule: &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}, Options: Options{Logger: zap.New(core)}}, decision.Refused)
-		l.begun = prometheus.NewCounter(prometheus.CounterOpts{})
+		l := newRefusalLog("login", decision.Refused, core)
 		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
 		<-time.After(10 * time.Second)
-		FlushLogs([]*Zone{{refusals: [decision.Decisions]*refusalLog{decision.Refused: l}}})
+		l.zone.refusals[decision.Refused] = l
+		FlushLogs([]*Zone{l.zone}, l.zone.Lines)
 		lines := logs.All()
 		if len(lines) != 3 {
 			t.Fatalf("got %d lines, want 3", len(lines))
@@ -194,21 +203,21 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var zones []*Zone
-		let := make(chan struct{})
+		let, lines := make(chan struct{}), newLines()
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			z := &Zone{rule: &rule.Rule{Name: name, Mode: rule.Mode{Enforce: 100}}, Options: Options{Logger: zap.New(core)}}
-			z.refusals[decision.Refused] = newRefusalLog(z, decision.Refused)
-			z.refusals[decision.Refused].note(refusalOf("x"))
-			zones = append(zones, z)
+			l := newRefusalLog(name, decision.Refused, core)
+			l.zone.Lines, l.zone.refusals[decision.Refused] = lines, l
+			l.note(refusalOf("x"))
+			zones = append(zones, l.zone)
 		}
 		start := time.Now()
-		FlushLogs(zones)
+		FlushLogs(zones, lines)
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("got %v, want 1s", took)
 		}
 		close(let)
-		FlushLogs(zones)
+		FlushLogs(zones, lines)
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("got %v with logs that work, want no wait", took-time.Second)
 		}
@@ -237,14 +246,13 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 	for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
 		w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
 		core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
-		site := &rule.Rule{Name: "site", Mode: rule.Mode{Enforce: 100}}
-		l := newRefusalLog(&Zone{rule: site, Options: Options{Logger: zap.New(core)}}, d)
+		l := newRefusalLog("site", d, core)
 		l.note(refusalOf("x"))
 		<-w.hangs
 		noted := make(chan struct{})
 		go func() {
-			for range mostRefusalLines * 3 {
-				l.note(&decision.Outcome{Zone: &decision.Zone{Rule: site}, Key: "x", Began: true})
+			for range mostWaiting * 3 {
+				l.note(&decision.Outcome{Key: "x", Began: true})
 			}
 			close(noted)
 		}()
@@ -261,8 +269,7 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 func BenchmarkNotingRefusals(b *testing.B) {
 	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
 		b.Run("keys="+name, func(b *testing.B) {
-			zoneRule := &rule.Rule{Name: "login", Mode: rule.Mode{Enforce: 100}}
-			l := newRefusalLog(&Zone{rule: zoneRule, Options: Options{Logger: zap.NewNop()}}, decision.Refused)
+			l := newRefusalLog("login", decision.Refused, zapcore.NewNopCore())
 			refusals := make([]*decision.Outcome, keys)
 			for i := range refusals {
 				refusals[i] = refusalOf(fmt.Sprint(i))

@@ -39,9 +39,19 @@ type Figures struct {
 	slotSeconds [fairqueue.Ranks]atomic.Pointer[prometheus.Counter]
 	Busiest     sketch.Recent // milliseconds of slots
 	load        loadLog
-	passesFull  atomic.Int64 // when that was last logged, in Unix seconds
 	people      people
 }
+
+// NewFigures returns the figures of a zone with these slots, whose releases it counts.
+func NewFigures(slots *admission.Zone) *Figures {
+	f := &Figures{Slots: slots, Busiest: sketch.Recent{Span: busiestFor / 4, Whole: true}, people: newPeople()}
+	slots.Released = f.released
+	return f
+}
+
+// busiestFor is for how long keys are remembered as the busiest ones, at most. A quarter of
+// that ends at once.
+const busiestFor = 10 * time.Minute
 
 // Options are what a zone's figures depend on beside its rule.
 type Options struct {
@@ -50,7 +60,8 @@ type Options struct {
 	Denies bool          // the zone refuses requests while that does not answer
 	Group  func() string // what the figures of shadow mean
 	Wanted func() Subscriptions
-	Events *Background[Event]
+	Events *Background[Event]  // closed before the context of the config ends
+	Lines  *Background[func()] // of the log, about refusals
 
 	LogLimit *rate.Limiter // of refusals in the access log; nil if there is none
 }
@@ -64,40 +75,43 @@ type Zone struct {
 	reasons  [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
 
 	decided   counters
-	turns     [fairqueue.Ranks]*turnMeter     // nil without share
-	overflows [decision.Decisions]*overflows  // as refusals
-	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
-	unsettled prometheus.Counter
-	without   prometheus.Counter // charges decided without the shared store
-	people    prometheus.Counter // would have been refused; nil without shadow server_timing
+	waits     [fairqueue.Ranks]prometheus.Observer // nil without share
+	overflows [decision.Decisions]*overflows       // as refusals
+	refusals  [decision.Decisions]*refusalLog      // nil for decisions that refuse nothing
+	without   prometheus.Counter                   // charges decided without the shared store
 
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
 	presented [clientpass.Valid + 1]prometheus.Counter // by the state of the pass
 	newcomers newcomers
 
-	warnedStatic  atomic.Bool
-	warnedFailure atomic.Int64 // when, in seconds since 1970
+	warnedStatic         atomic.Bool
+	failures, passesFull *rate.Limiter // of warnings
 }
 
 func New(compiled *rule.Rule, figures *Figures, met *evidence.Zone, options Options) *Zone {
-	t := &Zone{Options: options, Evidence: met, rule: compiled, figures: figures}
+	t := &Zone{
+		Options: options, Evidence: met, rule: compiled, figures: figures,
+		failures: rate.NewLimiter(rate.Every(summaryEvery), 1), passesFull: rate.NewLimiter(rate.Every(summaryEvery), 1),
+	}
 	t.reasons = t.possible()
-	t.decided, t.turns = countersOf(t, ""), newTurnMeters(t)
+	t.decided = countersOf(t)
 	if compiled.Settle != nil {
-		t.unsettled = Unsettled.WithLabelValues(compiled.Name)
+		Unsettled.WithLabelValues(compiled.Name) // this and other series exist before the first count
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
-		t.refusals[d] = newRefusalLog(t, d)
-		t.overflows[d] = &overflows{zone: compiled.Name, shadow: d == decision.ShadowRefused, wanted: t.Wanted, queue: t.Events}
+		t.refusals[d] = &refusalLog{zone: t, decision: d}
+		t.overflows[d] = &overflows{zone: t, shadow: d == decision.ShadowRefused}
+		if t.reasons[d].Has(rule.Blocked) {
+			BlocksBegun.WithLabelValues(compiled.Name, d.String())
+		}
 	}
-	t.refusals[decision.ShadowRefused].group = t.Group
 	if t.reasons[decision.Delayed] != 0 {
-		Delays.WithLabelValues(compiled.Name) // its series exists before the first delay
+		Delays.WithLabelValues(compiled.Name)
 	}
 	if compiled.ServerTiming {
-		t.people = RefusedPeople.WithLabelValues(compiled.Name)
+		RefusedPeople.WithLabelValues(compiled.Name)
 	}
-	t.passCounters()
+	t.lookUpTurns()
 	if t.Shared {
 		t.without = WithoutStore.WithLabelValues(compiled.Name)
 	}
@@ -107,13 +121,16 @@ func New(compiled *rule.Rule, figures *Figures, met *evidence.Zone, options Opti
 // Decided implements decision.Reporter.
 func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, header http.Header) {
 	d, why := o.Ruling()
+	rank := fairqueue.Rank(unranked)
 	if o.Turn != nil && t.ranked(why) {
-		t.turned(o, d, why)
-	} else if counter := t.decided[d][why]; counter != nil {
-		counter.Inc()
-	} else { // only an override at run time can lead here
-		Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), "").Inc()
+		rank = o.Turn.Rank
+		t.turned(o, d)
 	}
+	counter := t.decided[rank][d][why]
+	if counter == nil { // only what is set at run time can lead here
+		counter = t.requests(rank, d, why)
+	}
+	counter.Inc()
 	if fraction, known := o.Fraction(); known {
 		t.figures.Levels.observe(fraction)
 	}
@@ -125,7 +142,7 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
 	}
 	t.figures.noteSender(o, r, d, now)
-	if t.people != nil && d == decision.ShadowRefused && header != nil {
+	if t.rule.ServerTiming && d == decision.ShadowRefused && header != nil {
 		t.mark(header, r)
 	}
 	if why != rule.None {
@@ -151,7 +168,7 @@ func (t *Zone) FellBack() { t.without.Inc() }
 
 // Failed implements decision.Reporter. It warns at most once a minute.
 func (t *Zone) Failed(option string, err error, enforced bool) {
-	if last, now := t.warnedFailure.Load(), time.Now().Unix(); now-last >= 60 && t.warnedFailure.CompareAndSwap(last, now) {
+	if t.failures.Allow() {
 		warning := "a matcher of the zone fails, so requests would if it were enforced"
 		if enforced {
 			warning = "a matcher of the zone fails, and requests with it"
@@ -191,8 +208,8 @@ func (t *Zone) ServedStatic(r *http.Request) {
 
 // Unsettled counts charges that stay as they were reserved.
 func (t *Zone) Unsettled(charges int) {
-	if t.unsettled != nil {
-		t.unsettled.Add(float64(charges))
+	if t.rule.Settle != nil {
+		Unsettled.WithLabelValues(t.rule.Name).Add(float64(charges))
 	}
 }
 
@@ -234,43 +251,35 @@ var (
 		"For how long requests held slots, in zones with share, in seconds.", "zone", "rank")
 )
 
-// AllRanks are those that clients of a zone with share may have, in the order of service.
-var AllRanks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
-
-// A turnMeter counts what becomes of requests of one rank.
-type turnMeter struct {
-	decided counters
-	waits   prometheus.Observer
+// lookUpTurns looks up what is counted of turns and of passes in a zone with share.
+func (t *Zone) lookUpTurns() {
+	name := t.rule.Name
+	if t.rule.Share != nil {
+		for rank := range fairqueue.Rank(fairqueue.Ranks) {
+			counter := SlotSeconds.WithLabelValues(name, rank.String())
+			t.figures.slotSeconds[rank].Store(&counter)
+			t.waits[rank] = TurnSeconds.WithLabelValues(name, rank.String())
+		}
+	}
+	if t.rule.Pass() != nil {
+		for state := clientpass.Invalid; state <= clientpass.Valid; state++ {
+			t.presented[state] = Passes.WithLabelValues(name, state.String())
+		}
+		for e := clientpass.None + 1; e < clientpass.Events; e++ {
+			t.passes[e] = Passes.WithLabelValues(name, e.String())
+		}
+	}
 }
 
-func newTurnMeters(t *Zone) (meters [fairqueue.Ranks]*turnMeter) {
-	if t.rule.Share == nil {
-		return meters
-	}
-	for _, rank := range AllRanks {
-		counter := SlotSeconds.WithLabelValues(t.rule.Name, rank.String())
-		t.figures.slotSeconds[rank].Store(&counter)
-		meters[rank] = &turnMeter{decided: countersOf(t, rank.String()), waits: TurnSeconds.WithLabelValues(t.rule.Name, rank.String())}
-	}
-	return meters
-}
-
-// turned counts an outcome of a zone with share.
-func (t *Zone) turned(o *decision.Outcome, d decision.Decision, why rule.Reason) {
-	rank := o.Turn.Rank
-	meter := t.turns[rank]
-	if counter := meter.decided[d][why]; counter != nil {
-		counter.Inc()
-	} else { // only a switch at run time can lead here
-		Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), rank.String()).Inc()
-	}
+// turned notes how long a request of a zone with share has waited, and the load.
+func (t *Zone) turned(o *decision.Outcome, d decision.Decision) {
 	switch {
 	case o.Shadow != 0:
 	case d == decision.Admitted && !o.Left():
-		meter.waits.Observe(0)
+		t.waits[o.Turn.Rank].Observe(0)
 	case d == decision.Delayed:
 		if !o.Left() {
-			meter.waits.Observe(o.Delay.Seconds())
+			t.waits[o.Turn.Rank].Observe(o.Delay.Seconds())
 		}
 		t.figures.load.note(t, o, false)
 	case d == decision.Refused && o.LostTurn():
@@ -283,29 +292,16 @@ func (t *Zone) CountPass(e clientpass.Event) { t.passes[e].Inc() }
 
 // countPresented counts what the pass was worth that a request came with.
 func (t *Zone) countPresented(o *decision.Outcome) {
-	if o.Turn == nil || t.presented[clientpass.Valid] == nil {
+	if o.Turn == nil {
 		return
 	}
-	if state := o.Turn.Standing.Client.State(); state != clientpass.Absent {
-		t.presented[state].Inc()
+	if counter := t.presented[o.Turn.Standing.Client.State()]; counter != nil {
+		counter.Inc()
 	}
 }
 
-// passCounters looks the zone's counters of passes up.
-func (t *Zone) passCounters() {
-	if t.rule.Pass() == nil {
-		return
-	}
-	for state := clientpass.Invalid; state <= clientpass.Valid; state++ {
-		t.presented[state] = Passes.WithLabelValues(t.rule.Name, state.String())
-	}
-	for e := clientpass.None + 1; e < clientpass.Events; e++ {
-		t.passes[e] = Passes.WithLabelValues(t.rule.Name, e.String())
-	}
-}
-
-// Released counts a slot that was given back.
-func (l *Figures) Released(turn *admission.Turn, held time.Duration) {
+// released counts a slot that was given back.
+func (l *Figures) released(turn *admission.Turn, held time.Duration) {
 	(*l.slotSeconds[turn.Rank].Load()).Add(held.Seconds())
 	l.Busiest.Add(false, turn.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
 }
@@ -346,7 +342,7 @@ func (l *loadLog) note(t *Zone, o *decision.Outcome, refused bool) {
 	}
 }
 
-// tick logs the line of the last minute. If there was no load, it stops the timer.
+// tick logs the line of the last minute. If there was no load, it ends the timer.
 func (l *loadLog) tick() {
 	l.mu.Lock()
 	t := l.zone
@@ -359,17 +355,16 @@ func (l *loadLog) tick() {
 	if l.refused > 0 {
 		message += fmt.Sprintf(", %d %% of refusals had no pass", int(math.Round(100*float64(l.without)/float64(l.refused))))
 	}
-	fields := []zap.Field{zap.Int("refused", l.refused)}
-	l.most, l.waiting, l.noted, l.refused, l.without = admission.Load{}, 0, false, 0, 0
+	refused := zap.Int("refused", l.refused)
+	l.noted, l.refused, l.without = false, 0, 0
 	l.timer.Reset(summaryEvery)
 	l.mu.Unlock()
-	t.Logger.Info(message, fields...)
+	t.Logger.Info(message, refused)
 }
 
 // WarnPassesFull logs, once a minute, that passes are forgotten before their time.
 func (t *Zone) WarnPassesFull() {
-	now, last := time.Now().Unix(), t.figures.passesFull.Load()
-	if now-last >= int64(summaryEvery.Seconds()) && t.figures.passesFull.CompareAndSwap(last, now) {
+	if t.passesFull.Allow() {
 		t.Logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
 	}
 }
@@ -389,8 +384,8 @@ const (
 // Seen counts the person who reports to have seen a mark of the zone, if that is true and
 // news.
 func (t *Zone) Seen(r *http.Request) {
-	if t.people != nil && t.figures.people.report(personOf(r), time.Now()) {
-		t.people.Inc()
+	if t.rule.ServerTiming && t.figures.people.report(personOf(r), time.Now()) {
+		RefusedPeople.WithLabelValues(t.rule.Name).Inc()
 	}
 }
 
@@ -409,23 +404,20 @@ func personOf(r *http.Request) netip.Addr {
 
 // people are those who were sent a mark of a zone lately, and those who were counted.
 type people struct {
-	once            sync.Once
 	marked, counted *expiring.Map[netip.Addr, struct{}]
 }
 
-func (p *people) make() {
-	p.marked, p.counted = expiring.New[netip.Addr, struct{}](mostPeople), expiring.New[netip.Addr, struct{}](mostPeople)
+func newPeople() people {
+	return people{expiring.New[netip.Addr, struct{}](mostPeople), expiring.New[netip.Addr, struct{}](mostPeople)}
 }
 
 // mark notes that somebody was sent a mark.
 func (p *people) mark(person netip.Addr, now time.Time) {
-	p.once.Do(p.make)
 	p.marked.Put(person, struct{}{}, now.Add(MarkFor), now)
 }
 
 // report reports whether somebody who says to have seen a mark is to be counted.
 func (p *people) report(person netip.Addr, now time.Time) bool {
-	p.once.Do(p.make)
 	if _, marked := p.marked.Take(person, now); !marked {
 		return false
 	}
