@@ -150,7 +150,7 @@ check_format() {
 # Tests that count for long what one goroutine does. The race detector finds nothing there,
 # and takes ten times as long.
 counted='^Test(ACorrectSiteIsToldOfNothing|ADayShowsMistakesOnce|ARecommendationIsWhatBruteForceFinds|ASwarmLeavesPeopleIn|EachRuleOfTheLawIsNeeded'
-counted+='|EveryFormerWordBesideALimitIsAnsweredWithWhatToDo|EveryLineThatAnErrorSuggestsAdapts|MembersLeaveOthersATenth'
+counted+='|EveryLineThatAnErrorSuggestsAdapts|MembersLeaveOthersATenth'
 counted+='|OneNetworkMakesNoWordAppear|ShadowRefusesAsManyAsEnforcementWithinThreePoints|TheLimitFoundInAMonthHoldsInIt)$'
 
 # test_units runs the unit tests. Stores that talk to servers are tested one after the
