@@ -141,34 +141,36 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 // false if the word is no such option.
 func parseGlobalOption(a *config.App, d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
 	option := d.Val()
-	if option == "exempt" {
-		here := tokens.Place(d)
-		err := parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
-		for _, set := range a.Exempt {
-			if wrong := config.CheckExempt(set); err == nil && wrong != nil {
-				err = fmt.Errorf("%w, %s", wrong, here)
-			}
-		}
-		return true, err
-	}
-	if option == "plan" {
-		return true, parsePlan(a, d)
-	}
 	parse := map[string]func() error{
 		"store":          func() error { return parseStore(a, d) },
 		"store_timeout":  func() error { return tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration) },
 		"on_store_error": func() error { return tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...)) },
 		"signing_key":    func() error { return tokens.ParseArg(d, &a.SigningKey, tokens.ParseWord) },
 		"nodes":          func() error { return tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(config.MostNodes)) },
+		"exempt":         func() error { return parseGlobalExempt(a, d, matcher) },
+		"plan":           func() error { return parsePlan(a, d) },
 		"shadow":         func() error { return tokens.ParseFlag(d, &a.Shadow) },
 	}[option]
 	if parse == nil {
 		return false, nil
 	}
-	if err := tokens.Once(d, seen, option); err != nil {
-		return true, err
+	if option != "exempt" && option != "plan" {
+		if err := tokens.Once(d, seen, option); err != nil {
+			return true, err
+		}
 	}
 	return true, parse()
+}
+
+func parseGlobalExempt(a *config.App, d *caddyfile.Dispenser, matcher matcherToken) error {
+	here := tokens.Place(d)
+	err := parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
+	for _, set := range a.Exempt {
+		if wrong := config.CheckExempt(set); err == nil && wrong != nil {
+			err = fmt.Errorf("%w, %s", wrong, here)
+		}
+	}
+	return err
 }
 
 func parseStore(a *config.App, d *caddyfile.Dispenser) error {
@@ -274,7 +276,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 			}
 			switch h.Val() {
 			case "ratelimit_headers":
-				err = parseRateLimitHeaders(handler, h.Dispenser)
+				err = tokens.ParseFlag(h.Dispenser, &handler.RateLimitHeaders)
 			case "zone":
 				err = h.Errf("zone %q stands on the line of throttle already: put both zones into the block", words[0])
 			default:
@@ -290,7 +292,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		if h.Val() != "ratelimit_headers" {
 			return false, nil
 		}
-		return true, parseRateLimitHeaders(handler, h.Dispenser)
+		return true, tokens.ParseFlag(h.Dispenser, &handler.RateLimitHeaders)
 	})
 }
 
@@ -358,13 +360,6 @@ func meantLine(words []string, end int) error {
 		return fmt.Errorf("no capacity and leak in %s: want throttle %s %s", strings.Join(words[at:], " "), quoted(words[:at]), limit)
 	}
 	return fmt.Errorf("no limit after %s: %s", words[len(words)-1], wantLine)
-}
-
-func parseRateLimitHeaders(handler *config.Handler, d *caddyfile.Dispenser) error {
-	if handler.RateLimitHeaders {
-		return d.Err("ratelimit_headers is given twice")
-	}
-	return tokens.ParseFlag(d, &handler.RateLimitHeaders)
 }
 
 // A definedZone is a zone that this Caddyfile has defined so far.

@@ -116,26 +116,22 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 		r.Queue = rule.Queue{MaxWait: time.Duration(f.Wait), MaxWaiting: f.Queue}
 	}
 	if f.shares() {
-		if err := f.compileShare(r, digest); err != nil {
-			return err
-		}
+		err = f.compileShare(r, digest)
 	}
-	return f.checkRanks(r.Name)
+	return cmp.Or(err, f.checkRanks(r.Name))
 }
 
 // compileShare compiles what clients take turns by.
-func (f *InFlight) compileShare(r *rule.Rule, digest bool) error {
-	if r.Key.HasAddress() {
-		return About("in_flight share", 0, errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"))
-	}
-	if !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" }) {
-		return About("in_flight share", 0, errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"))
-	}
-	if slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source == "form" }) {
-		return About("in_flight share", 0, errors.New("share takes no form fields: requests take their turn before their bodies are read"))
-	}
-	none, err := override.NewLines(bucketkey.TableConfig{}, nil)
-	if err == nil {
+func (f *InFlight) compileShare(r *rule.Rule, digest bool) (err error) {
+	switch {
+	case r.Key.HasAddress():
+		err = errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out")
+	case !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" }):
+		err = errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source")
+	case slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source == "form" }):
+		err = errors.New("share takes no form fields: requests take their turn before their bodies are read")
+	default:
+		none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
 		r.Share = &rule.Key{Overrides: none, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
 		r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
 	}

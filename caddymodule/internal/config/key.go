@@ -181,22 +181,6 @@ func (k *KeySource) plain() KeySource {
 	return plain
 }
 
-// checkRepeated refuses sources that are given twice.
-func checkRepeated(sources []KeySource) error {
-	seen := make(map[KeySource]bool)
-	for i := range sources {
-		s := sources[i].plain()
-		if seen[s] {
-			return fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
-		}
-		seen[s] = true
-	}
-	return nil
-}
-
-// errNoRoutes is about the source route without routes.
-var errNoRoutes = errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
-
 func namesRoute(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
 }
@@ -222,18 +206,17 @@ func (k *Key) compile(key *rule.Key) (err error) {
 // compileSources compiles the parts of a key. digest says that values which may be secret are
 // kept as digests.
 func compileSources(sources []KeySource, key *rule.Key, digest bool) (parts []rule.Part, err error) {
-	if err := checkRepeated(sources); err != nil {
-		return nil, err
-	}
+	seen := make(map[KeySource]bool)
 	for _, source := range sources {
 		part, err := source.compile(key, digest)
+		if s := source.plain(); err == nil && seen[s] {
+			err = fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
+		}
 		if err != nil {
 			return nil, err
 		}
+		seen[source.plain()] = true
 		parts = append(parts, part)
-	}
-	if namesRoute(sources) && len(key.Routes) == 0 {
-		return nil, errNoRoutes
 	}
 	return parts, nil
 }
@@ -289,6 +272,9 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 	case "method":
 		return rule.Part{Read: rule.Method}, nil
 	case "route":
+		if len(key.Routes) == 0 {
+			return none, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
+		}
 		return rule.Part{Read: key.Route}, nil
 	case "text":
 		return rule.Part{Read: rule.Text(source.Text)}, nil

@@ -70,17 +70,13 @@ func (s *Settle) compile(r *rule.Rule) error {
 	if err != nil {
 		return About("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
-	debt := r.Limit.Capacity
-	if s.Debt != nil {
-		debt = *s.Debt
-	}
-	if err := r.Limit.ValidateDebt(debt); err != nil {
+	if err := r.Limit.ValidateDebt(settle.DebtUnder(r.Limit)); err != nil {
 		return About("settle debt", 0, err)
 	}
 	if !settle.After && slices.Contains(constants(r), 0) {
 		return About("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
 	}
-	r.Settling = rule.Settling{Settle: settle, Debt: s.Debt}
+	r.Settle = settle
 	return nil
 }
 
@@ -106,7 +102,7 @@ func (s *Settle) source() (*settlement.Rule, error) {
 	if err := within("settle workers", s.Workers, 0, MostAtOnce); err != nil {
 		return nil, err
 	}
-	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost}
+	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost, Debt: s.Debt}
 	switch source {
 	case settlement.Bytes:
 		settle.Unit, err = parseUnit(s.Unit)

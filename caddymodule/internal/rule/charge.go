@@ -6,7 +6,7 @@ import "github.com/caddy-throttle/caddy-throttle/leakybucket"
 // debt and its block. The zone's own limit comes first.
 func (r *Rule) Limits() (all []leakybucket.Charge) {
 	for _, limit := range r.Key.Overrides.Load().Limits() {
-		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.debt(limit), Block: r.Block})
+		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.Settle.DebtUnder(limit), Block: r.Block})
 	}
 	if r.Trust != nil {
 		all = append(all, leakybucket.Charge{Limit: PlaceLimit(r.Trust)})
@@ -23,7 +23,7 @@ func (r *Rule) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float
 	if r.Delay != nil && r.MaxWait > 0 {
 		ceiling = limit.Ceiling(cost, *r.Delay, r.MaxWait)
 	}
-	return r.debt(limit), ceiling, r.Settle != nil && r.Settle.After
+	return r.Settle.DebtUnder(limit), ceiling, r.Settle != nil && r.Settle.After
 }
 
 // Charge returns the charge of a cost to the bucket of a key.

@@ -129,14 +129,17 @@ const OtherRoute = "other"
 // Route reads the name of the first route that matches the request as sent, or else as
 // rewritten.
 func (k *Key) Route(s *Subject) string {
-	found := s.first(len(k.Routes), func(i int, r *http.Request) bool {
-		match, _ := k.Routes[i].Path.MatchWithError(r)
-		return match
+	name := OtherRoute
+	_, _ = s.at().Either(s.Request, func() (bool, error) {
+		for i := range k.Routes {
+			if match, _ := k.Routes[i].Path.MatchWithError(s.Request); match {
+				name = k.Routes[i].Name
+				return true, nil
+			}
+		}
+		return false, nil
 	})
-	if found < 0 {
-		return OtherRoute
-	}
-	return k.Routes[found].Name
+	return name
 }
 
 // BasicUser returns what reads the user name of HTTP Basic, folded. There is none if the

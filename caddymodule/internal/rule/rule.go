@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -24,8 +25,9 @@ type Rule struct {
 	// buckets and only limits how many requests are in flight.
 	Limit leakybucket.Limit
 	Cost  Cost
-	Settling
-	Trust *device.Trust // nil means that no devices are trusted
+
+	Settle *settlement.Rule // nil means that charges are not corrected
+	Trust  *device.Trust    // nil means that no devices are trusted
 
 	Queue
 	Slots

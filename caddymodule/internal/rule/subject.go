@@ -202,19 +202,3 @@ func (s *Subject) Spares(sets Matchers) (bool, error) {
 	}
 	return false, nil
 }
-
-// first returns the index of the first that matches with the address as sent, or else with
-// the other one, or -1.
-func (s *Subject) first(n int, matches func(i int, r *http.Request) bool) (found int) {
-	found = -1
-	_, _ = s.at().Either(s.Request, func() (bool, error) {
-		for i := range n {
-			if matches(i, s.Request) {
-				found = i
-				return true, nil
-			}
-		}
-		return false, nil
-	})
-	return found
-}

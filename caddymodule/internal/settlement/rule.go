@@ -64,6 +64,21 @@ type Rule struct {
 	// After says that nothing is reserved: requests are only asked whether they
 	// would fit, and charged when the response is known.
 	After bool
+
+	// Debt is how far above the capacity a settlement may lift a bucket, in units.
+	// If nil, it is one capacity.
+	Debt *float64
+}
+
+// DebtUnder returns the debt of a bucket with a limit, in units. Without a rule there is none.
+func (r *Rule) DebtUnder(limit leakybucket.Limit) float64 {
+	switch {
+	case r == nil:
+		return 0
+	case r.Debt != nil:
+		return *r.Debt
+	}
+	return limit.Capacity
 }
 
 // A StatusRange is a range of statuses, both ends included.

@@ -55,8 +55,12 @@ func ParseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, e
 	return nil
 }
 
+// ParseFlag reads an option without a word.
 func ParseFlag(d *caddyfile.Dispenser, target *bool) error {
 	option := d.Val()
+	if *target {
+		return d.Errf("%s is given twice", option)
+	}
 	if d.NextArg() {
 		return d.Errf("unexpected %q after %s: it takes no word", d.Val(), option)
 	}
