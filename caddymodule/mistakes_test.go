@@ -265,6 +265,7 @@ var mistakes = []mistake{
 	{"global", "store redis://localhost:6379 # <-", "unknown store \"redis://localhost:6379\": want the name of a store before the URL, as in store redis <url>"},
 	{"global", "store redis localhost:6379 # <-", `unknown store "redis": this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis`},
 	{"zone", "limit 5 5/h\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none`},
+	{"site", "@out throttle_blocked\nthrottle @out login 60 10/s # <-", `throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers`},
 	{"zone", "limit 5 5/h\nkey form log\ntrust_devices # <-", "parsing trust_devices: no cookie: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d"},
 	{"zone", "limit 5 5/h\nkey form log\ntrust_devices on # <-", `parsing trust_devices: unexpected "on": want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d`},
 	{"zone", "limit 5 5/h\nkey form log\ntrust_devices 30d # <-", `parsing trust_devices: unexpected "30d": want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d`},

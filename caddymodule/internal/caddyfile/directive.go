@@ -3,6 +3,7 @@
 package caddyfile
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"regexp"
@@ -370,9 +371,7 @@ type definedZone struct{ definition, place string }
 func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zoneReader) error {
 	app := new(config.App)
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
-		if err := caddy.StrictUnmarshalJSON(global.Value, app); err != nil {
-			return h.WrapErr(err)
-		}
+		_ = json.Unmarshal(global.Value, app) // as ParseGlobal has made and checked it
 	}
 	plans, err := config.ParsePlans(app.Plan)
 	if err != nil {

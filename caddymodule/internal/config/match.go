@@ -50,17 +50,6 @@ func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 	return matcher
 }
 
-// everySet checks a set of matchers, and those behind `not` in it.
-func everySet(set caddy.ModuleMap, check func(caddy.ModuleMap) error) error {
-	err := check(set)
-	for _, excluded := range excludedBy(set) {
-		if err == nil {
-			err = everySet(excluded, check)
-		}
-	}
-	return err
-}
-
 // checkPaths refuses paths that no request has, in a matcher `path`.
 func checkPaths(set caddy.ModuleMap) error {
 	if set["path"] == nil {
@@ -223,27 +212,21 @@ func checkCompiled(set caddy.ModuleMap) error {
 	return nil
 }
 
-// checkMeant refuses what the functions above do, and matchers that look at the method as
-// the client sent it.
-func checkMeant(set caddy.ModuleMap) error {
-	return everySet(set, func(set caddy.ModuleMap) error {
-		err := cmp.Or(checkPaths(set), checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
-		if err == nil { // Caddy panics if some matchers are malformed
-			err = checkCompiled(set)
-		}
-		return err
-	})
-}
-
-// CheckMatcherSet refuses what never matches as meant, and throttle_blocked, which throttle
-// itself decides.
+// CheckMatcherSet refuses what the functions above do, matchers that look at the method as
+// the client sent it, and throttle_blocked, which throttle itself decides. It also checks the
+// sets behind `not`.
 func CheckMatcherSet(set caddy.ModuleMap) error {
-	return cmp.Or(everySet(set, func(set caddy.ModuleMap) error {
-		if set["throttle_blocked"] != nil {
-			return ErrAsksThrottle
-		}
-		return nil
-	}), checkMeant(set))
+	if set["throttle_blocked"] != nil {
+		return ErrAsksThrottle
+	}
+	err := cmp.Or(checkPaths(set), checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
+	if err == nil { // Caddy panics if some matchers are malformed
+		err = checkCompiled(set)
+	}
+	if err == nil {
+		err = CheckMatcherSets(excludedBy(set))
+	}
+	return err
 }
 
 // CheckMatcherSets checks each set of matchers.

@@ -57,5 +57,5 @@ func CheckOuter(set caddy.ModuleMap) error {
 	if methods := MethodsOf(set); methods != "" {
 		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
 	}
-	return cmp.Or(checkMeant(set), checkTails(set))
+	return cmp.Or(CheckMatcherSet(set), checkTails(set))
 }

@@ -84,15 +84,10 @@ func (h *Handler) Answers() bool {
 	return false
 }
 
-// Hosts returns the hosts that a route matches, and whether it matches nothing else of a
-// request. Placeholders in them are as they were written.
-func Hosts(route *caddyhttp.Route) (hosts []string, alone bool) {
-	hosts, _, alone = hostsOf(route)
-	return hosts, alone
-}
-
-// hostsOf also reports whether each set of matchers has hosts.
-func hostsOf(route *caddyhttp.Route) (hosts []string, each, alone bool) {
+// Hosts returns the hosts that a route matches, whether each of its sets of matchers has some,
+// and whether they match nothing else of a request. Placeholders in hosts are as they were
+// written.
+func Hosts(route *caddyhttp.Route) (hosts []string, each, alone bool) {
 	each, alone = true, true
 	for _, set := range matchersOf(route) {
 		var match []string
@@ -104,10 +99,9 @@ func hostsOf(route *caddyhttp.Route) (hosts []string, each, alone bool) {
 	return hosts, each, alone
 }
 
-// hosted reports whether a route lets only certain host names through.
-func hosted(route *caddyhttp.Route) bool {
-	hosts, each, _ := hostsOf(route)
-	return each && len(hosts) > 0 && !slices.ContainsFunc(hosts, func(host string) bool {
+// certain reports whether hosts are certain names only.
+func certain(hosts []string) bool {
+	return len(hosts) > 0 && !slices.ContainsFunc(hosts, func(host string) bool {
 		// A star for a whole name, or for all of a top level domain, names nobody.
 		parent, wild := strings.CutPrefix(host, "*.")
 		return strings.Contains(parent, "*") || wild && !strings.Contains(parent, ".")

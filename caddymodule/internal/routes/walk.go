@@ -53,8 +53,8 @@ func (w *Walk) alternatives(routes caddyhttp.RouteList, place string, first int,
 	rest, taken := way, false
 	for i := range routes {
 		route, into := &routes[i], rest
-		hosts, alone := Hosts(route)
-		into.Narrowed, into.Hosted = into.Narrowed || !alone, into.Hosted || hosted(route)
+		hosts, each, alone := Hosts(route)
+		into.Narrowed, into.Hosted = into.Narrowed || !alone, into.Hosted || each && certain(hosts)
 		if !into.inSite {
 			into.Site, into.inSite = hosts, true
 		}

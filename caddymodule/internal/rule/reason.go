@@ -40,13 +40,8 @@ func (r Reason) Waits() bool {
 // A ReasonSet is a set of reasons.
 type ReasonSet uint32
 
-// With returns the set with more reasons.
-func (s ReasonSet) With(why ...Reason) ReasonSet {
-	for _, r := range why {
-		s |= 1 << r
-	}
-	return s
-}
+// With returns the set with a reason more.
+func (s ReasonSet) With(why Reason) ReasonSet { return s | 1<<why }
 
 // Has reports whether a reason is in the set.
 func (s ReasonSet) Has(why Reason) bool { return s>>why&1 != 0 }

@@ -160,7 +160,7 @@ func branches(list caddyhttp.RouteList) bool {
 // findHosts finds out which hosts the routes of a server are for.
 func (s *replayServer) findHosts() {
 	for i := range s.Routes {
-		hosts, _ := routes.Hosts(&s.Routes[i])
+		hosts, _, _ := routes.Hosts(&s.Routes[i])
 		if len(hosts) == 0 {
 			s.hosts = nil
 			return
