@@ -33,7 +33,8 @@ const (
 // of the body, and hands on every byte of it. Its Read and Close may be called as those of
 // the body it stands for. A nil *Ahead has read nothing.
 type Ahead struct {
-	source io.ReadCloser
+	io.ReadCloser // the body
+
 	memory holding
 	done   chan struct{} // closed when nobody reads ahead any more
 	enough atomic.Bool   // tells the reader to stop after the read it is in
@@ -51,7 +52,7 @@ type Ahead struct {
 
 // readAhead puts an Ahead in the place of a request's body.
 func (m *Memory) readAhead(r *http.Request, client netip.Prefix) *Ahead {
-	a := &Ahead{source: r.Body, memory: holding{memory: m, client: client}, done: make(chan struct{})}
+	a := &Ahead{ReadCloser: r.Body, memory: holding{memory: m, client: client}, done: make(chan struct{})}
 	r.Body = a
 	return a
 }
@@ -137,8 +138,6 @@ func Conversation(contentType string) bool {
 
 // wait reports whether reading ahead has ended in time.
 func (a *Ahead) wait() bool {
-	whole := time.NewTimer(patience)
-	defer whole.Stop()
 	var stands <-chan time.Time
 	if a.stands != nil {
 		stands = a.stands.C
@@ -147,7 +146,7 @@ func (a *Ahead) wait() bool {
 	case <-a.done:
 		return true
 	case <-stands:
-	case <-whole.C:
+	case <-time.After(patience):
 	}
 	return false
 }
@@ -174,7 +173,7 @@ func (a *Ahead) read(size int64, piece []byte) {
 func (a *Ahead) fill(piece []byte) []byte {
 	for len(piece) < cap(piece) && a.err == nil && !a.enough.Load() {
 		var n int
-		n, a.err = a.source.Read(piece[len(piece):cap(piece)])
+		n, a.err = a.ReadCloser.Read(piece[len(piece):cap(piece)])
 		piece = piece[:len(piece)+n]
 		if a.came.Add(int64(n)); n > 0 && a.stands != nil {
 			a.stands.Reset(pause)
@@ -202,11 +201,8 @@ func (a *Ahead) Read(p []byte) (int, error) {
 	if a.err != nil {
 		return 0, a.err
 	}
-	return a.source.Read(p)
+	return a.ReadCloser.Read(p)
 }
-
-// Close implements io.Closer.
-func (a *Ahead) Close() error { return a.source.Close() }
 
 // End stops reading ahead, even if the client sends nothing, and gives the memory back.
 // Call it when the request has been answered, and before its handler returns: the server
@@ -237,7 +233,7 @@ func received(body io.ReadCloser) bool {
 	case *sentBody:
 		return b.over.Load() || received(b.ReadCloser)
 	case *Paced:
-		return received(b.source)
+		return received(b.ReadCloser)
 	case *Ahead:
 		return closed(b.done) && errors.Is(b.err, io.EOF)
 	}

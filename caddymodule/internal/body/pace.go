@@ -24,7 +24,8 @@ var ErrSlow = errors.New("the client sends its body too slowly")
 // body. Only the time in which somebody waits for the client counts. A nil *Paced keeps no
 // pace.
 type Paced struct {
-	source  io.ReadCloser
+	io.ReadCloser // the body
+
 	ctx     context.Context // of the client; it ends with the request
 	control *http.ResponseController
 
@@ -47,7 +48,7 @@ func Pace(ctx context.Context, w http.ResponseWriter, r *http.Request) *Paced {
 	}
 	b, paced := r.Body.(*Paced)
 	if !paced {
-		b = &Paced{source: r.Body, ctx: ctx, control: http.NewResponseController(w)}
+		b = &Paced{ReadCloser: r.Body, ctx: ctx, control: http.NewResponseController(w)}
 		r.Body = b
 	}
 	return b
@@ -74,7 +75,7 @@ func (b *Paced) Read(p []byte) (int, error) {
 	if b.begin() {
 		return 0, ErrSlow
 	}
-	n, err := b.source.Read(p)
+	n, err := b.ReadCloser.Read(p)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.reading = false
@@ -115,9 +116,6 @@ func (b *Paced) cut() {
 	b.slow.Store(true)
 	_ = b.control.SetReadDeadline(time.Now()) // or the read ends with the connection
 }
-
-// Close implements io.Closer.
-func (b *Paced) Close() error { return b.source.Close() }
 
 // A sentBody is a request's body that tells when it has been read to its end.
 type sentBody struct {

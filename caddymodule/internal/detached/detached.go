@@ -69,7 +69,7 @@ func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner
 	}
 	d := &writer{call: call{client: r.Context(), exiting: exiting}, owner: owner}
 	d.Watch(w, r)
-	d.changed.L, d.call.writer = &d.mu, d
+	d.changed.L, d.call.writer, d.answer.pieces = &d.mu, d, d.answer.room[:0]
 	defer d.finish()
 	return d.serve(r, next)
 }
@@ -333,10 +333,7 @@ func (d *writer) hurry() {
 		return
 	}
 	// Writers between here and the server may not be called by two goroutines at once.
-	to := d.ResponseWriter
-	for w, ok := to.(unwrapper); ok; w, ok = to.(unwrapper) {
-		to = w.Unwrap()
-	}
+	to := response.Innermost(d.ResponseWriter)
 	d.timer = time.AfterFunc(slowest, func() {
 		d.pace.Lock()
 		defer d.pace.Unlock()
@@ -345,8 +342,6 @@ func (d *writer) hurry() {
 		}
 	})
 }
-
-type unwrapper interface{ Unwrap() http.ResponseWriter }
 
 // inTime notes that the client has taken a piece, or need not take any more.
 func (d *writer) inTime() {
@@ -538,8 +533,9 @@ var (
 
 // An answer is what the next handler has written and the client has not got yet.
 type answer struct {
-	pieces [][]byte // of the capacity of a small or a large piece
-	held   int      // bytes of the memory
+	pieces [][]byte  // of the capacity of a small or a large piece
+	room   [1][]byte // for most answers enough
+	held   int       // bytes of the memory
 }
 
 // add appends as much of p as there is memory for, and returns how much that is.

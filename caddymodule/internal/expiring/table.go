@@ -116,22 +116,13 @@ func (t *Table[K, V, G]) forget(now time.Time) {
 	}
 }
 
-// Take returns the value of a key and deletes it.
-func (t *Table[K, V, G]) Take(k K, now time.Time) (v V, found bool) {
+// Delete deletes a key, and reports whether it was there. It may have expired.
+func (t *Table[K, V, G]) Delete(k K) (was bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.live(k, now); e != nil {
-		v, found = e.value, true
-	}
-	t.remove(t.entries[k])
-	return v, found
-}
-
-// Delete deletes a key.
-func (t *Table[K, V, G]) Delete(k K) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.remove(t.entries[k])
+	e := t.entries[k]
+	t.remove(e)
+	return e != nil
 }
 
 // Len returns the number of entries, including expired ones that were not removed yet.

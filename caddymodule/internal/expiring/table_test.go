@@ -59,14 +59,14 @@ func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 	}
 }
 
-func TestUpdateAndTakeAreOneStepEach(t *testing.T) {
+func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
 	m, now := New[string, int](10), time.Now()
 	until := now.Add(time.Minute)
 	count := func(v int, _ bool) (int, time.Time, bool) { return v + 1, until, true }
 	m.Update("a", now, count)
 	m.Update("a", now, count)
-	if v, found := m.Take("a", now); v != 2 || !found || !m.Empty() {
-		t.Errorf("got %d, %v, want 2, true and an empty table", v, found)
+	if v, found := m.Get("a", now); v != 2 || !found || !m.Delete("a") || m.Delete("a") || !m.Empty() {
+		t.Errorf("got %d, %v, want 2, true and, deleted once, an empty table", v, found)
 	}
 	m.Update("a", now, func(int, bool) (int, time.Time, bool) { return 0, until, false })
 	if !m.Empty() {

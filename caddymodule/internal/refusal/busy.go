@@ -18,67 +18,42 @@ type Busy struct {
 	NoPass func()
 }
 
-// A Visit is what a request is for.
-type Visit int
-
-// The visits.
-const (
-	Navigation  Visit = iota // somebody opens a page
-	Form                     // somebody sends one
-	Script                   // a script or a program asks
-	Subresource              // a page needs an image or a script, or nobody says what it is for
-)
-
-// VisitOf returns what a request is for, as far as its headers tell. Browsers have said
-// it since 2023. Of others the Accept header tells.
-func VisitOf(r *http.Request) Visit {
-	switch mode, form := r.Header.Get("Sec-Fetch-Mode"), formFor(r.Header["Accept"]); {
+// busyForm returns the form of the answer to a request that finds the upstream busy, as far
+// as its headers tell what it is for: a page if somebody opens one or sends a form, JSON for
+// a script or a program, and nothing for what a page needs, such as an image, or if nobody
+// says it. Browsers have said it since 2023. Of others the Accept header tells.
+func busyForm(r *http.Request) form {
+	switch mode, accepted := r.Header.Get("Sec-Fetch-Mode"), formFor(r.Header["Accept"]); {
 	case mode == "navigate":
 	case mode != "":
 		if dest := r.Header.Get("Sec-Fetch-Dest"); dest != "" && dest != "empty" {
-			return Subresource
+			return inNothing
 		}
-		return Script
-	case form == inJSON || r.Header.Get("X-Requested-With") != "":
-		return Script
-	case form != inHTML && (r.Method == http.MethodGet || r.Method == http.MethodHead):
-		return Subresource
-	}
-	switch r.Method {
-	case http.MethodGet:
-		return Navigation
-	case http.MethodHead:
-		return Subresource
-	}
-	return Form
-}
-
-// announce adds the headers that a busy upstream's refusal has beyond those of any
-// other, and returns what the request is for.
-func (b *Busy) announce(header http.Header, r *http.Request, after time.Duration) Visit {
-	visit := VisitOf(r)
-	header.Add("Vary", "Cookie, Sec-Fetch-Mode")
-	if visit == Navigation && b.Reload {
-		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
-	}
-	switch {
-	case (visit == Navigation || visit == Form) && b.Pass != nil:
-		b.Pass(header)
-	case visit > Form && b.NoPass != nil:
-		b.NoPass()
-	}
-	return visit
-}
-
-// formFor returns the form of the answer to a request.
-func (f *Refusal) formFor(r *http.Request, visit Visit) form {
-	switch {
-	case f.Busy == nil:
-		return formFor(r.Header["Accept"])
-	case visit == Script:
 		return inJSON
-	case visit == Subresource:
+	case accepted == inJSON || r.Header.Get("X-Requested-With") != "":
+		return inJSON
+	case accepted != inHTML && r.Method == http.MethodGet:
+		return inNothing
+	}
+	if r.Method == http.MethodHead {
 		return inNothing
 	}
 	return inHTML
+}
+
+// announce adds the headers that a busy upstream's refusal has beyond those of any
+// other, and returns the form of the answer.
+func (b *Busy) announce(header http.Header, r *http.Request, after time.Duration) form {
+	in := busyForm(r)
+	header.Add("Vary", "Cookie, Sec-Fetch-Mode")
+	if in == inHTML && r.Method == http.MethodGet && b.Reload {
+		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
+	}
+	switch {
+	case in == inHTML && b.Pass != nil:
+		b.Pass(header)
+	case in != inHTML && b.NoPass != nil:
+		b.NoPass()
+	}
+	return in
 }

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
 const (
@@ -70,13 +72,6 @@ func arrived(w http.ResponseWriter, r *http.Request) bool {
 // while the client may be sending. Exceeding the limit of a MaxBytesReader tells
 // the server to wait, and here any byte exceeds it.
 func closeGently(w http.ResponseWriter) {
-	for {
-		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
-		if !ok {
-			break
-		}
-		w = outer.Unwrap()
-	}
 	var b [2]byte
-	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(b[:])
+	_, _ = http.MaxBytesReader(response.Innermost(w), io.NopCloser(strings.NewReader("x")), 0).Read(b[:])
 }

@@ -79,7 +79,7 @@ const keptPage = 64 << 10
 // waited for nor taken in.
 func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) error {
 	h := headers{header: w.Header()}
-	visit := f.announce(&h, r)
+	in := f.announce(&h, r)
 	reading := linger
 	if f.AsError {
 		reading = routing
@@ -92,8 +92,8 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
-	if form := f.formFor(r, visit); form != inNothing {
-		f.writeBody(w, r, &h, form)
+	if in != inNothing {
+		f.writeBody(w, r, &h, in)
 		return nil
 	}
 	f.setRetryAfter(&h)
@@ -122,21 +122,21 @@ func (h *headers) set(name, value string) {
 	h.header[name] = one
 }
 
-// announce sets the headers that all refusals have, and returns what the client asks for.
-func (f *Refusal) announce(h *headers, r *http.Request) Visit {
-	visit := Navigation
+// announce sets the headers that all refusals have, and returns the form of the answer.
+func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 	response.DropTargeted(h.header)
 	if f.Busy == nil {
+		in = formFor(r.Header["Accept"])
 		h.set("Cache-Control", "no-store")
 	} else {
-		visit = f.Busy.announce(h.header, r, f.RetryAfter)
+		in = f.Busy.announce(h.header, r, f.RetryAfter)
 		h.set("Cache-Control", "no-store, private")
 		h.set("Cdn-Cache-Control", "no-store")
 	}
 	if f.Zone != "" {
 		h.set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
 	}
-	return visit
+	return in
 }
 
 // setRetryAfter sets the header that says how long to wait.

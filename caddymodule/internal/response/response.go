@@ -112,6 +112,17 @@ func (w *Writer) FlushNow() (failed bool, err error) {
 	return err != nil && !errors.Is(err, http.ErrNotSupported), err
 }
 
+// Innermost returns the response writer of the server, which others wrap.
+func Innermost(w http.ResponseWriter) http.ResponseWriter {
+	for {
+		outer, ok := w.(interface{ Unwrap() http.ResponseWriter })
+		if !ok {
+			return w
+		}
+		w = outer.Unwrap()
+	}
+}
+
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(w.ResponseWriter).Hijack()

@@ -303,7 +303,9 @@ func (t *Zone) countPresented(o *decision.Outcome) {
 // released counts a slot that was given back.
 func (l *Figures) released(turn *admission.Turn, held time.Duration) {
 	(*l.slotSeconds[turn.Rank].Load()).Add(held.Seconds())
-	l.Busiest.Add(false, turn.Keys[0], netip.Addr{}, int(held/time.Millisecond), time.Now())
+	if whole := int(held / time.Millisecond); whole > 0 {
+		l.Busiest.Add(false, turn.Keys[0], netip.Addr{}, whole, time.Now())
+	}
 }
 
 // A loadLog says once a minute how full a zone with share is, while requests wait or
@@ -418,8 +420,8 @@ func (p *people) mark(person netip.Addr, now time.Time) {
 
 // report reports whether somebody who says to have seen a mark is to be counted.
 func (p *people) report(person netip.Addr, now time.Time) bool {
-	if _, marked := p.marked.Take(person, now); !marked {
-		return false
+	if _, marked := p.marked.Get(person, now); !marked || !p.marked.Delete(person) {
+		return false // or another report of the same mark was first
 	}
 	if _, counted := p.counted.Get(person, now); counted {
 		return false
