@@ -47,7 +47,7 @@ func answerZones(e *engine.Engine) any {
 			s.WaitingMost = z.MaxWaiting
 		}
 		if s.Slots = z.InFlight; s.Slots > 0 {
-			s.InFlightMost = z.State.Enforced.MostServed()
+			s.InFlightMost = z.State.Enforced.Load().Most
 		}
 		s.Share = describeShare(z, now)
 		for _, o := range result.Overrides {

@@ -50,23 +50,14 @@ type Entry struct {
 	// [fairqueue.Limits]. A Turn belongs to one admission.
 	Turn *Turn
 
-	// NotBefore, if not zero, is when a request that takes turns arrives for its turn. It
-	// waits until then, if that is within MaxWait, and is refused otherwise. With one key,
-	// the last one of the turn, a tenth of MaxWaiting may wait so. Simulations do not look
-	// at it.
-	NotBefore time.Time
+	// Early, if not zero, is how long a request that takes turns must wait before it arrives
+	// for its turn. It is refused if that is longer than MaxWait. With one key, the last one
+	// of the turn, a tenth of MaxWaiting may wait so. Simulations do not look at it.
+	Early time.Duration
 
 	// Waited is set by Admit, whatever the result: how long the request waited in
 	// this zone, for its delay or for a slot.
 	Waited time.Duration
-}
-
-// early returns for how long the request must wait before it takes its turn.
-func (e *Entry) early() time.Duration {
-	if e.NotBefore.IsZero() {
-		return 0
-	}
-	return e.NotBefore.Sub(e.Zone.Now())
 }
 
 // Why says how an admission ended.

@@ -26,6 +26,7 @@ type Gate struct {
 // counted from since, then for a slot in each zone that limits them, in the order of the
 // zones' names. If it admits the request, the caller must call Release on the Grant;
 // otherwise the Grant is nil and no slot is held. Admit keeps no reference to entries.
+// Since is the time of the call; it may be zero if no entry has a delay.
 //
 // Outer is the Grant of the handler around this one, or nil. Nested handlers may
 // take slots in any order, so two requests could wait for each other's slots.
@@ -36,7 +37,7 @@ type Gate struct {
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
 	grant := new(Grant)
 	r := &grant.request
-	r.outer = outer
+	r.outer, r.came = outer, since
 	r.setSteps(entries)
 	why, waited := g.admit(ctx, r, since)
 	if why == Admitted && waited && ctx.Err() != nil { // both at once
@@ -60,11 +61,10 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 func (g *Gate) admit(ctx context.Context, r *request, since time.Time) (why Why, waited bool) {
 	for i := range r.steps {
 		s := &r.steps[i]
-		early := s.early()
-		if early <= 0 {
+		if s.Early <= 0 {
 			continue
 		}
-		if why, waited = g.pause(ctx, r, s, early, cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])), true; why != Admitted {
+		if why, waited = g.pause(ctx, r, s, s.Early, cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])), true; why != Admitted {
 			return why, true
 		}
 	}
@@ -145,6 +145,7 @@ func (g *Gate) wait(ctx context.Context, r *request, done <-chan struct{}) Why {
 type request struct {
 	outer  *Grant // of the handler around
 	clock  clock.Clock
+	came   time.Time // zero if that is not known
 	result Result
 
 	mu       sync.Mutex // once the request is admitted; locked before that of a zone
@@ -224,13 +225,13 @@ func (r *request) longest() *step {
 
 // take takes the slot of a step, if it has one. If the request has to wait, take returns its
 // claim; sleeper is nil for enforced requests.
-func (r *request) take(i int, sleeper sleeper) (Why, *claim) {
+func (r *request) take(i int, sleeper sleeper) (Why, *Turn) {
 	s := &r.steps[i]
 	if s.InFlight == 0 {
 		return Admitted, nil
 	}
 	r.result.Index = s.index
-	return s.Zone.arrive(s, r.result.Waited > 0, sleeper)
+	return s.Zone.arrive(s, r, sleeper)
 }
 
 // waited notes that a wait is over, and how long it was.

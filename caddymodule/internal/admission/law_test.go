@@ -68,7 +68,7 @@ func byTheLaw(all []swarmed) []fate {
 		i, _ := slices.BinarySearchFunc(occasions, at, func(o occasion, at time.Duration) int { return cmp.Or(cmp.Compare(o.at, at), -1) })
 		occasions = slices.Insert(occasions, i, occasion{at, do})
 	}
-	queue, fates := &fairqueue.Queue{Mean: new(fairqueue.Mean)}, make([]fate, len(all))
+	queue, fates := &fairqueue.Queue{Common: new(fairqueue.Common)}, make([]fate, len(all))
 	queue.SetLimits(swarmLimits)
 	var serve func(i int, r *fairqueue.Request, now time.Duration)
 	serve = func(i int, r *fairqueue.Request, now time.Duration) {

@@ -93,7 +93,7 @@ func TestAnOuterSlotThatComesLaterInTheOrderIsGivenUpWhileWaiting(t *testing.T) 
 			ends <- end{p, result}
 		}()
 		synctest.Wait()
-		if !b.Vacant("k", 1) {
+		if !vacant(b, "k", 1) {
 			t.Fatal("got the outer slot held while waiting for the inner one, want it free")
 		}
 		second := come(gate, 500*time.Millisecond, outer)
@@ -103,7 +103,7 @@ func TestAnOuterSlotThatComesLaterInTheOrderIsGivenUpWhileWaiting(t *testing.T) 
 		time.Sleep(100 * time.Millisecond)
 		others.Release()
 		synctest.Wait()
-		if a.Vacant("k", 1) {
+		if vacant(a, "k", 1) {
 			t.Error("got the inner slot free, want it held while waiting for the outer one again")
 		}
 		got := <-ends // ahead of the third
@@ -111,7 +111,7 @@ func TestAnOuterSlotThatComesLaterInTheOrderIsGivenUpWhileWaiting(t *testing.T) 
 			t.Errorf("got %+v, %v, want it admitted after half a second of waiting", got, entries[0].Waited)
 		}
 		first.Release() // it holds nothing any more
-		if a.Vacant("k", 1) || b.Vacant("k", 1) {
+		if vacant(a, "k", 1) || vacant(b, "k", 1) {
 			t.Error("got a vacant slot, want the inner grant to hold both")
 		}
 		got.grant.Release()

@@ -97,6 +97,7 @@ func (s *Simulation) Begin() {
 		return
 	}
 	s.open, s.began = true, s.now()
+	s.came = s.began
 	slots := false
 	for i := range s.steps {
 		at := &s.steps[i]
@@ -142,19 +143,18 @@ func (s *Simulation) undelay() {
 // takeSlots takes the slots that are left, as far as they are free, and waits for the first
 // that is not. The caller holds the lock.
 func (s *Simulation) takeSlots() {
-	for ; s.next < len(s.steps) && !s.over; s.next++ {
-		why, c := s.take(s.next, s)
-		if c != nil {
+	if s.over {
+		return
+	}
+	why := Admitted
+	for ; s.next < len(s.steps) && why == Admitted; s.next++ {
+		var c *Turn
+		if why, c = s.take(s.next, s); c != nil {
 			s.waits = s.now()
 			return
 		}
-		if why != Admitted {
-			s.finish(why)
-		}
 	}
-	if !s.over {
-		s.finish(Admitted)
-	}
+	s.finish(why)
 }
 
 // awake goes on after the wait for a slot.

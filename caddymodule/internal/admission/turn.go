@@ -10,15 +10,19 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 )
 
-// A claim is that of a request to a slot of a zone. Without a Turn it has no keys, so that it
-// goes by the order of arrival. The zone's lock guards it.
-type claim struct {
+// A Turn is the claim of a request to a slot of a zone, and how it takes turns with others
+// for that. It serves one admission. Set the fields of its [fairqueue.Request] before; its
+// [fairqueue.Decision] tells afterwards what it met. The zone's lock guards the others.
+type Turn struct {
 	fairqueue.Request
+	fairqueue.Decision // of when it arrived
 
-	turn  *Turn         // nil if it takes no turns
-	key   *keyState     // from its arrival until it ends
-	since time.Time     // it holds its slot
-	held  time.Duration // before it gave the slot up for a while
+	total atomic.Int64 // nanoseconds that it held its slot, once that is given back
+
+	standIn bool          // for a request that takes no turns: nobody else knows it
+	key     *keyState     // from its arrival until it ends
+	since   time.Time     // it holds its slot
+	held    time.Duration // before it gave the slot up for a while
 
 	// length is for how long a virtual slot is held, if that is known.
 	length time.Duration
@@ -34,8 +38,8 @@ type claim struct {
 // A step is what a request has to do in one zone.
 type step struct {
 	Entry
-	index int    // of the entry
-	slot  *claim // to a slot; nil before it is asked for, and after it is given back
+	index int   // of the entry
+	slot  *Turn // its claim to a slot; nil before it is asked for, and after it is given back
 
 	until time.Time // it waits for the slot; zero before
 
@@ -45,40 +49,25 @@ type step struct {
 // A sleeper is a simulation that waits.
 type sleeper interface{ awake() }
 
-// A Turn is how a request takes turns with others for the slots of a zone. It serves
-// one admission. Set the fields of its [fairqueue.Request] before; the others tell
-// afterwards what has become of it.
-type Turn struct {
-	claim
+// standIns are the turns of requests that take none, and so go by the order of arrival. They
+// are used again: most slots are free when they are wanted.
+var standIns = sync.Pool{New: func() any { return &Turn{standIn: true} }}
 
-	// Ahead is how many requests would have been served before this one when it
-	// arrived, and Predicted how long it would have waited. Both are zero if it got its
-	// slot at once.
-	Ahead     int
-	Predicted time.Duration
-
-	total atomic.Int64 // nanoseconds, once the slot is given back
-}
-
-// claims without turns are used again: most slots are free when they are wanted.
-var claims = sync.Pool{New: func() any { return new(claim) }}
-
-// newClaim returns the claim of a turn, or of a request without one.
-func newClaim(t *Turn) *claim {
-	if t != nil {
-		t.turn = t
-		return &t.claim
+// turn returns the turn of an entry, or what stands in for it.
+func (e *Entry) turn() *Turn {
+	if e.Turn != nil {
+		return e.Turn
 	}
-	c := claims.Get().(*claim)
-	c.Rank = fairqueue.First
-	return c
+	t := standIns.Get().(*Turn)
+	t.Rank = fairqueue.First
+	return t
 }
 
-// free lets a claim be used again of which nobody else knows, since it has never waited.
-func (c *claim) free() {
-	if c.turn == nil && c.Owner == nil {
-		*c = claim{}
-		claims.Put(c)
+// free lets a stand-in be used again of which nobody else knows, since it has never waited.
+func (t *Turn) free() {
+	if t.standIn && t.Owner == nil {
+		*t = Turn{standIn: true}
+		standIns.Put(t)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 func shared(zone *Zone, slots int, rank fairqueue.Rank, key string) Entry {
 	return Entry{
 		Zone: zone, Key: "all", InFlight: slots, MaxWait: 24 * time.Hour, MaxWaiting: 1000,
-		Turn: &Turn{claim: claim{Request: fairqueue.Request{Rank: rank, Keys: [2]string{key}}}},
+		Turn: &Turn{Request: fairqueue.Request{Rank: rank, Keys: [2]string{key}}},
 	}
 }
 
@@ -273,8 +273,8 @@ func wantTotals(t *testing.T, zones ...*Zone) {
 			taken += k.slots.Running()
 			waiting += k.slots.Len()
 		}
-		if waiting != z.waiting || taken != z.served {
-			t.Errorf("zone %s: got totals of %d waiting and %d taken, want %d and %d", z.Name, z.waiting, z.served, waiting, taken)
+		if waiting != z.all.Waiting || taken != z.all.Running {
+			t.Errorf("zone %s: got totals of %d waiting and %d taken, want %d and %d", z.Name, z.all.Waiting, z.all.Running, waiting, taken)
 		}
 		z.mu.Unlock()
 	}

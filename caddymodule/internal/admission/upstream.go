@@ -130,7 +130,7 @@ func (z *Zone) progress(v *virtualSlot) time.Duration {
 func (z *Zone) look(v *virtualSlot, fate Fate) (rest time.Duration) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	k, longer, mean := v.key, z.progress(v), z.mean.Duration()
+	k, longer, mean := v.key, z.progress(v), z.all.Mean.Duration()
 	p, slots := &k.pace, k.limits.InFlight
 	if fate == ClientLeft && v.lasts == 0 && p.unseen < mostUnseen {
 		if v.lasts = z.recent.draw(longer); v.lasts == 0 {

@@ -55,7 +55,7 @@ func (z *Zone) rest() {
 }
 
 // busy reports whether the zone has a request.
-func (z *Zone) busy() bool { return len(z.keys)+z.waiting > 0 }
+func (z *Zone) busy() bool { return len(z.keys)+z.all.Waiting > 0 }
 
 // slots returns how many of n slots there are now, and notes n for grow.
 func (z *Zone) slots(n int) int {
@@ -86,7 +86,7 @@ func (z *Zone) grown() {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	z.warm.timer = nil
-	if z.waiting > 0 {
+	if z.all.Waiting > 0 {
 		z.grow()
 	}
 	z.advanceAll()

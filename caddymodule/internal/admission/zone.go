@@ -24,15 +24,13 @@ type Zone struct {
 	// from any goroutine and must not change.
 	Released func(t *Turn, held time.Duration)
 
-	mu      sync.Mutex
-	waiting int // of all keys, as are those served
-	served  int
-	keys    map[string]*keyState
-	early   map[string]int // requests that came too early for their turns, by key
-	mean    fairqueue.Mean // seconds that those who take turns hold a slot
-	recent  recent         // the same, of the last ones in shadow
-	warm    warmUp
-	used    bool // it has had a request
+	mu     sync.Mutex
+	keys   map[string]*keyState
+	all    fairqueue.Common // of all keys. Only those who take turns count in its mean.
+	early  map[string]int   // requests that came too early for their turns, by key
+	recent recent           // for how long slots were held lately in shadow
+	warm   warmUp
+	used   bool // it has had a request
 }
 
 // Now returns the time that the zone goes by.
@@ -41,43 +39,21 @@ func (z *Zone) Now() time.Time { return clock.Now(z.Clock) }
 // A keyState holds the queue and slots of a key. It exists while the key has requests
 // beyond their delays.
 type keyState struct {
-	key     string
-	slots   fairqueue.Queue                // and who waits for one
-	counted struct{ running, waiting int } // of those, in the totals of the zone
-	limits  fairqueue.Limits               // as the last request or config has set them
-	pace    pace                           // of the upstream, in shadow
+	key    string
+	slots  fairqueue.Queue  // and who waits for one
+	limits fairqueue.Limits // as the last request or config has set them
+	pace   pace             // of the upstream, in shadow
 }
 
 // keyStates are used again: most keys come and go with each request.
 var keyStates = sync.Pool{New: func() any { return new(keyState) }}
-
-// Vacant reports whether one of n slots of a key is free. Nothing is reserved:
-// the slot may be gone at the next moment.
-func (z *Zone) Vacant(key string, n int) bool {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.coldStart()
-	n = z.slots(n)
-	k := z.keys[key]
-	return k == nil || k.slots.Running() < n && k.slots.Len() == 0
-}
 
 // Counts returns how many requests wait, for their delay or for a slot, and how
 // many hold one.
 func (z *Zone) Counts() (waiting, served int) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	return z.waiting, z.served
-}
-
-// MostServed returns how many slots the key holds that holds most.
-func (z *Zone) MostServed() (most int) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	for _, k := range z.keys {
-		most = max(most, k.slots.Running())
-	}
-	return most
+	return z.all.Waiting, z.all.Running
 }
 
 // state finds or makes the state of a key.
@@ -90,7 +66,7 @@ func (z *Zone) state(key string) *keyState {
 		}
 		k = keyStates.Get().(*keyState)
 		k.key = key
-		k.slots.Mean = &z.mean
+		k.slots.Common = &z.all
 		z.keys[key] = k
 		z.used = true
 	}
@@ -120,11 +96,9 @@ func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 	}
 }
 
-// refresh tells the rows of a key their limits. Requests of other keys, and those that
-// are delayed, take places in them.
+// refresh tells the rows of a key their limits.
 func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
 	l.InFlight = z.slots(l.InFlight)
-	l.Elsewhere = z.waiting - k.counted.waiting
 	k.slots.SetLimits(l)
 }
 
@@ -132,35 +106,35 @@ func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
 // request that has given its slot up for another one returns to it. If it waits, arrive
 // returns its claim. A request that has waited before may be of an older config, so it brings
 // no number of slots.
-func (z *Zone) arrive(s *step, waited bool, sleeper sleeper) (Why, *claim) {
+func (z *Zone) arrive(s *step, r *request, sleeper sleeper) (Why, *Turn) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	k := z.state(s.Key)
 	defer z.advance(k) // the request may have brought more slots
-	limits := s.limits()
+	limits, waited := s.limits(), r.result.Waited > 0
 	if waited {
 		limits.InFlight = cmp.Or(k.limits.InFlight, limits.InFlight)
 	}
 	k.limits = limits
 	z.refresh(k, limits)
-	c, decision := s.slot, fairqueue.Decision{Outcome: fairqueue.Waiting}
+	c := s.slot
 	switch {
 	case c == nil:
-		c = newClaim(s.Turn)
-		decision = k.slots.Arrive(&c.Request)
-		if c.turn != nil {
-			c.turn.Ahead, c.turn.Predicted = decision.Ahead, decision.Predicted
-		}
+		c = s.turn()
+		c.Decision = k.slots.Arrive(&c.Request)
 	case k.slots.Return(&c.Request):
-		decision.Outcome = fairqueue.Served
+		c.Outcome = fairqueue.Served
+	default:
+		c.Outcome = fairqueue.Waiting
 	}
-	if d := decision.Displaced; d != nil {
-		z.end(d.Owner.(*claim), QueueFull)
+	if d := c.Displaced; d != nil {
+		c.Displaced = nil
+		z.end(d.Owner.(*Turn), QueueFull)
 	}
-	switch decision.Outcome {
+	switch c.Outcome {
 	case fairqueue.Served:
 		s.slot, c.key = c, k
-		if c.turn != nil { // only turns are measured
+		if c.since = r.came; !c.standIn && (waited || c.since.IsZero()) { // only turns are measured
 			c.since = z.Now()
 		}
 		return Admitted, nil
@@ -177,12 +151,12 @@ func (z *Zone) arrive(s *step, waited bool, sleeper sleeper) (Why, *claim) {
 		z.grow()
 		return Admitted, c
 	}
-	c.free()
-	return s.whyOf(decision.Outcome), nil
+	defer c.free()
+	return s.whyOf(c.Outcome), nil
 }
 
 // end ends the wait of a claim, and tells its request.
-func (z *Zone) end(c *claim, why Why) {
+func (z *Zone) end(c *Turn, why Why) {
 	c.waits, c.why = false, why
 	c.timer.Stop()
 	if why != Admitted {
@@ -196,7 +170,7 @@ func (z *Zone) end(c *claim, why Why) {
 }
 
 // stop ends the wait of a claim if it still waits.
-func (z *Zone) stop(c *claim, why Why) {
+func (z *Zone) stop(c *Turn, why Why) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if k := c.key; c.waits {
@@ -211,11 +185,11 @@ func (z *Zone) stop(c *claim, why Why) {
 func (z *Zone) enter(e *Entry, key string) bool {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if z.waiting >= e.MaxWaiting || key != "" && z.early[key] >= e.limits().WaitingPerKey() {
+	if z.all.Waiting >= e.MaxWaiting || key != "" && z.early[key] >= e.limits().WaitingPerKey() {
 		return false
 	}
 	z.coldStart()
-	z.waiting++
+	z.all.Waiting++
 	if key != "" {
 		if z.early == nil {
 			z.early = make(map[string]int)
@@ -229,7 +203,7 @@ func (z *Zone) enter(e *Entry, key string) bool {
 func (z *Zone) leave(key string) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	z.waiting--
+	z.all.Waiting--
 	if key != "" {
 		z.early[key]--
 	}
@@ -239,13 +213,14 @@ func (z *Zone) leave(key string) {
 	z.rest()
 }
 
-// Ask returns what would become of a request that takes turns if it came now.
+// Ask returns what would become of a request if it came now. Nothing is reserved: the slot
+// may be gone at the next moment.
 func (z *Zone) Ask(e *Entry) Why {
 	z.mu.Lock()
 	defer z.mu.Unlock()
-	if early := e.early(); early > e.MaxWait {
+	if e.Early > e.MaxWait {
 		return TooLong
-	} else if early > 0 {
+	} else if e.Early > 0 {
 		return Admitted // by then, all may be different
 	}
 	k := z.keys[e.Key]
@@ -253,13 +228,14 @@ func (z *Zone) Ask(e *Entry) Why {
 		return Admitted
 	}
 	z.refresh(k, e.limits())
-	d := k.slots.Ask(&e.Turn.Request)
-	e.Turn.Ahead, e.Turn.Predicted = d.Ahead, d.Predicted
-	return e.whyOf(d.Outcome)
+	t := e.turn()
+	defer t.free()
+	t.Decision = k.slots.Ask(&t.Request)
+	return e.whyOf(t.Outcome)
 }
 
 // yield gives the slot of a request up until it returns.
-func (z *Zone) yield(c *claim) {
+func (z *Zone) yield(c *Turn) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	if c.key.slots.Yield(&c.Request) {
@@ -270,25 +246,25 @@ func (z *Zone) yield(c *claim) {
 
 // release gives back whatever a request holds: its slot, or the right to return to
 // it. If the request was not served, it is refunded, and does not count in the mean.
-func (z *Zone) release(c *claim, served bool) {
+func (z *Zone) release(c *Turn, served bool) {
 	z.mu.Lock()
-	held, turn, k := time.Duration(0), c.turn, c.key
+	held, k := time.Duration(0), c.key
 	if k != nil {
 		held = z.giveBack(c, k, served)
 		z.advance(k)
 	}
 	z.mu.Unlock()
 	if held > 0 && z.Released != nil {
-		z.Released(turn, held)
+		z.Released(c, held)
 	}
 }
 
 // giveBack gives back what a claim holds. It returns for how long it held a slot, if with a
 // turn.
-func (z *Zone) giveBack(c *claim, k *keyState, served bool) (held time.Duration) {
+func (z *Zone) giveBack(c *Turn, k *keyState, served bool) (held time.Duration) {
 	defer c.free()
 	c.key = nil
-	if c.turn != nil {
+	if !c.standIn {
 		if held = c.length; held == 0 {
 			held = max(1, c.held+z.Now().Sub(c.since))
 		}
@@ -301,17 +277,16 @@ func (z *Zone) giveBack(c *claim, k *keyState, served bool) (held time.Duration)
 		k.slots.Leave(&c.Request)
 		return 0
 	}
-	if c.turn != nil {
-		c.turn.total.Store(int64(held))
-	}
+	c.total.Store(int64(held))
 	return held
 }
 
-// A Load is what a zone with turns has to do.
+// A Load is what a zone with slots has to do.
 type Load struct {
 	Running, Slots int
+	Most           int // slots that one key holds
 	Waiting        [fairqueue.Ranks]int
-	Mean           time.Duration // that slots are held
+	Mean           time.Duration // that those who take turns hold a slot
 }
 
 // Load returns what the zone has to do. Slots are those of keys
@@ -319,39 +294,29 @@ type Load struct {
 func (z *Zone) Load() (l Load) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
+	l.Running, l.Mean = z.all.Running, z.all.Mean.Duration()
 	for _, k := range z.keys {
-		l.Running += k.slots.Running()
+		l.Most = max(l.Most, k.slots.Running())
 		l.Slots += z.slots(k.limits.InFlight)
 		for rank := range l.Waiting {
 			l.Waiting[rank] += k.slots.Waiting(fairqueue.Rank(rank))
 		}
 	}
-	l.Mean = z.mean.Duration()
 	return l
 }
 
-// advance gives free slots of a key to those whose turn it is, brings the totals of the zone
-// up to date, and forgets the key after its last request. It is called after each change.
+// advance gives free slots of a key to those whose turn it is, and forgets the key after its
+// last request. It is called after each change.
 func (z *Zone) advance(k *keyState) {
-	z.count(k)
 	for k.slots.Len() > 0 {
 		z.refresh(k, k.limits)
 		r := k.slots.Next()
 		if r == nil {
 			break
 		}
-		c := r.Owner.(*claim)
+		c := r.Owner.(*Turn)
 		c.since = z.Now()
 		z.end(c, Admitted)
-		z.count(k)
 	}
 	z.forget(k)
-}
-
-// count brings the totals of the zone up to date with the slots and rows of a key.
-func (z *Zone) count(k *keyState) {
-	running, waiting := k.slots.Running(), k.slots.Len()
-	z.served += running - k.counted.running
-	z.waiting += waiting - k.counted.waiting
-	k.counted.running, k.counted.waiting = running, waiting
 }

@@ -41,11 +41,17 @@ func (o *Outcome) entry() admission.Entry {
 	}
 	if o.Turn != nil {
 		e.Turn = &o.Turn.Turn
-		if early := o.Turn.Standing.Early; early > 0 && o.Shadow == 0 { // in shadow, nobody was told to wait
-			e.NotBefore = time.Now().Add(early)
+		if o.Shadow == 0 { // in shadow, nobody was told to wait
+			e.Early = o.Turn.Standing.Early
 		}
 	}
 	return e
+}
+
+// wouldBe returns what would become of the request if it asked for its slot now.
+func (o *Outcome) wouldBe() admission.Why {
+	e := o.entry()
+	return e.Zone.Ask(&e)
 }
 
 // Needs are what the zones of a handler want of a request that they let in.
@@ -55,6 +61,7 @@ type Needs struct {
 	// already, or that another zone would refuse.
 	Held bool
 
+	Timed     bool // a delay counts from now, or for how long a slot is held is measured
 	Slot      bool // it holds one of an enforced zone
 	Turns     bool // it has taken its turn in an enforced zone with share
 	Simulates bool // a zone with share is in shadow, and wants to know whether the upstream fails
@@ -76,6 +83,7 @@ func (v *Verdict) Needs() (n Needs) {
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		n.Held = n.Held || o.holds() || o.watches()
+		n.Timed = n.Timed || o.Delay > 0 || o.Turn != nil
 		n.Slot = n.Slot || o.takesSlot() && o.admits()
 		n.Turns = n.Turns || o.Turn != nil && o.Shadow == 0 && o.admits()
 		n.Cookies = n.Cookies || o.device != nil || o.sendsPass()
@@ -103,10 +111,14 @@ type Door struct {
 // replaced the request's body and must be ended. The refunds give back the charges of a
 // request that is not admitted. A nil verdict holds nothing up.
 func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed bool, refunds []leakybucket.Settlement) {
-	if !v.Needs().Held || v.Refused() {
+	needs := v.Needs()
+	if !needs.Held || v.Refused() {
 		return nil, true, nil
 	}
-	since := clock.Now(door.Clock)
+	var since time.Time
+	if needs.Timed {
+		since = clock.Now(door.Clock)
+	}
 	v.simulateAll(r, since, door.Refund)
 	var room [2]admission.Entry
 	var places [2]*Outcome
@@ -115,8 +127,7 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 		v.begin()
 		return nil, true, nil
 	}
-	if !v.pooled {
-		outer := settlement.Innermost(r)
+	if outer := v.Around(r); outer != nil {
 		outer.Pause()
 		defer outer.Resume()
 	}
@@ -124,6 +135,7 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 	var result admission.Result
 	if most, index := requestBuffer(held); most > 0 && !body.Received(r) {
 		buffer, result = door.buffer(r, v.Client(r), since, entries, most, index)
+		since = clock.Now(door.Clock)
 	}
 	if result.Why == admission.Admitted {
 		grant, result = door.Gate.Admit(v.Client(r), since, entries, v.OuterGrant())
@@ -160,7 +172,7 @@ func requestBuffer(held []*Outcome) (most int64, index int) {
 func (d *Door) buffer(r *http.Request, client context.Context, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
 	delays := slices.Clone(entries)
 	for i := range entries {
-		delays[i].InFlight, entries[i].Delay = 0, 0
+		delays[i].InFlight, entries[i].Delay, entries[i].Early = 0, 0, 0
 	}
 	if _, result := d.Gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
 		return nil, result
@@ -299,6 +311,15 @@ func (v *Verdict) OuterGrant() (grant *admission.Grant) {
 		}
 	}
 	return grant
+}
+
+// Around returns the innermost observer of the handlers around this one, or nil. One that
+// measures something has a verdict.
+func (v *Verdict) Around(r *http.Request) *settlement.Observer {
+	if v.outer == nil {
+		return nil
+	}
+	return settlement.Innermost(r)
 }
 
 // Client returns the context of the request's client. Only a handler around this one that has

@@ -407,6 +407,18 @@ type Turn struct {
 	Standing rule.Standing
 }
 
+// turns are used again where nobody else reads the verdict.
+var turns = sync.Pool{New: func() any { return new(Turn) }}
+
+// forget lets a turn be used again that nobody else knows, since it has never waited. A nil
+// turn is none.
+func (t *Turn) forget() {
+	if t != nil && t.Owner == nil {
+		*t = Turn{}
+		turns.Put(t)
+	}
+}
+
 // The keys of members and of passes begin so. Share keys never do, because a leading @
 // in a part of a key is escaped.
 const (
@@ -419,7 +431,8 @@ func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
 	if r.Share == nil {
 		return nil
 	}
-	t := &Turn{Standing: rule.Standing{Rank: fairqueue.First}}
+	t := turns.Get().(*Turn)
+	t.Standing.Rank = fairqueue.First
 	if r.Ranks != nil {
 		t.Standing = r.Ranks.Standing(s)
 	}
@@ -663,7 +676,7 @@ func (p *plan) checkSlots() {
 	}
 	for i := range p.outcomes {
 		o := &p.outcomes[i]
-		if o.Zone.InFlight == 0 || o.Reason() != rule.None || o.admissionZone().Vacant(o.Key, o.Zone.InFlight) {
+		if o.Zone.InFlight == 0 || o.Reason() != rule.None || o.wouldBe() == admission.Admitted {
 			continue
 		}
 		o.noSlot = true
@@ -701,8 +714,7 @@ func (p *plan) checkTurns() {
 		if o.Turn == nil || o.Shadow != 0 || o.Reason() != rule.None {
 			continue
 		}
-		e := o.entry()
-		if why := e.Zone.Ask(&e); why != admission.Admitted {
+		if why := o.wouldBe(); why != admission.Admitted {
 			o.Refuse(o.Zone.reasonOf(why))
 			p.refused = true
 		}

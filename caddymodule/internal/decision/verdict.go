@@ -108,6 +108,9 @@ func (v *Verdict) Forget() {
 	if v == nil || !v.pooled || len(v.aside().simulations) > 0 {
 		return
 	}
+	for i := range v.Outcomes {
+		v.Outcomes[i].Turn.forget()
+	}
 	clear(v.Outcomes)
 	v.Outcomes, v.beside, v.grant = v.Outcomes[:0], nil, nil
 	verdictPool.Put(v)

@@ -266,7 +266,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		observer.Within(r)
 		defer observer.Leave(r)
 	case needs.Turns:
-		innermost = settlement.Innermost(r)
+		innermost = res.Around(r)
 	}
 	switch {
 	case needs.Turns:

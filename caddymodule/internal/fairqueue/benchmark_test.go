@@ -24,7 +24,7 @@ func BenchmarkFreeSlot(b *testing.B) {
 func BenchmarkDecision(b *testing.B) {
 	for _, waiting := range []int{20, 200, 2000} {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
-			q := &Queue{Mean: new(Mean)}
+			q := &Queue{Common: new(Common)}
 			q.SetLimits(Limits{InFlight: 5, MaxWait: time.Hour, MaxWaiting: waiting + 1})
 			var running []*Request
 			n := 0

@@ -112,7 +112,7 @@ func TestNoSlotIsLostOrGivenTwice(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, round))
 			upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) }
-			d := &door{queue: Queue{Mean: new(Mean)}}
+			d := &door{queue: Queue{Common: new(Common)}}
 			d.setSlots(5)
 			served, refused, panicked := 0, 0, 0
 			var count sync.Mutex

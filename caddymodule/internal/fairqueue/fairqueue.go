@@ -75,10 +75,6 @@ type Limits struct {
 
 	// MaxWaiting is how many requests may wait at once.
 	MaxWaiting int
-
-	// Elsewhere is how many requests wait in other queues that have MaxWaiting
-	// together with this one.
-	Elsewhere int
 }
 
 // half is how many slots a key may hold while others wait.
@@ -124,11 +120,16 @@ func (m *Mean) Duration() time.Duration {
 	return time.Duration(m.value() * float64(time.Microsecond))
 }
 
+// A Common is what the queues of a zone have in common. The zero Common is that of none.
+type Common struct {
+	Mean             Mean // of slots; charges and predictions go by it
+	Running, Waiting int  // requests. The caller may let others wait, for something else.
+}
+
 // A Queue is the slots and rows of a zone. It has no slots before SetLimits is called. It is
 // not safe for concurrent use.
 type Queue struct {
-	// Mean is what charges and predictions go by. Required. Queues may share one.
-	Mean *Mean
+	*Common // required
 
 	limits   Limits
 	running  int
@@ -247,22 +248,20 @@ func (q *Queue) Waiting(r Rank) int { return len(q.rows[r]) }
 // another one, which the caller then refuses.
 func (q *Queue) Arrive(r *Request) Decision {
 	q.enter(r)
-	if q.open(r) {
+	d := q.judge(r)
+	switch d.Outcome {
+	case Served:
 		q.charge(r)
 		q.serve(r)
-		return Decision{}
-	}
-	d, last := q.judge(r)
-	if d.Outcome != Waiting {
+	case Waiting:
+		if d.Displaced != nil {
+			q.Leave(d.Displaced)
+		}
+		q.charge(r)
+		q.wait(r)
+	default:
 		q.exit(r)
-		return d
 	}
-	if last != nil {
-		q.Leave(last)
-		d.Displaced = last
-	}
-	q.charge(r)
-	q.wait(r)
 	return d
 }
 
@@ -276,16 +275,16 @@ func (q *Queue) open(r *Request) bool {
 func (q *Queue) Ask(r *Request) Decision {
 	q.enter(r)
 	defer q.exit(r)
-	if q.open(r) {
-		return Decision{}
-	}
-	d, _ := q.judge(r)
+	d := q.judge(r)
+	d.Displaced = nil
 	return d
 }
 
-// judge decides about a request that gets no slot at once. It also returns the
-// request that loses its place to this one, or nil.
-func (q *Queue) judge(r *Request) (d Decision, last *Request) {
+// judge decides about a request that has just come.
+func (q *Queue) judge(r *Request) (d Decision) {
+	if q.open(r) {
+		return d
+	}
 	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
@@ -300,12 +299,12 @@ func (q *Queue) judge(r *Request) (d Decision, last *Request) {
 		d.Outcome = TooLong
 	case q.keyFull(r):
 		d.Outcome = Full
-	case q.waiting+q.limits.Elsewhere >= q.limits.MaxWaiting:
-		if last = q.last(); last == nil || inOrder(last, r) < 0 {
-			d.Outcome, last = Full, nil
+	case q.Common.Waiting >= q.limits.MaxWaiting:
+		if d.Displaced = q.last(); d.Displaced == nil || inOrder(d.Displaced, r) < 0 {
+			d.Outcome, d.Displaced = Full, nil
 		}
 	}
-	return d, last
+	return d
 }
 
 // due returns after how many microseconds a request of no member is served that has so
@@ -350,6 +349,7 @@ func (q *Queue) wait(r *Request) {
 	q.rows[r.Rank] = slices.Insert(q.rows[r.Rank], q.place(r), r)
 	r.state = inRow
 	q.waiting++
+	q.Common.Waiting++
 	for _, k := range r.keys {
 		k.waiting++
 	}
@@ -432,6 +432,7 @@ func (q *Queue) Release(r *Request, held time.Duration) bool {
 // hold counts a slot that a request gets, by 1, or gives back, by -1.
 func (q *Queue) hold(r *Request, by int) {
 	q.running += by
+	q.Common.Running += by
 	if r.ofNetwork() {
 		if q.members == nil {
 			q.members = make(map[netip.Prefix]int)
@@ -571,6 +572,7 @@ func (q *Queue) remove(r *Request) {
 	i := q.place(r)
 	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
 	q.waiting--
+	q.Common.Waiting--
 	for _, k := range r.keys {
 		k.waiting--
 	}

@@ -17,7 +17,7 @@ func (o Outcome) String() string {
 
 // newQueue returns a queue whose row is long and whose waits are.
 func newQueue(inFlight int) *Queue {
-	q := &Queue{Mean: new(Mean)}
+	q := &Queue{Common: new(Common)}
 	q.SetLimits(Limits{InFlight: inFlight, MaxWait: time.Hour, MaxWaiting: 1000})
 	return q
 }
@@ -220,7 +220,7 @@ func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
 	const slots, rate, hour = 5, 4.4, 3600.
 	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
 	random := rand.New(rand.NewPCG(1, 2))
-	q := &Queue{Mean: new(Mean)}
+	q := &Queue{Common: new(Common)}
 	q.SetLimits(Limits{InFlight: slots, MaxWait: 8 * time.Second, MaxWaiting: 200})
 	type visit struct {
 		Request
@@ -330,7 +330,7 @@ func TestOfThoseThatArePassedOverTheFirstIsServed(t *testing.T) {
 }
 
 func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
-	q := &Queue{Mean: new(Mean)}
+	q := &Queue{Common: new(Common)}
 	q.SetLimits(Limits{InFlight: 2, MaxWait: 5 * time.Second, MaxWaiting: 200})
 	come(t, q, Served, First, "a")
 	come(t, q, Served, First, "b")
@@ -347,7 +347,7 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 }
 
 func TestAFullRowRefusesTheLast(t *testing.T) {
-	q := &Queue{Mean: new(Mean)}
+	q := &Queue{Common: new(Common)}
 	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
 	come(t, q, Served, First, "a")
 	come(t, q, Waiting, Returned, "b")
@@ -420,7 +420,7 @@ func TestALoweredNumberOfSlotsDrains(t *testing.T) {
 }
 
 func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
-	q := &Queue{Mean: new(Mean)}
+	q := &Queue{Common: new(Common)}
 	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
 	var running []*Request
 	for i := range 100_000 {

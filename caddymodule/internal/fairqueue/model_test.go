@@ -490,7 +490,7 @@ func (p *pair) operate(bytes []byte) {
 }
 
 func newPair(t testing.TB) *pair {
-	return &pair{t: t, queue: Queue{Mean: new(Mean)}, model: newModel(), seen: make(map[Outcome]int)}
+	return &pair{t: t, queue: Queue{Common: new(Common)}, model: newModel(), seen: make(map[Outcome]int)}
 }
 
 func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
