@@ -58,3 +58,15 @@ func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
 		t.Errorf("got %v allocations where a header tells what remains, want more than %v", got[2], got[1]+1)
 	}
 }
+
+func TestARequestThatTakesTurnsAllocatesSevenTimes(t *testing.T) {
+	var got []float64
+	for _, zone := range []string{"", "throttle {\nzone workers {\nin_flight 5 {\nshare\npass off\n}\n}\n}\n"} {
+		s, w := run(t, "http:// {\n"+zone+"respond ok\n}"), &discard{header: make(http.Header)}
+		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+		got = append(got, testing.AllocsPerRun(1000, func() { s.server.ServeHTTP(w, r) }))
+	}
+	if got[1] > got[0]+7 {
+		t.Errorf("got %v allocations, want at most seven more than the %v without throttle", got[1], got[0])
+	}
+}

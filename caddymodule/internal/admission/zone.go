@@ -247,27 +247,24 @@ func (z *Zone) yield(c *Turn) {
 // release gives back whatever a request holds: its slot, or the right to return to
 // it. If the request was not served, it is refunded, and does not count in the mean.
 func (z *Zone) release(c *Turn, served bool) {
-	z.mu.Lock()
-	held, k := time.Duration(0), c.key
-	if k != nil {
-		held = z.giveBack(c, k, served)
-		z.advance(k)
-	}
-	z.mu.Unlock()
-	if held > 0 && z.Released != nil {
+	if held := z.giveBack(c, served); held > 0 && z.Released != nil {
 		z.Released(c, held)
 	}
 }
 
-// giveBack gives back what a claim holds. It returns for how long it held a slot, if with a
-// turn.
-func (z *Zone) giveBack(c *Turn, k *keyState, served bool) (held time.Duration) {
+// giveBack returns for how long the request held its slot, if with a turn.
+func (z *Zone) giveBack(c *Turn, served bool) (held time.Duration) {
+	z.mu.Lock()
+	defer z.mu.Unlock()
+	k := c.key
+	if k == nil {
+		return 0
+	}
+	defer z.advance(k)
 	defer c.free()
 	c.key = nil
 	if !c.standIn {
-		if held = c.length; held == 0 {
-			held = max(1, c.held+z.Now().Sub(c.since))
-		}
+		held = cmp.Or(c.length, max(1, c.held+z.Now().Sub(c.since)))
 	}
 	counts := held
 	if !served {

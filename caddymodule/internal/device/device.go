@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -201,10 +202,8 @@ func carries(pattern string, headers []string) bool {
 				array, _, _ := strings.Cut(name, "[")
 				names = append(names, array, phpName.Replace(name))
 			}
-			for _, name := range names {
-				if cookie.Matches(pattern, name) {
-					return true
-				}
+			if slices.ContainsFunc(names, func(name string) bool { return cookie.Matches(pattern, name) }) {
+				return true
 			}
 		}
 	}
