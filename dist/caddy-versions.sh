@@ -4,7 +4,8 @@
 #
 #	dist/caddy-versions.sh [v2.11.9]...
 #
-# A Caddy older than that of go.mod is left out: Go would take the latter instead.
+# A Caddy older than that of go.mod is left out: nobody can build throttle with it, because
+# Go takes the latter instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
