@@ -5,7 +5,6 @@ import (
 	"iter"
 	"net/http"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
@@ -153,7 +152,7 @@ func (VerifiedCrawler) CaddyModule() caddy.ModuleInfo {
 
 // Provision finds the crawlers. It dials nothing.
 func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
-	known, sources, err := m.parse()
+	crawlers, err := m.parse()
 	if err != nil {
 		return err
 	}
@@ -161,29 +160,26 @@ func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	m.set = e.Crawlers.Join(ctx, known, sources, m.Resolver)
+	m.set = e.Crawlers.Join(ctx, crawlers, m.Resolver)
 	return nil
 }
 
-// parse returns the known crawlers and the lists that the matcher names.
-func (m *VerifiedCrawler) parse() (known []*crawler.Crawler, sources []string, err error) {
+// parse returns the crawlers that the matcher names.
+func (m *VerifiedCrawler) parse() (crawlers []*crawler.Crawler, err error) {
 	if len(m.Crawlers) == 0 {
-		return nil, nil, fmt.Errorf("verified_crawler names no crawler: want %s, or a URL", strings.Join(crawler.Names(), ", "))
+		return nil, fmt.Errorf("verified_crawler names no crawler: want %s, or a URL", strings.Join(crawler.Names(), ", "))
 	}
 	for _, name := range m.Crawlers {
-		switch c, list, err := crawler.ParseCrawler(name); {
-		case err != nil:
-			return nil, nil, err
-		case c != nil && !slices.Contains(known, c):
-			known = append(known, c)
-		case c == nil && !slices.Contains(sources, list):
-			sources = append(sources, list)
+		c, err := crawler.ParseCrawler(name)
+		if err != nil {
+			return nil, err
 		}
+		crawlers = append(crawlers, c)
 	}
 	if m.Resolver != "" {
 		_, err = parseResolver(m.Resolver)
 	}
-	return known, sources, err
+	return crawlers, err
 }
 
 func parseResolver(word string) (string, error) {
@@ -213,7 +209,7 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
 		}
 		m.Crawlers = append(m.Crawlers, words...)
-		if _, _, err := m.parse(); err != nil {
+		if _, err := m.parse(); err != nil {
 			return d.WrapErr(err)
 		}
 		if err := tokens.Options(d, "verified_crawler", map[string]func() error{

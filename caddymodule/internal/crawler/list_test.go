@@ -186,7 +186,7 @@ func BenchmarkVerified(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	set := NewSet(new(Lists), NewLookups(), nil, []string{"list"}, "")
+	set := NewSet(new(Lists), NewLookups(), []*Crawler{{Lists: []string{"list"}}}, "")
 	set.lists.know("list", networks)
 	addr := netip.MustParseAddr("203.0.113.7")
 	b.ReportAllocs()

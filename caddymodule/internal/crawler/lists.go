@@ -132,7 +132,12 @@ func (s *list) run(ctx context.Context) {
 	}
 	close(s.tried)
 	retry, wait := retryFirst, s.due()
-	for sleep(ctx, wait) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
 		if err := s.refresh(ctx); err != nil {
 			s.warn(ctx, err)
 			wait, retry = retry/2+rand.N(retry), min(2*retry, retryLast)
@@ -148,18 +153,6 @@ func (s *list) due() time.Duration {
 		return 0
 	}
 	return time.Until(s.fetched.Add(every - spread + rand.N(2*spread)))
-}
-
-// sleep reports whether the time has passed before ctx was done.
-func sleep(ctx context.Context, wait time.Duration) bool {
-	timer := time.NewTimer(wait)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 func (s *list) warn(ctx context.Context, err error) {

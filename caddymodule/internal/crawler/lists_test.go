@@ -80,7 +80,7 @@ const published = "https://example.com/bots.json"
 
 func watch(storage *memoryStorage, o *operator, source string) *watched {
 	w := &watched{storage: storage, operator: o, lists: &Lists{Transport: o}}
-	w.Set = NewSet(w.lists, NewLookups(), nil, []string{source}, "")
+	w.Set = NewSet(w.lists, NewLookups(), []*Crawler{{Lists: []string{source}}}, "")
 	w.use()
 	return w
 }

@@ -91,7 +91,7 @@ func lookUps(n Resolver, crawlers ...string) (*Set, *Lookups) {
 		known = append(known, Find(name))
 	}
 	l := NewLookups()
-	s := NewSet(new(Lists), l, known, nil, "")
+	s := NewSet(new(Lists), l, known, "")
 	s.resolver = n
 	return s, l
 }

@@ -2,7 +2,6 @@ package crawler
 
 import (
 	"net/netip"
-	"slices"
 	"strings"
 )
 
@@ -23,10 +22,10 @@ type Set struct {
 	Sources []string
 }
 
-// NewSet returns a set of known crawlers, and of lists by their URLs. DNS asks
-// a server, or the system's servers if it is empty.
-func NewSet(lists *Lists, lookups *Lookups, crawlers []*Crawler, sources []string, server string) *Set {
-	s := &Set{lists: lists, lookups: lookups, server: server, resolver: NewResolver(server), open: sources, Sources: slices.Clone(sources)}
+// NewSet returns a set of crawlers. DNS asks a server, or the system's servers if it is
+// empty.
+func NewSet(lists *Lists, lookups *Lookups, crawlers []*Crawler, server string) *Set {
+	s := &Set{lists: lists, lookups: lookups, server: server, resolver: NewResolver(server)}
 	for _, c := range crawlers {
 		s.Sources = append(s.Sources, c.Lists...)
 		if !c.Claimed {
@@ -54,7 +53,7 @@ func (s *Set) Verified(addr netip.Addr, agent string) bool {
 	}
 	agent = strings.ToLower(agent[:min(len(agent), mostAgent)])
 	for _, c := range s.named {
-		if !c.claims(agent) {
+		if !c.Claims(agent) {
 			continue
 		}
 		if c.Claimed && s.lists.contain(c.Lists, addr) {

@@ -20,8 +20,8 @@ type configCrawlers struct {
 }
 
 // Join returns what a matcher asks, of which the lists will be fetched.
-func (c *configCrawlers) Join(ctx caddy.Context, known []*crawler.Crawler, lists []string, resolver string) *crawler.Set {
-	set := crawler.NewSet(c.lists, c.lookups, known, lists, resolver)
+func (c *configCrawlers) Join(ctx caddy.Context, known []*crawler.Crawler, resolver string) *crawler.Set {
+	set := crawler.NewSet(c.lists, c.lookups, known, resolver)
 	c.storage, c.sources = ctx.Storage(), append(c.sources, set.Sources...)
 	return set
 }
