@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"math/bits"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -28,7 +29,7 @@ const mostBuffered = 1 << 17
 
 // A recording keeps charges in whatever order they come, and gives them back in that of
 // time. Above mostBuffered, they go to a temporary file, as runs that are in order, in
-// some ten bytes each.
+// some twelve bytes each.
 type recording struct {
 	buffer []charge
 	file   *os.File // nil until the buffer was full
@@ -83,19 +84,10 @@ func (r *recording) spill() {
 	var out []byte
 	last := leakybucket.Instant(0)
 	for _, c := range r.buffer {
-		flags := uint64(c.key) << 2
-		if c.cost != 1 {
-			flags |= 1
-		}
-		if c.took >= 0 {
-			flags |= 2
-		}
-		out = binary.AppendUvarint(binary.AppendUvarint(out, flags), uint64(c.at-last))
-		if c.cost != 1 {
-			out = binary.LittleEndian.AppendUint64(out, math.Float64bits(c.cost))
-		}
-		if c.took >= 0 {
-			out = binary.AppendUvarint(out, uint64(c.took))
+		// The last bits of most costs are zeros.
+		cost := bits.ReverseBytes64(math.Float64bits(c.cost))
+		for _, number := range [...]uint64{uint64(c.key), uint64(c.at - last), cost, uint64(max(c.took, -1) + 1)} {
+			out = binary.AppendUvarint(out, number)
 		}
 		last = c.at
 	}
@@ -145,7 +137,7 @@ func byNext(a, b run) int { return cmp.Or(byTime(a.next, b.next), cmp.Compare(a.
 
 const (
 	runBuffer = 16 << 10 // bytes
-	mostBytes = 2*binary.MaxVarintLen64 + 8 + binary.MaxVarintLen64
+	mostBytes = 4 * binary.MaxVarintLen64
 )
 
 // advance reads the next charge.
@@ -160,17 +152,11 @@ func (r *run) advance() error {
 		used += n
 		return v
 	}
-	flags := number()
-	c := charge{key: int32(flags >> 2), at: r.next.at + leakybucket.Instant(number()), cost: 1, took: -1}
-	if flags&1 != 0 {
-		c.cost = math.Float64frombits(binary.LittleEndian.Uint64(bytes[used:]))
-		used += 8
-	}
-	if flags&2 != 0 {
-		c.took = time.Duration(number())
-	}
+	r.next.key = int32(number())
+	r.next.at += leakybucket.Instant(number())
+	r.next.cost = math.Float64frombits(bits.ReverseBytes64(number()))
+	r.next.took = time.Duration(number()) - 1
 	_, _ = r.in.Discard(used) // which was peeked
-	r.next = c
 	r.left--
 	return nil
 }
