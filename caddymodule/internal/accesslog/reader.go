@@ -22,7 +22,7 @@ type Options struct {
 	// Host is that of requests whose line has none.
 	Host string
 
-	// Stdin is what the name - means. If nil, it is the standard input.
+	// Stdin is what the name - means, such as the standard input.
 	Stdin io.Reader
 }
 
@@ -42,88 +42,6 @@ const (
 // them in order, and no more than a fixed number: Stats.Late counts those that come later
 // nevertheless.
 type Reader struct {
-	order *ordering
-	ready batch
-	ahead chan *batch
-
-	read  atomic.Int64 // bytes of the files
-	total int64
-	done  chan struct{} // closed when nobody reads on
-}
-
-// A batch is requests in order, and what was read up to the last of them.
-type batch struct {
-	requests []*Request
-	stats    Stats
-	err      error // why it is the last
-}
-
-// batchSize is how many requests are put in order at once.
-const batchSize = 1000
-
-// Open opens logs by their names; - is the standard input. Names that cannot be read are
-// found at once.
-func Open(names []string, options Options) (*Reader, error) {
-	r := &Reader{ahead: make(chan *batch, batchesAhead), done: make(chan struct{})}
-	o := &ordering{reader: r, stdin: options.Stdin, parser: parser{host: options.Host, latest: time.Now().Add(aDay)}}
-	field, unit, given := strings.Cut(options.TimeField, ":")
-	o.parser.field = field
-	if given {
-		var err error
-		if o.parser.unit, err = time.ParseDuration("1" + unit); err != nil || o.parser.unit <= 0 {
-			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
-		}
-	}
-	if o.stdin == nil {
-		o.stdin = os.Stdin
-	}
-	for _, name := range names {
-		s := &source{name: name}
-		if err := o.begin(s); err != nil {
-			s.close()
-			return nil, mistake(name, err)
-		}
-		o.pending = append(o.pending, s)
-	}
-	slices.Reverse(o.pending) // a rotated set is listed from its newest file on
-	slices.SortStableFunc(o.pending, func(a, b *source) int { return cmp.Compare(a.first, b.first) })
-	o.stats.Files, o.stats.Problems = names, []string{}
-	r.order, r.ready.stats = o, o.stats
-	return r, nil
-}
-
-// Close ends the reading. It must be called once.
-func (r *Reader) Close() { close(r.done) }
-
-// Stats returns what was read so far, with the last batch.
-func (r *Reader) Stats() *Stats { return &r.ready.stats }
-
-// Progress returns how many bytes of the files were read, and how many there are in all,
-// or 0 if that is not known.
-func (r *Reader) Progress() (read, total int64) { return r.read.Load(), r.total }
-
-// Batches iterates over the requests, several at once, while more are read. It must be called
-// once. The slices belong to the caller. An error is the last that comes: the logs hold no
-// request at all.
-func (r *Reader) Batches() iter.Seq2[[]*Request, error] {
-	return func(yield func([]*Request, error) bool) {
-		go r.order.run()
-		for r.ready.err == nil {
-			r.ready = *<-r.ahead
-			if err := r.ready.err; err != nil && !errors.Is(err, io.EOF) {
-				yield(nil, err)
-				return
-			}
-			if len(r.ready.requests) > 0 && !yield(r.ready.requests, nil) {
-				return
-			}
-		}
-	}
-}
-
-// An ordering puts the requests of logs in order.
-type ordering struct {
-	reader  *Reader
 	stdin   io.Reader
 	parser  parser    // as that of each log begins
 	pending []*source // that begin later, in order
@@ -135,33 +53,80 @@ type ordering struct {
 	bytes  int        // of their lines
 	newest int64      // when the last line was written
 	last   int64      // the latest arrival of the requests that were returned
-	err    error
+
+	read  atomic.Int64 // bytes of the files
+	total int64
+	done  chan struct{} // closed when nobody reads on
 }
 
-const batchesAhead = 4
+// batchSize is how many requests are returned at once.
+const batchSize = 1000
 
-// run puts all requests in order, until nobody reads on.
-func (r *ordering) run() {
-	for end := error(nil); end == nil; {
-		b := &batch{requests: make([]*Request, 0, batchSize)}
-		for len(b.requests) < batchSize && end == nil {
-			var req *Request
-			if req, end = r.next(); end == nil {
-				b.requests = append(b.requests, req)
-			}
+// Open opens logs by their names; - is the standard input. Names that cannot be read are
+// found at once.
+func Open(names []string, options Options) (*Reader, error) {
+	r := &Reader{
+		stdin: options.Stdin, parser: parser{host: options.Host, latest: time.Now().Add(aDay)},
+		stats: Stats{Files: names, Problems: []string{}}, done: make(chan struct{}),
+	}
+	field, unit, given := strings.Cut(options.TimeField, ":")
+	r.parser.field = field
+	if given {
+		var err error
+		if r.parser.unit, err = time.ParseDuration("1" + unit); err != nil || r.parser.unit <= 0 {
+			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
 		}
-		b.stats, b.err = r.stats, end
-		select {
-		case r.reader.ahead <- b:
-		case <-r.reader.done:
-			return
+	}
+	for _, name := range names {
+		s := &source{name: name}
+		if err := r.begin(s); err != nil {
+			s.close()
+			return nil, mistake(name, err)
+		}
+		r.pending = append(r.pending, s)
+	}
+	slices.Reverse(r.pending) // a rotated set is listed from its newest file on
+	slices.SortStableFunc(r.pending, func(a, b *source) int { return cmp.Compare(a.first, b.first) })
+	return r, nil
+}
+
+// Close ends the reading. It must be called once.
+func (r *Reader) Close() { close(r.done) }
+
+// Stats returns what was read so far, with the last batch.
+func (r *Reader) Stats() *Stats { return &r.stats }
+
+// Progress returns how many bytes of the files were read, and how many there are in all,
+// or 0 if that is not known.
+func (r *Reader) Progress() (read, total int64) { return r.read.Load(), r.total }
+
+// Batches iterates over the requests, several at once, while more are read. It must be called
+// once. The slices belong to the caller. An error is the last that comes: the logs hold no
+// request at all.
+func (r *Reader) Batches() iter.Seq2[[]*Request, error] {
+	return func(yield func([]*Request, error) bool) {
+		for more := true; more; {
+			batch := make([]*Request, 0, batchSize)
+			for len(batch) < batchSize && more {
+				var req *Request
+				if req, more = r.next(); more {
+					batch = append(batch, req)
+				}
+			}
+			if r.stats.Requests == 0 {
+				yield(nil, r.nothing())
+				return
+			}
+			if !yield(batch, nil) {
+				return
+			}
 		}
 	}
 }
 
 // begin finds out when a log begins, and closes it until its time comes. What is no file
 // can be read only once, and its time is the beginning.
-func (r *ordering) begin(s *source) error {
+func (r *Reader) begin(s *source) error {
 	if s.name == "-" {
 		return nil
 	}
@@ -169,7 +134,7 @@ func (r *ordering) begin(s *source) error {
 		if !info.Mode().IsRegular() && !info.IsDir() {
 			return nil
 		}
-		r.reader.total += info.Size()
+		r.total += info.Size()
 	}
 	var peeked atomic.Int64
 	if err := s.open(&peeked, nil); err != nil {
@@ -186,7 +151,7 @@ const peekLines = 1000
 
 // peek returns when the first request of a log was written, or 0 if it has none in its
 // first lines.
-func (r *ordering) peek(s *source) int64 {
+func (r *Reader) peek(s *source) int64 {
 	for range peekLines {
 		line, _, err := s.readLine()
 		if err != nil {
@@ -200,34 +165,31 @@ func (r *ordering) peek(s *source) int64 {
 	return 0
 }
 
-// next returns the next request, or io.EOF at the end. It returns another error if the logs
-// hold no request at all.
-func (r *ordering) next() (*Request, error) {
-	for r.err == nil && !r.due() {
-		r.err = r.hold()
+// next returns the next request in order, or false at the end.
+func (r *Reader) next() (req *Request, more bool) {
+	more = true
+	for more && !r.due() {
+		more = r.hold()
 	}
 	if len(r.held) == 0 {
-		if r.stats.Requests == 0 {
-			return nil, r.nothing()
-		}
-		return nil, r.err
+		return nil, false
 	}
-	req := r.held[0]
+	req = r.held[0]
 	r.held[0] = nil
 	r.held = r.held[1:]
 	r.bytes -= req.length
 	r.deliver(req)
-	return req, nil
+	return req, true
 }
 
 // due reports whether the first request that is held back may be returned.
-func (r *ordering) due() bool {
+func (r *Reader) due() bool {
 	return len(r.held) >= windowLines || r.bytes >= windowBytes ||
 		len(r.held) > 0 && r.newest-r.held[0].arrived > int64(window)
 }
 
 // deliver counts a request that is about to be returned.
-func (r *ordering) deliver(req *Request) {
+func (r *Reader) deliver(req *Request) {
 	st := &r.stats
 	if req.arrived < r.last {
 		st.Late++
@@ -256,7 +218,7 @@ func (r *ordering) deliver(req *Request) {
 }
 
 // nothing returns why there is no request at all.
-func (r *ordering) nothing() error {
+func (r *Reader) nothing() error {
 	name, lines := r.stats.Files[0], r.stats.Lines
 	switch {
 	case len(r.stats.Broken) > 0:
@@ -274,13 +236,13 @@ func (r *ordering) nothing() error {
 }
 
 // broken notes why a log ended too early.
-func (r *ordering) broken(s *source, err error) {
+func (r *Reader) broken(s *source, err error) {
 	err = mistake(s.name, err)
 	r.stats.Broken, r.stats.Problems = append(r.stats.Broken, err), append(r.stats.Problems, err.Error())
 }
 
-// hold reads one more request and holds it back, or returns io.EOF.
-func (r *ordering) hold() error {
+// hold reads one more request and holds it back, or returns false at the end.
+func (r *Reader) hold() (more bool) {
 	for len(r.pending) > 0 {
 		s := r.pending[0]
 		if next := r.earliest(); next != nil && next.head.written < s.first {
@@ -288,20 +250,20 @@ func (r *ordering) hold() error {
 		}
 		r.pending = r.pending[1:]
 		s.parser = r.parser
-		if err := s.open(&r.reader.read, r.stdin); err != nil {
+		if err := s.open(&r.read, r.stdin); err != nil {
 			s.close()
 			r.broken(s, err)
 			continue
 		}
 		s.ahead = make(chan *chunk, chunksAhead)
-		go s.read(r.reader.done)
+		go s.read(r.done)
 		if r.advance(s); s.head != nil {
 			r.active = append(r.active, s)
 		}
 	}
 	s := r.earliest()
 	if s == nil {
-		return io.EOF
+		return false
 	}
 	req := s.head
 	r.newest = max(r.newest, req.written)
@@ -314,11 +276,11 @@ func (r *ordering) hold() error {
 	if r.advance(s); s.head == nil {
 		r.active = slices.DeleteFunc(r.active, func(other *source) bool { return other == s })
 	}
-	return nil
+	return true
 }
 
 // earliest returns the open log whose next line was written first.
-func (r *ordering) earliest() (first *source) {
+func (r *Reader) earliest() (first *source) {
 	for _, s := range r.active {
 		if first == nil || s.head.written < first.head.written {
 			first = s
@@ -328,7 +290,7 @@ func (r *ordering) earliest() (first *source) {
 }
 
 // advance reads the next request of a log.
-func (r *ordering) advance(s *source) {
+func (r *Reader) advance(s *source) {
 	for s.chunk == nil || len(s.chunk.requests) == 0 {
 		c, more := <-s.ahead
 		if !more {

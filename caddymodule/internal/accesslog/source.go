@@ -93,28 +93,19 @@ func (s *source) close() {
 // readLine returns the next line without its end, which is valid until the next call.
 // Of a line that is too long it returns the beginning, and how long it is.
 func (s *source) readLine() (line []byte, length int, err error) {
-	var long []byte // what was read of a line that is longer than the buffer
-	for {
-		line, err := s.lines.ReadSlice('\n')
-		length += len(line)
-		if full := errors.Is(err, bufio.ErrBufferFull); full || long != nil {
-			if len(long) < mostLine {
-				long = append(long, line...)
-			}
-			if full {
-				continue
-			}
-			line = long
-		}
-		switch {
-		case length == 0:
-			return nil, 0, err
-		case err != nil:
-			return line, length, nil // the next call returns the error
-		}
-		length--
-		return line[:min(len(line), length)], length, nil
+	line, more, err := s.lines.ReadLine()
+	length = len(line)
+	if !more {
+		return line, length, err
 	}
+	line = slices.Clone(line)
+	for more && err == nil {
+		var part []byte
+		part, more, err = s.lines.ReadLine()
+		length += len(part)
+		line = append(line, part[:min(len(part), mostLine-len(line))]...)
+	}
+	return line, length, nil // the next call returns the error
 }
 
 // counted counts the bytes that are read.
