@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	logreplay "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
@@ -190,7 +189,7 @@ func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
 		of         any
 	}{
 		{"recommend", recommended, tune.Recommendation{}},
-		{"replay", recommended + replayed, logreplay.Report{}},
+		{"replay", recommended + replayed, tune.Report{}},
 	} {
 		names := jsonNames(reflect.TypeOf(test.of))
 		if len(names) < 10 {

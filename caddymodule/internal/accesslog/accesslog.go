@@ -92,6 +92,12 @@ type Outcome struct {
 	Unlogged int64 // refusals before this line that `refusal log` kept out of the log
 }
 
+// Waited returns the delay in seconds. A text counts as none.
+func (o *Outcome) Waited() float64 {
+	seconds, _ := o.Delay.(float64)
+	return seconds
+}
+
 // Outcomes returns what the zones that were asked about the request decided.
 func (r *Request) Outcomes() ([]Outcome, error) {
 	if r.Throttle == "" {
@@ -190,8 +196,7 @@ func (r *Request) Headers() func(yield func(name, value string) bool) {
 func (r *Request) ThrottleDelay() time.Duration {
 	longest := 0.0
 	for _, o := range r.outcomesWith("delay") {
-		seconds, _ := o.Delay.(float64)
-		longest = max(longest, seconds)
+		longest = max(longest, o.Waited())
 	}
 	return time.Duration(longest * float64(time.Second))
 }

@@ -122,17 +122,15 @@ func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 
 func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 	for _, test := range []struct {
-		requests, assets int64
-		agents           int
-		robots           uint8
-		want             Looks
+		requests, assets, agents, robots int
+
+		want Looks
 	}{
 		{100, 0, 1, 0, Robot}, {100, 0, 9, 0, Robot}, {100, 60, 1, 0, Person}, {100, 60, 9, 0, Many},
 		{30, 1, 1, 0, Robot}, {42, 2, 1, 0, Person}, {1000, 10, 9, 0, Robot}, {1000, 60, 9, 0, Person},
 		{100, 60, 1, 1, Robot}, {100, 60, 9, 4, Many}, {100, 60, 8, 4, Robot},
 	} {
-		rest := make([]uint32, test.agents-1)
-		agents := &Agents{first: 1, rest: &rest, robots: test.robots}
+		agents := &Agents{hashes: make([]uint32, test.agents), robots: test.robots}
 		if got := LooksLike(test.requests, test.assets, agents); got != test.want {
 			t.Errorf("%+v: got %s", test, got)
 		}

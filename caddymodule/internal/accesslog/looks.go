@@ -35,7 +35,7 @@ const (
 
 // LooksLike judges a client by how many of its requests were for static assets, and by
 // its user agents.
-func LooksLike(requests, assets int64, agents *Agents) Looks {
+func LooksLike(requests, assets int, agents *Agents) Looks {
 	switch {
 	case assets < fewestAssets || assets*(personPages+1) < requests || agents.Robots():
 		return Robot
@@ -94,9 +94,8 @@ const (
 // Agents counts the different user agents of one client, up to [MostAgents]: clients make
 // them up. The zero value is empty, and small: most clients have one.
 type Agents struct {
-	first  uint32    // hash, or 0
-	robots uint8     // that name a robot
-	rest   *[]uint32 // hashes
+	hashes []uint32
+	robots int // that name a robot
 }
 
 var agentSeed = maphash.MakeSeed()
@@ -104,19 +103,11 @@ var agentSeed = maphash.MakeSeed()
 // Add counts the user agent of a request, and reports whether it is a new one that names a
 // robot.
 func (a *Agents) Add(r *Request) bool {
-	hash := uint32(maphash.String(agentSeed, r.agent)) | 1
-	switch {
-	case hash == a.first:
+	hash := uint32(maphash.String(agentSeed, r.agent))
+	if len(a.hashes) == MostAgents || slices.Contains(a.hashes, hash) {
 		return false
-	case a.first == 0:
-		a.first = hash
-	case a.rest == nil:
-		a.rest = &[]uint32{hash}
-	case len(*a.rest) >= MostAgents-1 || slices.Contains(*a.rest, hash):
-		return false
-	default:
-		*a.rest = append(*a.rest, hash)
 	}
+	a.hashes = append(a.hashes, hash)
 	if !robot(r.agent) {
 		return false
 	}
@@ -125,38 +116,30 @@ func (a *Agents) Add(r *Request) bool {
 }
 
 // Robots reports whether at least half of the user agents name a robot.
-func (a *Agents) Robots() bool { return 2*int64(a.robots) >= a.Count() && a.robots > 0 }
+func (a *Agents) Robots() bool { return a.robots > 0 && 2*a.robots >= a.Count() }
 
 // Count returns how many there are, at least.
-func (a *Agents) Count() (n int64) {
-	if a.first != 0 {
-		n = 1
-	}
-	if a.rest != nil {
-		n += int64(len(*a.rest))
-	}
-	return n
-}
+func (a *Agents) Count() int { return len(a.hashes) }
 
 // Routes finds the most frequent routes. Clients make up paths, so it takes bounded
 // memory: above [MostRoutes], counts are lower bounds, and the number of routes is an
 // estimate. The zero value is empty.
 type Routes struct {
-	often     sketch.Counter
+	often     sketch.Counter[string]
 	different sketch.Distinct
 }
 
 // Add counts a route.
 func (c *Routes) Add(route string) {
 	c.often.Size = MostRoutes
-	c.often.Add(strings.Clone(route))
+	c.often.Add(strings.Clone(route), 1)
 	c.different.Add(route)
 }
 
 // Top returns at most n routes that came most often.
-func (c *Routes) Top(n int) []sketch.Key {
+func (c *Routes) Top(n int) []sketch.Key[string] {
 	all := c.often.Top(MostRoutes)
-	slices.SortFunc(all, func(a, b sketch.Key) int {
+	slices.SortFunc(all, func(a, b sketch.Key[string]) int {
 		return cmp.Or(cmp.Compare(b.AtLeast, a.AtLeast), cmp.Compare(a.Key, b.Key))
 	})
 	return all[:min(n, len(all))]

@@ -34,7 +34,7 @@ func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
 			RefusedKeys: p.RefusedKeys, RefusedPeople: p.RefusedPeople, RefusedRequests: p.RefusedRequests, RefusedLoad: p.RefusedLoad / cmp.Or(c.Load, 1),
 		})
 	}
-	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, s.noun())
+	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, noun(s.options.Key))
 	return c
 }
 
@@ -44,9 +44,9 @@ func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
 func (s *Study) weights() []float64 {
 	const share = 20
 	people, all := make(map[netip.Prefix]int), 0.0
-	for id := range s.keys {
+	for id, client := range s.keys {
 		if s.person(id) {
-			people[network(s.client(id).addr)]++
+			people[network(client.addr)]++
 			all++
 		}
 	}
@@ -61,9 +61,9 @@ func (s *Study) weights() []float64 {
 		}
 	}
 	weights := make([]float64, len(s.keys))
-	for id := range s.keys {
+	for id, client := range s.keys {
 		if s.person(id) {
-			weights[id] = min(1, most/float64(people[network(s.client(id).addr)]))
+			weights[id] = min(1, most/float64(people[network(client.addr)]))
 		}
 	}
 	return weights

@@ -73,7 +73,7 @@ func (s *Study) holdOut(r *Result, floor float64) {
 	}
 	who := "nobody who looks like a person"
 	if h.People > 0 {
-		who = Counted(h.People, r.noun) + " that look like people"
+		who = Counted(h.People, r.Noun()) + " that look like people"
 	}
 	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s %s, which would have refused %s and %s of the load in the rest.", Number(h.Capacity), h.Leak, who, Share(h.Load))
 	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
@@ -97,7 +97,7 @@ func (s *Study) notes(r *Result) {
 		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
 	}
 	if q := r.Quiet; r.PeopleKeys > 0 && q.Keys >= swarmKeys && q.Load >= swarmShare {
-		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(q.Keys, r.noun), Share(q.Load))
+		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(q.Keys, r.Noun()), Share(q.Load))
 	}
 	if s.limited*50 > r.Requests {
 		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(r.Requests)))

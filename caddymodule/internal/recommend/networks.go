@@ -53,13 +53,13 @@ const (
 func (s *Study) networks(r *Result, refused map[int]int) {
 	whole := cmp.Or(r.Units.Load, 1)
 	loads := make(map[netip.Prefix]float64) // there may be many, so that only large ones are more than that
-	for id := range s.keys {
+	for id, client := range s.keys {
 		_, load := s.units.Charged(id)
-		loads[network(s.client(id).addr)] += load
+		loads[network(client.addr)] += load
 	}
 	all := make(map[string]*Network)
-	for id := range s.keys {
-		addr := s.client(id).addr
+	for id, client := range s.keys {
+		addr := client.addr
 		if !addr.IsValid() {
 			continue
 		}

@@ -246,10 +246,7 @@ func TestTheTextOfARecommendation(t *testing.T) {
 		hits = append(hits, scrapes(fmt.Sprintf("203.0.113.%d", n), 400, 3*time.Second)...)
 	}
 	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-	var b strings.Builder
-	if err := study(t, Options{Spare: 100}, hits...).Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	got := study(t, Options{Spare: 100}, hits...).Text()
 	const want = `1,280 requests of 23 clients from 2026-11-02 12:00 to 2026-11-03 19:41 UTC,
 besides 80 requests for static assets, which should be exempt.
 20 clients looked like people: they loaded static assets with pages, and named no robot.
@@ -264,7 +261,7 @@ These limits leave 100% of the people untouched:
 *    2/m        20    10 min         3        0       1,023   79.9% ████████████████
      4/m        20     5 min         3        0         903   70.5% ██████████████
 `
-	if got := b.String(); !strings.HasPrefix(got, want) {
+	if got := got; !strings.HasPrefix(got, want) {
 		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
 	}
 	for _, want := range []string{
@@ -273,8 +270,8 @@ These limits leave 100% of the people untouched:
 		"\nWho would be refused, of 3 clients:\n\n  client                                   requests   refused    assets  looks like\n  203.0.113.0                                   400       341         0  robot\n    2026-11-02 12:00 to 2026-11-02 12:19, mostly /page/*\n",
 		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
 	} {
-		if !strings.Contains(b.String(), want) {
-			t.Errorf("got\n%s\nwant it to contain %q", b.String(), want)
+		if !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant it to contain %q", got, want)
 		}
 	}
 }
@@ -321,18 +318,15 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 		hits[i].duration = time.Duration(100+i%7) * time.Millisecond
 	}
 	r := study(t, Options{Spare: 100}, hits...)
-	var b strings.Builder
-	if err := r.Write(&b); err != nil {
-		t.Fatal(err)
+	text := r.Text()
+	if r.Seconds == nil || strings.Contains(text, "in_flight") || strings.Contains(text, "settle seconds") {
+		t.Errorf("got\n%s\nwant no limit of work either", text)
 	}
-	if r.Seconds == nil || strings.Contains(b.String(), "in_flight") || strings.Contains(b.String(), "settle seconds") {
-		t.Errorf("got\n%s\nwant no limit of work either", b.String())
+	if r.Caddyfile != "" || len(r.Withheld) != 4 || strings.Contains(text, "*  ") || strings.Contains(text, "Recommended:") {
+		t.Errorf("got %q and\n%s\nwant four reasons and no limit", r.Withheld, text)
 	}
-	if r.Caddyfile != "" || len(r.Withheld) != 4 || strings.Contains(b.String(), "*  ") || strings.Contains(b.String(), "Recommended:") {
-		t.Errorf("got %q and\n%s\nwant four reasons and no limit", r.Withheld, b.String())
-	}
-	if !strings.Contains(b.String(), "\nUntil there is a better log, begin with limit 120 2/s in shadow.\n") {
-		t.Errorf("got\n%s\nwant a starting point", b.String())
+	if !strings.Contains(text, "\nUntil there is a better log, begin with limit 120 2/s in shadow.\n") {
+		t.Errorf("got\n%s\nwant a starting point", text)
 	}
 }
 

@@ -50,7 +50,6 @@ type Result struct {
 	Hours     []accesslog.Hour `json:"hours"`
 	Caddyfile string           `json:"caddyfile"` // empty if the limit is withheld
 
-	noun    string // for a key
 	cost    string // of each request, as given
 	checked bool   // the last limit is one to check
 }
@@ -159,12 +158,12 @@ const (
 func (s *Study) Result(assets int) *Result {
 	s.sort()
 	r := &Result{
-		Zone: s.zone, Key: s.options.Key, noun: s.noun(), cost: s.options.Cost, checked: s.options.Check != "", Spare: s.options.Spare,
+		Zone: s.zone, Key: s.options.Key, cost: s.options.Cost, checked: s.options.Check != "", Spare: s.options.Spare,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
 		Overrides: []Override{}, Withheld: []string{}, Notes: []string{},
 	}
-	for id := range s.keys {
-		if c := s.client(id); s.person(id) {
+	for id, c := range s.keys {
+		if s.person(id) {
 			r.PeopleKeys++
 		} else if c.addr.IsValid() && !c.agents.Robots() {
 			r.Unclear++
@@ -186,7 +185,7 @@ func (s *Study) Result(assets int) *Result {
 	r.Refused = s.first(r, best, refused, func(id int) float64 { return float64(cmp.Or(refused[id], -1)) })
 	claims := uint32(0)
 	for id := range refused {
-		claims |= s.client(id).crawlers
+		claims |= s.keys[id].crawlers
 	}
 	r.Crawlers = namesOf(claims)
 	s.histogram(r, best)
@@ -255,9 +254,9 @@ func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func
 	keys := []Key{}
 	for _, id := range ids[:min(len(ids), shownKeys)] {
 		requests, load := s.units.Charged(id)
-		c := s.client(id)
+		c := s.keys[id]
 		keys = append(keys, Key{
-			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Agents: int(c.agents.Count()), Claims: namesOf(c.crawlers), Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
+			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Agents: c.agents.Count(), Claims: namesOf(c.crawlers), Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
 			Requests: requests, Refused: refused[id], Assets: int(c.assets), Load: load / cmp.Or(r.Units.Load, 1), Peak: round(best.Peak(id)), Looks: c.looks(),
 		})
 	}
@@ -296,8 +295,8 @@ const mostOverrides = 10
 // them.
 func (s *Study) overrides(r *Result, rung *survey.Rung) {
 	best := r.Units.Best()
-	for id := range s.keys {
-		name, client := s.units.Name(id), s.client(id)
+	for id, client := range s.keys {
+		name := s.units.Name(id)
 		if !rung.Refused(id, best.Capacity) || client.looks() != accesslog.Many {
 			continue
 		}
@@ -309,7 +308,7 @@ func (s *Study) overrides(r *Result, rung *survey.Rung) {
 		}
 		requests, _ := s.units.Charged(id)
 		r.Overrides = append(r.Overrides, Override{
-			Key: name, Capacity: math.Ceil(rung.Peak(id)), Leak: best.Leak, Requests: requests, Agents: int(client.agents.Count()),
+			Key: name, Capacity: math.Ceil(rung.Peak(id)), Leak: best.Leak, Requests: requests, Agents: client.agents.Count(),
 		})
 	}
 	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Key, b.Key)) })

@@ -63,7 +63,7 @@ type Study struct {
 	times *survey.Survey // in seconds of work; nil if no request has a duration
 
 	senders []netip.Addr // of the first requests of the keys
-	keys    []int32      // their numbers as clients; none until all requests are added
+	keys    []*client    // these; none until all requests are added
 
 	clients *Clients
 	limited int           // requests that were answered with 429 or 503
@@ -89,14 +89,6 @@ func NewStudy(zone string, clients *Clients, o Options) *Study {
 
 // Close removes temporary files. If it returns an error, the result does not hold.
 func (s *Study) Close() error { return s.units.Close() }
-
-// noun returns the word for a key.
-func (s *Study) noun() string {
-	if s.options.Key == "client_ip" {
-		return "client"
-	}
-	return "key"
-}
 
 // Add charges a request to a key. The clients must be told of it, too.
 func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
@@ -128,7 +120,7 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
 // sort ends the adding of requests.
 func (s *Study) sort() {
 	for _, sender := range s.senders {
-		s.keys = append(s.keys, s.clients.ids[sender])
+		s.keys = append(s.keys, s.clients.of[sender])
 	}
 	s.senders = nil
 	s.units.Sort()
@@ -156,10 +148,9 @@ func Person(addr netip.Addr) netip.Addr {
 // Clients knows who sent the requests of a log, so that people can be told from
 // robots: browsers load static assets, too.
 type Clients struct {
-	ids   map[netip.Addr]int32 // their numbers
-	pages [][]client           // which never move
-	texts []string             // user agents and routes, each kept once; the first is empty
-	known map[string]int32     // their numbers
+	of    map[netip.Addr]*client
+	texts []string         // user agents and routes, each kept once; the first is empty
+	known map[string]int32 // their numbers
 }
 
 type client struct {
@@ -176,28 +167,18 @@ type client struct {
 
 // NewClients returns an empty table.
 func NewClients() *Clients {
-	return &Clients{ids: make(map[netip.Addr]int32), texts: []string{""}, known: make(map[string]int32)}
+	return &Clients{of: make(map[netip.Addr]*client), texts: []string{""}, known: make(map[string]int32)}
 }
-
-// pageSize is how many clients share one allocation.
-const pageSize = 1024
-
-func (c *Clients) client(id int32) *client { return &c.pages[id/pageSize][id%pageSize] }
 
 // Add notes a request.
 func (c *Clients) Add(r *accesslog.Request) {
 	addr, at := Person(r.Client), uint32(r.At.Unix())
-	id, known := c.ids[addr]
-	if !known {
-		id = int32(len(c.ids))
-		c.ids[addr] = id
-		if id%pageSize == 0 {
-			c.pages = append(c.pages, make([]client, pageSize))
-		}
-		*c.client(id) = client{addr: addr, first: at}
+	of := c.of[addr]
+	if of == nil {
+		of = &client{addr: addr}
+		c.of[addr] = of
 	}
-	of := c.client(id)
-	if !known || at < of.first {
+	if of.requests == 0 || at < of.first {
 		of.first, of.agent = at, c.keep(r.UserAgent())
 	}
 	of.requests++
@@ -217,7 +198,7 @@ func (c *Clients) Add(r *accesslog.Request) {
 func claimed(agent string) (crawlers uint32) {
 	agent = strings.ToLower(agent)
 	for i, known := range crawler.Known {
-		if slices.ContainsFunc(known.Agents, func(name string) bool { return strings.Contains(agent, name) }) {
+		if known.Claims(agent) {
 			crawlers |= 1 << i
 		}
 	}
@@ -287,16 +268,13 @@ func (c *client) daily() bool {
 	return c.last-c.first >= 24*3600 && bits.OnesCount32(c.hours) <= 18
 }
 
-// client returns who sent the first request of a key.
-func (s *Study) client(id int) *client { return s.clients.client(s.keys[id]) }
-
 // person reports whether the key is one of a client that looks like a person, or like many.
-func (s *Study) person(id int) bool { return s.client(id).looks() != accesslog.Robot }
+func (s *Study) person(id int) bool { return s.keys[id].looks() != accesslog.Robot }
 
 // looks judges a client. Those without an address are many, and unknown.
 func (c *client) looks() accesslog.Looks {
 	if !c.addr.IsValid() {
 		return accesslog.Robot
 	}
-	return accesslog.LooksLike(int64(c.requests), int64(c.assets), &c.agents)
+	return accesslog.LooksLike(int(c.requests), int(c.assets), &c.agents)
 }

@@ -2,7 +2,6 @@ package recommend
 
 import (
 	"fmt"
-	"io"
 	"math"
 	"strconv"
 	"strings"
@@ -12,19 +11,19 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
-// Write writes the result for people. Texts from the log are made printable.
-func (r *Result) Write(w io.Writer) error {
+// Text returns the result for people. Texts from the log are made printable.
+func (r *Result) Text() string {
 	var b strings.Builder
 	if r.Zone != "" {
 		fmt.Fprintf(&b, "zone %s\n\n", r.Zone)
 	}
-	fmt.Fprintf(&b, "%s of %s from %s to %s", Counted(r.Requests, "request"), Counted(r.Keys, r.noun), r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"))
+	fmt.Fprintf(&b, "%s of %s from %s to %s", Counted(r.Requests, "request"), Counted(r.Keys, r.Noun()), r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"))
 	if r.Assets > 0 {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
 	b.WriteString(".\n")
-	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\n%s:\n\n", Counted(r.PeopleKeys, r.noun), r.Doubt(), r.Promise())
-	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
+	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\n%s:\n\n", Counted(r.PeopleKeys, r.Noun()), r.Doubt(), r.Promise())
+	r.Units.write(&b, r.Noun(), len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
 		if h := r.HoldOut; h != nil {
@@ -51,13 +50,12 @@ func (r *Result) Write(w io.Writer) error {
 	if r.Seconds != nil && len(r.Withheld) == 0 {
 		best := r.Seconds.Best()
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
-		r.Seconds.write(&b, r.noun, true)
+		r.Seconds.write(&b, r.Noun(), true)
 		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, Number(best.Capacity), best.Leak)
 		fmt.Fprintf(&b, "At most %s served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
-			were(r.InFlight.All), r.InFlight.Most, r.noun, r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.noun))
+			were(r.InFlight.All), r.InFlight.Most, r.Noun(), r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.Noun()))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return b.String()
 }
 
 // Promise says what the limits have in common.
@@ -73,14 +71,14 @@ func (r *Result) Doubt() string {
 	if r.Unclear == 0 {
 		return "All others named a robot."
 	}
-	return fmt.Sprintf("%s of all %ss may be either: they named no robot, and loaded few assets or none.", Share(r.Unclear), r.noun)
+	return fmt.Sprintf("%s of all %ss may be either: they named no robot, and loaded few assets or none.", Share(r.Unclear), r.Noun())
 }
 
 // writeNetworks writes the networks that sent most.
 func (r *Result) writeNetworks(b *strings.Builder) {
 	for i, n := range r.Networks {
 		if i == 0 {
-			fmt.Fprintf(b, "\nNetworks that sent most (key client_ip ipv4 24 ipv6 48 counts each as one):\n\n  %-39s %9s %9s %9s %9s  %s\n", "network", r.noun+"s", "people", "requests", "refused", "load")
+			fmt.Fprintf(b, "\nNetworks that sent most (key client_ip ipv4 24 ipv6 48 counts each as one):\n\n  %-39s %9s %9s %9s %9s  %s\n", "network", r.Noun()+"s", "people", "requests", "refused", "load")
 		}
 		fmt.Fprintf(b, "  %-39s %9s %9s %9s %9s  %s\n", text.Printable(n.Network, 39), comma(n.Keys), comma(n.People), comma(n.Requests), comma(n.Refused), Share(n.Load))
 	}
@@ -91,8 +89,8 @@ func (r *Result) writeRefused(b *strings.Builder) {
 	if len(r.Refused) == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\nWho would be refused, of %s:\n\n", Counted(r.Units.Best().RefusedKeys, r.noun))
-	fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", r.noun, "requests", "refused", "assets", "looks like")
+	fmt.Fprintf(b, "\nWho would be refused, of %s:\n\n", Counted(r.Units.Best().RefusedKeys, r.Noun()))
+	fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", r.Noun(), "requests", "refused", "assets", "looks like")
 	for _, k := range r.Refused {
 		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", text.Printable(k.Key, 39), comma(k.Requests), comma(k.Refused), comma(k.Assets), k.Looks)
 		fmt.Fprintf(b, "    %s to %s", k.First.Format("2006-01-02 15:04"), k.Last.Format("2006-01-02 15:04"))
@@ -258,4 +256,11 @@ func Span(seconds float64) string {
 func printable(words string) string { return text.Printable(words, 60) }
 
 // Noun returns the word for a key.
-func (r *Result) Noun() string { return r.noun }
+func (r *Result) Noun() string { return noun(r.Key) }
+
+func noun(sources string) string {
+	if sources == "client_ip" {
+		return "client"
+	}
+	return "key"
+}

@@ -15,15 +15,9 @@ import (
 
 // A Decided is what a zone has decided about a request.
 type Decided struct {
-	Zone, Key       string
-	Decision        string // as in the access log
-	Reason          string // of a refusal
-	Cost            float64
-	Level, Capacity float64 // of the bucket, after the decision
-	Leak            float64 // units a second
-	Delay           time.Duration
-	Unlogged        int64 // refusals before it that are not in the log
-	Request         *accesslog.Request
+	accesslog.Outcome
+	Leak    float64 // units a second
+	Request *accesslog.Request
 }
 
 // refused reports whether the zone refused the request, or would have.
@@ -51,11 +45,11 @@ type zone struct {
 
 // A key is what a zone has decided about a key so far.
 type key struct {
-	requests, refused, assets int64
-	first, last               time.Time // refusals
-	agents                    accesslog.Agents
-	fullest                   float64   // the highest level, in capacities; 0 if there is no bucket
-	lately                    []*lately // by algorithm
+	Key     // what is counted as it is shown
+	assets  int
+	agents  accesslog.Agents
+	fullest float64   // the highest level, in capacities; 0 if there is no bucket
+	lately  []*lately // by algorithm
 }
 
 // Add counts a decision.
@@ -73,10 +67,10 @@ func (t *Tally) Add(d *Decided) {
 	}
 	k := z.keys[d.Key]
 	if k == nil {
-		k = new(key)
-		z.keys[strings.Clone(d.Key)] = k
+		k = &key{Key: Key{Key: strings.Clone(d.Key)}}
+		z.keys[k.Key.Key] = k
 	}
-	k.requests++
+	k.Requests++
 	if d.Request.Asset() {
 		k.assets++
 	}
@@ -86,12 +80,12 @@ func (t *Tally) Add(d *Decided) {
 	}
 	z.Requests++
 	z.Decisions[d.Decision]++
-	z.Unlogged += d.Unlogged
-	z.LongestDelay = max(z.LongestDelay, d.Delay.Seconds())
+	z.Unlogged += max(0, d.Unlogged)
+	z.LongestDelay = max(z.LongestDelay, d.Waited())
 	h := z.hours.Of(d.Request.At)
 	h.Requests++
 	if d.Level > z.Peak.Level || z.Peak.At.IsZero() {
-		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: strings.Clone(d.Key), At: d.Request.At}
+		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: k.Key.Key, At: d.Request.At}
 	}
 	for i := range z.algorithms {
 		z.algorithms[i].add(k, i, d)
@@ -102,19 +96,10 @@ func (t *Tally) Add(d *Decided) {
 	h.Refused++
 	z.Reasons[d.Reason]++
 	z.routes.Add(d.Request.Route())
-	if k.refused++; k.refused == 1 {
-		k.first = d.Request.At
+	if k.Refused++; k.Refused == 1 {
+		k.First = d.Request.At
 	}
-	k.last = d.Request.At
-}
-
-// A Report is what was found. Its JSON is the output of `caddy throttle replay --json` and
-// `caddy throttle summary --json`.
-type Report struct {
-	Log     accesslog.Stats `json:"log"`
-	Zones   []Zone          `json:"zones"`
-	Notes   []string        `json:"notes"`   // what the figures leave out, and why
-	Partial bool            `json:"partial"` // the reading was interrupted
+	k.Last = d.Request.At
 }
 
 // A Zone is what a zone has decided. Refusals of a shadow zone count as refusals.
@@ -152,8 +137,8 @@ type Peak struct {
 // A Key is one of those that were refused most.
 type Key struct {
 	Key      string          `json:"key"`
-	Requests int64           `json:"requests"`
-	Refused  int64           `json:"refused"`
+	Requests int             `json:"requests"`
+	Refused  int             `json:"refused"`
 	First    time.Time       `json:"first_refused"`
 	Last     time.Time       `json:"last_refused"`
 	Agents   int             `json:"user_agents"` // different ones, at most 64 are told apart
@@ -171,25 +156,24 @@ type Route struct {
 const mostListed = 10
 
 // Zones returns what the zones have decided so far, in the order of their names.
-func (t *Tally) Zones() []Zone {
-	all := make([]Zone, 0, len(t.zones))
+func (t *Tally) Zones() []*Zone {
+	all := make([]*Zone, 0, len(t.zones))
 	for _, name := range slices.Sorted(maps.Keys(t.zones)) {
 		all = append(all, t.zones[name].report())
 	}
 	return all
 }
 
-func (z *zone) report() Zone {
+func (z *zone) report() *Zone {
 	r := z.Zone
 	r.Keys, r.RefusedRoutes = len(z.keys), z.routes.Count()
 	r.Worst, r.Routes = []Key{}, []Route{}
 	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
-	for name, k := range z.keys {
-		if k.refused > 0 {
-			r.Worst = append(r.Worst, Key{
-				Key: name, Requests: k.requests, Refused: k.refused, First: k.first, Last: k.last, Agents: int(k.agents.Count()),
-				Assets: float64(k.assets) / float64(k.requests), Looks: accesslog.LooksLike(k.requests, k.assets, &k.agents),
-			})
+	for _, k := range z.keys {
+		if k.Refused > 0 {
+			k.Agents, k.Assets = k.agents.Count(), float64(k.assets)/float64(k.Requests)
+			k.Looks = accesslog.LooksLike(k.Requests, k.assets, &k.agents)
+			r.Worst = append(r.Worst, k.Key)
 		} else if k.fullest > 0 {
 			r.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++
 		}
@@ -206,5 +190,5 @@ func (z *zone) report() Zone {
 	for i := range z.algorithms {
 		r.Compare = append(r.Compare, z.algorithms[i].comparison(z.keys, i))
 	}
-	return r
+	return &r
 }

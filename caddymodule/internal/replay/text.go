@@ -1,9 +1,7 @@
 package replay
 
 import (
-	"bytes"
 	"fmt"
-	"io"
 	"maps"
 	"math"
 	"slices"
@@ -13,7 +11,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -26,36 +23,10 @@ const (
 	barWidth   = 30
 )
 
-// Write writes the report for people. Texts from clients are escaped.
-func (r *Report) Write(out io.Writer) error {
-	var b bytes.Buffer
-	writeLog(&b, &r.Log)
-	if r.Partial {
-		fmt.Fprintln(&b, "Interrupted: the figures are those of the requests so far.")
-	}
-	for i := range r.Zones {
-		r.Zones[i].write(&b)
-	}
-	for i, note := range r.Notes {
-		if i == 0 {
-			fmt.Fprintln(&b)
-		}
-		fmt.Fprintf(&b, "Note: %s\n", note)
-	}
-	_, err := b.WriteTo(out)
-	return err
-}
-
-func writeLog(b *bytes.Buffer, l *accesslog.Stats) {
-	fmt.Fprintf(b, "%s requests from %s to %s UTC (%s)\n", humanize.Comma(l.Requests), l.From.Format(instant), l.To.Format(instant), l.To.Sub(l.From).Round(time.Second))
-	if l.Other > 0 {
-		fmt.Fprintf(b, "%s lines are about something else.\n", humanize.Comma(l.Other))
-	}
-	b.WriteString(l.Complaints())
-}
-
-func (z *Zone) write(b *bytes.Buffer) {
-	fmt.Fprintf(b, "\nZone %s", z.Name)
+// Text returns the zone for people. Texts from clients are escaped.
+func (z *Zone) Text() string {
+	b := new(strings.Builder)
+	fmt.Fprintf(b, "Zone %s", z.Name)
 	if z.Group != "" {
 		fmt.Fprintf(b, " (shadow: %s)", z.Group)
 	}
@@ -93,9 +64,10 @@ func (z *Zone) write(b *bytes.Buffer) {
 		z.writeRefusals(b)
 	}
 	z.writeComparison(b)
+	return b.String()
 }
 
-func (z *Zone) writeRefusals(b *bytes.Buffer) {
+func (z *Zone) writeRefusals(b *strings.Builder) {
 	fmt.Fprint(b, "  refused for:")
 	for _, reason := range slices.Sorted(maps.Keys(z.Reasons)) {
 		fmt.Fprintf(b, " %s %s", reason, humanize.Comma(z.Reasons[reason]))
@@ -104,7 +76,7 @@ func (z *Zone) writeRefusals(b *bytes.Buffer) {
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tuser agents\tassets\tlooks like")
 	for _, k := range z.Worst {
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(k.Refused), humanize.Comma(k.Requests),
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(int64(k.Refused)), humanize.Comma(int64(k.Requests)),
 			k.First.Format(instant), k.Last.Format(instant), k.Agents, 100*k.Assets, k.Looks)
 	}
 	_ = w.Flush()
@@ -125,7 +97,7 @@ func (z *Zone) writeRefusals(b *bytes.Buffer) {
 	}
 }
 
-func (z *Zone) writeComparison(b *bytes.Buffer) {
+func (z *Zone) writeComparison(b *strings.Builder) {
 	if len(z.Compare) == 0 {
 		return
 	}

@@ -10,7 +10,6 @@ import (
 	"html/template"
 	"io"
 	"math"
-	"strconv"
 	"strings"
 	"time"
 
@@ -67,7 +66,6 @@ var parsed = template.Must(template.New("report").Funcs(template.FuncMap{
 // A zone is what the page shows of one.
 type zone struct {
 	*recommend.Result
-	Noun  string
 	Best  recommend.Point
 	Peaks chart
 	Time  chart
@@ -76,7 +74,7 @@ type zone struct {
 }
 
 func zoneOf(r *recommend.Result) zone {
-	z := zone{Result: r, Noun: r.Noun(), Best: r.Units.Best(), Peaks: peaks(r), Span: recommend.Span(r.To.Sub(r.From).Seconds())}
+	z := zone{Result: r, Best: r.Units.Best(), Peaks: peaks(r), Span: recommend.Span(r.To.Sub(r.From).Seconds())}
 	z.Time, z.Per = refusals(r.Hours)
 	return z
 }
@@ -219,12 +217,4 @@ func nice(n float64) float64 {
 }
 
 // short writes a number for an axis, with one decimal.
-func short(n float64) string {
-	switch {
-	case n >= 1e6:
-		return strings.TrimSuffix(strconv.FormatFloat(n/1e6, 'f', 1, 64), ".0") + "M"
-	case n >= 1e4:
-		return strings.TrimSuffix(strconv.FormatFloat(n/1e3, 'f', 1, 64), ".0") + "k"
-	}
-	return humanize.Commaf(n)
-}
+func short(n float64) string { return strings.ReplaceAll(humanize.SIWithDigits(n, 1, ""), " ", "") }

@@ -42,16 +42,13 @@ type Recent struct {
 	// milliseconds.
 	Whole bool
 
-	samples [2]sampling  // of admitted and refused requests
-	part    atomic.Int64 // the number of the window that was counted in last
+	less [2]atomic.Uint32 // of admitted and refused requests, one in less+1 is counted
+	part atomic.Int64     // the number of the window that was counted in last
 
 	mu      sync.Mutex
 	began   time.Time // of the first part that was counted
 	windows [parts]window
 }
-
-// A sampling says how many of the requests are counted: one in less+1.
-type sampling struct{ less atomic.Uint32 }
 
 type window struct {
 	number  int64    // parts since 1970
@@ -62,8 +59,8 @@ type window struct {
 type tally struct {
 	samples, total int
 	least          int // requests that a sender has at least that is listed
-	keys           Counter
-	nets           [len(masks)]CounterOf[netip.Prefix]
+	keys           Counter[string]
+	nets           [len(masks)]Counter[netip.Prefix]
 }
 
 // masks are the networks by which requests are counted.
@@ -81,33 +78,27 @@ const (
 )
 
 // weight returns for how many a request stands that is to be counted, or 0 if it is not.
-func (s *sampling) weight(random func() uint32) int {
-	less := s.less.Load()
+func weight(less uint32, random func() uint32) int {
 	if less == 0 || random()&less == 0 {
 		return int(less) + 1
 	}
 	return 0
 }
 
-// counted makes the sample smaller once it has so many requests.
-func (s *sampling) counted(t *tally) {
-	if t.samples == exactly {
-		s.less.Store(oneIn - 1)
-		t.least = leastSamples * oneIn
-	}
-}
-
 // AdmittedWeight returns for how many an admitted request stands that is to be counted,
 // or 0 if it is not. It needs no time, which admitted requests do not know.
-func (r *Recent) AdmittedWeight(random func() uint32) int { return r.samples[0].weight(random) }
+func (r *Recent) AdmittedWeight(random func() uint32) int {
+	return weight(r.less[0].Load(), random)
+}
 
 // RefusedWeight returns the same for a refused request. After a flood, the first refusals
 // of the next part are counted, whatever the sample was.
 func (r *Recent) RefusedWeight(random func() uint32, now time.Time) int {
-	if r.samples[1].less.Load() > 0 && r.part.Load() != r.partOf(now) {
+	less := r.less[1].Load()
+	if less > 0 && r.part.Load() != r.partOf(now) {
 		return 1
 	}
-	return r.samples[1].weight(random)
+	return weight(less, random)
 }
 
 // Add counts an admitted or a refused request that stands for weight of them. An invalid
@@ -121,8 +112,9 @@ func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now 
 	defer r.mu.Unlock()
 	t := &r.window(now).tallies[kind]
 	t.add(key, addr, weight)
-	if !r.Whole {
-		r.samples[kind].counted(t)
+	if t.samples == exactly && !r.Whole {
+		r.less[kind].Store(oneIn - 1)
+		t.least = leastSamples * oneIn
 	}
 }
 
@@ -137,8 +129,8 @@ func (r *Recent) window(now time.Time) *window {
 	w := &r.windows[number%parts]
 	if w.number != number {
 		*w = window{number: number}
-		r.samples[0].less.Store(0)
-		r.samples[1].less.Store(0)
+		r.less[0].Store(0)
+		r.less[1].Store(0)
 		r.part.Store(number)
 		if r.began.IsZero() {
 			r.began = now
@@ -151,13 +143,13 @@ func (t *tally) add(name string, addr netip.Addr, times int) {
 	t.samples++
 	t.total += times
 	t.keys.Size = counted
-	t.keys.AddTimes(name, times)
+	t.keys.Add(name, times)
 	if !addr.IsValid() {
 		return
 	}
 	for i := range t.nets {
 		t.nets[i].Size = counted
-		t.nets[i].AddTimes(key.ClientPrefix(addr, masks[i].ipv4, masks[i].ipv6), times)
+		t.nets[i].Add(key.ClientPrefix(addr, masks[i].ipv4, masks[i].ipv6), times)
 	}
 }
 

@@ -12,18 +12,12 @@ import (
 // standard is how many keys are counted at once, if a counter does not say.
 const standard = 64
 
-// A Counter counts texts.
-type Counter = CounterOf[string]
-
-// A Key is a text of the stream, and how often it came at least.
-type Key = KeyOf[string]
-
-// A CounterOf counts the most frequent keys of a stream, by the algorithm Space-Saving
+// A Counter counts the most frequent keys of a stream, by the algorithm Space-Saving
 // (Metwally, Agrawal, El Abbadi 2005): a new key takes the place of the least frequent
 // one, and inherits its count as a possible error. Every key that makes up more than
 // 1/Size of a stream is counted. The zero counter is empty. It is not safe for
 // concurrent use.
-type CounterOf[K comparable] struct {
+type Counter[K comparable] struct {
 	// Size is how many keys are counted at once. Zero means 64.
 	Size int
 
@@ -37,17 +31,14 @@ type entry[K comparable] struct {
 	error int // of the count
 }
 
-// A KeyOf is a key of the stream, and how often it came at least.
-type KeyOf[K comparable] struct {
+// A Key is a key of the stream, and how often it came at least.
+type Key[K comparable] struct {
 	Key     K
 	AtLeast int
 }
 
-// Add counts a key.
-func (c *CounterOf[K]) Add(key K) { c.AddTimes(key, 1) }
-
-// AddTimes counts a key that came so many times.
-func (c *CounterOf[K]) AddTimes(key K, times int) {
+// Add counts a key that came so many times.
+func (c *Counter[K]) Add(key K, times int) {
 	if i, known := c.at[key]; known {
 		c.counts[i] += times
 		return
@@ -69,11 +60,11 @@ func (c *CounterOf[K]) AddTimes(key K, times int) {
 }
 
 // Top returns at most n keys that came most often, the first of them first.
-func (c *CounterOf[K]) Top(n int) []KeyOf[K] {
-	keys := make([]KeyOf[K], 0, len(c.entries))
+func (c *Counter[K]) Top(n int) []Key[K] {
+	keys := make([]Key[K], 0, len(c.entries))
 	for i, e := range c.entries {
-		keys = append(keys, KeyOf[K]{e.key, c.counts[i] - e.error})
+		keys = append(keys, Key[K]{e.key, c.counts[i] - e.error})
 	}
-	slices.SortStableFunc(keys, func(a, b KeyOf[K]) int { return b.AtLeast - a.AtLeast })
+	slices.SortStableFunc(keys, func(a, b Key[K]) int { return b.AtLeast - a.AtLeast })
 	return keys[:min(n, len(keys))]
 }

@@ -8,20 +8,20 @@ import (
 )
 
 func TestAFewKeysAreCountedExactly(t *testing.T) {
-	var c Counter
+	var c Counter[string]
 	for i := range 60 {
 		for range i + 1 {
-			c.Add(strconv.Itoa(i))
+			c.Add(strconv.Itoa(i), 1)
 		}
 	}
-	want := []Key{{"59", 60}, {"58", 59}, {"57", 58}}
+	want := []Key[string]{{"59", 60}, {"58", 59}, {"57", 58}}
 	if got := c.Top(3); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
 
 func TestAnEmptyCounterHasNoKeys(t *testing.T) {
-	if got := new(Counter).Top(3); len(got) != 0 {
+	if got := new(Counter[string]).Top(3); len(got) != 0 {
 		t.Errorf("got %v, want none", got)
 	}
 }
@@ -29,7 +29,7 @@ func TestAnEmptyCounterHasNoKeys(t *testing.T) {
 // TestHeavyKeysAreFoundAmongAFloodOfOthers adds three keys among 200,000 that come
 // once each. Memory stays bounded, and no key is said to come more often than it did.
 func TestHeavyKeysAreFoundAmongAFloodOfOthers(t *testing.T) {
-	var c Counter
+	var c Counter[string]
 	random := rand.New(rand.NewPCG(1, 2))
 	came := make(map[string]int)
 	for i := range 200_000 {
@@ -43,7 +43,7 @@ func TestHeavyKeysAreFoundAmongAFloodOfOthers(t *testing.T) {
 			key = "c"
 		}
 		came[key]++
-		c.Add(key)
+		c.Add(key, 1)
 	}
 	got := c.Top(3)
 	for i, key := range []string{"a", "b", "c"} {

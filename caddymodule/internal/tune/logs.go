@@ -31,8 +31,8 @@ type logFlags struct {
 	json            bool
 }
 
-// A finding is what a command finds in logs. It is printed for people, or as JSON.
-type finding interface{ Write(io.Writer) error }
+// A finding is an [Answer].
+type finding interface{ Text() string }
 
 const (
 	// gcPercent bounds the memory for many clients, of which much is kept.
@@ -77,12 +77,25 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 		out.SetIndent("", "\t")
 		err = out.Encode(found)
 	} else {
-		err = found.Write(cmd.OutOrStdout())
+		_, err = io.WriteString(cmd.OutOrStdout(), found.Text())
 	}
 	if broken := in.Stats().Broken; err == nil && len(broken) > 0 {
 		return broken[0]
 	}
 	return err
+}
+
+// openOutput opens the file that a flag names, if it names one. What is in it stays until
+// it is truncated.
+func openOutput(flag, name string) (*os.File, error) {
+	if name == "" {
+		return nil, nil
+	}
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, usage.Errorf("%s: %w", flag, err)
+	}
+	return file, nil
 }
 
 // A logReader reads the requests of logs, shows the progress on a terminal, and ends

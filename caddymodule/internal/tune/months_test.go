@@ -123,7 +123,7 @@ func (m *month) misjudged(t *testing.T, log string) (people, others int) {
 	}
 	defer in.Close()
 	type client struct {
-		requests, assets int64
+		requests, assets int
 		agents           accesslog.Agents
 	}
 	clients := make(map[string]*client)

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 // tenLogs are made here, besides those of the folder that the environment variable
@@ -238,7 +238,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 				}
 				lines = strings.Replace(lines, "exempt static_files", "exempt path "+assetPaths, 1)
 				config := writeFile(t, "Caddyfile", ":80 {\n"+lines+"}\n")
-				r := ranJSON[replay.Report](t, "replay", "--config", config, log).Zones[0]
+				r := ranJSON[tune.Report](t, "replay", "--config", config, log).Zones[0]
 				got := fmt.Sprintf("%d of %d and %d of %d", r.RefusedKeys, z.Keys, r.Decisions[decision], z.Requests)
 				if f := said.FindStringSubmatch(z.Units.Reason); f == nil || strings.ReplaceAll(fmt.Sprintf("%s of %s and %s of %s", f[1], f[2], f[3], f[4]), ",", "") != got {
 					t.Errorf("%s, spare %s: the replay of the printed lines refuses %s, want what is said: %s\n%s", log, spare, got, z.Units.Reason, lines)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
@@ -28,7 +27,7 @@ func TestHashedAddressesAreKeys(t *testing.T) {
 	if z.Keys != 3 || z.Top[0].Key != "c775e7b7" || z.Top[0].Requests != 18 {
 		t.Errorf("got %d keys, the first %+v, want three, and c775e7b7 with 18 requests", z.Keys, z.Top[0])
 	}
-	r := ranJSON[replay.Report](t, "replay", "--key", "client_ip", "--key", "method", "--limit", "10 10/h", log)
+	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--key", "method", "--limit", "10 10/h", log)
 	if z := r.Zones[0]; z.Keys != 3 || len(z.Worst) != 1 || z.Worst[0].Key != "c775e7b7/GET" || z.Worst[0].Refused != 8 {
 		t.Errorf("got %d keys, and %+v refused, want three, and eight of c775e7b7", z.Keys, z.Worst)
 	}
@@ -88,7 +87,7 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 			"shuffled":             {writeFile(t, "shuffled.log", strings.Join(lines, ""))},
 		}
 		want := recommended(t, names[0], names[1:]...)
-		replayed := ranJSON[replay.Report](t, append([]string{"replay", "--key", "client_ip", "--limit", "20 1/m"}, names...)...)
+		replayed := ranJSON[tune.Report](t, append([]string{"replay", "--key", "client_ip", "--limit", "20 1/m"}, names...)...)
 		if want.Zones[0].Caddyfile == "" || replayed.Zones[0].RefusedKeys == 0 {
 			t.Fatalf("got %q, and %d keys refused, want lines to paste and some", want.Zones[0].Withheld, replayed.Zones[0].RefusedKeys)
 		}
@@ -108,7 +107,7 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 			if _, complaint, err := run(t.Context(), args...); err != nil && order != "arguments, backwards" && strings.Contains(complaint+err.Error(), "far out of order") {
 				continue
 			}
-			if got := ranJSON[replay.Report](t, args...); !reflect.DeepEqual(got.Zones, replayed.Zones) {
+			if got := ranJSON[tune.Report](t, args...); !reflect.DeepEqual(got.Zones, replayed.Zones) {
 				t.Errorf("%s, %s: got other figures of a replay\n%+v\n%+v", format, order, got.Zones, replayed.Zones)
 			}
 		}
@@ -119,7 +118,7 @@ func TestTheOrderOfALogDoesNotMatter(t *testing.T) {
 func TestStaticFilesThatAreNotHereGoByTheirEndings(t *testing.T) {
 	log := writeLog(t, mixedLines()...)
 	config := writeFile(t, "Caddyfile", ":80 {\nroot * /srv/absent\nthrottle {\nexempt static_files\nzone pages {\nlimit 5 1/m\n}\n}\nrespond ok\n}\n")
-	r := ranJSON[replay.Report](t, "replay", "--config", config, log)
+	r := ranJSON[tune.Report](t, "replay", "--config", config, log)
 	want := recommended(t, log).Zones[0].Requests
 	if got := int(r.Zones[0].Requests); got != want || !strings.Contains(strings.Join(r.Notes, "\n"), "/srv/absent, which is not here: static_files exempts static assets by their endings") {
 		t.Errorf("got %d requests and the notes %q, want %d without assets, and that it says so", got, r.Notes, want)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"maps"
 	"net/netip"
 	"os"
@@ -61,7 +60,7 @@ requests are charged to --key, and those for static assets do not count.`,
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
 	return f.reads(cmd, func(in *logReader) (finding, error) {
-		page, err := f.openReport() // before the log is read, which may take minutes
+		page, err := openOutput("--report", f.report) // before the log is read, which may take minutes
 		if err != nil {
 			return nil, err
 		}
@@ -71,14 +70,6 @@ requests are charged to --key, and those for static assets do not count.`,
 		}
 		return r, err
 	})
-}
-
-// A Recommendation is the output of `caddy throttle recommend --json`.
-type Recommendation struct {
-	Log     accesslog.Stats     `json:"log"`
-	Zones   []*recommend.Result `json:"zones"`
-	Notes   []string            `json:"notes"`   // what the figures leave out, and why
-	Partial bool                `json:"partial"` // the reading was interrupted
 }
 
 func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
@@ -112,11 +103,25 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		return nil, err
 	}
 	defer rp.close()
-	rp.strict = true
-	rp.store, rp.passes, rp.read = roomyStore{rp.instant}, s.passes, s.listen()
+	rp.strict, rp.pagesOnly, rp.store = true, f.config == "" && !f.assets, roomyStore{rp.instant}
+	batches := make(chan []*accesslog.Request, 4)
+	rp.read = func(batch []*accesslog.Request) { batches <- batch }
+	var told sync.WaitGroup // the clients, beside what the zones do
+	told.Go(func() {
+		for batch := range batches {
+			for _, req := range batch {
+				s.clients.Add(req)
+			}
+		}
+	})
 	notes, err := rp.runAll(in, f.zone)
-	s.told()
-	results, failed := s.results()
+	close(batches)
+	told.Wait()
+	assets := 0
+	if rp.pagesOnly {
+		assets = rp.assets
+	}
+	results, failed := s.results(assets)
 	return &Recommendation{Log: *in.Stats(), Zones: results, Notes: notes, Partial: in.interrupted()}, cmp.Or(err, failed)
 }
 
@@ -154,47 +159,6 @@ func (f *recommendFlags) keyText() string {
 	return strings.Join(f.keys, " ")
 }
 
-// Write writes the recommendation for people.
-func (r *Recommendation) Write(out io.Writer) error {
-	var b strings.Builder
-	if r.Partial {
-		b.WriteString("Interrupted: the figures are those of the requests so far.\n\n")
-	}
-	b.WriteString(r.Log.Complaints())
-	if len(r.Zones) == 0 {
-		b.WriteString("No zone charges any of these requests.\n")
-	}
-	for i, zone := range r.Zones {
-		if i > 0 || b.Len() > 0 {
-			b.WriteString("\n")
-		}
-		if err := zone.Write(&b); err != nil {
-			return err
-		}
-	}
-	for i, note := range r.Notes {
-		if i == 0 {
-			b.WriteString("\n")
-		}
-		fmt.Fprintf(&b, "Note: %s\n", note)
-	}
-	_, err := io.WriteString(out, b.String())
-	return err
-}
-
-// openReport opens the file of the page, if it has a name. What is in it stays until the page
-// is written.
-func (f *recommendFlags) openReport() (*os.File, error) {
-	if f.report == "" {
-		return nil, nil
-	}
-	page, err := os.OpenFile(f.report, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, usage.Errorf("--report: %w", err)
-	}
-	return page, nil
-}
-
 // writeReport writes the page.
 func (f *recommendFlags) writeReport(page *os.File, r *Recommendation) error {
 	settings := []report.Setting{
@@ -219,37 +183,7 @@ type studies struct {
 	flags   *recommendFlags
 	options recommend.Options
 	clients *recommend.Clients
-	assets  int // requests for static assets, which do not count
 	of      map[string]*recommend.Study
-
-	told func() // waits until the clients know all requests
-}
-
-// listen returns what tells the clients of requests, beside what the zones do with them.
-func (s *studies) listen() func([]*accesslog.Request) {
-	batches := make(chan []*accesslog.Request, 4)
-	var listening sync.WaitGroup
-	listening.Go(func() {
-		for batch := range batches {
-			for _, req := range batch {
-				s.clients.Add(req)
-			}
-		}
-	})
-	s.told = func() {
-		close(batches)
-		listening.Wait()
-	}
-	return func(batch []*accesslog.Request) { batches <- batch }
-}
-
-// passes reports whether a zone is to be asked about a request.
-func (s *studies) passes(req *accesslog.Request) bool {
-	if s.flags.config == "" && !s.flags.assets && req.Asset() {
-		s.assets++
-		return false
-	}
-	return true
 }
 
 // note is an observer.
@@ -274,11 +208,12 @@ func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
 	study.Add(req, req.Shown(o.Key), cost)
 }
 
-// results returns what the studies found, and ends them.
-func (s *studies) results() (all []*recommend.Result, err error) {
+// results returns what the studies found, and ends them. Assets is how many requests for
+// static assets were left out.
+func (s *studies) results(assets int) (all []*recommend.Result, err error) {
 	all = []*recommend.Result{}
 	for _, zone := range slices.Sorted(maps.Keys(s.of)) {
-		all = append(all, s.of[zone].Result(s.assets))
+		all = append(all, s.of[zone].Result(assets))
 		err = cmp.Or(err, s.of[zone].Close())
 	}
 	return all, err

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
@@ -157,14 +156,11 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	}
 	r.Zones[0].Top[0].Key = "\x1b[2J<script>alert(1)</script>"
 	r.Zones[0].Notes = append(r.Zones[0].Notes, "<img src=x>")
-	var text, page bytes.Buffer
-	if err := r.Write(&text); err != nil {
-		t.Fatal(err)
-	}
+	var page bytes.Buffer
 	if err := report.Write(&page, r.Zones, []string{"<u>note"}, []report.Setting{{Name: "logs", Value: "\x1b]0;<b>"}}); err != nil {
 		t.Fatal(err)
 	}
-	for name, got := range map[string]string{"text": text.String(), "page": page.String()} {
+	for name, got := range map[string]string{"text": r.Text(), "page": page.String()} {
 		if strings.ContainsAny(got, "\x1b\x07\x00") {
 			t.Errorf("%s: got control bytes", name)
 		}
@@ -294,7 +290,7 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 		if got := strings.Contains(notes, left); got != (c.hidden != "") {
 			t.Errorf("%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
 		}
-		r := ranJSON[replay.Report](t, "replay", "--config", config, c.log)
+		r := ranJSON[tune.Report](t, "replay", "--config", config, c.log)
 		said := "zone members: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
 		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
 			t.Errorf("%s: replay noted %q, want %q: %v", c.about, notes, said, c.hidden != "")
@@ -314,13 +310,13 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 // TestReplayOfAKeySaysThatItCountsAssets, since recommend does not.
 func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
 	log := writeLog(t, mixedLines()...)
-	r := ranJSON[replay.Report](t, "replay", "--key", "client_ip", "--limit", "60 1/s", log)
+	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--limit", "60 1/s", log)
 	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "260 requests for static assets count here.") {
 		t.Errorf("got the notes %q, want that 260 assets count", r.Notes)
 	}
 	checked := recommended(t, log, "--check", "60 1/s").Zones[0].Units.Best()
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone pages {\nexempt path *.css\nlimit 60 1/s\n}\n}\n}\n")
-	z := ranJSON[replay.Report](t, "replay", "--config", config, log).Zones[0]
+	z := ranJSON[tune.Report](t, "replay", "--config", config, log).Zones[0]
 	if int(z.Decisions["refused"]) != checked.RefusedRequests || z.RefusedKeys != checked.RefusedKeys {
 		t.Errorf("got %v of %d keys refused by replay without assets, want %d of %d as --check says", z.Decisions["refused"], z.RefusedKeys, checked.RefusedRequests, checked.RefusedKeys)
 	}

@@ -29,15 +29,15 @@ import (
 // and answers with the same status and size.
 type player struct {
 	*replayConfig
-	world   *virtual.World
-	observe observer
-	store   leakybucket.Store             // if nil, a memory store for as many buckets as there are keys
-	read    func([]*accesslog.Request)    // is called with all requests before they are run
-	passes  func(*accesslog.Request) bool // reports whether a request is run
+	world     *virtual.World
+	observe   observer
+	store     leakybucket.Store          // if nil, a memory store for as many buckets as there are keys
+	read      func([]*accesslog.Request) // is called with all requests before they are run
+	pagesOnly bool                       // requests for static assets are not run
 
-	times   bool // how long a request takes matters
-	bytes   bool // so does how much is sent
+	times   bool // how long a request takes, and how much is sent, matters
 	reused  *reusedRequest
+	assets  int               // requests for static assets
 	skipped int64             // requests that no server hands to its routes
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 }
@@ -50,7 +50,7 @@ type observer func(o *decision.Outcome, req *accesslog.Request)
 func newPlayer(config []byte, observe observer) (*player, error) {
 	rp := &player{
 		world: virtual.New(), observe: observe, unknown: make(map[string]string),
-		read: func([]*accesslog.Request) {}, passes: func(*accesslog.Request) bool { return true },
+		read: func([]*accesslog.Request) {},
 	}
 	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
 	if err != nil {
@@ -88,10 +88,9 @@ func (rp *player) begin(without map[string]bool) {
 		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Reporter = replayReporter{z.Reporter, rp}
 		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
-		if s := z.Settle; s != nil {
+		if z.Settle != nil {
 			z.Meter = &settlement.Meter{Clock: rp.world}
 			rp.times = true // charges are corrected when the response is known
-			rp.bytes = rp.bytes || s.Source == settlement.Bytes
 		}
 	}
 	if alone && !rp.times {
@@ -132,8 +131,10 @@ func (r replayReporter) Decided(o *decision.Outcome, asked *http.Request, _ time
 
 // run runs one request, after everything that has to happen before it arrives.
 func (rp *player) run(req *accesslog.Request) {
-	if !rp.passes(req) {
-		return
+	if req.Asset() {
+		if rp.assets++; rp.pagesOnly {
+			return
+		}
 	}
 	rp.world.Advance(req.At)
 	if rp.reused != nil {
@@ -184,11 +185,9 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	}
 	rp.world.Sleep(took)
 	w.WriteHeader(status)
-	if rp.bytes {
-		for left := req.Size; left > 0; left -= int64(len(zeros)) {
-			if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
-				return nil
-			}
+	for left := req.Size; left > 0; left -= int64(len(zeros)) {
+		if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
+			return nil
 		}
 	}
 	return nil
@@ -219,22 +218,18 @@ const usualHeaders = 16
 // newRequest returns the request of a log as net/http hands it to Caddy, or nil if
 // net/http would refuse it.
 func newRequest(req *accesslog.Request) *http.Request {
-	r := new(http.Request)
+	r := &http.Request{RemoteAddr: net.JoinHostPort(req.Remote, "1"), Header: make(http.Header, usualHeaders)}
 	if !fillRequest(r, req) {
 		return nil
 	}
-	r.RemoteAddr = net.JoinHostPort(req.Remote, "1")
-	r.Header = make(http.Header, usualHeaders)
-	values := make([]string, 0, usualHeaders)
-	for name, value := range req.Headers() {
-		if before := r.Header[name]; before != nil {
-			r.Header[name] = append(before, value)
-			continue
-		}
-		values = append(values, value)
-		r.Header[name] = values[len(values)-1 : len(values) : len(values)]
-	}
+	fillHeader(r.Header, req)
 	return r.WithContext(context.WithValue(context.Background(), loggedKey{}, &req))
+}
+
+func fillHeader(h http.Header, req *accesslog.Request) {
+	for name, value := range req.Headers() {
+		h[name] = append(h[name], value)
+	}
 }
 
 // completed is the state of all connections whose handshake is over.
@@ -321,9 +316,7 @@ func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
 	}
 	if u.headers {
 		clear(u.request.Header)
-		for name, value := range req.Headers() {
-			u.request.Header[name] = append(u.request.Header[name], value)
-		}
+		fillHeader(u.request.Header, req)
 	}
 	u.vars[caddyhttp.ClientIPVarKey] = clientIP(req)
 	return u.request

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 
@@ -79,7 +78,7 @@ the capacity.`,
 	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
 }
 
-func (f *replayFlags) find(in *logReader) (*replay.Report, error) {
+func (f *replayFlags) find(in *logReader) (*Report, error) {
 	windows, err := replay.ParseWindows(f.compare)
 	if err != nil {
 		return nil, usage.Wrap(err)
@@ -90,34 +89,32 @@ func (f *replayFlags) find(in *logReader) (*replay.Report, error) {
 		return nil, err
 	}
 	defer rp.close()
-	if err := tally.writeTo(f.requests); err != nil {
+	requests, err := openOutput("--requests", f.requests)
+	if err != nil {
 		return nil, err
 	}
-	assets := 0
-	if f.config == "" {
-		rp.passes = func(req *accesslog.Request) bool {
-			if req.Asset() {
-				assets++
-			}
-			return true
-		}
+	if requests != nil {
+		tally.out = bufio.NewWriter(requests)
+		_ = requests.Truncate(0) // not of a device
 	}
 	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
 		return nil, err
 	}
-	if assets > 0 {
-		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", recommend.Counted(assets, "request")))
+	if f.config == "" && rp.assets > 0 {
+		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", recommend.Counted(rp.assets, "request")))
 	}
-	if err := tally.flush(); err != nil {
-		return nil, err
+	if requests != nil {
+		if err := cmp.Or(tally.out.Flush(), requests.Close()); err != nil {
+			return nil, fmt.Errorf("writing --requests: %w", err)
+		}
 	}
 	zones := tally.Zones()
-	for i := range zones {
-		zones[i].Group = rp.app.Zones[zones[i].Name].JudgedWith(nil)
-		zones[i].Unknown = rp.unknown[zones[i].Name]
+	for _, zone := range zones {
+		zone.Group = rp.app.Zones[zone.Name].JudgedWith(nil)
+		zone.Unknown = rp.unknown[zone.Name]
 	}
-	return &replay.Report{Log: *in.Stats(), Zones: zones, Notes: notes, Partial: in.interrupted()}, nil
+	return reportOf(in, zones, notes), nil
 }
 
 // player loads the config of the flags, which has the zone to show.
@@ -134,11 +131,7 @@ func (f *ruleFlags) player(limit string, observe observer) (*player, error) {
 		return rp, nil
 	}
 	rp.close()
-	known := slices.Sorted(maps.Keys(rp.app.Zones))
-	if meant := text.Nearest(f.zone, known); meant != "" {
-		return nil, usage.Errorf("the config has no zone %q: did you mean %s?", f.zone, meant)
-	}
-	return nil, usage.Errorf("the config has no zone %q: it has %s", f.zone, strings.Join(known, ", "))
+	return nil, usage.Wrap(text.Unknown("zone", f.zone, " in the config", slices.Sorted(maps.Keys(rp.app.Zones))))
 }
 
 // load returns the config as JSON.
@@ -224,9 +217,8 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 // A replayTally counts what the zones decide.
 type replayTally struct {
 	*replay.Tally
-	zone string   // the only one to count, or empty
-	file *os.File // nil if nobody wants each decision
-	out  *bufio.Writer
+	zone string        // the only one to count, or empty
+	out  *bufio.Writer // nil if nobody wants each decision
 }
 
 // note is an observer.
@@ -237,13 +229,16 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 	d, why := o.Ruling()
 	key := req.Shown(o.Key)
 	t.Add(&replay.Decided{
-		Zone: o.Zone.Name, Key: key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
-		Level: o.Level(), Capacity: o.Limit.Capacity, Leak: o.Limit.Leak, Delay: o.Delay, Request: req,
+		Outcome: accesslog.Outcome{
+			Zone: o.Zone.Name, Key: key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+			Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
+		},
+		Leak: o.Limit.Leak, Request: req,
 	})
-	if t.file == nil {
+	if t.out == nil {
 		return
 	}
-	_ = json.NewEncoder(t.out).Encode(struct { // flush returns the error
+	_ = json.NewEncoder(t.out).Encode(struct { // Flush returns the error
 		File     string  `json:"file"`
 		Line     int     `json:"line"`
 		At       string  `json:"at"`
@@ -255,29 +250,6 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 		Level    float64 `json:"level"`
 		Delay    float64 `json:"delay_seconds,omitempty"`
 	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
-}
-
-// writeTo writes what zones decide about each request to a file, if it has a name.
-func (t *replayTally) writeTo(name string) (err error) {
-	if name == "" {
-		return nil
-	}
-	if t.file, err = os.Create(name); err != nil {
-		return usage.Errorf("--requests: %w", err)
-	}
-	t.out = bufio.NewWriter(t.file)
-	return nil
-}
-
-// flush writes what is left to the file.
-func (t *replayTally) flush() error {
-	if t.file == nil {
-		return nil
-	}
-	if err := cmp.Or(t.out.Flush(), t.file.Close()); err != nil {
-		return fmt.Errorf("writing --requests: %w", err)
-	}
-	return nil
 }
 
 // missing returns the zones that cannot be replayed because of what the log lacks, and

@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/certmagic"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
@@ -169,17 +170,6 @@ func (s *replayServer) findHosts() {
 	}
 }
 
-// names reports whether a route of the server is for a host.
-func (s *replayServer) names(host string) bool {
-	return slices.ContainsFunc(s.hosts, func(pattern string) bool {
-		if rest, wild := strings.CutPrefix(pattern, "*."); wild {
-			_, parent, found := strings.Cut(host, ".")
-			return found && strings.EqualFold(parent, rest)
-		}
-		return strings.EqualFold(pattern, host)
-	})
-}
-
 // serverOf returns the server that a request has probably come to. A log does not
 // say: it is the one that listens where the Host header says, or the one with a site of
 // that host, or the one for HTTPS.
@@ -200,7 +190,7 @@ func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
 		if port != "" && slices.Contains(s.ports, port) {
 			score += 4
 		}
-		if s.names(host) {
+		if slices.ContainsFunc(s.hosts, func(pattern string) bool { return certmagic.MatchWildcard(host, pattern) }) {
 			score += 2
 		}
 		if slices.Contains(s.ports, "443") {

@@ -2,7 +2,6 @@ package tune
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -23,8 +22,8 @@ and how near all other keys came.`,
 }
 
 // summarize counts what zones decided.
-func summarize(in *logReader) *replay.Report {
-	tally, decided, broken := replay.New(nil), 0, 0
+func summarize(in *logReader) *Report {
+	tally, decided, broken, notes := replay.New(nil), 0, 0, []string{}
 	for batch := range in.batches() {
 		for _, req := range batch {
 			outcomes, err := req.Outcomes()
@@ -36,25 +35,20 @@ func summarize(in *logReader) *replay.Report {
 				if o.Zone == "" || o.Decision == "" {
 					continue
 				}
-				seconds, _ := o.Delay.(float64)
-				tally.Add(&replay.Decided{
-					Zone: o.Zone, Key: o.Key, Decision: o.Decision, Reason: o.Reason, Level: o.Level, Capacity: o.Capacity,
-					Delay: time.Duration(seconds * float64(time.Second)), Unlogged: max(0, o.Unlogged), Request: req,
-				})
+				tally.Add(&replay.Decided{Outcome: o, Request: req})
 				asked = 1
 			}
 			decided += asked
 		}
 	}
-	r := &replay.Report{Log: *in.Stats(), Zones: tally.Zones(), Notes: []string{}, Partial: in.interrupted()}
 	if decided == 0 {
-		r.Notes = append(r.Notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
+		notes = append(notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+
 			"To see what a limit would do, run caddy throttle replay or recommend.")
 	} else {
-		r.Notes = append(r.Notes, fmt.Sprintf("requests that a zone was asked about: %d of %d.", decided, r.Log.Requests))
+		notes = append(notes, fmt.Sprintf("requests that a zone was asked about: %d of %d.", decided, in.Stats().Requests))
 	}
 	if broken > 0 {
-		r.Notes = append(r.Notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
+		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
-	return r
+	return reportOf(in, tally.Zones(), notes)
 }

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
 )
 
@@ -24,10 +26,10 @@ func summaryLine(second int, uri, throttle string) string {
 }
 
 // summaryOf returns the summary of a log, and its text.
-func summaryOf(t *testing.T, lines ...string) (*replay.Report, string) {
+func summaryOf(t *testing.T, lines ...string) (*tune.Report, string) {
 	t.Helper()
 	file := writeFile(t, "access.log", strings.Join(lines, ""))
-	return ranJSON[replay.Report](t, "summary", file), ran(t, "summary", file)
+	return ranJSON[tune.Report](t, "summary", file), ran(t, "summary", file)
 }
 
 const (
