@@ -132,7 +132,7 @@ func TestChargesToOneBucketAreHeldAgainstTheirOwnCeilings(t *testing.T) {
 	low, high := enforced("a", 2), enforced("a", 1)
 	low.Ceiling, high.Ceiling = 4, 8
 	runTakeAll(t, []Charge{low, high}, []State{{Level: 1}, {Level: 1}}, 0, []want{
-		{true, true, 1, State{Level: 4}},
+		{true, true, 1, State{Level: 3}},
 		{true, true, 3, State{Level: 4}},
 	})
 	runTakeAll(t, []Charge{low, high}, []State{{Level: 2}, {Level: 2}}, 0, []want{

@@ -118,41 +118,36 @@ func (c *Charge) judge(s *State, cost float64, now Instant, d *Decision) (write 
 //
 // Before the call states[i] is the bucket of charges[i] as it was read. After it
 // states[i] is the bucket as it must be written, if that differs. It may differ
-// without a pour. If several charges name the same bucket, each of them holds its
-// final state.
+// without a pour. If several charges name the same bucket, the last of them
+// holds its final state.
 func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision) {
 	shared := anyShared(charges)
 	for i := range charges {
-		c, s, cost := &charges[i], &states[i], charges[i].Cost
+		c, cost := &charges[i], charges[i].Cost
 		if shared {
-			s, cost = stateOf(charges, states, i), costOfBucket(charges, c)
+			carry(charges, states, i)
+			cost = costOfBucket(charges, c)
 		}
-		c.judge(s, cost, now, &decisions[i])
-	}
-	if FitTogether(charges, decisions, 0) {
-		pourAll(charges, states, now, decisions, shared)
-	}
-	for i := range charges {
-		if shared {
-			states[i] = *stateOf(charges, states, i)
+		c.judge(&states[i], cost, now, &decisions[i])
+		if shared && decisions[i].Began {
+			carryBack(charges, states, i) // a pour by an earlier charge must not undo the block
 		}
 	}
-}
-
-// pourAll pours what fits, of each group of shadow all or none. All enforced charges fit.
-func pourAll(charges []Charge, states []State, now Instant, decisions []Decision, shared bool) {
-	group, fits := Shadow(0), true
+	group, fits := Shadow(0), FitTogether(charges, decisions, 0)
+	if !fits {
+		return
+	}
 	for i := range charges {
-		c, d, s := &charges[i], &decisions[i], &states[i]
+		c, d := &charges[i], &decisions[i]
 		if shared {
-			s = stateOf(charges, states, i)
+			carry(charges, states, i)
 		}
 		if c.Shadow != group {
 			group, fits = c.Shadow, FitTogether(charges, decisions, c.Shadow)
 		}
 		if fits && !c.Probe {
-			d.Poured, d.Level = true, s.level(now, c.Limit.Leak)
-			c.Limit.write(s, d.Level+c.Cost, now)
+			d.Poured, d.Level = true, states[i].level(now, c.Limit.Leak)
+			c.Limit.write(&states[i], d.Level+c.Cost, now)
 		}
 	}
 }
@@ -168,11 +163,19 @@ func FitTogether(charges []Charge, decisions []Decision, group Shadow) bool {
 	return true
 }
 
-// anyShared reports whether two charges name the same bucket. Most often none do.
+// anyShared reports whether two charges name the same bucket. Most often none do, and
+// a few bytes of their names tell that soon: each charge sets a bit chosen by those.
 func anyShared(charges []Charge) bool {
+	var seen [4]uint64
 	for i := range charges {
+		c := &charges[i]
+		bit := uint8(len(c.Zone) + 7*len(c.Key) + 31*lastByte(c.Zone) + 101*lastByte(c.Key))
+		if word, mask := &seen[bit/64], uint64(1)<<(bit%64); *word&mask == 0 {
+			*word |= mask
+			continue
+		}
 		for j := range i {
-			if charges[i].SameBucket(&charges[j]) {
+			if c.SameBucket(&charges[j]) {
 				return true
 			}
 		}
@@ -180,15 +183,22 @@ func anyShared(charges []Charge) bool {
 	return false
 }
 
-// stateOf returns the state of the bucket of the i-th charge: that of the first one that
-// names it.
-func stateOf(charges []Charge, states []State, i int) *State {
+// carry lets the i-th charge find its bucket as an earlier one left it.
+func carry(charges []Charge, states []State, i int) {
 	for j := range i {
 		if charges[i].SameBucket(&charges[j]) {
-			return &states[j]
+			states[i] = states[j]
 		}
 	}
-	return &states[i]
+}
+
+// carryBack lets earlier charges find their bucket as the i-th left it.
+func carryBack(charges []Charge, states []State, i int) {
+	for j := range i {
+		if charges[i].SameBucket(&charges[j]) {
+			states[j] = states[i]
+		}
+	}
 }
 
 // costOfBucket returns what all charges together ask of the bucket of c. A
@@ -201,6 +211,13 @@ func costOfBucket(charges []Charge, c *Charge) float64 {
 		}
 	}
 	return sum
+}
+
+func lastByte(s string) int {
+	if s == "" {
+		return 0
+	}
+	return int(s[len(s)-1])
 }
 
 // SameBucket reports whether two charges name the same bucket.

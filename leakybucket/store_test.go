@@ -94,7 +94,7 @@ func TestAGroupOfShadowIsPouredAllOrNone(t *testing.T) {
 func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
 	states := []State{{Level: 4}, {}, {Level: 4}}
 	runTakeAll(t, []Charge{enforced("a", 2), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
-		{true, true, 4, State{Level: 10, At: 0}},
+		{true, true, 4, State{Level: 6, At: 0}},
 		{true, true, 0, State{Level: 5, At: 0}},
 		{true, true, 6, State{Level: 10, At: 0}},
 	})
@@ -114,7 +114,7 @@ func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
 }
 
 // Under two limits at once one of two shadow charges to a bucket may fit alone.
-func TestEachChargeToABucketHoldsItsFinalState(t *testing.T) {
+func TestTheLastChargeToABucketHoldsItsFinalState(t *testing.T) {
 	small := shadow("a", 1)
 	small.Limit.Capacity = 5
 	small.Shadow = 2

@@ -36,7 +36,7 @@ func (s *mapStore) Take(ctx context.Context, charges []leakybucket.Charge, decis
 		states[i] = s.buckets[nameOf(&charges[i])]
 	}
 	leakybucket.TakeAll(charges, states, s.now(), decisions)
-	for i := range charges {
+	for i := range charges { // the last of several charges of one bucket has its final state
 		if states[i] != (leakybucket.State{}) {
 			s.buckets[nameOf(&charges[i])] = states[i]
 		}
