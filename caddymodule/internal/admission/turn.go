@@ -78,8 +78,8 @@ func (t *Turn) Held() (held time.Duration, over bool) {
 	return time.Duration(nanoseconds), nanoseconds > 0
 }
 
-// limits are those that an entry sets. Who waits in the order of arrival is not refused
-// by a prediction.
+// limits are those that an entry sets. Requests that wait in the order of arrival are not
+// refused by a prediction.
 func (e *Entry) limits() fairqueue.Limits {
 	l := fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
 	if e.Turn == nil && e.MaxWait > 0 {

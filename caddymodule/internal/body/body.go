@@ -3,6 +3,7 @@
 // [Memory.Look].
 //
 // [Memory.Look] reads the beginning of a body ahead and hands on every byte of it.
+// [Memory.Fill] does so before a slot is taken, and [Pace] watches how fast a body comes.
 // [Body.Items] counts the elements of a JSON array or the repetitions of a form
 // field. [Body.Field] returns the value of a form field.
 //

@@ -143,7 +143,7 @@ func (c command) completes(cmd *cobra.Command, client *adminClient) {
 const mostArguments = 10_000
 
 // each does something for each of the arguments, or for each line of standard input if the
-// argument is "-", and says whether more follow. What fails keeps it from none of the others, and is said.
+// argument is "-", and says whether more follow. A failure is said, and the others follow.
 func (c *adminClient) each(args []string, do func(arg string, more bool) error) error {
 	if len(args) == 1 && args[0] == "-" {
 		lines, err := io.ReadAll(io.LimitReader(os.Stdin, 1<<20))

@@ -10,8 +10,8 @@ import (
 // Each part of a zone checks itself. This file checks parts beside each other.
 
 // checkTogether refuses a zone without a limit or slots, and what makes no sense without one of
-// these, or with share. The zone has its defaults, and written has not. It comes before the
-// parts are compiled, and so before their errors.
+// these, or with share. The zone has its defaults, and written has not. Its errors come before
+// those of the parts.
 func (z *Zone) checkTogether(written *Zone) error {
 	shares := z.InFlight.shares()
 	keyless := shares && written.Key.Given() == nil

@@ -19,7 +19,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 		return nil, err
 	}
 	full, r := z.WithDefaults(), &rule.Rule{Name: z.Name}
-	err := cmp.Or( // each part after those that it asks
+	err := cmp.Or( // each part after those that it asks; all are compiled, and the first error counts
 		checkStorePolicy(full.OnStoreError),
 		full.Shadow.compile(r, full.Enforce),
 		full.checkTogether(z),
@@ -45,7 +45,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 	return r, nil
 }
 
-// Load completes the rule that Compile has returned. After that nothing changes it.
+// Load completes the rule that Compile has returned. After that only override_file changes it.
 func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
 	if given.Shadow && r.Shadow == 0 {
 		r.Shadow = rule.ShadowGlobal
@@ -53,7 +53,14 @@ func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
 	if r.Trust != nil {
 		r.Trust.Insecure, r.Trust.Keys = given.Insecure, given.Keys()
 	}
-	if err := cmp.Or(z.loadMatching(ctx, r, &given), loadCosts(ctx, z.Cost, r), loadRoutes(ctx, r), z.InFlight.load(ctx, r, &given), z.Refusal.load(r)); err != nil {
+	err := cmp.Or(
+		z.loadMatching(ctx, r, &given),
+		loadCosts(ctx, z.Cost, r),
+		loadRoutes(ctx, r),
+		z.InFlight.load(ctx, r, &given),
+		z.Refusal.load(r),
+	)
+	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
 	}
 	return nil

@@ -81,9 +81,10 @@ type Env interface {
 
 // Decide finds out what the zones of a handler do about a request: it collects their
 // charges, reads the body if one depends on it, and asks the store. The Verdict is nil if no
-// zone is concerned. Otherwise it is also published to placeholders and to the access log.
-// failed is the error of the handler's own matcher. The Ahead, if not nil, has replaced the request's body and must be ended, also after an
-// error, which is that of a matcher.
+// zone charges the request, measures it, or exempts it as a static file. Otherwise it is also
+// published to placeholders and to the access log. failed is the error of the handler's own
+// matcher. The Ahead, if not nil, has replaced the request's body and must be ended, also
+// after an error, which is that of a zone's matcher.
 func Decide(r *http.Request, failed error, d *Directive, env Env) (*Verdict, *body.Ahead, error) {
 	p := newPlan(r, d, env)
 	p.failed = failed

@@ -137,6 +137,16 @@ func byBytes(r *rule.Rule) {
 func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	wrong := errors.New("wrong")
 	block := func(r *rule.Rule) { r.Block, r.Everywhere = new(leakybucket.Ladder), true }
+	held, err := override.NewSpan(time.Now(), time.Hour, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ban, err := override.NewBan(netip.MustParsePrefix("203.0.113.0/24"), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bans override.Table
+	bans.Apply(time.Now(), ban)
 	for name, test := range map[string]struct {
 		env    fakeEnv
 		failed error
@@ -149,6 +159,7 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 		"the body says the cost":        {change: byBytes, want: []string{"exempt", "take a/203.0.113.7? b/203.0.113.7?", "look", "exempt", "take a/203.0.113.7 b/203.0.113.7", "fell back", "fell back"}},
 		"refused before the body":       {env: fakeEnv{refuses: true}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7? b/203.0.113.7?", "fell back", "fell back"}},
 		"blocked everywhere":            {env: fakeEnv{everywhere: []*Zone{testZone(t, "site", block)}}, want: []string{"exempt", "believe site 203.0.113.7"}},
+		"banned":                        {env: fakeEnv{banned: bans.Load()}, want: []string{"exempt"}},
 		"a matcher fails":               {failed: wrong, want: []string{"exempt"}},
 		"exempt, and the matcher fails": {env: fakeEnv{exempt: true, everywhere: []*Zone{testZone(t, "site", block)}}, failed: wrong, want: []string{"exempt"}},
 	} {
@@ -161,7 +172,7 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 			if !errors.Is(err, test.failed) {
 				t.Errorf("got the error %v, want %v", err, test.failed)
 			}
-			if refused := e.refuses || len(e.everywhere) > 0 && err == nil; v.Refused() != refused {
+			if refused := e.refuses || e.banned != nil || len(e.everywhere) > 0 && err == nil; v.Refused() != refused {
 				t.Errorf("got refused: %v", v.Refused())
 			}
 		})

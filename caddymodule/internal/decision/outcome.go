@@ -64,7 +64,7 @@ type Outcome struct {
 	// devices or the request names no account.
 	device *knownDevice
 
-	// What becomes of the outcome after the decision, each written once at most:
+	// What becomes of the outcome after the decision:
 
 	settledCost float64          // the corrected cost, in units
 	code        supportcode.Code // names the refusal, for support; zero if the zone gives none

@@ -70,7 +70,8 @@ func (o *Outcome) settles() bool {
 }
 
 // Settle appends the settlements that correct the charges to what the request really
-// cost, also if it was exempt as one for a static file and the upstream has answered it. The caller must call [Verdict.Settled] after the store has applied them.
+// cost, also if it was exempt as one for a static file and the upstream has answered it. The
+// caller must call [Verdict.Settled] after the store has applied them.
 func (v *Verdict) Settle(r *http.Request, due []leakybucket.Settlement, observer *settlement.Observer) []leakybucket.Settlement {
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]

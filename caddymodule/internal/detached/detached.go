@@ -97,7 +97,8 @@ func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyh
 
 // A writer is the response writer of the next handler. What it writes is sent by a
 // goroutine while there is something to send, and at the end by the one that the handler
-// ran in. What cannot be sent any more is thrown away, so that whoever writes reads on.
+// ran in. Bytes that cannot be sent any more are thrown away, so that the handler goes on
+// reading from the upstream.
 type writer struct {
 	response.Writer
 	call    call

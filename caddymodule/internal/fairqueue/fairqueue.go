@@ -14,6 +14,8 @@
 //   - A key that holds half the slots, rounded up, is passed over while others wait,
 //     and never takes the last free slot. With one slot the rule has no effect; with
 //     two a key gets one.
+//   - Members of one network that hold half the slots are passed over while members of
+//     others wait.
 //   - While others wait, members leave them a tenth of the slot time. What they have had
 //     beyond nine tenths is counted from when the others began to wait, and as soon as
 //     there is any, the next free slot goes to one of the others. What the others have
@@ -30,7 +32,8 @@
 //
 // The package knows no clock, lock or goroutine. The caller holds a lock around each
 // call, says how long a slot was held, and calls [Queue.Leave] when a request has
-// waited for its limit or its client has left. After [Queue.Release] and [Queue.SetLimits] it calls [Queue.Next] until that returns nil.
+// waited for its limit or its client has left. After [Queue.Release] and [Queue.SetLimits] it
+// calls [Queue.Next] until that returns nil.
 package fairqueue
 
 import (
@@ -126,7 +129,7 @@ type Common struct {
 	Running, Waiting int  // requests. The caller may let others wait, for something else.
 }
 
-// A Queue is the slots and rows of a zone. It has no slots before SetLimits is called. It is
+// A Queue is the slots and rows of one key of a zone, or of all keys that share. It has no slots before SetLimits is called. It is
 // not safe for concurrent use.
 type Queue struct {
 	*Common // required
@@ -200,8 +203,8 @@ const (
 	Waiting
 	// TooLong means that the predicted wait exceeds MaxWait.
 	TooLong
-	// Full means that MaxWaiting requests wait, all of them ahead of this one, or a tenth
-	// of MaxWaiting with the same key.
+	// Full means that MaxWaiting requests wait in the zone and none of them can give its place
+	// to this one, or that a tenth of MaxWaiting wait with the same key.
 	Full
 )
 

@@ -232,9 +232,8 @@ func (e Event) String() string {
 }
 
 // Refused adds the client's pass to a refusal that tells it to come back after a while.
-// A pass that the client holds keeps its ID and its issue. That it was moved is
-// remembered among what the network of the client's address has. A new pass is not, since
-// it has no older copies.
+// A pass that the client holds keeps its ID and its issue, and the move is remembered in the
+// places of the client's network. A new pass is not, since it has no older copies.
 func (c *Client) Refused(header http.Header, now time.Time, after time.Duration, addr netip.Addr) Event {
 	if !c.secure {
 		return None

@@ -1,8 +1,7 @@
 // Package rule holds a compiled zone: whom it concerns, which bucket a request has there,
 // its limit and its cost. A [Rule] is built once, by package config, of parts that have a file
-// each, and never changes but for the lines of an override_file.
-// What runs of a zone stands beside its rule; see package decision. Begin with
-// [Matching.Concerns].
+// each, and never changes but for the lines of an override_file. What runs of a zone stands
+// beside its rule; see package decision. Begin with [Matching.Concerns].
 package rule
 
 import (

@@ -103,9 +103,9 @@ func ParseStatus(text string) (StatusRange, error) {
 	return StatusRange{from, to}, nil
 }
 
-// Actual returns what a request cost in all, when [Observer.Serve] has returned
-// or panicked, and how much of it was reserved. The cost lies in the range of
-// the limit's arithmetic. Clients that left before the answer was complete never
+// Actual returns what a request cost in all, of which so much was reserved, when
+// [Observer.Serve] has returned or panicked. The cost lies in the range of the limit's
+// arithmetic. Clients that left before the answer was complete never
 // pay less than the reservation.
 //
 // If the response does not say what it cost, known is false and the cost is the
