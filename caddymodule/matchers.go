@@ -213,7 +213,12 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.WrapErr(err)
 		}
 		if err := tokens.Options(d, "verified_crawler", map[string]func() error{
-			"resolver": func() error { return tokens.ParseArg(d, &m.Resolver, parseResolver) },
+			"resolver": func() error {
+				if m.Resolver != "" { // by another line of the same matcher
+					return d.Err("resolver is given twice: want one")
+				}
+				return tokens.ParseArg(d, &m.Resolver, parseResolver)
+			},
 		}); err != nil {
 			return err
 		}

@@ -65,6 +65,7 @@ func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
 		{"site", "rate_limit { # <-\n}", "unrecognized directive: rate_limit"},
 		{"site", "limit_req zone=one burst=5 nodelay # <-", "unrecognized directive: limit_req"},
 		{"site", "limit_conn addr 5 # <-", "unrecognized directive: limit_conn"},
+		{"site", "@x path login\nthrottle {\n\texempt static_files\n\texempt @x # <-\n\tzone pages {\n\t\tlimit 60 10/s\n\t}\n}", "login"},
 		{"zone", "match { path /a } # <-", "Unexpected next token after '{' on same line"},
 		{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"},
 		{"block", "zone pages\n{ # <-\nlimit 60 10/s\n}", "Unexpected '{' on a new line; did you mean to place the '{' on the previous line?"},
@@ -152,6 +153,7 @@ const formWarning = "keyed by a form field and has no match"
 
 var mistakes = []mistake{
 	{"zone", "in_flight 5\nexempt verified_crawler gogglebot # <-", `unknown crawler "gogglebot": did you mean googlebot?`},
+	{"zone", "in_flight 5\nexempt {\n\tverified_crawler googlebot {\n\t\tresolver 10.0.0.1:53\n\t}\n\tverified_crawler bingbot {\n\t\tresolver 8.8.8.8:53 # <-\n\t}\n}", "resolver is given twice: want one"},
 	{"zone", "in_flight 5\nexempt verified_crawler ChatGPT-User # <-", `unknown crawler "ChatGPT-User": want googlebot,`},
 	{"zone", "in_flight 5\nexempt verified_crawler Google-Extended # <-", `unknown crawler "Google-Extended": want googlebot,`},
 	{"zone", "in_flight 5\nexempt verified_crawler meta-externalagent # <-", `unknown crawler "meta-externalagent": want googlebot,`},

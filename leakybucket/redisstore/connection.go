@@ -165,7 +165,9 @@ func (c *connection) ready(ctx context.Context) (rueidis.Client, error) {
 		return nil, err
 	}
 	c.start()
-	if c.trying.Err() == nil { // seldom; to ask takes no lock
+	select {
+	case <-c.trying.Done(): // mostly, and without a lock
+	default:
 		select {
 		case <-c.trying.Done():
 		case <-ctx.Done():

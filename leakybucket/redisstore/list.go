@@ -54,7 +54,7 @@ func (s *Store) list(ctx context.Context, of leakybucket.Filter, from string) ([
 	if err != nil {
 		return nil, "", err
 	}
-	kept, err := s.read(ctx, nodes[address], keys)
+	kept, err := s.read(ctx, keys)
 	if err != nil {
 		return nil, "", err
 	}
@@ -93,29 +93,32 @@ func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, ma
 	return entry.Elements, entry.Cursor, err
 }
 
-// read returns the buckets of keys of one server. A key that has expired or moved, or is no
-// bucket, is left out.
-func (s *Store) read(ctx context.Context, node rueidis.Client, keys []string) (found []leakybucket.Entry, err error) {
+// read returns the buckets of keys. A key that has expired, or is no bucket, is left out. In a
+// cluster it asks the servers that the keys may have moved to.
+func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Entry, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
-	answers, err := ask(ctx, s.connection, func(rueidis.Client) ([]rueidis.RedisResult, error) {
-		asked := []rueidis.Completed{node.B().Time().Build()}
-		for _, key := range keys {
-			asked = append(asked, node.B().Get().Key(key).Build())
+	var time []int64 // seconds and microseconds
+	answers, err := ask(ctx, s.connection, func(client rueidis.Client) (values []rueidis.RedisResult, err error) {
+		if time, err = client.Do(context.Background(), client.B().Time().Build()).AsIntSlice(); err != nil {
+			return nil, err
 		}
-		return node.DoMulti(context.Background(), asked...), nil
+		var gets []rueidis.Completed
+		for _, key := range keys {
+			gets = append(gets, client.B().Get().Key(key).Build())
+		}
+		return client.DoMulti(context.Background(), gets...), nil
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	time, err := answers[0].AsIntSlice() // seconds and microseconds
-	if err != nil || len(time) != 2 {
-		return nil, cmp.Or(err, errGarbage)
+	case len(time) != 2:
+		return nil, errGarbage
 	}
 	now := leakybucket.Instant(cmp.Or(s.held.Load(), time[0]*1e6+time[1]))
 	for i, key := range keys {
-		text, err := answers[i+1].ToString()
+		text, err := answers[i].ToString()
 		if _, answered := rueidis.IsRedisErr(err); err != nil && !answered {
 			return nil, err
 		}

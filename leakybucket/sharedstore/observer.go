@@ -165,14 +165,13 @@ func (t *teller) last() Observer {
 	return nil
 }
 
-// run passes on all news.
+// run passes on all news, those that wait at the end, too.
 func (t *teller) run(ending context.Context) {
-	for {
+	for ending.Err() == nil || len(t.news) > 0 {
 		select {
 		case tell := <-t.news:
 			t.count(tell)
 		case <-ending.Done():
-			return
 		}
 	}
 }

@@ -22,7 +22,7 @@ type Options struct {
 	// Host is that of requests whose line has none.
 	Host string
 
-	// Stdin is what the name - means, such as the standard input.
+	// Stdin is what the name - means, such as the standard input. Only with it is there such a name.
 	Stdin io.Reader
 }
 

@@ -96,7 +96,7 @@ func (j judge) list(ctx context.Context, of leakybucket.Filter, most int, wanted
 		case err != nil:
 			return names, true, err
 		case seen[k.Key] || !wanted(k.Key):
-		case len(names) == most:
+		case len(names) >= most:
 			return names, false, nil
 		default:
 			seen[k.Key], names = true, append(names, k.Key)

@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -179,6 +180,7 @@ func wrong(err error) error {
 
 // overrideOf describes a change that holds.
 func overrideOf(e *engine.Engine, h override.Held) wire.Override {
+	h.Plan = leakybucket.Limit{} // the text names it
 	o := wire.Override{Held: h}
 	if h.Kind == override.OfBan {
 		o.Key, o.Network = "", h.Key

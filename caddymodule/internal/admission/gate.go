@@ -61,10 +61,11 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 func (g *Gate) admit(ctx context.Context, r *request, since time.Time) (why Why, waited bool) {
 	for i := range r.steps {
 		s := &r.steps[i]
-		if s.Early <= 0 {
+		early := s.Early - r.result.Waited // the times run at once
+		if early <= 0 {
 			continue
 		}
-		if why, waited = g.pause(ctx, r, s, s.Early, cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])), true; why != Admitted {
+		if why, waited = g.pause(ctx, r, s, early, cmp.Or(s.Turn.Keys[1], s.Turn.Keys[0])), true; why != Admitted {
 			return why, true
 		}
 	}

@@ -57,6 +57,17 @@ func TestATurnKnowsHowManyWereAheadAndForHowLongItHeldItsSlot(t *testing.T) {
 	})
 }
 
+func TestARequestThatComesTooEarlyForTwoZonesWaitsForBothAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		gate := new(Gate)
+		a, b := shared(&Zone{Name: "a"}, 1, fairqueue.First, "x"), shared(&Zone{Name: "b"}, 1, fairqueue.First, "x")
+		a.Early, b.Early = 3*time.Second, 4*time.Second
+		early := come(gate, 0, a, b)
+		pass(time.Minute)
+		wantWaits(t, []*visit{early}, 4)
+	})
+}
+
 func TestARequestThatIsDisplacedIsRefusedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone, gate := &Zone{Name: "z"}, new(Gate)

@@ -136,7 +136,12 @@ var ZoneOptions = []ZoneOption{
 		return parseMatchers(r.Dispenser, r.Val(), r.matcher, &r.zone.Match)
 	}},
 	{Name: "exempt", Syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, Parse: func(r *zoneReader) error {
-		return parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
+		sets := len(r.zone.Exempt)
+		err := parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
+		if places := r.places["exempt"]; err == nil && len(r.zone.Exempt) == sets {
+			r.places["exempt"] = places[:len(places)-1] // each set has one
+		}
+		return err
 	}},
 	{Name: "key", Syntax: "<source>...", head: parseKeyWords, Details: keyDetails},
 	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: parseRoute},

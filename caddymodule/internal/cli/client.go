@@ -213,7 +213,9 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	go func() {
 		resp, err := request(address, method, "/throttle/"+path, header, body)
 		if err == nil {
-			answer, err = io.ReadAll(resp.Body)
+			if answer, err = io.ReadAll(resp.Body); err != nil {
+				err = fmt.Errorf("reading the answer: %w", err)
+			}
 			_ = resp.Body.Close()
 		}
 		answered <- err

@@ -318,7 +318,8 @@ func (p *plan) refuseBlockedEverywhere() {
 			continue
 		}
 		if c, block, runs := z.BlockedEverywhere(&p.Subject, &p.Buffers, p.env); runs {
-			p.add(z, c.Key, c.Shadow).Limit = c.Limit
+			o := p.add(z, c.Key, c.Shadow)
+			o.Limit, o.debt, o.ceiling = c.Limit, c.Debt, c.Ceiling
 			p.refuseBlocked(block)
 		}
 	}
@@ -574,8 +575,11 @@ func (p *plan) measure(z *Zone) {
 		return
 	}
 	for v := p.earlier; v != nil; v = v.next {
-		if slices.ContainsFunc(v.aside().measured, func(m settlement.Metered) bool { return m.Rule == z.Settle }) {
-			return
+		measured := v.aside().measured
+		for i := range measured { // without a copy: the body may still be read
+			if measured[i].Rule == z.Settle {
+				return
+			}
 		}
 	}
 	p.measured = append(p.measured, settlement.Metered{Rule: z.Settle, Meter: z.Meter})
@@ -843,7 +847,10 @@ func (p *plan) conclude() *Verdict {
 	switch {
 	case kept > 0:
 	case len(p.static) == 0 && len(p.measured) == 0:
-		v.Forget()
+		if v != nil {
+			v.Outcomes = p.outcomes[:0] // which are clear, unlike those that they have outgrown
+			v.Forget()
+		}
 		if p.earlier == nil && !p.Unread.Placeholders && p.Replacer() != nil {
 			p.Replacer().Map(uncharged(p.Request.Context()))
 		}

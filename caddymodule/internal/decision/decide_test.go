@@ -82,10 +82,13 @@ func (e *fakeEnv) Look(r *http.Request, client netip.Prefix, most int64) (*body.
 }
 
 // A silent Reporter counts what it must count once.
-type silent struct{ fellBack, failed int }
+type silent struct {
+	fellBack, failed int
+	quiet            bool // no refusal is to be in the access log
+}
 
 func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
-func (*silent) Logs(time.Time) bool                                     { return true }
+func (s *silent) Logs(time.Time) bool                                   { return !s.quiet }
 func (*silent) Unlogged() uint32                                        { return 0 }
 func (*silent) Unsettled(int)                                           {}
 func (*silent) Met(Meeting, *rule.Subject)                              {}
@@ -189,5 +192,52 @@ func TestAnOutcomeNamesItsBucket(t *testing.T) {
 	}
 	if got := v.Outcomes[0].Charge(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block {
 		t.Errorf("got %+v", got)
+	}
+}
+
+// A pooled verdict that its outcomes have outgrown, and that none of them is left of, must be
+// clear for the next request.
+func TestAVerdictOfThePoolHoldsNothingOfOthers(t *testing.T) {
+	slots := testZone(t, "slots", func(r *rule.Rule) { r.Limit, r.InFlight = leakybucket.Limit{}, 5 })
+	charged, other := testZone(t, "a", nil), testZone(t, "b", nil)
+	unread := Unread{Verdict: true, Placeholders: true}
+	ask := func(e *fakeEnv, zones ...*Zone) *Verdict {
+		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+		v, _, err := Decide(r, nil, &Directive{Zones: zones, Unread: unread}, e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for range 100 { // the pool may give another one
+		ask(new(fakeEnv), charged).Forget()
+		if v := ask(&fakeEnv{takeErr: errors.New("down")}, charged, other); v != nil {
+			t.Fatalf("got %d outcomes without a store, want none", len(v.Outcomes))
+		}
+		v := ask(new(fakeEnv), slots)
+		if o := &v.Outcomes[0]; o.asked || o.Limit != (leakybucket.Limit{}) || o.Cost != 0 {
+			t.Fatalf("got the charge %+v in a zone without a bucket, want none", o.Charge())
+		}
+		v.Forget()
+	}
+}
+
+// A block that holds everywhere refuses in handlers whose own zones may log all.
+func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
+	gate := testZone(t, "gate", func(r *rule.Rule) { r.Block, r.Everywhere = new(leakybucket.Ladder), true })
+	gate.Reporter.(*silent).quiet = true
+	server := &caddyhttp.Server{Logs: new(caddyhttp.ServerLogConfig)}
+	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: server}
+	v, _, err := Decide(r, nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Report(r, directive, time.Now(), make(http.Header))
+	if skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool); !skipped {
+		t.Error("the refusal is in the access log, want none")
 	}
 }

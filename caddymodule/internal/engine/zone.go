@@ -208,6 +208,6 @@ func (l *zoneState) has() (s state) {
 
 // Destruct deletes the zone's series.
 func (l *zoneState) Destruct() error {
-	telemetry.Forget("zone", l.name)
+	telemetry.Forget(l.name)
 	return nil
 }

@@ -21,8 +21,6 @@ type SharedStore struct {
 	Name string
 	key  string // in the pool
 
-	series atomic.Pointer[telemetry.StoreSeries] // nil until a config with the store starts
-
 	Outage atomic.Pointer[Outage] // that lasts
 
 	mu      sync.Mutex
@@ -46,32 +44,30 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 		return nil, err
 	}
 	key := fmt.Sprintf("store %s %x", name, sha256.Sum256(text))
+	// The memory is joined before: while the pool opens one entry, another one may wait for
+	// whoever looks at all of them.
+	local, err := joinMemory(DefaultMaxBuckets)
+	if err != nil {
+		return nil, err
+	}
+	taken := false
+	defer func() {
+		if !taken {
+			_ = Leave(MemoryKey) // fails for no key that was joined
+		}
+	}()
 	return Join(key, func() (*SharedStore, error) {
 		remote, err := open()
 		if err != nil {
 			return nil, err
 		}
-		local, err := joinMemory(DefaultMaxBuckets)
-		if err != nil {
-			return nil, err
-		}
+		taken = true
 		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name, key: key}
-		s.OnCall(func(took time.Duration) {
-			if series := s.series.Load(); series != nil {
-				series.Seconds.Observe(took.Seconds())
-			}
-		})
-		s.OnClose(func() {
-			_ = Leave(MemoryKey) // fails for no key that was joined
-			if s.series.Load() != nil {
-				_ = Leave(seriesKey(name))
-			}
-		})
+		s.OnCall(func(took time.Duration) { telemetry.StoreSeconds.WithLabelValues(name).Observe(took.Seconds()) })
+		s.OnClose(func() { _ = Leave(MemoryKey) })
 		return s, nil
 	})
 }
-
-func seriesKey(name string) string { return "series of the store " + name }
 
 // Leave gives the store up, which closes when no config uses it any more. A nil store was
 // never connected.
@@ -84,11 +80,8 @@ func (s *SharedStore) Leave() error {
 
 // Start attaches the observer of a config that starts.
 func (s *SharedStore) Start(o sharedstore.Observer) {
+	telemetry.CountStore(s.Name)
 	s.mu.Lock()
-	if s.series.Load() == nil {
-		series, _ := Join(seriesKey(s.Name), func() (*telemetry.StoreSeries, error) { return telemetry.NewStoreSeries(s.Name), nil })
-		s.series.Store(series)
-	}
 	if s.configs++; s.configs == 1 {
 		s.began = time.Now()
 	}

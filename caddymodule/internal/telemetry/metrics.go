@@ -27,10 +27,10 @@ func newHistograms(name, help string, buckets []float64, labels ...string) *prom
 	return vec
 }
 
-// Forget deletes the series with a value of a label: of a zone, or of a store.
-func Forget(label, value string) {
+// Forget deletes the series of a zone.
+func Forget(zone string) {
 	for _, c := range Collectors {
-		c.(interface{ DeletePartialMatch(prometheus.Labels) int }).DeletePartialMatch(prometheus.Labels{label: value})
+		c.(interface{ DeletePartialMatch(prometheus.Labels) int }).DeletePartialMatch(prometheus.Labels{"zone": zone})
 	}
 }
 
@@ -160,22 +160,10 @@ func (h *levelHistogram) NearFull() uint64 {
 	return h.Counts[len(Fractions)-1].Load() + h.Counts[len(Fractions)].Load()
 }
 
-// StoreSeries are the series of the shared stores of a name. While a reload changes a
-// store's URL there are two of one name.
-type StoreSeries struct {
-	name    string
-	Seconds prometheus.Observer
-}
-
-// NewStoreSeries makes series that exist before the first call.
-func NewStoreSeries(name string) *StoreSeries {
+// CountStore makes the series of the shared stores of a name, so that they exist before the
+// first call. They stay, since there are few names.
+func CountStore(name string) {
 	StoreErrors.WithLabelValues(name)
 	StoreOutages.WithLabelValues(name)
-	return &StoreSeries{name, StoreSeconds.WithLabelValues(name)}
-}
-
-// Destruct deletes them.
-func (s *StoreSeries) Destruct() error {
-	Forget("store", s.name)
-	return nil
+	StoreSeconds.WithLabelValues(name)
 }

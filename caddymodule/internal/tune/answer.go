@@ -49,9 +49,6 @@ func (a *Answer[Zone]) Text() string {
 		b.WriteString("Interrupted: the figures are those of the requests so far.\n")
 	}
 	b.WriteString(a.head + a.Log.Complaints())
-	if len(a.Zones) == 0 {
-		b.WriteString("No zone charges any of these requests.\n")
-	}
 	for _, zone := range a.Zones {
 		if b.Len() > 0 {
 			b.WriteString("\n")

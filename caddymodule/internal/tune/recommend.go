@@ -122,7 +122,11 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		assets = rp.assets
 	}
 	results, failed := s.results(assets)
-	return &Recommendation{Log: *in.Stats(), Zones: results, Notes: notes, Partial: in.interrupted()}, cmp.Or(err, failed)
+	answer := &Recommendation{Log: *in.Stats(), Zones: results, Notes: notes, Partial: in.interrupted()}
+	if len(results) == 0 {
+		answer.head = "No zone charges any of these requests.\n"
+	}
+	return answer, cmp.Or(err, failed)
 }
 
 // networkNames reads lines of a prefix and a name from a file, if it has a name.
