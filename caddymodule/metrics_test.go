@@ -52,7 +52,7 @@ func (s *site) metric(t testing.TB, name string) (samples []sample) {
 }
 
 // storeMetric returns the value of a metric of the store test_shared. Stores of other tests
-// close in the background, so their series may end late.
+// have other names.
 func (s *site) storeMetric(t testing.TB, name string) float64 {
 	t.Helper()
 	for _, sample := range s.metric(t, name) {

@@ -12,8 +12,10 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -126,6 +128,9 @@ func runShared(t *testing.T, global, zones string) *site {
 func runSharedWith(t *testing.T, options, global, zones string) *site {
 	t.Helper()
 	theShared = &shared{Store: memstore.New(memstore.Options{})}
+	for _, of := range []*prometheus.CounterVec{telemetry.StoreErrors, telemetry.StoreOutages} {
+		of.Reset() // those of earlier tests, whose stores had the same name
+	}
 	s := run(t, `{
 		`+options+`
 		throttle {
