@@ -20,8 +20,8 @@ const (
 	// than TCP's first retransmission, so a lost packet costs one attempt only.
 	connectPatience = 500 * time.Millisecond
 
-	// connections are one for batches, and one for all else. More of them would make
-	// smaller batches.
+	// connections are those of batches, of which one runs at a time, and of all else. None is
+	// kept for batches.
 	connections = 2
 
 	// longestConnectTimeout is the timeout that pgx sets if the URL gives none.

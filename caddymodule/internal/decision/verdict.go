@@ -124,7 +124,8 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 	if v == nil {
 		return
 	}
-	line := (d.LimitsLog || v.Refused()) && logged(r, d.Server) // a zone of another handler may refuse by a block that holds everywhere
+	// A zone of another handler may refuse, too, by a block that holds everywhere.
+	line := (d.LimitsLog || v.Refused()) && logged(r, d.Server)
 	if line && v.Refused() && !v.Decisive().Zone.Reporter.Logs(now) {
 		line = false
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)

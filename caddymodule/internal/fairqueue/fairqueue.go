@@ -129,8 +129,8 @@ type Common struct {
 	Running, Waiting int  // requests. The caller may let others wait, for something else.
 }
 
-// A Queue is the slots and rows of one key of a zone, or of all keys that share. It has no slots before SetLimits is called. It is
-// not safe for concurrent use.
+// A Queue is the slots and rows of one key of a zone, or of all keys that share. It has no
+// slots before SetLimits is called. It is not safe for concurrent use.
 type Queue struct {
 	*Common // required
 
@@ -227,7 +227,7 @@ type Decision struct {
 func (q *Queue) SetLimits(l Limits) { q.limits = l }
 
 // Idle reports whether no request waits, holds a slot or has yielded one. An idle
-// queue remembers nothing but the mean.
+// queue remembers nothing of them; the mean is in Common.
 func (q *Queue) Idle() bool { return q.running+q.waiting+q.yielded == 0 }
 
 // Reset prepares an idle queue for use by another zone. It keeps its memory.
