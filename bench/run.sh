@@ -11,6 +11,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 export GOWORK=off # not with what the rest is built with
+export GOFLAGS="${GOFLAGS:-} -tags=nobadger,nomysql,nopgx"
 
 machine() {
 	date -u +%Y-%m-%d
