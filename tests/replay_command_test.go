@@ -98,7 +98,7 @@ func TestTheOutputOfReplayIsGolden(t *testing.T) {
 	for name, args := range map[string][]string{
 		"config":   {"--config", site, caddyLog},
 		"zone":     {"--config", site, "--zone", "login", "--host", "example.com", combinedLog},
-		"key":      {"--key", "client_ip", "--limit", "60 60/m", "--compare", "fixed,sliding", combinedLog},
+		"key":      {"--key", "client_ip", "--limit", "60 60/m", combinedLog},
 		"json":     {"--config", site, "--zone", "pages", "--json", caddyLog},
 		"combined": {"--key", "header User-Agent", "--limit", "100 1/s", "--cost", "2", combinedLog},
 	} {
@@ -165,8 +165,6 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 		{[]string{"--config", wrong, log}, 2, "want limit "},
 		{[]string{"--config", body, "--host", "example.com", log}, 2, "form field"},
 		{[]string{"--config", "absent", log}, 2, "absent"},
-		{keyed("client_ip", "--compare", "token", log), 2, "unknown algorithm"},
-		{keyed("client_ip", "--compare", "sliding=1", log), 2, "sliding=<n>"},
 		{keyed("client_ip", "--nonsense", log), 2, "nonsense"},
 		{keyed("client_ip", "absent.log"), 1, "no such file"},
 		{keyed("client_ip", t.TempDir()), 1, "directory"},

@@ -394,8 +394,6 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"replay|good|--limit|60":                              "such as limit 60 60/m",
 		"replay|good|--limit|60 1/parsec":                     `invalid rate "1/parsec"`,
 		"replay|good|--limit|-5 1/s":                          `invalid capacity "-5"`,
-		"replay|good|--limit|5 1/s|--compare|leaky":           "want fixed, sliding",
-		"replay|good|--limit|5 1/s|--compare|sliding=0":       "from 2 to 1000",
 		"replay|good|--limit|5 1/s|--requests|missing/x":      "--requests: ",
 		"replay|other|--limit|5 1/s|--requests|missing/x":     "--requests: ", // before the log is read
 		"replay|good|--config|site/Caddyfile":                 "give --host <name>",

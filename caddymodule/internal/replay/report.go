@@ -13,34 +13,15 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 )
 
-// A Decided is what a zone has decided about a request.
-type Decided struct {
-	accesslog.Outcome
-	Leak    float64 // units a second
-	Request *accesslog.Request
-}
-
-// refused reports whether the zone refused the request, or would have.
-func (d *Decided) refused() bool { return strings.HasSuffix(d.Decision, "refused") }
-
-// A Tally counts what zones decide. The zero value is not ready for use: call New.
-type Tally struct {
-	zones   map[string]*zone
-	compare []Window
-}
-
-// New returns an empty tally, which also runs these other algorithms.
-func New(compare []Window) *Tally {
-	return &Tally{zones: make(map[string]*zone), compare: compare}
-}
+// A Tally counts what zones decide, by their names.
+type Tally map[string]*zone
 
 // A zone is what a zone has decided so far.
 type zone struct {
-	Zone       // what is counted as it is shown
-	keys       map[string]*key
-	hours      accesslog.Hours
-	routes     accesslog.Routes // of refusals
-	algorithms []algorithm
+	Zone   // what is counted as it is shown
+	keys   map[string]*key
+	hours  accesslog.Hours
+	routes accesslog.Routes // of refusals
 }
 
 // A key is what a zone has decided about a key so far.
@@ -48,22 +29,18 @@ type key struct {
 	Key     // what is counted as it is shown
 	assets  int
 	agents  accesslog.Agents
-	fullest float64   // the highest level, in capacities; 0 if there is no bucket
-	lately  []*lately // by algorithm
+	fullest float64 // the highest level, in capacities; 0 if there is no bucket
 }
 
-// Add counts a decision.
-func (t *Tally) Add(d *Decided) {
-	z := t.zones[d.Zone]
+// Add counts what a zone has decided about a request.
+func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
+	z := t[d.Zone]
 	if z == nil {
 		z = &zone{
 			Zone: Zone{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
 			keys: make(map[string]*key), hours: make(accesslog.Hours),
 		}
-		for _, w := range t.compare {
-			z.algorithms = append(z.algorithms, algorithm{Window: w})
-		}
-		t.zones[d.Zone] = z
+		t[d.Zone] = z
 	}
 	k := z.keys[d.Key]
 	if k == nil {
@@ -71,10 +48,10 @@ func (t *Tally) Add(d *Decided) {
 		z.keys[k.Key.Key] = k
 	}
 	k.Requests++
-	if d.Request.Asset() {
+	if req.Asset() {
 		k.assets++
 	}
-	k.agents.Add(d.Request)
+	k.agents.Add(req)
 	if d.Capacity > 0 {
 		k.fullest = max(k.fullest, d.Level/d.Capacity)
 	}
@@ -82,24 +59,21 @@ func (t *Tally) Add(d *Decided) {
 	z.Decisions[d.Decision]++
 	z.Unlogged += max(0, d.Unlogged)
 	z.LongestDelay = max(z.LongestDelay, d.Waited())
-	h := z.hours.Of(d.Request.At)
+	h := z.hours.Of(req.At)
 	h.Requests++
 	if d.Level > z.Peak.Level || z.Peak.At.IsZero() {
-		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: k.Key.Key, At: d.Request.At}
+		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: k.Key.Key, At: req.At}
 	}
-	for i := range z.algorithms {
-		z.algorithms[i].add(k, i, d)
-	}
-	if !d.refused() {
+	if !strings.HasSuffix(d.Decision, "refused") { // nor would have been
 		return
 	}
 	h.Refused++
 	z.Reasons[d.Reason]++
-	z.routes.Add(d.Request.Route())
+	z.routes.Add(req.Route())
 	if k.Refused++; k.Refused == 1 {
-		k.First = d.Request.At
+		k.First = req.At
 	}
-	k.Last = d.Request.At
+	k.Last = req.At
 }
 
 // A Zone is what a zone has decided. Refusals of a shadow zone count as refusals.
@@ -120,7 +94,6 @@ type Zone struct {
 	Hours         []accesslog.Hour `json:"hours"` // with refusals
 	Routes        []Route          `json:"routes"`
 	RefusedRoutes int              `json:"refused_routes"` // how many there are in all
-	Compare       []Comparison     `json:"compare,omitempty"`
 }
 
 // steps are how full the buckets became, at most, of keys that were never refused.
@@ -156,10 +129,10 @@ type Route struct {
 const mostListed = 10
 
 // Zones returns what the zones have decided so far, in the order of their names.
-func (t *Tally) Zones() []*Zone {
-	all := make([]*Zone, 0, len(t.zones))
-	for _, name := range slices.Sorted(maps.Keys(t.zones)) {
-		all = append(all, t.zones[name].report())
+func (t Tally) Zones() []*Zone {
+	all := make([]*Zone, 0, len(t))
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		all = append(all, t[name].report())
 	}
 	return all
 }
@@ -186,9 +159,6 @@ func (z *zone) report() *Zone {
 	r.Hours = slices.DeleteFunc(z.hours.List(), func(h accesslog.Hour) bool { return h.Refused == 0 })
 	for _, route := range z.routes.Top(mostListed) {
 		r.Routes = append(r.Routes, Route{route.Key, int64(route.AtLeast)})
-	}
-	for i := range z.algorithms {
-		r.Compare = append(r.Compare, z.algorithms[i].comparison(z.keys, i))
 	}
 	return &r
 }

@@ -63,7 +63,6 @@ func (z *Zone) Text() string {
 	if z.RefusedKeys > 0 {
 		z.writeRefusals(b)
 	}
-	z.writeComparison(b)
 	return b.String()
 }
 
@@ -95,19 +94,6 @@ func (z *Zone) writeRefusals(b *strings.Builder) {
 	if more := z.RefusedRoutes - len(z.Routes); more > 0 {
 		fmt.Fprintf(b, "            and %s more\n", humanize.Comma(int64(more)))
 	}
-}
-
-func (z *Zone) writeComparison(b *strings.Builder) {
-	if len(z.Compare) == 0 {
-		return
-	}
-	fmt.Fprint(b, "\n  The same burst and sustained rate by other algorithms\n")
-	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "  algorithm\trefused\tmost in a second\tmost in a minute")
-	for _, c := range z.Compare {
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\n", c.Algorithm, humanize.Comma(c.Refused), number(c.MostSecond), number(c.MostMinute))
-	}
-	_ = w.Flush()
 }
 
 // bar draws a number beside the largest.

@@ -42,7 +42,7 @@ func (f *ruleFlags) add(cmd *cobra.Command) {
 // replayFlags are the flags of `caddy throttle replay`.
 type replayFlags struct {
 	ruleFlags
-	limit, compare, requests string
+	limit, requests string
 }
 
 func replayCommand() *cobra.Command {
@@ -62,10 +62,7 @@ up one zone.
 
 A zone is left out if its key or cost is not in the log: bodies never are, and
 Caddy logs cookies and credentials only with log_credentials. A zone whose matchers
-look at what the log does not show is marked as unknown.
-
---compare also runs fixed and sliding windows of capacity / leak seconds that admit
-the capacity.`,
+look at what the log does not show is marked as unknown.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --config Caddyfile --zone login --json access.log
   caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz
@@ -73,17 +70,12 @@ the capacity.`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
-	cmd.Flags().StringVar(&f.compare, "compare", "", "Other algorithms to run beside the bucket: fixed, sliding or, with its parts, sliding=20; with commas between")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
 	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
 }
 
 func (f *replayFlags) find(in *logReader) (*Report, error) {
-	windows, err := replay.ParseWindows(f.compare)
-	if err != nil {
-		return nil, usage.Wrap(err)
-	}
-	tally := &replayTally{Tally: replay.New(windows), zone: f.zone}
+	tally := &replayTally{Tally: make(replay.Tally), zone: f.zone}
 	rp, err := f.player(f.limit, tally.note)
 	if err != nil {
 		return nil, err
@@ -216,7 +208,7 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 
 // A replayTally counts what the zones decide.
 type replayTally struct {
-	*replay.Tally
+	replay.Tally
 	zone string        // the only one to count, or empty
 	out  *bufio.Writer // nil if nobody wants each decision
 }
@@ -228,13 +220,10 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 	}
 	d, why := o.Ruling()
 	key := req.Shown(o.Key)
-	t.Add(&replay.Decided{
-		Outcome: accesslog.Outcome{
-			Zone: o.Zone.Name, Key: key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
-			Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
-		},
-		Leak: o.Limit.Leak, Request: req,
-	})
+	t.Add(&accesslog.Outcome{
+		Zone: o.Zone.Name, Key: key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+		Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
+	}, req)
 	if t.out == nil {
 		return
 	}

@@ -23,7 +23,7 @@ and how near all other keys came.`,
 
 // summarize counts what zones decided.
 func summarize(in *logReader) *Report {
-	tally, decided, broken, notes := replay.New(nil), 0, 0, []string{}
+	tally, decided, broken, notes := make(replay.Tally), 0, 0, []string{}
 	for batch := range in.batches() {
 		for _, req := range batch {
 			outcomes, err := req.Outcomes()
@@ -35,7 +35,7 @@ func summarize(in *logReader) *Report {
 				if o.Zone == "" || o.Decision == "" {
 					continue
 				}
-				tally.Add(&replay.Decided{Outcome: o, Request: req})
+				tally.Add(&o, req)
 				asked = 1
 			}
 			decided += asked
