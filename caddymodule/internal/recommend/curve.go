@@ -17,7 +17,8 @@ import (
 // floor.
 func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
 	points := in.Curve(s.options.Spare/100, floor)
-	c := Curve{Load: in.Load(), Recommended: choose(points)}
+	// Rounded, as the last bits of sums depend on the order of the keys in the log.
+	c := Curve{Load: math.Round(in.Load()*1e6) / 1e6, Recommended: choose(points)}
 	verb, checked := "Recommended", 0.0
 	if capacity, leak := s.options.checked(); leak != "" && in != s.times {
 		verb, c.Recommended, checked = "To check", len(points)-1, capacity
@@ -31,7 +32,7 @@ func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
 	for i, p := range points {
 		c.Points = append(c.Points, Point{
 			Leak: s.ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
-			RefusedKeys: p.RefusedKeys, RefusedPeople: p.RefusedPeople, RefusedRequests: p.RefusedRequests, RefusedLoad: p.RefusedLoad / cmp.Or(c.Load, 1),
+			RefusedKeys: p.RefusedKeys, RefusedPeople: p.RefusedPeople, RefusedRequests: p.RefusedRequests, RefusedLoad: math.Round(p.RefusedLoad/cmp.Or(c.Load, 1)*1e9) / 1e9,
 		})
 	}
 	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, noun(s.options.Key))

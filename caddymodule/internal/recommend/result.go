@@ -156,7 +156,7 @@ const (
 // Result computes what to recommend. Assets is how many requests were left out because
 // they were for static assets.
 func (s *Study) Result(assets int) *Result {
-	s.sort()
+	s.end()
 	r := &Result{
 		Zone: s.zone, Key: s.options.Key, cost: s.options.Cost, checked: s.options.Check != "", Spare: s.options.Spare,
 		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
@@ -206,19 +206,19 @@ func (s *Study) Result(assets int) *Result {
 func (s *Study) inFlight() *InFlight {
 	most, together := s.units.AtOnce()
 	f := &InFlight{Slots: 1, All: together}
-	var people []int32
+	var people []int
 	for id, n := range most {
-		f.Most = max(f.Most, int(n))
+		f.Most = max(f.Most, n)
 		if n > 0 && s.person(id) {
 			people = append(people, n)
 		}
 	}
 	if len(people) > 0 {
 		slices.Sort(people)
-		f.Slots = int(people[max(0, int(math.Ceil(s.options.Spare/100*float64(len(people))-1e-6))-1)])
+		f.Slots = people[max(0, int(math.Ceil(s.options.Spare/100*float64(len(people))-1e-6))-1)]
 	}
 	for _, n := range most {
-		if int(n) > f.Slots {
+		if n > f.Slots {
 			f.RefusedKeys++
 		}
 	}

@@ -53,7 +53,7 @@ func (o *Options) checked() (capacity float64, leak string) {
 	return capacity, leak
 }
 
-// A Study collects the requests of one zone. It must be closed.
+// A Study collects the requests of one zone.
 type Study struct {
 	options Options
 	zone    string
@@ -87,9 +87,6 @@ func NewStudy(zone string, clients *Clients, o Options) *Study {
 	return s
 }
 
-// Close removes temporary files. If it returns an error, the result does not hold.
-func (s *Study) Close() error { return s.units.Close() }
-
 // Add charges a request to a key. The clients must be told of it, too.
 func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
 	if s.from.IsZero() || r.At.Before(s.from) {
@@ -117,13 +114,12 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
 	}
 }
 
-// sort ends the adding of requests.
-func (s *Study) sort() {
+// end ends the adding of requests.
+func (s *Study) end() {
 	for _, sender := range s.senders {
 		s.keys = append(s.keys, s.clients.of[sender])
 	}
 	s.senders = nil
-	s.units.Sort()
 	s.units.Weights = s.weights()
 	if s.timed > 0 {
 		s.times = s.units.Seconds(leaksOf(ladder))

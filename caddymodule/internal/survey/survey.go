@@ -8,10 +8,11 @@ package survey
 
 import (
 	"cmp"
+	"encoding/binary"
 	"math"
+	"math/bits"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -20,26 +21,26 @@ import (
 // tolerance is the rounding within which Take accepts an exact fill.
 const tolerance = 1e-9
 
-// A Survey collects the charges of many keys, in any order. It keeps about 90 bytes for
-// each key, however many charges there are, and about 64 MB while it looks at them. It must
-// be closed, and what it has found holds if that returns no error. It is not safe for
-// concurrent use.
+// A Survey collects the charges of many keys, in any order. It keeps about 130 bytes for
+// each key and fifteen for each charge, and while it looks at them eight more for each key
+// and leak. It is not safe for concurrent use.
 type Survey struct {
 	// Weights say how much each key counts where a share of them is to be spared. Those that
 	// count are people. If nil, all count the same.
 	Weights []float64
 
-	leaks    []float64
-	ids      map[string]int32 // keys to their numbers
-	names    []string
-	recorded *recording
+	leaks []float64
+	ids   map[string]int // keys to their numbers
+	keys  []key
 
 	seconds bool                // charges cost the seconds that they took
 	until   leakybucket.Instant // the end of the charges that count
 
-	tallies        []tally // by key
-	keys, requests int
-	load           float64
+	tallies  []tally // by key
+	charged  int     // keys
+	requests int
+	load     float64
+	buffer   []charge // of one key
 }
 
 // A tally is what a survey knows of a key.
@@ -48,49 +49,61 @@ type tally struct {
 	requests int
 }
 
-// New returns an empty survey that tries these leaks, in units of cost a second.
-func New(leaks []float64) *Survey {
-	return &Survey{leaks: leaks, ids: make(map[string]int32), recorded: new(recording), until: math.MaxInt64}
+// A charge is one request of a key.
+type charge struct {
+	at   leakybucket.Instant
+	cost float64       // in units
+	took time.Duration // to serve; negative if that is not known
 }
 
-// Close removes the survey's temporary file, if there is one, and returns the first error of it.
-// Views need not be closed.
-func (s *Survey) Close() error { return s.recorded.close() }
+// A key has its charges packed, in the order in which they came.
+type key struct {
+	name   string
+	last   leakybucket.Instant // when the last one was
+	packed []byte
+}
+
+func (k *key) add(c charge) {
+	k.packed = binary.AppendVarint(k.packed, int64(c.at-k.last))
+	k.packed = binary.AppendVarint(k.packed, int64(max(c.took, -1)))
+	k.packed = binary.AppendUvarint(k.packed, bits.ReverseBytes64(math.Float64bits(c.cost))) // the last bits of most are zeros
+	k.last = c.at
+}
+
+// New returns an empty survey that tries these leaks, in units of cost a second.
+func New(leaks []float64) *Survey {
+	return &Survey{leaks: leaks, ids: make(map[string]int), until: math.MaxInt64}
+}
 
 // Add charges cost to a key at an instant, and returns the key's number: 0 for the
 // first key, 1 for the second. Took is how long the request was served, or negative. The
-// key is cloned, and a cost that is negative or not a number counts as 1. After the last
-// one, [Survey.Sort] must be called.
-func (s *Survey) Add(key string, at leakybucket.Instant, cost float64, took time.Duration) int {
+// key is cloned, and a cost that is negative or not a number counts as 1.
+func (s *Survey) Add(name string, at leakybucket.Instant, cost float64, took time.Duration) int {
 	if !(cost >= 0) {
 		cost = 1
 	}
-	id, known := s.ids[key]
+	id, known := s.ids[name]
 	if !known {
-		id = int32(len(s.names))
-		name := strings.Clone(key)
+		id, name = len(s.keys), strings.Clone(name)
 		s.ids[name] = id
-		s.names = append(s.names, name)
+		s.keys = append(s.keys, key{name: name})
 		s.tallies = append(s.tallies, tally{})
 	}
-	s.count(int(id), cost)
-	s.recorded.add(charge{at, cost, took, id})
-	return int(id)
+	s.count(id, cost)
+	s.keys[id].add(charge{at, cost, took})
+	return id
 }
 
 func (s *Survey) count(id int, cost float64) {
 	t := &s.tallies[id]
 	if t.requests == 0 {
-		s.keys++
+		s.charged++
 	}
 	t.requests++
 	t.load += cost
 	s.requests++
 	s.load += cost
 }
-
-// Sort puts the charges in order.
-func (s *Survey) Sort() { s.recorded.sort() }
 
 // Seconds returns a view of the survey, for a ladder of its own, in which charges cost the
 // seconds that they took. Those of which that is not known do not count.
@@ -100,27 +113,51 @@ func (s *Survey) Seconds(leaks []float64) *Survey { return s.view(leaks, true, s
 func (s *Survey) Until(end leakybucket.Instant) *Survey { return s.view(s.leaks, s.seconds, end) }
 
 func (s *Survey) view(leaks []float64, seconds bool, until leakybucket.Instant) *Survey {
-	v := &Survey{Weights: s.Weights, leaks: leaks, ids: s.ids, names: s.names, recorded: s.recorded, seconds: seconds, until: until}
-	v.tallies = make([]tally, len(s.names))
+	v := &Survey{Weights: s.Weights, leaks: leaks, ids: s.ids, keys: s.keys, seconds: seconds, until: until}
+	v.tallies = make([]tally, len(s.keys))
 	v.Each(func(id int, _ leakybucket.Instant, cost float64) { v.count(id, cost) })
 	return v
 }
 
-// Each calls f with every charge, in the order of time.
-func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) {
-	s.recorded.each(func(c charge) {
-		if c.at >= s.until || s.seconds && c.took < 0 {
-			return
-		}
-		if s.seconds {
+// charges returns those of a key, in the order of time. They are valid until the next call.
+func (s *Survey) charges(id int) []charge {
+	left := s.keys[id].packed
+	number := func() int64 {
+		n, size := binary.Varint(left)
+		left = left[size:]
+		return n
+	}
+	s.buffer = s.buffer[:0]
+	for c := (charge{}); len(left) > 0; {
+		c.at += leakybucket.Instant(number())
+		c.took = time.Duration(number())
+		cost, size := binary.Uvarint(left)
+		left = left[size:]
+		if c.cost = math.Float64frombits(bits.ReverseBytes64(cost)); s.seconds {
 			c.cost = c.took.Seconds()
 		}
-		f(int(c.key), c.at, c.cost)
-	})
+		if c.at < s.until && !(s.seconds && c.took < 0) {
+			s.buffer = append(s.buffer, c)
+		}
+	}
+	byTime := func(a, b charge) int { return cmp.Compare(a.at, b.at) }
+	if !slices.IsSortedFunc(s.buffer, byTime) {
+		slices.SortStableFunc(s.buffer, byTime)
+	}
+	return s.buffer
+}
+
+// Each calls f with every charge. Those of one key come in the order of time.
+func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) {
+	for id := range s.keys {
+		for _, c := range s.charges(id) {
+			f(id, c.at, c.cost)
+		}
+	}
 }
 
 // Keys returns how many keys were charged.
-func (s *Survey) Keys() int { return s.keys }
+func (s *Survey) Keys() int { return s.charged }
 
 // Requests returns how many charges there were.
 func (s *Survey) Requests() int { return s.requests }
@@ -129,48 +166,51 @@ func (s *Survey) Requests() int { return s.requests }
 func (s *Survey) Load() float64 { return s.load }
 
 // Name returns the key with this number.
-func (s *Survey) Name(id int) string { return s.names[id] }
+func (s *Survey) Name(id int) string { return s.keys[id].name }
 
 // Charged returns how many charges the key had, and the sum of their costs.
 func (s *Survey) Charged(id int) (requests int, load float64) {
 	return s.tallies[id].requests, s.tallies[id].load
 }
 
-// levels are unbounded buckets of all keys with some leaks: those of the first key, then
-// those of the second.
-type levels struct {
-	last       []leakybucket.Instant
-	now, peaks []float64
-	column     []weighed // the people with one leak
-}
-
-// fill fills the buckets.
-func (l *levels) fill(s *Survey, leaks []float64) {
-	n := len(leaks)
-	if l.last == nil {
-		l.last, l.now, l.peaks = make([]leakybucket.Instant, len(s.names)), make([]float64, n*len(s.names)), make([]float64, n*len(s.names))
-	}
-	clear(l.last)
-	clear(l.now)
-	clear(l.peaks)
-	s.Each(func(id int, at leakybucket.Instant, cost float64) {
-		elapsed := float64(at-l.last[id]) / 1e6 // as leakybucket has it, so that levels are equal to the last bit
-		l.last[id] = at
-		now, peaks := l.now[id*n:][:n], l.peaks[id*n:][:n]
-		for i, leak := range leaks {
-			level := max(0, now[i]-leak*elapsed) + cost
-			now[i] = level
-			if cost == 0 {
-				level *= 1 + 4*tolerance // a cost of 0 fits only below the capacity
-			}
-			peaks[i] = max(peaks[i], level)
+// peak returns the highest level of an unbounded bucket.
+func peak(charges []charge, leak float64) (highest float64) {
+	level, last := 0.0, leakybucket.Instant(0)
+	for _, c := range charges {
+		elapsed := float64(c.at-last) / 1e6 // as leakybucket has it, so that levels are equal to the last bit
+		level, last = max(0, level-leak*elapsed)+c.cost, c.at
+		needs := level
+		if c.cost == 0 {
+			needs *= 1 + 4*tolerance // a cost of 0 fits only below the capacity
 		}
-	})
+		highest = max(highest, needs)
+	}
+	return highest
 }
 
-// exceeds reports whether a bucket of that capacity refuses a key with that peak at least
-// once.
-func exceeds(peak, capacity float64) bool { return peak > capacity*(1+tolerance) }
+// A Rung is a leak of the ladder, and what each key needs with it.
+type Rung struct {
+	survey *Survey
+	leak   float64
+	peaks  []float64
+}
+
+// Rung returns the leak of the ladder with that index.
+func (s *Survey) Rung(leak int) *Rung { return s.rungs(s.leaks[leak : leak+1])[0] }
+
+func (s *Survey) rungs(leaks []float64) []*Rung {
+	rungs := make([]*Rung, len(leaks))
+	for i, leak := range leaks {
+		rungs[i] = &Rung{s, leak, make([]float64, len(s.keys))}
+	}
+	for id := range s.keys {
+		charges := s.charges(id)
+		for _, r := range rungs {
+			r.peaks[id] = peak(charges, r.leak)
+		}
+	}
+	return rungs
+}
 
 // A Point is one limit of the curve, and what it would have done to the traffic.
 type Point struct {
@@ -182,50 +222,14 @@ type Point struct {
 	RefusedLoad     float64 // the sum of their costs, in units
 }
 
-// mostLevels is how many levels are kept at once by each of two goroutines.
-const mostLevels = 1 << 20
-
 // Curve returns, for each leak of the ladder, the least whole capacity, and no less than
 // floor, that leaves at least the share spare of the keys untouched, from 0 to 1. What each
 // limit refuses is found by replaying the charges of all keys that need more.
-func (s *Survey) Curve(spare, floor float64) []Point {
-	points := make([]Point, len(s.leaks))
-	for i, leak := range s.leaks {
-		points[i].Leak = leak
+func (s *Survey) Curve(spare, floor float64) (points []Point) {
+	for _, r := range s.rungs(s.leaks) {
+		points = append(points, r.Judge(max(floor, r.capacityFor(spare))))
 	}
-	wide := max(1, min((len(points)+1)/2, mostLevels/max(1, len(s.names))))
-	parts := slices.Collect(slices.Chunk(points, wide))
-	var both sync.WaitGroup
-	for worker := range 2 {
-		both.Go(func() {
-			var levels levels
-			for part := worker; part < len(parts); part += 2 {
-				s.curve(parts[part], &levels, spare, floor)
-			}
-		})
-	}
-	both.Wait()
 	return points
-}
-
-// curve completes some points of the curve.
-func (s *Survey) curve(points []Point, in *levels, spare, floor float64) {
-	n := len(points)
-	leaks := make([]float64, n)
-	for i := range points {
-		leaks[i] = points[i].Leak
-	}
-	in.fill(s, leaks)
-	for i := range points {
-		in.column = in.column[:0]
-		for id := range s.names {
-			if weight := s.weight(id); s.tallies[id].requests > 0 && weight > 0 {
-				in.column = append(in.column, weighed{in.peaks[id*n+i], weight})
-			}
-		}
-		points[i].Capacity = max(floor, capacityFor(in.column, spare))
-	}
-	s.judge(points, func(i, id int) float64 { return in.peaks[id*n+i] }, nil)
 }
 
 func (s *Survey) weight(id int) float64 {
@@ -235,86 +239,26 @@ func (s *Survey) weight(id int) float64 {
 	return s.Weights[id]
 }
 
-// A weighed key needs a capacity of its peak.
-type weighed struct{ peak, weight float64 }
-
-// capacityFor returns the least whole capacity that spares that share of the keys. It sorts
-// them.
-func capacityFor(keys []weighed, spare float64) float64 {
-	slices.SortFunc(keys, func(a, b weighed) int { return cmp.Compare(a.peak, b.peak) })
+// capacityFor returns the least whole capacity that spares that share of the keys.
+func (r *Rung) capacityFor(spare float64) float64 {
+	var ids []int
 	all := 0.0
-	for _, k := range keys {
-		all += k.weight
+	for id, t := range r.survey.tallies {
+		if weight := r.survey.weight(id); t.requests > 0 && weight > 0 {
+			ids = append(ids, id)
+			all += weight
+		}
 	}
+	slices.SortFunc(ids, func(a, b int) int { return cmp.Compare(r.peaks[a], r.peaks[b]) })
 	// 0.999 of 1000 is 999.0000000000001 in places: a key too many would be spared.
 	left, peak := spare*all-1e-6, 0.0
-	for _, k := range keys {
+	for _, id := range ids {
 		if left <= 0 {
 			break
 		}
-		left, peak = left-k.weight, k.peak
+		left, peak = left-r.survey.weight(id), r.peaks[id]
 	}
 	return max(1, math.Ceil(peak/(1+tolerance)))
-}
-
-// mostStates is how many buckets are kept at once while limits are tried.
-const mostStates = 1 << 20
-
-// judge takes every charge under several limits, each by itself, counts what they refuse,
-// and calls f with it, if f is not nil. peak is what a key needs with the leak of limit i.
-func (s *Survey) judge(limits []Point, peak func(i, id int) float64, f func(id int, at leakybucket.Instant, cost float64)) {
-	// Only keys that need more than a limit are ever refused by it.
-	var refused []int
-	for id := range s.names {
-		any := false
-		for i := range limits {
-			if exceeds(peak(i, id), limits[i].Capacity) {
-				any = true
-				limits[i].RefusedKeys++
-				if s.weight(id) > 0 {
-					limits[i].RefusedPeople++
-				}
-			}
-		}
-		if any {
-			refused = append(refused, id)
-		}
-	}
-	for some := range slices.Chunk(refused, max(1, mostStates/len(limits))) {
-		states := make([]leakybucket.State, len(limits)*len(some))
-		first := make(map[int][]leakybucket.State, len(some))
-		for i, id := range some {
-			first[id] = states[i*len(limits):][:len(limits)]
-		}
-		s.Each(func(id int, at leakybucket.Instant, cost float64) {
-			for i, state := range first[id] {
-				next, d := limits[i].Take(state, cost, at)
-				first[id][i] = next
-				if d.Fits {
-					continue
-				}
-				limits[i].RefusedRequests++
-				limits[i].RefusedLoad += cost
-				if f != nil {
-					f(id, at, cost)
-				}
-			}
-		})
-	}
-}
-
-// A Rung is a leak of the ladder, and what each key needs with it.
-type Rung struct {
-	survey *Survey
-	leak   float64
-	peaks  []float64
-}
-
-// Rung returns the leak of the ladder with that index.
-func (s *Survey) Rung(leak int) *Rung {
-	var in levels
-	in.fill(s, s.leaks[leak:leak+1])
-	return &Rung{s, s.leaks[leak], in.peaks}
 }
 
 // Peak returns the highest level of a key's unbounded bucket: the least capacity with
@@ -322,39 +266,70 @@ func (s *Survey) Rung(leak int) *Rung {
 func (r *Rung) Peak(id int) float64 { return r.peaks[id] }
 
 // Refused reports whether a limit with this capacity refuses the key at least once.
-func (r *Rung) Refused(id int, capacity float64) bool { return exceeds(r.peaks[id], capacity) }
+func (r *Rung) Refused(id int, capacity float64) bool { return r.peaks[id] > capacity*(1+tolerance) }
 
 // Judge returns what a limit with that capacity does.
-func (r *Rung) Judge(capacity float64) Point { return r.Refusals(capacity, nil) }
+func (r *Rung) Judge(capacity float64) Point {
+	return r.Refusals(capacity, func(int, leakybucket.Instant, float64) {})
+}
 
 // Refusals does so, and calls f with each charge that it refuses. Those of one key come in
 // order.
 func (r *Rung) Refusals(capacity float64, f func(id int, at leakybucket.Instant, cost float64)) Point {
-	points := []Point{{Limit: leakybucket.Limit{Capacity: capacity, Leak: r.leak}}}
-	r.survey.judge(points, func(_, id int) float64 { return r.peaks[id] }, f)
-	return points[0]
+	p := Point{Limit: leakybucket.Limit{Capacity: capacity, Leak: r.leak}}
+	for id := range r.peaks {
+		if !r.Refused(id, capacity) {
+			continue
+		}
+		p.RefusedKeys++
+		if r.survey.weight(id) > 0 {
+			p.RefusedPeople++
+		}
+		var state leakybucket.State
+		var d leakybucket.Decision
+		for _, c := range r.survey.charges(id) {
+			if state, d = p.Take(state, c.cost, c.at); !d.Fits {
+				p.RefusedRequests++
+				p.RefusedLoad += c.cost
+				f(id, c.at, c.cost)
+			}
+		}
+	}
+	return p
 }
+
+// A span is the time in which a request was served.
+type span struct{ from, to leakybucket.Instant }
 
 // AtOnce returns how many requests of each key were served at once, at most, and how many
 // of all keys together. Those of which it is not known how long they took do not count.
-func (s *Survey) AtOnce() (most []int32, all int) {
-	most = make([]int32, len(s.names))
-	now := make([]int32, len(s.names))
-	var busy []charge // that are being served; their times are the ends, in order
-	s.recorded.each(func(c charge) {
-		if c.took < 0 {
-			return
+func (s *Survey) AtOnce() (most []int, all int) {
+	var together []span
+	for id := range s.keys {
+		before := len(together)
+		for _, c := range s.charges(id) {
+			if c.took >= 0 {
+				together = append(together, span{c.at, c.at + leakybucket.Instant(c.took.Microseconds())})
+			}
 		}
+		most = append(most, atOnce(together[before:]))
+	}
+	slices.SortStableFunc(together, func(a, b span) int { return cmp.Compare(a.from, b.from) })
+	return most, atOnce(together)
+}
+
+// atOnce returns how many spans that are in order overlap, at most.
+func atOnce(spans []span) (most int) {
+	var ends []leakybucket.Instant // of those that last, in order
+	for _, s := range spans {
 		over := 0
-		for ; over < len(busy) && busy[over].at <= c.at; over++ {
-			now[busy[over].key]--
+		for over < len(ends) && ends[over] <= s.from {
+			over++
 		}
-		c.at += leakybucket.Instant(c.took.Microseconds())
-		i, _ := slices.BinarySearchFunc(busy[over:], c, byTime)
-		busy = slices.Insert(slices.Delete(busy, 0, over), i, c)
-		now[c.key]++
-		most[c.key] = max(most[c.key], now[c.key])
-		all = max(all, len(busy))
-	})
-	return most, all
+		ends = slices.Delete(ends, 0, over)
+		i, _ := slices.BinarySearch(ends, s.to)
+		ends = slices.Insert(ends, i, s.to)
+		most = max(most, len(ends))
+	}
+	return most
 }

@@ -121,12 +121,14 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if rp.pagesOnly {
 		assets = rp.assets
 	}
-	results, failed := s.results(assets)
-	answer := &Recommendation{Log: *in.Stats(), Zones: results, Notes: notes, Partial: in.interrupted()}
-	if len(results) == 0 {
+	answer := &Recommendation{Log: *in.Stats(), Zones: []*recommend.Result{}, Notes: notes, Partial: in.interrupted()}
+	for _, zone := range slices.Sorted(maps.Keys(s.of)) {
+		answer.Zones = append(answer.Zones, s.of[zone].Result(assets))
+	}
+	if len(answer.Zones) == 0 {
 		answer.head = "No zone charges any of these requests.\n"
 	}
-	return answer, cmp.Or(err, failed)
+	return answer, err
 }
 
 // networkNames reads lines of a prefix and a name from a file, if it has a name.
@@ -210,17 +212,6 @@ func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
 		cost = 1
 	}
 	study.Add(req, req.Shown(o.Key), cost)
-}
-
-// results returns what the studies found, and ends them. Assets is how many requests for
-// static assets were left out.
-func (s *studies) results(assets int) (all []*recommend.Result, err error) {
-	all = []*recommend.Result{}
-	for _, zone := range slices.Sorted(maps.Keys(s.of)) {
-		all = append(all, s.of[zone].Result(assets))
-		err = cmp.Or(err, s.of[zone].Close())
-	}
-	return all, err
 }
 
 // A roomyStore admits everything: what limits there are does not matter.
