@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -354,11 +355,11 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 	if len(checked.Zones) != 1 || checked.Zones[0].Verdict.Reason != "denied" || checked.Zones[0].From != file+":3" {
 		t.Errorf("got %+v, want it denied by the third line", checked.Zones)
 	}
-	read := func() *wire.OverrideFile {
+	read := func() *overridefile.Status {
 		t.Helper()
 		var s1 struct {
 			Zones []struct {
-				File *wire.OverrideFile `json:"override_file"`
+				File *overridefile.Status `json:"override_file"`
 			}
 		}
 		s.admin(http.MethodGet, "/throttle/zones", "", &s1)

@@ -297,16 +297,15 @@ func (r *Reader) advance(s *source) {
 			s.head, s.chunk = nil, nil
 			return
 		}
-		<-c.parsed
 		s.chunk = c
 		st := &r.stats
-		st.Lines += int64(len(c.lines))
+		st.Lines += c.lines
 		st.Other += c.other
 		r.strange = cmp.Or(r.strange, c.strange)
 		st.Unreadable += c.unreadable
 		st.Problems = append(st.Problems, c.problems[:min(len(c.problems), max(0, mostProblems-len(st.Problems)))]...)
-		if c.broken != nil && !errors.Is(c.broken, io.EOF) {
-			r.broken(s, fmt.Errorf("it ends too early after line %d: %w", c.first+len(c.lines)-1, c.broken))
+		if c.broken != nil {
+			r.broken(s, c.broken)
 		}
 	}
 	s.head, s.chunk.requests = &s.chunk.requests[0], s.chunk.requests[1:]

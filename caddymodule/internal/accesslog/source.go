@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
@@ -126,86 +125,60 @@ const (
 	chunksAhead = 4
 )
 
-// A chunk is some lines of a log, which are parsed while others are read.
+// A chunk is what some lines of a log say.
 type chunk struct {
-	source *source
-	text   strings.Builder
-	lines  []span
-	first  int           // the number of its first line
-	parsed chan struct{} // closed when the rest is valid
-
-	requests          []Request
-	other, unreadable int64
-	problems          []string
-	strange           string // fields of JSON that is no request
-	broken            error  // why the log ends here
+	requests                 []Request
+	lines, other, unreadable int64
+	problems                 []string
+	strange                  string // fields of JSON that is no request
+	broken                   error  // why the log ends too early, behind these lines
 }
 
-// A span is a line of a chunk: where it ends, and how long it was in the log.
-type span struct{ end, length int }
-
-// read reads the log to its end, chunk by chunk, until done is closed. Chunks are parsed
-// beside each other, with what the lines of the first one have taught.
+// read reads the log to its end, chunk by chunk, until done is closed.
 func (s *source) read(done <-chan struct{}) {
 	defer close(s.ahead)
 	defer s.close()
-	for next := 1; ; {
-		c := &chunk{source: s, first: next, parsed: make(chan struct{})}
-		c.text.Grow(chunkSize + chunkSize/4)
-		for c.text.Len() < chunkSize {
+	number := 0
+	for more := true; more; {
+		c := new(chunk)
+		for size := 0; size < chunkSize && more; {
 			line, length, err := s.readLine()
-			if err != nil {
-				c.broken = err
-				break
+			if more = err == nil; more {
+				number++
+				s.parse(c, string(line), length, number)
+				size += len(line)
+			} else if err != io.EOF {
+				c.broken = fmt.Errorf("it ends too early after line %d: %w", number, err)
 			}
-			c.text.Write(line)
-			c.lines = append(c.lines, span{c.text.Len(), length})
-		}
-		if next += len(c.lines); c.first == 1 {
-			c.parse(&s.parser)
-		} else {
-			taught := s.parser
-			go c.parse(&taught)
 		}
 		select {
 		case s.ahead <- c:
 		case <-done:
 			return
 		}
-		if c.broken != nil {
-			return
-		}
 	}
 }
 
-// parse parses the lines.
-func (c *chunk) parse(p *parser) {
-	defer close(c.parsed)
-	c.requests = make([]Request, 0, len(c.lines))
-	all, from := c.text.String(), 0
-	for i, span := range c.lines {
-		line := all[from:span.end]
-		from = span.end
-		c.requests = c.requests[:len(c.requests)+1]
-		req := &c.requests[len(c.requests)-1]
-		v, why := p.parse(req, line)
-		if span.length > mostLine {
-			v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", span.length, mostLine)
+// parse adds a line of that length and number to a chunk.
+func (s *source) parse(c *chunk, line string, length, number int) {
+	c.lines++
+	var req Request
+	v, why := s.parser.parse(&req, line)
+	if length > mostLine {
+		v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
+	}
+	switch v {
+	case request:
+		req.File, req.Line = s.name, number
+		c.requests = append(c.requests, req)
+	case other:
+		if c.other++; c.strange == "" {
+			c.strange = fieldsOf(line)
 		}
-		if v == request {
-			req.File, req.Line = c.source.name, c.first+i
-			continue
-		}
-		c.requests = c.requests[:len(c.requests)-1]
-		if v == other {
-			if c.other++; c.strange == "" {
-				c.strange = fieldsOf(line)
-			}
-			continue
-		}
+	case unreadable:
 		if c.unreadable++; len(c.problems) < mostProblems {
-			where, said := text.Printable(c.source.name, 200), text.Printable(line[:min(len(line), 400)], 80)
-			c.problems = append(c.problems, fmt.Sprintf("%s:%d: %s: %s", where, c.first+i, why, said))
+			where, said := text.Printable(s.name, 200), text.Printable(line[:min(len(line), 400)], 80)
+			c.problems = append(c.problems, fmt.Sprintf("%s:%d: %s: %s", where, number, why, said))
 		}
 	}
 }

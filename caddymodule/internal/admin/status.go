@@ -38,10 +38,7 @@ func answerZones(e *engine.Engine) any {
 		s.Waiting, s.InFlight = z.State.Enforced.Counts()
 		if f := z.File; f != nil {
 			inForce := f.Status()
-			s.OverrideFile = &wire.OverrideFile{File: f.Path, Overrides: inForce.Overrides, Read: inForce.Read}
-			if inForce.Problem != nil {
-				s.OverrideFile.Problem = inForce.Problem.Error()
-			}
+			s.OverrideFile = &inForce
 		}
 		if z.LetsWait() {
 			s.WaitingMost = z.MaxWaiting

@@ -150,7 +150,7 @@ func collectSlots(of []*prometheus.Desc, to metricsChannel) {
 func collectFiles(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *zoneState) {
 		if f := l.has().file; f != nil {
-			to.gauge(of[0], toGauge(f.Status().Problem != nil), l.name)
+			to.gauge(of[0], toGauge(f.Status().Problem != ""), l.name)
 		}
 	})
 }

@@ -91,9 +91,9 @@ func (f *overrideFile) Refresh(logger *zap.Logger, changed func(*overrideFile)) 
 	news, s := f.Look()
 	switch {
 	case !news:
-	case s.Problem != nil:
+	case s.Problem != "":
 		logger.Error("override_file is wrong; the overrides that were read before stay in force",
-			zap.String("file", f.Path), zap.Time("read", s.Read), zap.Error(s.Problem))
+			zap.String("file", f.Path), zap.Time("read", s.Read), zap.String("error", s.Problem))
 	default:
 		logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
 		changed(f)

@@ -28,9 +28,10 @@ type File struct {
 
 // A Status says what is in use of a file.
 type Status struct {
-	Overrides int       // in use
-	Read      time.Time // when they were read
-	Problem   error     // why the file, as it is now, is not in use
+	File      string    `json:"file"`
+	Overrides int       `json:"overrides"`         // in use
+	Read      time.Time `json:"read"`              // when they were read
+	Problem   string    `json:"problem,omitempty"` // why the file, as it is now, is not in use
 }
 
 // Status returns what is in use. It may be called by any goroutine.
@@ -40,13 +41,17 @@ func (f *File) Status() Status {
 	return f.status
 }
 
-// becomes sets the status, and reports whether that is news.
-func (f *File) becomes(s Status) (news bool) {
+// became notes how a reading ended, and reports whether that is news.
+func (f *File) became(overrides int, err error) (news bool, s Status) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	news = !s.Read.Equal(f.status.Read) || fmt.Sprint(s.Problem) != fmt.Sprint(f.status.Problem)
-	f.status = s
-	return news
+	if err == nil {
+		f.status = Status{File: f.Path, Overrides: overrides, Read: time.Now()}
+		return true, f.status
+	}
+	news = f.status.Problem != err.Error()
+	f.status.File, f.status.Problem = f.Path, err.Error()
+	return news, f.status
 }
 
 // loadTries is how often Load reads a file that changes meanwhile.
@@ -54,63 +59,57 @@ const loadTries = 20
 
 // Load reads the file at once.
 func (f *File) Load() error {
-	s := f.Status()
-	for range loadTries {
-		f.look(&s, true)
-		if !errors.Is(s.Problem, errChanges) {
-			break
-		}
+	n, err := f.look(true)
+	for try := 1; try < loadTries && errors.Is(err, errChanges); try++ {
+		n, err = f.look(true)
 	}
-	f.becomes(s)
-	return s.Problem
+	f.became(n, err)
+	return err
 }
 
 // Look reads the file if it differs from what was read last, and has not changed since
 // the last look. So a write in place that goes on is not read half done. It reports
 // whether the file was read, or the problem with it is another one than before.
 func (f *File) Look() (news bool, s Status) {
-	s = f.Status()
-	before := s.Problem
-	if f.look(&s, false); errors.Is(s.Problem, errChanges) {
-		s.Problem = before // a later look reads it
+	n, err := f.look(false)
+	if errors.Is(err, errSame) || errors.Is(err, errChanges) { // a later look reads it
+		return false, f.Status()
 	}
-	return f.becomes(s), s
+	return f.became(n, err)
 }
 
-// errChanges says that the file has changed while it was read.
-var errChanges = errors.New("the file changes")
+var (
+	errSame    = errors.New("the file is the same, or has changed just now")
+	errChanges = errors.New("the file changes")
+)
 
-// look finds out whether the file has changed, reads it if it is told to or if a change
-// has settled, and changes the status. A file that could be read is not read again before
-// it changes.
-func (f *File) look(s *Status, read bool) {
+// look finds out whether the file has changed, and reads it if it is told to or if a change
+// has settled. A file that could be read is not read again before it changes.
+func (f *File) look(read bool) (overrides int, err error) {
 	found, err := stat(f.Path)
 	if err != nil {
-		f.seen, f.read, s.Problem = nil, nil, err
-		return
+		f.seen, f.read = nil, nil
+		return 0, err
 	}
 	read = read || same(found, f.seen) && !same(found, f.read)
 	if f.seen = found; !read {
-		return
+		return 0, errSame
 	}
 	f.read = nil
 	text, after, err := contents(f.Path, found)
 	switch {
 	case err != nil:
-		s.Problem = err
-		return
+		return 0, err
 	case !same(found, after):
-		f.seen, s.Problem = after, errChanges
-		return
+		f.seen = after
+		return 0, errChanges
 	}
 	f.read = found
 	lines, err := Parse(f.Path, text)
 	if err == nil {
 		err = f.Use(lines)
 	}
-	if s.Problem = err; err == nil {
-		s.Overrides, s.Read = len(lines), time.Now()
-	}
+	return len(lines), err
 }
 
 // same reports whether a file has not changed, as far as can be told without reading.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -38,7 +39,7 @@ type ZoneStatus struct {
 	Refusals map[string]float64 `json:"refusals,omitempty"`
 	NearFull uint64             `json:"near_full,omitempty"`
 
-	OverrideFile *OverrideFile `json:"override_file,omitempty"`
+	OverrideFile *overridefile.Status `json:"override_file,omitempty"`
 
 	Facts evidence.Facts `json:"since_loaded"`
 
@@ -53,14 +54,6 @@ type ZoneStatus struct {
 	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
 
 	Share *Slots `json:"share,omitempty"`
-}
-
-// An OverrideFile says what is in force of a zone's override_file.
-type OverrideFile struct {
-	File      string    `json:"file"`
-	Overrides int       `json:"overrides"`
-	Read      time.Time `json:"read"`
-	Problem   string    `json:"problem,omitempty"` // why the file, as it is now, is not in force
 }
 
 // Slots is what the slots of a zone with share have to do.
