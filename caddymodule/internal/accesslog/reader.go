@@ -43,9 +43,8 @@ const (
 // nevertheless.
 type Reader struct {
 	stdin   io.Reader
-	parser  parser    // as that of each log begins
-	pending []*source // that begin later, in order
-	active  []*source // with a request each
+	parser  parser // as that of each log begins
+	sources []*source
 	stats   Stats
 	strange string // fields of JSON that is no request
 
@@ -83,10 +82,10 @@ func Open(names []string, options Options) (*Reader, error) {
 			s.close()
 			return nil, mistake(name, err)
 		}
-		r.pending = append(r.pending, s)
+		r.sources = append(r.sources, s)
 	}
-	slices.Reverse(r.pending) // a rotated set is listed from its newest file on
-	slices.SortStableFunc(r.pending, func(a, b *source) int { return cmp.Compare(a.first, b.first) })
+	slices.Reverse(r.sources) // a rotated set is listed from its newest file on
+	slices.SortStableFunc(r.sources, byNext)
 	return r, nil
 }
 
@@ -141,7 +140,7 @@ func (r *Reader) begin(s *source) error {
 		return err
 	}
 	s.parser = r.parser
-	s.first = r.peek(s)
+	s.next = r.peek(s)
 	s.close()
 	return nil
 }
@@ -243,26 +242,11 @@ func (r *Reader) broken(s *source, err error) {
 
 // hold reads one more request and holds it back, or returns false at the end.
 func (r *Reader) hold() (more bool) {
-	for len(r.pending) > 0 {
-		s := r.pending[0]
-		if next := r.earliest(); next != nil && next.head.written < s.first {
-			break
-		}
-		r.pending = r.pending[1:]
-		s.parser = r.parser
-		if err := s.open(&r.read, r.stdin); err != nil {
-			s.close()
-			r.broken(s, err)
-			continue
-		}
-		s.ahead = make(chan *chunk, chunksAhead)
-		go s.read(r.done)
-		if r.advance(s); s.head != nil {
-			r.active = append(r.active, s)
-		}
-	}
 	s := r.earliest()
-	if s == nil {
+	for ; s.head == nil && s.next < never; s = r.earliest() {
+		r.start(s)
+	}
+	if s.head == nil {
 		return false
 	}
 	req := s.head
@@ -273,20 +257,27 @@ func (r *Reader) hold() (more bool) {
 	}
 	r.held = slices.Insert(r.held, at, req)
 	r.bytes += req.length
-	if r.advance(s); s.head == nil {
-		r.active = slices.DeleteFunc(r.active, func(other *source) bool { return other == s })
-	}
+	r.advance(s)
 	return true
 }
 
-// earliest returns the open log whose next line was written first.
-func (r *Reader) earliest() (first *source) {
-	for _, s := range r.active {
-		if first == nil || s.head.written < first.head.written {
-			first = s
-		}
+// earliest returns the log whose next line was written first.
+func (r *Reader) earliest() *source { return slices.MinFunc(r.sources, byNext) }
+
+func byNext(a, b *source) int { return cmp.Compare(a.next, b.next) }
+
+// start opens a log when its time has come, and reads its first request.
+func (r *Reader) start(s *source) {
+	s.parser = r.parser
+	if err := s.open(&r.read, r.stdin); err != nil {
+		s.close()
+		r.broken(s, err)
+		s.next = never
+		return
 	}
-	return first
+	s.ahead = make(chan *chunk, chunksAhead)
+	go s.read(r.done)
+	r.advance(s)
 }
 
 // advance reads the next request of a log.
@@ -294,7 +285,7 @@ func (r *Reader) advance(s *source) {
 	for s.chunk == nil || len(s.chunk.requests) == 0 {
 		c, more := <-s.ahead
 		if !more {
-			s.head, s.chunk = nil, nil
+			s.head, s.next = nil, never
 			return
 		}
 		s.chunk = c
@@ -309,4 +300,5 @@ func (r *Reader) advance(s *source) {
 		}
 	}
 	s.head, s.chunk.requests = &s.chunk.requests[0], s.chunk.requests[1:]
+	s.next = s.head.written
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
 	"sync/atomic"
@@ -25,17 +26,20 @@ const (
 	bufferSize = 64 << 10
 )
 
+// never is when the next request of a log was written of which none is left.
+const never = math.MaxInt64
+
 // A source is a log: a file, or the standard input.
 type source struct {
 	name   string
-	first  int64         // when its first request was written
+	next   int64         // when its next request was written, or never
 	lines  *bufio.Reader // nil unless it is open
 	opened []func()      // what closes it
 	parser parser
 
 	ahead chan *chunk // that were read
 	chunk *chunk      // of head
-	head  *Request    // the next request; nil at the end
+	head  *Request    // that request; nil before the log is read, and at its end
 }
 
 // open opens the log, and finds out how it is compressed.

@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 )
 
 // ReadServers finds out what nobody reads of verdicts in each server of the HTTP app in which
@@ -16,14 +17,8 @@ import (
 // because Caddy drops the raw config of each route that it has provisioned.
 func (e *Engine) ReadServers(ctx caddy.Context) {
 	e.unread = make(map[*caddyhttp.Server]decision.Unread)
-	modules := ctx.Modules()
-	if len(modules) == 0 {
-		return
-	}
-	if app, ok := modules[0].(*caddyhttp.App); ok {
-		for _, server := range app.Servers {
-			e.unread[server] = unreadIn(server)
-		}
+	for _, server := range routes.ServersOf(ctx) {
+		e.unread[server] = unreadIn(server)
 	}
 }
 

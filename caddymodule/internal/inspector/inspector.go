@@ -95,21 +95,13 @@ func (i *Inspector) decide(ctx caddy.Context) {
 // hosted reports whether matchers of the site let only its own host names through to
 // the inspector.
 func (i *Inspector) hosted(ctx caddy.Context) bool {
-	modules := ctx.Modules()
-	if len(modules) == 0 {
-		return false
-	}
-	app, ok := modules[0].(*caddyhttp.App)
-	if !ok {
-		return false
-	}
 	found, open := false, false
 	walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) {
 		if h.Module == caddyhttp.MiddlewareHandler(i) {
 			found, open = true, open || !way.Hosted
 		}
 	}}
-	for _, server := range app.Servers {
+	for _, server := range routes.ServersOf(ctx) {
 		walk.Routes(server.Routes, "", routes.Way{})
 	}
 	return found && !open

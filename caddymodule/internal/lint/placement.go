@@ -79,17 +79,13 @@ func (c *serversConfig) zoneOf(use *zoneUse) *config.Zone {
 // readServers reads the config of all servers of the HTTP app in which a module is
 // provisioned. It returns nil if the module is in no HTTP app.
 func readServers(ctx caddy.Context) *serversConfig {
-	modules := ctx.Modules()
-	if len(modules) == 0 {
-		return nil
-	}
-	app, ok := modules[0].(*caddyhttp.App)
-	if !ok {
+	all := routes.ServersOf(ctx)
+	if all == nil {
 		return nil
 	}
 	c := &serversConfig{zones: make(map[string]*config.Zone), serve: make(map[string]servers)}
-	for _, name := range slices.Sorted(maps.Keys(app.Servers)) {
-		c.read(app.Servers[name], "apps/http/servers/"+name)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		c.read(all[name], "apps/http/servers/"+name)
 	}
 	return c
 }

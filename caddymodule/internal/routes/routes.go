@@ -14,6 +14,17 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 )
 
+// ServersOf returns the servers of the HTTP app in which a module is provisioned, or nil if it
+// is in none.
+func ServersOf(ctx caddy.Context) map[string]*caddyhttp.Server {
+	if modules := ctx.Modules(); len(modules) > 0 {
+		if app, ok := modules[0].(*caddyhttp.App); ok {
+			return app.Servers
+		}
+	}
+	return nil
+}
+
 // A Handler is a handler of a route.
 type Handler struct {
 	Name   string                      `json:"handler"` // of its module, such as throttle
