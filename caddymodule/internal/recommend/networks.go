@@ -2,26 +2,11 @@ package recommend
 
 import (
 	"cmp"
-	"maps"
 	"net/netip"
 	"slices"
 )
 
-// Names are names of networks, such as those of their operators.
-type Names map[netip.Prefix]string
-
-// of returns the name of the narrowest network of an address, or "".
-func (n Names) of(addr netip.Addr) string {
-	for bits := addr.BitLen(); bits > 0 && len(n) > 0; bits-- {
-		prefix, _ := addr.Prefix(bits)
-		if name := n[prefix]; name != "" {
-			return name
-		}
-	}
-	return ""
-}
-
-// A Network is a /24, a /48 of IPv6, or all networks of one name.
+// A Network is a /24, or a /48 of IPv6.
 type Network struct {
 	Network  string  `json:"network,omitempty"`
 	Keys     int     `json:"keys"`
@@ -52,15 +37,9 @@ const (
 // networks lists those that sent most, and counts the robots that no limit holds.
 func (s *Study) networks(r *Result, refused map[int]int) {
 	whole := cmp.Or(r.Units.Load, 1)
-	loads := make(map[netip.Prefix]float64) // there may be many, so that only large ones are more than that
+	all := make(map[netip.Prefix]*Network)
 	for id, client := range s.keys {
-		_, load := s.units.Charged(id)
-		loads[network(client.addr)] += load
-	}
-	all := make(map[string]*Network)
-	for id, client := range s.keys {
-		addr := client.addr
-		if !addr.IsValid() {
+		if !client.addr.IsValid() {
 			continue
 		}
 		requests, load := s.units.Charged(id)
@@ -68,23 +47,20 @@ func (s *Study) networks(r *Result, refused map[int]int) {
 		if !person && refused[id] == 0 {
 			r.Quiet.add(false, requests, 0, load)
 		}
-		name, of := s.options.Names.of(addr), network(addr)
-		if name == "" && loads[of] < leastShare*whole {
-			continue
+		of := network(client.addr)
+		if all[of] == nil {
+			all[of] = new(Network)
 		}
-		name = cmp.Or(name, of.String())
-		n := all[name]
-		if n == nil {
-			n = &Network{Network: name}
-			all[name] = n
-		}
-		n.add(person, requests, refused[id], load)
+		all[of].add(person, requests, refused[id], load)
 	}
 	r.Quiet.Load /= whole
 	r.Networks = []Network{}
-	for _, n := range slices.SortedFunc(maps.Values(all), func(a, b *Network) int { return cmp.Or(cmp.Compare(b.Load, a.Load), cmp.Compare(a.Network, b.Network)) }) {
-		if n.Load /= whole; n.Keys > 1 && n.Load >= leastShare && len(r.Networks) < shownKeys {
+	for of, n := range all {
+		if n.Load /= whole; n.Keys > 1 && n.Load >= leastShare {
+			n.Network = of.String()
 			r.Networks = append(r.Networks, *n)
 		}
 	}
+	slices.SortFunc(r.Networks, func(a, b Network) int { return cmp.Or(cmp.Compare(b.Load, a.Load), cmp.Compare(a.Network, b.Network)) })
+	r.Networks = r.Networks[:min(len(r.Networks), shownKeys)]
 }

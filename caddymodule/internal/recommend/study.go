@@ -33,9 +33,6 @@ type Options struct {
 	// Spare is the percentage of the people that the limits must leave untouched.
 	Spare float64
 
-	// Names are those of networks.
-	Names Names
-
 	// Key says of what the keys are made, in the words of a Caddyfile.
 	Key string
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -26,8 +25,8 @@ import (
 // recommendFlags are the flags of `caddy throttle recommend`.
 type recommendFlags struct {
 	ruleFlags
-	spare, check, networks, report string
-	assets                         bool
+	spare, check, report string
+	assets               bool
 }
 
 func recommendCommand() *cobra.Command {
@@ -55,7 +54,6 @@ requests are charged to --key, and those for static assets do not count.`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of people that must never be refused")
-	cmd.Flags().StringVar(&f.networks, "networks", "", "A file of prefixes and names, by which networks are shown")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
 	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
@@ -87,11 +85,7 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if f.config != "" && f.assets {
 		return nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
 	}
-	names, err := networkNames(f.networks)
-	if err != nil {
-		return nil, err
-	}
-	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: f.check, Names: names}}
+	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: f.check}}
 	rules, limit := f.ruleFlags, ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
@@ -129,32 +123,6 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		answer.head = "No zone charges any of these requests.\n"
 	}
 	return answer, err
-}
-
-// networkNames reads lines of a prefix and a name from a file, if it has a name.
-func networkNames(file string) (recommend.Names, error) {
-	names := make(recommend.Names)
-	if file == "" {
-		return names, nil
-	}
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, usage.Errorf("--networks: %w", err)
-	}
-	n := 0
-	for line := range strings.Lines(string(data)) {
-		n++
-		words, name, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if words == "" || words[0] == '#' {
-			continue
-		}
-		prefix, err := netip.ParsePrefix(words)
-		if name = strings.TrimSpace(name); err != nil || name == "" {
-			return nil, usage.Errorf("--networks: %s:%d: want a prefix and a name, such as 203.0.113.0/24 Example Hosting", file, n)
-		}
-		names[prefix.Masked()] = name
-	}
-	return names, nil
 }
 
 // keyText returns the key without a config.
