@@ -84,12 +84,15 @@ type Request struct {
 
 // An Outcome is what a zone decided about a request, as Caddy's log has it.
 type Outcome struct {
-	Zone, Decision, Reason, Key string
-
-	Cost, Level, Capacity float64
-
-	Delay    any   // in seconds; a text in other formats of durations
-	Unlogged int64 // refusals before this line that `refusal log` kept out of the log
+	Zone     string  `json:"zone"`
+	Key      string  `json:"key"`
+	Decision string  `json:"decision"`
+	Reason   string  `json:"reason,omitempty"`
+	Cost     float64 `json:"cost"`
+	Level    float64 `json:"level"`
+	Capacity float64 `json:"capacity"`
+	Delay    any     `json:"delay"`              // in seconds; a text in other formats of durations
+	Unlogged int64   `json:"unlogged,omitempty"` // refusals before this line that `refusal log` kept out of the log
 }
 
 // Waited returns the delay in seconds. A text counts as none.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/dustin/go-humanize"
@@ -219,26 +220,20 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 		return
 	}
 	d, why := o.Ruling()
-	key := req.Shown(o.Key)
-	t.Add(&accesslog.Outcome{
-		Zone: o.Zone.Name, Key: key, Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+	outcome := &accesslog.Outcome{
+		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: d.String(), Reason: why.String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
-	}, req)
+	}
+	t.Add(outcome, req)
 	if t.out == nil {
 		return
 	}
 	_ = json.NewEncoder(t.out).Encode(struct { // Flush returns the error
-		File     string  `json:"file"`
-		Line     int     `json:"line"`
-		At       string  `json:"at"`
-		Zone     string  `json:"zone"`
-		Key      string  `json:"key"`
-		Decision string  `json:"decision"`
-		Reason   string  `json:"reason,omitempty"`
-		Cost     float64 `json:"cost"`
-		Level    float64 `json:"level"`
-		Delay    float64 `json:"delay_seconds,omitempty"`
-	}{req.File, req.Line, req.At.Format("2006-01-02T15:04:05.000000Z"), o.Zone.Name, key, d.String(), why.String(), o.Cost, o.Level(), o.Delay.Seconds()})
+		File string    `json:"file"`
+		Line int       `json:"line"`
+		At   time.Time `json:"at"`
+		*accesslog.Outcome
+	}{req.File, req.Line, req.At, outcome})
 }
 
 // missing returns the zones that cannot be replayed because of what the log lacks, and

@@ -131,7 +131,7 @@ func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
 			var d struct {
 				Line                   int
 				Zone, Decision, Reason string
-				Delay                  float64 `json:"delay_seconds"`
+				Delay                  float64 `json:"delay"`
 			}
 			if err := json.Unmarshal(line, &d); err != nil {
 				t.Fatal(err)
