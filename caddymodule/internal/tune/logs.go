@@ -106,8 +106,7 @@ type logReader struct {
 	err error // why reading ended early
 
 	began time.Time
-	shows bool
-	bar   *progressbar.ProgressBar // nil until it is shown
+	bar   *progressbar.ProgressBar
 }
 
 // open opens logs.
@@ -126,7 +125,10 @@ func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) 
 	if err != nil {
 		return nil, err
 	}
-	return &logReader{Reader: reader, ctx: ctx, began: time.Now(), shows: term.IsTerminal(int(os.Stderr.Fd()))}, nil
+	_, total := reader.Progress()
+	bar := progressbar.NewOptions64(cmp.Or(total, -1), progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetVisibility(term.IsTerminal(int(os.Stderr.Fd()))), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(), progressbar.OptionThrottle(progressPause), progressbar.OptionClearOnFinish())
+	return &logReader{Reader: reader, ctx: ctx, began: time.Now(), bar: bar}, nil
 }
 
 // interruptible returns a reader that ends when the context does, also while it waits for
@@ -152,9 +154,7 @@ func (r *logReader) batches() iter.Seq[[]*accesslog.Request] {
 			if err != nil || !yield(batch) || r.interrupted() {
 				return
 			}
-			if r.shows {
-				r.show()
-			}
+			r.show()
 		}
 	}
 }
@@ -162,33 +162,18 @@ func (r *logReader) batches() iter.Seq[[]*accesslog.Request] {
 // interrupted reports whether somebody has seen enough.
 func (r *logReader) interrupted() bool { return r.ctx.Err() != nil }
 
-const (
-	progressAfter = time.Second
-	progressPause = 200 * time.Millisecond
-)
+const progressPause = 200 * time.Millisecond
 
-// show shows the progress of what takes long.
+// show shows the progress.
 func (r *logReader) show() {
-	took := time.Since(r.began)
-	if took < progressAfter {
-		return
-	}
-	read, total := r.Progress()
-	if r.bar == nil {
-		r.bar = progressbar.NewOptions64(cmp.Or(total, -1), progressbar.OptionSetWriter(os.Stderr), progressbar.OptionShowBytes(true),
-			progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(), progressbar.OptionThrottle(progressPause))
-	}
-	lines := r.Stats().Lines
+	read, _ := r.Progress()
+	lines, took := r.Stats().Lines, time.Since(r.began)
 	r.bar.Describe(fmt.Sprintf("%s lines, %s a second", humanize.Comma(lines), humanize.Comma(int64(float64(lines)/took.Seconds()))))
-	if total == 0 || read < total {
-		_ = r.bar.Set64(read)
-	}
+	_ = r.bar.Set64(read)
 }
 
 // Close ends the progress and closes the logs.
 func (r *logReader) Close() {
-	if r.bar != nil {
-		_ = r.bar.Clear()
-	}
+	_ = r.bar.Clear()
 	r.Reader.Close()
 }
