@@ -141,12 +141,12 @@ type Stats struct {
 	Unlogged   int64     `json:"unlogged"` // refused requests that refusal log kept out of the logs
 	Problems   []string  `json:"problems"` // the first unreadable lines, and files that broke off; safe to print
 
-	Broken    []error `json:"-"` // files that ended too early, such as a truncated gzip
-	NoClient  int64   `json:"-"` // requests without an address
-	StandIns  int64   `json:"-"` // requests with a hash or a name in its place
-	Fractions int64   `json:"-"` // requests whose time has a fraction of a second
-	Late      int64   `json:"-"` // requests that are returned after others that arrived later
-	Unsorted  int64   `json:"-"` // of these, those that had ended before the others arrived: the log is not in order
+	Broken    error `json:"-"` // why the first file that ended too early did, such as a truncated gzip
+	NoClient  int64 `json:"-"` // requests without an address
+	StandIns  int64 `json:"-"` // requests with a hash or a name in its place
+	Fractions int64 `json:"-"` // requests whose time has a fraction of a second
+	Late      int64 `json:"-"` // requests that are returned after others that arrived later
+	Unsorted  int64 `json:"-"` // of these, those that had ended before the others arrived: the log is not in order
 }
 
 // Complaints says how many lines could not be read, and shows some of them.

@@ -220,8 +220,8 @@ func (r *Reader) deliver(req *Request) {
 func (r *Reader) nothing() error {
 	name, lines := r.stats.Files[0], r.stats.Lines
 	switch {
-	case len(r.stats.Broken) > 0:
-		return r.stats.Broken[0]
+	case r.stats.Broken != nil:
+		return r.stats.Broken
 	case lines == 0:
 		return mistake(name, errors.New("it is empty"))
 	case len(r.stats.Problems) > 0:
@@ -237,7 +237,7 @@ func (r *Reader) nothing() error {
 // broken notes why a log ended too early.
 func (r *Reader) broken(s *source, err error) {
 	err = mistake(s.name, err)
-	r.stats.Broken, r.stats.Problems = append(r.stats.Broken, err), append(r.stats.Problems, err.Error())
+	r.stats.Broken, r.stats.Problems = cmp.Or(r.stats.Broken, err), append(r.stats.Problems, err.Error())
 }
 
 // hold reads one more request and holds it back, or returns false at the end.

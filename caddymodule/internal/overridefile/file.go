@@ -60,7 +60,7 @@ const loadTries = 20
 // Load reads the file at once.
 func (f *File) Load() error {
 	n, err := f.look(true)
-	for try := 1; try < loadTries && errors.Is(err, errChanges); try++ {
+	for try := 1; try < loadTries && errors.Is(err, errUnsettled); try++ {
 		n, err = f.look(true)
 	}
 	f.became(n, err)
@@ -72,16 +72,14 @@ func (f *File) Load() error {
 // whether the file was read, or the problem with it is another one than before.
 func (f *File) Look() (news bool, s Status) {
 	n, err := f.look(false)
-	if errors.Is(err, errSame) || errors.Is(err, errChanges) { // a later look reads it
+	if errors.Is(err, errUnsettled) { // a later look reads it
 		return false, f.Status()
 	}
 	return f.became(n, err)
 }
 
-var (
-	errSame    = errors.New("the file is the same, or has changed just now")
-	errChanges = errors.New("the file changes")
-)
+// errUnsettled says that the file changes, or that there is nothing new to read.
+var errUnsettled = errors.New("the file changes")
 
 // look finds out whether the file has changed, and reads it if it is told to or if a change
 // has settled. A file that could be read is not read again before it changes.
@@ -93,7 +91,7 @@ func (f *File) look(read bool) (overrides int, err error) {
 	}
 	read = read || same(found, f.seen) && !same(found, f.read)
 	if f.seen = found; !read {
-		return 0, errSame
+		return 0, errUnsettled
 	}
 	f.read = nil
 	text, after, err := contents(f.Path, found)
@@ -102,7 +100,7 @@ func (f *File) look(read bool) (overrides int, err error) {
 		return 0, err
 	case !same(found, after):
 		f.seen = after
-		return 0, errChanges
+		return 0, errUnsettled
 	}
 	f.read = found
 	lines, err := Parse(f.Path, text)

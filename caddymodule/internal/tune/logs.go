@@ -79,10 +79,7 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 	} else {
 		_, err = io.WriteString(cmd.OutOrStdout(), found.Text())
 	}
-	if broken := in.Stats().Broken; err == nil && len(broken) > 0 {
-		return broken[0]
-	}
-	return err
+	return cmp.Or(err, in.Stats().Broken)
 }
 
 // openOutput opens the file that a flag names, if it names one. What is in it stays until
