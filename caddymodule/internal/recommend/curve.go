@@ -18,10 +18,10 @@ import (
 func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
 	points := in.Curve(s.options.Spare/100, floor)
 	// Rounded, as the last bits of sums depend on the order of the keys in the log.
-	c := Curve{Load: math.Round(in.Load()*1e6) / 1e6, Recommended: choose(points)}
+	c := Curve{Load: math.Round(in.Load*1e6) / 1e6, Recommended: choose(points)}
 	verb, checked := "Recommended", 0.0
-	if capacity, leak := s.options.checked(); leak != "" && in != s.times {
-		verb, c.Recommended, checked = "To check", len(points)-1, capacity
+	if check := s.options.Check; check.Leak != "" && in != s.times {
+		verb, c.Recommended, checked = "To check", len(points)-1, check.Capacity
 	}
 	rung, best := in.Rung(c.Recommended), &points[c.Recommended]
 	if checked > 0 {
@@ -31,11 +31,11 @@ func (s *Study) curve(in *survey.Survey, unit string, floor float64) Curve {
 	}
 	for i, p := range points {
 		c.Points = append(c.Points, Point{
-			Leak: s.ladder[i], Capacity: p.Capacity, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
+			Limit: Limit{s.ladder[i], p.Capacity}, RefillSeconds: p.TimeToEmpty(p.Capacity).Seconds(),
 			RefusedKeys: p.RefusedKeys, RefusedPeople: p.RefusedPeople, RefusedRequests: p.RefusedRequests, RefusedLoad: math.Round(p.RefusedLoad/cmp.Or(c.Load, 1)*1e9) / 1e9,
 		})
 	}
-	c.Reason = c.reason(verb, in.Keys(), in.Requests(), unit, noun(s.options.Key))
+	c.Reason = c.reason(verb, in.Keys, in.Requests, unit, noun(s.options.Key))
 	return c
 }
 

@@ -44,14 +44,14 @@ const (
 // holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
 // far from that of the whole log, there is no limit to recommend.
 func (s *Study) holdOut(r *Result, floor float64) {
-	if len(r.Withheld) > 0 || s.options.Check != "" {
+	if len(r.Withheld) > 0 || r.checked {
 		return
 	}
 	cut := leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
 	first := s.units.Until(cut)
 	c := s.curve(first, "request", floor)
 	best, all := c.Best(), r.Units.Best()
-	h := &HoldOut{Leak: best.Leak, Capacity: best.Capacity}
+	h := &HoldOut{Limit: best.Limit}
 	r.HoldOut = h
 	if best.RefusedLoad < leastRemoved {
 		h.Reason = "The first 70% of the log has nothing to hold back, so nothing shows how the limit would do in another week."
@@ -68,19 +68,18 @@ func (s *Study) holdOut(r *Result, floor float64) {
 		}
 	})
 	h.People = len(people)
-	if rest := s.units.Load() - first.Load(); rest > 0 {
+	if rest := s.units.Load - first.Load; rest > 0 {
 		h.Load /= rest
 	}
 	who := "nobody who looks like a person"
 	if h.People > 0 {
 		who = Counted(h.People, r.Noun()) + " that look like people"
 	}
-	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s %s, which would have refused %s and %s of the load in the rest.", Number(h.Capacity), h.Leak, who, Share(h.Load))
+	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s, which would have refused %s and %s of the load in the rest.", h.Text(), who, Share(h.Load))
 	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
 	leak := leaksOf(s.ladder)
 	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {
-		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s %s, and all of it limit %s %s, so another week may give a third one. Read a longer log.",
-			Number(best.Capacity), best.Leak, Number(all.Capacity), all.Leak))
+		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s, and all of it limit %s, so another week may give a third one. Read a longer log.", best.Text(), all.Text()))
 	}
 }
 

@@ -345,7 +345,7 @@ func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 			}
 			in.Add(key, at, 1, -1)
 		}
-		for id := range in.Keys() {
+		for id := range in.Keys {
 			in.Weights = append(in.Weights, float64(strings.Count(in.Name(id), "person")))
 		}
 		points := in.Curve(1, 1)
@@ -405,7 +405,7 @@ func TestALimitIsChecked(t *testing.T) {
 		hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(p)*time.Minute, 4, 20*time.Second)...)
 	}
 	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-	r := study(t, Options{Spare: 99, Check: "30 4/m"}, hits...)
+	r := study(t, Options{Spare: 99, Check: Limit{"4/m", 30}}, hits...)
 	best := r.Units.Best()
 	if best.Leak != "4/m" || best.Capacity != 30 || best.RefusedKeys != 1 || best.RefusedPeople != 0 {
 		t.Errorf("got %+v, want limit 30 4/m, which refuses the scraper alone", best)

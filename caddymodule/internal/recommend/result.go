@@ -64,8 +64,7 @@ type Curve struct {
 
 // A Point is one limit.
 type Point struct {
-	Leak            string  `json:"leak"`
-	Capacity        float64 `json:"capacity"`
+	Limit
 	RefillSeconds   float64 `json:"refill_seconds"` // after which a client has its whole burst again
 	RefusedKeys     int     `json:"refused_keys"`
 	RefusedPeople   int     `json:"refused_people"` // keys of clients that loaded static assets
@@ -86,21 +85,19 @@ type InFlight struct {
 
 // An Override is a limit for an address that looks like many people.
 type Override struct {
-	Key      string  `json:"key"`
-	Capacity float64 `json:"capacity"`
-	Leak     string  `json:"leak"`
-	Requests int     `json:"requests"`
-	Agents   int     `json:"user_agents"` // at least
+	Key string `json:"key"`
+	Limit
+	Requests int `json:"requests"`
+	Agents   int `json:"user_agents"` // at least
 }
 
 // A HoldOut is the limit that the first 70% of the log's time gives, and what it would have
 // refused in the rest.
 type HoldOut struct {
-	Leak     string  `json:"leak"`
-	Capacity float64 `json:"capacity"`
-	People   int     `json:"refused_people"`
-	Load     float64 `json:"refused_load_share"` // of the load of the rest, from 0 to 1
-	Reason   string  `json:"reason"`             // the same in words
+	Limit
+	People int     `json:"refused_people"`
+	Load   float64 `json:"refused_load_share"` // of the load of the rest, from 0 to 1
+	Reason string  `json:"reason"`             // the same in words
 }
 
 // A Key is one that sent most, or is refused most often.
@@ -158,8 +155,8 @@ const (
 func (s *Study) Result(assets int) *Result {
 	s.end()
 	r := &Result{
-		Zone: s.zone, Key: s.options.Key, cost: s.options.Cost, checked: s.options.Check != "", Spare: s.options.Spare,
-		From: s.from, To: s.to, Requests: s.units.Requests(), Assets: assets, Keys: s.units.Keys(),
+		Zone: s.zone, Key: s.options.Key, cost: s.options.Cost, checked: s.options.Check.Leak != "", Spare: s.options.Spare,
+		From: s.from, To: s.to, Requests: s.units.Requests, Assets: assets, Keys: s.units.Keys,
 		Overrides: []Override{}, Withheld: []string{}, Notes: []string{},
 	}
 	for id, c := range s.keys {
@@ -191,7 +188,7 @@ func (s *Study) Result(assets int) *Result {
 	s.histogram(r, best)
 	s.networks(r, refused)
 	s.overrides(r, best)
-	if s.options.Check == "" {
+	if !r.checked {
 		s.withhold(r)
 	}
 	s.holdOut(r, floor)
@@ -270,7 +267,7 @@ func round(level float64) float64 { return math.Round(level*100) / 100 }
 // Each bar is twice as wide as the one before.
 func (s *Study) histogram(r *Result, best *survey.Rung) {
 	bars := make([]Bar, 0, 16)
-	for id := range s.units.Keys() {
+	for id := range s.units.Keys {
 		peak := best.Peak(id)
 		n := 0
 		if peak > 1 {
@@ -308,7 +305,7 @@ func (s *Study) overrides(r *Result, rung *survey.Rung) {
 		}
 		requests, _ := s.units.Charged(id)
 		r.Overrides = append(r.Overrides, Override{
-			Key: name, Capacity: math.Ceil(rung.Peak(id)), Leak: best.Leak, Requests: requests, Agents: client.agents.Count(),
+			Key: name, Limit: Limit{best.Leak, math.Ceil(rung.Peak(id))}, Requests: requests, Agents: client.agents.Count(),
 		})
 	}
 	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Key, b.Key)) })

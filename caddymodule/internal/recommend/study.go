@@ -5,7 +5,6 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -39,16 +38,18 @@ type Options struct {
 	// Cost is that of each request, in the words of a Caddyfile. If empty, it is 1.
 	Cost string
 
-	// Check is a limit to judge instead of one to recommend, in the words of a Caddyfile.
-	Check string
+	// Check is a limit to judge instead of one to recommend, if it has a leak.
+	Check Limit
 }
 
-// checked returns the capacity and the leak to check, or 0.
-func (o *Options) checked() (capacity float64, leak string) {
-	text, leak, _ := strings.Cut(o.Check, " ")
-	capacity, _ = strconv.ParseFloat(text, 64) // which has been checked
-	return capacity, leak
+// A Limit is a leak, as it is written in a Caddyfile, and a capacity.
+type Limit struct {
+	Leak     string  `json:"leak"`
+	Capacity float64 `json:"capacity"`
 }
+
+// Text returns the limit as a Caddyfile takes it.
+func (l Limit) Text() string { return Number(l.Capacity) + " " + l.Leak }
 
 // A Study collects the requests of one zone.
 type Study struct {
@@ -77,8 +78,8 @@ type Study struct {
 // Several studies of the same log may share their clients.
 func NewStudy(zone string, clients *Clients, o Options) *Study {
 	s := &Study{options: o, zone: zone, clients: clients, ladder: ladder}
-	if _, leak := o.checked(); leak != "" {
-		s.ladder = append(slices.Clone(ladder), leak)
+	if o.Check.Leak != "" {
+		s.ladder = append(slices.Clone(ladder), o.Check.Leak)
 	}
 	s.units = survey.New(leaksOf(s.ladder))
 	return s

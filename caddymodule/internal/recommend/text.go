@@ -51,7 +51,7 @@ func (r *Result) Text() string {
 		best := r.Seconds.Best()
 		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
 		r.Seconds.write(&b, r.Noun(), true)
-		fmt.Fprintf(&b, "\n%s\nThat is: limit %s %s, and settle seconds.\n", r.Seconds.Reason, Number(best.Capacity), best.Leak)
+		fmt.Fprintf(&b, "\n%s\nThat is: limit %s, and settle seconds.\n", r.Seconds.Reason, best.Text())
 		fmt.Fprintf(&b, "At most %s served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
 			were(r.InFlight.All), r.InFlight.Most, r.Noun(), r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.Noun()))
 	}
@@ -170,8 +170,8 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string) strin
 		}
 	}
 	if most.RefusedLoad > best.RefusedLoad+0.01 {
-		said += fmt.Sprintf(" Up to %s could be removed with %s %s, but then a %s would wait %s for its whole burst, not %s.",
-			Share(most.RefusedLoad), Number(most.Capacity), most.Leak, noun, Span(most.RefillSeconds), Span(best.RefillSeconds))
+		said += fmt.Sprintf(" Up to %s could be removed with %s, but then a %s would wait %s for its whole burst, not %s.",
+			Share(most.RefusedLoad), most.Text(), noun, Span(most.RefillSeconds), Span(best.RefillSeconds))
 	}
 	return said
 }
@@ -189,10 +189,10 @@ func rateText(leak, n, unit, plural string) string {
 func (r *Result) lines() string {
 	var b strings.Builder
 	best := r.Units.Best()
-	limit := fmt.Sprintf("limit %s %s\n", Number(best.Capacity), best.Leak)
+	limit := "limit " + best.Text() + "\n"
 	overrides := func(indent string) {
 		for _, o := range r.Overrides {
-			fmt.Fprintf(&b, "%s# An office, a school or a mobile network? %s, at least %d user agents:\n%s# override %s %s %s\n", indent, Counted(o.Requests, "request"), o.Agents, indent, o.Key, Number(o.Capacity), o.Leak)
+			fmt.Fprintf(&b, "%s# An office, a school or a mobile network? %s, at least %d user agents:\n%s# override %s %s\n", indent, Counted(o.Requests, "request"), o.Agents, indent, o.Key, o.Text())
 		}
 	}
 	if r.Zone != "" {

@@ -29,6 +29,10 @@ type Survey struct {
 	// count are people. If nil, all count the same.
 	Weights []float64
 
+	Keys     int     // that were charged
+	Requests int     // charges
+	Load     float64 // the sum of all costs, in units
+
 	leaks []float64
 	ids   map[string]int // keys to their numbers
 	keys  []key
@@ -36,11 +40,8 @@ type Survey struct {
 	seconds bool                // charges cost the seconds that they took
 	until   leakybucket.Instant // the end of the charges that count
 
-	tallies  []tally // by key
-	charged  int     // keys
-	requests int
-	load     float64
-	buffer   []charge // of one key
+	tallies []tally  // by key
+	buffer  []charge // of one key
 }
 
 // A tally is what a survey knows of a key.
@@ -97,12 +98,12 @@ func (s *Survey) Add(name string, at leakybucket.Instant, cost float64, took tim
 func (s *Survey) count(id int, cost float64) {
 	t := &s.tallies[id]
 	if t.requests == 0 {
-		s.charged++
+		s.Keys++
 	}
 	t.requests++
 	t.load += cost
-	s.requests++
-	s.load += cost
+	s.Requests++
+	s.Load += cost
 }
 
 // Seconds returns a view of the survey, for a ladder of its own, in which charges cost the
@@ -155,15 +156,6 @@ func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) {
 		}
 	}
 }
-
-// Keys returns how many keys were charged.
-func (s *Survey) Keys() int { return s.charged }
-
-// Requests returns how many charges there were.
-func (s *Survey) Requests() int { return s.requests }
-
-// Load returns the sum of all costs, in units.
-func (s *Survey) Load() float64 { return s.load }
 
 // Name returns the key with this number.
 func (s *Survey) Name(id int) string { return s.keys[id].name }

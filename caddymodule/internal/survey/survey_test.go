@@ -126,7 +126,7 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 			for _, spare := range []float64{0, 0.5, 0.95, 0.999, 1} {
 				for who, counts := range map[string]func(string) bool{"everybody": everybody, "people": people} {
 					s.Weights = nil
-					for id := range s.Keys() {
+					for id := range s.Keys {
 						s.Weights = append(s.Weights, map[bool]float64{true: 1}[counts(s.Name(id))])
 					}
 					points := s.Curve(spare, 1)
@@ -158,7 +158,7 @@ func TestPeakIsExactlyTheCapacityThatAKeyNeeds(t *testing.T) {
 	s := survey(t, trace, ladder)
 	for i, leak := range s.leaks {
 		rung := s.Rung(i)
-		for id := range s.Keys() {
+		for id := range s.Keys {
 			var own []hit
 			for _, c := range trace {
 				if c.key == s.Name(id) {
@@ -222,8 +222,8 @@ func TestViewsAreSurveysOfTheirCharges(t *testing.T) {
 	for name, c := range map[string]struct{ view, want *Survey }{"until": {until, first}, "seconds": {seconds, survey(t, work, ladder)}} {
 		got := c.view.Curve(0.9, 1)
 		want := c.want.Curve(0.9, 1)
-		if !slices.Equal(got, want) || c.view.Keys() != c.want.Keys() || c.view.Requests() != c.want.Requests() || math.Abs(c.view.Load()-c.want.Load()) > 1e-6 {
-			t.Errorf("%s: got %+v of %d keys, want %+v of %d", name, got, c.view.Keys(), want, c.want.Keys())
+		if !slices.Equal(got, want) || c.view.Keys != c.want.Keys || c.view.Requests != c.want.Requests || math.Abs(c.view.Load-c.want.Load) > 1e-6 {
+			t.Errorf("%s: got %+v of %d keys, want %+v of %d", name, got, c.view.Keys, want, c.want.Keys)
 		}
 	}
 }
@@ -361,6 +361,6 @@ func ExampleSurvey() {
 		}
 	}
 	p := s.Curve(0.66, 1)[0] // leave two of the three clients untouched
-	fmt.Printf("capacity %v refuses %d client and %d of %d requests\n", p.Capacity, p.RefusedKeys, p.RefusedRequests, s.Requests())
+	fmt.Printf("capacity %v refuses %d client and %d of %d requests\n", p.Capacity, p.RefusedKeys, p.RefusedRequests, s.Requests)
 	// Output: capacity 4 refuses 1 client and 22 of 60 requests
 }

@@ -75,17 +75,18 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if err != nil || !(spare >= 0 && spare <= 100) {
 		return nil, usage.Errorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
+	var check recommend.Limit
 	if f.check != "" {
 		limit, err := leakybucket.ParseLimit(f.check)
 		if err != nil {
 			return nil, usage.Errorf("--check: %w", err)
 		}
-		f.check = recommend.Number(limit.Capacity) + " " + strings.Fields(strings.Replace(f.check, ",", " ", 1))[1]
+		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
 	if f.config != "" && f.assets {
 		return nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
 	}
-	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: f.check}}
+	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: check}}
 	rules, limit := f.ruleFlags, ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
