@@ -150,13 +150,15 @@ check_format() {
 # Tests that count for long what one goroutine does, or what virtual time lets happen in one
 # order. The race detector finds nothing there that it does not find in shorter ones, and takes
 # ten times as long.
-counted='^Test(AClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder|ACorrectSiteIsToldOfNothing|ADayShowsMistakesOnce'
-counted+='|AnAddressThatARewriteBehindTheDirectiveMakesIsNamed|ARecipeInShadowPredictsWhatEnforcingItDoes'
-counted+='|ARecommendationIsWhatBruteForceFinds|AShadowDelaysNobodyAndCountsWhatEnforcementWould'
-counted+='|AShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses|ASwarmLeavesPeopleIn|EachRuleOfTheLawIsNeeded'
+counted='^Test(AClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder|ACorrectSiteIsToldOfNothing'
+counted+='|ADayShowsMistakesOnce|AFloodMakesNoSeries|AnAddressThatARewriteBehindTheDirectiveMakesIsNamed'
+counted+='|ARecipeInShadowPredictsWhatEnforcingItDoes|ARecommendationIsWhatBruteForceFinds'
+counted+='|AShadowDelaysNobodyAndCountsWhatEnforcementWould|AShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses'
+counted+='|ASwarmLeavesPeopleIn|AZoneThatIsUnmetForAWeekIsNamed|EachRuleOfTheLawIsNeeded'
 counted+='|EnforceHoldsForThatManyKeysAndForThemAlways|EveryLineThatAnErrorSuggestsAdapts|MembersLeaveOthersATenth'
-counted+='|OneNetworkMakesNoWordAppear|ShadowRefusesAsManyAsEnforcementWithinThreePoints|SlotsAndTurnsBesideAGroupComeWithinThreePoints'
-counted+='|TheExemptionsOfAPageAreNotWarnedOf|TheLimitFoundInAMonthHoldsInIt)$'
+counted+='|OneNetworkMakesNoWordAppear|RetryAfterIsTrueForAnyLimitAndCost'
+counted+='|ShadowRefusesAsManyAsEnforcementWithinThreePoints|SlotsAndTurnsBesideAGroupComeWithinThreePoints'
+counted+='|TheAdminAPIGivesRatesToPlot|TheExemptionsOfAPageAreNotWarnedOf|TheLimitFoundInAMonthHoldsInIt)$'
 
 # test_units runs the unit tests. Stores that talk to servers are tested one after the
 # other, because they measure time, and with -short unless TEST_LONG is set.
