@@ -1,0 +1,117 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+)
+
+// loaded returns the error of decoding a zone as strictly as Caddy does, compiling it and loading it.
+func loaded(text string) error {
+	z, decoder := new(Zone), json.NewDecoder(strings.NewReader(text))
+	decoder.DisallowUnknownFields()
+	if err := decoder.Decode(z); err != nil {
+		return err
+	}
+	r, err := z.Compile(nil)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
+	defer cancel()
+	return z.Load(ctx, r, Given{})
+}
+
+func TestJSONOfAZoneThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
+	const limit = `"limit":"5 1/s"`
+	for _, test := range []struct{ name, zone, want string }{
+		{"unknown field of an override", `{"name":"a",` + limit + `,"override":[{"key":["203.0.113.7"],"limit":"deny"}]}`, `unknown field "key"`},
+		{"unknown field of a cost", `{"name":"a",` + limit + `,"cost":[{"cost":"2"}]}`, `unknown field "cost"`},
+		{"no limit", `{"name":"a","enforce":5}`, "no limit given"},
+		{"negative capacity", `{"name":"a","limit":"-5 1/s"}`, `invalid capacity "-5"`},
+		{"capacity above all numbers", `{"name":"a","limit":"1e309 1/s"}`, "1e309"},
+		{"no leak", `{"name":"a","limit":"5"}`, `invalid limit "5"`},
+		{"limit as a number", `{"name":"a","limit":5}`, "limit"},
+		{"leak without unit", `{"name":"a","limit":"5 1"}`, `parsing limit: invalid rate "1"`},
+		{"drains for decades", `{"name":"a","limit":"1000000 1/d"}`, "within 20 years"},
+		{"prefix out of range", `{"name":"a",` + limit + `,"key":{"ipv4":33}}`, "invalid ipv4 33"},
+		{"negative prefix", `{"name":"a",` + limit + `,"key":{"ipv6":-1}}`, "invalid ipv6 -1"},
+		{"status out of range", `{"name":"a",` + limit + `,"refusal":{"status":200}}`, "invalid status 200"},
+		{"source unknown", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"ip"}]}}`, `unknown key source "ip"`},
+		{"source empty", `{"name":"a",` + limit + `,"key":{"sources":[{}]}}`, `unknown key source ""`},
+		{"source without name", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"header"}]}}`, `key source "header" has no name`},
+		{"source with a name too many", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"host","name":"X"}]}}`, `key source "host" takes no name: unexpected "X"`},
+		{"source with a text too many", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"host","text":"x"}]}}`, `key source "host" takes no text: unexpected "x"`},
+		{"cost as a number", `{"name":"a",` + limit + `,"cost":[{"value":2}]}`, "value"},
+		{"cost without value", `{"name":"a",` + limit + `,"cost":[{}]}`, `invalid cost ""`},
+		{"cost with an empty set of matchers", `{"name":"a",` + limit + `,"cost":[{"match":[{}],"value":"2"}]}`, "a set without matchers"},
+		{"match with an empty set of matchers", `{"name":"a",` + limit + `,"match":[{}]}`, "a set without matchers"},
+		{"exempt with an empty set of matchers", `{"name":"a",` + limit + `,"exempt":[{"path":["/x"]},{}]}`, "a set without matchers"},
+		{"route without paths", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"route"}]},"route":[{"name":"r"}]}`, "incomplete route"},
+		{"override without parts", `{"name":"a",` + limit + `,"override":[{"limit":"deny"}]}`, "no key given"},
+		{"override without limit", `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"]}]}`, `unknown plan ""`},
+		{"override that is NaN", `{"name":"a",` + limit + `,"override":[{"parts":["203.0.113.7"],"limit":"NaN 1/s"}]}`, `invalid capacity "NaN"`},
+		{"page as a file", `{"name":"a",` + limit + `,"refusal":{"page":"no/such.html"}}`, `unknown field "page"`},
+		{"page with refuse error", `{"name":"a",` + limit + `,"refusal":{"page_html":"busy","error":true}}`, "exclude each other"},
+		{"retry_after as a number", `{"name":"a",` + limit + `,"refusal":{"retry_after":30}}`, "retry_after"},
+		{"negative delay", `{"name":"a",` + limit + `,"delay":{"undelayed":-1}}`, "invalid delay -1"},
+		{"delay as a text", `{"name":"a",` + limit + `,"delay":"1"}`, "delay"},
+		{"delay without room", `{"name":"a",` + limit + `,"delay":{"undelayed":4}}`, "delay 4 delays nothing"},
+		{"negative wait", `{"name":"a",` + limit + `,"delay":{"wait":"-1s"}}`, "invalid wait -1s"},
+		{"negative wait for a slot", `{"name":"a","in_flight":{"slots":1,"wait":-1}}`, "invalid wait -1ns"},
+		{"wait for a slot beside a limit", `{"name":"a",` + limit + `,"in_flight":{"slots":1,"wait":"1s"}}`, "wait has no meaning beside limit"},
+		{"negative queue", `{"name":"a",` + limit + `,"delay":{"queue":-1}}`, "invalid queue -1"},
+		{"queue without wait", `{"name":"a","in_flight":{"slots":1,"queue":1}}`, "queue has no meaning without wait"},
+		{"negative in_flight", `{"name":"a",` + limit + `,"in_flight":{"slots":-1}}`, "invalid in_flight -1"},
+		{"negative in_flight alone", `{"name":"a","in_flight":{"slots":-1}}`, "invalid in_flight -1"},
+		{"in_flight 0 alone", `{"name":"a","in_flight":{},"shadow":{}}`, "invalid in_flight 0"},
+		{"in_flight with a fraction", `{"name":"a",` + limit + `,"in_flight":{"slots":0.5}}`, "in_flight"},
+		{"in_flight with a default cost that is spelled out", `{"name":"a","in_flight":{"slots":1},"cost":[{"value":"1"}]}`, "cost has no meaning without limit"},
+		{"zone with the name of a key source", `{"name":"client_ip",` + limit + `}`, "no zone name before client_ip"},
+		{"key of an unknown header", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"X-Api-Key"}]}}`, "did you mean header X-Api-Key?"},
+		{"workers of bytes", `{"name":"a",` + limit + `,"settle":{"source":"bytes","unit":"1","workers":5}}`, "workers have no meaning here"},
+		{"negative workers", `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":-1}}`, "invalid workers -1"},
+		{"too many workers", `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":1000001}}`, "invalid workers 1000001"},
+		{"workers with a fraction", `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":2.5}}`, "workers"},
+		{"negative buffer", `{"name":"a","in_flight":{"slots":1,"buffer":"-1"}}`, `invalid size "-1"`},
+		{"buffer too large", `{"name":"a","in_flight":{"slots":1,"buffer":"67108865"}}`, `invalid size "67108865"`},
+		{"negative block", `{"name":"a",` + limit + `,"block":{"for":["-1m"]}}`, "invalid block of -1m0s"},
+		{"block of nothing", `{"name":"a",` + limit + `,"block":{"for":[0]}}`, "invalid block of 0s"},
+		{"block as a text", `{"name":"a",` + limit + `,"block":"1m"}`, "block"},
+		{"unknown field of a block", `{"name":"a",` + limit + `,"block":{"durations":["1m"]}}`, `unknown field "durations"`},
+		{"block with too many steps", `{"name":"a",` + limit + `,"block":{"for":[` + manySteps(101) + `]}}`, "101 durations: want at most 100"},
+		{"block everywhere by header", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"header","name":"X"}]},"block":{"everywhere":true}}`, "everywhere needs the key client_ip alone"},
+		{"throttle_blocked within a zone", `{"name":"a",` + limit + `,"match":[{"not":[{"throttle_blocked":{}}]}]}`, "cannot be used inside throttle"},
+		{"throttle_blocked of a cost", `{"name":"a",` + limit + `,"cost":[{"match":[{"throttle_blocked":{}}],"value":"2"}]}`, "cannot be used inside throttle"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			if err := loaded(test.zone); err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
+	}
+}
+
+// manySteps returns a ladder of n steps, in nanoseconds.
+func manySteps(n int) string {
+	var steps []string
+	for i := range n {
+		steps = append(steps, fmt.Sprint((i+1)*1000))
+	}
+	return strings.Join(steps, ",")
+}
+
+func TestAPageThatIsTooLargeIsRefused(t *testing.T) {
+	for n, want := range map[int]string{refusal.MostPage: "", refusal.MostPage + 1: "has 1048577 bytes: want at most 1048576"} {
+		err := loaded(`{"name":"a","limit":"5 1/s","refusal":{"page_html":"` + strings.Repeat("x", n) + `"}}`)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("a page of %d bytes: got %v, want the error %q", n, err, want)
+		}
+	}
+}
