@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
@@ -218,7 +217,7 @@ func TestADayShowsMistakesOnce(t *testing.T) {
 	const enough = 24 // and not 20: networks are counted by a hash, which may take two for one
 	for _, m := range shownMistakes {
 		t.Run(m.about, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inSettleBubble(t, func(t *testing.T) {
 				s := m.site(t)
 				visits := func(networks int) {
 					for n := range networks {
@@ -250,7 +249,7 @@ func TestOneNetworkMakesNoWordAppear(t *testing.T) {
 		shownMistake{"a near miss of a directory", "zone login {\n match path /signin\n limit 5 1/h\n}", visiting("/signin/"), ""})
 	for _, m := range mistakes {
 		t.Run(m.about, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			inSettleBubble(t, func(t *testing.T) {
 				s := m.site(t)
 				for range 3 {
 					for n := range 1000 {
@@ -374,7 +373,7 @@ func TestACorrectSiteIsToldOfNothing(t *testing.T) {
 	for _, correct := range correctSites {
 		for _, readers := range []int{3, 30} {
 			t.Run(fmt.Sprint(correct.page, " ", readers), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
+				inSettleBubble(t, func(t *testing.T) {
 					s := correct.run(t, "")
 					guesses := 0
 					for day := range 30 {
@@ -422,7 +421,7 @@ func TestACorrectSiteIsToldOfNothing(t *testing.T) {
 
 // The figures of a config begin with it.
 func TestAZoneThatIsUnmetForAWeekIsNamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
 		s := run(t, "http:// {\n throttle {\n zone login {\n match path /signin\n limit 5 1/h\n}\n}\nrespond ok\n}")
 		for range 8 {
 			for range 2600 {
@@ -444,7 +443,7 @@ func TestAZoneThatIsUnmetForAWeekIsNamed(t *testing.T) {
 }
 
 func TestAnOverrideThatIsUnmetForAWeekIsNamed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
 		s := run(t, "http:// {\n throttle {\n zone pages {\n limit 500 5/h\n override 203.0.113.7 900 9/h\n override 192.0.2.0/24 unlimited\n}\n}\nrespond ok\n}")
 		for range 9 {
 			s.from(someone).get("/")

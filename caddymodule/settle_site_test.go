@@ -39,6 +39,7 @@ type settleSite struct {
 
 	client string // the address that requests come from
 	exit   chan struct{}
+	stop   func()
 
 	mu       sync.Mutex
 	inFlight int // requests that are being served
@@ -82,7 +83,8 @@ func newSettleSite(t testing.TB, directives string) *settleSite {
 	}
 	cfg.AppsRaw = site.AppsRaw
 	ctx, stop := caddy.NewContext(base)
-	t.Cleanup(stop)
+	s.stop = sync.OnceFunc(stop)
+	t.Cleanup(func() { s.stop() })
 	app, err := ctx.App("http")
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +97,10 @@ func newSettleSite(t testing.TB, directives string) *settleSite {
 	if err := s.app.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.app.Stop() })
+	s.stop = sync.OnceFunc(func() {
+		_ = s.app.Stop()
+		stop()
+	})
 	return s
 }
 
@@ -135,11 +140,13 @@ func newSettleZone(t testing.TB, options string) *settleSite {
 	settle_upstream`)
 }
 
-// inSettleBubble runs a test in virtual time. Caddy's certificate cache lives as
-// long as the process, so it must be made outside.
+// inSettleBubble runs a test in virtual time, beside a site in real time. What all sites of the
+// process share is that one's, such as the samples of rates: taken every ten seconds of days
+// of virtual time, they would be most of the test's work.
 func inSettleBubble(t *testing.T, f func(t *testing.T)) {
 	t.Helper()
-	newSettleSite(t, "settle_upstream")
+	beside := newSettleSite(t, "settle_upstream")
+	defer beside.stop()
 	synctest.Test(t, f)
 }
 
