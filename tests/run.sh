@@ -158,7 +158,8 @@ counted+='|ASwarmLeavesPeopleIn|AZoneThatIsUnmetForAWeekIsNamed|EachRuleOfTheLaw
 counted+='|EnforceHoldsForThatManyKeysAndForThemAlways|EveryLineThatAnErrorSuggestsAdapts|MembersLeaveOthersATenth'
 counted+='|OneNetworkMakesNoWordAppear|RetryAfterIsTrueForAnyLimitAndCost'
 counted+='|ShadowRefusesAsManyAsEnforcementWithinThreePoints|SlotsAndTurnsBesideAGroupComeWithinThreePoints'
-counted+='|TheAdminAPIGivesRatesToPlot|TheExemptionsOfAPageAreNotWarnedOf|TheLimitFoundInAMonthHoldsInIt)$'
+counted+='|TheAdminAPIGivesRatesToPlot|TheExemptionsOfAPageAreNotWarnedOf|TheLimitFoundInAMonthHoldsInIt'
+counted+='|WhySaysWhatARequestWouldMeet|WhySaysWhatARequestWouldMeetInAnOutage)$'
 
 # test_units runs the unit tests. Stores that talk to servers are tested one after the
 # other, because they measure time, and with -short unless TEST_LONG is set.
