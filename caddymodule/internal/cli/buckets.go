@@ -13,7 +13,7 @@ import (
 func bucketsCommand() command {
 	in := wire.BucketsQuery{Sort: "level", Limit: 20}
 	return command{
-		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
+		zone: true, use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
 		long: `Lists buckets of a zone that are not empty: those that refuse now first, then the
 fullest. In Redis, this goes through all keys of the database.
 
@@ -28,6 +28,7 @@ buckets and the cursor of the next page.`,
 			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
 			cmd.Flags().BoolVar(&in.Refused, "refused", false, "Only buckets that refuse a request of cost 1 now")
 			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last; or none, for pages")
+			choose(cmd, "sort", "level", "key", "last", wire.Unsorted)
 			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
 			cmd.Flags().StringVar(&in.Cursor, "cursor", "", "With --sort none: where the page before has ended")
 		},

@@ -152,7 +152,7 @@ func zoneOrAll(args []string, all bool) (string, error) {
 
 func journalCommand() command {
 	return command{
-		use: "journal", short: "Lists who changed what at run time",
+		watch: true, use: "journal", short: "Lists who changed what at run time",
 		long: "Lists the last 200 changes at run time, the last one first: bans, limits, switches to\nshadow, their ends, and releases.",
 		run: func(c *adminClient, _ []string) error {
 			return show(c, "journal", nil, c.showJournal)

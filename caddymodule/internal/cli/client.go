@@ -38,6 +38,8 @@ type adminClient struct {
 type command struct {
 	use, short, long, example string
 	least, most               int  // arguments
+	zone                      bool // the first argument is a zone
+	watch                     bool // it can be shown again and again
 	local                     bool // it asks nobody
 	flags                     func(*cobra.Command)
 	run                       func(c *adminClient, args []string) error
@@ -46,7 +48,7 @@ type command struct {
 // cobra returns the command as Caddy runs it.
 func (c command) cobra() *cobra.Command {
 	client := &adminClient{by: cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("USER"))}
-	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, ValidArgsFunction: cobra.NoFileCompletions, Args: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, Args: func(cmd *cobra.Command, args []string) error {
 		if err := cobra.RangeArgs(c.least, c.most)(cmd, args); err != nil {
 			return usage.Fail(cmd, usage.Errorf("want caddy throttle %s", c.use))
 		}
@@ -64,18 +66,41 @@ func (c command) cobra() *cobra.Command {
 	if c.flags != nil {
 		c.flags(cmd)
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := c.run(client, args)
-		out := &client.out
-		if client.json {
-			out = &client.answers
-		}
-		_, failed := out.WriteTo(cmd.OutOrStdout())
-		return usage.Fail(cmd, cmp.Or(err, failed))
+	watched := false
+	if c.watch {
+		cmd.Flags().BoolVar(&watched, "watch", false, "Show it again every two seconds, until it is interrupted")
 	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for {
+			err := c.run(client, args)
+			out := &client.out
+			if client.json {
+				out = &client.answers
+			} else if watched {
+				fmt.Fprint(cmd.OutOrStdout(), "\x1b[H\x1b[2J") // an empty screen
+			}
+			_, failed := out.WriteTo(cmd.OutOrStdout())
+			if err = cmp.Or(err, failed); err != nil || !watched {
+				return usage.Fail(cmd, err)
+			}
+			select {
+			case <-cmd.Context().Done():
+				return nil
+			case <-time.After(watchEvery):
+			}
+		}
+	}
+	c.completes(cmd, client)
 	usage.FailFlags(cmd)
 	return cmd
 }
+
+// choose lets shells complete the values of a flag.
+func choose(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)) // fails for no flag that exists
+}
+
+const watchEvery = 2 * time.Second
 
 // refuseEmpty refuses what is given and empty. A script whose variable is not set must not
 // change all zones instead of one.
@@ -91,6 +116,27 @@ func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 		}
 	})
 	return err
+}
+
+// completes lets shells complete the names of zones, which the running Caddy knows.
+func (c command) completes(cmd *cobra.Command, client *adminClient) {
+	zones := func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+		if status, err := ask[wire.Status](client, "zones", nil); err == nil {
+			for _, z := range status.Zones {
+				names = append(names, z.Zone)
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+		if c.zone && len(args) == 0 {
+			return zones(cmd, args, word)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	if cmd.Flags().Lookup("zone") != nil {
+		_ = cmd.RegisterFlagCompletionFunc("zone", zones) // fails for no flag that exists
+	}
 }
 
 // mostArguments bounds those of commands that take several clients.

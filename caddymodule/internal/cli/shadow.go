@@ -10,7 +10,7 @@ func shadowCommand() command {
 	var h holding
 	var all bool
 	return command{
-		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
+		zone: true, use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
 		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
 no zone refuses anybody, and bans do not hold. Requests that wait already are let
 through, unless they also belong to a zone that still makes requests wait.`,
@@ -32,7 +32,7 @@ through, unless they also belong to a zone that still makes requests wait.`,
 func unshadowCommand() command {
 	var all bool
 	return command{
-		use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
+		zone: true, use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
 		flags: func(cmd *cobra.Command) { cmd.Flags().BoolVar(&all, "all", false, "What shadow --all has switched") },
 		run: func(c *adminClient, args []string) error {
 			zone, err := zoneOrAll(args, all)

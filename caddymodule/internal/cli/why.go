@@ -14,7 +14,7 @@ import (
 func whyCommand() command {
 	var in wire.ClientQuery
 	return command{
-		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
+		watch: true, use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
 		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
 is left, and which override decides. It changes nothing. Give an address, the name
 of an account, a plain API key, a key as the access log shows it, or the support
