@@ -101,27 +101,30 @@ func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyh
 // reading from the upstream.
 type writer struct {
 	response.Writer
-	call    call
-	owner   Owner
-	through bool  // nothing is kept in memory: streams, tunnels and answers without a body
-	written int64 // bytes of the body, by the handler
-	passed  int   // of these to the server
+	call  call
+	owner Owner
+	lost  atomic.Bool // nothing can be sent any more
+
+	// Of the handler's goroutine:
+	through  bool  // nothing is kept in memory: streams, tunnels and answers without a body
+	written  int64 // bytes of the body
+	returned bool  // without an error
+
+	// Of the one that sends. There is one at a time: ours while running is set, or the handler's.
+	passed int  // bytes to the server
+	cut    bool // something could not be sent
 
 	// While the client is sent the answer, its header is not the handler's any more.
 	header, sent http.Header // of the handler, and what it was then; nil before
 
-	lost     atomic.Bool // nothing can be sent any more
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows, up to pace
 	changed  sync.Cond
 	answer   answer
 	flush    bool // when all that is there has been sent
-	running  bool // the goroutine
-	returned bool // the handler, without an error
-	panicked any  // of the goroutine
+	running  bool // the goroutine that sends
+	panicked any  // of that
 
-	cut bool // something could not be sent
-
-	// While something is sent, the client has until due:
+	// While something is sent, the client has until due. The lock is a leaf.
 	pace  sync.Mutex
 	due   time.Time
 	timer *time.Timer // nil before the first piece

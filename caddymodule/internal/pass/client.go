@@ -205,10 +205,10 @@ func (c *Client) Digest() string {
 
 // Tries returns how often the client was refused in a row before this request.
 func (c *Client) Tries(now time.Time) int {
-	if !c.HoldsPass() || c.state == Expired {
+	if !c.HoldsPass() || c.state == Expired || now.After(c.pass.NotBefore.Add(forgotten)) {
 		return 0
 	}
-	return c.pass.triesAt(now)
+	return c.pass.Tries
 }
 
 // An Event is what happened to a client's pass.
@@ -238,11 +238,11 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 	if !c.secure {
 		return None
 	}
-	event, p := Moved, c.pass
+	event, p, tries := Moved, c.pass, c.Tries(now)
 	if !c.HoldsPass() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
-		event, p = Issued, fresh(now)
+		event, p, tries = Issued, fresh(now), 0
 	}
-	p = p.refused(now, after)
+	p.Tries, p.NotBefore = tries+1, now.Add(after)
 	if event == Moved {
 		c.move(&p, now, addr)
 	}
@@ -257,8 +257,8 @@ func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Add
 	if c.state < Unbound || c.member {
 		return None
 	}
-	p := c.pass.refused(now, after)
-	p.Tries = max(1, c.Tries(now)) // with none, it would be good before its time
+	p := c.pass
+	p.Tries, p.NotBefore = max(1, c.Tries(now)), now.Add(after) // with no tries, it would be good before its time
 	c.move(&p, now, addr)
 	return Moved
 }

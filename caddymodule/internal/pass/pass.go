@@ -117,22 +117,6 @@ func fresh(now time.Time) (p Pass) {
 	return p
 }
 
-// refused returns the pass after one more refusal, which told the client to come back
-// after a while.
-func (p Pass) refused(now time.Time, after time.Duration) Pass {
-	p.Tries = min(p.triesAt(now)+1, mostTries)
-	p.NotBefore = now.Add(after)
-	return p
-}
-
-// triesAt returns how often the client was refused in a row.
-func (p *Pass) triesAt(now time.Time) int {
-	if now.After(p.NotBefore.Add(forgotten)) {
-		return 0
-	}
-	return p.Tries
-}
-
 // Digest returns a short digest of an ID, for logs.
 func (id ID) Digest() string { return id.digest(4) }
 

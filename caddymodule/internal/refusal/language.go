@@ -69,25 +69,3 @@ func (l *language) appendWait(text []byte, d time.Duration) []byte {
 	}
 	return append(strconv.AppendInt(text, n, 10), forms[form]...)
 }
-
-// mostLanguages is how much of the Accept-Language headers is looked at. Browsers
-// send less than 100 bytes.
-const mostLanguages = 1 << 10
-
-// preferred returns the index of the language that a client wants most, and English if it
-// wants none.
-func preferred(accept []string) int { return firstOf(accept, mostLanguages, spoken, 0) }
-
-// spoken returns the index of the language of a tag such as de or pt-BR, or -1.
-func spoken(tag string) int {
-	if len(tag) < 2 || len(tag) > 2 && tag[2] != '-' {
-		return -1
-	}
-	first, second := tag[0]|0x20, tag[1]|0x20 // in lower case, if they are letters
-	for i := range languages {
-		if tag := languages[i].Tag; tag[0] == first && tag[1] == second {
-			return i
-		}
-	}
-	return -1
-}

@@ -1,6 +1,9 @@
 package refusal
 
-import "strings"
+import (
+	"net/http"
+	"strings"
+)
 
 // mostAccept is how many bytes of the Accept headers are parsed, which bounds the
 // work for hostile clients. Browsers send about 150.
@@ -29,6 +32,56 @@ func formOf(kind string) int {
 		return int(inHTML)
 	case strings.EqualFold(kind, "application/json"), len(kind) > len(suffix) && strings.EqualFold(kind[len(kind)-len(suffix):], suffix):
 		return int(inJSON)
+	}
+	return -1
+}
+
+// negotiate returns the form of the answer to a request: the one that the client prefers, or,
+// if the request finds the upstream busy, what its headers tell that it is for. That is a page
+// if somebody opens one or sends a form, JSON for a script or a program, and nothing for what
+// a page needs, such as an image, or if nobody says it. Browsers have said it since 2023. Of
+// others the Accept header tells.
+func negotiate(r *http.Request, busy bool) form {
+	accepted := formFor(r.Header["Accept"])
+	if !busy {
+		return accepted
+	}
+	switch mode := r.Header.Get("Sec-Fetch-Mode"); {
+	case mode == "navigate":
+	case mode != "":
+		if dest := r.Header.Get("Sec-Fetch-Dest"); dest != "" && dest != "empty" {
+			return inNothing
+		}
+		return inJSON
+	case accepted == inJSON || r.Header.Get("X-Requested-With") != "":
+		return inJSON
+	case accepted != inHTML && r.Method == http.MethodGet:
+		return inNothing
+	}
+	if r.Method == http.MethodHead {
+		return inNothing
+	}
+	return inHTML
+}
+
+// mostLanguages is how much of the Accept-Language headers is looked at. Browsers
+// send less than 100 bytes.
+const mostLanguages = 1 << 10
+
+// preferred returns the index of the language that a client wants most, and English if it
+// wants none.
+func preferred(accept []string) int { return firstOf(accept, mostLanguages, spoken, 0) }
+
+// spoken returns the index of the language of a tag such as de or pt-BR, or -1.
+func spoken(tag string) int {
+	if len(tag) < 2 || len(tag) > 2 && tag[2] != '-' {
+		return -1
+	}
+	first, second := tag[0]|0x20, tag[1]|0x20 // in lower case, if they are letters
+	for i := range languages {
+		if tag := languages[i].Tag; tag[0] == first && tag[1] == second {
+			return i
+		}
 	}
 	return -1
 }

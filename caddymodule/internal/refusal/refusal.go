@@ -64,6 +64,18 @@ type Refusal struct {
 	Busy *Busy
 }
 
+// A Busy is a refusal because the upstream is busy.
+type Busy struct {
+	// Reload says that the page reloads by itself when the wait is over.
+	Reload bool
+
+	// Pass adds what the client is known by when it comes back to the headers. It is
+	// called for navigations and forms only: browsers ask for everything else many times
+	// at once, and would get as many passes. NoPass is called for those. If nil, there is none.
+	Pass   func(http.Header)
+	NoPass func()
+}
+
 // pages is memory to write pages in, kept between requests.
 var pages = sync.Pool{New: func() any { return new([]byte) }}
 
@@ -125,18 +137,33 @@ func (h *headers) set(name, value string) {
 // announce sets the headers that all refusals have, and returns the form of the answer.
 func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 	response.DropTargeted(h.header)
+	in = negotiate(r, f.Busy != nil)
 	if f.Busy == nil {
-		in = formFor(r.Header["Accept"])
 		h.set("Cache-Control", "no-store")
 	} else {
-		in = f.Busy.announce(h.header, r, f.RetryAfter)
 		h.set("Cache-Control", "no-store, private")
 		h.set("Cdn-Cache-Control", "no-store")
+		f.Busy.announce(h.header, in, r.Method, f.RetryAfter)
 	}
 	if f.Zone != "" {
 		h.set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
 	}
 	return in
+}
+
+// announce adds the headers that a busy upstream's refusal has beyond those of any
+// other.
+func (b *Busy) announce(header http.Header, in form, method string, after time.Duration) {
+	header.Add("Vary", "Cookie, Sec-Fetch-Mode")
+	if in == inHTML && method == http.MethodGet && b.Reload {
+		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
+	}
+	switch {
+	case in == inHTML && b.Pass != nil:
+		b.Pass(header)
+	case in != inHTML && b.NoPass != nil:
+		b.NoPass()
+	}
 }
 
 // setRetryAfter sets the header that says how long to wait.

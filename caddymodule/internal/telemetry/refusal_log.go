@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -26,6 +27,7 @@ const (
 type refusalLog struct {
 	zone     *Zone
 	decision decision.Decision
+	begun    prometheus.Counter // blocks; nil if only a switch at run time lets the zone decide so
 
 	count atomic.Int64    // since the last summary
 	keys  sketch.Distinct // since then
@@ -60,9 +62,12 @@ func (l *refusalLog) begin() {
 
 // noteBlock counts and logs a block that began.
 func (l *refusalLog) noteBlock(o *decision.Outcome) {
-	BlocksBegun.WithLabelValues(l.zone.rule.Name, l.decision.String()).Inc()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.begun == nil {
+		l.begun = BlocksBegun.WithLabelValues(l.zone.rule.Name, l.decision.String())
+	}
+	l.begun.Inc()
 	if l.blocked++; l.blocked <= blockLines {
 		l.write("zone blocks a key", "zone would block a key", zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
 	}

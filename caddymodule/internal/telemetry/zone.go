@@ -78,7 +78,10 @@ type Zone struct {
 	waits     [fairqueue.Ranks]prometheus.Observer // nil without share
 	overflows [decision.Decisions]*overflows       // as refusals
 	refusals  [decision.Decisions]*refusalLog      // nil for decisions that refuse nothing
+	delays    prometheus.Observer                  // nil if no request is delayed
 	without   prometheus.Counter                   // charges decided without the shared store
+	unsettled prometheus.Counter                   // nil without settle
+	people    prometheus.Counter                   // nil without server_timing
 
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
 	presented [clientpass.Valid + 1]prometheus.Counter // by the state of the pass
@@ -95,21 +98,22 @@ func New(compiled *rule.Rule, figures *Figures, met *evidence.Zone, options Opti
 	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
+	// Series exist before the first count, and none comes back when the zone's are deleted.
 	if compiled.Settle != nil {
-		Unsettled.WithLabelValues(compiled.Name) // this and other series exist before the first count
+		t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
 		t.refusals[d] = &refusalLog{zone: t, decision: d}
 		t.overflows[d] = &overflows{zone: t, shadow: d == decision.ShadowRefused}
 		if t.reasons[d].Has(rule.Blocked) {
-			BlocksBegun.WithLabelValues(compiled.Name, d.String())
+			t.refusals[d].begun = BlocksBegun.WithLabelValues(compiled.Name, d.String())
 		}
 	}
 	if t.reasons[decision.Delayed] != 0 {
-		Delays.WithLabelValues(compiled.Name)
+		t.delays = Delays.WithLabelValues(compiled.Name)
 	}
 	if compiled.ServerTiming {
-		RefusedPeople.WithLabelValues(compiled.Name)
+		t.people = RefusedPeople.WithLabelValues(compiled.Name)
 	}
 	t.lookUpTurns()
 	if t.Shared {
@@ -139,7 +143,7 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 		t.Evidence.Decided(o, r)
 	}
 	if d == decision.Delayed {
-		Delays.WithLabelValues(t.rule.Name).Observe(o.Delay.Seconds())
+		t.delays.Observe(o.Delay.Seconds())
 	}
 	t.figures.noteSender(o, r, d, now)
 	if t.rule.ServerTiming && d == decision.ShadowRefused && header != nil {
@@ -208,8 +212,8 @@ func (t *Zone) ServedStatic(r *http.Request) {
 
 // Unsettled counts charges that stay as they were reserved.
 func (t *Zone) Unsettled(charges int) {
-	if t.rule.Settle != nil {
-		Unsettled.WithLabelValues(t.rule.Name).Add(float64(charges))
+	if t.unsettled != nil {
+		t.unsettled.Add(float64(charges))
 	}
 }
 
@@ -288,7 +292,11 @@ func (t *Zone) turned(o *decision.Outcome, d decision.Decision) {
 }
 
 // CountPass implements decision.Reporter.
-func (t *Zone) CountPass(e clientpass.Event) { t.passes[e].Inc() }
+func (t *Zone) CountPass(e clientpass.Event) {
+	if e != clientpass.None {
+		t.passes[e].Inc()
+	}
+}
 
 // countPresented counts what the pass was worth that a request came with.
 func (t *Zone) countPresented(o *decision.Outcome) {
@@ -386,8 +394,8 @@ const (
 // Seen counts the person who reports to have seen a mark of the zone, if that is true and
 // news.
 func (t *Zone) Seen(r *http.Request) {
-	if t.rule.ServerTiming && t.figures.people.report(personOf(r), time.Now()) {
-		RefusedPeople.WithLabelValues(t.rule.Name).Inc()
+	if t.people != nil && t.figures.people.report(personOf(r), time.Now()) {
+		t.people.Inc()
 	}
 }
 
