@@ -73,7 +73,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, found := range regexp.MustCompile(`enc\.Add\w+\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+		for _, found := range regexp.MustCompile(`(?:enc\.Add\w+|zap\.Objects)\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
 			written = append(written, found[1])
 		}
 	}

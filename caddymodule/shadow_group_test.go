@@ -22,7 +22,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
@@ -357,7 +356,7 @@ func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
 				}
 			}
 			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
-			if s.app.engine.Zones["half"].GroupOf(new(rule.Subject), client) == 0 {
+			if s.app.engine.Zones["half"].GroupOf(nil, client) == 0 {
 				chosen++
 				want, all = 2, "admitted admitted - - - -"
 			}

@@ -55,7 +55,7 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
 	c := z.Charge(&rule.Bucket{Name: b.Key, Limit: s.limit}, leakybucket.ShadowIf(b.Shadow), cost)
 	limit := s.limit.WithCeiling(c.Ceiling)
-	shadow := b.Shadow || z.GroupOf(&rule.Subject{Overrides: j.set}, rule.AccountOf(b.Key)) != 0
+	shadow := b.Shadow || z.GroupOf(j.set, rule.AccountOf(b.Key)) != 0
 	refuse := func(why rule.Reason, by string, rest time.Duration) wire.Verdict {
 		decided := decision.Refused
 		if shadow {

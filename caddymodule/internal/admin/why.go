@@ -132,6 +132,6 @@ func (w *why) own(z *engine.Zone, client string) string {
 	if own = ""; policy == rule.Share {
 		own = rule.SharedBucket
 	}
-	r.Refused = r.Refused || policy == rule.Refuse && z.GroupOf(&rule.Subject{Overrides: w.set}, own) == 0
+	r.Refused = r.Refused || policy == rule.Refuse && z.GroupOf(w.set, own) == 0
 	return own
 }

@@ -21,7 +21,15 @@
 // them survive a reload.
 package admission
 
-import "time"
+import (
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+)
 
 // An Entry is the delay and the slot of a request in one zone.
 type Entry struct {
@@ -60,6 +68,21 @@ type Entry struct {
 	Waited time.Duration
 }
 
+// limits are those that an entry sets. Requests that wait in the order of arrival are not
+// refused by a prediction.
+func (e *Entry) limits() fairqueue.Limits {
+	l := fairqueue.Limits{InFlight: e.InFlight, MaxWait: e.MaxWait, MaxWaiting: e.MaxWaiting}
+	if e.Turn == nil && e.MaxWait > 0 {
+		l.MaxWait = math.MaxInt64
+	}
+	return l
+}
+
+// whyOf returns how an admission ends at once, or Admitted.
+func whyOf(o fairqueue.Outcome) Why {
+	return [...]Why{fairqueue.Served: Admitted, fairqueue.Waiting: Admitted, fairqueue.TooLong: TooLong, fairqueue.Full: QueueFull}[o]
+}
+
 // Why says how an admission ended.
 type Why uint8
 
@@ -68,12 +91,10 @@ const (
 	Admitted Why = iota
 	// QueueFull means that MaxWaiting requests were waiting already.
 	QueueFull
-	// NoSlot means that no slot was free and the request could not queue for one.
-	NoSlot
 	// TimedOut means that no slot came free within MaxWait.
 	TimedOut
-	// TooLong means that the request would have to wait longer for its turn than it
-	// may.
+	// TooLong means that the request would have to wait longer for its slot than it may,
+	// or that none was free and it may not wait at all.
 	TooLong
 	// Exiting means that the process is about to end.
 	Exiting
@@ -99,4 +120,83 @@ type Result struct {
 	// Waited is how long the request waited in all its zones together. Time
 	// between a simulated delay and the real admission does not count.
 	Waited time.Duration
+}
+
+// A Turn is the claim of a request to a slot of a zone, and how it takes turns with others
+// for that. It serves one admission. Set the fields of its [fairqueue.Request] before; its
+// [fairqueue.Decision] tells afterwards what it met. The zone's lock guards the others.
+type Turn struct {
+	fairqueue.Request
+	fairqueue.Decision // of when it arrived; see Met
+
+	total atomic.Int64 // nanoseconds that it held its slot, once that is given back
+
+	zone    *Zone         // nil before its admission
+	standIn bool          // for a request that takes no turns: nobody else knows it
+	waits   bool          // for its slot
+	why     Why           // how the last wait has ended
+	key     *keyState     // from its arrival until it ends
+	since   time.Time     // it holds its slot
+	held    time.Duration // before it gave the slot up for a while
+
+	// length is for how long a virtual slot is held, if that is known.
+	length time.Duration
+
+	// While it waits:
+	timer   clock.Timer
+	sleeper sleeper       // told when the wait is over; or nil, and
+	done    chan struct{} // is closed then
+}
+
+// A step is what a request has to do in one zone.
+type step struct {
+	Entry
+	index int   // of the entry
+	slot  *Turn // its claim to a slot; nil before it is asked for, and after it is given back
+
+	until time.Time // it waits for the slot; zero before
+
+	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
+}
+
+// A sleeper is a simulation that waits.
+type sleeper interface{ awake() }
+
+// standIns are the turns of requests that take none, and so go by the order of arrival. They
+// are used again: most slots are free when they are wanted.
+var standIns = sync.Pool{New: func() any { return &Turn{standIn: true} }}
+
+// turn returns the turn of an entry, or what stands in for it.
+func (e *Entry) turn() *Turn {
+	if e.Turn != nil {
+		return e.Turn
+	}
+	t := standIns.Get().(*Turn)
+	t.Rank = fairqueue.First
+	return t
+}
+
+// free lets a stand-in be used again of which nobody else knows, since it has never waited.
+func (t *Turn) free() {
+	if t.standIn && t.Owner == nil {
+		*t = Turn{standIn: true}
+		standIns.Put(t)
+	}
+}
+
+// Met returns what the request met when it arrived, and zero if it has not yet. It may be
+// called at any time: a simulated request may arrive when the real one is over.
+func (t *Turn) Met() fairqueue.Decision {
+	if t.zone != nil {
+		t.zone.mu.Lock()
+		defer t.zone.mu.Unlock()
+	}
+	return t.Decision
+}
+
+// Held returns for how long the request held its slot, and false until that is given
+// back. It may be called at any time.
+func (t *Turn) Held() (held time.Duration, over bool) {
+	nanoseconds := t.total.Load()
+	return time.Duration(nanoseconds), nanoseconds > 0
 }

@@ -11,7 +11,7 @@ import (
 
 // String returns the name of the constant in lower case.
 func (w Why) String() string {
-	return [...]string{"admitted", "queue full", "no slot", "timed out", "too long", "exiting", "waived", "left"}[w]
+	return [...]string{"admitted", "queue full", "timed out", "too long", "exiting", "waived", "left"}[w]
 }
 
 // A visit is a request in a test: admitted, served for some time, released.
@@ -105,7 +105,7 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	first, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil)
 	second, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil)
 	third, result := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil)
-	if first == nil || second == nil || third != nil || result != (Result{Why: NoSlot}) {
+	if first == nil || second == nil || third != nil || result != (Result{Why: TooLong}) {
 		t.Errorf("got %v, %v, %v with %+v, want two slots and then none", first, second, third, result)
 	}
 	entry.Key = "another"
@@ -189,7 +189,7 @@ func TestWithoutMaxWaitARequestGetsAFreeSlotOrARefusal(t *testing.T) {
 		pass(90 * time.Second)
 		visits = append(visits, come(gate, time.Second, hasty))
 		pass(time.Minute)
-		wantWhy(t, visits, Admitted, Admitted, NoSlot, Admitted)
+		wantWhy(t, visits, Admitted, Admitted, TooLong, Admitted)
 		wantEmpty(t, zone)
 	})
 }
@@ -457,7 +457,7 @@ func TestARefusalInOneZoneGivesTheSlotsOfTheOthersBack(t *testing.T) {
 	full, _ := gate.Admit(t.Context(), time.Now(), entries[1:2], nil)
 	for range 3 {
 		p, result := gate.Admit(t.Context(), time.Now(), entries, nil)
-		if p != nil || result != (Result{Why: NoSlot, Index: 1}) {
+		if p != nil || result != (Result{Why: TooLong, Index: 1}) {
 			t.Errorf("got %+v, want no slot in the second", result)
 		}
 	}
@@ -471,4 +471,28 @@ func TestARefusalInOneZoneGivesTheSlotsOfTheOthersBack(t *testing.T) {
 	}
 	p.Release()
 	wantEmpty(t, zones...)
+}
+
+// A body is buffered there. The delay that was waited for before counts for what follows.
+func TestARequestIsMadeReadyBetweenItsDelayAndItsSlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		zone, gate := &Zone{Name: "a"}, new(Gate)
+		entries := []Entry{{Zone: zone, Key: "k", Delay: 2 * time.Second, InFlight: 1, MaxWaiting: 1}}
+		for _, ends := range []Result{{Why: Admitted, Index: 0}, {Why: Left, Index: -1}, {Why: Exiting, Index: 0}} {
+			began := time.Now()
+			p, result := gate.AdmitAfter(t.Context(), began, entries, nil, func() (Why, int) {
+				if after := time.Since(began); after != 2*time.Second || !vacant(zone, "k", 1) {
+					t.Errorf("got it made ready after %v, want after the delay and before it has a slot", after)
+				}
+				time.Sleep(3 * time.Second)
+				return ends.Why, ends.Index
+			})
+			ends.Waited = 2 * time.Second
+			if took := time.Since(began); result != ends || took != 5*time.Second || (p != nil) != (ends.Why == Admitted) || entries[0].Waited != ends.Waited {
+				t.Errorf("got %+v after %v, want %+v after 5 s", result, took, ends)
+			}
+			p.Release()
+			wantEmpty(t, zone)
+		}
+	})
 }

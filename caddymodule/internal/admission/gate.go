@@ -35,11 +35,18 @@ type Gate struct {
 // those again, ahead of all others. MaxWait limits both waits together. The slots
 // then belong to the inner Grant.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
+	return g.AdmitAfter(ctx, since, entries, outer, nil)
+}
+
+// AdmitAfter is Admit for a request that is not ready for its slots when its delay is over.
+// It calls ready then, which says how the admission ends if not with slots, and the index of
+// the entry for which it does, or -1. If nil, the request is ready.
+func (g *Gate) AdmitAfter(ctx context.Context, since time.Time, entries []Entry, outer *Grant, ready func() (Why, int)) (*Grant, Result) {
 	grant := new(Grant)
 	r := &grant.request
 	r.outer, r.came = outer, since
 	r.setSteps(entries)
-	why, waited := g.admit(ctx, r, since)
+	why, waited := g.admit(ctx, r, since, ready)
 	if why == Admitted && waited && ctx.Err() != nil { // both at once
 		why = Left
 	}
@@ -58,7 +65,7 @@ func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, oute
 }
 
 // admit takes a request through all that it has to wait for. It reports whether it had to.
-func (g *Gate) admit(ctx context.Context, r *request, since time.Time) (why Why, waited bool) {
+func (g *Gate) admit(ctx context.Context, r *request, since time.Time, ready func() (Why, int)) (why Why, waited bool) {
 	for i := range r.steps {
 		s := &r.steps[i]
 		early := s.Early - r.result.Waited // the times run at once
@@ -73,6 +80,12 @@ func (g *Gate) admit(ctx context.Context, r *request, since time.Time) (why Why,
 		if why, waited = g.pause(ctx, r, s, since.Add(s.Delay).Sub(r.now()), ""), true; why != Admitted {
 			return why, true
 		}
+	}
+	if ready != nil {
+		if why, r.result.Index = ready(); why != Admitted {
+			return why, true
+		}
+		r.came = r.now()
 	}
 	for i := 0; i < len(r.steps); i++ { // a wait may append some
 		why, c := r.take(i, nil)
@@ -152,6 +165,7 @@ type request struct {
 	mu       sync.Mutex // once the request is admitted; locked before that of a zone
 	steps    []step
 	unserved bool    // it is refused, or its client has left: slots were held in vain
+	Turns    bool    // it takes turns in a zone, and does not change
 	room     [1]step // mostly enough
 }
 
@@ -201,6 +215,9 @@ func (r *request) setSteps(entries []Entry) {
 	r.steps = slices.Grow(r.room[:0], len(entries))[:len(entries)]
 	for i := range entries {
 		r.steps[i].Entry, r.steps[i].index, r.steps[i].Waited = entries[i], i, 0
+		if t := entries[i].Turn; t != nil {
+			r.Turns, t.zone = true, entries[i].Zone
+		}
 	}
 	if len(r.steps) > 1 {
 		slices.SortStableFunc(r.steps, byName)

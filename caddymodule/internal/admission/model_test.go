@@ -206,7 +206,7 @@ func (m *model) seek(i int, now time.Duration) {
 	case m.served[a.key] < m.inFlight && len(m.queued[a.key]) == 0:
 		m.serve(i, now)
 	case m.maxWait == 0:
-		m.end(i, NoSlot)
+		m.end(i, TooLong)
 	case m.waiting >= m.maxWaiting:
 		m.end(i, QueueFull)
 	default:
@@ -311,7 +311,7 @@ func TestShadowRefusesAndDelaysWhatEnforcementDoes(t *testing.T) {
 		}
 		wantResults(t, seed, "shadow", simulate(t, trace, l), run(trace, l, true))
 	}
-	for _, why := range []Why{Admitted, QueueFull, NoSlot, TimedOut, Left} {
+	for _, why := range []Why{Admitted, QueueFull, TooLong, TimedOut, Left} {
 		if seen[why] < 100 {
 			t.Errorf("got %v only %d times, want more to test", why, seen[why])
 		}

@@ -108,7 +108,7 @@ func TestAShadowIsToldAtOnceWhatIsKnownAtOnce(t *testing.T) {
 
 		noSlot := newShadow(Entry{Zone: zone, Key: "k", InFlight: 1})
 		noSlot.Begin()
-		noSlot.want(t, 0, Result{Why: NoSlot})
+		noSlot.want(t, 0, Result{Why: TooLong})
 
 		delayed := newShadow(Entry{Zone: zone, Key: "k", Delay: time.Minute, MaxWaiting: 1})
 		delayed.Begin()

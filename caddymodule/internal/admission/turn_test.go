@@ -421,3 +421,23 @@ func TestADisplacedRequestOfTwoSharedZonesGivesTheOtherSlotBack(t *testing.T) {
 		})
 	}
 }
+
+// The access log may be written while the simulation of the request goes on.
+func TestASimulatedTurnMayBeReadWhileItArrives(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		slow, zone := &Zone{Name: "a"}, &Zone{Name: "b"}
+		turn := shared(zone, 1, fairqueue.First, "k")
+		s := Simulate(time.Now(), []Entry{{Zone: slow, Key: "k", Delay: time.Second, MaxWaiting: 1}, turn}, func(Result) {})
+		s.Begin()
+		s.Release()
+		holder := come(new(Gate), time.Minute, shared(zone, 1, fairqueue.First, "other"))
+		time.Sleep(time.Second)
+		turn.Turn.Met() // at the same instant
+		if pass(time.Second); turn.Turn.Met().Predicted != time.Second {
+			t.Errorf("got %v, want it predicted to wait for the one that holds the slot", turn.Turn.Met().Predicted)
+		}
+		holder.leave()
+		pass(time.Hour)
+		wantEmpty(t, slow, zone)
+	})
+}

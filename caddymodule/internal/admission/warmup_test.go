@@ -100,7 +100,7 @@ func TestAWarmUpBeginsWithARequestThatIsDelayed(t *testing.T) {
 			visits = append(visits, come(gate, time.Second, Entry{Zone: zone, Key: "k", Delay: delay, InFlight: 9, MaxWaiting: 100}))
 		}
 		pass(time.Hour)
-		wantWhy(t, visits, Admitted, Admitted, Admitted, Admitted, Admitted, NoSlot, NoSlot, NoSlot, NoSlot)
+		wantWhy(t, visits, Admitted, Admitted, Admitted, Admitted, Admitted, TooLong, TooLong, TooLong, TooLong)
 		wantEmpty(t, zone)
 	})
 }

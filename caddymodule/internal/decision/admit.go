@@ -3,7 +3,6 @@ package decision
 import (
 	"context"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -78,7 +77,7 @@ func (v *Verdict) Needs() (n Needs) {
 	}
 	aside := v.aside()
 	for _, s := range aside.simulations {
-		n.Held, n.Simulates = true, n.Simulates || s.turns
+		n.Held, n.Simulates = true, n.Simulates || s.Turns
 	}
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
@@ -131,15 +130,14 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 		outer.Pause()
 		defer outer.Resume()
 	}
-	var grant *admission.Grant
-	var result admission.Result
+	var ready func() (admission.Why, int)
 	if most, index := requestBuffer(held); most > 0 && !body.Received(r) {
-		buffer, result = door.buffer(r, v.Client(r), since, entries, most, index)
-		since = clock.Now(door.Clock)
+		ready = func() (why admission.Why, in int) {
+			buffer, why, in = door.buffer(r, v.Client(r), most, index)
+			return why, in
+		}
 	}
-	if result.Why == admission.Admitted {
-		grant, result = door.Gate.Admit(v.Client(r), since, entries, v.OuterGrant())
-	}
+	grant, result := door.Gate.AdmitAfter(v.Client(r), since, entries, v.OuterGrant(), ready)
 	stayed, refunds = v.admitted(grant, result, entries, held)
 	return buffer, stayed, refunds
 }
@@ -167,25 +165,18 @@ func requestBuffer(held []*Outcome) (most int64, index int) {
 	return most, index
 }
 
-// buffer waits until the request's delay is over, and then buffers its body, as the
-// entry of that index wants it. Of the entries only slots are left after that.
-func (d *Door) buffer(r *http.Request, client context.Context, since time.Time, entries []admission.Entry, most int64, index int) (*body.Ahead, admission.Result) {
-	delays := slices.Clone(entries)
-	for i := range entries {
-		delays[i].InFlight, entries[i].Delay, entries[i].Early = 0, 0, 0
-	}
-	if _, result := d.Gate.Admit(client, since, delays, nil); result.Why != admission.Admitted {
-		return nil, result
-	}
+// buffer buffers the body of a request, as the entry of that index wants it. If the
+// request is not ready for slots after that, buffer says how its admission ends.
+func (d *Door) buffer(r *http.Request, client context.Context, most int64, index int) (*body.Ahead, admission.Why, int) {
 	subject := rule.NewSubject(r)
 	buffer, ended := d.Buffers.Fill(client, r, subject.Client(), most, d.Gate.Exiting)
 	switch ended {
 	case body.Left, body.TooSlow:
-		return buffer, admission.Result{Why: admission.Left, Index: -1} // it waited in no zone
+		return buffer, admission.Left, -1 // it waited in no zone
 	case body.Exiting:
-		return buffer, admission.Result{Why: admission.Exiting, Index: index}
+		return buffer, admission.Exiting, index
 	}
-	return buffer, admission.Result{Why: admission.Admitted}
+	return buffer, admission.Admitted, -1
 }
 
 // simulateAll starts the simulated waits and slots of shadow zones, those of a group
@@ -199,7 +190,7 @@ func (v *Verdict) simulateAll(r *http.Request, since time.Time, refund func(leak
 		case o.holds():
 			v.simulate(r, o.Shadow, since, refund)
 		case o.watches():
-			v.simulates(admission.Watch(o.entry()), true)
+			v.simulates(admission.Watch(o.entry()))
 		}
 	}
 }
@@ -207,27 +198,26 @@ func (v *Verdict) simulateAll(r *http.Request, since time.Time, refund func(leak
 // simulate starts the simulation of a group.
 func (v *Verdict) simulate(r *http.Request, group leakybucket.Shadow, since time.Time, refund func(leakybucket.Settlement)) {
 	var room [1]admission.Entry
-	entries, turns := room[:0], false
+	entries := room[:0]
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if o.Shadow != group {
 			continue
 		}
 		if o.simulating = o.admits(); o.enters() {
-			entries, turns = append(entries, o.entry()), turns || o.Turn != nil
+			entries = append(entries, o.entry())
 		}
 	}
-	var s *admission.Simulation
-	waited := func(entry int) bool { return s.Waited(entry) > 0 } // of a request that is admitted, and so not before s is set
-	s = admission.Simulate(since, entries, func(result admission.Result) { v.simulated(r, group, result, waited, refund) })
-	v.simulates(s, turns)
+	var s *admission.Simulation // set before the request can be admitted
+	s = admission.Simulate(since, entries, func(result admission.Result) { v.simulated(r, group, s, result, refund) })
+	v.simulates(s)
 }
 
 // enters reports whether the simulation of its group has an entry of the outcome.
 func (o *Outcome) enters() bool { return o.simulating && (o.Delay > 0 || o.Zone.InFlight > 0) }
 
 // simulated records the result of a group's simulation, and reports its outcomes.
-func (v *Verdict) simulated(r *http.Request, group leakybucket.Shadow, result admission.Result, waited func(entry int) bool, refund func(leakybucket.Settlement)) {
+func (v *Verdict) simulated(r *http.Request, group leakybucket.Shadow, s *admission.Simulation, result admission.Result, refund func(leakybucket.Settlement)) {
 	entry := 0
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
@@ -237,7 +227,7 @@ func (v *Verdict) simulated(r *http.Request, group leakybucket.Shadow, result ad
 		switch {
 		case result.Why.Refused() && result.Index == entry:
 			v.refuseSimulated(o, o.Zone.reasonOf(result.Why), refund)
-		case result.Why == admission.Admitted && waited(entry):
+		case result.Why == admission.Admitted && s.Waited(entry) > 0:
 			o.become(ShadowDelayed, rule.None)
 		}
 		entry++
@@ -400,7 +390,7 @@ func (v *Verdict) Release() {
 func (v *Verdict) ReleaseTurns() {
 	v.grant.ReleaseTurns()
 	for _, s := range v.aside().simulations {
-		if s.turns {
+		if s.Turns {
 			s.Release()
 		}
 	}
@@ -427,16 +417,13 @@ func (v *Verdict) Saw(f admission.Fate) {
 
 // reasonOf returns why the zone refuses a request whose admission ended so.
 func (z *Zone) reasonOf(why admission.Why) rule.Reason {
-	switch why {
-	case admission.TooLong:
+	switch {
+	case why != admission.TooLong && why != admission.TimedOut:
+		return rule.QueueFull
+	case z.Share == nil:
+		return rule.InFlight
+	case why == admission.TooLong:
 		return rule.TurnTooLate
-	case admission.TimedOut:
-		if z.Share != nil {
-			return rule.Timeout
-		}
-		return rule.InFlight
-	case admission.NoSlot:
-		return rule.InFlight
 	}
-	return rule.QueueFull
+	return rule.Timeout
 }

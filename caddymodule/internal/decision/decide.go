@@ -341,7 +341,7 @@ func (z *Zone) BlockedEverywhere(s *rule.Subject, b *rule.Buffers, env Env) (c l
 // request fails once, as enforcement asks no zone after that.
 func (p *plan) fail(z *Zone, err error) error {
 	k, _, _ := z.Find(&p.Subject, &p.Buffers)
-	shadow := z.GroupOf(&p.Subject, k.Name)
+	shadow := z.GroupOf(p.Overrides, k.Name)
 	enforced := shadow == 0
 	if enforced || shadow >= rule.ShadowOwn || !p.ends(shadow, false) {
 		o := p.add(z, k.Name, shadow)
@@ -385,7 +385,7 @@ func (p *plan) ask(z *Zone) error {
 	if skip {
 		return nil
 	}
-	shadow := z.GroupOf(&p.Subject, k.Name)
+	shadow := z.GroupOf(p.Overrides, k.Name)
 	switch {
 	case shadow != 0 && p.earlier.ended(shadow):
 		if z.Share != nil {
@@ -589,10 +589,9 @@ func (p *plan) measure(z *Zone) {
 type exemption struct {
 	zone *Zone
 
-	// charge is the charge of the request if the upstream answers it after all.
-	// charged is false if the zone would charge nothing.
-	charge  leakybucket.Charge
-	charged bool
+	// charge is the charge of the request if the upstream answers it after all, or zero if
+	// the zone would charge nothing.
+	charge leakybucket.Charge
 }
 
 // exempt returns the exemption with what the zone would charge. That must be computed
@@ -607,7 +606,7 @@ func (p *plan) exempt(z *Zone) exemption {
 	if err != nil {
 		return e
 	}
-	e.charge, e.charged = z.Charge(&k, z.GroupOf(&p.Subject, k.Name), cost), true
+	e.charge = z.Charge(&k, z.GroupOf(p.Overrides, k.Name), cost)
 	e.charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }

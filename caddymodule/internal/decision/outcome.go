@@ -237,9 +237,9 @@ func (t *Turn) log(enc zapcore.ObjectEncoder) {
 	if digest := t.Standing.Client.Digest(); digest != "" {
 		enc.AddString("pass", digest)
 	}
-	if t.Predicted > 0 {
-		enc.AddInt("ahead", t.Ahead)
-		enc.AddFloat64("predicted", readable(t.Predicted.Seconds()))
+	if met := t.Met(); met.Predicted > 0 {
+		enc.AddInt("ahead", met.Ahead)
+		enc.AddFloat64("predicted", readable(met.Predicted.Seconds()))
 	}
 	if held, over := t.Held(); over {
 		enc.AddFloat64("seconds", readable(held.Seconds()))
@@ -355,9 +355,9 @@ type Reporter interface {
 	// a static file.
 	ServedStatic(*http.Request)
 
-	// CountPass counts what has happened to the pass of a client. Answered is called
-	// with the same for each response of a zone that learns from them who is a member. The
-	// client is new if it came without cookies.
+	// CountPass counts what has happened to the pass of a client, if anything has. Answered
+	// is called with the same for each response of a zone that learns from them who is a
+	// member. The client is new if it came without cookies.
 	CountPass(pass.Event)
 	Answered(isNew bool, e pass.Event)
 }

@@ -105,7 +105,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 	turn := new(Turn)
 	turn.Keys = [2]string{"203.0.113.1", "@pass/1"}
 	for why, want := range map[admission.Why]string{
-		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting", admission.NoSlot: "all in_flight",
+		admission.TimedOut: "203.0.113.1 timeout", admission.TooLong: "203.0.113.1 wait", admission.QueueFull: "203.0.113.1 waiting",
 	} {
 		o := lone(&rule.Rule{Name: "php", Slots: rule.Slots{Share: new(rule.Key), InFlight: 1}}, turn, admission.Result{Why: why, Waited: time.Second})
 		if got := o.RefusedKey() + " " + o.Reason().String(); got != want || o.Delay != time.Second {
@@ -116,7 +116,7 @@ func TestWhoLosesATurnIsRefusedAsAClientAfterItsWait(t *testing.T) {
 
 // What a request has waited for its slot says nothing of when the next one comes free.
 func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
-	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut} {
+	for _, why := range []admission.Why{admission.Exiting, admission.QueueFull, admission.TimedOut, admission.TooLong} {
 		o := lone(&rule.Rule{Name: "downloads", Slots: rule.Slots{InFlight: 1}, Queue: rule.Queue{MaxWait: time.Minute}}, nil, admission.Result{Why: why, Waited: 50 * time.Second})
 		if o.RetryAfter() != slotWait || o.Delay != 50*time.Second {
 			t.Errorf("%v: got told to wait for %v after %v, want %v after 50 s", why, o.RetryAfter(), o.Delay, slotWait)

@@ -50,8 +50,10 @@ func (o *Outcome) busy(r *http.Request) *refusal.Busy {
 	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
 	if standing.Client.Known() && o.early() <= 0 {
 		after, client := o.RetryAfter(), o.ClientIP(r)
-		b.Pass = func(header http.Header) { o.countPass(standing.Client.Refused(header, time.Now(), after, client)) }
-		b.NoPass = func() { o.countPass(standing.Client.RefusedApart(time.Now(), after, client)) }
+		b.Pass = func(header http.Header) {
+			o.Zone.Reporter.CountPass(standing.Client.Refused(header, time.Now(), after, client))
+		}
+		b.NoPass = func() { o.Zone.Reporter.CountPass(standing.Client.RefusedApart(time.Now(), after, client)) }
 	}
 	return b
 }
@@ -161,11 +163,9 @@ func (o *Outcome) fuller(other *Outcome) bool {
 
 // Decisive returns the strongest outcome of the request, or nil if there is none.
 func (v *Verdict) Decisive() (strongest *Outcome) {
-	for ; v != nil; v = v.next {
-		for i := range v.Outcomes {
-			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && (strongest == nil || o.stronger(strongest)) {
-				strongest = o
-			}
+	for o := range v.all {
+		if strongest == nil || o.stronger(strongest) {
+			strongest = o
 		}
 	}
 	return strongest
@@ -173,12 +173,11 @@ func (v *Verdict) Decisive() (strongest *Outcome) {
 
 // Violated returns the names of the zones that refuse the request.
 func (v *Verdict) Violated() (zones []string) {
-	v.each(func(o *Outcome) bool {
+	for o := range v.all {
 		if o.Decision() == Refused {
 			zones = append(zones, o.Zone.Name)
 		}
-		return true
-	})
+	}
 	return zones
 }
 
@@ -215,11 +214,10 @@ func (v *Verdict) announce(header http.Header) {
 // nearest returns the outcome of the fullest enforced bucket whose key is not private,
 // or nil if there is none.
 func (v *Verdict) nearest() (nearest *Outcome) {
-	v.each(func(o *Outcome) bool {
+	for o := range v.all {
 		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
-		return true
-	})
+	}
 	return nearest
 }

@@ -100,7 +100,7 @@ func (v *Verdict) Settle(r *http.Request, due []leakybucket.Settlement, observer
 	if static := v.aside().static; len(static) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
 		for _, e := range static {
 			e.zone.Reporter.ServedStatic(r)
-			if e.charged {
+			if e.charge.Cost > 0 {
 				due = append(due, leakybucket.Settlement{Charge: e.charge, Diff: e.charge.Cost})
 			}
 		}
@@ -197,13 +197,6 @@ func (v *Verdict) trust(status int, header http.Header, take taker) {
 	}
 }
 
-// countPass counts what has happened to the client's pass.
-func (o *Outcome) countPass(e pass.Event) {
-	if e != pass.None {
-		o.Zone.Reporter.CountPass(e)
-	}
-}
-
 // sendsPass reports whether the response may bring the client the pass of a member, or
 // take it away. Shadow zones send none.
 func (o *Outcome) sendsPass() bool {
@@ -224,7 +217,7 @@ func (v *Verdict) sendPasses(r *http.Request, status int, header http.Header, ta
 		c := &o.Turn.Standing.Client
 		event := c.Answered(status, header, now, func(account pass.ID) bool { return o.join(r, account, now, take) })
 		o.Zone.Reporter.Answered(c.New(), event)
-		o.countPass(event)
+		o.Zone.Reporter.CountPass(event)
 	}
 }
 

@@ -3,6 +3,7 @@ package decision
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,15 +36,9 @@ type Verdict struct {
 
 // beside is what few requests need.
 type beside struct {
-	static      []exemption          // the zones that exempt the request as a static file
-	measured    []settlement.Metered // that measure its work, whether or not their zones charge it
-	simulations []simulation         // of the waits and slots in shadow
-}
-
-// A simulation is that of a group, or of a zone with share that only watches.
-type simulation struct {
-	*admission.Simulation
-	turns bool // a zone with share is in it
+	static      []exemption             // the zones that exempt the request as a static file
+	measured    []settlement.Metered    // that measure its work, whether or not their zones charge it
+	simulations []*admission.Simulation // of groups in shadow, and of zones with share that only watch
 }
 
 // aside returns what few requests need, which is empty for most. It must not be changed.
@@ -57,11 +52,11 @@ func (v *Verdict) aside() *beside {
 var nothingBeside beside
 
 // simulates notes a simulation.
-func (v *Verdict) simulates(s *admission.Simulation, turns bool) {
+func (v *Verdict) simulates(s *admission.Simulation) {
 	if v.beside == nil {
 		v.beside = new(beside)
 	}
-	v.beside.simulations = append(v.beside.simulations, simulation{s, turns})
+	v.beside.simulations = append(v.beside.simulations, s)
 }
 
 // verdictVar is the variable with the first verdict. No user would choose its name.
@@ -198,11 +193,11 @@ func logged(r *http.Request, server *caddyhttp.Server) bool {
 // nil.
 func (v *Verdict) Next() *Verdict { return v.next }
 
-// each calls f with every outcome of the request until f returns false.
-func (v *Verdict) each(f func(*Outcome) bool) {
+// all iterates over the outcomes of the request that were not withdrawn.
+func (v *Verdict) all(yield func(*Outcome) bool) {
 	for ; v != nil; v = v.next {
 		for i := range v.Outcomes {
-			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && !f(o) {
+			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && !yield(o) {
 				return
 			}
 		}
@@ -238,12 +233,13 @@ func (v *Verdict) Refused() bool {
 
 // Blocked reports whether an enforced zone of this name has found the client blocked.
 // An empty name means any zone.
-func (v *Verdict) Blocked(zone string) (found bool) {
-	v.each(func(o *Outcome) bool {
-		found = o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Zone.Name)
-		return !found
-	})
-	return found
+func (v *Verdict) Blocked(zone string) bool {
+	for o := range v.all {
+		if o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Zone.Name) {
+			return true
+		}
+	}
+	return false
 }
 
 // uncharged returns the placeholders of a request that no zone has charged. A later
@@ -326,17 +322,13 @@ func (v *Verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		return err
 	}
 	n := 0
-	v.each(func(*Outcome) bool { n++; return true })
-	if n == 1 {
-		return nil
+	for range v.all {
+		n++
 	}
-	return enc.AddArray("zones", zapcore.ArrayMarshalerFunc(func(enc zapcore.ArrayEncoder) (err error) {
-		v.each(func(o *Outcome) bool {
-			err = enc.AppendObject(o)
-			return err == nil
-		})
-		return err
-	}))
+	if n > 1 {
+		zap.Objects("zones", slices.Collect(v.all)).AddTo(enc)
+	}
+	return nil
 }
 
 // ended reports whether the request has ended for a group in an earlier handler.

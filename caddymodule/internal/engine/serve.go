@@ -15,6 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -27,7 +28,7 @@ type Handler struct {
 	decision.Directive // its Server is nil outside of the HTTP app
 
 	app             *Engine
-	watch           watch
+	watch           evidence.Watch
 	Match           rule.Matchers
 	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
 	errorRoutes     bool               // the server may have some, which the handler may be in
@@ -43,17 +44,22 @@ type Directive interface{ Running() *Handler }
 func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones []*Zone) *Handler {
 	h := &Handler{app: e, Match: match, errorRoutes: server == nil || server.Errors != nil}
 	h.Server = server
-	var settles []*settlement.Rule
 	for _, z := range zones {
 		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
-		h.Zones, h.watch.zones = append(h.Zones, z.Zone), append(h.watch.zones, z.Counts.Evidence)
-		settles = append(settles, z.Settle)
-		h.addTold(z)
+		h.Zones, h.watch.Zones = append(h.Zones, z.Zone), append(h.watch.Zones, z.Counts.Evidence)
+		if z.Settle != nil {
+			h.headers = h.headers.With(z.Settle.Header)
+		}
+		if pass := z.Pass(); pass != nil {
+			for _, told := range pass.Told {
+				h.told = append(h.told, told.Header)
+			}
+		}
 	}
 	for _, z := range zones {
 		z.Directives, z.watches = append(z.Directives, h.Zones), append(z.watches, &h.watch)
 	}
-	h.headers = settlement.HeadersOf(settles...).With(h.told...)
+	h.headers = h.headers.With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
 	if !slices.ContainsFunc(zones, (*Zone).namesPlaceholders) {
 		h.Unread = e.unread[server]
@@ -70,19 +76,6 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 func (h *Handler) stripTold(r *http.Request) {
 	for _, name := range h.told {
 		delete(r.Header, name)
-	}
-}
-
-// addTold notes the headers in which the upstream names users to a zone.
-func (h *Handler) addTold(z *Zone) {
-	pass := z.Pass()
-	if pass == nil {
-		return
-	}
-	for _, told := range pass.Told {
-		if !slices.Contains(h.told, told.Header) {
-			h.told = append(h.told, told.Header)
-		}
 	}
 }
 
@@ -126,7 +119,7 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // decided about, but for those in an error route, which take slots only, and those of the
 // server itself.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	next = h.watch.next(next)
+	next = h.watch.Next(next)
 	concerned, failed := h.Concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)
@@ -274,7 +267,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	case needs.Simulates:
 		body.WhenSent(r, func() {}) // so that Received knows
 	}
-	defer func() {
+	defer func() { // simulations are told how it ended, then slots come free, then charges are corrected
 		switch {
 		case !needs.Simulates || needs.Turns:
 		case observer.UpstreamFailed(err):

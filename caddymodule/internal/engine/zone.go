@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -35,7 +36,7 @@ type Zone struct {
 
 	File           *overrideFile      // nil if it has none
 	Directives     [][]*decision.Zone // the zones of each directive that charges it
-	watches        []*watch           // of these
+	watches        []*evidence.Watch  // of these
 	WarnedKey      bool               // of what clients choose in it
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
@@ -82,7 +83,7 @@ func (z *Zone) WarnInsecure() {
 // requests returns how many requests the handlers had that have the zone.
 func (z *Zone) requests() (n uint64) {
 	for _, w := range z.watches {
-		n += w.requests.Load()
+		n += w.Requests.Load()
 	}
 	return n
 }

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,7 +20,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -350,71 +348,4 @@ func (e *Zone) endDay() (d dayShown) {
 	}
 	e.day.count.Store(0)
 	return d
-}
-
-// A nearPath is a path of the zone's match.
-type nearPath struct {
-	pattern string // as it was written
-	whole   string // in lower case, without the star
-	more    bool   // a star follows
-}
-
-// Wants notes path matchers by which requests meet the zone. It must be called before the
-// first request.
-func (e *Zone) Wants(patterns []string) {
-	for _, pattern := range patterns {
-		whole, more := strings.CutSuffix(strings.ToLower(pattern), "*")
-		if len(whole) > 1 && strings.HasPrefix(whole, "/") && !strings.ContainsAny(whole, "*{?%") {
-			e.paths = append(e.paths, nearPath{pattern, whole, more})
-		}
-	}
-}
-
-// Unmet reports whether the zone has paths and has met no request yet.
-func (e *Zone) Unmet() bool { return len(e.paths) > 0 && !e.met() }
-
-// Matching returns the path of the zone that matches a path, or "".
-func (e *Zone) Matching(path string) string {
-	path = strings.ToLower(path)
-	return e.pathOf(func(p *nearPath) bool { return p.matches(path) })
-}
-
-// NearMiss returns the path of the zone that a path ends in without being matched, or "".
-func (e *Zone) NearMiss(path string) string {
-	path = strings.ToLower(path)
-	return e.pathOf(func(p *nearPath) bool {
-		return !p.matches(path) && strings.HasSuffix(strings.TrimSuffix(path, "/"), strings.TrimSuffix(p.whole, "/"))
-	})
-}
-
-func (e *Zone) pathOf(is func(*nearPath) bool) string {
-	for i := range e.paths {
-		if is(&e.paths[i]) {
-			return e.paths[i].pattern
-		}
-	}
-	return ""
-}
-
-func (p *nearPath) matches(path string) bool {
-	return p.more && strings.HasPrefix(path, p.whole) || path == p.whole
-}
-
-// MissedNearly notes that the upstream has answered a near miss. made says that a rewrite
-// behind the zone has made the address.
-func (e *Zone) MissedNearly(client netip.Addr, path, of string, made bool) {
-	says := "no request has met the zone, and the site answers an address that ends like one of its paths: look whether match names the address that clients send"
-	near := &e.near
-	if made {
-		says = "the zone does not see an address of its match, because a rewrite behind throttle makes it: look whether throttle belongs into the block of the rewrite"
-		near = &e.made
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if from := network(client); from.IsValid() && !slices.Contains(*near, from) && len(*near) < nearNetworks {
-		*near = append(*near, from)
-	}
-	if len(*near) == nearNetworks && e.tellOnce(says) {
-		e.Logger.Warn(says, zap.String("address", text.Printable(path, 100)), zap.String("path", of))
-	}
 }

@@ -75,7 +75,7 @@ func (c *Cost) Charged(s *Subject, limit leakybucket.Limit) (cost float64, wants
 	if len(c.Lines) == 0 || c.Lines[0].Match == nil { // whatever the address
 		_, err = ask()
 	} else {
-		_, err = s.at().Either(s.Judged, ask)
+		_, err = s.either(ask)
 	}
 	return cost, wantsBody, readsBody, matcherError("cost", err)
 }

@@ -130,9 +130,9 @@ const OtherRoute = "other"
 // rewritten.
 func (k *Key) Route(s *Subject) string {
 	name := OtherRoute
-	_, _ = s.at().Either(s.Request, func() (bool, error) {
+	_, _ = s.either(func() (bool, error) {
 		for i := range k.Routes {
-			if match, _ := k.Routes[i].Path.MatchWithError(s.Request); match {
+			if match, _ := k.Routes[i].Path.MatchWithError(s.Judged); match {
 				name = k.Routes[i].Name
 				return true, nil
 			}

@@ -83,11 +83,11 @@ func (r *Ranks) Standing(s *Subject) Standing {
 	}
 	switch {
 	case t.Rank == fairqueue.Member:
-	case anySpares(r.Member, s):
+	case s.SparesAny(r.Member):
 		t.Rank, t.Why = fairqueue.Member, "matcher"
 	case !notBefore.IsZero():
 		t.Rank, t.Early = fairqueue.Returned, notBefore.Sub(now)
-	case t.Rank == fairqueue.First && anySpares(r.Crawler, s):
+	case t.Rank == fairqueue.First && s.SparesAny(r.Crawler):
 		t.Rank, t.Why = fairqueue.Crawler, "matcher"
 	}
 	return t
@@ -97,13 +97,4 @@ func (r *Ranks) Standing(s *Subject) Standing {
 var whys = [...]string{
 	pass.Absent: "", pass.Invalid: "invalid pass", pass.Expired: "expired pass", pass.Early: "early pass",
 	pass.Unbound: "pass without log-in", pass.Valid: "pass",
-}
-
-func anySpares(sets []Matchers, s *Subject) bool {
-	for _, set := range sets {
-		if match, err := s.Spares(set); err == nil && match {
-			return true
-		}
-	}
-	return false
 }

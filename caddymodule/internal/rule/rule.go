@@ -1,13 +1,18 @@
 // Package rule holds a compiled zone: whom it concerns, which bucket a request has there,
-// its limit and its cost. A [Rule] is built once, by package config, of parts that have a file
-// each, and never changes but for the lines of an override_file. What runs of a zone stands
-// beside its rule; see package decision. Begin with [Matching.Concerns].
+// its limit and its cost. A [Rule] is built once, by package config, and never changes but for
+// the lines of an override_file. What runs of a zone stands beside its rule; see package
+// decision. A [Subject] is a request as rules see it. Begin with [Matching.Concerns].
 package rule
 
 import (
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -57,4 +62,153 @@ func (r *Rule) LongestWait() time.Duration {
 // it lets none wait, limits none in flight, and learns nothing from responses.
 func (r *Rule) EndsAtAdmission() bool {
 	return !r.LetsWait() && r.InFlight == 0 && r.Share == nil && r.Settle == nil && r.Trust == nil && len(r.Static) == 0
+}
+
+// Limits returns a charge for each limit that a bucket of the zone may have, with its
+// debt and its block. The zone's own limit comes first.
+func (r *Rule) Limits() (all []leakybucket.Charge) {
+	for _, limit := range r.Key.Overrides.Load().Limits() {
+		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.Settle.DebtUnder(limit), Block: r.Block})
+	}
+	if r.Trust != nil {
+		all = append(all, leakybucket.Charge{Limit: PlaceLimit(r.Trust)})
+	}
+	if r.Ranks.LearnsMembers() {
+		all = append(all, leakybucket.Charge{Limit: MemberLimit})
+	}
+	return all
+}
+
+// Terms returns on which terms the zone charges a cost to a bucket with this limit, as in
+// [leakybucket.Charge].
+func (r *Rule) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float64, probe bool) {
+	if r.Delay != nil && r.MaxWait > 0 {
+		ceiling = limit.Ceiling(cost, *r.Delay, r.MaxWait)
+	}
+	return r.Settle.DebtUnder(limit), ceiling, r.Settle != nil && r.Settle.After
+}
+
+// Charge returns the charge of a cost to the bucket of a key.
+func (r *Rule) Charge(k *Bucket, shadow leakybucket.Shadow, cost float64) leakybucket.Charge {
+	c := leakybucket.Charge{Zone: r.Name, Key: k.Name, Shadow: shadow, Limit: k.Limit, Cost: cost, Block: r.Block}
+	c.Debt, c.Ceiling, c.Probe = r.Terms(k.Limit, cost)
+	if r.Delay != nil {
+		c.Undelayed = *r.Delay
+	}
+	return c
+}
+
+// Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
+// its cost fits no bucket.
+func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
+	c := r.Charge(&Bucket{Name: name, Limit: limit}, leakybucket.ShadowIf(shadow), -1)
+	c.Probe = true
+	return c
+}
+
+// Queue is how requests wait, for what was charged before them to leak or for a slot.
+type Queue struct {
+	Delay      *float64      // units that pass undelayed; nil means no delay
+	MaxWait    time.Duration // zero means no bound for the bucket, and no wait for a slot
+	MaxWaiting int
+}
+
+// LetsWait reports whether requests may wait in the zone.
+func (q *Queue) LetsWait() bool { return q.Delay != nil || q.MaxWait > 0 }
+
+// Slots are how many requests the upstream serves at once.
+type Slots struct {
+	InFlight int // of each key; zero means any number
+
+	// Share names what clients take turns by. If it is nil, they wait for slots in the
+	// order of arrival.
+	Share *Key
+
+	// Ranks say which rank a client has in a zone with share. If nil, all are first.
+	Ranks *Ranks
+
+	// WarmUp is for how long slots grow to their number after the zone had no request
+	// for as long; zero means not at all.
+	WarmUp time.Duration
+
+	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
+	RequestBuffer int64
+}
+
+// Pass returns what issues the passes of the zone, or nil if the zone sends none.
+func (s *Slots) Pass() *pass.Zone {
+	if s.Ranks == nil {
+		return nil
+	}
+	return s.Ranks.Pass
+}
+
+// Blocking is what an overflow begins.
+type Blocking struct {
+	Block      *leakybucket.Ladder // nil means that overflows begin no block
+	Everywhere bool                // blocks hold in all handlers
+}
+
+// A Refusal is what clients get that a zone refuses.
+type Refusal struct {
+	Status  int
+	Message string        // to people; may be empty
+	Page    *refusal.Page // nil means the built-in page
+	AsError bool          // the site's error routes answer instead
+
+	RetryEmpty  bool          // Retry-After says the time to empty
+	RetryFloor  time.Duration // the least that Retry-After says
+	RetryJitter float64       // the most that is added, as a fraction of the wait
+
+	ZoneHeader  bool // name the zone in a header
+	SupportCode bool // have a code that visitors may tell
+}
+
+// Mode is for whom a zone is enforced. For all others it is a dry run.
+type Mode struct {
+	Shadow  leakybucket.Shadow // the word that has put the zone there; 0 if the config has none
+	Enforce int                // percent of the keys; the others are in shadow
+
+	// ServerTiming marks responses to requests that the zone would have refused.
+	ServerTiming bool
+}
+
+// The groups of shadow: which word has put a zone there. Zones of one group are judged
+// together, as after the edit that takes the word away. Groups from ShadowOwn on are of
+// one zone, which has a word of its own. A group has a meaning for one request only.
+const (
+	ShadowGlobal leakybucket.Shadow = iota + 1 // shadow in the global options
+	ShadowSwitch                               // the switch at run time for all zones
+	ShadowBeside                               // shadow beside the zones of a handler
+	ShadowOwn                                  // shadow or enforce in the zone, or its switch at run time
+)
+
+// GroupOf returns the group of a request with this key, or 0 if it is enforced.
+func (r *Rule) GroupOf(overrides *override.Set, key string) leakybucket.Shadow {
+	if !r.chooses(key) {
+		return ShadowOwn
+	}
+	return r.Group(overrides)
+}
+
+// Group returns the group of the keys that the zone does not leave to shadow by enforce,
+// or 0 if it is enforced for them. Without overrides, the config alone counts.
+func (r *Rule) Group(overrides *override.Set) leakybucket.Shadow {
+	if r.Shadow != 0 || overrides == nil {
+		return r.Shadow
+	}
+	now := time.Now()
+	switch {
+	case !overrides.Shadow(r.Name, now):
+		return 0
+	case overrides.AllShadow(now):
+		return ShadowSwitch
+	}
+	return ShadowOwn
+}
+
+// chooses reports whether a key is among those that enforce chooses. The hash has no
+// seed, so all nodes and all zones choose the same keys.
+func (m *Mode) chooses(key string) bool {
+	return m.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(m.Enforce)
 }

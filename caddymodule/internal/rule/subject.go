@@ -3,13 +3,15 @@ package rule
 import (
 	"net/http"
 	"net/netip"
+	"net/url"
+	"path"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/address"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -42,12 +44,14 @@ type Subject struct {
 	replacer *caddy.Replacer // once it was asked for
 
 	addr   netip.Addr
-	text   string       // of addr, as Caddy found it
-	parsed bool         // addr and text are set
-	body   *body.Body   // nil if it was not read to its end
-	read   bool         // ReadBody was called
-	pair   address.Pair // of the request, if looked is set
-	looked bool
+	text   string     // of addr, as Caddy found it
+	parsed bool       // addr and text are set
+	body   *body.Body // nil if it was not read to its end
+	read   bool       // ReadBody was called
+
+	sent   *target // the address as the client sent it; nil if it is the one that the request has now
+	two    bool    // both count; see [FrontController]
+	looked bool    // sent and two are set
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -83,7 +87,7 @@ func (s *Subject) Forget() {
 		s.Reader, s.body, s.read, s.Starved = nil, nil, false, false
 	}
 	if s.looked {
-		s.pair, s.looked = address.Pair{}, false
+		s.sent, s.two, s.looked = nil, false, false
 	}
 }
 
@@ -171,27 +175,89 @@ func Method(s *Subject) string { return s.Judged.Method }
 // each address of a request: see [Subject.Matches] and [Subject.Spares].
 type Matchers = caddyhttp.MatcherSets
 
-// at returns the request's addresses.
-func (s *Subject) at() address.Pair {
-	if !s.looked {
-		s.pair, s.looked = address.Of(s.Request), true
+// A target is what a rewrite changes of a request.
+type target struct {
+	url        url.URL
+	requestURI string
+}
+
+// indexFiles are the names of front controllers.
+var indexFiles = []string{"index.php", "index.html"}
+
+// FrontController reports whether a rewrite hands an address to an index file in a folder
+// above it, whose name the client did not send. Such a file reads the address as sent, which
+// then is the only one that counts.
+func FrontController(sent, now string) bool {
+	folder, file := path.Split(now)
+	if !slices.Contains(indexFiles, file) || len(sent) <= len(folder) || !strings.HasPrefix(sent, folder) {
+		return false
 	}
-	return s.pair
+	for name := range strings.SplitSeq(sent, "/") {
+		if strings.EqualFold(name, file) {
+			return false
+		}
+	}
+	return true
 }
 
-// Matches reports whether one of the sets holds for either address of the request. It is
-// for what puts the request under a rule.
+// lookUpAddresses finds out how the client sent the request: path and query may have been
+// rewritten since. A rewrite must neither hide a request from a rule nor make it free.
+func (s *Subject) lookUpAddresses() {
+	s.looked = true
+	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+	now := s.Request.URL
+	if !ok || sent.URL == nil || sent.URL.Path == now.Path && sent.URL.RawPath == now.RawPath && sent.URL.RawQuery == now.RawQuery {
+		return
+	}
+	s.sent, s.two = &target{*sent.URL, sent.RequestURI}, !FrontController(sent.URL.Path, now.Path)
+}
+
+// asSent calls ask with the address that the client sent set in the request, and puts back
+// what is there now, also if ask panics. Caddy's placeholders belong to the request, so it
+// must not be a copy.
+func (s *Subject) asSent(ask func() (bool, error)) (bool, error) {
+	if s.sent == nil {
+		return ask()
+	}
+	r := s.Judged
+	now := target{*r.URL, r.RequestURI}
+	defer func() { *r.URL, r.RequestURI = now.url, now.requestURI }()
+	*r.URL, r.RequestURI = s.sent.url, s.sent.requestURI
+	return ask()
+}
+
+// ask asks with the address as sent, and then with the other one, if there is one and the
+// first answer is not the last.
+func (s *Subject) ask(last bool, ask func() (bool, error)) (bool, error) {
+	if !s.looked {
+		s.lookUpAddresses()
+	}
+	holds, err := s.asSent(ask)
+	if holds == last || err != nil || !s.two {
+		return holds, err
+	}
+	return ask()
+}
+
+// either reports whether something holds for either address. It is for what puts the request
+// under a rule.
+func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(true, ask) }
+
+// both reports whether something holds for both addresses. It is for what exempts or prefers
+// the request.
+func (s *Subject) both(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
+
+// Matches reports whether one of the sets holds for either address of the request.
 func (s *Subject) Matches(sets Matchers) (bool, error) {
-	return s.at().Either(s.Judged, func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
+	return s.either(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
-// Spares reports whether one of the sets holds for both addresses of the request. It is for
-// what exempts or prefers the request.
+// Spares reports whether one of the sets holds for both addresses of the request.
 func (s *Subject) Spares(sets Matchers) (bool, error) {
 	s.SparedAsSent = false
 	for _, set := range sets {
 		asked := 0
-		holds, err := s.at().Both(s.Judged, func() (bool, error) {
+		holds, err := s.both(func() (bool, error) {
 			asked++
 			return set.MatchWithError(s.Judged)
 		})
@@ -201,4 +267,12 @@ func (s *Subject) Spares(sets Matchers) (bool, error) {
 		s.SparedAsSent = s.SparedAsSent || asked > 1
 	}
 	return false, nil
+}
+
+// SparesAny reports whether Spares holds for any of several. Matchers that fail match nobody.
+func (s *Subject) SparesAny(several []Matchers) bool {
+	return slices.ContainsFunc(several, func(sets Matchers) bool {
+		match, err := s.Spares(sets)
+		return match && err == nil
+	})
 }

@@ -24,21 +24,10 @@ import (
 // Each has its name, and that of a trailer that handlers did not announce.
 type Headers [][2]string
 
-// HeadersOf returns the headers that the rules of a handler read, each once. A
-// rule may be nil.
-func HeadersOf(rules ...*Rule) (headers Headers) {
-	for _, r := range rules {
-		if r != nil && r.Source == Header {
-			headers = headers.With(r.Header)
-		}
-	}
-	return headers
-}
-
-// With returns the headers and some more, each once.
+// With returns the headers and some more, each once. Empty names are none.
 func (h Headers) With(names ...string) Headers {
 	for _, name := range names {
-		if h.index(name) < 0 {
+		if name != "" && h.index(name) < 0 {
 			h = append(h, [2]string{name, http.TrailerPrefix + name})
 		}
 	}

@@ -165,9 +165,9 @@ func TestEarlyHintsAreNotTheResponse(t *testing.T) {
 
 func TestObserversWithinEachOtherAllSeeTheirHeaders(t *testing.T) {
 	other, third := &Rule{Source: Header, Header: "X-Other"}, &Rule{Source: Header, Header: "X-Third"}
-	outer := &Observer{Headers: HeadersOf(header, other, seconds, third, nil, header)}
+	outer := &Observer{Headers: Headers{}.With(header.Header, other.Header, seconds.Header, third.Header, header.Header)}
 	middle := &Observer{Outer: outer}
-	inner := &Observer{Outer: middle, Headers: HeadersOf(header)}
+	inner := &Observer{Outer: middle, Headers: Headers{}.With(header.Header)}
 	if len(outer.Headers) != 3 {
 		t.Fatalf("got %v, want each header once", outer.Headers)
 	}
@@ -274,8 +274,9 @@ func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
 
 // Once for the observer; rules need nothing.
 func TestObservingAllocatesOnce(t *testing.T) {
-	rules := []*Rule{seconds, kilobyte, header, statuses(1, "200"), {Source: Header, Header: "X-Other"}}
-	headers := HeadersOf(rules...)
+	other := &Rule{Source: Header, Header: "X-Other"}
+	rules := []*Rule{seconds, kilobyte, header, statuses(1, "200"), other}
+	headers := Headers{}.With(header.Header, other.Header)
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	ok := []string{"3"}
 	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
@@ -299,7 +300,7 @@ func TestObservingAllocatesOnce(t *testing.T) {
 }
 
 func BenchmarkObserver(b *testing.B) {
-	headers := HeadersOf(header)
+	headers := Headers{}.With(header.Header)
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	next := handler(func(w http.ResponseWriter, _ *http.Request) error {
 		w.WriteHeader(http.StatusOK)

@@ -1,4 +1,4 @@
-package address
+package rule
 
 import (
 	"errors"
@@ -47,22 +47,24 @@ func TestHowManyAddressesARequestHas(t *testing.T) {
 		{"/foo", "/index.php5", 2},
 		{"/a%2Fb", "/a/b", 2},
 	} {
-		p, got := Of(rewritten(test.sent, test.now)), 1
-		if p.Two() {
+		s, got := NewSubject(rewritten(test.sent, test.now)), 1
+		if s.lookUpAddresses(); s.two {
 			got = 2
 		}
 		if got != test.want {
 			t.Errorf("%s -> %s: got %d addresses, want %d", test.sent, test.now, got, test.want)
 		}
 	}
-	if p := Of(httptest.NewRequest(http.MethodGet, "/x", nil)); p.Two() {
+	s := NewSubject(httptest.NewRequest(http.MethodGet, "/x", nil))
+	if s.lookUpAddresses(); s.two {
 		t.Error("a request without an original one: got two addresses, want one")
 	}
 }
 
 // asked notes with which addresses a matcher is asked.
-func asked(ask func(Pair, *http.Request, func() (bool, error)) (bool, error), r *http.Request, holds ...string) (got []string, result bool) {
-	result, _ = ask(Of(r), r, func() (bool, error) {
+func asked(ask func(*Subject, func() (bool, error)) (bool, error), r *http.Request, holds ...string) (got []string, result bool) {
+	s := NewSubject(r)
+	result, _ = ask(&s, func() (bool, error) {
 		got = append(got, r.URL.Path+" "+r.RequestURI)
 		for _, path := range holds {
 			if path == r.URL.Path {
@@ -77,22 +79,22 @@ func asked(ask func(Pair, *http.Request, func() (bool, error)) (bool, error), r 
 func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 	for _, test := range []struct {
 		name      string
-		ask       func(Pair, *http.Request, func() (bool, error)) (bool, error)
+		ask       func(*Subject, func() (bool, error)) (bool, error)
 		sent, now string
 		holds     []string
 		asked     int
 		want      bool
 	}{
-		{"either, as sent", Pair.Either, "/a", "/b", []string{"/a"}, 1, true},
-		{"either, as rewritten", Pair.Either, "/a", "/b", []string{"/b"}, 2, true},
-		{"either, none", Pair.Either, "/a", "/b", nil, 2, false},
-		{"both", Pair.Both, "/a", "/b", []string{"/a", "/b"}, 2, true},
-		{"both, as sent only", Pair.Both, "/a", "/b", []string{"/a"}, 2, false},
-		{"both, as rewritten only", Pair.Both, "/a", "/b", []string{"/b"}, 1, false},
-		{"either of a front controller", Pair.Either, "/a", "/index.php", []string{"/index.php"}, 1, false},
-		{"both of a front controller", Pair.Both, "/a", "/index.php", []string{"/a"}, 1, true},
-		{"either of one address", Pair.Either, "/a", "/a", []string{"/a"}, 1, true},
-		{"both of one address", Pair.Both, "/a", "/a", []string{"/a"}, 1, true},
+		{"either, as sent", (*Subject).either, "/a", "/b", []string{"/a"}, 1, true},
+		{"either, as rewritten", (*Subject).either, "/a", "/b", []string{"/b"}, 2, true},
+		{"either, none", (*Subject).either, "/a", "/b", nil, 2, false},
+		{"both", (*Subject).both, "/a", "/b", []string{"/a", "/b"}, 2, true},
+		{"both, as sent only", (*Subject).both, "/a", "/b", []string{"/a"}, 2, false},
+		{"both, as rewritten only", (*Subject).both, "/a", "/b", []string{"/b"}, 1, false},
+		{"either of a front controller", (*Subject).either, "/a", "/index.php", []string{"/index.php"}, 1, false},
+		{"both of a front controller", (*Subject).both, "/a", "/index.php", []string{"/a"}, 1, true},
+		{"either of one address", (*Subject).either, "/a", "/a", []string{"/a"}, 1, true},
+		{"both of one address", (*Subject).both, "/a", "/a", []string{"/a"}, 1, true},
 	} {
 		r := rewritten(test.sent, test.now)
 		got, result := asked(test.ask, r, test.holds...)
@@ -107,9 +109,9 @@ func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 
 func TestAnErrorEndsTheQuestion(t *testing.T) {
 	fails := errors.New("no")
-	for name, ask := range map[string]func(Pair, *http.Request, func() (bool, error)) (bool, error){"either": Pair.Either, "both": Pair.Both} {
-		r, n := rewritten("/a", "/b"), 0
-		if _, err := ask(Of(r), r, func() (bool, error) { n++; return false, fails }); err != fails || n != 1 {
+	for name, ask := range map[string]func(*Subject, func() (bool, error)) (bool, error){"either": (*Subject).either, "both": (*Subject).both} {
+		s, n := NewSubject(rewritten("/a", "/b")), 0
+		if _, err := ask(&s, func() (bool, error) { n++; return false, fails }); err != fails || n != 1 {
 			t.Errorf("%s: got %v after %d questions, want the error after one", name, err, n)
 		}
 	}
@@ -119,7 +121,8 @@ func TestAPanicPutsTheAddressBack(t *testing.T) {
 	r := rewritten("/a", "/b")
 	func() {
 		defer func() { _ = recover() }()
-		_, _ = Of(r).Either(r, func() (bool, error) { panic("a matcher") })
+		s := NewSubject(r)
+		_, _ = s.either(func() (bool, error) { panic("a matcher") })
 	}()
 	if r.URL.Path != "/b" || r.RequestURI != "/b" {
 		t.Errorf("got %s %s, want what was there", r.URL.Path, r.RequestURI)
