@@ -28,7 +28,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -146,10 +145,7 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 		}
 	}
 	logger := e.Warner.With(zap.String("zone", name))
-	met := evidence.New(evidence.Options{
-		Logger: logger, Requests: z.requests, Unlisted: func() []int { return compiled.Key.Overrides.Load().Unmet() }, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven,
-		ByStatus: compiled.Settle != nil && compiled.Settle.Source == settlement.Status, ByItems: compiled.Cost.IsItems(),
-	})
+	met := evidence.New(compiled, evidence.Options{Logger: logger, Requests: z.requests, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven})
 	met.Wants(z.Paths)
 	z.Counts = telemetry.New(compiled, z.State.Figures, met, telemetry.Options{
 		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,

@@ -95,17 +95,15 @@ type Facts struct {
 type Options struct {
 	Logger   *zap.Logger
 	Requests func() uint64 // how many the handlers had that have the zone
-	Unlisted func() []int  // numbers of overrides that no request has met
 
 	NamedKey     bool // the key is a header or a parameter
 	MissingGiven bool // the config says what a missing key means
-	ByStatus     bool // settle reads the status of responses
-	ByItems      bool // each cost is the number of items in the body
 }
 
 // A Zone is what a zone of one config has met. It takes at most 64 KiB.
 type Zone struct {
 	Options
+	rule  *rule.Rule
 	paths []nearPath
 	since time.Time
 	seed  maphash.Seed
@@ -128,9 +126,9 @@ type Zone struct {
 }
 
 // New returns the evidence of a zone whose config is loaded now.
-func New(options Options) *Zone {
+func New(compiled *rule.Rule, options Options) *Zone {
 	now := time.Now()
-	e := &Zone{Options: options, since: now, seed: maphash.MakeSeed(), told: make(map[string]bool)}
+	e := &Zone{Options: options, rule: compiled, since: now, seed: maphash.MakeSeed(), told: make(map[string]bool)}
 	e.dayEnds.Store(now.Add(judgedAfter).UnixNano())
 	return e
 }
@@ -185,7 +183,7 @@ func (e *Zone) Decided(o *decision.Outcome, r *http.Request) {
 	client := o.ClientIP(r)
 	e.show(client, charged)
 	switch {
-	case !e.ByItems || r.ContentLength == 0:
+	case !e.rule.Cost.IsItems() || r.ContentLength == 0:
 	case o.Cost == 1:
 		e.show(client, oneItem)
 	default:
@@ -233,7 +231,7 @@ func (e *Zone) Settled(o *decision.Outcome, r *http.Request, response *settlemen
 	}
 	client := o.ClientIP(r)
 	e.show(client, shown)
-	if known && cost > 0 && e.ByStatus && response.Status/100 == 3 && newCookie(r, response.Header()) {
+	if known && cost > 0 && e.rule.Settle.Source == settlement.Status && response.Status/100 == 3 && newCookie(r, response.Header()) {
 		e.show(client, loginCharged)
 	}
 }
@@ -320,7 +318,7 @@ func (e *Zone) Judge(now time.Time) {
 	const unmet = "no request has met the zone since the config was loaded: look whether its match is what clients ask for"
 	const unlisted = "no request has met some overrides of the zone since the config was loaded: look whether they name what clients send"
 	if e.met() && now.Sub(e.since) >= unmetAfter {
-		if numbers := e.Unlisted(); len(numbers) > 0 && e.tellOnce(unlisted) {
+		if numbers := e.rule.Key.Overrides.Load().Unmet(); len(numbers) > 0 && e.tellOnce(unlisted) {
 			e.Logger.Info(unlisted, zap.Ints("overrides", numbers[:min(len(numbers), 20)]))
 		}
 	}

@@ -16,7 +16,7 @@ func TestEvidenceIsSmall(t *testing.T) {
 
 // When more networks come than a day's sets can tell apart, those that came first are judged.
 func TestADayOfTooManyNetworksIsJudgedByTheFirst(t *testing.T) {
-	e := New(Options{})
+	e := New(nil, Options{})
 	for i := range 100_000 {
 		client := netip.AddrFrom4([4]byte{byte(1 + i>>16), byte(i >> 8), byte(i), 1})
 		if i < 2000 {
