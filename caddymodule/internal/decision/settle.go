@@ -29,22 +29,18 @@ const (
 // refund returns the settlement that gives the charge back, and false if there is
 // nothing to give back. A charge with a place in a queue is cancelled: if other
 // requests have queued behind it, its place stays empty.
-func (o *Outcome) refund() (leakybucket.Settlement, bool) {
-	s := leakybucket.Settlement{Charge: o.Charge(), Was: o.was()}
-	switch {
-	case !o.asked:
-		return s, false
-	case atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionUndone):
-		s.Cancel = o.Zone.Delay != nil
-	case atomic.CompareAndSwapUint32(&o.correction, correctionBegun, correctionUndone):
-		return s, false // [Verdict.Settled] gives it back: nothing of it may be poured after that
-	case atomic.CompareAndSwapUint32(&o.correction, correctionMade, correctionUndone):
-		return o.refundSettled()
-	default:
+func (o *Outcome) refund() (s leakybucket.Settlement, due bool) {
+	if !o.asked {
 		return s, false
 	}
-	s.Diff = -s.Charge.Cost
-	return s, s.Was.Poured
+	switch atomic.SwapUint32(&o.correction, correctionUndone) {
+	case correctionOpen:
+		s = leakybucket.Settlement{Charge: o.Charge(), Was: o.was(), Diff: -o.Cost, Cancel: o.Zone.Delay != nil}
+		return s, s.Was.Poured
+	case correctionMade:
+		return o.refundSettled()
+	}
+	return s, false // if it has begun, [Verdict.Settled] gives it back: nothing of it may be poured after that
 }
 
 // refundSettled returns the settlement that gives a settled charge back, and false if its
