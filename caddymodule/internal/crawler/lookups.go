@@ -90,18 +90,9 @@ type answer struct {
 
 // A network is one of which an address was looked up.
 type network struct {
-	asked   time.Time     // when that was last
+	next    time.Time     // when another one may be
 	silent  time.Duration // how long it is left alone, because it did not answer; 0 if it did
 	crawler bool          // one was found in it
-}
-
-// times returns how long it takes until another address is looked up, and for how long the
-// network is known.
-func (n *network) times() (every, lasts time.Duration) {
-	if n.crawler {
-		return crawlersEvery, crawlersFor
-	}
-	return max(networkEvery, n.silent), max(networkEvery, 2*n.silent)
 }
 
 // A claim is to be a crawler.
@@ -129,27 +120,31 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	if err != nil || l.running >= lookupsAtOnce {
 		return found
 	}
-	n, asked := l.networks.Get(of, now)
-	if every, _ := n.times(); asked && now.Sub(n.asked) < every || !n.crawler && l.foreign >= foreignAtOnce {
+	n, _ := l.networks.Get(of, now)
+	if now.Before(n.next) || !n.crawler && l.foreign >= foreignAtOnce {
 		return found
 	}
-	if n.asked = now; l.keep(of, n, now) {
+	if l.keep(of, n, now) {
 		l.running++
 		if !n.crawler {
 			l.foreign++
 		}
-		go l.lookUp(c, of, n, resolver)
+		go l.lookUp(c, of, n, now, resolver)
 	}
 	return found
 }
 
-// keep keeps what is known of a network, unless too many others are known.
-func (l *Lookups) keep(of netip.Prefix, n network, now time.Time) (room bool) {
-	_, lasts := n.times()
-	return l.networks.Put(of, n, n.asked.Add(lasts), now)
+// keep keeps what is known of a network that was asked, unless too many others are known.
+func (l *Lookups) keep(of netip.Prefix, n network, asked time.Time) (room bool) {
+	every, lasts := max(networkEvery, n.silent), max(networkEvery, 2*n.silent)
+	if n.crawler {
+		every, lasts = crawlersEvery, crawlersFor
+	}
+	n.next = asked.Add(every)
+	return l.networks.Put(of, n, asked.Add(lasts), asked)
 }
 
-func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, resolver Resolver) {
+func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, asked time.Time, resolver Resolver) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	holds, err := confirm(ctx, c, resolver)
@@ -162,13 +157,13 @@ func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, resolver Resolver)
 	}
 	switch {
 	case holds:
-		n = network{asked: now, crawler: true}
+		asked, n = now, network{crawler: true}
 	case err != nil: // not an answer: asked again later
 		n.silent = min(max(silentFor, 2*n.silent), silentMost)
 	default:
 		n.silent = 0
 	}
-	l.keep(of, n, now)
+	l.keep(of, n, asked)
 	if err != nil {
 		return
 	}
