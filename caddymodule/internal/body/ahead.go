@@ -88,8 +88,8 @@ func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Ahead,
 		defer a.stands.Stop()
 	}
 	go a.read(size, a.first[:0:min(size, firstRead)])
-	if !a.wait() {
-		a.enough.Store(true)
+	defer a.enough.Store(true)
+	if a.wait(nil, nil, patience) != Ready {
 		return a, nil
 	}
 	if !errors.Is(a.err, io.EOF) || a.came.Load() > most { // its end may come with the byte that is too much
@@ -136,19 +136,23 @@ func Conversation(contentType string) bool {
 	return false
 }
 
-// wait reports whether reading ahead has ended in time.
-func (a *Ahead) wait() bool {
+// wait waits until reading ahead has ended, but not for long: TooSlow means that it goes on.
+func (a *Ahead) wait(left, exiting <-chan struct{}, long time.Duration) Ended {
 	var stands <-chan time.Time
 	if a.stands != nil {
 		stands = a.stands.C
 	}
 	select {
 	case <-a.done:
-		return true
+		return Ready
+	case <-left:
+		return Left
+	case <-exiting:
+		return Exiting
 	case <-stands:
-	case <-time.After(patience):
+	case <-time.After(long):
 	}
-	return false
+	return TooSlow
 }
 
 // read reads into a piece, and then into more of them, until size bytes are there, the body
@@ -289,40 +293,23 @@ func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix,
 		most = r.ContentLength + 1 // one more, to see the end
 	}
 	go a.read(most, make([]byte, 0, min(most, smallestPiece)))
-	ended := a.buffered(ctx, exiting)
+	defer a.enough.Store(true)
+	ended := a.wait(ctx.Done(), exiting, bufferPatience-slowest)
+	if ended == TooSlow {
+		before := a.came.Load()
+		if ended = a.wait(ctx.Done(), exiting, slowest); ended == TooSlow && a.came.Load()-before >= slowPiece {
+			return a, Ready
+		}
+	}
+	if ended == Ready {
+		ended = a.result(ctx)
+	}
 	a.slow = ended == TooSlow
 	return a, ended
 }
 
 // Slow reports whether the client did not keep the pace. A nil Ahead had none.
 func (a *Ahead) Slow() bool { return a != nil && a.slow }
-
-// buffered waits until as much is buffered as may be.
-func (a *Ahead) buffered(ctx context.Context, exiting <-chan struct{}) Ended {
-	patience := time.NewTimer(bufferPatience - slowest)
-	defer patience.Stop()
-	defer a.enough.Store(true)
-	for before := int64(-1); ; {
-		select {
-		case <-a.done:
-			return a.result(ctx)
-		case <-patience.C:
-			switch {
-			case before < 0:
-				before = a.came.Load()
-				patience.Reset(slowest)
-			case a.came.Load()-before < slowPiece:
-				return TooSlow
-			default:
-				return Ready
-			}
-		case <-ctx.Done():
-			return Left
-		case <-exiting:
-			return Exiting
-		}
-	}
-}
 
 // result says how buffering ended by itself.
 func (a *Ahead) result(ctx context.Context) Ended {

@@ -24,23 +24,13 @@ func ParsePath(text string) (Path, error) {
 	if text == "" {
 		return path, nil
 	}
-	if strings.ContainsAny(text, "*?|@!{}()") {
+	if strings.ContainsAny(text, "*?|@!{}()\x00") {
 		return path, fmt.Errorf("invalid path %q: want keys with dots between them, such as data.rows or orders.#.lines", text)
 	}
-	key := ""
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '\\' && i+1 < len(text):
-			i++
-			key += text[i : i+1]
-		case c == '.':
-			path.keys = append(path.keys, key)
-			key = ""
-		default:
-			key += text[i : i+1]
-		}
+	const dot = "\x00" // that is part of a key
+	for key := range strings.SplitSeq(strings.ReplaceAll(text, `\.`, dot), ".") {
+		path.keys = append(path.keys, strings.ReplaceAll(key, dot, "."))
 	}
-	path.keys = append(path.keys, key)
 	if slices.Contains(path.keys, "") {
 		return path, fmt.Errorf("invalid path %q: a key is empty", text)
 	}
