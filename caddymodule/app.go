@@ -76,16 +76,11 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 
 // provisionExempt loads what no zone ever charges.
 func (a *App) provisionExempt(ctx caddy.Context) error {
-	if err := config.CheckMatcherSets(a.Exempt); err != nil {
+	if err := config.CheckExempt(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
-	for _, set := range a.Exempt {
-		if err := config.CheckExempt(set); err != nil {
-			return err
-		}
-		if doubt := config.Doubtful(set, true); doubt != "" {
-			a.engine.Warner.Warn(doubt, zap.String("place", "exempt in the global options"))
-		}
+	for _, doubt := range config.Doubts(a.Exempt, true) {
+		a.engine.Warner.Warn(doubt, zap.String("place", "exempt in the global options"))
 	}
 	matchers, err := config.LoadMatchers(ctx, a, "Exempt", a.Exempt)
 	if err != nil {
@@ -119,19 +114,12 @@ func (a *App) provisionKey(caddy.Context) error {
 
 // provisionStore loads the store, and the fallback of a shared one.
 func (a *App) provisionStore(ctx caddy.Context) error {
+	if err := a.Check(); err != nil {
+		return err
+	}
 	a.OnStoreError = cmp.Or(a.OnStoreError, sharedstore.Local.String())
-	policy, err := sharedstore.ParsePolicy(a.OnStoreError)
-	if err != nil {
-		return fmt.Errorf("invalid on_store_error %q: want local, allow or deny", a.OnStoreError)
-	}
 	a.StoreTimeout = cmp.Or(a.StoreTimeout, caddy.Duration(sharedstore.DefaultTimeout))
-	if a.StoreTimeout < 0 {
-		return fmt.Errorf("invalid store_timeout %v: want a duration above 0, such as 50ms", time.Duration(a.StoreTimeout))
-	}
 	a.Nodes = cmp.Or(a.Nodes, 1)
-	if a.Nodes < 0 || a.Nodes > config.MostNodes {
-		return fmt.Errorf("invalid nodes %d: want the number of Caddys that share the store", a.Nodes)
-	}
 	if a.StoreRaw == nil {
 		a.StoreRaw = caddyconfig.JSONModuleObject(new(Memory), "module", "memory", nil)
 	}
@@ -143,6 +131,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	case *Memory:
 		a.engine.UseMemory(m.use)
 	case interface{ SharedStore() *stores.SharedStore }:
+		policy, _ := sharedstore.ParsePolicy(a.OnStoreError) // which has been checked
 		err = a.engine.UseShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
 		if _, has := m.SharedStore().Board(); has && err == nil {
 			a.engine.Signing.Join(ctx)
@@ -187,8 +176,8 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 		}
 		return z, nil
 	}
-	doubts := definition.Doubts() // of matchers, which Caddy drops when it has loaded them
-	full, sources := definition.WithDefaults(), definition.Key.Given()
+	full := definition.WithDefaults() // keeps the matchers, which Caddy drops when it has loaded them
+	sources := full.Key.Sources
 	options := engine.ZoneOptions{
 		Definition:   text,
 		ClientChosen: config.ClientChosen(sources) && full.Key.Unlisted == "",
@@ -210,7 +199,7 @@ func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine
 	if err != nil {
 		return nil, err
 	}
-	warnOf(z, definition, doubts)
+	warnOf(z, &full)
 	return z, nil
 }
 
@@ -256,8 +245,8 @@ func (a *App) Cleanup() error { return a.engine.CleanUp() }
 const patientClient = 30 * time.Second
 
 // warnOf logs warnings about settings that probably do not work as meant.
-func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
-	for _, source := range definition.Key.Given() {
+func warnOf(z *engine.Zone, definition *config.Zone) {
+	for _, source := range definition.Key.Sources {
 		name := source.Header()
 		switch {
 		case strings.ContainsAny(name, "_."):
@@ -291,11 +280,11 @@ func warnOf(z *engine.Zone, definition *config.Zone, doubts []string) {
 			z.Counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
 		}
 	}
-	if z.SlotsOnly() && len(z.Match) == 0 && z.Share == nil && z.MaxWait == 0 && !z.Key.HasAddress() && !config.ClientChosen(definition.Key.Given()) {
+	if z.SlotsOnly() && len(z.Match) == 0 && z.Share == nil && z.MaxWait == 0 && !z.Key.HasAddress() && !config.ClientChosen(definition.Key.Sources) {
 		z.Counts.Logger.Warn("all clients share the slots of the zone, and a request that finds none is refused at once: add wait to in_flight, or client_ip to its key")
 	}
 	z.WarnOversize()
-	for _, doubt := range doubts {
+	for _, doubt := range slices.Concat(config.Doubts(definition.Match, false), config.Doubts(definition.Exempt, true)) {
 		z.Counts.Logger.Warn(doubt)
 	}
 }

@@ -41,10 +41,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
 	}
-	for _, set := range h.Match {
-		if doubt := config.Doubtful(set, false); doubt != "" {
-			app.engine.Warner.Warn(doubt)
-		}
+	for _, doubt := range config.Doubts(h.Match, false) {
+		app.engine.Warner.Warn(doubt)
 	}
 	paths := config.Paths(h.Match) // which Caddy drops when it has loaded them
 	match, err := config.LoadMatchers(ctx, h, "Match", h.Match)

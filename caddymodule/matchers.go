@@ -1,6 +1,7 @@
 package caddymodule
 
 import (
+	"errors"
 	"fmt"
 	"iter"
 	"net/http"
@@ -176,17 +177,10 @@ func (m *VerifiedCrawler) parse() (crawlers []*crawler.Crawler, err error) {
 		}
 		crawlers = append(crawlers, c)
 	}
-	if m.Resolver != "" {
-		_, err = parseResolver(m.Resolver)
+	if _, err := netip.ParseAddrPort(m.Resolver); err != nil && m.Resolver != "" {
+		return nil, fmt.Errorf("invalid resolver %q: want an address and a port, such as 127.0.0.1:53", m.Resolver)
 	}
-	return crawlers, err
-}
-
-func parseResolver(word string) (string, error) {
-	if _, err := netip.ParseAddrPort(word); err != nil {
-		return "", fmt.Errorf("invalid resolver %q: want an address and a port, such as 127.0.0.1:53", word)
-	}
-	return word, nil
+	return crawlers, nil
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
@@ -212,14 +206,15 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 		if _, err := m.parse(); err != nil {
 			return d.WrapErr(err)
 		}
-		if err := tokens.Options(d, "verified_crawler", map[string]func() error{
-			"resolver": func() error {
-				if m.Resolver != "" { // by another line of the same matcher
-					return d.Err("resolver is given twice: want one")
-				}
-				return tokens.ParseArg(d, &m.Resolver, parseResolver)
-			},
-		}); err != nil {
+		twice := m.Resolver != "" // by another line of the same matcher
+		err := tokens.Options(d, "verified_crawler", m, func() error {
+			if twice {
+				return errors.New("resolver is given twice: want one")
+			}
+			_, err := m.parse()
+			return err
+		}, "resolver")
+		if err != nil {
 			return err
 		}
 	}

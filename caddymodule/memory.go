@@ -30,15 +30,12 @@ func (Memory) CaddyModule() caddy.ModuleInfo {
 
 // Provision joins the process's memory of buckets, or creates it.
 func (m *Memory) Provision(ctx caddy.Context) error {
-	m.MaxBuckets = cmp.Or(m.MaxBuckets, stores.DefaultMaxBuckets)
-	if m.MaxBuckets < 1 || m.MaxBuckets > config.MostBuckets {
-		return fmt.Errorf("invalid max_buckets %d: want a number from 1 to %d", m.MaxBuckets, config.MostBuckets)
+	if err := m.Check(); err != nil {
+		return err
 	}
+	m.MaxBuckets = cmp.Or(m.MaxBuckets, stores.DefaultMaxBuckets)
 	m.Snapshot = cmp.Or(m.Snapshot, filepath.Join(caddy.AppDataDir(), "throttle", "buckets.snapshot"))
 	m.SnapshotInterval = cmp.Or(m.SnapshotInterval, caddy.Duration(stores.DefaultSnapshotInterval))
-	if time.Duration(m.SnapshotInterval) < config.LeastSnapshotInterval {
-		return fmt.Errorf("invalid snapshot_interval %v: want a duration of at least %v", time.Duration(m.SnapshotInterval), config.LeastSnapshotInterval)
-	}
 	filled, err := stores.FillIn(m.Snapshot)
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
@@ -71,19 +68,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
-	return tokens.Options(d, "store memory", map[string]func() error{
-		"max_buckets":       func() error { return tokens.ParseArg(d, &m.MaxBuckets, tokens.ParseWhole(config.MostBuckets)) },
-		"snapshot":          func() error { return tokens.ParseArg(d, &m.Snapshot, tokens.ParseWord) },
-		"snapshot_interval": func() error { return tokens.ParseArg(d, &m.SnapshotInterval, parseSnapshotInterval) },
-	})
-}
-
-func parseSnapshotInterval(word string) (caddy.Duration, error) {
-	interval, err := tokens.ParseDuration(word)
-	if err == nil && time.Duration(interval) < config.LeastSnapshotInterval {
-		err = fmt.Errorf("invalid duration %q: want at least %v", word, config.LeastSnapshotInterval)
-	}
-	return interval, err
+	return tokens.Options(d, "store memory", &m.Memory, m.Check, "max_buckets", "snapshot", "snapshot_interval")
 }
 
 // Interface guards

@@ -41,7 +41,7 @@ func TestJSONThatLimitsNothingIsRefusedWithItsPlace(t *testing.T) {
 		{name: "static files with a blank root", http: withHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":[{"root":" "}]}]}`), want: "the root of static_files is blank"},
 		{name: "page_style and page_html", http: zone(`"refusal":{"page_style":{"title":"a"},"page_html":""}`), want: "page_style and page_html exclude each other"},
 		{name: "page_style with refuse error", http: zone(`"refusal":{"page_style":{},"error":true}`), want: "page and error exclude each other"},
-		{name: "page_style with an accent that is no colour", http: zone(`"refusal":{"page_style":{"accent":"#12"}}`), want: `parsing page: invalid accent "#12"`},
+		{name: "page_style with an accent that is no colour", http: zone(`"refusal":{"page_style":{"accent":"#12"}}`), want: `invalid accent "#12"`},
 		{name: "page_html with refuse error", http: zone(`"refusal":{"page_html":"","error":true}`), want: "page and error exclude each other"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

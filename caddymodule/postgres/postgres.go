@@ -91,9 +91,7 @@ func (p *Postgres) Cleanup() error { return p.store.Leave() }
 //	    logged
 //	}
 func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, p, &p.URL, map[string]*string{
-		"username": &p.Username, "password": &p.Password, "prefix": &p.Prefix, "table": &p.Table,
-	}, map[string]*bool{"logged": &p.Logged})
+	return tokens.UnmarshalStore(d, p, "username", "password", "prefix", "table", "logged")
 }
 
 // Interface guards

@@ -47,18 +47,13 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	if d.NextArg() {
 		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
 	}
-	d = expanded(d)
-	app, seen := new(config.App), make(map[string]bool)
-	matcher := noNamedMatchers(d)
-	d.Next()
-	zones, err := readZones(d, matcher, "the global option throttle", GlobalWords, func() (bool, error) { return parseGlobalOption(app, d, seen, matcher) })
+	app, seen, h := &config.App{Plan: make(map[string]string)}, make(map[string]bool), httpcaddyfile.Helper{Dispenser: expanded(d)}
+	h.Next()
+	zones, err := readZones(h, "the global option throttle", GlobalWords, func() (bool, error) { return parseGlobalOption(app, h, seen) })
 	if err != nil {
 		return nil, err
 	}
-	plans, err := config.ParsePlans(app.Plan)
-	if err != nil {
-		return nil, d.WrapErr(err)
-	}
+	plans, _ := config.ParsePlans(app.Plan) // which have been checked
 	for _, zone := range zones {
 		if err := zone.check(plans); err != nil {
 			return nil, err
@@ -70,11 +65,12 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 
 // readZones reads a block of zones and of their defaults. other reads what else may be there, of
 // the known words, and returns false for other words.
-func readZones(d *caddyfile.Dispenser, matcher matcherToken, where string, known []string, other func() (bool, error)) (zones []*zoneReader, err error) {
-	defaults := newZoneReader(d, matcher)
-	for d.NextBlock(0) {
-		if d.Val() == "zone" {
-			zone, err := parseZone(d, matcher)
+func readZones(h httpcaddyfile.Helper, where string, known []string, other func() (bool, error)) (zones []*zoneReader, err error) {
+	defaults := newZoneReader(h)
+	beside := slices.DeleteFunc(slices.Clone(ZoneOptions), func(o ZoneOption) bool { return !o.Beside })
+	for h.NextBlock(0) {
+		if h.Val() == "zone" {
+			zone, err := parseZone(h)
 			if err != nil {
 				return nil, err
 			}
@@ -82,12 +78,12 @@ func readZones(d *caddyfile.Dispenser, matcher matcherToken, where string, known
 			continue
 		}
 		read, err := other()
-		if err == nil && !read {
-			read, err = defaults.parseDefault()
-		}
-		if err == nil && !read {
-			beside := slices.DeleteFunc(slices.Clone(ZoneOptions), func(o ZoneOption) bool { return !o.Beside })
-			err = misplacedOption(d, where, slices.Concat(known, Names(beside)), zones)
+		switch o := Named(beside, h.Val()); {
+		case read || err != nil:
+		case o != nil:
+			err = defaults.parse(o)
+		default:
+			err = misplacedOption(h.Dispenser, where, slices.Concat(known, Names(beside)), zones)
 		}
 		if err != nil {
 			return nil, err
@@ -140,36 +136,35 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 
 // parseGlobalOption reads an option that holds for all zones of all sites. It returns
 // false if the word is no such option.
-func parseGlobalOption(a *config.App, d *caddyfile.Dispenser, seen map[string]bool, matcher matcherToken) (bool, error) {
-	option := d.Val()
-	parse := map[string]func() error{
-		"store":          func() error { return parseStore(a, d) },
-		"store_timeout":  func() error { return tokens.ParseArg(d, &a.StoreTimeout, tokens.ParseDuration) },
-		"on_store_error": func() error { return tokens.ParseArg(d, &a.OnStoreError, tokens.OneOf(config.StorePolicies...)) },
-		"signing_key":    func() error { return tokens.ParseArg(d, &a.SigningKey, tokens.ParseWord) },
-		"nodes":          func() error { return tokens.ParseArg(d, &a.Nodes, tokens.ParseWhole(config.MostNodes)) },
-		"exempt":         func() error { return parseGlobalExempt(a, d, matcher) },
-		"plan":           func() error { return parsePlan(a, d) },
-		"shadow":         func() error { return tokens.ParseFlag(d, &a.Shadow) },
-	}[option]
-	if parse == nil {
+func parseGlobalOption(a *config.App, h httpcaddyfile.Helper, seen map[string]bool) (bool, error) {
+	option := h.Val()
+	switch option {
+	case "exempt":
+		return true, parseGlobalExempt(a, h)
+	case "plan":
+		return true, parsePlan(a, h.Dispenser)
+	}
+	if !slices.Contains(GlobalWords, option) {
 		return false, nil
 	}
-	if option != "exempt" && option != "plan" {
-		if err := tokens.Once(d, seen, option); err != nil {
-			return true, err
+	err := tokens.Once(h.Dispenser, seen, option)
+	switch {
+	case err != nil:
+	case option == "store":
+		err = parseStore(a, h.Dispenser)
+	default:
+		if err = tokens.ParseArg(h.Dispenser, tokens.Field(a, option)); err == nil {
+			err = tokens.Wrap(h.Dispenser, a.Check())
 		}
 	}
-	return true, parse()
+	return true, err
 }
 
-func parseGlobalExempt(a *config.App, d *caddyfile.Dispenser, matcher matcherToken) error {
-	here := tokens.Place(d)
-	err := parseExempt(d, matcher, &a.Exempt, &a.ExemptStaticFiles)
-	for _, set := range a.Exempt {
-		if wrong := config.CheckExempt(set); err == nil && wrong != nil {
-			err = fmt.Errorf("%w, %s", wrong, here)
-		}
+func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
+	here := tokens.Place(h.Dispenser)
+	err := parseExempt(h, &a.Exempt, &a.ExemptStaticFiles)
+	if wrong := config.CheckExempt(a.Exempt); err == nil && wrong != nil {
+		err = fmt.Errorf("%w, %s", wrong, here)
 	}
 	return err
 }
@@ -209,9 +204,6 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	if _, twice := a.Plan[name]; twice {
 		return d.Errf("plan %q is given twice", name)
 	}
-	if a.Plan == nil {
-		a.Plan = make(map[string]string)
-	}
 	a.Plan[name] = words[1] + " " + words[2]
 	if _, err := config.ParsePlans(a.Plan); err != nil {
 		return d.WrapErr(err)
@@ -240,7 +232,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	h.Next()
 	set, err := h.ExtractMatcherSet()
 	if err != nil {
-		return nil, h.WrapErr(errUnknownMatcherName(err))
+		return nil, wrongName(h, err)
 	}
 	h.Next() // the directive's name
 	if err := config.CheckOuter(set); err != nil {
@@ -265,9 +257,8 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 }
 
 func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
-	matcher := namedMatchers(h)
 	if words := h.RemainingArgs(); len(words) > 0 {
-		zone, err := parseLine(h.Dispenser, matcher, words)
+		zone, err := parseLine(h, words)
 		if err != nil {
 			return nil, err
 		}
@@ -277,7 +268,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 			}
 			switch h.Val() {
 			case "ratelimit_headers":
-				err = tokens.ParseFlag(h.Dispenser, &handler.RateLimitHeaders)
+				err = tokens.ParseArg(h.Dispenser, &handler.RateLimitHeaders)
 			case "zone":
 				err = h.Errf("zone %q stands on the line of throttle already: put both zones into the block", words[0])
 			default:
@@ -289,11 +280,11 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		}
 		return []*zoneReader{zone}, nil
 	}
-	return readZones(h.Dispenser, matcher, "the directive throttle", []string{"zone", "ratelimit_headers"}, func() (bool, error) {
+	return readZones(h, "the directive throttle", []string{"zone", "ratelimit_headers"}, func() (bool, error) {
 		if h.Val() != "ratelimit_headers" {
 			return false, nil
 		}
-		return true, tokens.ParseFlag(h.Dispenser, &handler.RateLimitHeaders)
+		return true, tokens.ParseArg(h.Dispenser, &handler.RateLimitHeaders)
 	})
 }
 
@@ -303,18 +294,18 @@ var startsWithDigit = regexp.MustCompile(`^[0-9]`)
 const wantLine = "want throttle <zone> [<key>...] <capacity> <leak>"
 
 // parseLine reads a whole zone from one line.
-func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*zoneReader, error) {
-	r := newZoneReader(d, matcher)
+func parseLine(h httpcaddyfile.Helper, words []string) (*zoneReader, error) {
+	r := newZoneReader(h)
 	r.zone.Name = words[0]
 	if err := config.CheckZoneName(words[0]); err != nil {
-		return nil, d.WrapErr(err)
+		return nil, h.WrapErr(err)
 	}
 	if len(words) == 1 {
 		return r, nil
 	}
 	end := limitEnd(words)
 	if end < len(words) {
-		return nil, d.WrapErr(meantLine(words, end))
+		return nil, h.WrapErr(meantLine(words, end))
 	}
 	r.zone.Limit = strings.Join(words[end-2:], " ")
 	r.places["limit"] = []string{r.place}
@@ -325,7 +316,7 @@ func parseLine(d *caddyfile.Dispenser, matcher matcherToken, words []string) (*z
 	r.places["key"] = []string{r.place}
 	used, err := r.parseHead(key, words[1:end-2])
 	if err != nil {
-		return nil, d.WrapErr(err)
+		return nil, h.WrapErr(err)
 	}
 	return r, r.parseDetails(key, words[:end-2], 1+used)
 }
@@ -373,14 +364,12 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
 		_ = json.Unmarshal(global.Value, app) // as ParseGlobal has made and checked it
 	}
-	plans, err := config.ParsePlans(app.Plan)
-	if err != nil {
-		return h.WrapErr(err)
-	}
+	plans, _ := config.ParsePlans(app.Plan)
 	defined := definedZones(h, app)
 	duplicates := make(config.Duplicates)
 	for _, zone := range zones {
 		name, full := zone.zone.Name, zone.zone
+		var err error
 		if !full.Reference() {
 			err = zone.check(plans)
 		} else if i := slices.IndexFunc(app.Zone, func(z *config.Zone) bool { return z.Name == name }); i >= 0 {

@@ -19,44 +19,31 @@ import (
 // staticFiles is the one word after exempt that is not a matcher.
 const staticFiles = "static_files"
 
-// A matcherToken reads the next word on the line, and returns its matchers if it is
-// a matcher such as @name or /path.
-type matcherToken func() (caddy.ModuleMap, bool, error)
-
-// namedMatchers is the matcherToken of a site.
-func namedMatchers(h httpcaddyfile.Helper) matcherToken {
-	return func() (caddy.ModuleMap, bool, error) {
-		set, matched, err := h.MatcherToken()
-		if err != nil {
-			err = errUnknownMatcherName(err)
-		}
-		return set, matched, err
-	}
+// namedMatcher reads the next word on the line, and returns its matchers if it is a matcher
+// such as @name or /path.
+func namedMatcher(h httpcaddyfile.Helper) (caddy.ModuleMap, bool, error) {
+	set, matched, err := h.MatcherToken()
+	return set, matched, wrongName(h, err)
 }
 
-// errUnknownMatcherName adds to Caddy's error about a named matcher what would be right.
-func errUnknownMatcherName(err error) error {
-	return fmt.Errorf("%w: want one that the site defines, such as @login path /wp-login.php*", err)
-}
-
-// noNamedMatchers is the matcherToken of the global options, which have no named
-// matchers.
-func noNamedMatchers(d *caddyfile.Dispenser) matcherToken {
-	return func() (caddy.ModuleMap, bool, error) {
-		if d.NextArg() && strings.ContainsAny(d.Val()[:min(1, len(d.Val()))], "@/*") {
-			return nil, false, fmt.Errorf("matcher %q stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*", d.Val())
-		}
-		return nil, false, nil
+// wrongName adds to Caddy's error about a named matcher what would be right.
+func wrongName(h httpcaddyfile.Helper, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case h.State == nil:
+		return h.Errf("matcher %q stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*", h.Val())
 	}
+	return h.Errf("%w: want one that the site defines, such as @login path /wp-login.php*", err)
 }
 
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
 // block or on the line, or are one of the site's by its name. Errors name the option.
-func parseMatchers(d *caddyfile.Dispenser, option string, matcher matcherToken, sets *caddyhttp.RawMatcherSets) error {
-	here := tokens.Place(d)
-	set, named, err := parseNamed(d, option, matcher)
+func parseMatchers(h httpcaddyfile.Helper, option string, sets *caddyhttp.RawMatcherSets) error {
+	here := tokens.Place(h.Dispenser)
+	set, named, err := parseNamed(h, option)
 	if err == nil && !named {
-		set, err = parseMatcherSet(d, option)
+		set, err = parseMatcherSet(h.Dispenser, option)
 	}
 	if err != nil {
 		return err
@@ -69,22 +56,15 @@ func parseMatchers(d *caddyfile.Dispenser, option string, matcher matcherToken, 
 }
 
 // parseNamed reads a single @name, if one comes next.
-func parseNamed(d *caddyfile.Dispenser, option string, matcher matcherToken) (set caddy.ModuleMap, named bool, err error) {
-	if !d.NextArg() {
+func parseNamed(h httpcaddyfile.Helper, option string) (set caddy.ModuleMap, named bool, err error) {
+	_, words := lineHere(h.Dispenser)
+	if len(words) == 0 || !strings.HasPrefix(words[0], "@") {
 		return nil, false, nil
 	}
-	name := d.Val()
-	d.Prev()
-	if !strings.HasPrefix(name, "@") {
-		return nil, false, nil
+	if set, _, err = namedMatcher(h); err == nil && h.NextArg() {
+		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), option, words[0])
 	}
-	if set, _, err = matcher(); err != nil {
-		return nil, true, d.WrapErr(err)
-	}
-	if d.NextArg() {
-		return nil, true, d.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", d.Val(), option, name)
-	}
-	return set, true, nil
+	return set, true, err
 }
 
 // parseMatcherSet reads matchers as Caddy does, with better errors about unknown

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
@@ -19,17 +19,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files.
-func parseExempt(d *caddyfile.Dispenser, matcher matcherToken, sets *caddyhttp.RawMatcherSets, static *[]config.StaticFiles) error {
-	if _, words := lineHere(d); len(words) == 0 || words[0] != staticFiles {
-		return parseMatchers(d, d.Val(), matcher, sets)
+func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static *[]config.StaticFiles) error {
+	if _, words := lineHere(h.Dispenser); len(words) == 0 || words[0] != staticFiles {
+		return parseMatchers(h, h.Val(), sets)
 	}
-	words := d.RemainingArgs()
+	words := h.RemainingArgs()
 	if len(words) > 2 || len(words) == 2 && strings.TrimSpace(words[1]) == "" {
-		return d.Errf("unexpected %q after exempt %s: want exempt %[2]s [<root>]", words[len(words)-1], staticFiles)
+		return h.Errf("unexpected %q after exempt %s: want exempt %[2]s [<root>]", words[len(words)-1], staticFiles)
 	}
 	*static = append(*static, config.StaticFiles{Root: strings.Join(words[1:], "")})
 	return nil
@@ -43,9 +42,6 @@ func before(details []ZoneOption, words []string) int {
 	return len(words)
 }
 
-// namedSources are the key sources with a word after them.
-var namedSources = []string{"header", "cookie", "query", "form", "text"}
-
 // parseKey reads the key sources of a Caddyfile, up to the first detail of key. It returns
 // how many words that were.
 func parseKey(words []string) (key []config.KeySource, used int, err error) {
@@ -53,15 +49,13 @@ func parseKey(words []string) (key []config.KeySource, used int, err error) {
 	for used < end {
 		source := config.KeySource{Source: words[used]}
 		used++
-		value := &source.Name
-		if source.Source == "text" {
-			value = &source.Text
-		}
-		if slices.Contains(namedSources, source.Source) {
-			if used == end {
-				return nil, used, fmt.Errorf("%q needs a word after it: want %[1]s <name>", source.Source)
-			}
-			*value = words[used]
+		switch {
+		case used == end: // which is an error where a word is missing
+		case source.Source == "text":
+			source.Text = words[used]
+			used++
+		case slices.Contains(config.NamedSources, source.Source):
+			source.Name = words[used]
 			used++
 		}
 		if source.Folds() && used < end && words[used] == "fold" {
@@ -95,7 +89,7 @@ func parseShare(r *zoneReader) error {
 		err = fmt.Errorf("unexpected %q after share: %[1]s goes with key", words[used])
 	}
 	inFlightOf(r.zone).Share = sources
-	return r.wrong(err)
+	return tokens.Wrap(r.Dispenser, err)
 }
 
 func parseRoute(r *zoneReader) error {
@@ -109,13 +103,8 @@ func parseRoute(r *zoneReader) error {
 
 func parseLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
-	r.zone.Limit = strings.Join(words, " ")
-	_, err := leakybucket.ParseLimit(r.zone.Limit)
-	if err != nil && len(words) != 2 {
+	if r.zone.Limit = strings.Join(words, " "); len(words) != 2 {
 		return r.Errf("limit %s: %s", r.zone.Limit, wantLimit(words))
-	}
-	if err != nil {
-		return r.Errf("parsing limit: %w", err)
 	}
 	return nil
 }
@@ -134,16 +123,16 @@ func parseOverride(r *zoneReader) error {
 // when the config is loaded.
 func parseOverrideFile(r *zoneReader) (err error) {
 	file := &r.zone.OverrideFile
-	if err = tokens.ParseArg(r.Dispenser, file, tokens.ParseWord); err == nil && !filepath.IsAbs(*file) {
+	if err = tokens.ParseArg(r.Dispenser, file); err == nil && !filepath.IsAbs(*file) {
 		*file, err = filepath.Abs(filepath.Join(filepath.Dir(r.File()), *file))
 	}
 	return err
 }
 
 func parseCost(r *zoneReader) error {
-	set, matched, err := r.matcher()
+	set, matched, err := namedMatcher(r.Helper)
 	if err != nil {
-		return r.WrapErr(err)
+		return err
 	}
 	if matched && !r.NextArg() || r.Val() == "cost" {
 		return r.Err("cost has no value: want " + tokens.WantedAfter["cost"])
@@ -187,7 +176,7 @@ func parseSettle(z *config.Zone, words []string) (used int, err error) {
 	last := len(words) - 1
 	switch {
 	case settle.Source == "seconds" && last == 0:
-		settle.Workers, err = tokens.ParseWhole(config.MostAtOnce)(words[0])
+		err = tokens.Set(&settle.Workers, words[0])
 	case settle.Source == "bytes" && last == 0:
 		settle.Unit = words[0]
 	case settle.Source == "header" && last == 0:
@@ -197,7 +186,7 @@ func parseSettle(z *config.Zone, words []string) (used int, err error) {
 			return used, fmt.Errorf("settle status %s has no cost: want settle status %[1]s 1", strings.Join(words, " "))
 		}
 		settle.Status = words[:last]
-		settle.Cost, err = config.ParseUnits(words[last])
+		err = tokens.Set(&settle.Cost, words[last])
 	case last >= 0:
 		err = fmt.Errorf("wrong words after %s: want %s", settle.Source, tokens.WantedAfter["settle"])
 	}
@@ -207,7 +196,7 @@ func parseSettle(z *config.Zone, words []string) (used int, err error) {
 func parseBlock(z *config.Zone, words []string) (used int, err error) {
 	for used < len(words) && words[used] != "everywhere" && err == nil {
 		z.Block.For = append(z.Block.For, 0)
-		z.Block.For[used], err = tokens.ParseDuration(words[used])
+		err = tokens.Set(&z.Block.For[used], words[used])
 		used++
 	}
 	return used, err
@@ -223,7 +212,7 @@ func parseTrust(z *config.Zone, words []string) (used int, err error) {
 	}
 	z.TrustDevices.Cookie = words[0]
 	if len(words) > 1 {
-		z.TrustDevices.For, err = tokens.ParseDuration(words[1])
+		err = tokens.Set(&z.TrustDevices.For, words[1])
 	}
 	return min(2, len(words)), err
 }
@@ -238,20 +227,11 @@ func parsePage(r *zoneReader) error {
 			err = fmt.Errorf("unexpected %q after it", words[1])
 		}
 		own.PageHTML = &page
-		return r.wrong(err)
+		return tokens.Wrap(r.Dispenser, err)
 	}
 	own.PageStyle = new(config.PageStyle)
-	read, here := make(map[string]func() error), tokens.Place(r.Dispenser)
-	for _, name := range []string{"title", "accent", "text"} {
-		read[name] = func() error {
-			err := tokens.ParseArg(r.Dispenser, field(own.PageStyle, name).(*string), tokens.ParseWord)
-			if err == nil {
-				err = r.wrong(own.PageStyle.Validate())
-			}
-			return err
-		}
-	}
-	err := tokens.Options(r.Dispenser, "page", read)
+	here := tokens.Place(r.Dispenser)
+	err := tokens.Options(r.Dispenser, "page", own.PageStyle, func() error { return own.PageStyle.Validate() }, "title", "accent", "text")
 	if err == nil && *own.PageStyle == (config.PageStyle{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
@@ -278,14 +258,6 @@ func readPage(caddyfile, name string) (string, error) {
 		err = fmt.Errorf("reading page: %w", err)
 	}
 	return string(page), err
-}
-
-// wrong adds the place to an error, if there is one.
-func (r *zoneReader) wrong(err error) error {
-	if err == nil {
-		return nil
-	}
-	return r.WrapErr(err)
 }
 
 const (
@@ -320,7 +292,7 @@ func parseRank(r *zoneReader) error {
 		rank.Told, rank.Session = words[2], words[3]
 	default:
 		r.NextArg()
-		if err := parseMatchers(r.Dispenser, "rank "+rank.Rank, r.matcher, &rank.Match); err != nil {
+		if err := parseMatchers(r.Helper, "rank "+rank.Rank, &rank.Match); err != nil {
 			return err
 		}
 	}

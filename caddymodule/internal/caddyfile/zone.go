@@ -10,8 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
@@ -23,15 +22,14 @@ import (
 // A zoneReader reads the options of a zone, or those beside zones, which are their
 // defaults. It remembers the line of each.
 type zoneReader struct {
-	*caddyfile.Dispenser
-	matcher matcherToken
-	zone    *config.Zone
-	place   string              // of the zone
-	places  map[string][]string // of its options, and of their details as in "in_flight wait"
+	httpcaddyfile.Helper
+	zone   *config.Zone
+	place  string              // of the zone
+	places map[string][]string // of its options, and of their details as in "in_flight wait"
 }
 
-func newZoneReader(d *caddyfile.Dispenser, matcher matcherToken) *zoneReader {
-	return &zoneReader{Dispenser: d, matcher: matcher, zone: new(config.Zone), place: tokens.Place(d), places: make(map[string][]string)}
+func newZoneReader(h httpcaddyfile.Helper) *zoneReader {
+	return &zoneReader{Helper: h, zone: new(config.Zone), place: tokens.Place(h.Dispenser), places: make(map[string][]string)}
 }
 
 // A ZoneOption is a word of a zone, or a detail of one. Its name is that of the field in JSON.
@@ -74,21 +72,10 @@ func (o *ZoneOption) Usage() string {
 	return strings.Join(words, " ")
 }
 
-// field returns a pointer to the field that has a name in JSON.
-func field(of any, name string) any {
-	v := reflect.ValueOf(of).Elem()
-	for i := range v.NumField() {
-		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
-			return v.Field(i).Addr().Interface()
-		}
-	}
-	panic("no field " + name)
-}
-
 // partOf returns a pointer to the part of a zone that an option is about, which is made when
 // the first word about it is read. Options of one word have none.
 func partOf(z *config.Zone, option string) any {
-	part := reflect.ValueOf(field(z, option)).Elem()
+	part := reflect.ValueOf(tokens.Field(z, option)).Elem()
 	if part.Kind() != reflect.Pointer {
 		return z
 	}
@@ -100,29 +87,6 @@ func partOf(z *config.Zone, option string) any {
 
 func inFlightOf(z *config.Zone) *config.InFlight { return partOf(z, "in_flight").(*config.InFlight) }
 
-// set sets a field from its word. What a text and a number may be is checked when the zone is
-// compiled.
-func set(field any, word string) (err error) {
-	switch f := field.(type) {
-	case *bool:
-		*f = true
-	case *string:
-		*f, err = tokens.ParseWord(word)
-	case *int:
-		*f, err = tokens.ParseWhole(config.MostAtOnce)(word)
-	case *float64:
-		*f, err = config.ParseUnits(word)
-	case **float64:
-		*f = new(float64)
-		**f, err = config.ParseUnits(word)
-	case *caddy.Duration:
-		*f, err = tokens.ParseDuration(word)
-	default:
-		panic("no word for a field")
-	}
-	return err
-}
-
 const policies = "client_ip|share|skip|refuse"
 
 var (
@@ -133,11 +97,11 @@ var (
 // ZoneOptions are all options of a zone, in the order of the documentation.
 var ZoneOptions = []ZoneOption{
 	{Name: "match", Syntax: "<request matchers>|@<name>", Repeats: true, Parse: func(r *zoneReader) error {
-		return parseMatchers(r.Dispenser, r.Val(), r.matcher, &r.zone.Match)
+		return parseMatchers(r.Helper, r.Val(), &r.zone.Match)
 	}},
 	{Name: "exempt", Syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, Parse: func(r *zoneReader) error {
 		sets := len(r.zone.Exempt)
-		err := parseExempt(r.Dispenser, r.matcher, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
+		err := parseExempt(r.Helper, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
 		if places := r.places["exempt"]; err == nil && len(r.zone.Exempt) == sets {
 			r.places["exempt"] = places[:len(places)-1] // each set has one
 		}
@@ -209,19 +173,19 @@ var ZoneOptions = []ZoneOption{
 //
 // What stands behind key, read_body, settle, delay, in_flight, block, refusal and shadow
 // may stand in a block of theirs, too.
-func parseZone(d *caddyfile.Dispenser, matcher matcherToken) (*zoneReader, error) {
-	r := newZoneReader(d, matcher)
-	if d.CountRemainingArgs() == 0 {
-		return nil, d.Err("zone has no name: want zone <name>, such as zone pages")
+func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
+	r := newZoneReader(h)
+	if h.CountRemainingArgs() == 0 {
+		return nil, h.Err("zone has no name: want zone <name>, such as zone pages")
 	}
-	if err := tokens.ParseArg(d, &r.zone.Name, tokens.ParseWord); err != nil {
+	if err := tokens.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
 		return nil, err
 	}
 	if err := config.CheckZoneName(r.zone.Name); err != nil {
-		return nil, d.WrapErr(err)
+		return nil, h.WrapErr(err)
 	}
-	r.place = tokens.Place(d)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
+	r.place = tokens.Place(h.Dispenser)
+	for nesting := h.Nesting(); h.NextBlock(nesting); {
 		if err := r.parseOption(); err != nil {
 			return nil, err
 		}
@@ -238,16 +202,6 @@ func (r *zoneReader) parseOption() error {
 		return r.Errf("unknown option %q in %s: %s", r.Val(), where, meant)
 	}
 	return tokens.UnknownOption(r.Dispenser, where, Names(ZoneOptions))
-}
-
-// parseDefault reads an option beside zones. It returns false if the word is no
-// option that may be there.
-func (r *zoneReader) parseDefault() (bool, error) {
-	o := Named(ZoneOptions, r.Val())
-	if o == nil || !o.Beside {
-		return false, nil
-	}
-	return true, r.parse(o)
 }
 
 func (r *zoneReader) parse(o *ZoneOption) error {
@@ -294,7 +248,7 @@ func (r *zoneReader) parseHead(o *ZoneOption, words []string) (used int, err err
 	case before(o.Details, words) == 0:
 		return 0, fmt.Errorf("no value: want %s %s", o.Name, o.Syntax)
 	}
-	if err = set(field(part, o.first), words[0]); err != nil {
+	if err = tokens.Set(tokens.Field(part, o.first), words[0]); err != nil {
 		usage, _, _ := strings.Cut(o.Usage(), " {")
 		err = fmt.Errorf("%w; the syntax is %s", err, usage)
 	}
@@ -324,7 +278,7 @@ func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error 
 		if d.Name == "message" && next < len(line) && Named(o.Details, line[next]) == nil {
 			return r.Errf("message has several words: put them in quotes, as in message %q", strings.Join(line[next-1:], " "))
 		}
-		if err := set(field(partOf(r.zone, o.Name), d.Name), value); err != nil {
+		if err := tokens.Set(tokens.Field(partOf(r.zone, o.Name), d.Name), value); err != nil {
 			return r.Errf("parsing %s: %w", d.Name, err)
 		}
 	}

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"encoding/json"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -53,6 +55,17 @@ type App struct {
 	// Dry run: make every zone decide, count and log, and never refuse. Default:
 	// only zones with `shadow` do.
 	Shadow bool `json:"shadow,omitempty"`
+}
+
+const mostNodes = 1000
+
+// Check refuses what options of one word may not be. Zero means the default.
+func (a *App) Check() error {
+	return cmp.Or(
+		among("on_store_error", a.OnStoreError, StorePolicies...),
+		Within("store_timeout", time.Duration(a.StoreTimeout), 0, longest),
+		Within("nodes", a.Nodes, 0, mostNodes),
+	)
 }
 
 // Handler is the JSON of a handler.

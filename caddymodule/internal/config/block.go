@@ -1,7 +1,7 @@
 package config
 
 import (
-	"errors"
+	"cmp"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -33,12 +33,10 @@ func (b *Block) compile(r *rule.Rule) error {
 	for _, step := range b.For {
 		ladder.Steps = append(ladder.Steps, time.Duration(step))
 	}
-	if err := ladder.Validate(); err != nil {
-		return About("block", 0, err)
-	}
-	if b.Everywhere && (len(r.Key.Parts) != 1 || !r.Key.HasAddress()) {
-		return About("block", 0, errors.New("block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"))
-	}
 	r.Blocking = rule.Blocking{Block: ladder, Everywhere: b.Everywhere}
-	return nil
+	byClient := len(r.Key.Parts) == 1 && r.Key.HasAddress()
+	return cmp.Or(
+		About("block", 0, ladder.Validate()),
+		refuse("block", b.Everywhere && !byClient, "block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"),
+	)
 }

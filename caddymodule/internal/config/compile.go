@@ -2,9 +2,12 @@ package config
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
@@ -20,7 +23,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 	}
 	full, r := z.WithDefaults(), &rule.Rule{Name: z.Name}
 	err := cmp.Or( // each part after those that it asks; all are compiled, and the first error counts
-		checkStorePolicy(full.OnStoreError),
+		among("on_store_error", full.OnStoreError, StorePolicies...),
 		full.Shadow.compile(r, full.Enforce),
 		full.checkTogether(z),
 		compileLimit(full.Limit, r),
@@ -56,9 +59,7 @@ func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
 	err := cmp.Or(
 		z.loadMatching(ctx, r, &given),
 		loadCosts(ctx, z.Cost, r),
-		loadRoutes(ctx, r),
 		z.InFlight.load(ctx, r, &given),
-		z.Refusal.load(r),
 	)
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
@@ -81,26 +82,36 @@ func (z *Zone) loadMatching(ctx caddy.Context, r *rule.Rule, given *Given) (err 
 // WithDefaults returns the zone with its defaults filled in, so that definitions with
 // the same meaning are equal. Key, refusal and read_body are never nil in it.
 func (z *Zone) WithDefaults() Zone {
-	full := *z
-	full.Key = z.Key.withDefaults(z.InFlight.shares())
-	full.Refusal = z.Refusal.withDefaults(z.InFlight.shares())
-	full.ReadBody = z.ReadBody.withDefaults()
-	full.Enforce = cmp.Or(full.Enforce, 100)
+	full := Zone{
+		Key:      &Key{Missing: string(rule.ByClientIP), IPv4: 32, IPv6: 64},
+		ReadBody: &ReadBody{Most: "64KiB"},
+		Refusal:  &Refusal{Status: http.StatusTooManyRequests, RetryAfter: retryEmpty, Log: logAll},
+		Enforce:  100,
+	}
+	key := KeySource{Source: "client_ip"}
+	switch {
+	case z.InFlight.shares():
+		key = KeySource{Source: "text", Text: "all"}
+		full.InFlight = &InFlight{Wait: caddy.Duration(5 * time.Second), Queue: 200}
+		full.Refusal.Status = http.StatusServiceUnavailable
+	case z.InFlight != nil:
+		full.InFlight = &InFlight{Queue: 1000}
+	}
+	if len(z.Key.Given()) == 0 {
+		full.Key.Sources = []KeySource{key}
+	}
+	if z.Delay != nil {
+		full.Delay = &Delay{Queue: 1000}
+	}
+	if z.TrustDevices != nil {
+		full.TrustDevices = &TrustDevices{For: caddy.Duration(180 * 24 * time.Hour)}
+	}
+	given, _ := json.Marshal(z) // its matchers have been JSON before
+	_ = json.Unmarshal(given, &full)
 	if capacity, leak, found := strings.Cut(z.Limit, " "); found {
 		if n, err := leakybucket.ParseCapacity(capacity); err == nil {
 			full.Limit = strconv.FormatFloat(n, 'f', -1, 64) + " " + leak
 		}
-	}
-	if z.InFlight != nil {
-		full.InFlight = z.InFlight.withDefaults()
-	}
-	if z.Delay != nil {
-		delay := *z.Delay
-		delay.Queue = cmp.Or(delay.Queue, defaultQueue)
-		full.Delay = &delay
-	}
-	if z.TrustDevices != nil && z.TrustDevices.For == 0 {
-		full.TrustDevices = &TrustDevices{Cookie: z.TrustDevices.Cookie, For: defaultTrust}
 	}
 	return full
 }

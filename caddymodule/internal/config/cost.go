@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -50,17 +51,8 @@ type ReadBody struct {
 	Else string `json:"else,omitempty"`
 }
 
-const (
-	DefaultReadBody = "64KiB"
-	LargestReadBody = 16 << 20
-)
-
-// withDefaults returns a copy with the defaults filled in.
-func (r *ReadBody) withDefaults() *ReadBody {
-	full := copyOf(r)
-	full.Most = cmp.Or(full.Most, DefaultReadBody)
-	return &full
-}
+// mostReadBody is in bytes.
+const mostReadBody = 16 << 20
 
 // compile compiles how much of a body is read. It comes after the key and the costs.
 // given says that the zone has read_body.
@@ -72,18 +64,13 @@ func (b *ReadBody) compile(r *rule.Rule, given bool) error {
 		}
 	}
 	if costing < 0 && !r.Key.FromBody() {
-		if given {
-			return About("read_body", 0, errors.New("read_body has no meaning: no cost and no part of the key comes from the body"))
-		}
-		return nil
+		return refuse("read_body", given, "read_body has no meaning: no cost and no part of the key comes from the body")
 	}
-	cost := &r.Cost
-	size, err := parseSize(b.Most, LargestReadBody)
+	size, err := parseSize(b.Most, mostReadBody)
 	if err != nil {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
-	cost.MaxBody = size
-	r.Key.MaxBody = cost.MaxBody
+	r.Cost.MaxBody, r.Key.MaxBody = size, size
 	most, shared := r.Limit.Capacity, !r.Key.HasAddress()
 	if shared {
 		most /= 10
@@ -96,10 +83,11 @@ func (b *ReadBody) compile(r *rule.Rule, given bool) error {
 	case costing < 0:
 		return About("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
 	}
-	unread, err := ParseUnits(b.Else)
-	if cost.Unread = &unread; err == nil {
+	var unread float64
+	if err = tokens.Set(&unread, b.Else); err == nil {
 		err = r.Limit.ValidateCost(unread)
 	}
+	r.Cost.Unread = &unread
 	switch {
 	case err != nil:
 	case unread == 0:

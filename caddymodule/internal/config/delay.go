@@ -33,7 +33,7 @@ func (d *Delay) compile(r *rule.Rule) error {
 		return nil
 	}
 	r.Queue = rule.Queue{Delay: &d.Undelayed, MaxWait: time.Duration(d.Wait), MaxWaiting: d.Queue}
-	return cmp.Or(withinADay("delay wait", d.Wait), within("delay queue", d.Queue, 1, MostAtOnce), About("delay", 0, d.checkUndelayed(r)))
+	return cmp.Or(Within("delay wait", time.Duration(d.Wait), 0, longest), Within("delay queue", d.Queue, 1, MostAtOnce), About("delay", 0, d.checkUndelayed(r)))
 }
 
 // checkUndelayed refuses delays that never delay a request.

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -70,27 +69,12 @@ type InFlight struct {
 	Buffer string `json:"buffer,omitempty"`
 }
 
-// The defaults of slots.
-const (
-	defaultQueue     = 1000
-	shareWait        = 5 * time.Second
-	shareQueue       = 200
-	shareStatus      = http.StatusServiceUnavailable
-	wholeZone        = "all"           // the key
-	LongestShareWait = 8 * time.Second // without a warning: people do not wait much longer
-)
+// LongestShareWait is how long requests may wait for their turn without a warning. People do
+// not wait much longer.
+const LongestShareWait = 8 * time.Second
 
 // shares reports whether clients take turns for the slots. Without slots, they do not.
 func (f *InFlight) shares() bool { return f != nil && len(f.Share) > 0 }
-
-// withDefaults returns a copy with the defaults filled in.
-func (f InFlight) withDefaults() *InFlight {
-	if len(f.Share) > 0 {
-		f.Wait, f.Queue = cmp.Or(f.Wait, caddy.Duration(shareWait)), cmp.Or(f.Queue, shareQueue)
-	}
-	f.Queue = cmp.Or(f.Queue, defaultQueue)
-	return &f
-}
 
 // compile compiles slots, and who takes turns for them. It comes after the limit and the key.
 // written is without defaults.
@@ -99,17 +83,21 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 		return nil
 	}
 	var buffer int64
-	err := cmp.Or(within("in_flight", f.Slots, 1, MostAtOnce), within("in_flight queue", f.Queue, 1, MostAtOnce), withinADay("in_flight wait", f.Wait), withinADay("in_flight warm_up", f.WarmUp))
+	err := cmp.Or(
+		Within("in_flight", f.Slots, 1, MostAtOnce),
+		Within("in_flight queue", f.Queue, 1, MostAtOnce),
+		Within("in_flight wait", time.Duration(f.Wait), 0, longest),
+		Within("in_flight warm_up", time.Duration(f.WarmUp), 0, longest),
+		among("in_flight pass", f.Pass, switchOff),
+		refuse("in_flight wait", f.Wait > 0 && !r.SlotsOnly(), "in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"),
+		refuse("in_flight queue", written.Queue != 0 && f.Wait == 0, "in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"),
+		refuse("in_flight pass", f.Pass != "" && !f.shares(), "pass off has no meaning without share: no other zone sends passes"),
+	)
 	if err == nil && f.Buffer != "" {
 		buffer, err = parseSize(f.Buffer, MostBuffered)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return About("in_flight buffer", 0, err)
-	case f.Wait > 0 && !r.SlotsOnly():
-		return About("in_flight wait", 0, errors.New("in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"))
-	case written.Queue != 0 && f.Wait == 0:
-		return About("in_flight queue", 0, errors.New("in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"))
 	}
 	r.Slots = rule.Slots{InFlight: f.Slots, WarmUp: time.Duration(f.WarmUp), RequestBuffer: buffer}
 	if r.SlotsOnly() {
@@ -118,36 +106,28 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	if f.shares() {
 		err = f.compileShare(r, digest)
 	}
-	return cmp.Or(err, f.checkRanks(r.Name))
+	return cmp.Or(err, f.checkRanks())
 }
 
 // compileShare compiles what clients take turns by.
 func (f *InFlight) compileShare(r *rule.Rule, digest bool) (err error) {
-	switch {
-	case r.Key.HasAddress():
-		err = errors.New("share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out")
-	case !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" }):
-		err = errors.New("share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source")
-	case slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source == "form" }):
-		err = errors.New("share takes no form fields: requests take their turn before their bodies are read")
-	default:
-		none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
-		r.Share = &rule.Key{Overrides: none, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
-		r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
-	}
-	return About("in_flight share", 0, err)
+	none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
+	r.Share = &rule.Key{Overrides: none, Routes: r.Key.Routes, IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits}
+	r.Share.Parts, err = compileSources(f.Share, &r.Key, digest)
+	text := !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" })
+	form := slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source == "form" })
+	device, named := strings.CutPrefix(r.Name, "device-")
+	return cmp.Or(
+		refuse("in_flight share", r.Key.HasAddress(), "share has no meaning with a key that holds client_ip: each client would have slots of its own, and nobody to take turns with; leave the key out"),
+		refuse("in_flight share", text, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
+		refuse("in_flight share", form, "share takes no form fields: requests take their turn before their bodies are read"),
+		About("in_flight share", 0, err),
+		refuse("in_flight share", named && f.Pass == "", fmt.Sprintf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device)),
+	)
 }
 
 // checkRanks checks who has which rank.
-func (f *InFlight) checkRanks(zone string) error {
-	switch {
-	case f.Pass != "" && f.Pass != switchOff:
-		return About("in_flight pass", 0, fmt.Errorf("invalid pass %q: want off, or nothing for passes", f.Pass))
-	case f.Pass != "" && !f.shares():
-		return About("in_flight pass", 0, errors.New("pass off has no meaning without share: no other zone sends passes"))
-	case f.shares() && f.Pass == "" && strings.HasPrefix(zone, "device-"):
-		return About("in_flight share", 0, fmt.Errorf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", strings.TrimPrefix(zone, "device-")))
-	}
+func (f *InFlight) checkRanks() error {
 	for i := range f.Rank {
 		if err := f.Rank[i].check(f.shares(), f.Pass != switchOff); err != nil {
 			return About("in_flight rank", i, err)

@@ -57,21 +57,6 @@ func (k *Key) Given() []KeySource {
 	return k.Sources
 }
 
-// withDefaults returns a copy with the defaults filled in. In a zone where clients take
-// turns, the default is one key for all.
-func (k *Key) withDefaults(shares bool) *Key {
-	full := copyOf(k)
-	if len(full.Sources) == 0 {
-		full.Sources = []KeySource{{Source: "client_ip"}}
-		if shares {
-			full.Sources = []KeySource{{Source: "text", Text: wholeZone}}
-		}
-	}
-	full.Missing = cmp.Or(full.Missing, KeyPolicies[0])
-	full.IPv4, full.IPv6 = cmp.Or(full.IPv4, 32), cmp.Or(full.IPv6, 64)
-	return &full
-}
-
 // KeySource is one part of a zone's key.
 type KeySource struct {
 	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `form`,
@@ -187,13 +172,11 @@ func namesRoute(sources []KeySource) bool {
 
 // compile compiles the key of a zone. It comes after the routes.
 func (k *Key) compile(key *rule.Key) (err error) {
-	switch {
-	case !slices.Contains(KeyPolicies, k.Missing):
-		return About("key missing", 0, text.Unknown("word", k.Missing, " after missing", KeyPolicies))
-	case k.Unlisted != "" && !slices.Contains(KeyPolicies, k.Unlisted):
-		return About("key unlisted", 0, text.Unknown("word", k.Unlisted, " after unlisted", KeyPolicies))
-	}
-	if err := cmp.Or(within("key ipv4", k.IPv4, 1, 32), within("key ipv6", k.IPv6, 1, 128)); err != nil {
+	err = cmp.Or(
+		among("key missing", k.Missing, KeyPolicies...), among("key unlisted", k.Unlisted, KeyPolicies...),
+		Within("key ipv4", k.IPv4, 1, 32), Within("key ipv6", k.IPv6, 1, 128),
+	)
+	if err != nil {
 		return err
 	}
 	key.Missing, key.Unlisted = rule.Policy(k.Missing), rule.Policy(k.Unlisted)
@@ -224,7 +207,7 @@ func compileSources(sources []KeySource, key *rule.Key, digest bool) (parts []ru
 // compile compiles a part of a key.
 func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 	none := rule.Part{}
-	named := slices.Contains(sentSources, source.Source)
+	named := slices.Contains(NamedSources, source.Source)
 	switch {
 	case named && source.Name == "":
 		return none, fmt.Errorf("key source %q has no name: want one after it", source.Source)
@@ -286,8 +269,13 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 	return rule.Part{Template: template}, err
 }
 
-// sentSources are the sources with a name. Clients choose their values.
-var sentSources = []string{"header", "cookie", "query", "form"}
+// NamedSources are the sources with a name. Clients choose their values.
+var NamedSources = []string{"header", "cookie", "query", "form"}
+
+// chosen reports whether clients choose the value.
+func (k *KeySource) chosen() bool {
+	return k.Source == "basic_user" || slices.Contains(NamedSources, k.Source)
+}
 
 var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri)\b`)
 
@@ -295,7 +283,7 @@ var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|u
 // part of the key is enough for that.
 func ClientChosen(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {
-		return k.Source == "basic_user" || slices.Contains(sentSources, k.Source) || sentByClient.MatchString(k.Source)
+		return k.chosen() || sentByClient.MatchString(k.Source)
 	})
 }
 

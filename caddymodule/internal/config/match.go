@@ -23,17 +23,15 @@ import (
 func checkMatching(match, exempt caddyhttp.RawMatcherSets) error {
 	for i, set := range match {
 		err := cmp.Or(CheckMatcherSet(set), checkTails(set))
-		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return CheckExempt(not) != nil }) {
+		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return checkSpares(not) != nil }) {
 			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
 		}
 		if err != nil {
 			return About("match", i, err)
 		}
 	}
-	for i, set := range exempt {
-		if err := cmp.Or(CheckMatcherSet(set), CheckExempt(set)); err != nil {
-			return About("exempt", i, err)
-		}
+	if err := CheckExempt(exempt); err != nil {
+		return err
 	}
 	charges := func(match caddy.ModuleMap) bool {
 		return !slices.ContainsFunc(exempt, func(set caddy.ModuleMap) bool { return reflect.DeepEqual(match, set) })
@@ -48,14 +46,6 @@ func checkMatching(match, exempt caddyhttp.RawMatcherSets) error {
 func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 	_ = json.Unmarshal(set[name], &matcher)
 	return matcher
-}
-
-// checkPaths refuses paths that no request has, in a matcher `path`.
-func checkPaths(set caddy.ModuleMap) error {
-	if set["path"] == nil {
-		return nil
-	}
-	return checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
 }
 
 // checkPathList refuses paths that no request has, as the matcher `path` takes them.
@@ -112,8 +102,18 @@ func checkTailsOf(paths []string) error {
 	return nil
 }
 
-// CheckExempt refuses exemptions of all requests.
-func CheckExempt(set caddy.ModuleMap) error {
+// CheckExempt refuses exemptions that do not mean what they seem to, or of all requests.
+func CheckExempt(sets caddyhttp.RawMatcherSets) error {
+	for i, set := range sets {
+		if err := cmp.Or(CheckMatcherSet(set), checkSpares(set)); err != nil {
+			return About("exempt", i, err)
+		}
+	}
+	return nil
+}
+
+// checkSpares refuses matchers of all requests.
+func checkSpares(set caddy.ModuleMap) error {
 	if len(set) != 1 {
 		return nil
 	}
@@ -141,9 +141,18 @@ func Paths(sets caddyhttp.RawMatcherSets) (all []string) {
 // clientsSend finds the headers that all clients send. Others may be secrets.
 var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie`)
 
-// Doubtful says what is probably not meant by a set of matchers, or "". An exemption by what
-// anybody can send is one that anybody has.
-func Doubtful(set caddy.ModuleMap, exempts bool) string {
+// Doubts says what is probably not meant by sets of matchers. An exemption by what anybody
+// can send is one that anybody has.
+func Doubts(sets caddyhttp.RawMatcherSets, exempt bool) (doubts []string) {
+	for _, set := range sets {
+		if doubt := doubtful(set, exempt); doubt != "" {
+			doubts = append(doubts, doubt)
+		}
+	}
+	return doubts
+}
+
+func doubtful(set caddy.ModuleMap, exempts bool) string {
 	paths, query := matcherIn[[]string](set, "path"), matcherIn[map[string][]string](set, "query")
 	sent := string(set["header"]) + string(set["header_regexp"]) + string(set["expression"])
 	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil
@@ -216,10 +225,14 @@ func checkCompiled(set caddy.ModuleMap) error {
 // the client sent it, and throttle_blocked, which throttle itself decides. It also checks the
 // sets behind `not`.
 func CheckMatcherSet(set caddy.ModuleMap) error {
-	if set["throttle_blocked"] != nil {
+	var err error
+	switch {
+	case set["throttle_blocked"] != nil:
 		return ErrAsksThrottle
+	case set["path"] != nil:
+		err = checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
 	}
-	err := cmp.Or(checkPaths(set), checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
+	err = cmp.Or(err, checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
 	if err == nil { // Caddy panics if some matchers are malformed
 		err = checkCompiled(set)
 	}

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -27,8 +28,13 @@ type Memory struct {
 	SnapshotInterval caddy.Duration `json:"snapshot_interval,omitempty"`
 }
 
-// The bounds of the options of the memory store.
-const (
-	MostBuckets           = 100_000_000
-	LeastSnapshotInterval = 100 * time.Millisecond
-)
+// MostBuckets is the most that max_buckets may be.
+const MostBuckets = 100_000_000
+
+const leastSnapshotInterval = 100 * time.Millisecond
+
+// Check refuses what the options may not be. Zero means the default.
+func (m *Memory) Check() error {
+	interval := cmp.Or(time.Duration(m.SnapshotInterval), leastSnapshotInterval)
+	return cmp.Or(Within("max_buckets", m.MaxBuckets, 0, MostBuckets), Within("snapshot_interval", interval, leastSnapshotInterval, longest))
+}

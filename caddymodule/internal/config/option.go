@@ -3,10 +3,11 @@ package config
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // MostAtOnce is the most slots, places in a queue and workers that a zone may have.
@@ -35,29 +36,32 @@ func About(option string, at int, err error) error {
 	return &OptionError{option, at, err}
 }
 
-// within refuses a number that an option may not have.
-func within(option string, n, least, most int) error {
+// longest is for how long requests may be told to wait. More is hardly meant.
+const longest = 24 * time.Hour
+
+// Within refuses a number or a duration that an option may not have.
+func Within[N int | time.Duration](option string, n, least, most N) error {
 	if least <= n && n <= most {
 		return nil
 	}
-	return About(option, 0, fmt.Errorf("invalid %s %d: want a number from %d to %d", option[strings.LastIndex(option, " ")+1:], n, least, most))
+	return About(option, 0, fmt.Errorf("invalid %s %v: want one from %v to %v", lastOf(option), n, least, most))
 }
 
-// longest is for how long requests may be told to wait. More is hardly meant.
-const longest = caddy.Duration(24 * time.Hour)
-
-// withinADay refuses a wait of more than a day, which is hardly meant.
-func withinADay(option string, d caddy.Duration) error {
-	if 0 <= d && d <= longest {
+// refuse refuses an option if something is wrong with it.
+func refuse(option string, wrong bool, why string) error {
+	if !wrong {
 		return nil
 	}
-	return About(option, 0, fmt.Errorf("invalid %s %v: want a duration of at most a day, such as 8s", option[strings.LastIndex(option, " ")+1:], time.Duration(d)))
+	return About(option, 0, errors.New(why))
 }
 
-// copyOf returns a copy of a part, or an empty one.
-func copyOf[T any](part *T) (full T) {
-	if part != nil {
-		full = *part
+// among refuses a word that may not stand after an option. The option may be left out.
+func among(option, word string, known ...string) error {
+	if word == "" || slices.Contains(known, word) {
+		return nil
 	}
-	return full
+	return About(option, 0, text.Unknown("word", word, " after "+lastOf(option), known))
 }
+
+// lastOf returns the last word of an option such as "delay wait".
+func lastOf(option string) string { return option[strings.LastIndex(option, " ")+1:] }

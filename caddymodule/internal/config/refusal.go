@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/http"
 	"regexp"
 	"strconv"
 	"time"
@@ -84,38 +83,29 @@ const (
 // compile compiles what refused clients get. It comes after the limit. written is without
 // defaults, or nil.
 func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
-	_, err := ParseLogRefused(r.Log)
-	err = cmp.Or(About("refusal log", 0, err), within("refusal status", r.Status, 400, 599), within("refusal jitter", r.Jitter, 0, 100))
-	switch {
-	case err != nil:
-		return err
-	case written != nil && *written == Refusal{}:
-		return About("refusal", 0, errors.New("refusal has no option: want one, such as refusal status 503"))
-	case r.Status == 444:
-		return About("refusal status", 0, errors.New("status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"))
-	case r.Code != "" && r.Code != switchOff:
-		return About("refusal code", 0, fmt.Errorf("invalid code %q: want off, or nothing for codes", r.Code))
-	case zone.SlotsOnly() && written != nil && (written.RetryAfter != "" || r.Jitter != 0):
-		return About("refusal retry_after", 0, errors.New("retry_after has no meaning without limit: the zone only limits how many requests are in flight"))
-	case r.PageHTML != nil && r.PageStyle != nil:
-		return About("refusal page", 0, errors.New("page_style and page_html exclude each other: a page of your own has its own style"))
-	case (r.PageHTML != nil || r.PageStyle != nil) && r.Error:
-		return About("refusal page", 0, errors.New("page and error exclude each other: error routes write their own page"))
-	}
-	if r.PageStyle != nil {
-		if err := r.PageStyle.Validate(); err != nil {
-			return About("refusal page", 0, fmt.Errorf("parsing page: %w", err))
-		}
-	}
-	if err := checkMessage(r.Message); err != nil {
-		return About("refusal message", 0, err)
-	}
-	floor, err := parseRetryAfter(r.RetryAfter)
+	_, wrongLog := ParseLogRefused(r.Log)
+	page, wrongPage := r.compilePage()
+	floor, wrongFloor := parseRetryAfter(r.RetryAfter)
 	zone.Refusal = rule.Refusal{
-		Status: r.Status, Message: r.Message, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "",
+		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "",
 		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
 	}
-	return About("refusal retry_after", 0, err)
+	retries := written != nil && (written.RetryAfter != "" || r.Jitter != 0)
+	own := r.PageHTML != nil || r.PageStyle != nil
+	return cmp.Or(
+		About("refusal log", 0, wrongLog),
+		Within("refusal status", r.Status, 400, 599),
+		Within("refusal jitter", r.Jitter, 0, 100),
+		among("refusal code", r.Code, switchOff),
+		refuse("refusal", written != nil && *written == Refusal{}, "refusal has no option: want one, such as refusal status 503"),
+		refuse("refusal status", r.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),
+		refuse("refusal retry_after", zone.SlotsOnly() && retries, "retry_after has no meaning without limit: the zone only limits how many requests are in flight"),
+		refuse("refusal page", r.PageHTML != nil && r.PageStyle != nil, "page_style and page_html exclude each other: a page of your own has its own style"),
+		refuse("refusal page", own && r.Error, "page and error exclude each other: error routes write their own page"),
+		About("refusal message", 0, checkMessage(r.Message)),
+		About("refusal page", 0, wrongPage),
+		About("refusal retry_after", 0, wrongFloor),
+	)
 }
 
 // parseRetryAfter returns the least that Retry-After says, which is zero for words.
@@ -123,23 +113,10 @@ func parseRetryAfter(word string) (floor time.Duration, err error) {
 	if word == retryEmpty || word == retryFit {
 		return 0, nil
 	}
-	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 || floor > time.Duration(longest) {
+	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 || floor > longest {
 		err = fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration of at most a day, such as 30s", word)
 	}
 	return floor, err
-}
-
-// withDefaults returns a copy with the defaults filled in.
-func (r *Refusal) withDefaults(shares bool) *Refusal {
-	full := copyOf(r)
-	standard := http.StatusTooManyRequests
-	if shares {
-		standard = shareStatus
-	}
-	full.Status = cmp.Or(full.Status, standard)
-	full.RetryAfter = cmp.Or(full.RetryAfter, retryEmpty)
-	full.Log = cmp.Or(full.Log, logAll)
-	return &full
 }
 
 // longestMessage is how many letters a message may have, which are read on phones.
@@ -157,18 +134,19 @@ func checkMessage(text string) error {
 	return refusal.CheckText("message", text, longestMessage, "")
 }
 
-// load compiles the page of refusals, if it is not the built-in one.
-func (r *Refusal) load(of *rule.Rule) (err error) {
+// compilePage returns the page of refusals, or nil for the built-in one.
+func (r *Refusal) compilePage() (*refusal.Page, error) {
 	switch {
-	case r == nil || r.PageHTML == nil && r.PageStyle == nil && r.Message == "":
 	case r.PageHTML != nil:
-		of.Page, err = refusal.Compile(*r.PageHTML)
-	default:
-		style := copyOf(r.PageStyle)
+		return refusal.Compile(*r.PageHTML)
+	case r.PageStyle != nil:
+		style := *r.PageStyle
 		style.Text = cmp.Or(r.Message, style.Text)
-		of.Page, err = style.Compile()
+		return style.Compile()
+	case r.Message != "":
+		return PageStyle{Text: r.Message}.Compile()
 	}
-	return err
+	return nil, nil
 }
 
 // ParseLogRefused returns what limits the refusals in the access log, in bursts of those of

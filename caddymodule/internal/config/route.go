@@ -41,16 +41,11 @@ func compileRoutes(routes []Route, key *rule.Key) error {
 			return About("route", i, err)
 		}
 		seen[route.Name] = true
-		key.Routes = append(key.Routes, rule.Route{Name: route.Name, Path: slices.Clone(route.Path)})
-	}
-	return nil
-}
-
-func loadRoutes(ctx caddy.Context, r *rule.Rule) error {
-	for i := range r.Key.Routes {
-		if err := r.Key.Routes[i].Path.Provision(ctx); err != nil {
-			return err
+		paths := slices.Clone(route.Path)
+		if err := paths.Provision(caddy.Context{}); err != nil {
+			return About("route", i, err)
 		}
+		key.Routes = append(key.Routes, rule.Route{Name: route.Name, Path: paths})
 	}
 	return nil
 }

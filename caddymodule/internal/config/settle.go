@@ -99,7 +99,7 @@ func (s *Settle) source() (*settlement.Rule, error) {
 	if s.Workers != 0 && source != settlement.Seconds {
 		return nil, errors.New("workers have no meaning here: want settle seconds <workers>")
 	}
-	if err := within("settle workers", s.Workers, 0, MostAtOnce); err != nil {
+	if err := Within("settle workers", s.Workers, 0, MostAtOnce); err != nil {
 		return nil, err
 	}
 	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost, Debt: s.Debt}

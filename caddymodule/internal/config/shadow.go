@@ -1,11 +1,7 @@
 package config
 
 import (
-	"errors"
-	"slices"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
@@ -27,24 +23,14 @@ type Shadow struct {
 func (s *Shadow) compile(r *rule.Rule, percent int) error {
 	r.Enforce = percent
 	if s == nil {
-		return within("enforce", percent, 1, 100)
+		return Within("enforce", percent, 1, 100)
 	}
 	r.Shadow, r.ServerTiming = rule.ShadowOwn, s.ServerTiming
 	if s.Together {
 		r.Shadow = rule.ShadowBeside
 	}
-	if percent != 100 {
-		return About("enforce", 0, errors.New("enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"))
-	}
-	return nil
+	return refuse("enforce", percent != 100, "enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others")
 }
 
 // StorePolicies are the words after on_store_error.
 var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
-
-func checkStorePolicy(word string) error {
-	if word == "" || slices.Contains(StorePolicies, word) {
-		return nil
-	}
-	return About("on_store_error", 0, text.Unknown("word", word, " after on_store_error", StorePolicies))
-}

@@ -8,15 +8,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// ParseUnits reads an amount in units of cost.
-func ParseUnits(word string) (float64, error) {
-	units, plain := leakybucket.ParseCost(word)
-	if !plain {
-		return 0, fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
-	}
-	return units, nil
-}
-
 // leastPlainSize is the least size without a unit. Less is hardly meant as bytes.
 const leastPlainSize = 512
 

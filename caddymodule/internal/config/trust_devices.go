@@ -41,14 +41,8 @@ type TrustDevices struct {
 	For caddy.Duration `json:"for,omitempty"`
 }
 
-const defaultTrust = caddy.Duration(180 * 24 * time.Hour)
-
-// accountSources are the key sources that may name an account, as placeholders may.
-var accountSources = []string{"form", "cookie", "header", "query", "basic_user"}
-
-func (k *KeySource) namesAccount() bool {
-	return slices.Contains(accountSources, k.Source) || strings.Contains(k.Source, "{")
-}
+// namesAccount reports whether the part may name an account, as placeholders may.
+func (k *KeySource) namesAccount() bool { return k.chosen() || strings.Contains(k.Source, "{") }
 
 // privateSources are the key sources of which rate-limit headers would tell which
 // accounts exist.

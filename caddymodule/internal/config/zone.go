@@ -23,8 +23,6 @@ func ErrUnknownZone(name string, known []string) error {
 	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
 }
 
-const MostNodes = 1000
-
 // Zone is a named rate limit: which requests it charges, to whose bucket, how
 // much the bucket holds, and what happens when it overflows. A zone is one budget
 // wherever its name appears, so all definitions of one name must be equal. A zone

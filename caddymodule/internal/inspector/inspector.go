@@ -67,10 +67,8 @@ func (Inspector) CaddyModule() caddy.ModuleInfo {
 
 // Provision makes sure that the app runs, even without a zone.
 func (i *Inspector) Provision(ctx caddy.Context) (err error) {
-	for n, host := range i.Hosts {
-		if i.Hosts[n], err = parseHost(host); err != nil {
-			return err
-		}
+	if err = i.checkHosts(); err != nil {
+		return err
 	}
 	if i.app, err = engine.EngineOf(ctx); err != nil {
 		return err
@@ -105,6 +103,19 @@ func (i *Inspector) hosted(ctx caddy.Context) bool {
 		walk.Routes(server.Routes, "", routes.Way{})
 	}
 	return found && !open
+}
+
+// checkHosts checks the hosts and makes them lower case.
+func (i *Inspector) checkHosts() (err error) {
+	if i.Hosts != nil && len(i.Hosts) == 0 {
+		return errors.New("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
+	}
+	for n, host := range i.Hosts {
+		if i.Hosts[n], err = parseHost(host); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // parseHost checks one of the hosts and returns it in lower case.
@@ -270,23 +281,7 @@ func Parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
-	return i, tokens.Options(h.Dispenser, "the directive throttle_inspector", map[string]func() error{
-		"allow_changes": func() error { return tokens.ParseFlag(h.Dispenser, &i.AllowChanges) },
-		"user_header":   func() error { return tokens.ParseArg(h.Dispenser, &i.UserHeader, tokens.ParseWord) },
-		"hosts": func() error {
-			for _, word := range h.RemainingArgs() {
-				host, err := parseHost(word)
-				if err != nil {
-					return h.WrapErr(err)
-				}
-				i.Hosts = append(i.Hosts, host)
-			}
-			if len(i.Hosts) == 0 {
-				return h.Err("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
-			}
-			return nil
-		},
-	})
+	return i, tokens.Options(h.Dispenser, "the directive throttle_inspector", i, i.checkHosts, "allow_changes", "hosts", "user_header")
 }
 
 // Interface guards

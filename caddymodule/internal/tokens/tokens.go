@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"maps"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -16,11 +16,13 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // spelledOut is a duration whose unit is spelled out, such as 1hour or 10min.
 var spelledOut = regexp.MustCompile(`^([0-9.]+)((s)ec|(s)econd|(m)in|(m)inute|(h)r|(h)our|(d)ay)s?$`)
 
+// ParseDuration reads a duration above 0.
 func ParseDuration(word string) (caddy.Duration, error) {
 	duration, err := caddy.ParseDuration(word)
 	if err == nil && duration > 0 {
@@ -36,8 +38,56 @@ func ParseDuration(word string) (caddy.Duration, error) {
 // WantedAfter is the syntax of each option of a zone.
 var WantedAfter = make(map[string]string)
 
-// ParseArg reads the one word after an option.
-func ParseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, error)) error {
+// Field returns a pointer to the field that has a name in JSON.
+func Field(of any, name string) any {
+	v := reflect.ValueOf(of).Elem()
+	for i := range v.NumField() {
+		if tag, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ","); tag == name {
+			return v.Field(i).Addr().Interface()
+		}
+	}
+	panic("no field " + name)
+}
+
+// Set sets the field that a pointer points to from its word. A flag has none. What texts and
+// numbers may be is for others to check.
+func Set(field any, word string) (err error) {
+	plain := true
+	switch f := field.(type) {
+	case *bool:
+		*f = true
+	case *string:
+		if *f = word; word == "" {
+			err = errors.New("the word is empty: want at least a letter")
+		}
+	case *int:
+		*f, err = parseWhole(word)
+	case *float64:
+		*f, plain = leakybucket.ParseCost(word)
+	case **float64:
+		*f = new(float64)
+		**f, plain = leakybucket.ParseCost(word)
+	case *caddy.Duration:
+		*f, err = ParseDuration(word)
+	default:
+		panic("no word for a field")
+	}
+	if !plain {
+		err = fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
+	}
+	return err
+}
+
+// ParseArg reads the one word after an option into the field that a pointer points to, nothing
+// for a flag, and for a list any number of words.
+func ParseArg(d *caddyfile.Dispenser, field any) error {
+	switch f := field.(type) {
+	case *bool:
+		return parseFlag(d, f)
+	case *[]string:
+		*f = append([]string{}, d.RemainingArgs()...)
+		return nil
+	}
 	option := d.Val()
 	words := d.RemainingArgs()
 	want := cmp.Or(WantedAfter[option], "one word, in quotes if it has blanks or a #")
@@ -47,16 +97,14 @@ func ParseArg[T any](d *caddyfile.Dispenser, target *T, parse func(string) (T, e
 	case len(words) > 1:
 		return d.Errf("unexpected %q after %s %s: want %s", words[1], option, words[0], want)
 	}
-	value, err := parse(words[0])
-	if err != nil {
+	if err := Set(field, words[0]); err != nil {
 		return d.Errf("parsing %s: %w", option, err)
 	}
-	*target = value
 	return nil
 }
 
-// ParseFlag reads an option without a word.
-func ParseFlag(d *caddyfile.Dispenser, target *bool) error {
+// parseFlag reads an option without a word.
+func parseFlag(d *caddyfile.Dispenser, target *bool) error {
 	option := d.Val()
 	if *target {
 		return d.Errf("%s is given twice", option)
@@ -68,39 +116,17 @@ func ParseFlag(d *caddyfile.Dispenser, target *bool) error {
 	return nil
 }
 
-func ParseWord(word string) (string, error) {
-	if word == "" {
-		return "", errors.New("the word is empty: want at least a letter")
+// parseWhole reads a whole number above 0.
+func parseWhole(word string) (int, error) {
+	n, err := strconv.Atoi(word)
+	bare := strings.TrimSuffix(word, "%")
+	if _, wrong := strconv.Atoi(bare); wrong == nil && bare != word {
+		return 0, fmt.Errorf("invalid number %q: did you mean %s?", word, bare)
 	}
-	return word, nil
-}
-
-// OneOf returns a parser that accepts one of a few words.
-func OneOf(words ...string) func(string) (string, error) {
-	return func(word string) (string, error) {
-		if !slices.Contains(words, word) {
-			return "", text.Unknown("word", word, "", words)
-		}
-		return word, nil
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("invalid number %q: want a whole one above 0", word)
 	}
-}
-
-// ParseWhole returns a parser of whole numbers from 1 to most.
-func ParseWhole(most int) func(string) (int, error) {
-	return func(word string) (int, error) {
-		n, err := strconv.Atoi(word)
-		bare := strings.TrimSuffix(word, "%")
-		if _, wrong := strconv.Atoi(bare); wrong == nil && bare != word {
-			return 0, fmt.Errorf("invalid number %q: did you mean %s?", word, bare)
-		}
-		if err != nil || n < 1 {
-			return 0, fmt.Errorf("invalid number %q: want a whole one above 0", word)
-		}
-		if n > most {
-			return 0, fmt.Errorf("invalid number %q: want at most %d", word, most)
-		}
-		return n, nil
-	}
+	return n, nil
 }
 
 // Once reports an option that is given a second time.
@@ -112,21 +138,38 @@ func Once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
 	return nil
 }
 
-// Options reads a block of options, each at most once.
-func Options(d *caddyfile.Dispenser, where string, read map[string]func() error) error {
+// Options reads a block of options, each at most once, into the fields of a struct that have
+// their names in JSON. After each it calls check, unless that is nil.
+func Options(d *caddyfile.Dispenser, where string, into any, check func() error, names ...string) error {
+	return eachOption(d, where, names, func() error {
+		err := ParseArg(d, Field(into, d.Val()))
+		if err == nil && check != nil {
+			err = Wrap(d, check())
+		}
+		return err
+	})
+}
+
+// eachOption reads a block of options, each at most once.
+func eachOption(d *caddyfile.Dispenser, where string, names []string, read func() error) error {
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if read[d.Val()] == nil {
-			return UnknownOption(d, where, slices.Sorted(maps.Keys(read)))
+		if !slices.Contains(names, d.Val()) {
+			return UnknownOption(d, where, names)
 		}
-		if err := Once(d, seen, d.Val()); err != nil {
-			return err
-		}
-		if err := read[d.Val()](); err != nil {
+		if err := cmp.Or(Once(d, seen, d.Val()), read()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// Wrap adds the place to an error, if there is one.
+func Wrap(d *caddyfile.Dispenser, err error) error {
+	if err == nil {
+		return nil
+	}
+	return d.WrapErr(err)
 }
 
 // Translations are hints for words of other limiters that no line of a zone replaces.
@@ -186,31 +229,30 @@ func UnknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 func Place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
 
 // UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
-// options. words are the options with one word, flags those without. The store is provisioned
-// and cleaned up, so that the errors of that have a line, unless there are placeholders, whose
-// values only the Caddy that runs may have.
-func UnmarshalStore(d *caddyfile.Dispenser, store storeModule, url *string, words map[string]*string, flags map[string]*bool) error {
+// options, which are fields of the store. The store is provisioned and cleaned up, so that the
+// errors of that have a line, unless there are placeholders, whose values only the Caddy that
+// runs may have.
+func UnmarshalStore(d *caddyfile.Dispenser, store storeModule, options ...string) error {
 	d.Next() // the store's name
 	name, here := d.Val(), Place(d)
-	if err := parseSecret(d, url); err != nil {
-		return fmt.Errorf("%w: want store %s <url>", err, name)
-	}
-	read := make(map[string]func() error)
-	for option, word := range words {
-		read[option] = func() error { return parseSecret(d, word) }
-	}
-	for option, flag := range flags {
-		read[option] = func() error { return ParseFlag(d, flag) }
-	}
-	if err := Options(d, "store "+name, read); err != nil {
+	filledIn := false
+	secret := func(option string) error {
+		word := Field(store, option).(*string)
+		err := parseSecret(d, word)
+		filledIn = filledIn || strings.Contains(*word, "{")
 		return err
 	}
-	given := []string{*url}
-	for _, word := range words {
-		given = append(given, *word)
+	if err := secret("url"); err != nil {
+		return fmt.Errorf("%w: want store %s <url>", err, name)
 	}
-	if strings.Contains(strings.Join(given, ""), "{") {
-		return nil
+	err := eachOption(d, "store "+name, options, func() error {
+		if flag, is := Field(store, d.Val()).(*bool); is {
+			return parseFlag(d, flag)
+		}
+		return secret(d.Val())
+	})
+	if err != nil || filledIn {
+		return err
 	}
 	if err := store.Provision(caddy.Context{}); err != nil {
 		return fmt.Errorf("store %s: %w, %s", name, err, here)

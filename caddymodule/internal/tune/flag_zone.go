@@ -27,7 +27,7 @@ func flagConfig(limit string, keys []string, cost string) ([]byte, error) {
 	if err == nil {
 		return config, nil
 	}
-	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": |parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
+	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": )?(?:parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
 	if said == nil {
 		return nil, usage.Errorf("reading the limit of the flags: %w", err)
 	}

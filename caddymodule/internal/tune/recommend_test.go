@@ -132,7 +132,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		{"a key that logs do not hold", []string{"--key", "form log"}, "logs hold no bodies"},
 		{"a cookie in a combined log", []string{"--key", "cookie sid"}, "its key is in the header Cookie, which the log does not show"},
 		{"an unknown key", []string{"--key", "clientip"}, `--key: unknown key source "clientip": did you mean client_ip?`},
-		{"a key that lacks a word", []string{"--key", "header"}, `--key: "header" needs a word after it: want header <name>`},
+		{"a key that lacks a word", []string{"--key", "header"}, `--key: key source "header" has no name: want one after it`},
 		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
 		{"a key and a config", []string{"--config", config, "--key", "host"}, "exclude each other"},
 		{"assets and a config", []string{"--config", config, "--assets"}, "exclude each other"},
