@@ -47,9 +47,13 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	if d.NextArg() {
 		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
 	}
-	app, seen, h := &config.App{Plan: make(map[string]string)}, make(map[string]bool), httpcaddyfile.Helper{Dispenser: expanded(d)}
+	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: expanded(d)}
 	h.Next()
-	zones, err := readZones(h, "the global option throttle", GlobalWords, func() (bool, error) { return parseGlobalOption(app, h, seen) })
+	zones, err := readZones(h, "the global option throttle", GlobalWords, map[string]func() error{
+		"store":  func() error { return parseStore(app, h.Dispenser) },
+		"exempt": func() error { return parseGlobalExempt(app, h) },
+		"plan":   func() error { return parsePlan(app, h.Dispenser) },
+	}, app, app.Check)
 	if err != nil {
 		return nil, err
 	}
@@ -63,25 +67,25 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
-// readZones reads a block of zones and of their defaults. other reads what else may be there, of
-// the known words, and returns false for other words.
-func readZones(h httpcaddyfile.Helper, where string, known []string, other func() (bool, error)) (zones []*zoneReader, err error) {
-	defaults := newZoneReader(h)
+// readZones reads a block of zones and of their defaults. The other known words are those of
+// special, and fields of a struct, which is checked after each.
+func readZones(h httpcaddyfile.Helper, where string, known []string, special map[string]func() error, into any, check func() error) (zones []*zoneReader, err error) {
+	defaults, seen := newZoneReader(h), make(map[string]bool)
 	beside := slices.DeleteFunc(slices.Clone(ZoneOptions), func(o ZoneOption) bool { return !o.Beside })
 	for h.NextBlock(0) {
-		if h.Val() == "zone" {
-			zone, err := parseZone(h)
-			if err != nil {
-				return nil, err
-			}
-			zones = append(zones, zone)
-			continue
-		}
-		read, err := other()
-		switch o := Named(beside, h.Val()); {
-		case read || err != nil:
-		case o != nil:
-			err = defaults.parse(o)
+		switch word := h.Val(); {
+		case word == "zone":
+			zone, wrong := parseZone(h)
+			zones, err = append(zones, zone), wrong
+		case special[word] != nil:
+			err = special[word]()
+		case seen[word]:
+			err = h.Errf("%s is given twice", word)
+		case slices.Contains(known, word):
+			seen[word] = true
+			err = tokens.ReadOption(h.Dispenser, into, check)
+		case Named(beside, word) != nil:
+			err = defaults.parse(Named(beside, word))
 		default:
 			err = misplacedOption(h.Dispenser, where, slices.Concat(known, Names(beside)), zones)
 		}
@@ -134,32 +138,6 @@ func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones
 	return tokens.UnknownOption(d, where, slices.Compact(known))
 }
 
-// parseGlobalOption reads an option that holds for all zones of all sites. It returns
-// false if the word is no such option.
-func parseGlobalOption(a *config.App, h httpcaddyfile.Helper, seen map[string]bool) (bool, error) {
-	option := h.Val()
-	switch option {
-	case "exempt":
-		return true, parseGlobalExempt(a, h)
-	case "plan":
-		return true, parsePlan(a, h.Dispenser)
-	}
-	if !slices.Contains(GlobalWords, option) {
-		return false, nil
-	}
-	err := tokens.Once(h.Dispenser, seen, option)
-	switch {
-	case err != nil:
-	case option == "store":
-		err = parseStore(a, h.Dispenser)
-	default:
-		if err = tokens.ParseArg(h.Dispenser, tokens.Field(a, option)); err == nil {
-			err = tokens.Wrap(h.Dispenser, a.Check())
-		}
-	}
-	return true, err
-}
-
 func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
 	here := tokens.Place(h.Dispenser)
 	err := parseExempt(h, &a.Exempt, &a.ExemptStaticFiles)
@@ -170,7 +148,10 @@ func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
 }
 
 func parseStore(a *config.App, d *caddyfile.Dispenser) error {
-	if !d.NextArg() {
+	switch {
+	case a.StoreRaw != nil:
+		return d.Err("store is given twice")
+	case !d.NextArg():
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
 	name := d.Val()
@@ -280,12 +261,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		}
 		return []*zoneReader{zone}, nil
 	}
-	return readZones(h, "the directive throttle", []string{"zone", "ratelimit_headers"}, func() (bool, error) {
-		if h.Val() != "ratelimit_headers" {
-			return false, nil
-		}
-		return true, tokens.ParseArg(h.Dispenser, &handler.RateLimitHeaders)
-	})
+	return readZones(h, "the directive throttle", []string{"zone", "ratelimit_headers"}, nil, handler, nil)
 }
 
 // startsWithDigit tells numbers and rates from names.

@@ -86,15 +86,9 @@ func (s *Settle) source() (*settlement.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
-	given := map[settlement.Source][]bool{
-		settlement.Seconds: nil, settlement.Bytes: {s.Unit != ""}, settlement.Header: {s.Name != ""}, settlement.Status: {len(s.Status) > 0, s.Cost != 0},
-	}
-	for of, fields := range given {
-		for _, is := range fields {
-			if is != (of == source) {
-				return nil, errors.New("a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>")
-			}
-		}
+	bytes, header, status := source == settlement.Bytes, source == settlement.Header, source == settlement.Status
+	if (s.Unit != "") != bytes || (s.Name != "") != header || (len(s.Status) > 0) != status || (s.Cost != 0) != status {
+		return nil, errors.New("a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>")
 	}
 	if s.Workers != 0 && source != settlement.Seconds {
 		return nil, errors.New("workers have no meaning here: want settle seconds <workers>")

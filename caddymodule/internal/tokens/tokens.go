@@ -129,35 +129,35 @@ func parseWhole(word string) (int, error) {
 	return n, nil
 }
 
-// Once reports an option that is given a second time.
-func Once(d *caddyfile.Dispenser, seen map[string]bool, option string) error {
-	if seen[option] {
-		return d.Errf("%s is given twice", option)
-	}
-	seen[option] = true
-	return nil
-}
-
 // Options reads a block of options, each at most once, into the fields of a struct that have
 // their names in JSON. After each it calls check, unless that is nil.
 func Options(d *caddyfile.Dispenser, where string, into any, check func() error, names ...string) error {
-	return eachOption(d, where, names, func() error {
-		err := ParseArg(d, Field(into, d.Val()))
-		if err == nil && check != nil {
-			err = Wrap(d, check())
-		}
-		return err
-	})
+	return eachOption(d, where, names, func() error { return ReadOption(d, into, check) })
+}
+
+// ReadOption reads an option into the field of a struct that has its name in JSON. Then it
+// calls check, unless that is nil.
+func ReadOption(d *caddyfile.Dispenser, into any, check func() error) error {
+	err := ParseArg(d, Field(into, d.Val()))
+	if err == nil && check != nil {
+		err = Wrap(d, check())
+	}
+	return err
 }
 
 // eachOption reads a block of options, each at most once.
 func eachOption(d *caddyfile.Dispenser, where string, names []string, read func() error) error {
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
-		if !slices.Contains(names, d.Val()) {
+		switch option := d.Val(); {
+		case !slices.Contains(names, option):
 			return UnknownOption(d, where, names)
+		case seen[option]:
+			return d.Errf("%s is given twice", option)
+		default:
+			seen[option] = true
 		}
-		if err := cmp.Or(Once(d, seen, d.Val()), read()); err != nil {
+		if err := read(); err != nil {
 			return err
 		}
 	}
