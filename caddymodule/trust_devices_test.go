@@ -316,7 +316,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 
 func TestAnAccountHasAtMostTenDevices(t *testing.T) {
 	dir := withKey(t)
-	synctest.Test(t, func(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("100 1/h", ""))
 		logIn := func() (b *browser, trusted bool) {
 			b = s.browser("192.0.2.1:1")
@@ -420,7 +420,7 @@ func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
 
 func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 	dir := withKey(t)
-	synctest.Test(t, func(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
 		s := newLoginSite(t, dir, byAccount("3 3/h", "block 1d"))
 		device, attacker := s.browser("192.0.2.1:1"), s.browser("198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
