@@ -51,7 +51,6 @@ func refusals(load float64, shadow bool, patience time.Duration, seed uint64) fl
 	const workers, mean, lasts = 5, .5, 600.
 	random := rand.New(rand.NewPCG(seed, 14))
 	world := virtual.New()
-	defer world.End()
 	upstream := &workshop{world: world, free: workers, longest: 511}
 	zone, gate := &Zone{Name: "z", Clock: world}, new(Gate)
 	refused, all := 0, 0
@@ -125,7 +124,6 @@ func TestShadowRefusesAsManyAsEnforcementWithinThreePoints(t *testing.T) {
 
 func TestTheUpstreamWorksOnForABoundedNumberOfClientsThatHaveLeft(t *testing.T) {
 	world := virtual.New()
-	defer world.End()
 	zone := &Zone{Name: "z", Clock: world}
 	world.Go(func() {
 		for n := range 2 * mostUnseen {

@@ -116,7 +116,6 @@ func byTheLaw(all []swarmed) []fate {
 // byAdmission returns what becomes of them in an enforced zone.
 func byAdmission(t *testing.T, all []swarmed) []fate {
 	world := virtual.New()
-	defer world.End()
 	zone, gate, fates := &Zone{Name: "z", Clock: world}, new(Gate), make([]fate, len(all))
 	most := 0
 	for i, s := range all {
@@ -173,7 +172,6 @@ func TestAdmissionDoesToASwarmWhatTheLawSays(t *testing.T) {
 // requests that wait or hold a slot.
 func TestASwarmNeedsNoMoreStateThanRowsAndSlots(t *testing.T) {
 	world := virtual.New()
-	defer world.End()
 	zone, gate := &Zone{Name: "z", Clock: world}, new(Gate)
 	most := 0
 	for i := range 100_000 {

@@ -161,12 +161,6 @@ func (rp *player) run(req *accesslog.Request) {
 	rp.world.Go(func() { _ = server.chain.ServeHTTP(w, r) })
 }
 
-// end lets all requests end.
-func (rp *player) end() {
-	rp.world.Finish()
-	rp.world.End()
-}
-
 // upstream answers as the log says.
 func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	if !rp.times || !awaited(r) {

@@ -170,7 +170,7 @@ func (rp *player) runAll(in *logReader, shown string) (notes []string, err error
 	if in.err != nil {
 		return nil, in.err
 	}
-	rp.end()
+	rp.world.Finish()
 	if log := in.Stats(); !in.interrupted() && !rp.strict && log.Unsorted > 0 {
 		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Unsorted, log.Requests)
 	}

@@ -20,7 +20,6 @@ type World struct {
 	seq     uint64
 	waiting map[<-chan struct{}]*process
 	ready   []*process // that may go on now
-	idle    []*process
 	current *process
 }
 
@@ -30,39 +29,21 @@ func New() *World { return &World{waiting: make(map[<-chan struct{}]*process)} }
 // Now returns the time.
 func (w *World) Now() time.Time { return w.now }
 
-// A process runs one function after the other.
+// A process runs a function.
 type process struct {
-	run    func()
 	resume func() (struct{}, bool)
-	stop   func()
 	wait   func(struct{}) bool
 }
 
 // Go runs f in a process of its own. It returns when f has ended or waits.
 func (w *World) Go(f func()) {
-	w.resume(w.process(f))
-	w.settle()
-}
-
-func (w *World) process(f func()) *process {
-	if n := len(w.idle); n > 0 {
-		p := w.idle[n-1]
-		w.idle = w.idle[:n-1]
-		p.run = f
-		return p
-	}
-	p := &process{run: f}
-	p.resume, p.stop = iter.Pull(func(yield func(struct{}) bool) {
+	p := new(process)
+	p.resume, _ = iter.Pull(func(yield func(struct{}) bool) {
 		p.wait = yield
-		for {
-			p.run()
-			p.run = nil
-			if !yield(struct{}{}) {
-				return
-			}
-		}
+		f()
 	})
-	return p
+	w.resume(p)
+	w.settle()
 }
 
 // resume lets a process go on until it waits or ends.
@@ -70,9 +51,6 @@ func (w *World) resume(p *process) {
 	w.current = p
 	p.resume()
 	w.current = nil
-	if p.run == nil {
-		w.idle = append(w.idle, p)
-	}
 }
 
 // settle lets all processes go on that may.
@@ -109,13 +87,6 @@ func (w *World) step() {
 	}
 	e.call()
 	w.settle()
-}
-
-// End ends all processes that run nothing. The world must not be used after that.
-func (w *World) End() {
-	for _, p := range w.idle {
-		p.stop()
-	}
 }
 
 // Sleep lets the running process wait. Zero is no wait.

@@ -18,7 +18,6 @@ func TestProcessesSleepInVirtualTime(t *testing.T) {
 	note("main ")
 	w.Finish()
 	note("main ")
-	w.End()
 	if want := []string{"a 0s", "b 0s", "b 2h0m0s", "a 3h0m0s", "main 3h0m0s", "a 4h0m0s", "main 4h0m0s"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
