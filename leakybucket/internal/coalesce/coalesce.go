@@ -5,10 +5,10 @@
 package coalesce
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
 )
 
@@ -45,17 +45,16 @@ type Lanes[K comparable, C any] struct {
 
 // A lane is kept only while it has calls.
 type lane[C any] struct {
-	waiting  []*call[C] // in the order of arrival
-	dropped  int        // of those
-	weight   int        // of the others
-	inFlight int        // batches
+	waiting  list.List // of *call[C], in the order of arrival
+	weight   int       // of those
+	inFlight int       // batches
 }
 
 type call[C any] struct {
 	content C
 	weight  int
 	ctx     context.Context
-	gone    bool // sent or dropped, though it may still be in its lane
+	place   *list.Element // in its lane; nil once it is sent or dropped
 	done    chan struct{}
 	err     error // once done is closed
 }
@@ -106,7 +105,7 @@ func (l *Lanes[K, C]) join(key K, c *call[C]) *lane[C] {
 		ln = new(lane[C])
 		l.lanes[key] = ln
 	}
-	ln.waiting = append(ln.waiting, c)
+	c.place = ln.waiting.PushBack(c)
 	ln.weight += c.weight
 	if l.leaves(ln) {
 		ln.inFlight++
@@ -128,20 +127,20 @@ func (l *Lanes[K, C]) leaves(ln *lane[C]) bool {
 	return ln.weight >= l.options.MaxWeight
 }
 
-// drop takes back a call that was not sent. Dropped calls are removed in bulk,
-// so that many callers who leave at once do not each search the lane.
+// drop takes back a call that was not sent.
 func (l *Lanes[K, C]) drop(ln *lane[C], c *call[C]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.gone {
-		return
+	if c.place != nil {
+		ln.remove(c)
 	}
-	c.gone = true
+}
+
+// remove removes a call that waits.
+func (ln *lane[C]) remove(c *call[C]) {
+	ln.waiting.Remove(c.place)
+	c.place = nil
 	ln.weight -= c.weight
-	if ln.dropped++; 2*ln.dropped > len(ln.waiting) {
-		ln.waiting = slices.DeleteFunc(ln.waiting, func(c *call[C]) bool { return c.gone })
-		ln.dropped = 0
-	}
 }
 
 // fly sends batches until no call waits.
@@ -175,26 +174,17 @@ func (l *Lanes[K, C]) fly(key K, ln *lane[C]) {
 func (l *Lanes[K, C]) next(key K, ln *lane[C], calls []*call[C]) []*call[C] {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	seen, weight := 0, 0
-	for _, c := range ln.waiting {
-		switch {
-		case c.gone:
-			ln.dropped--
-		case c.ctx.Err() != nil:
-			c.gone = true
-			ln.weight -= c.weight
-		default:
+	weight := 0
+	for first := ln.waiting.Front(); first != nil; first = ln.waiting.Front() {
+		c := first.Value.(*call[C])
+		if c.ctx.Err() == nil {
 			if weight += c.weight; weight > l.options.MaxWeight && len(calls) > 0 {
-				ln.waiting = slices.Delete(ln.waiting, 0, seen)
 				return calls
 			}
-			c.gone = true
-			ln.weight -= c.weight
 			calls = append(calls, c)
 		}
-		seen++
+		ln.remove(c)
 	}
-	ln.waiting = slices.Delete(ln.waiting, 0, seen)
 	if len(calls) == 0 {
 		if ln.inFlight--; ln.inFlight == 0 {
 			delete(l.lanes, key)
@@ -224,13 +214,12 @@ func (l *Lanes[K, C]) Close() {
 	l.mu.Lock()
 	l.closed = true
 	for _, ln := range l.lanes {
-		for _, c := range ln.waiting {
-			if !c.gone {
-				c.gone, c.err = true, ErrClosed
-				close(c.done)
-			}
+		for first := ln.waiting.Front(); first != nil; first = ln.waiting.Front() {
+			c := first.Value.(*call[C])
+			ln.remove(c)
+			c.err = ErrClosed
+			close(c.done)
 		}
-		ln.waiting, ln.weight, ln.dropped = nil, 0, 0
 	}
 	l.mu.Unlock()
 	l.flights.Wait()

@@ -131,7 +131,7 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		synctest.Wait()
 		<-time.After(100 * time.Millisecond)
 		l.mu.Lock()
-		waiting := len(l.lanes["lane"].waiting)
+		waiting := l.lanes["lane"].waiting.Len()
 		l.mu.Unlock()
 		if waiting > 1 {
 			t.Errorf("calls kept after all have left: got %d, want at most one", waiting)
