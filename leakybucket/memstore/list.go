@@ -87,10 +87,7 @@ func (sh *shard) list(first uint64, slots int, of *leakybucket.Filter, clock fun
 		if sh.tags[at] == 0 || uint64(slot.hash) < first || uint64(slot.hash) >= next || slot.forget() <= now {
 			continue
 		}
-		zone, key := sh.name(slot)
-		if slot.zone&digestBit != 0 {
-			key = spell(key)
-		}
+		zone, key := sh.spelled(slot)
 		if zone != of.Zone || (slot.zone&shadowBit != 0) != of.Shadow || !bytes.HasPrefix(key, prefix) {
 			continue
 		}

@@ -1,7 +1,6 @@
 package memstore
 
 import (
-	"bytes"
 	"context"
 	"os"
 	"runtime"
@@ -160,7 +159,7 @@ func TestAMillionBucketsAreRestoredSoon(t *testing.T) {
 	wrote := cpuTime() - began
 	began = cpuTime()
 	to := New(Options{MaxBuckets: million})
-	if found, err := to.ReadSnapshot(bytes.NewReader(saved), asBlocking); err != nil || found.Buckets != million {
+	if found, err := to.ReadSnapshot(saved, asBlocking); err != nil || found.Buckets != million {
 		t.Fatalf("reading: got %+v and error %v, want a million buckets", found, err)
 	}
 	read := cpuTime() - began

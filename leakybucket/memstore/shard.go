@@ -163,6 +163,14 @@ func (sh *shard) name(s *slot) (zone string, key []byte) {
 	return string(spelled), key
 }
 
+// spelled returns the zone of a slot and its key as callers write it.
+func (sh *shard) spelled(s *slot) (zone string, key []byte) {
+	if zone, key = sh.name(s); s.zone&digestBit != 0 {
+		key = spell(key)
+	}
+	return zone, key
+}
+
 // insert adds a bucket that is not there, for which a place is reserved.
 // It may be forgotten after an instant that the caller knows already.
 func (sh *shard) insert(hash uint64, c *leakybucket.Charge, state *leakybucket.State, forget leakybucket.Instant) {

@@ -7,34 +7,31 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"math"
 	"runtime"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A snapshot is a header, a record for each bucket, and a checksum of all that. Numbers are
-// little-endian. The header is
-//
-//	magic, version uint64, written int64
-//
-// and a record is
-//
-//	flags uint8, zone and key, each behind its length as a uint16,
-//	level float64, at int64, leak float64, [until int64, step uint8]
-//
-// Instants are microseconds since 1970 on the wall clock.
+// A snapshot is a header, a record for each bucket with its zone and key behind it, and a
+// checksum of all that. Numbers are little-endian. Instants are microseconds since 1970 on
+// the wall clock.
 const (
 	snapshotMagic   = "throttle snapshot\n"
-	snapshotVersion = 3
-
-	// Flags are the upper bits of slot.zone.
-	recordFlags   = 13
-	recordShadow  = shadowBit >> recordFlags
-	recordBlocked = blockedBit >> recordFlags
-	recordDigest  = digestBit >> recordFlags
+	snapshotVersion = 4 // of the header, the record and leakybucket.State
 )
+
+type snapshotHeader struct {
+	Magic   [len(snapshotMagic)]byte
+	Version uint64
+	Written leakybucket.Instant
+}
+
+type snapshotRecord struct {
+	Zone, Key uint16 // lengths
+	Shadow    bool
+	State     leakybucket.State
+}
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
@@ -59,10 +56,10 @@ func (s *Store) Changes() (n uint64) {
 func (s *Store) WriteSnapshot(w io.Writer) error {
 	sum := crc32.New(castagnoli)
 	buffered := bufio.NewWriterSize(io.MultiWriter(w, sum), 1<<18)
-	record := binary.LittleEndian.AppendUint64([]byte(snapshotMagic), snapshotVersion)
-	record = binary.LittleEndian.AppendUint64(record, uint64(s.wall()))
-	_, _ = buffered.Write(record) // the first error is that of Flush
+	head := snapshotHeader{[len(snapshotMagic)]byte([]byte(snapshotMagic)), snapshotVersion, s.wall()}
+	_ = binary.Write(buffered, binary.LittleEndian, &head) // the first error is that of Flush
 	var copied shard
+	var record []byte
 	for i := range s.shards {
 		s.shards[i].copyTo(&copied)
 		now := s.now()
@@ -96,24 +93,15 @@ func (sh *shard) copyTo(to *shard) {
 // appendRecord appends the record of a slot. later is how far the wall clock is ahead of the
 // store's.
 func (sh *shard) appendRecord(record []byte, s *slot, later leakybucket.Instant) []byte {
-	zone, key := sh.name(s)
-	record = append(record, byte(s.zone>>recordFlags))
-	record = append(binary.LittleEndian.AppendUint16(record, uint16(len(zone))), zone...)
-	record = append(binary.LittleEndian.AppendUint16(record, uint16(len(key))), key...)
-
-	var state leakybucket.State
-	s.state(&state)
-	record = binary.LittleEndian.AppendUint64(record, math.Float64bits(state.Level))
-	record = binary.LittleEndian.AppendUint64(record, uint64(state.At+later))
-	record = binary.LittleEndian.AppendUint64(record, math.Float64bits(state.Leak))
-	if s.zone&blockedBit != 0 {
-		until := state.BlockedUntil
-		if until != 0 { // which means none
-			until += later
-		}
-		record = append(binary.LittleEndian.AppendUint64(record, uint64(until)), state.Step)
+	zone, key := sh.spelled(s)
+	r := snapshotRecord{Zone: uint16(len(zone)), Key: uint16(len(key)), Shadow: s.zone&shadowBit != 0}
+	s.state(&r.State)
+	r.State.At += later
+	if r.State.BlockedUntil != 0 { // which means none
+		r.State.BlockedUntil += later
 	}
-	return record
+	record, _ = binary.Append(record, binary.LittleEndian, &r) // fails for no type that it knows
+	return append(append(record, zone...), key...)
 }
 
 // Restored says what [Store.ReadSnapshot] has found.
@@ -136,8 +124,11 @@ type Restored struct {
 // drop the bucket.
 //
 // Nothing is restored unless the whole snapshot can be read. See [ErrBadSnapshot].
-func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, leakybucket.State) bool) (found Restored, err error) {
-	written, err := readRecords(r, func(*leakybucket.Charge, leakybucket.State) {})
+func (s *Store) ReadSnapshot(saved []byte, limits func(*leakybucket.Charge, leakybucket.State) bool) (found Restored, err error) {
+	written, records, err := openSnapshot(saved)
+	if err == nil {
+		err = readRecords(records, func(*leakybucket.Charge, leakybucket.State) {})
+	}
 	if err != nil {
 		return found, err
 	}
@@ -148,7 +139,7 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 		found.Ahead = written.Sub(wall)
 		earlier += written - wall
 	}
-	_, err = readRecords(r, func(c *leakybucket.Charge, state leakybucket.State) {
+	return found, readRecords(records, func(c *leakybucket.Charge, state leakybucket.State) {
 		state.At -= earlier
 		if state.BlockedUntil != 0 {
 			state.BlockedUntil -= earlier
@@ -172,7 +163,6 @@ func (s *Store) ReadSnapshot(r io.ReadSeeker, limits func(*leakybucket.Charge, l
 			found.Buckets++
 		}
 	})
-	return found, err
 }
 
 // wall returns the time on the wall clock. Unlike the store's clock, it may have been
@@ -184,97 +174,38 @@ func (s *Store) wall() leakybucket.Instant {
 	return leakybucket.Instant(time.Now().UnixMicro())
 }
 
-// readRecords calls yield with each bucket, and with its state on the wall clock. It
-// returns when the snapshot was written. After an error, nothing that yield was given may be
-// used.
-func readRecords(r io.ReadSeeker, yield func(*leakybucket.Charge, leakybucket.State)) (written leakybucket.Instant, err error) {
-	size, err := r.Seek(0, io.SeekEnd)
-	if err != nil {
-		return 0, err
+// openSnapshot checks all but the records, and returns when the snapshot was written.
+func openSnapshot(saved []byte) (written leakybucket.Instant, records []byte, err error) {
+	var head snapshotHeader
+	begin, err := binary.Decode(saved, binary.LittleEndian, &head)
+	end := len(saved) - crc32.Size
+	switch {
+	case err != nil || begin > end:
+		return 0, nil, fmt.Errorf("%w: it is cut off", ErrBadSnapshot)
+	case string(head.Magic[:]) != snapshotMagic:
+		return 0, nil, fmt.Errorf("%w: it does not begin as one", ErrBadSnapshot)
+	case head.Version != snapshotVersion:
+		return 0, nil, fmt.Errorf("%w: it is of version %d, want %d", ErrBadSnapshot, head.Version, snapshotVersion)
+	case crc32.Checksum(saved[:end], castagnoli) != binary.LittleEndian.Uint32(saved[end:]):
+		return 0, nil, fmt.Errorf("%w: it is damaged", ErrBadSnapshot)
 	}
-	if _, err := r.Seek(0, io.SeekStart); err != nil {
-		return 0, err
-	}
-	sum := crc32.New(castagnoli)
-	body := io.TeeReader(io.LimitReader(r, size-crc32.Size), sum)
-	d := decoder{r: bufio.NewReaderSize(body, 1<<18)}
-	if string(d.bytes(len(snapshotMagic))) != snapshotMagic {
-		d.fail("it does not begin as one")
-	}
-	if version := d.word(); version != snapshotVersion {
-		d.fail("it is of version %d, want %d", version, snapshotVersion)
-	}
-	written = leakybucket.Instant(d.word())
-	for d.more() {
-		d.record(yield)
-	}
-	var want [crc32.Size]byte
-	if _, err := io.ReadFull(r, want[:]); err != nil || sum.Sum32() != binary.LittleEndian.Uint32(want[:]) {
-		d.fail("it is damaged")
-	}
-	return written, d.err
+	return head.Written, saved[begin:end], nil
 }
 
-// A decoder reads the parts of a snapshot. After an error, what it returns means nothing.
-type decoder struct {
-	r    *bufio.Reader
-	err  error
-	read [longestName]byte
-}
-
-// more reports whether there is another record.
-func (d *decoder) more() bool {
-	if d.err != nil {
-		return false
-	}
-	_, err := d.r.Peek(1)
-	if err != nil && !errors.Is(err, io.EOF) {
-		d.err = err
-	}
-	return err == nil
-}
-
-func (d *decoder) record(yield func(*leakybucket.Charge, leakybucket.State)) {
-	flags := d.bytes(1)[0]
-	if flags&^(recordShadow|recordBlocked|recordDigest) != 0 {
-		d.fail("unknown flags %x", flags)
-	}
-	zone, key := d.text(), d.text()
-	state := leakybucket.State{Level: math.Float64frombits(d.word()), At: leakybucket.Instant(d.word()), Leak: math.Float64frombits(d.word())}
-	if flags&recordBlocked != 0 {
-		state.BlockedUntil, state.Step = leakybucket.Instant(d.word()), d.bytes(1)[0]
-	}
-	if flags&recordDigest != 0 {
-		if len(key) != digestBytes {
-			d.fail("a digest of %d bytes", len(key))
+// readRecords calls yield with each bucket, and with its state on the wall clock.
+func readRecords(records []byte, yield func(*leakybucket.Charge, leakybucket.State)) error {
+	for len(records) > 0 {
+		var r snapshotRecord
+		n, err := binary.Decode(records, binary.LittleEndian, &r)
+		zone := n + int(r.Zone)
+		next := zone + int(r.Key)
+		if err != nil || next > len(records) {
+			return fmt.Errorf("%w: its last bucket is cut off", ErrBadSnapshot)
 		}
-		key = string(spell([]byte(key)))
+		yield(&leakybucket.Charge{
+			Zone: string(records[n:zone]), Key: string(records[zone:next]), Shadow: leakybucket.ShadowIf(r.Shadow),
+		}, r.State)
+		records = records[next:]
 	}
-	if d.err == nil {
-		yield(&leakybucket.Charge{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(flags&recordShadow != 0)}, state)
-	}
-}
-
-func (d *decoder) fail(format string, args ...any) {
-	if d.err == nil {
-		d.err = fmt.Errorf("%w: %s", ErrBadSnapshot, fmt.Sprintf(format, args...))
-	}
-}
-
-// bytes returns the next n bytes, until the next call.
-func (d *decoder) bytes(n int) []byte {
-	switch _, err := io.ReadFull(d.r, d.read[:n]); {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		d.fail("it is cut off")
-	case err != nil && d.err == nil:
-		d.err = err
-	}
-	return d.read[:n]
-}
-
-func (d *decoder) word() uint64 { return binary.LittleEndian.Uint64(d.bytes(8)) }
-
-func (d *decoder) text() string {
-	n := min(longestName, int(binary.LittleEndian.Uint16(d.bytes(2))))
-	return string(d.bytes(n))
+	return nil
 }

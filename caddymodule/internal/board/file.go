@@ -45,7 +45,10 @@ func (d *disk) read(logger *zap.Logger) *saved {
 		return nil
 	}
 	s := new(saved)
-	err := d.file.Read(func(r io.ReadSeeker) error { return json.NewDecoder(r).Decode(s) })
+	content, err := d.file.Read()
+	if err == nil {
+		err = json.Unmarshal(content, s)
+	}
 	if err == nil {
 		return s
 	}

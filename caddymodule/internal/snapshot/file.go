@@ -41,25 +41,27 @@ func Open(path string) (*File, error) {
 	return &File{path: path, lock: lock}, nil
 }
 
-// Read calls read with the content. If there is no file, the error is
-// [fs.ErrNotExist].
-func (f *File) Read(read func(io.ReadSeeker) error) error {
+// Read returns the content. If there is no file, the error is [fs.ErrNotExist].
+func (f *File) Read() ([]byte, error) {
 	named, err := os.Lstat(f.path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if !named.Mode().IsRegular() {
-		return &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it is no regular file")}
+		return nil, &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it is no regular file")}
 	}
 	file, err := os.Open(f.path)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	if opened, err := file.Stat(); err != nil || !os.SameFile(named, opened) {
-		return &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it was replaced meanwhile")}
+	opened, err := file.Stat()
+	if err != nil || !os.SameFile(named, opened) {
+		return nil, &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it was replaced meanwhile")}
 	}
-	return read(file)
+	content := make([]byte, opened.Size())
+	_, err = io.ReadFull(file, content)
+	return content, err
 }
 
 // Write replaces the file by what write writes, for its owner alone to read. After an

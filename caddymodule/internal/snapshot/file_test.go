@@ -36,12 +36,8 @@ func mustWrite(t *testing.T, f *File, text string) {
 }
 
 func content(f *File) (text string, err error) {
-	err = f.Read(func(r io.ReadSeeker) error {
-		b, err := io.ReadAll(r)
-		text = string(b)
-		return err
-	})
-	return text, err
+	b, err := f.Read()
+	return string(b), err
 }
 
 func mustHave(t *testing.T, f *File, want string) {

@@ -2,7 +2,6 @@ package stores
 
 import (
 	"errors"
-	"io"
 	"io/fs"
 	"sync"
 	"time"
@@ -69,10 +68,10 @@ func (s *snapshots) use(config *MemoryUse) {
 // restore reads the file. It must be called with the lock held.
 func (s *snapshots) restore(limits func(*leakybucket.Charge, leakybucket.State) bool) {
 	var found memstore.Restored
-	err := s.file.Read(func(r io.ReadSeeker) (err error) {
-		found, err = s.store.ReadSnapshot(r, limits)
-		return err
-	})
+	saved, err := s.file.Read()
+	if err == nil {
+		found, err = s.store.ReadSnapshot(saved, limits)
+	}
 	logger := s.logger.With(zap.String("file", s.path))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
