@@ -76,14 +76,6 @@ func (b *batch) judge(now leakybucket.Instant) {
 func (b *batch) row(name string) *row { return &b.rows[b.index[name]] }
 
 func (b *batch) take(c *call, now leakybucket.Instant) {
-	if len(c.charges) == 1 {
-		r := b.row(c.names[0])
-		state := r.state
-		if c.charges[0].Take(&state, now, &c.decisions[0]) {
-			r.write(&c.charges[0], state, now)
-		}
-		return
-	}
 	b.states = b.states[:0]
 	for _, name := range c.names {
 		b.states = append(b.states, b.row(name).state)

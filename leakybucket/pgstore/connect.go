@@ -20,8 +20,7 @@ const (
 	// than TCP's first retransmission, so a lost packet costs one attempt only.
 	connectPatience = 500 * time.Millisecond
 
-	// connections are those of batches, of which one runs at a time, and of all else. None is
-	// kept for batches.
+	// connections are one for batches, of which one runs at a time, and one for all else.
 	connections = 2
 
 	// longestConnectTimeout is the timeout that pgx sets if the URL gives none.

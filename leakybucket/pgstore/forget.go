@@ -69,10 +69,12 @@ func (s *Store) forgetPart(ctx context.Context, page uint32) error {
 func (s *Store) forgetSome(ctx context.Context, from, to pgtype.TID) (deleted int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	s.forgetting.Lock()
-	defer s.forgetting.Unlock()
-	tag, err := s.pool.Exec(ctx, s.sql.forget, from, to, instantParam(s.heldAt()), int64(forgetMost))
-	return tag.RowsAffected(), err
+	err = s.besideBatches(ctx, func() error {
+		tag, err := s.pool.Exec(ctx, s.sql["forget"], from, to, instantParam(s.heldAt()), int64(forgetMost))
+		deleted = tag.RowsAffected()
+		return err
+	})
+	return deleted, err
 }
 
 // pages returns how many pages the table has. It is 0 if there is no table.
@@ -80,7 +82,8 @@ func (s *Store) pages(ctx context.Context) (uint32, error) {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	var pages *int64
-	if err := s.pool.QueryRow(ctx, s.sql.size, s.table).Scan(&pages); err != nil || pages == nil {
+	err := s.besideBatches(ctx, func() error { return s.pool.QueryRow(ctx, s.sql["size"], s.table).Scan(&pages) })
+	if err != nil || pages == nil {
 		return 0, s.explain(err)
 	}
 	return uint32(*pages), nil

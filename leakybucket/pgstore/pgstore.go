@@ -25,7 +25,8 @@ type Store struct {
 	table, board  string // quoted
 	address, user string // for errors
 	wantsLogged   bool
-	sql           statements
+	sql           map[string]string // statements, by their files
+	begin         []string          // begins the transaction of a batch
 
 	prepared     atomic.Bool   // the table is known to exist
 	preparing    chan struct{} // held by the call that prepares the table
@@ -35,13 +36,12 @@ type Store struct {
 	background  context.Context // ends with Close
 	stop        context.CancelFunc
 	working     sync.WaitGroup
-	starting    sync.Mutex // Start and Close exclude each other
-	started     bool       // guarded by starting
+	starting    sync.Once
 	forgetEvery time.Duration
 	onError     atomic.Pointer[func(error)]
 
-	held       atomic.Int64 // the clock of tests; 0 is the server's
-	forgetting sync.Mutex   // held while rows are deleted, and while a test sets its clock
+	beside chan struct{} // held by what uses a connection and is no batch, and while a test sets the clock
+	held   atomic.Int64  // the clock of tests; 0 is the server's
 }
 
 // New returns a store. It does not connect: the first call does, or
@@ -57,7 +57,9 @@ func New(o Options) (*Store, error) {
 		board:       o.quotedTable(boardSuffix),
 		wantsLogged: o.Logged,
 		sql:         o.statements(),
+		begin:       o.begin(),
 		preparing:   make(chan struct{}, 1),
+		beside:      make(chan struct{}, 1),
 		forgetEvery: o.ForgetEvery,
 	}
 	s.SetOnError(o.OnError)
@@ -80,13 +82,7 @@ func New(o Options) (*Store, error) {
 // once. Without it, expired buckets stay in the table. After the first call, or
 // after Close, it does nothing.
 func (s *Store) Start() {
-	s.starting.Lock()
-	defer s.starting.Unlock()
-	if s.started || s.background.Err() != nil {
-		return
-	}
-	s.started = true
-	s.working.Go(func() { s.lookAfter(s.background) })
+	s.starting.Do(func() { s.working.Go(func() { s.lookAfter(s.background) }) })
 }
 
 // SetOnError replaces [Options].OnError. onError is called with errors that occur
@@ -105,9 +101,8 @@ func (s *Store) report(err error) {
 // Close finishes the calls under way, fails those that wait, and returns when all
 // connections are closed and all goroutines have ended. Later calls fail.
 func (s *Store) Close() {
-	s.starting.Lock()
 	s.stop()
-	s.starting.Unlock()
+	s.starting.Do(func() {}) // from now on Start does nothing
 	s.lanes.Close()
 	s.working.Wait()
 	s.pool.Close()
@@ -154,7 +149,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	return s.explain(s.onTable(ctx, func() error {
-		_, err := s.pool.Exec(ctx, s.sql.reset, []byte(s.name(zone, key, shadow)))
+		_, err := s.pool.Exec(ctx, s.sql["reset"], []byte(s.name(zone, key, shadow)))
 		return err
 	}))
 }
@@ -165,12 +160,24 @@ func (s *Store) onTable(ctx context.Context, statement func() error) (err error)
 		if err = s.prepare(ctx); err != nil {
 			return err
 		}
-		if err = statement(); !isCode(err, undefinedTable) && !isCode(err, undefinedColumn) {
+		if err = s.besideBatches(ctx, statement); !isCode(err, undefinedTable) && !isCode(err, undefinedColumn) {
 			return err
 		}
 		s.prepared.Store(false) // look at the table again
 	}
 	return err
+}
+
+// besideBatches lets f use a connection when nothing else but a batch does, so that no batch
+// waits for one.
+func (s *Store) besideBatches(ctx context.Context, f func() error) error {
+	select {
+	case s.beside <- struct{}{}:
+		defer func() { <-s.beside }()
+		return f()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (s *Store) heldAt() leakybucket.Instant { return leakybucket.Instant(s.held.Load()) }

@@ -83,8 +83,8 @@ func patient(url string) string { return url + "?connect_timeout=20" }
 
 // hold holds the store's clock.
 func (s *Store) hold(at leakybucket.Instant) {
-	s.forgetting.Lock()
-	defer s.forgetting.Unlock()
+	s.beside <- struct{}{}
+	defer func() { <-s.beside }()
 	s.held.Store(int64(at))
 }
 

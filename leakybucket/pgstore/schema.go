@@ -108,7 +108,7 @@ func (s *Store) missing(ctx context.Context, from interface {
 	var kind, persistence string // r: an ordinary table, empty: no table; u: unlogged
 	var comment string
 	var columns []string
-	if err := from.QueryRow(ctx, s.sql.inspect, s.table).Scan(&version, &kind, &persistence, &comment, &columns); err != nil {
+	if err := from.QueryRow(ctx, s.sql["inspect"], s.table).Scan(&version, &kind, &persistence, &comment, &columns); err != nil {
 		return nil, err
 	}
 	if version < oldestServer {
@@ -117,7 +117,7 @@ func (s *Store) missing(ctx context.Context, from interface {
 	switch kind {
 	case "r":
 	case "":
-		return []string{s.sql.create, s.sql.comment}, nil
+		return []string{s.sql["create"], s.sql["comment"]}, nil
 	default: // in a partitioned table ctid names no single row
 		return nil, &advised{fmt.Errorf("%s is a view or a partitioned table: want an ordinary table; name another one", s.table)}
 	}
@@ -133,7 +133,7 @@ func (s *Store) missing(ctx context.Context, from interface {
 		}
 	}
 	if s.wantsLogged && persistence == "u" {
-		missing = append(missing, s.sql.logged)
+		missing = append(missing, s.sql["logged"])
 	}
 	return missing, nil
 }

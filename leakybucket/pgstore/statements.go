@@ -2,6 +2,8 @@ package pgstore
 
 import (
 	"embed"
+	"io/fs"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -16,38 +18,21 @@ const lockPatience = 500 * time.Millisecond
 //go:embed sql/*.sql
 var files embed.FS
 
-// statements are the SQL statements for one table. Each is explained in its
-// file.
-type statements struct {
-	inspect, create, comment, logged  string
-	make, lock, clock, update, insert string
-	reset, size, forget, list         string
-
-	boardCreate, boardLock, boardWrite, boardLatest, boardRead string
-
-	begin []string // begins the transaction of a batch
-}
-
-func (o *Options) statements() statements {
+// statements returns the SQL statements for one table, by the names of the files that
+// explain them.
+func (o *Options) statements() map[string]string {
 	unlogged := "UNLOGGED"
 	if o.Logged {
 		unlogged = ""
 	}
 	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{board}", o.quotedTable(boardSuffix), "{unlogged}", unlogged, "{comment}", schemaComment)
-	read := func(name string) string {
-		sql, err := files.ReadFile("sql/" + name + ".sql")
-		if err != nil {
-			panic(err) // the file is embedded
-		}
-		return fill.Replace(onOneLine(string(sql)))
+	statements := make(map[string]string)
+	names, _ := fs.Glob(files, "sql/*.sql") // the pattern is valid, and what it finds is embedded
+	for _, name := range names {
+		sql, _ := files.ReadFile(name)
+		statements[strings.TrimSuffix(path.Base(name), ".sql")] = fill.Replace(onOneLine(string(sql)))
 	}
-	return statements{
-		inspect: read("inspect"), create: read("create"), comment: read("comment"), logged: read("logged"),
-		make: read("make"), lock: read("lock"), clock: read("clock"), update: read("update"), insert: read("insert"),
-		reset: read("reset"), size: read("size"), forget: read("forget"), list: read("list"),
-		boardCreate: read("board_create"), boardLock: read("board_lock"), boardWrite: read("board_write"), boardLatest: read("board_latest"), boardRead: read("board_read"),
-		begin: o.begin(),
-	}
+	return statements
 }
 
 // begin returns the statements that begin a batch. Their settings end with the

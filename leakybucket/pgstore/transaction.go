@@ -20,10 +20,6 @@ const mostAttempts = 4
 // executed, so that it may be retried.
 var errNotExecuted = errors.New("nothing was charged")
 
-// errRaced is in the tree of errors after which another batch has inserted one of
-// the same buckets. The retry inserts its rows first, because it may happen again.
-var errRaced = errors.New("another batch has inserted the same bucket")
-
 // do executes a batch in one transaction of two round trips. The first locks the
 // rows and reads them and the clock. The batch is then decided in this process,
 // by the functions that specify the algorithm. The second round trip writes and
@@ -38,7 +34,7 @@ func (s *Store) do(ctx context.Context, b *batch) error {
 		if err = s.attempt(ctx, b); !errors.Is(err, errNotExecuted) || ctx.Err() != nil {
 			break
 		}
-		b.raced = b.raced || errors.Is(err, errRaced)
+		b.raced = b.raced || isCode(err, uniqueViolation)
 		if pgconn.Timeout(err) {
 			attempts = 0 // ctx bounds attempts that take their time
 		}
@@ -102,7 +98,7 @@ func (t *transaction) pipeline() *pipeline { return &pipeline{types: t.types} }
 // must hold no locks. The rows do not expire before the batch finds them.
 func (t *transaction) makeRows(ctx context.Context, b *batch) error {
 	p := t.pipeline()
-	p.add(t.store.sql.make, makeTypes, namesOf(b.rows), instantParam(t.store.heldAt()))
+	p.add(t.store.sql["make"], namesOf(b.rows), instantParam(t.store.heldAt()))
 	_, err := t.send(ctx, p, nil)
 	return err
 }
@@ -111,11 +107,11 @@ func (t *transaction) makeRows(ctx context.Context, b *batch) error {
 // reads the clock.
 func (t *transaction) lock(ctx context.Context, b *batch) (now leakybucket.Instant, err error) {
 	p := t.pipeline()
-	for _, sql := range t.store.sql.begin {
-		p.add(sql, noTypes)
+	for _, sql := range t.store.begin {
+		p.add(sql)
 	}
-	p.add(t.store.sql.lock, namesType, namesOf(b.rows))
-	p.add(t.store.sql.clock, instantType, instantParam(t.store.heldAt()))
+	p.add(t.store.sql["lock"], namesOf(b.rows))
+	p.add(t.store.sql["clock"], instantParam(t.store.heldAt()))
 	_, err = t.send(ctx, p, func(values [][]byte) error {
 		if len(values) == 1 {
 			now = leakybucket.Instant(word(values[0]))
@@ -147,12 +143,12 @@ func (b *batch) read(values [][]byte) error {
 func (t *transaction) commit(ctx context.Context, updated, made []row) error {
 	p := t.pipeline()
 	if len(made) > 0 {
-		p.add(t.store.sql.insert, insertTypes, insertParams(made)...)
+		p.add(t.store.sql["insert"], paramsOf(made, namesOf(made))...)
 	}
 	if len(updated) > 0 {
-		p.add(t.store.sql.update, updateTypes, updateParams(updated)...)
+		p.add(t.store.sql["update"], paramsOf(updated, tidsOf(updated))...)
 	}
-	p.add("COMMIT", noTypes)
+	p.add("COMMIT")
 	switch last, err := t.send(ctx, p, nil); {
 	case err != nil && certainlyUndone(err):
 		return t.failed(ctx, err)
@@ -195,9 +191,7 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 	case adminShutdown, crashShutdown, idleInTransaction, idleSession:
 		t.store.pool.Reset()
 		return errors.Join(errNotExecuted, err)
-	case uniqueViolation:
-		return errors.Join(errNotExecuted, errRaced, err)
-	case serializationFailure, deadlockDetected:
+	case uniqueViolation, serializationFailure, deadlockDetected:
 		return errors.Join(errNotExecuted, err)
 	}
 	return err

@@ -16,19 +16,6 @@ import (
 // every bit of its float64 that way, whatever extra_float_digits a role has.
 var binaryFormat = []int16{pgtype.BinaryFormatCode}
 
-// Parameter types of statements.
-var (
-	noTypes     []uint32
-	namesType   = []uint32{pgtype.ByteaArrayOID}
-	makeTypes   = []uint32{pgtype.ByteaArrayOID, pgtype.Int8OID}
-	instantType = []uint32{pgtype.Int8OID}
-	stateTypes  = []uint32{
-		pgtype.Float8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int8ArrayOID, pgtype.Int2ArrayOID, pgtype.Int8ArrayOID, pgtype.Float8ArrayOID,
-	}
-	insertTypes = append([]uint32{pgtype.ByteaArrayOID}, stateTypes...)
-	updateTypes = append([]uint32{pgtype.TIDArrayOID}, stateTypes...)
-)
-
 // A pipeline is a list of statements that are sent together. They have no names:
 // those belong to a session, and a pooler such as PgBouncer may give each
 // transaction another one.
@@ -38,16 +25,18 @@ type pipeline struct {
 	err   error // of encoding a parameter
 }
 
-// add appends a statement with parameters of the given types.
-func (p *pipeline) add(sql string, types []uint32, params ...any) {
-	values := make([][]byte, len(params))
+// add appends a statement. Its parameters have the types that pgx knows for them.
+func (p *pipeline) add(sql string, params ...any) {
+	values, types := make([][]byte, len(params)), make([]uint32, len(params))
 	for i, param := range params {
-		value, err := p.types.Encode(types[i], pgtype.BinaryFormatCode, param, nil)
-		if err != nil {
+		if kind, known := p.types.TypeForValue(param); known { // NULL has the type that the statement wants
+			types[i] = kind.OID
+		}
+		var err error
+		if values[i], err = p.types.Encode(types[i], pgtype.BinaryFormatCode, param, nil); err != nil {
 			p.err = fmt.Errorf("encoding parameter %d of %.20q: %w", i+1, sql, err)
 			return
 		}
-		values[i] = value
 	}
 	p.ExecParams(sql, values, types, binaryFormat, binaryFormat)
 }
@@ -88,19 +77,17 @@ func namesOf(rows []row) [][]byte {
 	return names
 }
 
-// insertParams returns the parameters of insert.sql.
-func insertParams(rows []row) []any { return append([]any{namesOf(rows)}, stateParams(rows)...) }
-
-// updateParams returns the parameters of update.sql.
-func updateParams(rows []row) []any {
+// tidsOf returns the parameter of statements that are about rows of the table.
+func tidsOf(rows []row) []pgtype.TID {
 	tids := make([]pgtype.TID, len(rows))
 	for i := range rows {
 		tids[i] = rows[i].tid
 	}
-	return append([]any{tids}, stateParams(rows)...)
+	return tids
 }
 
-func stateParams(rows []row) []any {
+// paramsOf returns the parameters of statements that write rows, which first name them.
+func paramsOf(rows []row, names any) []any {
 	n := len(rows)
 	level, leak := make([]float64, n), make([]float64, n)
 	at, blockedUntil, forget := make([]int64, n), make([]int64, n), make([]int64, n)
@@ -111,7 +98,7 @@ func stateParams(rows []row) []any {
 		at[i], blockedUntil[i], forget[i] = int64(s.At), int64(s.BlockedUntil), int64(rows[i].forget)
 		step[i] = int16(s.Step)
 	}
-	return []any{level, at, blockedUntil, step, forget, leak}
+	return []any{names, level, at, blockedUntil, step, forget, leak}
 }
 
 // instantParam returns the parameter that stands in for the server's clock, or
