@@ -18,8 +18,6 @@ type batch struct {
 	raced bool // another batch inserts the same rows at the same time
 
 	answered func() // lets the callers return
-
-	states []leakybucket.State // reused by each call
 }
 
 // A row is a bucket as the table has it, and then as it must be written.
@@ -32,14 +30,10 @@ type row struct {
 	dirty  bool // it must be written
 }
 
-// set makes b a batch of these calls, of which nothing has been read yet.
+// newBatch returns a batch of these calls, of which nothing has been read yet.
 // answered tells the callers that their results are there.
-func (b *batch) set(calls []*call, answered func()) {
-	b.calls, b.answered, b.rows, b.raced = calls, answered, b.rows[:0], false
-	if b.index == nil {
-		b.index = make(map[string]int)
-	}
-	clear(b.index)
+func newBatch(calls []*call, answered func()) *batch {
+	b := &batch{calls: calls, index: make(map[string]int), answered: answered}
 	for _, c := range calls {
 		for _, name := range c.names {
 			if _, known := b.index[name]; !known {
@@ -52,6 +46,7 @@ func (b *batch) set(calls []*call, answered func()) {
 	for i := range b.rows {
 		b.index[b.rows[i].name] = i
 	}
+	return b
 }
 
 // forgetRead drops what was read and decided, before a retry.
@@ -76,14 +71,14 @@ func (b *batch) judge(now leakybucket.Instant) {
 func (b *batch) row(name string) *row { return &b.rows[b.index[name]] }
 
 func (b *batch) take(c *call, now leakybucket.Instant) {
-	b.states = b.states[:0]
-	for _, name := range c.names {
-		b.states = append(b.states, b.row(name).state)
+	states := make([]leakybucket.State, len(c.names))
+	for i, name := range c.names {
+		states[i] = b.row(name).state
 	}
 	clear(c.decisions)
-	leakybucket.TakeAll(c.charges, b.states, now, c.decisions)
+	leakybucket.TakeAll(c.charges, states, now, c.decisions)
 	for i := range c.charges {
-		b.row(c.names[i]).write(&c.charges[i], b.states[i], now)
+		b.row(c.names[i]).write(&c.charges[i], states[i], now)
 	}
 }
 

@@ -50,8 +50,7 @@ func (s *Store) call(ctx context.Context, c *call) error {
 // sendBatch executes the calls of one batch. It does not end with the store:
 // Close finishes the calls in flight.
 func (s *Store) sendBatch(_ struct{}, calls []*call, answer func()) {
-	b := &s.batch
-	b.set(calls, answer)
+	b := newBatch(calls, answer)
 	ctx, cancel := context.WithTimeout(context.Background(), b.patience())
 	defer cancel()
 	b.answer(s.do(ctx, b))

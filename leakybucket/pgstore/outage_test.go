@@ -253,9 +253,8 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	var b batch
-	b.set([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
-	if _, err := (&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, &b); err != nil {
+	b := newBatch([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
+	if _, err := (&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, b); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()

@@ -19,7 +19,6 @@ import (
 type Store struct {
 	pool  *pgxpool.Pool
 	lanes *coalesce.Lanes[struct{}, *call] // a single one
-	batch batch                            // the one in flight
 
 	prefix        string
 	table, board  string // quoted
@@ -171,9 +170,14 @@ func (s *Store) onTable(ctx context.Context, statement func() error) (err error)
 // besideBatches lets f use a connection when nothing else but a batch does, so that no batch
 // waits for one.
 func (s *Store) besideBatches(ctx context.Context, f func() error) error {
+	return holding(ctx, s.beside, f)
+}
+
+// holding calls f while it holds a lock, which is a channel of one place.
+func holding(ctx context.Context, lock chan struct{}, f func() error) error {
 	select {
-	case s.beside <- struct{}{}:
-		defer func() { <-s.beside }()
+	case lock <- struct{}{}:
+		defer func() { <-lock }()
 		return f()
 	case <-ctx.Done():
 		return ctx.Err()

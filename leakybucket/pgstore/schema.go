@@ -46,24 +46,20 @@ func (s *Store) prepare(ctx context.Context) error {
 	if s.prepared.Load() {
 		return nil
 	}
-	select {
-	case s.preparing <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	defer func() { <-s.preparing }()
-	if s.prepared.Load() {
-		return nil
-	}
-	if time.Now().Before(s.prepareAfter) {
-		return s.prepareError
-	}
-	err := s.prepareTable(ctx)
-	if isCode(err, lockNotAvailable) {
-		s.prepareError, s.prepareAfter = err, time.Now().Add(schemaRetryAfter)
-	}
-	s.prepared.Store(err == nil)
-	return err
+	return holding(ctx, s.preparing, func() error {
+		if s.prepared.Load() {
+			return nil
+		}
+		if time.Now().Before(s.prepareAfter) {
+			return s.prepareError
+		}
+		err := s.prepareTable(ctx)
+		if isCode(err, lockNotAvailable) {
+			s.prepareError, s.prepareAfter = err, time.Now().Add(schemaRetryAfter)
+		}
+		s.prepared.Store(err == nil)
+		return err
+	})
 }
 
 // prepareTable looks at the table, and changes it if it lacks anything. Stores change a table
