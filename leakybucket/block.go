@@ -83,13 +83,17 @@ func (c *Charge) resume(s *State, rest time.Duration, step uint8, now Instant) {
 		s.Step = 0
 	}
 	step = min(step, uint8(max(1, len(c.Block.Steps))-1))
-	length := c.Block.length(step)
-	if length == 0 {
-		length = c.longestDrain()
-	}
 	s.Step = max(s.Step, step)
-	s.BlockedUntil = max(s.BlockedUntil, now+min(Instant(rest.Microseconds()), length))
+	s.BlockedUntil = max(s.BlockedUntil, now+min(Instant(rest.Microseconds()), c.longestBlock(step)))
 	c.Limit.write(s, s.level(now, c.Limit.Leak), now)
+}
+
+// longestBlock returns how long a block of a step lasts at most.
+func (c *Charge) longestBlock(step uint8) Instant {
+	if length := c.Block.length(step); length > 0 {
+		return length
+	}
+	return c.longestDrain()
 }
 
 // longestDrain returns how long a full bucket in debt takes to empty.
@@ -105,14 +109,7 @@ func (c *Charge) redate(s *State, now Instant) (changed bool) {
 		c.Limit.redate(s, c.Debt, now)
 		changed = s.At != at
 	}
-	if c.Block == nil || s.BlockedUntil <= now {
-		return changed
-	}
-	length := c.Block.length(s.Step)
-	if length == 0 {
-		length = c.longestDrain()
-	}
-	if s.BlockedUntil-now > length {
+	if c.Block != nil && s.BlockedUntil-now > c.longestBlock(s.Step) {
 		s.BlockedUntil, s.Step = 0, 0
 		changed = true
 	}

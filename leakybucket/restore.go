@@ -27,10 +27,6 @@ func (c *Charge) Restore(s State, now Instant) (restored State) {
 		return restored
 	}
 	step := min(s.Step, uint8(max(1, len(c.Block.Steps))-1))
-	length := c.Block.length(step)
-	if length == 0 {
-		length = c.longestDrain()
-	}
-	until := min(s.BlockedUntil, now+length)
+	until := min(s.BlockedUntil, now+c.longestBlock(step))
 	return State{Level: restored.Level, At: cmp.Or(restored.At, now), Leak: c.Limit.Leak, BlockedUntil: until, Step: step}
 }
