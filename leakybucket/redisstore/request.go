@@ -40,13 +40,11 @@ var escaped = strings.NewReplacer("%", "%25", "~", "%7E", "/", "%2F")
 
 // name returns the Redis key of a bucket.
 func (s *Store) name(zone, key string, shadow bool) string {
-	if strings.ContainsAny(zone, "%~/") {
-		zone = escaped.Replace(zone)
-	}
+	sign := ""
 	if shadow {
-		return s.prefix + "~" + zone + "/" + key
+		sign = "~"
 	}
-	return s.prefix + zone + "/" + key
+	return s.prefix + sign + escaped.Replace(zone) + "/" + key
 }
 
 func checkName(c *leakybucket.Charge) error {
