@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -249,6 +250,40 @@ func TestResetEmptiesABucket(t *testing.T) {
 	}
 	if got, beside := levelOf(t, s, "k"), levelOf(t, s, "beside"); got != 0 || math.Abs(beside-5) > 1e-3 {
 		t.Errorf("levels after a reset: got %v, and %v beside it, want 0 and 5", got, beside)
+	}
+}
+
+// The table of the board is locked, so that all exchanges wait.
+func TestATakeWaitsForNoExchangeOfTheBoard(t *testing.T) {
+	o := Options{URL: patient(sharedServer(t).URL()), Table: unique("beside")}
+	s, other := openStore(t, o), openStore(t, o)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := s.Exchange(ctx, leakybucket.BoardCall{}); err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("k", 1))
+	tx, err := other.pool.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }()
+	if _, err := tx.Exec(ctx, "LOCK TABLE "+s.board+" IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	var exchanges sync.WaitGroup
+	defer exchanges.Wait()
+	defer cancel()
+	for range 2 * connections {
+		exchanges.Go(func() { _, _ = s.Exchange(ctx, leakybucket.BoardCall{}) })
+	}
+	for s.pool.Stat().AcquiredConns() == 0 {
+		runtime.Gosched()
+	}
+	for range 10 {
+		if _, err := take(ctx, s, charge("k", 1)); err != nil {
+			t.Fatalf("beside exchanges that wait: got error %v, want a decision", err)
+		}
 	}
 }
 
