@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files.
@@ -103,7 +104,8 @@ func parseRoute(r *zoneReader) error {
 
 func parseLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
-	if r.zone.Limit = strings.Join(words, " "); len(words) != 2 {
+	r.zone.Limit = strings.Join(words, " ")
+	if _, err := leakybucket.ParseLimit(r.zone.Limit); err != nil && len(words) != 2 {
 		return r.Errf("limit %s: %s", r.zone.Limit, wantLimit(words))
 	}
 	return nil

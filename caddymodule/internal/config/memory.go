@@ -23,7 +23,7 @@ type Memory struct {
 	Snapshot string `json:"snapshot,omitempty"`
 
 	// How often the snapshot is written, if a bucket has changed. It is also written
-	// when Caddy ends. Default: 30s. After a crash or a `kill -9`, what happened since
+	// when Caddy ends. Default: 30s; at most 24h. After a crash or a `kill -9`, what happened since
 	// the last snapshot is forgotten.
 	SnapshotInterval caddy.Duration `json:"snapshot_interval,omitempty"`
 }

@@ -105,7 +105,7 @@ type writer struct {
 	owner Owner
 	lost  atomic.Bool // nothing can be sent any more
 
-	// Of the handler's goroutine:
+	// Written by the handler's goroutine:
 	through  bool  // nothing is kept in memory: streams, tunnels and answers without a body
 	written  int64 // bytes of the body
 	returned bool  // without an error
