@@ -277,7 +277,7 @@ func TestATakeWaitsForNoExchangeOfTheBoard(t *testing.T) {
 	for range 2 * connections {
 		exchanges.Go(func() { _, _ = s.Exchange(ctx, leakybucket.BoardCall{}) })
 	}
-	for s.pool.Stat().AcquiredConns() == 0 {
+	for s.pool.Stat().AcquiredConns() == 0 && ctx.Err() == nil {
 		runtime.Gosched()
 	}
 	for range 10 {
