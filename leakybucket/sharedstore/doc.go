@@ -9,8 +9,8 @@
 //	closed or open  a shard  breakers    failures, see below         three trials that succeed
 //	level, block    a bucket local store the store's last answer     the bucket is empty
 //	seen and own    a bucket ledger      a charge taken without it   the store has confirmed it
-//	whole bucket    a bucket wholes      a charge that may block     the store answers about it
-//	release         a bucket ledger      a reset it did not hear of  it is told
+//	whole bucket    a bucket watch       a charge that may block     the store answers about it
+//	release         a bucket releases    a reset it did not hear of  it is told
 //
 // A store has these parts:
 //

@@ -296,7 +296,7 @@ type span struct{ from, to leakybucket.Instant }
 // AtOnce returns how many requests of each key were served at once, at most, and how many
 // of all keys together. Those of which it is not known how long they took do not count.
 func (s *Survey) AtOnce() (most []int, all int) {
-	var together []span
+	together := make([]span, 0, s.Requests)
 	for id := range s.keys {
 		before := len(together)
 		for _, c := range s.charges(id) {
