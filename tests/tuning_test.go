@@ -374,7 +374,7 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--config|pages/Caddyfile|--zone|page": "did you mean pages?",
 		"recommend|good|--zone|pages":                         "--zone needs --config",
 		"recommend|good|--key|clientip":                       "did you mean client_ip?",
-		"recommend|good|--key|header":                         "want header <name>",
+		"recommend|good|--key|header":                         "key source \"header\" has no name",
 		"recommend|good|--key|form log":                       "logs hold no bodies",
 		"recommend|good|--key|cookie sid":                     "which the log does not show",
 		"recommend|good|--key|header X-Api-Key":               "the header X-Api-Key, which the log does not show",
