@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/chromedp/chromedp/kb"
 )
 
 // TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage has a person at a PHP page
@@ -280,58 +279,6 @@ func fairLog(t *testing.T) string {
 	return writeFile(t, "access.log", b.String())
 }
 
-// TestTheReportInABrowserShowsTheTablesData opens the page as a file, on a phone and on
-// a desktop.
-func TestTheReportInABrowserShowsTheTablesData(t *testing.T) {
-	t.Parallel()
-	browser := startBrowser(t)
-	report := filepath.Join(t.TempDir(), "report.html")
-	var recommended recommendation
-	out := throttleCommand(t, "recommend", "--spare", "99", "--json", "--report", report, fairLog(t))
-	if err := json.Unmarshal([]byte(out), &recommended); err != nil {
-		t.Fatal(err)
-	}
-	best := recommended.Zones[0].Limit.Points[recommended.Zones[0].Limit.Recommended]
-	for _, look := range []struct {
-		name, scheme string
-		width        int64
-	}{{"report-desktop-light", "light", desktop}, {"report-desktop-dark", "dark", desktop}, {"report-phone-light", "light", phone}, {"report-phone-dark", "dark", phone}} {
-		t.Run(look.name, func(t *testing.T) {
-			b := newTab(t, browser, "en", look.scheme, look.width, 2400)
-			b.open("file://" + report)
-			b.screenshot(look.name)
-			if wide := eval[int64](b, "document.documentElement.scrollWidth"); wide > look.width {
-				t.Errorf("got a page of %d pixels, want at most %d", wide, look.width)
-			}
-			if !eval[bool](b, `(t => t.scrollWidth <= t.parentElement.clientWidth)(document.querySelector("table.curve"))`) {
-				t.Error("got a curve's table that is wider than the window, want all of it to be seen")
-			}
-			if rows := eval[int](b, `document.querySelectorAll("table.curve tr").length`); rows != 14 {
-				t.Errorf("got %d rows in the table of limits, want a head and 13 leaks", rows)
-			}
-			// What the bars say stands below them, for those who use no mouse.
-			for name, want := range map[string]int{"of them people": recommended.Zones[0].Keys, "refused": best.RefusedRequests} {
-				if sum := eval[int](b, fmt.Sprintf(`[...document.querySelectorAll("details li")].map(l => l.textContent.replaceAll(",", "")).filter(l => l.endsWith(%q)).reduce((sum, l) => sum + +l.match(/(\d+) (clients?|refused)/)[1], 0)`, name)); sum != want {
-					t.Errorf("got %d in the figures of %q, want %d", sum, name, want)
-				}
-			}
-			if overlap := eval[string](b, `[...document.querySelectorAll("svg")].flatMap(s => { let last = -1e9; return [...s.querySelectorAll(".tick")].filter(t => getComputedStyle(t).display != "none").filter(t => { const r = t.getBoundingClientRect(), hit = r.left < last + 4 || r.right > innerWidth; last = r.right; return hit }) }).map(t => t.textContent).join()`); overlap != "" {
-				t.Errorf("got labels that run into each other or out of the page: %s", overlap)
-			}
-			if cut := eval[string](b, `[...document.querySelectorAll(".scroll")].filter(s => s.scrollWidth > s.clientWidth).map(s => s.ariaLabel).join()`); cut != "" {
-				t.Errorf("got tables whose last column is cut: %s", cut)
-			}
-			b.press(kb.Tab)
-			if got := eval[string](b, "document.activeElement.getAttribute('role') ?? document.activeElement.tagName"); got != "region" && got != "SUMMARY" {
-				t.Errorf("got the focus on %s by the keyboard, want a table or the figures", got)
-			}
-			if eval[bool](b, `[...document.querySelectorAll("script, link, img, iframe, [style], [onload]")].length > 0`) {
-				t.Error("got an element that may run or load something, want none")
-			}
-		})
-	}
-}
-
 // TestWrongUsesOfReplayAndRecommendAreClearErrors: each says what is wrong and what would be
 // right, in one line, and prints no figures.
 func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
@@ -382,8 +329,6 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--cost|z":                             `--cost: invalid cost "z"`,
 		"recommend|good|--cost|-1":                            "want a number such as 2",
 		"recommend|good|--host|a b":                           "want a name such as example.com",
-		"recommend|good|--report|missing/x":                   "--report: ",
-		"recommend|other|--report|missing/x":                  "--report: ", // before the log is read
 		"recommend|good|--limit|5 1/s":                        "unknown flag: --limit",
 		"replay|good":                                         "no limits given: want --config",
 		"replay|good|--key|client_ip":                         `want --limit "<capacity> <leak>"`,

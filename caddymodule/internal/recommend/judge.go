@@ -18,19 +18,19 @@ func (s *Study) withhold(r *Result) {
 		why("Only %s charged. Read a longer log.", were(r.Requests))
 	}
 	if span := r.To.Sub(r.From); span < leastSpan {
-		why("The log covers only %s. A week or more has the busiest days in it.", Span(span.Seconds()))
+		why("The log covers only %s. A week or more has the busiest days in it.", spanText(span.Seconds()))
 	}
 	switch top := r.Top[0]; {
 	case 2*s.nobody > r.Requests:
-		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", Share(float64(s.nobody)/float64(r.Requests)))
+		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", shareText(float64(s.nobody)/float64(r.Requests)))
 	case top.Load > mostOfOne:
-		why("%s sent %s of the load. If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it or leave its lines out of the log.", printable(top.Key), Share(top.Load))
+		why("%s sent %s of the load. If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it or leave its lines out of the log.", printable(top.Key), shareText(top.Load))
 	}
 	if r.PeopleKeys == 0 {
 		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
 	}
 	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
-		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", Share(leastRemoved))
+		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", shareText(leastRemoved))
 	}
 }
 
@@ -75,7 +75,7 @@ func (s *Study) holdOut(r *Result, floor float64) {
 	if h.People > 0 {
 		who = Counted(h.People, r.Noun()) + " that look like people"
 	}
-	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s, which would have refused %s and %s of the load in the rest.", h.Text(), who, Share(h.Load))
+	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s, which would have refused %s and %s of the load in the rest.", h.Text(), who, shareText(h.Load))
 	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
 	leak := leaksOf(s.ladder)
 	if apart(best.Capacity, all.Capacity) || apart(leak[c.Recommended], leak[r.Units.Recommended]) {
@@ -96,10 +96,10 @@ func (s *Study) notes(r *Result) {
 		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
 	}
 	if q := r.Quiet; r.PeopleKeys > 0 && q.Keys >= swarmKeys && q.Load >= swarmShare {
-		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(q.Keys, r.Noun()), Share(q.Load))
+		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(q.Keys, r.Noun()), shareText(q.Load))
 	}
 	if s.limited*50 > r.Requests {
-		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", Share(float64(s.limited)/float64(r.Requests)))
+		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", shareText(float64(s.limited)/float64(r.Requests)))
 	}
 	if s.times != nil && !s.durationsMeant() {
 		note("The numbers in the place of durations cannot be times: they are too small, or only grow. They are left out.")

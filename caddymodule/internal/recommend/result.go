@@ -41,14 +41,12 @@ type Result struct {
 	Withheld  []string   `json:"withheld"` // why no limit is recommended; then there is no Caddyfile
 	Notes     []string   `json:"notes"`    // what the figures leave out
 
-	Refused   []Key            `json:"most_refused"`     // by the recommended limit, those most often refused
-	Crawlers  []string         `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
-	Top       []Key            `json:"top_keys"`         // that sent most
-	Networks  []Network        `json:"networks"`         // that sent most
-	Quiet     Network          `json:"quiet"`            // all that look like no people, and are not refused
-	Histogram []Bar            `json:"peak_levels"`
-	Hours     []accesslog.Hour `json:"hours"`
-	Caddyfile string           `json:"caddyfile"` // empty if the limit is withheld
+	Refused   []Key     `json:"most_refused"`     // by the recommended limit, those most often refused
+	Crawlers  []string  `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
+	Top       []Key     `json:"top_keys"`         // that sent most
+	Networks  []Network `json:"networks"`         // that sent most
+	Quiet     Network   `json:"quiet"`            // all that look like no people, and are not refused
+	Caddyfile string    `json:"caddyfile"`        // empty if the limit is withheld
 
 	cost    string // of each request, as given
 	checked bool   // the last limit is one to check
@@ -117,14 +115,6 @@ type Key struct {
 	Looks    accesslog.Looks `json:"looks"`
 }
 
-// A Bar is how many keys need a capacity of at most Below and more than the bar
-// before.
-type Bar struct {
-	Below  float64 `json:"at_most"`
-	Keys   int     `json:"keys"`
-	People int     `json:"people"` // of these keys
-}
-
 const (
 	shownKeys = 10
 
@@ -177,7 +167,8 @@ func (s *Study) Result(assets int) *Result {
 		r.Seconds, r.InFlight = &seconds, s.inFlight()
 	}
 	best := s.units.Rung(r.Units.Recommended)
-	refused := s.refusals(r, best)
+	refused := make(map[int]int)
+	best.Refusals(r.Units.Best().Capacity, func(id int, _ leakybucket.Instant, _ float64) { refused[id]++ })
 	r.Top = s.first(r, best, refused, func(id int) float64 { _, load := s.units.Charged(id); return load })
 	r.Refused = s.first(r, best, refused, func(id int) float64 { return float64(cmp.Or(refused[id], -1)) })
 	claims := uint32(0)
@@ -185,7 +176,6 @@ func (s *Study) Result(assets int) *Result {
 		claims |= s.keys[id].crawlers
 	}
 	r.Crawlers = namesOf(claims)
-	s.histogram(r, best)
 	s.networks(r, refused)
 	s.overrides(r, best)
 	if !r.checked {
@@ -222,20 +212,6 @@ func (s *Study) inFlight() *InFlight {
 	return f
 }
 
-// refusals counts what the recommended limit refuses, by hour and by key.
-func (s *Study) refusals(r *Result, best *survey.Rung) (refused map[int]int) {
-	refused = make(map[int]int)
-	hours := make(accesslog.Hours)
-	hour := func(at leakybucket.Instant) *accesslog.Hour { return hours.Of(time.UnixMicro(int64(at))) }
-	s.units.Each(func(_ int, at leakybucket.Instant, _ float64) { hour(at).Requests++ })
-	best.Refusals(r.Units.Best().Capacity, func(id int, at leakybucket.Instant, _ float64) {
-		hour(at).Refused++
-		refused[id]++
-	})
-	r.Hours = hours.List()
-	return refused
-}
-
 // first lists the keys that have most of something. It leaves those out that have less than
 // nothing.
 func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func(id int) float64) []Key {
@@ -262,27 +238,6 @@ func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func
 
 // round rounds a level for people.
 func round(level float64) float64 { return math.Round(level*100) / 100 }
-
-// histogram counts the keys by the capacity that they need with the recommended leak.
-// Each bar is twice as wide as the one before.
-func (s *Study) histogram(r *Result, best *survey.Rung) {
-	bars := make([]Bar, 0, 16)
-	for id := range s.units.Keys {
-		peak := best.Peak(id)
-		n := 0
-		if peak > 1 {
-			n = int(math.Ceil(math.Log2(peak) - 1e-9))
-		}
-		for len(bars) <= n {
-			bars = append(bars, Bar{Below: math.Exp2(float64(len(bars)))})
-		}
-		bars[n].Keys++
-		if s.person(id) {
-			bars[n].People++
-		}
-	}
-	r.Histogram = bars
-}
 
 // mostOverrides is how many override lines are printed.
 const mostOverrides = 10

@@ -49,7 +49,7 @@ type Limit struct {
 }
 
 // Text returns the limit as a Caddyfile takes it.
-func (l Limit) Text() string { return Number(l.Capacity) + " " + l.Leak }
+func (l Limit) Text() string { return numberText(l.Capacity) + " " + l.Leak }
 
 // A Study collects the requests of one zone.
 type Study struct {

@@ -22,7 +22,7 @@ func (r *Result) Text() string {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
 	b.WriteString(".\n")
-	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\n%s:\n\n", Counted(r.PeopleKeys, r.Noun()), r.Doubt(), r.Promise())
+	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\n%s:\n\n", Counted(r.PeopleKeys, r.Noun()), r.doubt(), r.promise())
 	r.Units.write(&b, r.Noun(), len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
 		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
@@ -58,20 +58,20 @@ func (r *Result) Text() string {
 	return b.String()
 }
 
-// Promise says what the limits have in common.
-func (r *Result) Promise() string {
+// promise says what the limits have in common.
+func (r *Result) promise() string {
 	if r.checked {
 		return fmt.Sprintf("These limits leave %v%% of the people untouched, but for the last, which is to check", r.Spare)
 	}
 	return fmt.Sprintf("These limits leave %v%% of the people untouched", r.Spare)
 }
 
-// Doubt says how many may be people, too.
-func (r *Result) Doubt() string {
+// doubt says how many may be people, too.
+func (r *Result) doubt() string {
 	if r.Unclear == 0 {
 		return "All others named a robot."
 	}
-	return fmt.Sprintf("%s of all %ss may be either: they named no robot, and loaded few assets or none.", Share(r.Unclear), r.Noun())
+	return fmt.Sprintf("%s of all %ss may be either: they named no robot, and loaded few assets or none.", shareText(r.Unclear), r.Noun())
 }
 
 // writeNetworks writes the networks that sent most.
@@ -80,7 +80,7 @@ func (r *Result) writeNetworks(b *strings.Builder) {
 		if i == 0 {
 			fmt.Fprintf(b, "\nNetworks that sent most (key client_ip ipv4 24 ipv6 48 counts each as one):\n\n  %-39s %9s %9s %9s %9s  %s\n", "network", r.Noun()+"s", "people", "requests", "refused", "load")
 		}
-		fmt.Fprintf(b, "  %-39s %9s %9s %9s %9s  %s\n", text.Printable(n.Network, 39), comma(n.Keys), comma(n.People), comma(n.Requests), comma(n.Refused), Share(n.Load))
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s %9s  %s\n", text.Printable(n.Network, 39), comma(n.Keys), comma(n.People), comma(n.Requests), comma(n.Refused), shareText(n.Load))
 	}
 }
 
@@ -97,13 +97,13 @@ func (r *Result) writeRefused(b *strings.Builder) {
 		if k.Asks != "" {
 			fmt.Fprintf(b, ", mostly %s", text.Printable(k.Asks, 20))
 		}
-		b.WriteString(k.Said())
+		b.WriteString(k.said())
 		b.WriteString("\n")
 	}
 }
 
-// Said says what the client calls itself.
-func (k *Key) Said() (said string) {
+// said says what the client calls itself.
+func (k *Key) said() (said string) {
 	if k.Agent != "" {
 		said = ", as " + text.Printable(k.Agent, 80)
 	}
@@ -125,8 +125,8 @@ func (c *Curve) write(b *strings.Builder, noun string, star bool) {
 		if star && i == c.Recommended {
 			mark = '*'
 		}
-		line := fmt.Sprintf("%c %6s %9s  %8s  %8s %8s  %10s  %6s %s", mark, p.Leak, Number(p.Capacity), Span(p.RefillSeconds),
-			comma(p.RefusedKeys), comma(p.RefusedPeople), comma(p.RefusedRequests), Share(p.RefusedLoad), bar(p.RefusedLoad))
+		line := fmt.Sprintf("%c %6s %9s  %8s  %8s %8s  %10s  %6s %s", mark, p.Leak, numberText(p.Capacity), spanText(p.RefillSeconds),
+			comma(p.RefusedKeys), comma(p.RefusedPeople), comma(p.RefusedRequests), shareText(p.RefusedLoad), bar(p.RefusedLoad))
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 }
@@ -153,11 +153,11 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string) strin
 	if best.Capacity == 1 {
 		burst = unit
 	}
-	said := fmt.Sprintf("%s: a burst of %s %s, and %s after it.", verb, Number(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
+	said := fmt.Sprintf("%s: a burst of %s %s, and %s after it.", verb, numberText(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
 	if best.RefusedKeys == 0 {
 		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(keys, noun))
 	}
-	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), Share(best.RefusedLoad))
+	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), shareText(best.RefusedLoad))
 	if best.RefusedPeople == 0 {
 		said += ", and nobody who looks like a person."
 	} else {
@@ -171,7 +171,7 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string) strin
 	}
 	if most.RefusedLoad > best.RefusedLoad+0.01 {
 		said += fmt.Sprintf(" Up to %s could be removed with %s, but then a %s would wait %s for its whole burst, not %s.",
-			Share(most.RefusedLoad), most.Text(), noun, Span(most.RefillSeconds), Span(best.RefillSeconds))
+			shareText(most.RefusedLoad), most.Text(), noun, spanText(most.RefillSeconds), spanText(best.RefillSeconds))
 	}
 	return said
 }
@@ -216,8 +216,8 @@ func (r *Result) lines() string {
 	return b.String()
 }
 
-// Number writes a capacity as a Caddyfile takes it.
-func Number(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+// numberText writes a capacity as a Caddyfile takes it.
+func numberText(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
 func comma(n int) string { return humanize.Comma(int64(n)) }
 
@@ -229,8 +229,8 @@ func Counted(n int, noun string) string {
 	return comma(n) + " " + noun
 }
 
-// Share writes a share as a percentage. Only all of it is 100%.
-func Share(of float64) string {
+// shareText writes a share as a percentage. Only all of it is 100%.
+func shareText(of float64) string {
 	switch {
 	case of > 0 && of < 0.001:
 		return "<0.1%"
@@ -240,17 +240,17 @@ func Share(of float64) string {
 	return fmt.Sprintf("%.1f%%", 100*of)
 }
 
-// Span writes seconds with one unit.
-func Span(seconds float64) string {
+// spanText writes seconds with one unit.
+func spanText(seconds float64) string {
 	for _, unit := range []struct {
 		length float64
 		name   string
 	}{{86400, "d"}, {3600, "h"}, {60, "min"}} {
 		if seconds >= 2*unit.length || seconds == unit.length {
-			return Number(math.Round(seconds/unit.length*10)/10) + " " + unit.name
+			return numberText(math.Round(seconds/unit.length*10)/10) + " " + unit.name
 		}
 	}
-	return Number(math.Round(seconds*10)/10) + " s"
+	return numberText(math.Round(seconds*10)/10) + " s"
 }
 
 func printable(words string) string { return text.Printable(words, 60) }

@@ -1,23 +1,18 @@
 package tune
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/report"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -25,8 +20,8 @@ import (
 // recommendFlags are the flags of `caddy throttle recommend`.
 type recommendFlags struct {
 	ruleFlags
-	spare, check, report string
-	assets               bool
+	spare, check string
+	assets       bool
 }
 
 func recommendCommand() *cobra.Command {
@@ -49,25 +44,14 @@ keys and costs of the config, and the limits in it do not matter. Without a conf
 requests are charged to --key, and those for static assets do not count.`,
 		Example: `  caddy throttle recommend /var/log/caddy/access.log*
   caddy throttle recommend --check "120 2/s" access.log
-  caddy throttle recommend --spare 99 --report limits.html access.log.gz
+  caddy throttle recommend --spare 99 access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of people that must never be refused")
 	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
-	cmd.Flags().StringVar(&f.report, "report", "", "Write a page about it to this file")
-	return f.reads(cmd, func(in *logReader) (finding, error) {
-		page, err := openOutput("--report", f.report) // before the log is read, which may take minutes
-		if err != nil {
-			return nil, err
-		}
-		r, err := f.find(in)
-		if err == nil && page != nil {
-			err = f.writeReport(page, r)
-		}
-		return r, err
-	})
+	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
 }
 
 func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
@@ -132,25 +116,6 @@ func (f *recommendFlags) keyText() string {
 		return "client_ip"
 	}
 	return strings.Join(f.keys, " ")
-}
-
-// writeReport writes the page.
-func (f *recommendFlags) writeReport(page *os.File, r *Recommendation) error {
-	settings := []report.Setting{
-		{Name: "logs", Value: strings.Join(r.Log.Files, ", ")},
-		{Name: "spare", Value: strings.TrimSuffix(f.spare, "%") + "%"},
-	}
-	if f.config != "" {
-		settings = append(settings, report.Setting{Name: "config", Value: f.config})
-	} else {
-		settings = append(settings, report.Setting{Name: "key", Value: f.keyText()}, report.Setting{Name: "assets", Value: strconv.FormatBool(f.assets)})
-	}
-	settings = append(settings, report.Setting{Name: "written", Value: time.Now().UTC().Format("2006-01-02 15:04 MST")})
-	_ = page.Truncate(0) // not of a device
-	if err := cmp.Or(report.Write(page, r.Zones, r.Notes, settings), page.Close()); err != nil {
-		return fmt.Errorf("writing the report: %w", err)
-	}
-	return nil
 }
 
 // studies are those of all zones.
