@@ -10,7 +10,6 @@
 //	parked   the enforced zones; in shadow     nothing
 //	queued   a slot of the zone that is next   a claim, which the zone ends: Zone.end
 //	served   its handler                       the claims of all its zones
-//	aside    a slot of a zone within           a claim that is to return; see Gate.Admit
 //
 // A [Zone] owns places, claims and the order in which claims get slots, all under its lock.
 // A Grant and a Simulation own the claims of one request, under a lock that is taken before
@@ -131,13 +130,12 @@ type Turn struct {
 
 	total atomic.Int64 // nanoseconds that it held its slot, once that is given back
 
-	zone    *Zone         // nil before its admission
-	standIn bool          // for a request that takes no turns: nobody else knows it
-	waits   bool          // for its slot
-	why     Why           // how the last wait has ended
-	key     *keyState     // from its arrival until it ends
-	since   time.Time     // it holds its slot
-	held    time.Duration // before it gave the slot up for a while
+	zone    *Zone     // nil before its admission
+	standIn bool      // for a request that takes no turns: nobody else knows it
+	waits   bool      // for its slot
+	why     Why       // how the last wait has ended
+	key     *keyState // from its arrival until it ends
+	since   time.Time // it holds its slot
 
 	// length is for how long a virtual slot is held, if that is known.
 	length time.Duration
@@ -153,8 +151,6 @@ type step struct {
 	Entry
 	index int   // of the entry
 	slot  *Turn // its claim to a slot; nil before it is asked for, and after it is given back
-
-	until time.Time // it waits for the slot; zero before
 
 	virtual *virtualSlot // of a simulated request that takes turns, once it has begun
 }

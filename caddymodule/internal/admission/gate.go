@@ -18,7 +18,7 @@ type Gate struct {
 
 	// Waived, if not nil, returns a channel that is closed when a request of these zones
 	// need not wait any longer. It is called for requests that have to wait, and done when
-	// they do not any more. No zones mean that there are more than the gate knows.
+	// they do not any more.
 	Waived func(zones []string) (waived <-chan struct{}, done func())
 }
 
@@ -28,12 +28,9 @@ type Gate struct {
 // otherwise the Grant is nil and no slot is held. Admit keeps no reference to entries.
 // Since is the time of the call; it may be zero if no entry has a delay.
 //
-// Outer is the Grant of the handler around this one, or nil. Nested handlers may
-// take slots in any order, so two requests could wait for each other's slots.
-// Therefore a request that must wait for a slot gives up the slots of outer
-// handlers that come later in the order of names. When it has its slot, it takes
-// those again, ahead of all others. MaxWait limits both waits together. The slots
-// then belong to the inner Grant.
+// Outer is the Grant of the handler around this one, or nil. Its slots stay held while the
+// request waits for others. Requests that pass two handlers in opposite orders may so wait
+// for each other, until MaxWait is over.
 func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
 	return g.AdmitAfter(ctx, since, entries, outer, nil)
 }
@@ -50,11 +47,8 @@ func (g *Gate) AdmitAfter(ctx context.Context, since time.Time, entries []Entry,
 	if why == Admitted && waited && ctx.Err() != nil { // both at once
 		why = Left
 	}
-	for i := range entries {
-		entries[i].Waited = 0
-	}
 	for i := range r.steps {
-		entries[r.steps[i].index].Waited += r.steps[i].Waited
+		entries[r.steps[i].index].Waited = r.steps[i].Waited
 	}
 	if r.result.Why = why; why == Admitted {
 		return grant, r.result
@@ -87,11 +81,10 @@ func (g *Gate) admit(ctx context.Context, r *request, since time.Time, ready fun
 		}
 		r.came = r.now()
 	}
-	for i := 0; i < len(r.steps); i++ { // a wait may append some
+	for i := range r.steps {
 		why, c := r.take(i, nil)
 		if c != nil {
 			waited = true
-			r.yield(i)
 			began := r.now()
 			if why = g.wait(ctx, r, c.done); why != Admitted {
 				r.steps[i].Zone.stop(c, why)
@@ -134,10 +127,8 @@ func (g *Gate) wait(ctx context.Context, r *request, done <-chan struct{}) Why {
 	if g.Waived != nil {
 		var stop func()
 		var zones []string
-		if r.outer == nil { // which may have yielded slots of its own zones
-			for i := range r.steps {
-				zones = append(zones, r.steps[i].Zone.Name)
-			}
+		for i := range r.steps {
+			zones = append(zones, r.steps[i].Zone.Name)
 		}
 		waived, stop = g.Waived(zones)
 		defer stop()
@@ -258,27 +249,6 @@ func (r *request) waited(s *step, began time.Time) {
 	s.Waited += took
 	r.result.Waited += took
 	r.result.Index = s.index
-}
-
-// yield gives up the slots of outer requests whose zones come later, by name, than that of
-// the step in which the request waits, and has it take them again after that. So each
-// request that waits holds only slots of zones that come earlier, and no two wait for each
-// other.
-func (r *request) yield(i int) {
-	s := r.steps[i]
-	for outer := r.outer; outer != nil; outer = outer.outer {
-		outer.mu.Lock()
-		for j := range outer.steps {
-			if o := &outer.steps[j]; o.slot != nil && o.Zone.Name > s.Zone.Name {
-				o.Zone.yield(o.slot)
-				again := *o
-				again.Waited, again.index, again.until = 0, s.index, s.until
-				r.steps, o.slot = append(r.steps, again), nil
-			}
-		}
-		outer.mu.Unlock()
-	}
-	slices.SortStableFunc(r.steps[i+1:], byName)
 }
 
 // giveBack gives back the slots of some steps. The caller holds the lock.

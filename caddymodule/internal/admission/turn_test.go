@@ -136,7 +136,6 @@ func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
 	})
 }
 
-// Each waits for a slot that another one holds, unless they give up outer ones.
 func TestNoNestOfHandlersWithTurnsWaitsInVain(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 14))
@@ -155,7 +154,7 @@ func TestNoNestOfHandlersWithTurnsWaitsInVain(t *testing.T) {
 			for range n {
 				rank, key := fairqueue.Rank(random.IntN(4)), fmt.Sprint(random.IntN(3))
 				var handlers [][]Entry
-				for i, z := range random.Perm(len(zones))[:1+random.IntN(4)] {
+				for i, z := range inOneOrder(random, len(zones)) {
 					if i == 0 || random.IntN(2) == 0 {
 						handlers = append(handlers, nil)
 					}
@@ -176,41 +175,7 @@ func TestNoNestOfHandlersWithTurnsWaitsInVain(t *testing.T) {
 	}
 }
 
-func TestATurnThatWasGivenUpComesBackFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
-		busy := come(gate, time.Second, shared(inner, 1, fairqueue.First, "busy"))
-		// It holds the outer slot, waits for the inner one, and gives the outer one up.
-		results := make(chan Result, 1)
-		came := time.Now()
-		turn := shared(outer, 1, fairqueue.First, "nested")
-		go func() {
-			results <- nest(gate, time.Second, []Entry{turn}, []Entry{shared(inner, 1, fairqueue.First, "nested")})
-		}()
-		synctest.Wait()
-		time.Sleep(10 * time.Millisecond)
-		between := come(gate, 1500*time.Millisecond, shared(outer, 1, fairqueue.First, "between"))
-		behind := come(gate, time.Second, shared(outer, 1, fairqueue.First, "behind"))
-		if result := <-results; result.Why != Admitted {
-			t.Errorf("got %v, want it served", result.Why)
-		}
-		// Between has the outer slot until 1.51 s; then the nested one has both for 1.001 s.
-		if took := time.Since(came).Round(10 * time.Millisecond); took != 2510*time.Millisecond {
-			t.Errorf("got it served after %v, want 2.51s: ahead of the one behind", took)
-		}
-		pass(time.Minute)
-		wantWaits(t, []*visit{busy, between}, 0, 0)
-		if waited := behind.result.Waited.Round(10 * time.Millisecond); waited != 2500*time.Millisecond {
-			t.Errorf("got the one behind waiting for %v, want 2.5s", waited)
-		}
-		if held, _ := turn.Turn.Held(); held.Round(10*time.Millisecond) != time.Second {
-			t.Errorf("got the outer slot held for %v, want a second: not while it was given up", held)
-		}
-		wantEmpty(t, inner, outer)
-	})
-}
-
-func TestARequestThatLeavesWhileItsSlotIsGivenUpLeavesNothingBehind(t *testing.T) {
+func TestARequestThatLeavesWhileItWaitsForAnInnerSlotLeavesNothingBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
 		come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))

@@ -102,10 +102,9 @@ func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
 	k.slots.SetLimits(l)
 }
 
-// arrive lets a request take its turn: it gets a slot, a place in its row, or is refused. A
-// request that has given its slot up for another one returns to it. If it waits, arrive
-// returns its claim. A request that has waited before may be of an older config, so it brings
-// no number of slots.
+// arrive lets a request take its turn: it gets a slot, a place in its row, or is refused. If
+// it waits, arrive returns its claim. A request that has waited before may be of an older
+// config, so it brings no number of slots.
 func (z *Zone) arrive(s *step, r *request, sleeper sleeper) (Why, *Turn) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -117,16 +116,8 @@ func (z *Zone) arrive(s *step, r *request, sleeper sleeper) (Why, *Turn) {
 	}
 	k.limits = limits
 	z.refresh(k, limits)
-	c := s.slot
-	switch {
-	case c == nil:
-		c = s.turn()
-		c.Decision = k.slots.Arrive(&c.Request)
-	case k.slots.Return(&c.Request):
-		c.Outcome = fairqueue.Served
-	default:
-		c.Outcome = fairqueue.Waiting
-	}
+	c := s.turn()
+	c.Decision = k.slots.Arrive(&c.Request)
 	if d := c.Displaced; d != nil {
 		c.Displaced = nil
 		z.end(d.Owner.(*Turn), QueueFull)
@@ -143,11 +134,7 @@ func (z *Zone) arrive(s *step, r *request, sleeper sleeper) (Why, *Turn) {
 		if sleeper == nil {
 			c.done = make(chan struct{})
 		}
-		now := z.Now()
-		if s.until.IsZero() {
-			s.until = now.Add(s.MaxWait)
-		}
-		c.timer = clock.AfterFunc(z.Clock, s.until.Sub(now), func() { z.stop(c, TimedOut) })
+		c.timer = clock.AfterFunc(z.Clock, s.MaxWait, func() { z.stop(c, TimedOut) })
 		z.grow()
 		return Admitted, c
 	}
@@ -234,18 +221,8 @@ func (z *Zone) Ask(e *Entry) Why {
 	return whyOf(t.Outcome)
 }
 
-// yield gives the slot of a request up until it returns.
-func (z *Zone) yield(c *Turn) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if c.key.slots.Yield(&c.Request) {
-		c.held += z.Now().Sub(c.since)
-		z.advance(c.key)
-	}
-}
-
-// release gives back whatever a request holds: its slot, or the right to return to
-// it. If the request was not served, it is refunded, and does not count in the mean.
+// release gives back the slot of a request. If the request was not served, it is refunded,
+// and does not count in the mean.
 func (z *Zone) release(c *Turn, served bool) {
 	if held := z.giveBack(c, served); held > 0 && z.Released != nil {
 		z.Released(c, held)
@@ -264,16 +241,13 @@ func (z *Zone) giveBack(c *Turn, served bool) (held time.Duration) {
 	defer c.free()
 	c.key = nil
 	if !c.standIn {
-		held = cmp.Or(c.length, max(1, c.held+z.Now().Sub(c.since)))
+		held = cmp.Or(c.length, max(1, z.Now().Sub(c.since)))
 	}
 	counts := held
 	if !served {
 		counts = 0
 	}
-	if !k.slots.Release(&c.Request, counts) {
-		k.slots.Leave(&c.Request)
-		return 0
-	}
+	k.slots.Release(&c.Request, counts)
 	c.total.Store(int64(held))
 	return held
 }

@@ -136,7 +136,6 @@ type Queue struct {
 
 	limits   Limits
 	running  int
-	yielded  int
 	waiting  int
 	arrivals uint64
 	rows     [Ranks][]*Request // in the order of service
@@ -168,7 +167,6 @@ type Request struct {
 	charge  micros
 	tenth   micros // what counts of it for the others' tenth
 	arrival uint64 // breaks ties
-	yields  uint8  // 1 once it has yielded its slot
 	state   state
 }
 
@@ -178,7 +176,6 @@ const (
 	outside state = iota
 	inRow
 	inSlot
-	aside // it has yielded its slot, and has not returned
 )
 
 // A key is what a client takes turns by.
@@ -226,9 +223,9 @@ type Decision struct {
 // caller calls Next.
 func (q *Queue) SetLimits(l Limits) { q.limits = l }
 
-// Idle reports whether no request waits, holds a slot or has yielded one. An idle
-// queue remembers nothing of them; the mean is in Common.
-func (q *Queue) Idle() bool { return q.running+q.waiting+q.yielded == 0 }
+// Idle reports whether no request waits or holds a slot. An idle queue remembers nothing
+// of them; the mean is in Common.
+func (q *Queue) Idle() bool { return q.running+q.waiting == 0 }
 
 // Reset prepares an idle queue for use by another zone. It keeps its memory.
 func (q *Queue) Reset() {
@@ -358,33 +355,6 @@ func (q *Queue) wait(r *Request) {
 	}
 }
 
-// Yield gives back the slot of a request that has to wait for something else first.
-// The request keeps its turn and its charge. It reports false if the request holds no
-// slot. After it the caller calls Next. The request must return or leave.
-func (q *Queue) Yield(r *Request) bool {
-	if r.state != inSlot {
-		return false
-	}
-	q.hold(r, -1)
-	r.state, r.yields = aside, 1
-	q.yielded++
-	return true
-}
-
-// Return gives a request that has yielded its slot another one, or puts it at the
-// head of its rank: ahead of all but those that have yielded earlier turns. It is not
-// refused then, but a request of a higher rank may displace it while the rows are full.
-// Return reports whether the request has its slot.
-func (q *Queue) Return(r *Request) bool {
-	q.yielded--
-	if q.open(r) {
-		q.serve(r)
-		return true
-	}
-	q.wait(r)
-	return false
-}
-
 // Next gives a free slot to the next request and returns that, or nil if no slot is
 // free or nobody is eligible for it.
 func (q *Queue) Next() *Request {
@@ -400,18 +370,13 @@ func (q *Queue) Next() *Request {
 	return r
 }
 
-// Leave takes a waiting request out of its row and refunds its charge, also one that
-// has yielded its slot. It reports false if the request does not wait: it may have
-// been served meanwhile.
+// Leave takes a waiting request out of its row and refunds its charge. It reports false if
+// the request does not wait: it may have been served meanwhile.
 func (q *Queue) Leave(r *Request) bool {
-	switch r.state {
-	case inRow:
-		q.remove(r)
-	case aside:
-		q.yielded--
-	default:
+	if r.state != inRow {
 		return false
 	}
+	q.remove(r)
 	q.settle(r, 0)
 	return true
 }
@@ -452,7 +417,7 @@ func (q *Queue) hold(r *Request, by int) {
 // enter finds the keys of a request and computes its turn.
 func (q *Queue) enter(r *Request) {
 	q.arrivals++
-	r.arrival, r.turn, r.charge, r.yields = q.arrivals, q.virtual[r.Rank], 0, 0
+	r.arrival, r.turn, r.charge = q.arrivals, q.virtual[r.Rank], 0
 	r.keys = r.room[:0]
 	for i, name := range r.Keys {
 		if name == "" || i > 0 && name == r.Keys[0] {
@@ -502,7 +467,7 @@ func (q *Queue) serve(r *Request) {
 	r.state = inSlot
 	q.hold(r, 1)
 	q.virtual[r.Rank] = max(q.virtual[r.Rank], r.turn)
-	if r.Rank != Member && r.yields == 0 {
+	if r.Rank != Member {
 		r.tenth = micros(q.Mean.value())
 		q.owe(-toOne * r.tenth)
 	} else {
@@ -591,8 +556,7 @@ func (q *Queue) last() *Request {
 	return nil
 }
 
-// inOrder compares requests by their ranks, then their turns, then by arrival. Those of a
-// rank that have yielded their slots come first.
+// inOrder compares requests by their ranks, then their turns, then by arrival.
 func inOrder(a, b *Request) int {
-	return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(b.yields, a.yields), cmp.Compare(a.turn, b.turn), cmp.Compare(a.arrival, b.arrival))
+	return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.turn, b.turn), cmp.Compare(a.arrival, b.arrival))
 }

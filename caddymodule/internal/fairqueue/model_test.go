@@ -33,8 +33,6 @@ type modelled struct {
 	charge  int64
 	tenth   int64 // what it has taken of that of others
 	serving bool
-	aside   bool // it has yielded its slot
-	again   bool // once more
 }
 
 func newModel() *model {
@@ -80,13 +78,12 @@ func (m *model) crowds(r *modelled) bool {
 // row returns those who wait, in order.
 func (m *model) row() (row []*modelled) {
 	for _, r := range m.requests {
-		if !r.serving && !r.aside {
+		if !r.serving {
 			row = append(row, r)
 		}
 	}
-	first := map[bool]int{true: 0, false: 1}
 	slices.SortStableFunc(row, func(a, b *modelled) int {
-		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(first[a.again], first[b.again]), cmp.Compare(a.turn, b.turn))
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.turn, b.turn))
 	})
 	return row
 }
@@ -122,7 +119,7 @@ func (m *model) next(row []*modelled) *modelled {
 func (m *model) serve(r *modelled) {
 	r.serving = true
 	m.virtual[r.rank] = max(m.virtual[r.rank], r.turn)
-	if r.rank != Member && !r.again {
+	if r.rank != Member {
 		r.tenth = int64(m.mean)
 		m.owe(-9 * r.tenth)
 	} else {
@@ -133,7 +130,7 @@ func (m *model) serve(r *modelled) {
 // owe adds to what members have had beyond nine times what others have.
 func (m *model) owe(more int64) {
 	m.owed = max(m.owed+more, -9*int64(m.mean)*int64(m.limits.InFlight))
-	if m.count(func(r *modelled) bool { return !r.serving && !r.aside && r.rank != Member }) == 0 {
+	if m.count(func(r *modelled) bool { return !r.serving && r.rank != Member }) == 0 {
 		m.owed = min(m.owed, 0)
 	}
 	if len(m.requests) == 0 {
@@ -174,7 +171,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 	}
 	d.Outcome = Waiting
 	d.Ahead = slices.IndexFunc(row, func(o *modelled) bool {
-		return o.rank > r.rank || o.rank == r.rank && !o.again && o.turn > r.turn
+		return o.rank > r.rank || o.rank == r.rank && o.turn > r.turn
 	})
 	if d.Ahead < 0 {
 		d.Ahead = len(row)
@@ -197,7 +194,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 		return d
 	}
 	for _, key := range r.keys {
-		waiting := m.count(func(o *modelled) bool { return !o.serving && !o.aside && slices.Contains(o.keys, key) })
+		waiting := m.count(func(o *modelled) bool { return !o.serving && slices.Contains(o.keys, key) })
 		if 10*waiting >= m.limits.MaxWaiting {
 			d.Outcome = Full
 			return d
@@ -231,7 +228,7 @@ type pair struct {
 	all   []*Request
 	seen  map[Outcome]int
 
-	displaced, passedOver, returned int
+	displaced, passedOver int
 }
 
 func (p *pair) limit(l Limits) {
@@ -266,7 +263,7 @@ func (p *pair) find(r *Request) *modelled {
 // leave lets a request leave: its client hangs up, or it has waited for too long.
 func (p *pair) leave(r *Request) {
 	m := p.find(r)
-	waits := m != nil && !m.serving // or has yielded
+	waits := m != nil && !m.serving
 	if got := p.queue.Leave(r); got != waits {
 		p.t.Fatalf("leave: got %v, want %v", got, waits)
 	}
@@ -274,33 +271,6 @@ func (p *pair) leave(r *Request) {
 		p.model.end(m, 0)
 	}
 	p.check()
-}
-
-// yield takes a request's slot away for a while, or gives it back.
-func (p *pair) yield(r *Request) {
-	m := p.find(r)
-	if m != nil && m.aside {
-		m.aside = false
-		others := slices.DeleteFunc(p.model.row(), func(o *modelled) bool { return o == m })
-		want := p.model.next(others) == nil && p.model.next([]*modelled{m}) == m
-		if got := p.queue.Return(r); got != want {
-			p.t.Fatalf("return: got %v, want %v", got, want)
-		}
-		if want {
-			p.model.serve(m)
-		}
-		p.returned++
-		p.check()
-		return
-	}
-	serving := m != nil && m.serving
-	if got := p.queue.Yield(r); got != serving {
-		p.t.Fatalf("yield: got %v, want %v", got, serving)
-	}
-	if serving {
-		m.serving, m.aside, m.again = false, true, true
-	}
-	p.next()
 }
 
 // release ends a request: it is answered, or its handler has panicked.
@@ -362,7 +332,7 @@ func (p *pair) checkServed(served *modelled, row []*modelled) {
 	capped := p.model.capped(served)
 	for _, o := range row {
 		switch {
-		case o == served || p.model.capped(o) || served.again && o.rank == served.rank:
+		case o == served || p.model.capped(o):
 		case capped:
 			p.t.Fatal("a key got more than half the slots while another one waited")
 		case o.rank < served.rank && !(p.model.owed > 0 && o.rank == Member):
@@ -397,8 +367,8 @@ func (p *pair) check() {
 	if !slices.EqualFunc(got, row, func(r *Request, m *modelled) bool { return r == m.request }) {
 		t.Fatalf("got another order of those who wait")
 	}
-	if len(q.keys) > 2*(q.waiting+q.running+q.yielded) {
-		t.Fatalf("got %d keys of %d requests", len(q.keys), q.waiting+q.running+q.yielded)
+	if len(q.keys) > 2*(q.waiting+q.running) {
+		t.Fatalf("got %d keys of %d requests", len(q.keys), q.waiting+q.running)
 	}
 	for name, k := range q.keys {
 		requests := 0
@@ -418,11 +388,8 @@ func (p *pair) check() {
 func (p *pair) finish() {
 	for len(p.model.requests) > 0 {
 		for _, m := range slices.Clone(p.model.requests) {
-			switch {
-			case m.serving:
+			if m.serving {
 				p.release(m.request, time.Second)
-			case m.aside:
-				p.yield(m.request)
 			}
 		}
 		if p.model.limits.InFlight == 0 {
@@ -461,14 +428,6 @@ func (p *pair) operate(bytes []byte) {
 			p.arrive(r)
 		case op < 160:
 			p.leave(recent())
-		case op < 185:
-			r := recent()
-			for _, m := range p.model.requests {
-				if (m.serving || m.aside) && a >= 40 && a%3 > 0 {
-					r = m.request
-				}
-			}
-			p.yield(r)
 		case op < 250:
 			r := recent()
 			for _, m := range p.model.requests {
@@ -497,7 +456,7 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 	seed := testseed.Of(t)
 	t.Log("seed:", seed)
 	random := rand.New(rand.NewPCG(seed, 3))
-	seen, displaced, passedOver, returned := make(map[Outcome]int), 0, 0, 0
+	seen, displaced, passedOver := make(map[Outcome]int), 0, 0
 	for range 150 {
 		p := newPair(t)
 		bytes := make([]byte, 4*200)
@@ -508,15 +467,15 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 		for outcome, n := range p.seen {
 			seen[outcome] += n
 		}
-		displaced, passedOver, returned = displaced+p.displaced, passedOver+p.passedOver, returned+p.returned
+		displaced, passedOver = displaced+p.displaced, passedOver+p.passedOver
 	}
 	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full} {
 		if seen[outcome] < 10 {
 			t.Errorf("got %v only %d times, want more to test", outcome, seen[outcome])
 		}
 	}
-	if displaced < 10 || passedOver < 10 || returned < 10 {
-		t.Errorf("got %d displaced, %d passed over, %d returned, want more to test", displaced, passedOver, returned)
+	if displaced < 10 || passedOver < 10 {
+		t.Errorf("got %d displaced, %d passed over, want more to test", displaced, passedOver)
 	}
 }
 
