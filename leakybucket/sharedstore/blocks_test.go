@@ -184,3 +184,44 @@ func TestABlockBeforeAReleaseIsNotTold(t *testing.T) {
 		})
 	}
 }
+
+// What a probe reserved nothing for is charged when the answer is known, long after the
+// request was let in.
+func TestSettledProbesBeginBlocksInAnOutage(t *testing.T) {
+	for _, step := range []struct {
+		ladder leakybucket.Ladder
+		want   time.Duration
+	}{
+		{leakybucket.Ladder{Steps: []time.Duration{time.Hour}}, time.Hour},
+		{leakybucket.Ladder{}, 40 * time.Second}, // to empty from the capacity and the debt
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			nodes := joinAll(t, 4)
+			n, c := nodes[0], banned()
+			c.Probe, c.Block = true, &step.ladder
+			n.remote.down.Store(true)
+			taken := make([]leakybucket.Charge, 70)
+			were := make([]leakybucket.Decision, len(taken))
+			for i := range taken {
+				if taken[i], were[i] = n.take(c); !were[i].Fits || were[i].Poured {
+					t.Fatalf("got %+v, want room: nothing is poured yet", were[i])
+				}
+			}
+			<-time.After(10 * time.Second)
+			for i := range 20 {
+				_ = n.settle(taken[i], were[i], 1)
+			}
+			n.wantBlocked(c, 0)
+			for i := range taken[20:] {
+				_ = n.settle(taken[20+i], were[20+i], 1)
+			}
+			if _, d := n.take(c); d.Fits || !d.Began || d.BlockedUntil.Sub(d.At) != step.want {
+				t.Errorf("got %+v, want the beginning of a block of %v", d, step.want)
+			}
+			n.recover()
+			for _, n := range nodes {
+				n.wantBlocked(c, step.want-longestHold-3*patience)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -168,6 +169,63 @@ func TestSettlementsOfAnOutageAreToldAfterIt(t *testing.T) {
 			n.wantUnsettled(nil)
 		})
 	}
+}
+
+// A share of the level is less than what is given back of the whole.
+func TestARefundOfAnOutageIsToldWhole(t *testing.T) {
+	for _, told := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Nodes: 4})
+			c := hourly(100, 8)
+			n.remote.down.Store(true)
+			n.wantAdmitted(failuresToOpen, hourly(100, 0), failuresToOpen)
+			charged, was := n.take(c)
+			if told {
+				n.recover()
+				n.admits(1, probe(c)) // shows a level with what was told
+				n.remote.down.Store(true)
+			}
+			if err := n.settle(charged, was, -7); err != nil {
+				t.Fatal(err)
+			}
+			n.recover()
+			n.admits(1, probe(c))
+			synctest.Wait()
+			if got := n.remote.level(t, c); !near(got, 1) {
+				t.Errorf("told before it was settled: %v: got a level of %v, want 1", told, got)
+			}
+			n.wantUnsettled(nil)
+		})
+	}
+}
+
+func TestReleasesAndProbesOfAnOutageLeaveRoomForCharges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{Nodes: 2})
+		n.remote.down.Store(true)
+		n.wantAdmitted(failuresToOpen, hourly(100, 0), failuresToOpen)
+		later := 0
+		for i := range 300_000 {
+			if errors.Is(n.Reset(t.Context(), "z", fmt.Sprint(i), false), ErrLater) {
+				later++
+			}
+		}
+		if later < 100_000 || later == 300_000 {
+			t.Errorf("got %d releases kept, want many and not all", later)
+		}
+		for i := range 100_000 {
+			c := banned()
+			c.Key, c.Probe = fmt.Sprint("probe", i), true
+			n.take(c)
+		}
+		n.wantAdmitted(3, hourly(100, 1), 3)
+		n.recover()
+		n.admits(1, probe(hourly(100, 1)))
+		synctest.Wait()
+		if got := n.remote.level(t, hourly(100, 1)); !near(got, 3) {
+			t.Errorf("got a level of %v, want 3", got)
+		}
+	})
 }
 
 func TestACancelledChargeOfAnOutageIsNotTold(t *testing.T) {
