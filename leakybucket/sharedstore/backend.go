@@ -63,10 +63,8 @@ type Backend struct {
 	base     time.Time // what the instants in Origin count from
 	breakers breakers
 	teller   teller
-	ledger   *table[entry] // what this node has admitted and the store does not know of, by bucket
-	watch    watch
-
-	releases *table[time.Time] // that the store was not told of, and when they were made
+	ledger   ledger // what this node has admitted and the store does not know of
+	releases releases
 
 	reconciling sync.Once             // begins it
 	noted       atomic.Pointer[Store] // of the config that has noted something last
@@ -94,9 +92,7 @@ func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, base: time.Now()}
 	var end context.CancelFunc
 	b.ending, end = context.WithCancel(context.Background())
-	b.ledger = newTable[entry](mostEntries)
-	b.watch.buckets = newTable[watched](most)
-	b.releases = newTable[time.Time](most)
+	b.ledger.entries = make(map[bucket]*entry)
 	b.budget.Store(int64(DefaultTimeout))
 	b.breakers.changed = b.changed
 	b.teller.news = make(chan func(Observer), mostNews)

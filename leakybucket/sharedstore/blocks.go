@@ -3,31 +3,10 @@ package sharedstore
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
-
-// A watch follows, during an outage, the buckets of requests that may be blocked, as
-// if each had its whole limit and nobody but this node poured into it. A node that has
-// a share of the limits begins blocks here alone: what overflows a share may be within
-// the limit. A bucket that has no room in the table is judged by what was known of it
-// before the outage.
-type watch struct {
-	mu      sync.Mutex
-	buckets *table[watched]
-}
-
-type watched struct {
-	state leakybucket.State // on the clock of this node's own store
-	limit leakybucket.Limit
-	debt  float64
-	until time.Time
-}
-
-// most bounds the watch, and the releases that the store is not told of yet.
-const most = 100_000
 
 // blocks reports whether one of the charges that are decided by this node's share may
 // begin a block.
@@ -40,29 +19,35 @@ func (s *Store) blocks(charges []leakybucket.Charge) bool {
 	return false
 }
 
-// judgeWhole decides charges to whole buckets as if the store were this node's alone, and
-// leaves the charges to their shares so that what it refuses by a block fits in no share.
+// judgeWhole decides charges to whole buckets, of which the ledger keeps the states, and
+// leaves the charges to their shares so that what it refuses by a block fits in no share. A
+// node that has a share of the limits begins blocks here alone: what overflows a share may
+// be within the limit.
 func (s *Store) judgeWhole(charges, shares []leakybucket.Charge) []leakybucket.Decision {
 	if len(charges) == 0 {
 		return nil
 	}
-	b, now := s.backend, time.Now()
-	b.watch.mu.Lock()
-	defer b.watch.mu.Unlock()
+	b, now, at := s.backend, time.Now(), s.backend.local.Now()
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
 	states, decisions := make([]leakybucket.State, len(charges)), make([]leakybucket.Decision, len(charges))
 	for i := range charges {
 		charges[i].Probe = shares[i].Probe
-		states[i] = s.whole(&charges[i], now)
+		states[i] = s.whole(&charges[i], &shares[i], now)
 	}
-	leakybucket.TakeAll(charges, states, b.local.Now(), decisions)
+	leakybucket.TakeAll(charges, states, at, decisions)
 	for i := range charges {
-		c := &charges[i]
-		until := s.longest(c, &states[i], now)
-		b.watch.buckets.Put(bucketOf(c), watched{states[i], c.Limit, c.Debt, until}, until, now)
-		if decisions[i].BlockedUntil != 0 {
-			shares[i].Cost = -1 // fits nowhere, and begins nothing
+		c, share := &charges[i], &shares[i]
+		if e := b.ledger.find(bucketOf(c), now); e != nil { // or there was no room for it
+			// Until the share is empty, too, from whose level it would begin again.
+			empty := share.Limit.TimeToEmpty(share.Limit.Capacity + share.Debt)
+			e.setLimit(c)
+			e.whole, e.watched = states[i], now.Add(max(empty, c.Expiry(&states[i]).Sub(at)))
 		}
-		shares[i].Block = nil // what overflows a share is no overflow of the limit
+		if decisions[i].BlockedUntil != 0 {
+			share.Cost = -1 // fits nowhere, and begins nothing
+		}
+		share.Block = nil // what overflows a share is no overflow of the limit
 	}
 	return decisions
 }
@@ -78,54 +63,29 @@ func (s *Store) heedWhole(d *leakybucket.Decision, whole *leakybucket.Charge, w 
 	}
 }
 
-// forget drops a bucket whose level the store has shown.
-func (w *watch) forget(name bucket) {
-	if !w.buckets.Empty() {
-		w.buckets.Delete(name)
-	}
-}
-
-// whole returns what is known of a whole bucket.
-func (s *Store) whole(c *leakybucket.Charge, now time.Time) leakybucket.State {
+// whole returns what is known of a whole bucket. Without an entry in the ledger, that is
+// what was known before the outage.
+func (s *Store) whole(c, share *leakybucket.Charge, now time.Time) leakybucket.State {
 	b := s.backend
-	if known, found := b.watch.buckets.Get(bucketOf(c), now); found {
-		return known.state
+	e := b.ledger.find(bucketOf(c), now)
+	if e != nil && e.watched.After(now) {
+		return e.whole
 	}
-	share := *c
-	s.share(&share)
-	state := b.local.State(&share)
-	state.Level, state.At, state.Leak = b.localLevel(&share)*s.nodes, b.local.Now(), c.Limit.Leak
-	if e, found := b.ledger.Get(bucketOf(c), now); found {
-		e.advance(now)
+	state := b.local.State(share)
+	state.Level, state.At, state.Leak = b.localLevel(share)*s.nodes, b.local.Now(), c.Limit.Leak
+	if e != nil {
 		state.Level = max(0, e.seen+e.own+e.sent)
 	}
 	return state
 }
 
-// longest returns until when a whole bucket is watched: until its share is empty, too,
-// from whose level it would begin again.
-func (s *Store) longest(c *leakybucket.Charge, state *leakybucket.State, now time.Time) time.Time {
-	share := *c
-	s.share(&share)
-	kept := share.Limit.TimeToEmpty(share.Limit.Capacity + share.Debt)
-	return now.Add(max(kept, c.Expiry(state).Sub(s.backend.local.Now())))
-}
-
-// settle corrects a watched bucket as its share is corrected.
-func (w *watch) settle(of leakybucket.Settlement, now leakybucket.Instant) {
-	if w.buckets.Empty() {
-		return
+// settleWhole corrects a whole bucket as its share is corrected.
+func (e *entry) settleWhole(of leakybucket.Settlement, now leakybucket.Instant) {
+	of.Charge.Limit, of.Charge.Debt, of.Charge.Block = e.limit, e.debt, nil
+	if of.Cancel {
+		of.Cancel, of.Diff = false, -of.Charge.Cost
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.buckets.Update(bucketOf(&of.Charge), time.Now(), func(known watched, found bool) (watched, time.Time, bool) {
-		of.Charge.Limit, of.Charge.Debt, of.Charge.Block = known.limit, known.debt, nil
-		if of.Cancel {
-			of.Cancel, of.Diff = false, -of.Charge.Cost
-		}
-		known.state = of.Apply(known.state, now)
-		return known, known.until, found
-	})
+	e.whole = of.Apply(e.whole, now)
 }
 
 // block makes this node's own bucket, and the ledger, remember a block that a charge to
@@ -137,10 +97,9 @@ func (s *Store) block(whole *leakybucket.Charge, d *leakybucket.Decision) {
 		told := leakybucket.Settlement{Charge: share, BlockRest: rest, BlockStep: d.Step}
 		_ = b.local.Settle(context.Background(), []leakybucket.Settlement{told}) // fails for no key that it has
 	}
-	s.enter(&share, now, func(e entry) entry {
-		e = e.withLimit(whole)
+	s.enter(&share, now, func(e *entry) {
+		e.setLimit(whole)
 		e.blocked, e.step = now.Add(rest), d.Step
-		return e
 	})
 }
 
@@ -148,13 +107,13 @@ func (s *Store) block(whole *leakybucket.Charge, d *leakybucket.Decision) {
 // there are none.
 func (s *Store) untold(charges []leakybucket.Charge) (blocks []entry) {
 	b := s.backend
-	if b.ledger.Empty() {
+	if b.ledger.empty() {
 		return nil
 	}
 	now := time.Now()
 	for i := range charges {
 		c := &charges[i]
-		if e, found := b.ledger.Get(bucketOf(c), now); found && c.Block != nil && e.blocked.After(now) && s.zone(c.Zone).Policy == Local {
+		if e, found := b.ledger.get(bucketOf(c), now); found && c.Block != nil && e.blocked.After(now) && s.zone(c.Zone).Policy == Local {
 			if blocks == nil {
 				blocks = make([]entry, len(charges))
 			}

@@ -9,7 +9,7 @@
 //	closed or open  a shard  breakers    failures, see below         three trials that succeed
 //	level, block    a bucket local store the store's last answer     the bucket is empty
 //	seen and own    a bucket ledger      a charge taken without it   the store has confirmed it
-//	whole bucket    a bucket watch       a charge that may block     the store answers about it
+//	whole bucket    a bucket ledger      a charge that may block     the store answers about it
 //	release         a bucket releases    a reset it did not hear of  it is told
 //
 // A store has these parts:
@@ -62,10 +62,10 @@
 //
 // # Reconciliation
 //
-// A ledger has an entry for each bucket that this node admitted charges to
-// without the store: seen, the level that the store last showed and what it has
-// confirmed since, and own, what this node admitted and the store has not
-// confirmed. Both leak, seen first, as one bucket would. The invariant:
+// A ledger has an entry for each bucket that this node admitted charges to, or
+// may block, without the store: seen, the level that the store last showed and
+// what it has confirmed since, and own, what this node admitted and the store has
+// not confirmed. Both leak, seen first, as one bucket would. The invariant:
 //
 //	seen + own is what the shared bucket would hold if it had taken every charge
 //	that this node admitted. Telling the store moves an amount from own to seen,
@@ -102,8 +102,8 @@
 // # When the store is told
 //
 // The next decision of the store about a bucket makes this node tell it. While
-// there are entries, a reconciler asks for all their buckets every two seconds, so the
+// there is anything to tell, a reconciler asks for those buckets every two seconds, so the
 // store is told of those too that nobody asks for again here. The ledger keeps
-// 100,000 entries, each until it would be empty; charges to further buckets are
+// 150,000 entries, each until it would be empty; charges to further buckets are
 // admitted and not told. The ledger is lost when the process ends.
 package sharedstore

@@ -77,7 +77,7 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 		if policy == Local {
 			whole := *c
 			s.share(c)
-			s.open(&whole, c)
+			s.open(&whole, c, watched)
 			locals++
 			if watched {
 				wholes = append(wholes, whole)
@@ -128,56 +128,42 @@ func (s *Store) takeLocally(charges []leakybucket.Charge, decisions []leakybucke
 		if d.Began {
 			s.block(c, d) // a node of one has the whole limit
 		}
-		if d.Poured && c.Cost > 0 && s.enter(c, now, func(e entry) entry { return e.afterAdmit(c.Cost, doubtful) }) {
+		if d.Poured && c.Cost > 0 && s.enter(c, now, func(e *entry) { e.admit(c.Cost, doubtful) }) {
 			d.Origin |= originNoted
 		}
 	}
 	return nil
 }
 
-// open ensures that the ledger has an entry for a charge, and leaves the charge
-// as a share. The entry must exist before the pour, because its first level must
-// not contain this node's own amounts.
-func (s *Store) open(whole, share *leakybucket.Charge) {
-	if share.Probe || share.Cost <= 0 {
+// open ensures that the ledger has an entry for a charge that is poured or watched. The
+// entry must exist before the pour, because its first level must not contain this node's
+// own amounts.
+func (s *Store) open(whole, share *leakybucket.Charge, watched bool) {
+	if !watched && (share.Probe || share.Cost <= 0) {
 		return
 	}
 	now := time.Now()
-	if _, found := s.backend.ledger.Get(bucketOf(share), now); !found {
-		s.enter(share, now, func(e entry) entry { return e.withLimit(whole) })
+	if _, found := s.backend.ledger.get(bucketOf(share), now); !found {
+		s.enter(share, now, func(e *entry) { e.setLimit(whole) })
 	}
 }
 
 // enter changes the ledger's entry of a bucket, of which c charges this node's
 // share, and reports whether the ledger has one now.
-func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(entry) entry) (entered bool) {
-	b, name := s.backend, bucketOf(c)
-	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
-		entered = found
+func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(*entry)) (entered bool) {
+	return s.backend.ledger.update(bucketOf(c), now, func(e *entry, found bool) {
 		if !found {
-			e = entry{at: now, reserved: now.Add(reserved), seen: b.localLevel(c) * s.nodes}
+			e.reserved, e.seen = now.Add(reserved), s.backend.localLevel(c)*s.nodes
+			s.keepReconciling()
 		}
 		e.share, e.limit.Leak = c.Limit.Leak, c.Limit.Leak*s.nodes
-		e.advance(now)
-		e = change(e)
-		return e, e.until(now), e.keep(now)
+		change(e)
 	})
-	if !entered { // unless the table was full
-		_, entered = b.ledger.Get(name, now)
-		s.keepReconciling()
-	}
-	return entered
 }
 
 // localLevel returns how full this node's own bucket of a charge is.
 func (b *Backend) localLevel(c *leakybucket.Charge) float64 {
-	asked := *c
-	asked.Cost, asked.Probe, asked.Block = -1, true, nil // fits nowhere and begins nothing
-	var d [1]leakybucket.Decision
-	if b.local.Take(context.Background(), []leakybucket.Charge{asked}, d[:]) != nil {
-		return 0
-	}
-	return d[0].Level
+	return c.Limit.Level(b.local.State(c), b.local.Now())
 }
 
 // InForce returns the limit that holds for the bucket of a charge now: while its shard is

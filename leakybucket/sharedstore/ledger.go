@@ -1,14 +1,18 @@
 package sharedstore
 
 import (
+	"maps"
 	"math"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 const (
-	mostEntries = 100_000 // of some 300 bytes
+	mostEntries = 150_000 // of some 400 bytes
 
 	// patience is how long a call may still be executed after its caller gave up.
 	// Until then its cost is not poured a second time.
@@ -74,13 +78,18 @@ type entry struct {
 	blocked time.Time
 	step    uint8
 
+	// whole is the bucket, until watched, as if it had its whole limit and nobody but
+	// this node poured into it since the outage began. It is on the clock of this node's
+	// own store.
+	whole   leakybucket.State
+	watched time.Time
+
 	reserved time.Time // the entry is kept until then at least
 }
 
-// withLimit returns the entry with the limit of a charge to the whole bucket.
-func (e entry) withLimit(whole *leakybucket.Charge) entry {
+// setLimit notes the limit of a charge to the whole bucket.
+func (e *entry) setLimit(whole *leakybucket.Charge) {
 	e.limit, e.debt, e.block = whole.Limit, whole.Debt, whole.Block
-	return e
 }
 
 // probe returns a charge to the whole bucket that changes nothing.
@@ -120,15 +129,14 @@ func drain(amount, from *float64) {
 	*from -= out
 }
 
-// afterAdmit returns the entry with a cost that this node has admitted. If doubtful, a call
-// without an answer may have poured it.
-func (e entry) afterAdmit(cost float64, doubtful bool) entry {
+// admit records a cost that this node has admitted. If doubtful, a call without an answer
+// may have poured it.
+func (e *entry) admit(cost float64, doubtful bool) {
 	e.own += cost
 	if doubtful {
 		e.doubtful += cost
 		e.ripe = e.at.Add(patience)
 	}
-	return e
 }
 
 // observe records a decision of the store, which poured a cost and was asked for at began.
@@ -184,7 +192,7 @@ func (e *entry) explain(poured float64, now time.Time) (rest float64) {
 	e.excess -= poured - rest
 	again := max(0, e.executed-e.excess)
 	e.executed -= again
-	*e = e.afterAdmit(again, true)
+	e.admit(again, true)
 	return rest
 }
 
@@ -208,32 +216,89 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 			e.reserved = until // for calls that began before
 		}
 	} else {
-		*e = e.afterAdmit(e.sent, reached)
+		e.admit(e.sent, reached)
 	}
 	e.sent, e.telling = 0, false
 }
 
-// keep reports whether the entry is still needed.
-func (e *entry) keep(now time.Time) bool {
-	return math.Abs(e.own) > dust*e.limit.Capacity || e.telling || e.reserved.After(now) || e.blocked.After(now)
+// needed reports whether the entry is still needed.
+func (e *entry) needed(now time.Time) bool {
+	return math.Abs(e.own) > dust*e.limit.Capacity || e.telling ||
+		e.reserved.After(now) || e.blocked.After(now) || e.watched.After(now)
 }
 
-// until returns when the entry expires.
-func (e *entry) until(now time.Time) time.Time {
-	const most = 1e9 // seconds, for limits that nobody validated
-	seconds := -e.own / e.limit.Leak
-	if e.own+e.sent > 0 {
-		seconds = e.seen/e.limit.Leak + (e.own+e.sent)/e.share
+// A ledger is a bounded map of entries. While it is full it takes no new ones. An entry that
+// is no longer needed holds its place until it is updated, as the reconciler does. It is safe
+// for concurrent use.
+type ledger struct {
+	some    atomic.Bool // anything at all: most of the time nothing is, and nobody takes the lock
+	mu      sync.RWMutex
+	entries map[bucket]*entry
+}
+
+// empty reports, without a lock, whether there are no entries.
+func (l *ledger) empty() bool { return !l.some.Load() }
+
+// get returns the entry of a bucket as it is now, and false if there is none.
+func (l *ledger) get(name bucket, now time.Time) (e entry, found bool) {
+	if l.empty() {
+		return e, false
 	}
-	until := now.Add(time.Duration(max(0, min(seconds, most)) * float64(time.Second)))
-	if e.telling && until.Before(now.Add(time.Minute)) {
-		until = now.Add(time.Minute) // told will say what became of it
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if kept := l.entries[name]; kept != nil {
+		e = *kept
+		e.advance(now)
 	}
-	if until.Before(e.reserved) {
-		until = e.reserved
+	return e, e.needed(now)
+}
+
+// find brings the entry of a bucket up to date. It returns nil if there is none. The lock
+// must be held.
+func (l *ledger) find(name bucket, now time.Time) *entry {
+	e := l.entries[name]
+	if e == nil {
+		return nil
 	}
-	if until.Before(e.blocked) {
-		until = e.blocked
+	if e.advance(now); !e.needed(now) {
+		return nil
 	}
-	return until
+	return e
+}
+
+// update changes the entry of a bucket in one step, and drops it if it is no longer needed.
+// f is called with the lock held, and with a new entry if there is none. update reports
+// whether there was room.
+func (l *ledger) update(name bucket, now time.Time, f func(e *entry, found bool)) (room bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	e := l.find(name, now)
+	found := e != nil
+	if !found {
+		e = &entry{at: now}
+	}
+	f(e, found)
+	_, known := l.entries[name]
+	switch {
+	case !e.needed(now):
+		delete(l.entries, name)
+	case known || len(l.entries) < mostEntries:
+		l.entries[name] = e
+	default:
+		return false
+	}
+	l.some.Store(len(l.entries) > 0)
+	return true
+}
+
+// names returns the buckets of all entries.
+func (l *ledger) names() []bucket {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return slices.AppendSeq(make([]bucket, 0, len(l.entries)), maps.Keys(l.entries))
+}
+
+// forget drops the entry of a bucket.
+func (l *ledger) forget(name bucket) {
+	l.update(name, time.Now(), func(e *entry, _ bool) { *e = entry{} })
 }

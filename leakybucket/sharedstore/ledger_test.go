@@ -280,7 +280,7 @@ func shown(at leakybucket.Instant, level float64) *leakybucket.Decision {
 func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 0, 1)
-	*e = e.afterAdmit(1, true) // and is not executed
+	e.admit(1, true) // and is not executed
 	now = now.Add(3 * patience)
 	e.advance(now)
 	e.observe(shown(6, 1), 1, now, now) // after the one that comes next
@@ -295,8 +295,8 @@ func TestAnswersInAnotherOrderHideNoDoubtfulCall(t *testing.T) {
 func TestAnswersFromBeforeATellHideNoDoubtfulCall(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 0, 1)
-	*e = e.afterAdmit(5, false)
-	*e = e.afterAdmit(1, true) // and is not executed
+	e.admit(5, false)
+	e.admit(1, true) // and is not executed
 	untold := e.observe(shown(1, 0), 0, now, now)
 	if untold != 5 {
 		t.Fatalf("got %v to tell, want 5", untold)
@@ -356,7 +356,7 @@ func TestAnAnswerFromBeforeATellHidesNothingOfIt(t *testing.T) {
 func TestOwnChargesLeakByTheNodesShare(t *testing.T) {
 	now := time.Now()
 	e := newEntry(now, 1, 4)
-	*e = e.afterAdmit(3, false)
+	e.admit(3, false)
 	for _, step := range []struct {
 		after     time.Duration
 		seen, own float64
@@ -521,7 +521,7 @@ func flap(t *testing.T, seed uint64, nodes int) {
 	if got < low-1e-6 || got > high+1e-6 {
 		t.Errorf("got a level of %v, want one from %v to %v", got, low, high)
 	}
-	if e, found := n.backend.ledger.Get(bucketOf(&c), time.Now()); found {
+	if e, found := n.backend.ledger.get(bucketOf(&c), time.Now()); found {
 		t.Errorf("got %+v in the ledger, want nothing", e)
 	}
 }
@@ -579,4 +579,50 @@ func TestTwoNodesOfAFlappingStoreLoseNoMoreThanDoubtfulCalls(t *testing.T) {
 func probe(c leakybucket.Charge) leakybucket.Charge {
 	c.Cost, c.Probe = -1, true
 	return c
+}
+
+func TestALedgerKeepsNoMoreThanItMayAndNothingThatHasEnded(t *testing.T) {
+	l, now := ledger{entries: make(map[bucket]*entry)}, time.Now()
+	name := func(i int) bucket { return bucket{zone: "z", key: fmt.Sprint(i)} }
+	put := func(i int, own float64) (room bool) {
+		return l.update(name(i), now, func(e *entry, _ bool) {
+			e.limit, e.share, e.own = leakybucket.Limit{Capacity: 1e3, Leak: 1}, 1, own
+		})
+	}
+	for i := range mostEntries {
+		if !put(i, 60) {
+			t.Fatalf("got no room for entry %d", i)
+		}
+	}
+	if put(mostEntries, 60) {
+		t.Error("got room in a full ledger")
+	}
+	if !put(0, 120) {
+		t.Error("got no room for a bucket that is known")
+	}
+	now = now.Add(time.Minute)
+	if e, found := l.get(name(1), now); found {
+		t.Errorf("got %+v after its end", e)
+	}
+	if e, found := l.get(name(0), now); !found || e.own != 60 {
+		t.Errorf("got %+v, want half of the later value", e)
+	}
+	for i := range mostEntries {
+		l.update(name(i), now, func(_ *entry, found bool) {
+			if found != (i == 0) {
+				t.Errorf("entry %d: found: %v", i, found)
+			}
+		})
+	}
+	if names := l.names(); len(names) != 1 || names[0] != name(0) {
+		t.Errorf("got %v, want the one that has not ended", names)
+	}
+	if !put(mostEntries, 60) {
+		t.Error("got no room in place of what has ended")
+	}
+	l.forget(name(mostEntries))
+	l.forget(name(0))
+	if !l.empty() {
+		t.Errorf("got %d entries, want none", len(l.entries))
+	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -39,30 +41,30 @@ func (b *Backend) reconcile() {
 	}
 }
 
-// reconcileAll tells the store of releases, and asks for all buckets in the ledger, but
-// for those of shards that are down.
+// reconcileAll tells the store of releases, and asks for all buckets of which it is to be
+// told, but for those of shards that are down.
 func (s *Store) reconcileAll(ctx context.Context) {
 	b := s.backend
-	for _, name := range b.releases.Names(time.Now()) {
+	for name := range b.releases.made.Range {
 		if ctx.Err() != nil {
 			return
 		}
-		_ = s.release(ctx, name) // the breaker sees to it that not all of them wait
+		_ = s.release(ctx, name.(bucket)) // the breaker sees to it that not all of them wait
 	}
-	for names := range slices.Chunk(b.ledger.Names(time.Now()), mostAtOnce) {
-		probes := make([]leakybucket.Charge, 0, len(names))
-		for _, name := range names {
-			if s.zone(name.zone).Policy != Local {
-				b.ledger.Delete(name) // by another config than the one that made it
-				continue
-			}
-			now := time.Now()
-			e, found := b.ledger.Get(name, now)
-			if found && !e.telling && (e.own != 0 || e.blocked.After(now)) && e.limit.Capacity != 0 {
-				probes = append(probes, e.probe(name))
-			}
+	var probes []leakybucket.Charge
+	for _, name := range b.ledger.names() {
+		now := time.Now()
+		switch e, found := b.ledger.get(name, now); {
+		case !found:
+			b.ledger.update(name, now, func(*entry, bool) {}) // drops it
+		case s.zone(name.zone).Policy != Local:
+			b.ledger.forget(name) // by another config than the one that made it
+		case !e.telling && (e.own != 0 || e.blocked.After(now)) && e.limit.Capacity != 0:
+			probes = append(probes, e.probe(name))
 		}
-		for shard, some := range byShard(b, probes, itself) {
+	}
+	for shard, all := range byShard(b, probes, itself) {
+		for some := range slices.Chunk(all, mostAtOnce) {
 			if ctx.Err() != nil {
 				return
 			}
@@ -77,7 +79,7 @@ func itself(c *leakybucket.Charge) *leakybucket.Charge { return c }
 // is no bucket, it asks for each by itself.
 func (s *Store) askFor(ctx context.Context, shard int, probes []leakybucket.Charge) {
 	decisions := make([]leakybucket.Decision, len(probes))
-	if len(probes) == 0 || s.backend.breakers.isOpenFor(shard) || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
+	if s.backend.breakers.isOpenFor(shard) || s.Take(ctx, slices.Clone(probes), decisions) == nil && !FellBack(&decisions[0]) {
 		return
 	}
 	for i := range probes {
@@ -91,24 +93,46 @@ func (s *Store) askFor(ctx context.Context, shard int, probes []leakybucket.Char
 // forgotten the bucket, and will tell the store.
 var ErrLater = errors.New("the store is told when it is back")
 
-// ageless is for how long a release waits for the store: no block is longer.
-const ageless = 20 * 365 * 24 * time.Hour
+// releases are the buckets that were reset here and are yet to be reset in the store.
+type releases struct {
+	made  sync.Map // when, by bucket
+	count atomic.Int32
+}
+
+const mostReleases = 100_000
+
+// add keeps a release, and reports whether there was room.
+func (r *releases) add(name bucket) (room bool) {
+	if _, known := r.made.Load(name); !known && r.count.Load() >= mostReleases {
+		return false
+	}
+	if _, known := r.made.Swap(name, time.Now()); !known {
+		r.count.Add(1)
+	}
+	return true
+}
+
+// done drops a release, unless the bucket was reset again since it was made.
+func (r *releases) done(name bucket, made any) {
+	if r.made.CompareAndDelete(name, made) {
+		r.count.Add(-1)
+	}
+}
 
 // Reset implements [leakybucket.Resetter], and makes this node forget the bucket
 // too. If the store does not hear of it, the error wraps [ErrLater].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	b, name := s.backend, bucket{zone, key, shadow}
-	b.watch.buckets.Delete(name)
-	b.ledger.Delete(name)
+	b.ledger.forget(name)
 	if err := b.local.Reset(ctx, zone, key, shadow); err != nil {
 		return err
 	}
+	made, _ := b.releases.made.Load(name)
 	err := s.resetShared(ctx, name)
-	if err == nil {
-		b.releases.Delete(name)
-		return nil
-	}
-	if now := time.Now(); b.releases.Put(name, now, now.Add(ageless), now) {
+	switch {
+	case err == nil:
+		b.releases.done(name, made)
+	case b.releases.add(name):
 		s.keepReconciling()
 		return fmt.Errorf("%w: %w", err, ErrLater)
 	}
@@ -132,23 +156,21 @@ func (s *Store) resetShared(ctx context.Context, name bucket) error {
 // nothing.
 func (s *Store) release(ctx context.Context, name bucket) error {
 	b := s.backend
-	at, found := b.releases.Get(name, time.Now())
+	made, found := b.releases.made.Load(name)
 	if !found {
 		return nil
 	}
 	if err := s.resetShared(ctx, name); err != nil {
 		return err
 	}
-	if again, _ := b.releases.Get(name, time.Now()); again.Equal(at) {
-		b.releases.Delete(name)
-	}
+	b.releases.done(name, made)
 	return nil
 }
 
 // releaseAll tells the store of releases before it is asked for these buckets, and
 // reports whether it has heard of all.
 func (s *Store) releaseAll(ctx context.Context, charges []leakybucket.Charge) bool {
-	if s.backend.releases.Empty() {
+	if s.backend.releases.count.Load() == 0 {
 		return true
 	}
 	for i := range charges {

@@ -110,15 +110,15 @@ func TestTwentyThousandBucketsAreToldInOneRound(t *testing.T) {
 		<-time.After(reconcileEvery + patience) // one round, whenever its ticker began
 		synctest.Wait()
 		untold := 0
-		for _, name := range n.backend.ledger.Names(time.Now()) {
-			if e, found := n.backend.ledger.Get(name, time.Now()); found && e.own != 0 {
+		for _, name := range n.backend.ledger.names() {
+			if e, found := n.backend.ledger.get(name, time.Now()); found && e.own != 0 {
 				untold++
 			}
 		}
 		if untold > 0 {
 			t.Errorf("got %d of %d buckets untold after one round, want none", untold, many)
 		}
-		if <-time.After(reconcileEvery); !n.backend.ledger.Empty() {
+		if <-time.After(reconcileEvery); !n.backend.ledger.empty() {
 			t.Errorf("after another round: got %d entries in the ledger, want none", len(n.backend.ledger.entries))
 		}
 		for _, key := range []string{"0", "7777", "19999"} {

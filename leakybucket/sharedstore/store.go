@@ -149,7 +149,6 @@ func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Dec
 // It appends what the store must be told that this node admitted without it.
 func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, began, now time.Time, tellings []telling) []telling {
 	seen, own, tellings := s.reconcile(c, d, began, now, tellings)
-	s.backend.watch.forget(bucketOf(c))
 	local, at := *c, s.backend.local.Now()
 	s.share(&local)
 	state := leakybucket.State{Level: seen/s.nodes + own, At: at, Leak: local.Limit.Leak}
@@ -184,18 +183,18 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began,
 		poured = c.Cost
 	}
 	seen = d.Level + poured
-	if b.ledger.Empty() {
+	if b.ledger.empty() {
 		return seen, 0, tellings
 	}
-	if _, found := b.ledger.Get(name, now); !found {
+	if _, found := b.ledger.get(name, now); !found {
 		return seen, 0, tellings
 	}
-	b.ledger.Update(name, now, func(e entry, found bool) (entry, time.Time, bool) {
+	b.ledger.update(name, now, func(e *entry, found bool) {
 		if !found {
-			return e, now, false
+			return
 		}
-		e, e.share = e.withLimit(c), c.Limit.Leak/s.nodes
-		e.advance(now)
+		e.setLimit(c)
+		e.share, e.watched = c.Limit.Leak/s.nodes, time.Time{}
 		untold := e.observe(d, poured, began, now)
 		if math.Abs(untold) <= dust*c.Limit.Capacity {
 			untold = 0
@@ -213,7 +212,6 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began,
 			tellings = append(tellings, t)
 		}
 		seen, own = e.seen, max(0, e.own+e.sent)
-		return e, e.until(now), e.keep(now)
 	})
 	return seen, own, tellings
 }
@@ -242,16 +240,14 @@ func (s *Store) tell(shard int, tellings []telling) {
 			}
 			continue
 		}
-		b.ledger.Update(bucketOf(&t.Charge), now, func(e entry, found bool) (entry, time.Time, bool) {
+		b.ledger.update(bucketOf(&t.Charge), now, func(e *entry, found bool) {
 			if !found {
-				return e, now, false // it was reset
+				return // it was reset
 			}
-			e.advance(now)
 			e.told(reached, err == nil, now, s.timeout)
 			if err == nil && e.blocked.Equal(t.blocked) {
 				e.blocked = time.Time{}
 			}
-			return e, e.until(now), e.keep(now)
 		})
 	}
 }
@@ -267,22 +263,19 @@ func (s *Store) settleShared(c call, settlements []leakybucket.Settlement) error
 // timeout, while a slower call of the remote store goes on. Callers may ignore
 // its errors, which the [Observer] gets.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	shared, failed := 0, error(nil)
+	shared := make([]leakybucket.Settlement, 0, len(settlements))
 	for i := range settlements {
 		switch settlement := &settlements[i]; {
 		case !FellBack(&settlement.Was):
-			shared++
+			shared = append(shared, *settlement)
 		case !settlement.Was.Undecided:
-			failed = errors.Join(failed, s.settleLocally(settlement))
+			s.settleLocally(settlement)
 		}
 	}
-	if shared == 0 {
-		return failed
+	if len(shared) == 0 {
+		return nil
 	}
-	theirs := slices.DeleteFunc(slices.Clone(settlements), func(settlement leakybucket.Settlement) bool {
-		return FellBack(&settlement.Was)
-	})
-	return errors.Join(failed, s.settleInTime(ctx, theirs))
+	return s.settleInTime(ctx, shared)
 }
 
 func chargeOf(settlement *leakybucket.Settlement) *leakybucket.Charge { return &settlement.Charge }
@@ -333,15 +326,14 @@ func (s *Store) rememberSettled(settlements []leakybucket.Settlement) {
 			continue
 		}
 		s.share(&c)
-		if _, found := s.backend.ledger.Get(bucketOf(&c), now); found {
-			s.enter(&c, now, func(e entry) entry {
+		if _, found := s.backend.ledger.get(bucketOf(&c), now); found {
+			s.enter(&c, now, func(e *entry) {
 				if diff > 0 {
 					e.seen += e.explain(diff, now)
 				} else {
 					e.seen = max(0, e.seen+diff)
 				}
 				e.confirmed = now
-				return e
 			})
 		}
 		s.adjust(c, diff/s.nodes)
@@ -358,7 +350,10 @@ func (s *Store) carry(settlements []leakybucket.Settlement, reached bool) {
 		c := settlement.Charge
 		diff := s.diff(settlement, c.Limit.Leak, now)
 		s.share(&c)
-		keep := func(e entry) entry { return e.withLimit(&settlement.Charge).afterAdmit(diff, reached) }
+		keep := func(e *entry) {
+			e.setLimit(&settlement.Charge)
+			e.admit(diff, reached)
+		}
 		if settlement.Cancel || s.zone(c.Zone).Policy != Local || diff < 0 && reached ||
 			diff != 0 && !s.enter(&c, now, keep) {
 			s.backend.teller.lost(c.Zone)
@@ -393,29 +388,23 @@ func (s *Store) adjust(c leakybucket.Charge, diff float64) {
 // settleLocally corrects a charge that this node's own store took, in that store
 // and in the ledger. If the shared store knows of the charge, it is corrected
 // there the next time it answers.
-func (s *Store) settleLocally(settlement *leakybucket.Settlement) error {
+func (s *Store) settleLocally(settlement *leakybucket.Settlement) {
 	b, now, c := s.backend, time.Now(), &settlement.Charge
-	diff, before := s.diff(settlement, c.Limit.Leak, now), 0.0
-	if diff > 0 || settlement.Cancel {
-		before = b.localLevel(c)
-	}
+	noted, before := settlement.Was.Origin&originNoted != 0, b.localLevel(c)
+	diff := s.diff(settlement, c.Limit.Leak, now)
 	if diff > 0 {
 		diff = min(diff, max(0, c.Limit.Capacity+c.Debt-before))
 	}
-	noted := settlement.Was.Origin&originNoted != 0
 	if diff > 0 || diff < 0 && noted {
-		s.enter(c, now, func(e entry) entry { return e.afterAdmit(diff, false) })
+		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
 	}
-	if err := b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}); err != nil {
-		return err
-	}
-	b.watch.settle(*settlement, b.local.Now())
+	_ = b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}) // fails for no key that it has
+	b.ledger.update(bucketOf(c), now, func(e *entry, _ bool) { e.settleWhole(*settlement, b.local.Now()) })
 	if settlement.Cancel && noted {
 		// Only the bucket knows whether anything was given back.
 		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
-		s.enter(c, now, func(e entry) entry { return e.afterAdmit(diff, false) })
+		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
 	}
-	return nil
 }
 
 // ofLocal begins the cursors of this node's copies.
