@@ -2,12 +2,10 @@ package caddymodule
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -16,9 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -49,7 +44,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err = engine.RegisterMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	if a.engine, err = engine.New(ctx); err != nil {
+	if a.engine, err = engine.New(ctx, &a.App); err != nil {
 		return err
 	}
 	a.global = make(map[string]*engine.Zone)
@@ -62,7 +57,7 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		}
 	}
 	for _, definition := range a.Zone {
-		z, err := a.provisionZone(ctx, definition)
+		z, err := a.engine.AddZone(ctx, definition)
 		if err != nil {
 			return err
 		}
@@ -131,8 +126,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	case *Memory:
 		a.engine.UseMemory(m.use)
 	case interface{ SharedStore() *stores.SharedStore }:
-		policy, _ := sharedstore.ParsePolicy(a.OnStoreError) // which has been checked
-		err = a.engine.UseShared(m.SharedStore(), sharedstore.Options{Timeout: time.Duration(a.StoreTimeout), Nodes: a.Nodes}, policy)
+		err = a.engine.UseShared(m.SharedStore())
 		if _, has := m.SharedStore().Board(); has && err == nil {
 			a.engine.Signing.Join(ctx)
 		}
@@ -151,56 +145,12 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 // but a name means the zone of that name in the global options.
 func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*engine.Zone, error) {
 	if definition == nil || !definition.Reference() {
-		return a.provisionZone(ctx, definition)
+		return a.engine.AddZone(ctx, definition)
 	}
 	if z := a.global[definition.Name]; z != nil {
 		return z, nil
 	}
 	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
-}
-
-// provisionZone makes a definition ready for requests. Definitions of one name are
-// one zone and must be equal.
-func (a *App) provisionZone(ctx caddy.Context, definition *config.Zone) (*engine.Zone, error) {
-	if definition == nil {
-		return nil, errors.New("a zone is null: want an object with a name")
-	}
-	compiled, err := definition.Compile(a.engine.Plans)
-	if err != nil {
-		return nil, err
-	}
-	text := definition.Definition()
-	if z := a.engine.Zones[definition.Name]; z != nil {
-		if z.Definition != text {
-			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", z.Name, z.Definition, text)
-		}
-		return z, nil
-	}
-	full := definition.WithDefaults() // keeps the matchers, which Caddy drops when it has loaded them
-	sources := full.Key.Sources
-	options := engine.ZoneOptions{
-		Definition:   text,
-		ClientChosen: config.ClientChosen(sources) && full.Key.Unlisted == "",
-		Common:       definition.Limit != "" && len(definition.Match) == 0 && !compiled.Key.HasAddress() && !config.ClientChosen(sources),
-		ReadsHeaders: config.ReadsHeaders(sources),
-		OverrideFile: definition.OverrideFile,
-		Paths:        config.Paths(definition.Match),
-		NamedKey:     config.NamesHeader(sources),
-		MissingGiven: definition.Key != nil && definition.Key.Missing != "",
-	}
-	options.Policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, a.OnStoreError)) // both have been checked
-	options.LogLimit, _ = config.ParseLogRefused(full.Refusal.Log)                               // which has been checked
-	z, err := a.engine.AddZone(definition.Name, options, func(z *engine.Zone) (*rule.Rule, error) {
-		return compiled, definition.Load(ctx, compiled, config.Given{
-			Shadow: a.Shadow, Static: a.engine.Static, Keys: func() *signer.Ring { return a.engine.Signing.Join(ctx) },
-			Passes: z.State.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.WarnInsecure,
-		})
-	})
-	if err != nil {
-		return nil, err
-	}
-	warnOf(z, &full)
-	return z, nil
 }
 
 // appOf returns the app for a module of a server. The first of them checks the config of all
@@ -240,65 +190,6 @@ func (a *App) Stop() error {
 // Cleanup logs refusals that were counted but not logged yet, and releases
 // everything that outlives the config.
 func (a *App) Cleanup() error { return a.engine.CleanUp() }
-
-// patientClient is about how long most clients wait for an answer.
-const patientClient = 30 * time.Second
-
-// warnOf logs warnings about settings that probably do not work as meant.
-func warnOf(z *engine.Zone, definition *config.Zone) {
-	for _, source := range definition.Key.Sources {
-		name := source.Header()
-		switch {
-		case strings.ContainsAny(name, "_."):
-			z.Counts.Logger.Warn("Caddy drops headers with _ or . in their names unless they are listed in expected_underscore_headers or expected_dot_headers of the server: this key may always be missing",
-				zap.String("header", name))
-		case engine.NamesClient(name):
-			z.WarnedKey = true // a zone keyed by client_ip would limit the proxy
-			z.Counts.Logger.Warn("clients can send this header, too, and choose their key by it: use client_ip, and name the proxy in trusted_proxies and its header in client_ip_headers",
-				zap.String("header", name))
-		}
-	}
-	if slices.ContainsFunc(definition.Cost, func(c config.Cost) bool { return config.SentByClient(c.Value) }) {
-		z.Counts.Logger.Warn("clients choose what their requests cost, since they send the value: compute the cost from something else")
-	}
-	if z.Settle != nil && z.Settle.Source == settlement.Status && !slices.ContainsFunc(z.Settle.Ranges, func(r settlement.StatusRange) bool { return r.First < 300 || r.Last > 399 }) {
-		z.Counts.Logger.Warn("settle status charges redirects only, by which most applications answer a log-in that succeeded: name the status of one that failed")
-	}
-	if z.Block != nil && z.Settle != nil && !z.Settle.After {
-		z.Counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
-	}
-	if wait := z.LongestWait(); wait > patientClient && z.Share == nil { // share has a warning of its own
-		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
-		if z.MaxWait > 0 {
-			warning = "requests may wait longer than most clients do: set a shorter wait"
-		}
-		z.Counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
-	}
-	if z.Share != nil {
-		warnShare(z, definition)
-		if z.Ranks.Pass != nil && z.Shadow != 0 {
-			z.Counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
-		}
-	}
-	if z.SlotsOnly() && len(z.Match) == 0 && z.Share == nil && z.MaxWait == 0 && !z.Key.HasAddress() && !config.ClientChosen(definition.Key.Sources) {
-		z.Counts.Logger.Warn("all clients share the slots of the zone, and a request that finds none is refused at once: add wait to in_flight, or client_ip to its key")
-	}
-	z.WarnOversize()
-	for _, doubt := range slices.Concat(config.Doubts(definition.Match, false), config.Doubts(definition.Exempt, true)) {
-		z.Counts.Logger.Warn(doubt)
-	}
-}
-
-// warnShare logs warnings about a zone with share.
-func warnShare(z *engine.Zone, definition *config.Zone) {
-	if z.MaxWait > config.LongestShareWait {
-		z.Counts.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
-			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
-	}
-	if config.ClientChosen(definition.InFlight.Share) {
-		z.Counts.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
-	}
-}
 
 // Interface guards
 var (

@@ -83,11 +83,11 @@ const (
 // compile compiles what refused clients get. It comes after the limit. written is without
 // defaults, or nil.
 func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
-	_, wrongLog := ParseLogRefused(r.Log)
+	logLimit, wrongLog := ParseLogRefused(r.Log)
 	page, wrongPage := r.compilePage()
 	floor, wrongFloor := parseRetryAfter(r.RetryAfter)
 	zone.Refusal = rule.Refusal{
-		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "",
+		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "", LogLimit: logLimit,
 		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
 	}
 	retries := written != nil && (written.RetryAfter != "" || r.Jitter != 0)

@@ -201,8 +201,8 @@ var ForwardingHeaders = []string{
 	"Fastly-Client-Ip", "Fly-Client-Ip", "Cloudfront-Viewer-Address", "X-Azure-Clientip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
 }
 
-// NamesClient reports whether a header is one in which proxies name the client.
-func NamesClient(header string) bool {
+// namesClient reports whether a header is one in which proxies name the client.
+func namesClient(header string) bool {
 	header = http.CanonicalHeaderKey(header)
 	return slices.Contains(ForwardingHeaders, header) && !slices.Contains([]string{"Via", "X-Forwarded-Proto", "X-Forwarded-Host", "Cdn-Loop"}, header)
 }

@@ -4,6 +4,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -44,6 +46,7 @@ var RequestBuffers = body.NewMemory(config.MostBuffered)
 // share with the configs before and after it.
 type Engine struct {
 	Ctx         caddy.Context
+	app         *config.App // the global options
 	subscribers *caddyevents.App
 	subscribed  func() telemetry.Subscriptions // which do not change
 	events      *telemetry.Background[telemetry.Event]
@@ -101,9 +104,9 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 
 // New joins what outlives the config. The engine that it returns must be cleaned up,
 // also after an error.
-func New(ctx caddy.Context) (e *Engine, err error) {
+func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
-		Ctx: ctx, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings),
+		Ctx: ctx, app: app, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings),
 		Zones: make(map[string]*Zone), configNumber: new(atomic.Uint64),
 	}
 	e.Warner = e.Warnings.Logger(e.Logger)
@@ -123,10 +126,26 @@ func New(ctx caddy.Context) (e *Engine, err error) {
 	return e, nil
 }
 
-// AddZone adds a zone, whose rule load returns. It joins the queues and slots that other
-// configs share.
-func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*rule.Rule, error)) (z *Zone, err error) {
-	z = &Zone{ZoneOptions: options}
+// AddZone makes a definition ready for requests. Definitions of one name are one zone and must
+// be equal. The zone joins the queues and slots that other configs share. Its matchers are
+// loaded within the module whose context it is.
+func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, err error) {
+	if definition == nil {
+		return nil, errors.New("a zone is null: want an object with a name")
+	}
+	compiled, err := definition.Compile(e.Plans)
+	if err != nil {
+		return nil, err
+	}
+	name, text := definition.Name, definition.Definition()
+	if z := e.Zones[name]; z != nil {
+		if z.Definition != text {
+			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", name, z.Definition, text)
+		}
+		return z, nil
+	}
+	z = &Zone{Config: definition.WithDefaults(), Definition: text}
+	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, e.app.OnStoreError)) // both have been checked
 	if z.State, err = JoinState(name); err != nil {
 		return nil, err
 	}
@@ -135,21 +154,25 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 			_ = stores.Leave(StateKey(name)) // which can tell nothing better
 		}
 	}()
-	compiled, err := load(z)
-	if err != nil {
+	if err = definition.Load(ctx, compiled, config.Given{
+		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
+		Passes: z.State.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.warnInsecure,
+	}); err != nil {
 		return nil, err
 	}
-	if options.OverrideFile != "" {
-		if z.File, err = e.OverrideFiles.add(options.OverrideFile, compiled.Key.Overrides); err != nil {
+	if z.Config.OverrideFile != "" {
+		if z.File, err = e.OverrideFiles.add(z.Config.OverrideFile, compiled.Key.Overrides); err != nil {
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
 	logger := e.Warner.With(zap.String("zone", name))
-	met := evidence.New(compiled, evidence.Options{Logger: logger, Requests: z.requests, NamedKey: z.NamedKey, MissingGiven: z.MissingGiven})
-	met.Wants(z.Paths)
+	met := evidence.New(compiled, evidence.Options{
+		Logger: logger, Requests: z.requests, NamedKey: config.NamesHeader(z.Config.Key.Sources), MissingGiven: definition.Key != nil && definition.Key.Missing != "",
+	})
+	met.Wants(config.Paths(z.Config.Match))
 	z.Counts = telemetry.New(compiled, z.State.Figures, met, telemetry.Options{
-		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.Policy == sharedstore.Deny,
-		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, LogLimit: z.LogLimit, Events: e.events, Lines: e.lines,
+		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
+		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
 	e.Zones[name] = z
@@ -157,6 +180,7 @@ func (e *Engine) AddZone(name string, options ZoneOptions, load func(*Zone) (*ru
 	if compiled.Everywhere {
 		e.Blockers = append(e.Blockers, z.Zone)
 	}
+	z.warn()
 	return z, nil
 }
 
@@ -168,14 +192,14 @@ func (e *Engine) ExemptAlways(matchers rule.Matchers, static []*staticfile.Match
 // UseMemory makes a store in memory the store.
 func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Memory.Store }
 
-// UseShared makes a shared store the store. policy is what zones without one fall back to.
-func (e *Engine) UseShared(s *stores.SharedStore, options sharedstore.Options, policy sharedstore.Policy) (err error) {
+// UseShared makes a shared store the store.
+func (e *Engine) UseShared(s *stores.SharedStore) (err error) {
 	// The shared store is the one that lasts.
 	if e.Memory, err = stores.UseMemory(stores.MemoryOptions{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}); err != nil {
 		return fmt.Errorf("loading the fallback: %w", err)
 	}
-	options.Zone = e.zoneFallback
-	e.Shared, e.policy, e.Store = s, policy, s.With(options)
+	e.policy, _ = sharedstore.ParsePolicy(e.app.OnStoreError) // which has been checked
+	e.Shared, e.Store = s, s.With(sharedstore.Options{Timeout: time.Duration(e.app.StoreTimeout), Nodes: e.app.Nodes, Zone: e.zoneFallback})
 	return nil
 }
 
@@ -185,7 +209,7 @@ func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
 	if z == nil {
 		return sharedstore.ZoneOptions{Policy: e.policy}
 	}
-	return sharedstore.ZoneOptions{Policy: z.Policy, MaxCost: z.Cost.Most}
+	return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.Cost.Most}
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. It logs
@@ -221,7 +245,7 @@ func (e *Engine) FileChanged(f *overrideFile) {
 	e.forgetDropped()
 	for _, z := range e.Zones {
 		if z.File == f {
-			z.WarnOversize()
+			z.warnOversize()
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
@@ -83,19 +84,19 @@ func (h *Handler) stripTold(r *http.Request) {
 // can have all others refused.
 func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 	for _, z := range zones {
-		if z.Key.HasAddress() && !z.ClientChosen {
+		if z.Key.HasAddress() && !z.clientChosen() {
 			return
 		}
 	}
 	for _, z := range zones {
 		switch {
-		case z.WarnedKey:
-		case z.ClientChosen:
-			z.WarnedKey = true
+		case z.warnedKey:
+		case z.clientChosen():
+			z.warnedKey = true
 			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
-		case z.Common && match == nil:
-			z.WarnedKey = true
+		case match == nil && z.Match == nil && !z.SlotsOnly() && !z.Key.HasAddress() && !config.ClientChosen(z.Config.Key.Sources):
+			z.warnedKey = true
 			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		}

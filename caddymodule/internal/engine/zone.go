@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -31,34 +31,28 @@ import (
 type Zone struct {
 	*decision.Zone
 	Counts *telemetry.Zone
-	ZoneOptions
-	State *zoneState
+	State  *zoneState
+
+	Config     config.Zone // with its defaults, and with the matchers that Caddy drops when it has loaded them
+	Definition string      // canonical text: zones of one name have the same
+	policy     sharedstore.Policy
 
 	File           *overrideFile      // nil if it has none
 	Directives     [][]*decision.Zone // the zones of each directive that charges it
 	watches        []*evidence.Watch  // of these
-	WarnedKey      bool               // of what clients choose in it
+	warnedKey      bool               // of what clients choose in it
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
 }
 
-// ZoneOptions are what a zone needs beside its rule.
-type ZoneOptions struct {
-	Definition   string             // canonical text: zones of one name have the same
-	ClientChosen bool               // clients choose the values of the key
-	Common       bool               // all clients share one bucket
-	ReadsHeaders bool               // to find the key
-	OverrideFile string             // empty if it has none
-	Policy       sharedstore.Policy // the fallback, if the shared store does not answer
-	LogLimit     *rate.Limiter      // of refusals in the access log; nil if there is none
-	Paths        []string           // which its match wants, as path matchers spell them
-	NamedKey     bool               // see [config.NamesHeader]
-	MissingGiven bool               // the config says what a missing key means
+// clientChosen reports whether clients choose the values of the key.
+func (z *Zone) clientChosen() bool {
+	return config.ClientChosen(z.Config.Key.Sources) && z.Config.Key.Unlisted == ""
 }
 
-// WarnOversize logs a warning if the capacity of an override is too small. It names the
+// warnOversize logs a warning if the capacity of an override is too small. It names the
 // smallest.
-func (z *Zone) WarnOversize() {
+func (z *Zone) warnOversize() {
 	if z.SlotsOnly() {
 		return
 	}
@@ -69,8 +63,8 @@ func (z *Zone) WarnOversize() {
 	}
 }
 
-// WarnInsecure logs, once, that a log-in succeeded over plain HTTP.
-func (z *Zone) WarnInsecure() {
+// warnInsecure logs, once, that a log-in succeeded over plain HTTP.
+func (z *Zone) warnInsecure() {
 	switch {
 	case z.warnedInsecure.Swap(true):
 	case z.Share != nil:

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -162,6 +163,8 @@ type Refusal struct {
 
 	ZoneHeader  bool // name the zone in a header
 	SupportCode bool // have a code that visitors may tell
+
+	LogLimit *rate.Limiter // of refusals in the access log; nil if there is none
 }
 
 // Mode is for whom a zone is enforced. For all others it is a dry run.

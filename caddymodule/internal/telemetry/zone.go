@@ -62,8 +62,6 @@ type Options struct {
 	Wanted func() Subscriptions
 	Events *Background[Event]  // closed before the context of the config ends
 	Lines  *Background[func()] // of the log, about refusals
-
-	LogLimit *rate.Limiter // of refusals in the access log; nil if there is none
 }
 
 // A Zone counts and logs what a zone of one config decides.
@@ -183,7 +181,7 @@ func (t *Zone) Failed(option string, err error, enforced bool) {
 
 // Logs implements decision.Reporter, as refusal log has it.
 func (t *Zone) Logs(now time.Time) bool {
-	if t.LogLimit == nil || t.LogLimit.AllowN(now, 1) {
+	if t.rule.LogLimit == nil || t.rule.LogLimit.AllowN(now, 1) {
 		return true
 	}
 	t.figures.Unlogged.Add(1)
@@ -192,7 +190,7 @@ func (t *Zone) Logs(now time.Time) bool {
 
 // Unlogged implements decision.Reporter.
 func (t *Zone) Unlogged() uint32 {
-	if t.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
+	if t.rule.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
 		return 0
 	}
 	return t.figures.Unlogged.Swap(0)

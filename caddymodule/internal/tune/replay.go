@@ -83,7 +83,7 @@ func (rp *player) begin(without map[string]bool) {
 			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
 		}
 		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
-		headers = headers || z.ReadsHeaders
+		headers = headers || config.ReadsHeaders(z.Config.Key.Sources)
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Reporter = replayReporter{z.Reporter, rp}

@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
@@ -244,12 +243,9 @@ func (rp *player) missing(facts logFacts, shown string) (without map[string]bool
 	}
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
-		var definition config.Zone
-		if err := json.Unmarshal([]byte(rp.app.Zones[name].Definition), &definition); err != nil {
-			return nil, nil, err
-		}
-		why := facts.lacks(&definition)
-		if names := facts.hidden([]byte(rp.app.Zones[name].Definition)); why == "" && len(names) > 0 {
+		z := rp.app.Zones[name]
+		why := facts.lacks(&z.Config)
+		if names := facts.hidden([]byte(z.Definition)); why == "" && len(names) > 0 {
 			hidden := fmt.Sprintf("its matchers, costs or ranks look at the header %s, which the log does not show", strings.Join(names, ", "))
 			if rp.strict {
 				why = hidden
@@ -263,7 +259,7 @@ func (rp *player) missing(facts logFacts, shown string) (without map[string]bool
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
 		}
-		notes = append(notes, facts.doubts(&definition)...)
+		notes = append(notes, facts.doubts(&z.Config)...)
 	}
 	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
