@@ -128,29 +128,30 @@ func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectSlots(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *zoneState) {
-		has := l.has()
-		waiting, served := l.Enforced.Counts()
+	eachZone(func(z *Zone) {
+		waiting, served := z.State.Enforced.Counts()
 		switch {
-		case has.turns:
-			load := l.Enforced.Load()
+		case z.Shadow != 0:
+			return
+		case z.Share != nil:
+			load := z.State.Enforced.Load()
 			for rank := range fairqueue.Rank(fairqueue.Ranks) {
-				to.gauge(of[0], float64(load.Waiting[rank]), l.name, rank.String())
+				to.gauge(of[0], float64(load.Waiting[rank]), z.Name, rank.String())
 			}
-			to.gauge(of[2], load.Mean.Seconds(), l.name)
-		case has.waits:
-			to.gauge(of[0], float64(waiting), l.name, "")
+			to.gauge(of[2], load.Mean.Seconds(), z.Name)
+		case z.LetsWait():
+			to.gauge(of[0], float64(waiting), z.Name, "")
 		}
-		if has.slots {
-			to.gauge(of[1], float64(served), l.name)
+		if z.InFlight > 0 {
+			to.gauge(of[1], float64(served), z.Name)
 		}
 	})
 }
 
 func collectFiles(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *zoneState) {
-		if f := l.has().file; f != nil {
-			to.gauge(of[0], toGauge(f.Status().Problem != ""), l.name)
+	eachZone(func(z *Zone) {
+		if z.File != nil {
+			to.gauge(of[0], toGauge(z.File.Status().Problem != ""), z.Name)
 		}
 	})
 }
@@ -160,10 +161,11 @@ func collectKeys(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectLevels(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *zoneState) {
-		if !l.has().buckets {
+	eachZone(func(z *Zone) {
+		if z.SlotsOnly() {
 			return
 		}
+		l := z.State
 		sum, count, upTo := float64(l.Levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
 		for i := range l.Levels.Counts {
 			count += l.Levels.Counts[i].Load()

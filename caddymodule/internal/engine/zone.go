@@ -27,7 +27,7 @@ import (
 )
 
 // A Zone is a zone of one config as it runs: the rule that requests meet, with its
-// counters and logs. What all configs of its name share is in [Zone.Live].
+// counters and logs. What all configs of its name share is in [Zone.State].
 type Zone struct {
 	*decision.Zone
 	Counts *telemetry.Zone
@@ -182,23 +182,16 @@ func (l *zoneState) Stop(z *Zone) {
 	}
 }
 
-// A state is what a zone name has, by any config that has started.
-type state struct {
-	waits, turns, slots, buckets bool
-	file                         *overrideFile // of the newest, or nil
-}
-
-func (l *zoneState) has() (s state) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, z := range l.configs {
-		enforced := z.Shadow == 0
-		s.waits = s.waits || enforced && z.LetsWait()
-		s.turns = s.turns || enforced && z.Share != nil
-		s.slots = s.slots || enforced && z.InFlight > 0
-		s.buckets, s.file = s.buckets || !z.SlotsOnly(), z.File
-	}
-	return s
+// eachZone calls f with the zones that have started, those of one name in the newest config.
+func eachZone(f func(*Zone)) {
+	stores.EachOf(func(l *zoneState) {
+		l.mu.Lock()
+		newest := slices.Clone(l.configs[max(0, len(l.configs)-1):]) // none or one
+		l.mu.Unlock()
+		for _, z := range newest {
+			f(z)
+		}
+	})
 }
 
 // Destruct deletes the zone's series.
