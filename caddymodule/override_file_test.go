@@ -57,8 +57,8 @@ func (s *site) apiKey(key string) client { return s.from(someone).with("X-Api-Ke
 func (s *site) looks() {
 	s.Helper()
 	for range 2 {
-		for _, f := range s.app().OverrideFiles.Files {
-			f.Refresh(s.app().Logger, s.app().FileChanged)
+		for _, f := range s.app().OverrideFiles {
+			f.Refresh()
 		}
 	}
 }
@@ -409,7 +409,7 @@ func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
 func TestNothingIsWatchedBeforeAConfigStarts(t *testing.T) {
 	s := apiSite(t, overrideText(t, "shop gold\n"), "")
 	a := s.app()
-	if a.OverrideFiles.Stop != nil {
+	if a.Stop != nil {
 		t.Error("got a file that is watched, want none before Start")
 	}
 }

@@ -68,6 +68,7 @@ type Engine struct {
 	Zones      map[string]*Zone
 	Blockers   []*decision.Zone // whose blocks hold in all handlers
 	AfterStart []func()         // when the handlers of all servers are provisioned
+	Stop       func()           // ends what runs beside requests, such as the watching of files; nil before Start
 
 	Drops        bool           // a listener drops clients that are out
 	exemptsSome  bool           // by the global options, or in a zone
@@ -81,7 +82,7 @@ type Engine struct {
 	Crawlers      configCrawlers
 	decision.Door // its Clock, which requests go by, is nil but in a replay
 
-	OverrideFiles overrideFiles
+	OverrideFiles map[string]*overrideFile // by their paths
 
 	unread map[*caddyhttp.Server]decision.Unread // see [Engine.ReadServers]
 }
@@ -107,7 +108,7 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings),
-		Zones: make(map[string]*Zone), configNumber: new(atomic.Uint64),
+		Zones: make(map[string]*Zone), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
 	}
 	e.Warner = e.Warnings.Logger(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
@@ -160,8 +161,10 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 	}); err != nil {
 		return nil, err
 	}
-	if z.Config.OverrideFile != "" {
-		if z.File, err = e.OverrideFiles.add(z.Config.OverrideFile, compiled.Key.Overrides); err != nil {
+	if path := z.Config.OverrideFile; path != "" {
+		z.File = cmp.Or(e.OverrideFiles[path], newOverrideFile(path, e.Logger, e.fileChanged))
+		e.OverrideFiles[path] = z.File
+		if err = z.File.add(compiled.Key.Overrides); err != nil {
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
@@ -222,7 +225,9 @@ func (e *Engine) Start() {
 		e.observer = &storeObserver{e}
 		e.Shared.Start(e.observer)
 	}
-	e.Signing.start(e.Logger)
+	ctx, stop := context.WithCancel(context.Background())
+	e.Stop = stop
+	e.Signing.start(ctx, e.Logger)
 	e.Crawlers.start(e.Logger)
 	for name, z := range e.Zones {
 		z.State.Start(z)
@@ -235,13 +240,14 @@ func (e *Engine) Start() {
 		hook()
 	}
 	e.forgetDropped()
-	e.OverrideFiles.start(e.Logger, e.FileChanged)
+	for _, f := range e.OverrideFiles {
+		go f.watch(ctx) // each for itself, as one may hang
+	}
 	e.shared = e.shareBoard()
 	e.Control.Start(e)
 }
 
-// FileChanged is called when overrides of a file have changed.
-func (e *Engine) FileChanged(f *overrideFile) {
+func (e *Engine) fileChanged(f *overrideFile) {
 	e.forgetDropped()
 	for _, z := range e.Zones {
 		if z.File == f {
@@ -253,12 +259,11 @@ func (e *Engine) FileChanged(f *overrideFile) {
 // End undoes start. Requests of the config may still be in flight.
 func (e *Engine) End() {
 	e.events.Close()
-	e.OverrideFiles.End()
+	e.Stop()
 	e.Control.Stop(e)
 	for _, z := range e.Zones {
 		z.State.Stop(z)
 	}
-	e.Signing.end()
 	e.Crawlers.end()
 	if e.Shared != nil {
 		e.Shared.Stop(e.observer)

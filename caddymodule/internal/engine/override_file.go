@@ -1,7 +1,7 @@
 package engine
 
 import (
-	"slices"
+	"context"
 	"time"
 
 	"go.uber.org/zap"
@@ -13,7 +13,21 @@ import (
 // An overrideFile is a file with overrides, and the zones of one config that have it.
 type overrideFile struct {
 	overridefile.File
-	zones []*override.Lines
+	zones   []*override.Lines
+	logger  *zap.Logger
+	changed func(*overrideFile) // is called when the file has been put into force again
+}
+
+func newOverrideFile(path string, logger *zap.Logger, changed func(*overrideFile)) *overrideFile {
+	f := &overrideFile{logger: logger, changed: changed}
+	f.Path, f.Use = path, f.use
+	return f
+}
+
+// add reads the file for one more zone.
+func (f *overrideFile) add(zone *override.Lines) error {
+	f.zones = append(f.zones, zone)
+	return f.Load()
 }
 
 // use puts the lines of the file into force, in all zones or in none.
@@ -31,71 +45,33 @@ func (f *overrideFile) use(lines []overridefile.Line) error {
 	return nil
 }
 
-// overrideFiles are those of one config.
-type overrideFiles struct {
-	Files []*overrideFile
-	Stop  chan struct{} // nil unless the files are watched
-}
-
-// add reads a file for one more zone, and returns it.
-func (o *overrideFiles) add(path string, zone *override.Lines) (*overrideFile, error) {
-	i := slices.IndexFunc(o.Files, func(f *overrideFile) bool { return f.Path == path })
-	if i < 0 {
-		f := new(overrideFile)
-		f.Path, f.Use = path, f.use
-		i, o.Files = len(o.Files), append(o.Files, f)
-	}
-	f := o.Files[i]
-	f.zones = append(f.zones, zone)
-	return f, f.Load()
-}
-
 // watchEvery is how often files are looked at. Caddy looks at its Caddyfile as often with
 // --watch. Looking needs no descriptors, and sees changes of all file systems.
 const watchEvery = time.Second
 
-// start watches the files until end. changed is called with one that has been put into
-// force again.
-func (o *overrideFiles) start(logger *zap.Logger, changed func(*overrideFile)) {
-	if len(o.Files) == 0 {
-		return
-	}
-	o.Stop = make(chan struct{})
-	for _, f := range o.Files {
-		go f.watch(o.Stop, logger, changed) // each for itself, as one may hang
-	}
-}
-
-func (o *overrideFiles) End() {
-	if o.Stop != nil {
-		close(o.Stop)
-		o.Stop = nil
-	}
-}
-
-func (f *overrideFile) watch(stop <-chan struct{}, logger *zap.Logger, changed func(*overrideFile)) {
+func (f *overrideFile) watch(ctx context.Context) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-stop:
+		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
-		f.Refresh(logger, changed)
+		f.Refresh()
 	}
 }
 
 // Refresh reads the file if it has changed, and logs what became of that.
-func (f *overrideFile) Refresh(logger *zap.Logger, changed func(*overrideFile)) {
+func (f *overrideFile) Refresh() {
 	news, s := f.Look()
 	switch {
 	case !news:
 	case s.Problem != "":
-		logger.Error("override_file is wrong; the overrides that were read before stay in force",
+		f.logger.Error("override_file is wrong; the overrides that were read before stay in force",
 			zap.String("file", f.Path), zap.Time("read", s.Read), zap.String("error", s.Problem))
 	default:
-		logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
-		changed(f)
+		f.logger.Info("override_file is in force", zap.String("file", f.Path), zap.Int("overrides", s.Overrides))
+		f.changed(f)
 	}
 }

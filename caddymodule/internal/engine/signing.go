@@ -17,7 +17,6 @@ import (
 type signingKeys struct {
 	*signer.Ring        // nil if nothing is signed
 	Fixed        string // the secret of the config, or empty
-	stop         context.CancelFunc
 
 	// last are those of the config that started last, so that a reload keeps them although
 	// storage fails meanwhile.
@@ -40,23 +39,15 @@ func (s *signingKeys) Join(ctx caddy.Context) *signer.Ring {
 	return s.Ring
 }
 
-// start reads the keys, and keeps them up to date until end.
-func (s *signingKeys) start(logger *zap.Logger) {
+// start reads the keys, and keeps them up to date until ctx is done.
+func (s *signingKeys) start(ctx context.Context, logger *zap.Logger) {
 	if s.Ring == nil || s.Fixed != "" {
 		return // the config has the only key, or needs none
 	}
-	var ctx context.Context
-	ctx, s.stop = context.WithCancel(context.Background())
 	waiting, tried := context.WithTimeout(ctx, patience)
 	go s.Run(ctx, tried, func(err error) {
 		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued, and no change at run time be told to other Caddys", zap.Error(err))
 	})
 	<-waiting.Done()
 	s.last.Store(s.Ring)
-}
-
-func (s *signingKeys) end() {
-	if s.stop != nil {
-		s.stop()
-	}
 }
