@@ -3,10 +3,13 @@ package config
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // App is the JSON of the global options: the store for buckets, zones that several
@@ -83,4 +86,23 @@ type Handler struct {
 	// Zones keyed by a form field or a cookie do not count, because they would tell
 	// which accounts exist. Default: no such headers.
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
+}
+
+// ParsePlans parses the named limits.
+func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
+	limits := make(map[string]leakybucket.Limit)
+	for name, text := range plans {
+		switch {
+		case !zoneName.MatchString(name):
+			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
+		case name == "unlimited" || name == "deny" || name == "as":
+			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
+		}
+		limit, err := leakybucket.ParseLimit(text)
+		if err != nil {
+			return nil, fmt.Errorf("plan %q: %w", name, err)
+		}
+		limits[name] = limit
+	}
+	return limits, nil
 }

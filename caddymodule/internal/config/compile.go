@@ -11,7 +11,10 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -145,4 +148,25 @@ func (z *Zone) checkKey() error {
 		return About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
 	return refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0 && z.OverrideFile == "", "unlisted has no meaning without override or override_file")
+}
+
+// Given is what the rule of a zone takes from outside of its definition.
+type Given struct {
+	Shadow     bool                  // the global options put all zones there
+	Static     []*staticfile.Matcher // what they exempt
+	Keys       func() *signer.Ring
+	Passes     *clientpass.Memory
+	PassesFull func() // see [clientpass.Zone]
+	Insecure   func() // see [clientpass.Zone] and [device.Trust]
+}
+
+// compileLimit compiles the limit, which a zone with in_flight need not have.
+func compileLimit(limit string, r *rule.Rule) (err error) {
+	if limit == "" {
+		return nil
+	}
+	if r.Limit, err = leakybucket.ParseLimit(limit); err != nil {
+		err = fmt.Errorf("parsing limit: %w", err)
+	}
+	return About("limit", 0, err)
 }

@@ -14,6 +14,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 )
 
 // Matchers that are accepted and never match are worse than an error: their owner finds
@@ -307,4 +310,48 @@ func CheckOuter(set caddy.ModuleMap) error {
 		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
 	}
 	return cmp.Or(CheckMatcherSet(set), checkTails(set))
+}
+
+// LoadMatchers provisions the matcher sets in a field of a module. If there are none,
+// it returns nil.
+func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (rule.Matchers, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	for _, set := range raw {
+		if len(set) == 0 {
+			return nil, errors.New("loading matchers: a set without matchers would match everything")
+		}
+	}
+	loaded, err := ctx.LoadModule(module, field)
+	if err != nil {
+		return nil, fmt.Errorf("loading matchers: %w", err)
+	}
+	var sets caddyhttp.MatcherSets
+	if err := sets.FromInterface(loaded); err != nil {
+		return nil, err
+	}
+	return sets, nil
+}
+
+// StaticFiles exempts files from being charged. Only the one plain name of a file
+// counts, because PHP sites run index.php for most others. Names with a trailing or
+// encoded slash, a backslash, a dot file or a PHP extension anywhere are charged, and
+// so are symbolic links that are absolute or lead out of the root.
+type StaticFiles struct {
+	// The folder with the files. It may have placeholders. Default: the site's
+	// root, as the directive `root` sets it.
+	Root string `json:"root,omitempty"`
+}
+
+// LoadStatic returns the matchers of static files.
+func LoadStatic(ctx caddy.Context, files []StaticFiles) (matchers []*staticfile.Matcher, err error) {
+	for _, f := range files {
+		m, err := staticfile.New(ctx, f.Root)
+		if err != nil {
+			return nil, err
+		}
+		matchers = append(matchers, m)
+	}
+	return matchers, nil
 }
