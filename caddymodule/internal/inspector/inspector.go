@@ -94,10 +94,11 @@ func (i *Inspector) decide(ctx caddy.Context) {
 // the inspector.
 func (i *Inspector) hosted(ctx caddy.Context) bool {
 	found, open := false, false
-	walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) {
+	walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) []string {
 		if h.Module == caddyhttp.MiddlewareHandler(i) {
 			found, open = true, open || !way.Hosted
 		}
+		return nil
 	}}
 	for _, server := range routes.ServersOf(ctx) {
 		walk.Routes(server.Routes, "", routes.Way{})

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
@@ -112,22 +113,23 @@ func (c *serversConfig) read(server *caddyhttp.Server, path string) {
 
 // readErrors reads the error routes of a server, and returns what in them asks an upstream.
 func (c *serversConfig) readErrors(walk *routes.Walk, list caddyhttp.RouteList, path string, way routes.Way) (proxies []errorProxy) {
-	walk.Visit = func(h *routes.Handler, place string, way routes.Way) {
+	walk.Visit = func(h *routes.Handler, place string, way routes.Way) (zones []string) {
 		if h.Name == "reverse_proxy" && way.Answered == "" {
 			proxies = append(proxies, errorProxy{place, way.Site, way.Zones})
 		}
 		first := len(c.uses)
-		c.visit(h, place, way)
+		zones = c.visit(h, place, way)
 		for i := range c.uses[first:] {
 			c.uses[first+i].inError = true
 		}
+		return zones
 	}
 	walk.Routes(list, path, way)
 	return proxies
 }
 
-// visit remembers the zones of a throttle handler.
-func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
+// visit remembers the zones of a throttle handler, and returns their names.
+func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) (zones []string) {
 	switch of := ownRoute(place); h.Name {
 	case "reverse_proxy", "php":
 		c.serve[of] |= anUpstream
@@ -136,7 +138,7 @@ func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 	}
 	var handler config.Handler
 	if h.Name != "throttle" || json.Unmarshal(h.Raw, &handler) != nil { // Caddy says what is wrong
-		return
+		return nil
 	}
 	way.Narrowed = way.Narrowed || handler.Match != nil
 	for _, z := range handler.Zone {
@@ -147,12 +149,14 @@ func (c *serversConfig) visit(h *routes.Handler, place string, way routes.Way) {
 		if !z.Reference() {
 			c.zones[z.Name] = z
 		}
+		zones = append(zones, z.Name)
 	}
+	return zones
 }
 
-// check returns the names of all zones, and of global zones that no handler uses. It fails
-// if a zone never sees a request, or if static files are exempt without a root.
-func (c *serversConfig) check(global []*config.Zone) (known, unused []string, err error) {
+// check returns the names of all zones, and warns of global zones that no handler uses. It
+// fails if a zone never sees a request, or if static files are exempt without a root.
+func (c *serversConfig) check(global []*config.Zone, warner *zap.Logger) (known []string, err error) {
 	known = slices.AppendSeq([]string{}, maps.Keys(c.zones)) // not nil
 	slices.Sort(known)
 	for _, z := range global {
@@ -162,15 +166,15 @@ func (c *serversConfig) check(global []*config.Zone) (known, unused []string, er
 		known = append(known, z.Name)
 		c.zones[z.Name] = z
 		if !slices.ContainsFunc(c.uses, func(use zoneUse) bool { return use.zone == z.Name }) {
-			unused = append(unused, z.Name)
+			WarnUnused(warner, z.Name)
 		}
 	}
 	for i := range c.uses {
 		if err := c.misplaced(&c.uses[i]); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 	}
-	return known, unused, nil
+	return known, nil
 }
 
 // CheckAsked refuses a zone that throttle_blocked asks about and that is none of those that

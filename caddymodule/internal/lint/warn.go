@@ -21,10 +21,7 @@ func CheckServers(ctx caddy.Context, global []*config.Zone, warner *zap.Logger) 
 	if servers == nil {
 		return nil, nil
 	}
-	known, unused, err := servers.check(global)
-	for _, zone := range unused {
-		WarnUnused(warner, zone)
-	}
+	known, err = servers.check(global, warner)
 	servers.warn(warner)
 	return known, err
 }

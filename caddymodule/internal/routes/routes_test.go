@@ -69,10 +69,10 @@ func TestAWalkKnowsWhatRequestsHaveMet(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := server(t, `{"named_routes":{"n":`+handle(throttle("n"))+`},"routes":[`+strings.Join(test.routes, ",")+`]}`)
 			var got []string
-			walk := routes.Walk{Named: s.NamedRoutes, Visit: func(h *routes.Handler, place string, way routes.Way) {
+			walk := routes.Walk{Named: s.NamedRoutes, Visit: func(h *routes.Handler, place string, way routes.Way) []string {
 				var config struct{ Zone []struct{ Name string } }
 				if h.Name != "throttle" || json.Unmarshal(h.Raw, &config) != nil {
-					return
+					return nil
 				}
 				line := config.Zone[0].Name
 				for _, part := range []struct {
@@ -87,6 +87,7 @@ func TestAWalkKnowsWhatRequestsHaveMet(t *testing.T) {
 					t.Errorf("got the place %s, want one in routes", place)
 				}
 				got = append(got, line)
+				return []string{config.Zone[0].Name}
 			}}
 			walk.Routes(s.Routes, "routes", routes.Way{})
 			if strings.Join(got, ";") != test.want {
@@ -119,10 +120,11 @@ func TestOnlyCertainNamesMakeARouteHosted(t *testing.T) {
 			inner := caddyhttp.Route{Handlers: []caddyhttp.MiddlewareHandler{new(caddyhttp.StaticResponse)}}
 			outer := caddyhttp.Route{MatcherSets: test.sets, Handlers: []caddyhttp.MiddlewareHandler{&caddyhttp.Subroute{Routes: caddyhttp.RouteList{inner}}}}
 			var got []bool
-			walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) {
+			walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) []string {
 				if h.Name == "static_response" {
 					got = append(got, way.Hosted)
 				}
+				return nil
 			}}
 			walk.Routes(caddyhttp.RouteList{outer, inner}, "", routes.Way{})
 			if !slices.Equal(got, []bool{test.want, false}) {

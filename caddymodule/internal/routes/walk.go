@@ -28,8 +28,9 @@ type Walk struct {
 	Named map[string]*caddyhttp.Route // the named routes of the server
 
 	// Visit is called with each handler, its place and what is before it. The place is
-	// that of Caddy's API: apps/http/servers/<name>/routes/<n>/handle/<n>...
-	Visit func(h *Handler, place string, way Way)
+	// that of Caddy's API: apps/http/servers/<name>/routes/<n>/handle/<n>... Visit returns the
+	// zones that see all requests which get behind the handler.
+	Visit func(h *Handler, place string, way Way) (zones []string)
 
 	invoked map[string]bool // named routes, which may invoke each other endlessly
 }
@@ -91,18 +92,17 @@ func (w *Way) join(other *Way) {
 func (w *Walk) handlers(route *caddyhttp.Route, place string, way Way) Way {
 	for i, h := range handlersOf(route) {
 		at := place + "/handle/" + strconv.Itoa(i)
-		w.Visit(&h, at, way)
+		zones := w.Visit(&h, at, way)
 		w.inside(h.Raw, at, way)
 		switch {
 		case h.Name == "subroute":
 			way = w.Routes(h.Routes, at+"/routes", way)
 		case h.Name == "invoke" && w.Named[h.Invoked] != nil && !w.invoked[h.Invoked]:
 			way = w.named(h.Invoked, at, way)
-		case h.Name == "throttle":
-			way.Zones = slices.Concat(way.Zones, h.zones())
 		case h.Answers():
 			way.Answered = cmp.Or(way.Answered, h.Name)
 		}
+		way.Zones = slices.Concat(way.Zones, zones)
 		way.Rooted = way.Rooted || h.Name == "vars" && h.Root != nil
 	}
 	return way
@@ -145,18 +145,4 @@ func (w *Walk) inside(raw json.RawMessage, place string, way Way) {
 			w.Routes(routes, at, way)
 		}
 	}
-}
-
-// zones returns the names of the zones of a throttle handler before it is provisioned.
-func (h *Handler) zones() (names []string) {
-	var config struct {
-		Zone []struct {
-			Name string `json:"name"`
-		} `json:"zone"`
-	}
-	_ = json.Unmarshal(h.Raw, &config) // Caddy says what is wrong
-	for _, zone := range config.Zone {
-		names = append(names, zone.Name)
-	}
-	return names
 }
