@@ -83,8 +83,10 @@ func patient(url string) string { return url + "?connect_timeout=20" }
 
 // hold holds the store's clock.
 func (s *Store) hold(at leakybucket.Instant) {
-	s.beside <- struct{}{}
-	defer func() { <-s.beside }()
+	for range connectionsBeside { // whose statements have the old clock
+		s.beside <- struct{}{}
+		defer func() { <-s.beside }()
+	}
 	s.held.Store(int64(at))
 }
 
