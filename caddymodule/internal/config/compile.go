@@ -126,7 +126,7 @@ func (z *Zone) checkTogether(written *Zone) error {
 	shares := z.InFlight.shares()
 	keyless := shares && written.Key.Given() == nil
 	limited := func(option string, given bool) error {
-		return refuse(option, given && z.Limit == "", option+" has no meaning without limit: the zone only limits how many requests are in flight")
+		return refuse(option, given && z.Limit == "", "%s has no meaning without limit: the zone only limits how many requests are in flight", option)
 	}
 	return cmp.Or(
 		refuse("limit", shares && z.Limit != "", "limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"),

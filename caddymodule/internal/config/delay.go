@@ -2,8 +2,6 @@ package config
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -33,23 +31,15 @@ func (d *Delay) compile(r *rule.Rule) error {
 		return nil
 	}
 	r.Queue = rule.Queue{Delay: &d.Undelayed, MaxWait: time.Duration(d.Wait), MaxWaiting: d.Queue}
-	return cmp.Or(Within("delay wait", time.Duration(d.Wait), 0, longest), Within("delay queue", d.Queue, 1, MostAtOnce), About("delay", 0, d.checkUndelayed(r)))
-}
-
-// checkUndelayed refuses delays that never delay a request.
-func (d *Delay) checkUndelayed(r *rule.Rule) error {
-	if !(d.Undelayed >= 0) {
-		return fmt.Errorf("invalid delay %v: want a number of units that pass undelayed, or nothing", d.Undelayed)
-	}
-	if r.Settle != nil && r.Settle.After {
-		return errors.New("delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue")
-	}
 	least := 0.0
 	if costs := constants(r); len(costs) > 0 {
 		least = slices.Min(costs)
 	}
-	if d.Undelayed+least >= r.Limit.Capacity {
-		return fmt.Errorf("delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", d.Undelayed, r.Limit.Capacity)
-	}
-	return nil
+	return cmp.Or(
+		Within("delay wait", time.Duration(d.Wait), 0, longest),
+		Within("delay queue", d.Queue, 1, MostAtOnce),
+		refuse("delay", !(d.Undelayed >= 0), "invalid delay %v: want a number of units that pass undelayed, or nothing", d.Undelayed),
+		refuse("delay", r.Settle != nil && r.Settle.After, "delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue"),
+		refuse("delay", d.Undelayed+least >= r.Limit.Capacity, "delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", d.Undelayed, r.Limit.Capacity),
+	)
 }

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -122,7 +121,7 @@ func (f *InFlight) compileShare(r *rule.Rule, digest bool) (err error) {
 		refuse("in_flight share", text, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
 		refuse("in_flight share", form, "share takes no form fields: requests take their turn before their bodies are read"),
 		About("in_flight share", 0, err),
-		refuse("in_flight share", named && f.Pass == "", fmt.Sprintf("the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device)),
+		refuse("in_flight share", named && f.Pass == "", "the pass of a zone with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
 	)
 }
 

@@ -48,11 +48,11 @@ func Within[N int | time.Duration](option string, n, least, most N) error {
 }
 
 // refuse refuses an option if something is wrong with it.
-func refuse(option string, wrong bool, why string) error {
+func refuse(option string, wrong bool, why string, about ...any) error {
 	if !wrong {
 		return nil
 	}
-	return About(option, 0, errors.New(why))
+	return About(option, 0, fmt.Errorf(why, about...))
 }
 
 // among refuses a word that may not stand after an option. The option may be left out.

@@ -1,7 +1,7 @@
 package config
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -70,14 +70,11 @@ func (s *Settle) compile(r *rule.Rule) error {
 	if err != nil {
 		return About("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
-	if err := r.Limit.ValidateDebt(settle.DebtUnder(r.Limit)); err != nil {
-		return About("settle debt", 0, err)
-	}
-	if !settle.After && slices.Contains(constants(r), 0) {
-		return About("cost", 0, errors.New("cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"))
-	}
 	r.Settle = settle
-	return nil
+	return cmp.Or(
+		About("settle debt", 0, r.Limit.ValidateDebt(settle.DebtUnder(r.Limit))),
+		refuse("cost", !settle.After && slices.Contains(constants(r), 0), "cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"),
+	)
 }
 
 // source checks the source and its fields, and returns the rule for them.
@@ -87,36 +84,21 @@ func (s *Settle) source() (*settlement.Rule, error) {
 		return nil, err
 	}
 	bytes, header, status := source == settlement.Bytes, source == settlement.Header, source == settlement.Status
-	if (s.Unit != "") != bytes || (s.Name != "") != header || (len(s.Status) > 0) != status || (s.Cost != 0) != status {
-		return nil, errors.New("a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>")
-	}
-	if s.Workers != 0 && source != settlement.Seconds {
-		return nil, errors.New("workers have no meaning here: want settle seconds <workers>")
-	}
-	if err := Within("settle workers", s.Workers, 0, MostAtOnce); err != nil {
-		return nil, err
-	}
-	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Cost: s.Cost, Debt: s.Debt}
-	switch source {
-	case settlement.Bytes:
+	mixed := (s.Unit != "") != bytes || (s.Name != "") != header || (len(s.Status) > 0) != status || (s.Cost != 0) != status
+	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Header: http.CanonicalHeaderKey(s.Name), Cost: s.Cost, Debt: s.Debt}
+	err = cmp.Or(
+		refuse("settle", mixed, "a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>"),
+		refuse("settle", s.Workers != 0 && source != settlement.Seconds, "workers have no meaning here: want settle seconds <workers>"),
+		Within("settle workers", s.Workers, 0, MostAtOnce),
+		refuse("settle", header && !httpguts.ValidHeaderFieldName(s.Name), "invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name),
+		refuse("settle", status && !(s.Cost > 0 && s.Cost <= 1e12), "invalid cost %v: want a number above 0", s.Cost),
+	)
+	if err == nil && bytes {
 		settle.Unit, err = parseUnit(s.Unit)
-		return settle, err
-	case settlement.Header:
-		if !httpguts.ValidHeaderFieldName(s.Name) {
-			return nil, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name)
-		}
-		settle.Header = http.CanonicalHeaderKey(s.Name)
-	case settlement.Status:
-		for _, code := range s.Status {
-			statuses, err := settlement.ParseStatus(code)
-			if err != nil {
-				return nil, err
-			}
-			settle.Ranges = append(settle.Ranges, statuses)
-		}
-		if !(s.Cost > 0 && s.Cost <= 1e12) {
-			return nil, fmt.Errorf("invalid cost %v: want a number above 0", s.Cost)
-		}
 	}
-	return settle, nil
+	for _, code := range s.Status {
+		statuses, wrong := settlement.ParseStatus(code)
+		settle.Ranges, err = append(settle.Ranges, statuses), cmp.Or(err, wrong)
+	}
+	return settle, err
 }

@@ -1,8 +1,7 @@
 package config
 
 import (
-	"errors"
-	"fmt"
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -65,27 +64,20 @@ func unfinished(name string) string {
 }
 
 // compile compiles the trust in devices, for a key of these sources. It comes after settle.
-func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) (err error) {
-	switch {
-	case t == nil:
+func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) error {
+	if t == nil {
 		return nil
-	case t.Cookie == "":
-		err = errors.New("trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*")
-	case unfinished(t.Cookie) != "":
-		err = fmt.Errorf("invalid cookie %q in trust_devices: no cookie ends so; did you mean %s?", t.Cookie, unfinished(t.Cookie))
-	case !cookie.ValidPattern(t.Cookie):
-		err = fmt.Errorf("invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie)
-	case t.For <= 0 || time.Duration(t.For) > device.Longest:
-		err = fmt.Errorf("invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For))
-	case !slices.ContainsFunc(sources, func(k KeySource) bool { return k.namesAccount() }):
-		err = errors.New("trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none")
-	}
-	if err != nil {
-		return About("trust_devices", 0, err)
 	}
 	r.Trust = &device.Trust{Zone: r.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
 	if r.Settle.TellsFailures() {
 		r.Trust.Failed = r.Settle.Failed
 	}
-	return nil
+	named := slices.ContainsFunc(sources, func(k KeySource) bool { return k.namesAccount() })
+	return cmp.Or(
+		refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
+		refuse("trust_devices", unfinished(t.Cookie) != "", "invalid cookie %q in trust_devices: no cookie ends so; did you mean %s?", t.Cookie, unfinished(t.Cookie)),
+		refuse("trust_devices", !cookie.ValidPattern(t.Cookie), "invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie),
+		refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
+		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none"),
+	)
 }
