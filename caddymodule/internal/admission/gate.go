@@ -28,20 +28,20 @@ type Gate struct {
 // otherwise the Grant is nil and no slot is held. Admit keeps no reference to entries.
 // Since is the time of the call; it may be zero if no entry has a delay.
 //
-// Outer is the Grant of the handler around this one, or nil. Its slots stay held while the
-// request waits for others. Requests that pass two handlers in opposite orders may so wait
-// for each other, until MaxWait is over.
-func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, outer *Grant) (*Grant, Result) {
-	return g.AdmitAfter(ctx, since, entries, outer, nil)
+// If the request passes several handlers, those around hold their slots while it waits for
+// others. Requests that pass two handlers in opposite orders may so wait for each other, until
+// MaxWait is over.
+func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry) (*Grant, Result) {
+	return g.AdmitAfter(ctx, since, entries, nil)
 }
 
 // AdmitAfter is Admit for a request that is not ready for its slots when its delay is over.
 // It calls ready then, which says how the admission ends if not with slots, and the index of
 // the entry for which it does, or -1. If nil, the request is ready.
-func (g *Gate) AdmitAfter(ctx context.Context, since time.Time, entries []Entry, outer *Grant, ready func() (Why, int)) (*Grant, Result) {
+func (g *Gate) AdmitAfter(ctx context.Context, since time.Time, entries []Entry, ready func() (Why, int)) (*Grant, Result) {
 	grant := new(Grant)
 	r := &grant.request
-	r.outer, r.came = outer, since
+	r.came = since
 	r.setSteps(entries)
 	why, waited := g.admit(ctx, r, since, ready)
 	if why == Admitted && waited && ctx.Err() != nil { // both at once
@@ -148,7 +148,6 @@ func (g *Gate) wait(ctx context.Context, r *request, done <-chan struct{}) Why {
 // A request is what a Grant and a Simulation have in common: the claims of one request to
 // slots, and for how long it has waited.
 type request struct {
-	outer  *Grant // of the handler around
 	clock  clock.Clock
 	came   time.Time // zero if that is not known
 	result Result
@@ -164,13 +163,13 @@ type request struct {
 type Grant struct{ request }
 
 // NotServed says that a handler within refuses the request. Its slots stay held until
-// they are released, as do those of the handlers around. Then what its turns were charged
-// is refunded, and the time counts in no mean. A nil Grant has none.
+// they are released. Then what its turns were charged is refunded, and the time counts in no
+// mean. A nil Grant has none.
 func (g *Grant) NotServed() {
-	for ; g != nil; g = g.outer {
+	if g != nil {
 		g.mu.Lock()
+		defer g.mu.Unlock()
 		g.unserved = true
-		g.mu.Unlock()
 	}
 }
 

@@ -12,14 +12,12 @@ import (
 
 // nest sends a request through handlers, each within the one before.
 func nest(gate *Gate, service time.Duration, handlers ...[]Entry) Result {
-	var outer *Grant
 	for _, entries := range handlers {
-		p, result := gate.Admit(context.Background(), time.Now(), entries, outer)
+		p, result := gate.Admit(context.Background(), time.Now(), entries)
 		defer p.Release()
 		if p == nil {
 			return result
 		}
-		outer = p
 		time.Sleep(time.Millisecond)
 	}
 	time.Sleep(service)
@@ -48,8 +46,8 @@ func TestAnOuterSlotIsHeldWhileTheRequestWaitsForAnInnerOne(t *testing.T) {
 		a, b, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
 		inner := Entry{Zone: a, Key: "k", InFlight: 1, MaxWait: 3 * time.Second, MaxWaiting: 1}
 		outer := Entry{Zone: b, Key: "k", InFlight: 1}
-		others, _ := gate.Admit(t.Context(), time.Now(), []Entry{inner}, nil)
-		first, _ := gate.Admit(t.Context(), time.Now(), []Entry{outer}, nil)
+		others, _ := gate.Admit(t.Context(), time.Now(), []Entry{inner})
+		first, _ := gate.Admit(t.Context(), time.Now(), []Entry{outer})
 		time.AfterFunc(time.Second, func() {
 			if vacant(b, "k", 1) {
 				t.Error("got the outer slot vacant while waiting for the inner one, want it held")
@@ -57,7 +55,7 @@ func TestAnOuterSlotIsHeldWhileTheRequestWaitsForAnInnerOne(t *testing.T) {
 			others.Release()
 		})
 		entries := []Entry{inner}
-		second, result := gate.Admit(t.Context(), time.Now(), entries, first)
+		second, result := gate.Admit(t.Context(), time.Now(), entries)
 		if second == nil || entries[0].Waited != time.Second || result.Waited != time.Second {
 			t.Errorf("got %+v, %v, want it admitted after a second of waiting", result, entries[0].Waited)
 		}

@@ -180,9 +180,9 @@ func TestARequestThatLeavesWhileItWaitsForAnInnerSlotLeavesNothingBehind(t *test
 		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
 		come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
 		ctx, leave := context.WithCancel(t.Context())
-		around, _ := gate.Admit(ctx, time.Now(), []Entry{shared(outer, 1, fairqueue.First, "nested")}, nil)
+		around, _ := gate.Admit(ctx, time.Now(), []Entry{shared(outer, 1, fairqueue.First, "nested")})
 		time.AfterFunc(time.Second, leave)
-		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(inner, 1, fairqueue.First, "nested")}, around)
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(inner, 1, fairqueue.First, "nested")})
 		if p != nil || result.Why != Left {
 			t.Errorf("got %v, want that it has left", result.Why)
 		}
@@ -198,7 +198,7 @@ func TestARequestThatLeavesWhileItWaitsForAnInnerSlotLeavesNothingBehind(t *test
 func TestASlotThatNobodyWasServedInDoesNotCountInTheMean(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone, gate := &Zone{Name: "z"}, new(Gate)
-		busy, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(zone, 1, fairqueue.First, "a")}, nil)
+		busy, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(zone, 1, fairqueue.First, "a")})
 		time.Sleep(time.Second)
 		ctx, leave := context.WithCancel(t.Context())
 		gate.Waived = func([]string) (<-chan struct{}, func()) { // when it waits
@@ -206,7 +206,7 @@ func TestASlotThatNobodyWasServedInDoesNotCountInTheMean(t *testing.T) {
 			leave()
 			return nil, func() {}
 		}
-		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(zone, 1, fairqueue.First, "b")}, nil)
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(zone, 1, fairqueue.First, "b")})
 		if mean := zone.Load().Mean; p != nil || result.Why != Left || mean != time.Second {
 			t.Errorf("got %v, and a mean of %v after one of a second, want it left and the same mean", result.Why, mean)
 		}
@@ -220,10 +220,10 @@ func TestARequestThatIsRefusedFurtherInDoesNotCountInTheMean(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			outer, inner, gate := &Zone{Name: names[0]}, &Zone{Name: names[1]}, new(Gate)
 			come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
-			around, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(outer, 2, fairqueue.First, "a")}, nil)
+			around, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(outer, 2, fairqueue.First, "a")})
 			within := shared(inner, 1, fairqueue.First, "a")
 			within.MaxWait = 4 * time.Second
-			if p, result := gate.Admit(t.Context(), time.Now(), []Entry{within}, around); p != nil || result.Why != TimedOut {
+			if p, result := gate.Admit(t.Context(), time.Now(), []Entry{within}); p != nil || result.Why != TimedOut {
 				t.Errorf("got %v, want it refused after 4 seconds", result.Why)
 			}
 			around.NotServed()
@@ -271,8 +271,8 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 			}
 			throw()
 			gate := &Gate{Waived: func([]string) (<-chan struct{}, func()) { return *thrown.Load(), func() {} }}
-			var visit func(random *rand.Rand, outer *Grant, depth int)
-			visit = func(random *rand.Rand, outer *Grant, depth int) {
+			var visit func(random *rand.Rand, depth int)
+			visit = func(random *rand.Rand, depth int) {
 				ctx, leave := context.WithTimeout(t.Context(), time.Duration(1+random.IntN(8000))*time.Microsecond)
 				defer leave()
 				entry := func() Entry {
@@ -289,7 +289,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 				if other := entry(); other.Zone != entries[0].Zone {
 					entries = append(entries, other)
 				}
-				p, result := gate.Admit(ctx, time.Now(), entries, outer)
+				p, result := gate.Admit(ctx, time.Now(), entries)
 				defer p.Release()
 				if result.Why.Refused() || result.Why == Left {
 					return
@@ -297,7 +297,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 				shadow.Begin()
 				time.Sleep(time.Duration(random.IntN(1500)) * time.Microsecond)
 				if p != nil && depth < 2 && random.IntN(2) == 0 {
-					visit(random, p, depth+1)
+					visit(random, depth+1)
 				}
 			}
 			var all sync.WaitGroup
@@ -305,7 +305,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 				all.Go(func() {
 					random := rand.New(rand.NewPCG(seed, g))
 					for range 20 {
-						visit(random, nil, 0)
+						visit(random, 0)
 					}
 				})
 			}

@@ -137,7 +137,7 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 			return why, in
 		}
 	}
-	grant, result := door.Gate.AdmitAfter(v.Client(r), since, entries, v.OuterGrant(), ready)
+	grant, result := door.Gate.AdmitAfter(v.Client(r), since, entries, ready)
 	stayed, refunds = v.admitted(grant, result, entries, held)
 	return buffer, stayed, refunds
 }
@@ -292,17 +292,6 @@ func (v *Verdict) HoldsSlot(zone *admission.Zone) bool {
 	return false
 }
 
-// OuterGrant returns the slots that the request holds in the handlers around this one,
-// or nil.
-func (v *Verdict) OuterGrant() (grant *admission.Grant) {
-	for outer := v.outer; outer != nil && outer != v; outer = outer.next {
-		if outer.grant != nil {
-			grant = outer.grant
-		}
-	}
-	return grant
-}
-
 // Around returns the innermost observer of the handlers around this one, or nil. One that
 // measures something has a verdict.
 func (v *Verdict) Around(r *http.Request) *settlement.Observer {
@@ -324,8 +313,8 @@ func (v *Verdict) Client(r *http.Request) context.Context {
 // NotServed tells the handlers around this one that it does not let the request through,
 // so for how long that holds their slots says nothing of the upstream.
 func (v *Verdict) NotServed() {
-	v.OuterGrant().NotServed()
 	for outer := v.outer; outer != nil && outer != v; outer = outer.next {
+		outer.grant.NotServed()
 		outer.Saw(admission.Failed)
 	}
 }

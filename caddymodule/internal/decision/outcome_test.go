@@ -126,9 +126,5 @@ func TestWhoeverWaitedInVainIsNotToldToWaitAsLongAgain(t *testing.T) {
 
 // Without Caddy's server there are no variables, and nobody knows of other handlers.
 func TestARequestWithoutVariablesHasNoHandlersAround(t *testing.T) {
-	v := new(Verdict)
-	if got := v.OuterGrant(); got != nil {
-		t.Errorf("got %v, want none", got)
-	}
-	v.NotServed()
+	new(Verdict).NotServed() // and nothing fails
 }
