@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"slices"
 
 	"github.com/caddyserver/caddy/v2"
@@ -16,7 +17,6 @@ type configCrawlers struct {
 	lookups *crawler.Lookups
 	storage crawler.Storage // nil if no matcher asks
 	sources []string        // of all matchers
-	release func()          // of lists
 }
 
 // Join returns what a matcher asks, of which the lists will be fetched.
@@ -26,20 +26,15 @@ func (c *configCrawlers) Join(ctx caddy.Context, known []*crawler.Crawler, resol
 	return set
 }
 
-// start begins to fetch lists. It waits for copies in storage, but not for long.
-func (c *configCrawlers) start(logger *zap.Logger) {
+// start begins to fetch lists, until ctx is done. It waits for copies in storage, but not for
+// long.
+func (c *configCrawlers) start(ctx context.Context, logger *zap.Logger) {
 	if c.storage == nil {
 		return
 	}
 	slices.Sort(c.sources)
-	c.release = c.lists.Use(slices.Compact(c.sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
+	release := c.lists.Use(slices.Compact(c.sources), &crawler.Config{Storage: c.storage, Warn: func(source string, err error) {
 		logger.Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
 	}}, patience)
-}
-
-// end undoes start.
-func (c *configCrawlers) end() {
-	if c.release != nil {
-		c.release()
-	}
+	context.AfterFunc(ctx, release)
 }

@@ -228,7 +228,7 @@ func (e *Engine) Start() {
 	ctx, stop := context.WithCancel(context.Background())
 	e.Stop = stop
 	e.Signing.start(ctx, e.Logger)
-	e.Crawlers.start(e.Logger)
+	e.Crawlers.start(ctx, e.Logger)
 	for name, z := range e.Zones {
 		z.State.Start(z)
 		if len(z.Directives) > 1 {
@@ -264,7 +264,6 @@ func (e *Engine) End() {
 	for _, z := range e.Zones {
 		z.State.Stop(z)
 	}
-	e.Crawlers.end()
 	if e.Shared != nil {
 		e.Shared.Stop(e.observer)
 	}
