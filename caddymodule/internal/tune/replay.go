@@ -35,8 +35,9 @@ type player struct {
 	read      func([]*accesslog.Request) // is called with all requests before they are run
 	pagesOnly bool                       // requests for static assets are not run
 
-	times   bool // how long a request takes, and how much is sent, matters
-	reused  *reusedRequest
+	times   bool              // how long a request takes, and how much is sent, matters
+	headers bool              // and what requests have in their headers
+	only    caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
 	assets  int               // requests for static assets
 	skipped int64             // requests that no server hands to its routes
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
@@ -77,13 +78,12 @@ func (rp *player) begin(without map[string]bool) {
 	a.Blockers = slices.DeleteFunc(slices.Clone(a.Blockers), left)
 	// Without matchers and placeholders, nothing but one handler sees the requests.
 	alone := !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && a.Exempt == nil
-	headers := false
 	for _, z := range a.Zones {
 		if len(z.Static) > 0 && len(rp.absent) > 0 {
 			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
 		}
 		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
-		headers = headers || config.ReadsHeaders(z.Config.Key.Sources)
+		rp.headers = rp.headers || config.ReadsHeaders(z.Config.Key.Sources)
 		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Reporter = replayReporter{z.Reporter, rp}
@@ -94,7 +94,9 @@ func (rp *player) begin(without map[string]bool) {
 		}
 	}
 	if alone && !rp.times {
-		rp.reused = newReusedRequest(headers)
+		rp.only = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			return rp.handlers[0].ServeHTTP(w, r, caddyhttp.HandlerFunc(rp.upstream))
+		})
 	}
 }
 
@@ -114,8 +116,8 @@ type loggedKey struct{}
 
 // loggedOf returns the request of the log that an http.Request stands for.
 func loggedOf(r *http.Request) *accesslog.Request {
-	req, _ := r.Context().Value(loggedKey{}).(**accesslog.Request)
-	return *req
+	req, _ := r.Context().Value(loggedKey{}).(*accesslog.Request)
+	return req
 }
 
 // A replayReporter tells a replay what its zones decide, and a zone's own reporter the rest.
@@ -137,28 +139,30 @@ func (rp *player) run(req *accesslog.Request) {
 		}
 	}
 	rp.world.Advance(req.At)
-	if rp.reused != nil {
-		if r := rp.reused.set(req); r != nil {
-			_ = rp.handlers[0].ServeHTTP(rp.reused, r, caddyhttp.HandlerFunc(rp.upstream))
-		} else {
-			rp.skipped++
-		}
-		return
+	ctx, w, chain := context.WithValue(context.Background(), loggedKey{}, req), new(discarded), rp.only
+	if chain != nil {
+		ctx = context.WithValue(ctx, caddyhttp.VarsCtxKey, make(map[string]any))
 	}
-	r := newRequest(req)
+	r := newRequest(ctx, req)
 	if r == nil {
 		rp.skipped++
 		return
 	}
-	server := rp.serverOf(req)
-	w := new(discarded)
-	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
+	if chain == nil || rp.headers {
+		for name, value := range req.Headers() {
+			r.Header[name] = append(r.Header[name], value)
+		}
+	}
+	if chain == nil {
+		server := rp.serverOf(req)
+		r, chain = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server), server.chain
+	}
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP(req))
 	if !rp.times {
-		_ = server.chain.ServeHTTP(w, r) // it cannot wait
+		_ = chain.ServeHTTP(w, r) // it cannot wait
 		return
 	}
-	rp.world.Go(func() { _ = server.chain.ServeHTTP(w, r) })
+	rp.world.Go(func() { _ = chain.ServeHTTP(w, r) })
 }
 
 // upstream answers as the log says.
@@ -206,114 +210,35 @@ func served(req *accesslog.Request) time.Duration {
 	return max(0, req.Duration-req.ThrottleDelay())
 }
 
-// usualHeaders is how many headers most requests have at most.
-const usualHeaders = 16
-
-// newRequest returns the request of a log as net/http hands it to Caddy, or nil if
-// net/http would refuse it.
-func newRequest(req *accesslog.Request) *http.Request {
-	r := &http.Request{RemoteAddr: net.JoinHostPort(req.Remote, "1"), Header: make(http.Header, usualHeaders)}
-	if !fillRequest(r, req) {
-		return nil
-	}
-	fillHeader(r.Header, req)
-	return r.WithContext(context.WithValue(context.Background(), loggedKey{}, &req))
-}
-
-func fillHeader(h http.Header, req *accesslog.Request) {
-	for name, value := range req.Headers() {
-		h[name] = append(h[name], value)
-	}
-}
-
 // completed is the state of all connections whose handshake is over.
 var completed = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
 
-// fillRequest sets all but headers and context.
-func fillRequest(r *http.Request, req *accesslog.Request) bool {
+// newRequest returns the request of a log without its headers, as net/http hands it to
+// Caddy, or nil if net/http would refuse it.
+func newRequest(ctx context.Context, req *accesslog.Request) *http.Request {
 	uri := req.URI
 	if req.Method == http.MethodConnect && !strings.HasPrefix(uri, "/") {
 		uri = "http://" + uri
 	}
-	if r.URL == nil {
-		r.URL = new(url.URL)
+	u, err := url.ParseRequestURI(uri)
+	if err != nil {
+		return nil
 	}
-	if !parsePath(r.URL, uri) {
-		u, err := url.ParseRequestURI(uri)
-		if err != nil {
-			return false
-		}
-		*r.URL = *u
+	r := &http.Request{
+		Method: req.Method, URL: u, Proto: req.Proto, Header: make(http.Header), Body: http.NoBody, ContentLength: max(0, req.Received),
+		Host: req.Host, RemoteAddr: net.JoinHostPort(req.Remote, "1"), RequestURI: req.URI,
 	}
-	r.Method, r.Host, r.RequestURI, r.Body = req.Method, req.Host, req.URI, http.NoBody
-	if r.URL.Host != "" {
-		r.Host, r.URL.Host, r.URL.Scheme = r.URL.Host, "", ""
+	if u.Host != "" {
+		r.Host, u.Host, u.Scheme = u.Host, "", ""
 	}
-	r.Proto = req.Proto
 	var ok bool
 	if r.ProtoMajor, r.ProtoMinor, ok = http.ParseHTTPVersion(req.Proto); !ok {
 		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
 	}
-	r.TLS = nil
 	if req.TLS {
 		r.TLS = completed
 	}
-	r.ContentLength = max(0, req.Received)
-	return true
-}
-
-// parsePath parses what most requests ask for, without allocating.
-func parsePath(u *url.URL, uri string) bool {
-	if len(uri) < 1 || uri[0] != '/' || strings.HasPrefix(uri, "//") {
-		return false
-	}
-	path, query, _ := strings.Cut(uri, "?")
-	for i := range len(path) {
-		switch c := path[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("/-_.~", c) >= 0:
-		default:
-			return false
-		}
-	}
-	for i := range len(query) {
-		if c := query[i]; c <= ' ' || c >= 0x7f || c == '#' {
-			return false
-		}
-	}
-	*u = url.URL{Path: path, RawQuery: query, ForceQuery: query == "" && len(path) < len(uri)}
-	return true
-}
-
-// A reusedRequest is an http.Request that is used for all requests of a log. That is
-// possible if nothing but one handler sees them, which keeps and changes nothing.
-type reusedRequest struct {
-	discarded
-	request *http.Request
-	vars    map[string]any
-	headers bool // are needed
-	logged  *accesslog.Request
-}
-
-func newReusedRequest(headers bool) *reusedRequest {
-	u := &reusedRequest{vars: make(map[string]any), headers: headers}
-	ctx := context.WithValue(context.Background(), caddyhttp.VarsCtxKey, u.vars)
-	u.request = (&http.Request{Header: make(http.Header)}).WithContext(context.WithValue(ctx, loggedKey{}, &u.logged))
-	return u
-}
-
-// set returns the request for one of a log, or nil if net/http would refuse it.
-func (u *reusedRequest) set(req *accesslog.Request) *http.Request {
-	clear(u.vars)
-	u.logged = req
-	if !fillRequest(u.request, req) {
-		return nil
-	}
-	if u.headers {
-		clear(u.request.Header)
-		fillHeader(u.request.Header, req)
-	}
-	u.vars[caddyhttp.ClientIPVarKey] = clientIP(req)
-	return u.request
+	return r.WithContext(ctx)
 }
 
 // clientIP returns the address of the client as zones see it, which keys keep.
