@@ -408,6 +408,19 @@ func TestALimitIsChecked(t *testing.T) {
 	}
 }
 
+func TestALeakIsSaidAsItWasGiven(t *testing.T) {
+	for leak, want := range map[string]string{
+		"5/20s":  "and 5 requests every 20s after it",
+		"1000/d": "and 1000 requests a day after it",
+		"1/s":    "and 1 request a second after it",
+	} {
+		r := study(t, Options{Spare: 99, Check: Limit{leak, 1}}, scrapes("203.0.113.1", 10, time.Second)...)
+		if want = "To check: a burst of 1 request, " + want; !strings.HasPrefix(r.Units.Reason, want) {
+			t.Errorf("%s: got %q, want %q", leak, r.Units.Reason, want)
+		}
+	}
+}
+
 // Numbers in the place of durations that cannot be times give no limits.
 func TestDurationsThatCannotBeAreLeftOut(t *testing.T) {
 	for _, c := range []struct {

@@ -163,7 +163,7 @@ func (s *Study) Result(assets int) *Result {
 	}
 	r.Units = s.curve(s.units, "request", floor)
 	if s.times != nil && s.durationsMeant() {
-		seconds := s.curve(s.times, "second of work", 1)
+		seconds := s.curve(s.times, "worker-second", 1)
 		r.Seconds, r.InFlight = &seconds, s.inFlight()
 	}
 	best := s.units.Rung(r.Units.Recommended)
@@ -229,7 +229,7 @@ func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func
 		requests, load := s.units.Charged(id)
 		c := s.keys[id]
 		keys = append(keys, Key{
-			Key: s.units.Name(id), Agent: s.clients.texts[c.agent], Agents: c.agents.Count(), Claims: namesOf(c.crawlers), Asks: s.clients.asks(c), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
+			Key: s.units.Name(id), Agent: c.agent.Value(), Agents: c.agents.Count(), Claims: namesOf(c.crawlers), Asks: c.asks(), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
 			Requests: requests, Refused: refused[id], Assets: int(c.assets), Load: load / cmp.Or(r.Units.Load, 1), Peak: round(best.Peak(id)), Looks: c.looks(),
 		})
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unique"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
@@ -141,17 +142,13 @@ func Person(addr netip.Addr) netip.Addr {
 
 // Clients knows who sent the requests of a log, so that people can be told from
 // robots: browsers load static assets, too.
-type Clients struct {
-	of    map[netip.Addr]*client
-	texts []string         // user agents and routes, each kept once; the first is empty
-	known map[string]int32 // their numbers
-}
+type Clients struct{ of map[netip.Addr]*client }
 
 type client struct {
 	addr             netip.Addr
 	agents           accesslog.Agents
-	agent            int32 // of its first request
-	folder           int32 // the first of the path that it asked for most, if that is most of them
+	agent            unique.Handle[string] // of its first request
+	folder           unique.Handle[string] // the first of the path that it asked for most, if that is most of them
 	requests, assets uint32
 	hours            uint32 // of the day, in UTC, in which it sent any: a bit each
 	ahead            int32  // of the other folders, by how many requests
@@ -160,9 +157,7 @@ type client struct {
 }
 
 // NewClients returns an empty table.
-func NewClients() *Clients {
-	return &Clients{of: make(map[netip.Addr]*client), texts: []string{""}, known: make(map[string]int32)}
-}
+func NewClients() *Clients { return &Clients{make(map[netip.Addr]*client)} }
 
 // Add notes a request.
 func (c *Clients) Add(r *accesslog.Request) {
@@ -173,7 +168,7 @@ func (c *Clients) Add(r *accesslog.Request) {
 		c.of[addr] = of
 	}
 	if of.requests == 0 || at < of.first {
-		of.first, of.agent = at, c.keep(r.UserAgent())
+		of.first, of.agent = at, kept(r.UserAgent())
 	}
 	of.requests++
 	of.hours |= 1 << r.At.UTC().Hour()
@@ -181,7 +176,7 @@ func (c *Clients) Add(r *accesslog.Request) {
 	if r.Asset() {
 		of.assets++
 	} else {
-		of.vote(c.keep(folderOf(r.Route())))
+		of.vote(kept(folderOf(r.Route())))
 	}
 	if of.agents.Add(r) {
 		of.crawlers |= claimed(r.UserAgent())
@@ -211,34 +206,23 @@ func namesOf(crawlers uint32) []string {
 	return names
 }
 
-const (
-	mostTexts  = 100_000
-	mostLetter = 80 // of a text, in bytes
-)
+// mostLetter is how much of a text is kept, in bytes.
+const mostLetter = 80
 
-// keep returns the number of a text, and 0 for one too many.
-func (c *Clients) keep(text string) int32 {
-	text = text[:min(len(text), mostLetter)]
-	id, known := c.known[text]
-	if !known && len(c.texts) < mostTexts {
-		id = int32(len(c.texts))
-		c.texts = append(c.texts, strings.Clone(text))
-		c.known[c.texts[id]] = id
-	}
-	return id
-}
+// kept returns the beginning of a text, of which there is one copy.
+func kept(text string) unique.Handle[string] { return unique.Make(text[:min(len(text), mostLetter)]) }
 
 // folderOf returns a path up to the end of its first folder.
 func folderOf(path string) string {
 	if n := strings.IndexByte(strings.TrimPrefix(path, "/"), '/'); n >= 0 {
 		path = path[:n+2] + "*"
 	}
-	return path[:min(len(path), mostLetter)]
+	return path
 }
 
 // vote finds the folder of most of a client's requests, if there is one (Boyer and Moore
 // 1981, "MJRTY").
-func (c *client) vote(folder int32) {
+func (c *client) vote(folder unique.Handle[string]) {
 	switch {
 	case c.ahead == 0:
 		c.folder, c.ahead = folder, 1
@@ -250,11 +234,11 @@ func (c *client) vote(folder int32) {
 }
 
 // asks returns the folder that most of a client's requests are for, or "".
-func (c *Clients) asks(of *client) string {
-	if int64(of.ahead)*4 < int64(of.requests-of.assets) {
+func (c *client) asks() string {
+	if c.ahead == 0 || int64(c.ahead)*4 < int64(c.requests-c.assets) {
 		return ""
 	}
-	return c.texts[of.folder]
+	return c.folder.Value()
 }
 
 // daily reports whether the requests of a client follow a day, as those of people do.

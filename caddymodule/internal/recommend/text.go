@@ -1,6 +1,7 @@
 package recommend
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"strconv"
@@ -145,15 +146,15 @@ func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
 // reason says in words what the best limit does, and verb what is done with it.
 func (c *Curve) reason(verb string, keys, requests int, unit, noun string) string {
 	best := c.Best()
-	plural := strings.Replace(unit, "second of", "seconds of", 1)
-	if plural == unit {
-		plural += "s"
+	n, per, _ := strings.Cut(best.Leak, "/")
+	each := cmp.Or(map[string]string{"s": "a second", "m": "a minute", "h": "an hour", "d": "a day"}[per], "every "+per)
+	units := func(n string) string {
+		if n == "1" {
+			return "1 " + unit
+		}
+		return n + " " + unit + "s"
 	}
-	burst := plural
-	if best.Capacity == 1 {
-		burst = unit
-	}
-	said := fmt.Sprintf("%s: a burst of %s %s, and %s after it.", verb, numberText(best.Capacity), burst, rateText(best.Leak, best.Leak[:strings.IndexByte(best.Leak, '/')], unit, plural))
+	said := fmt.Sprintf("%s: a burst of %s, and %s %s after it.", verb, units(numberText(best.Capacity)), units(n), each)
 	if best.RefusedKeys == 0 {
 		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(keys, noun))
 	}
@@ -174,15 +175,6 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string) strin
 			shareText(most.RefusedLoad), most.Text(), noun, spanText(most.RefillSeconds), spanText(best.RefillSeconds))
 	}
 	return said
-}
-
-// rateText says a leak in words.
-func rateText(leak, n, unit, plural string) string {
-	period := map[byte]string{'s': "a second", 'm': "a minute", 'h': "an hour"}[leak[len(leak)-1]]
-	if n == "1" {
-		return "one " + unit + " " + period
-	}
-	return n + " " + plural + " " + period
 }
 
 // lines returns the lines for the Caddyfile.
