@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"cmp"
 	"hash/maphash"
 	"maps"
 	"net/http"
@@ -137,21 +136,14 @@ func (c *Routes) Add(route string) {
 }
 
 // Top returns at most n routes that came most often.
-func (c *Routes) Top(n int) []sketch.Key[string] {
-	all := c.often.Top(MostRoutes)
-	slices.SortFunc(all, func(a, b sketch.Key[string]) int {
-		return cmp.Or(cmp.Compare(b.AtLeast, a.AtLeast), cmp.Compare(a.Key, b.Key))
-	})
-	return all[:min(n, len(all))]
-}
+func (c *Routes) Top(n int) []sketch.Key[string] { return c.often.Top(n) }
 
 // Count returns how many different routes there are.
 func (c *Routes) Count() int {
-	counted := len(c.often.Top(MostRoutes))
-	if counted < MostRoutes {
-		return counted
+	if n := len(c.often.Top(MostRoutes)); n < MostRoutes {
+		return n
 	}
-	return max(counted, int(c.different.Estimate()))
+	return int(c.different.Estimate())
 }
 
 // An Hour is how many requests there were within one, and how many of them were or would be

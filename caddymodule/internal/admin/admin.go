@@ -55,25 +55,21 @@ func reads(answer func(e *engine.Engine) any) Call {
 
 // asks returns a call that decodes its input over the defaults, and changes nothing. The
 // input may hold secrets, and addresses are logged, so it is in the body.
-func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, of *T) (any, error)) Call {
+func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
 	return Call{Method: http.MethodPost, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
 		of := defaults
 		if err := in.decode(&of); err != nil {
 			return nil, err
 		}
-		return answer(ctx, e, &of)
+		return answer(ctx, e, in, &of)
 	}}
 }
 
 // changes returns a call that changes what runs.
 func changes[T any](answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
-	return Call{Method: http.MethodPost, Changes: true, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
-		of := new(T)
-		if err := in.decode(of); err != nil {
-			return nil, err
-		}
-		return answer(ctx, e, in, of)
-	}}
+	call := asks(*new(T), answer)
+	call.Changes = true
+	return call
 }
 
 // Calls are the calls by path.

@@ -243,7 +243,7 @@ var listOrders = map[string]bucketOrder{
 }
 
 // answerBuckets lists the buckets of a zone.
-func answerBuckets(ctx context.Context, e *engine.Engine, l *wire.BucketsQuery) (any, error) {
+func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.BucketsQuery) (any, error) {
 	switch {
 	case listOrders[l.Sort] == nil && l.Sort != wire.Unsorted:
 		return nil, badRequest("invalid sort %q: want level, key, last or none", l.Sort)

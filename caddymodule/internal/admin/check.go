@@ -30,7 +30,7 @@ import (
 // answerCheck says which zones would charge a request. It follows the request through the
 // routes of the server that listens on its port, or of all servers if none does. It
 // charges nothing, and nothing is served.
-func answerCheck(ctx context.Context, e *engine.Engine, c *wire.CheckQuery) (any, error) {
+func answerCheck(ctx context.Context, e *engine.Engine, _ *input, c *wire.CheckQuery) (any, error) {
 	servers, err := serversFor(e, c)
 	if err != nil {
 		return nil, err

@@ -14,7 +14,7 @@ var groupings = map[string]sketch.Grouping{"": sketch.ByKey, "ip": sketch.ByAddr
 const mostTop = 20
 
 // answerTop says who made most requests.
-func answerTop(_ context.Context, e *engine.Engine, of *wire.TopQuery) (any, error) {
+func answerTop(_ context.Context, e *engine.Engine, _ *input, of *wire.TopQuery) (any, error) {
 	by, known := groupings[of.By]
 	if !known {
 		return nil, badRequest("invalid by %q: want ip, /24, /16, or nothing for the keys of the zones", of.By)

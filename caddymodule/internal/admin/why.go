@@ -16,7 +16,7 @@ import (
 
 // answerWhy shows the buckets of a client in all zones. For a support code, they are those
 // of the client that was refused.
-func answerWhy(ctx context.Context, e *engine.Engine, of *wire.ClientQuery) (any, error) {
+func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQuery) (any, error) {
 	if of.Client == "" {
 		return nil, badRequest("no client is given: want an address or a key")
 	}

@@ -184,10 +184,8 @@ func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
 	if port == "" && req.TLS {
 		port = "443"
 	}
-	best, most := c.servers[0], -1
-	for _, s := range c.servers {
-		score := 0
-		if port != "" && slices.Contains(s.ports, port) {
+	score := func(s *replayServer) (score int) {
+		if slices.Contains(s.ports, port) {
 			score += 4
 		}
 		if slices.ContainsFunc(s.hosts, func(pattern string) bool { return certmagic.MatchWildcard(host, pattern) }) {
@@ -196,9 +194,7 @@ func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
 		if slices.Contains(s.ports, "443") {
 			score++
 		}
-		if score > most {
-			best, most = s, score
-		}
+		return score
 	}
-	return best
+	return slices.MaxFunc(c.servers, func(a, b *replayServer) int { return score(a) - score(b) })
 }
