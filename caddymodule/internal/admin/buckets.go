@@ -70,32 +70,26 @@ func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow boo
 // mostSearched bounds how many buckets of one zone an answer shows of a client.
 const mostSearched = 1000
 
-// search returns the names of the buckets that belong to a value, so many at most.
-func (j judge) search(ctx context.Context, z *engine.Zone, value string, shadow bool, most int) (names []string, complete bool, err error) {
-	owned := z.Owned(value)
+// search returns the names of buckets that belong to a client, so many at most.
+func (j judge) search(ctx context.Context, z *engine.Zone, owned rule.Owned, shadow bool, most int) (names []string, complete bool, err error) {
 	names = owned.Names
-	if !owned.Search || z.SlotsOnly() {
-		return names, true, nil
-	}
-	more, complete, err := j.list(ctx, leakybucket.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow}, most-len(names), func(key string) bool {
-		return owned.Has(key) && !slices.Contains(names, key)
-	})
-	return append(names, more...), complete, err
-}
-
-// list returns the names of buckets in the store, so many at most.
-func (j judge) list(ctx context.Context, of leakybucket.Filter, most int, wanted func(key string) bool) (names []string, complete bool, err error) {
 	lister, can := j.Store.(leakybucket.Lister)
-	if !can {
-		return nil, false, nil
+	switch {
+	case !owned.Search || z.SlotsOnly():
+		return names, true, nil
+	case !can:
+		return names, false, nil
 	}
 	seen := make(map[string]bool) // Redis may give a bucket more than once
-	of.Scan = scanned
+	for _, name := range names {
+		seen[name] = true
+	}
+	of := leakybucket.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Scan: scanned}
 	for k, err := range leakybucket.ListAll(ctx, lister, of) {
 		switch {
 		case err != nil:
 			return names, true, err
-		case seen[k.Key] || !wanted(k.Key):
+		case seen[k.Key] || !owned.Has(k.Key):
 		case len(names) >= most:
 			return names, false, nil
 		default:
@@ -163,8 +157,15 @@ func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
 	if z.SlotsOnly() {
 		return nil
 	}
+	owned := rule.Owned{Search: true, All: true}
+	if !r.of.All {
+		owned = z.Owned(r.of.Client)
+	}
 	for _, shadow := range []bool{false, true} {
-		names, complete, err := r.names(ctx, z, shadow)
+		names, complete, err := r.search(ctx, z, owned, shadow, math.MaxInt)
+		if err == nil && owned.Search && storeDown(r.Engine) {
+			err = errLocal
+		}
 		if err != nil {
 			complete, r.result.Problem = false, err.Error()
 		}
@@ -180,20 +181,6 @@ func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
 
 // errLocal is why a search of the buckets is not complete while the store is down.
 var errLocal = errors.New("the store is down: of clients that this Caddy has not met since, the buckets stay; release them again when it is back")
-
-// names returns the names of buckets that are to be emptied.
-func (r *release) names(ctx context.Context, z *engine.Zone, shadow bool) (names []string, complete bool, err error) {
-	searched := r.of.All || z.Owned(r.of.Client).Search
-	if r.of.All {
-		names, complete, err = r.list(ctx, leakybucket.Filter{Zone: z.Name, Shadow: shadow}, math.MaxInt, func(string) bool { return true })
-	} else {
-		names, complete, err = r.search(ctx, z, r.of.Client, shadow, math.MaxInt)
-	}
-	if err == nil && searched && storeDown(r.Engine) {
-		complete, err = false, errLocal
-	}
-	return names, complete, err
-}
 
 // storeDown reports whether the zones decide without their shared store.
 func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down() }

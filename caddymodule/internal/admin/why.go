@@ -82,7 +82,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 		own := w.own(z, client)
 		concerned[z.Name] = own != ""
 		for _, shadow := range []bool{false, true} {
-			names, complete, err := w.search(ctx, z, client, shadow, mostSearched)
+			names, complete, err := w.search(ctx, z, z.Owned(client), shadow, mostSearched)
 			if err != nil {
 				complete, r.Problem = false, err.Error()
 			}

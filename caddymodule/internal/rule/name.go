@@ -21,6 +21,9 @@ type Owned struct {
 	Search bool
 	Prefix string
 
+	// All says that all of the zone do.
+	All bool
+
 	wanted  map[int]string // texts of segments, of which one must be there
 	network netip.Prefix   // or one must be an address of it
 }
@@ -82,8 +85,8 @@ func (r *Rule) fallsBack() bool {
 // Has reports whether a bucket that was searched for belongs to the value. The places
 // that an account has for devices do not.
 func (o *Owned) Has(name string) bool {
-	if strings.Contains(name, "/@devices/") {
-		return false
+	if o.All || strings.Contains(name, "/@devices/") {
+		return o.All
 	}
 	segments := strings.Split(name, "/")
 	if o.network.IsValid() {
