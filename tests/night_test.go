@@ -245,7 +245,7 @@ func TestNightCommandsSayWhatIsWrong(t *testing.T) {
 		{"limit login fast --for 1h", "invalid limit"},
 		{"shadow --for 1h", "want a zone, or --all"},
 		{"shadow login --all --for 1h", "want a zone, or --all"},
-		{"buckets login --sort up", "want level, key, last or none"},
+		{"buckets login --sort up", "want level, key or last"},
 		{"top --by 10", "want ip"},
 		{"revoke-devices", "no zone has trust_devices"},
 	} {

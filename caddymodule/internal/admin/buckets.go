@@ -229,17 +229,17 @@ var listOrders = map[string]bucketOrder{
 	},
 }
 
-// answerBuckets lists the buckets of a zone.
+// answerBuckets lists the buckets of a zone: the top of one scan of them. Redis may give a
+// bucket more than once. Hashes of keys are remembered, since keys may be long.
 func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.BucketsQuery) (any, error) {
+	order := listOrders[l.Sort]
 	switch {
-	case listOrders[l.Sort] == nil && l.Sort != wire.Unsorted:
-		return nil, badRequest("invalid sort %q: want level, key, last or none", l.Sort)
+	case order == nil:
+		return nil, badRequest("invalid sort %q: want level, key or last", l.Sort)
 	case l.Limit < 1 || l.Limit > MostListed:
 		return nil, badRequest("invalid limit %d: want 1 to %d", l.Limit, MostListed)
 	case !(l.MinFraction >= 0):
 		return nil, badRequest("invalid min_fraction: want a number from 0")
-	case l.Cursor != "" && l.Sort != wire.Unsorted:
-		return nil, badRequest("a cursor goes with the sort none alone: a sorted list has no pages")
 	}
 	z, err := findZone(e, l.Zone)
 	if err != nil {
@@ -251,22 +251,32 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 	}
 	scan, cancel := context.WithTimeout(ctx, listTime)
 	defer cancel()
-	local := storeDown(e)
+	local, j := storeDown(e), newJudge(e)
 	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: !local, Local: local}
-	order := listOrders[l.Sort]
-	result.Next, err = newJudge(e).listInto(scan, &result, lister, z, l, order)
-	if order != nil {
-		result.Buckets, result.Next = top(result.Buckets, order, l.Limit), ""
-	}
-	if errors.Is(err, leakybucket.ErrBadCursor) {
-		return nil, badRequest("%w; begin again without one", err)
-	}
-	if err != nil {
-		if scan.Err() == nil {
-			return nil, err
+	seed, seen := maphash.MakeSeed(), make(map[uint64]bool)
+	for k, err := range leakybucket.ListAll(scan, lister, leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
+		if err != nil {
+			if scan.Err() == nil {
+				return nil, err
+			}
+			result.Complete = false
+			break
 		}
-		result.Complete = false
+		if l.After != "" && k.Key <= l.After {
+			continue
+		}
+		b, matches := j.listed(z, l, &k)
+		hash := maphash.String(seed, b.Key)
+		if !matches || seen[hash] {
+			continue
+		}
+		seen[hash] = true
+		result.Matched++
+		if result.Buckets = append(result.Buckets, b); len(result.Buckets) >= 2*MostListed {
+			result.Buckets = top(result.Buckets, order, l.Limit)
+		}
 	}
+	result.Buckets = top(result.Buckets, order, l.Limit)
 	return result, nil
 }
 
@@ -287,42 +297,6 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Entry
 		return b, b.Verdict.Reason != ""
 	}
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
-}
-
-// listInto goes through the buckets of a zone, from the cursor on. It ends where there are no
-// more, or without an order when it has about as many as wanted, and returns where that was.
-// Redis may give a bucket more than once. Hashes of keys are remembered, since keys may be long.
-func (j judge) listInto(ctx context.Context, result *wire.Buckets, lister leakybucket.Lister, z *engine.Zone, l *wire.BucketsQuery, order bucketOrder) (cursor string, err error) {
-	of := leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}
-	if order == nil {
-		of.Scan = l.Limit
-	}
-	seed, seen := maphash.MakeSeed(), make(map[uint64]bool)
-	for cursor = l.Cursor; ; {
-		some, next, err := lister.List(ctx, of, cursor)
-		if err != nil {
-			return cursor, err
-		}
-		before := result.Matched
-		for i := range some {
-			b, matches := j.listed(z, l, &some[i])
-			hash := maphash.String(seed, b.Key)
-			if !matches || seen[hash] {
-				continue
-			}
-			seen[hash] = true
-			result.Matched++
-			if result.Buckets = append(result.Buckets, b); order != nil && len(result.Buckets) >= 2*MostListed {
-				result.Buckets = top(result.Buckets, order, l.Limit)
-			}
-		}
-		if cursor = next; cursor == "" || order == nil && result.Matched >= l.Limit {
-			return cursor, nil
-		}
-		if result.Matched-before < of.Scan/2 {
-			of.Scan = min(2*of.Scan, scanned) // few of those that were looked at match
-		}
-	}
 }
 
 // top returns the first n in an order.

@@ -17,38 +17,31 @@ func bucketsCommand() command {
 		long: `Lists buckets of a zone that are not empty: those that refuse now first, then the
 fullest. In Redis, this goes through all keys of the database.
 
-A script that wants all of them asks for pages: --sort none gives about --limit
-buckets and the cursor of the next page.`,
+A script gets all of them in pages: --sort key, and --after the last key of the page
+before.`,
 		example: `  caddy throttle buckets login --refused
   caddy throttle buckets pages --prefix 203.0.113. --sort key
-  caddy throttle buckets pages --sort none --limit 1000 --json`,
+  caddy throttle buckets pages --sort key --limit 1000 --json --after 203.0.113.7`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.Prefix, "prefix", "", "Only keys that begin so")
 			cmd.Flags().BoolVar(&in.Shadow, "shadow", false, "The buckets of shadow")
 			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
 			cmd.Flags().BoolVar(&in.Refused, "refused", false, "Only buckets that refuse a request of cost 1 now")
-			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last; or none, for pages")
-			choose(cmd, "sort", "level", "key", "last", wire.Unsorted)
+			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last")
+			choose(cmd, "sort", "level", "key", "last")
 			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
-			cmd.Flags().StringVar(&in.Cursor, "cursor", "", "With --sort none: where the page before has ended")
+			cmd.Flags().StringVar(&in.After, "after", "", "Only keys behind this one: with --sort key, the next page")
 		},
 		run: func(c *adminClient, args []string) error {
 			in.Zone = args[0]
 			return show(c, "buckets", in, func(s *wire.Buckets) {
 				c.showLocal(s.Local)
-				if len(s.Buckets) > 0 {
-					c.showBuckets(s.Buckets)
-				}
-				switch {
-				case len(s.Buckets) == 0 && s.Next == "" && (s.Complete || s.Local):
+				if complete := s.Complete || s.Local; complete && len(s.Buckets) == 0 {
 					c.say("No bucket matches that is not empty.")
-				case s.Next != "":
-					c.printf("%s. The next page begins at --cursor %s\n", text.Plural(len(s.Buckets), "bucket"), sanitize(s.Next))
-				case in.Sort == wire.Unsorted:
-					c.printf("%s. There are no more.\n", text.Plural(len(s.Buckets), "bucket"))
-				default:
+				} else {
+					c.showBuckets(s.Buckets)
 					c.printf("%d of %s.\n", len(s.Buckets), text.Plural(s.Matched, "bucket"))
-					c.showPartial(s.Complete || s.Local, "")
+					c.showPartial(complete, "")
 				}
 			})
 		},

@@ -49,26 +49,18 @@ type BucketsQuery struct {
 	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
 	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
 	Refused     bool    `json:"refused,omitempty"`      // only those that refuse a request of cost 1 now, or would in shadow
-	Sort        string  `json:"sort,omitempty"`         // level, key, last, or none for pages. Default: level
-	Limit       int     `json:"limit,omitempty"`        // up to 1000, of pages about. Default: 100
-	Cursor      string  `json:"cursor,omitempty"`       // with the sort none: next of the page before
+	After       string  `json:"after,omitempty"`        // only keys behind this one: with the sort key, the next page
+	Sort        string  `json:"sort,omitempty"`         // level, key or last. Default: level
+	Limit       int     `json:"limit,omitempty"`        // up to 1000. Default: 100
 }
 
-// Unsorted is the sort of a BucketsQuery that asks for pages.
-const Unsorted = "none"
-
-// Buckets is the answer of /throttle/buckets: the top of one scan of a zone's buckets, or a
-// page of it.
+// Buckets is the answer of /throttle/buckets: the top of one scan of a zone's buckets.
 type Buckets struct {
 	Buckets []Bucket `json:"buckets"`
 	Matched int      `json:"matched"`
 
-	// Complete is false if the time was over before the scan had reached its end, or
-	// before the page was full.
+	// Complete is false if the time was over before the scan had reached its end.
 	Complete bool `json:"complete"`
-
-	// Next is the cursor of the next page, if there is one.
-	Next string `json:"next,omitempty"`
 
 	// Local is set while the shared store is down: these are the buckets that this Caddy knows.
 	Local bool `json:"local,omitempty"`
