@@ -2,11 +2,9 @@ package accesslog
 
 import (
 	"hash/maphash"
-	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
@@ -144,35 +142,4 @@ func (c *Routes) Count() int {
 		return n
 	}
 	return int(c.different.Estimate())
-}
-
-// An Hour is how many requests there were within one, and how many of them were or would be
-// refused.
-type Hour struct {
-	From     time.Time `json:"from"`
-	Requests int       `json:"requests"`
-	Refused  int       `json:"refused"`
-}
-
-// Hours counts by hour of Unix time.
-type Hours map[int64]*Hour
-
-// Of returns the hour of an instant.
-func (h Hours) Of(at time.Time) *Hour {
-	n := at.Unix() / 3600
-	of := h[n]
-	if of == nil {
-		of = &Hour{From: time.Unix(n*3600, 0).UTC()}
-		h[n] = of
-	}
-	return of
-}
-
-// List returns the hours in order.
-func (h Hours) List() []Hour {
-	all := make([]Hour, 0, len(h))
-	for _, n := range slices.Sorted(maps.Keys(h)) {
-		all = append(all, *h[n])
-	}
-	return all
 }

@@ -20,7 +20,7 @@ type Tally map[string]*zone
 type zone struct {
 	Zone   // what is counted as it is shown
 	keys   map[string]*key
-	hours  accesslog.Hours
+	hours  map[time.Time]*Hour
 	routes accesslog.Routes // of refusals
 }
 
@@ -38,7 +38,7 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	if z == nil {
 		z = &zone{
 			Zone: Zone{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
-			keys: make(map[string]*key), hours: make(accesslog.Hours),
+			keys: make(map[string]*key), hours: make(map[time.Time]*Hour),
 		}
 		t[d.Zone] = z
 	}
@@ -59,7 +59,12 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	z.Decisions[d.Decision]++
 	z.Unlogged += max(0, d.Unlogged)
 	z.LongestDelay = max(z.LongestDelay, d.Waited())
-	h := z.hours.Of(req.At)
+	from := req.At.Truncate(time.Hour)
+	h := z.hours[from]
+	if h == nil {
+		h = &Hour{From: from}
+		z.hours[from] = h
+	}
 	h.Requests++
 	if d.Level > z.Peak.Level || z.Peak.At.IsZero() {
 		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: k.Key.Key, At: req.At}
@@ -91,7 +96,7 @@ type Zone struct {
 	Peak          Peak             `json:"peak"`
 	Fullest       [len(steps)]int  `json:"fullest"` // how many other keys came how near, by quarter of the capacity
 	Worst         []Key            `json:"worst_keys"`
-	Hours         []accesslog.Hour `json:"hours"` // with refusals
+	Hours         []Hour           `json:"hours"` // with refusals
 	Routes        []Route          `json:"routes"`
 	RefusedRoutes int              `json:"refused_routes"` // how many there are in all
 }
@@ -105,6 +110,13 @@ type Peak struct {
 	Capacity float64   `json:"capacity"`
 	Key      string    `json:"key"`
 	At       time.Time `json:"at"`
+}
+
+// An Hour is how many requests there were within one, and how many of them were refused.
+type Hour struct {
+	From     time.Time `json:"from"`
+	Requests int       `json:"requests"`
+	Refused  int       `json:"refused"`
 }
 
 // A Key is one of those that were refused most.
@@ -140,7 +152,7 @@ func (t Tally) Zones() []*Zone {
 func (z *zone) report() *Zone {
 	r := z.Zone
 	r.Keys, r.RefusedRoutes = len(z.keys), z.routes.Count()
-	r.Worst, r.Routes = []Key{}, []Route{}
+	r.Worst, r.Hours, r.Routes = []Key{}, []Hour{}, []Route{}
 	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
 	for _, k := range z.keys {
 		if k.Refused > 0 {
@@ -156,7 +168,11 @@ func (z *zone) report() *Zone {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key))
 	})
 	r.Worst = r.Worst[:min(len(r.Worst), mostListed)]
-	r.Hours = slices.DeleteFunc(z.hours.List(), func(h accesslog.Hour) bool { return h.Refused == 0 })
+	for _, from := range slices.SortedFunc(maps.Keys(z.hours), time.Time.Compare) {
+		if h := z.hours[from]; h.Refused > 0 {
+			r.Hours = append(r.Hours, *h)
+		}
+	}
 	for _, route := range z.routes.Top(mostListed) {
 		r.Routes = append(r.Routes, Route{route.Key, int64(route.AtLeast)})
 	}

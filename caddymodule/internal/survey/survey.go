@@ -116,7 +116,11 @@ func (s *Survey) Until(end leakybucket.Instant) *Survey { return s.view(s.leaks,
 func (s *Survey) view(leaks []float64, seconds bool, until leakybucket.Instant) *Survey {
 	v := &Survey{Weights: s.Weights, leaks: leaks, ids: s.ids, keys: s.keys, seconds: seconds, until: until}
 	v.tallies = make([]tally, len(s.keys))
-	v.Each(func(id int, _ leakybucket.Instant, cost float64) { v.count(id, cost) })
+	for id := range v.keys {
+		for _, c := range v.charges(id) {
+			v.count(id, c.cost)
+		}
+	}
 	return v
 }
 
@@ -146,15 +150,6 @@ func (s *Survey) charges(id int) []charge {
 		slices.SortStableFunc(s.buffer, byTime)
 	}
 	return s.buffer
-}
-
-// Each calls f with every charge. Those of one key come in the order of time.
-func (s *Survey) Each(f func(id int, at leakybucket.Instant, cost float64)) {
-	for id := range s.keys {
-		for _, c := range s.charges(id) {
-			f(id, c.at, c.cost)
-		}
-	}
 }
 
 // Name returns the key with this number.

@@ -82,19 +82,6 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 	return cmp.Or(err, in.Stats().Broken)
 }
 
-// openOutput opens the file that a flag names, if it names one. What is in it stays until
-// it is truncated.
-func openOutput(flag, name string) (*os.File, error) {
-	if name == "" {
-		return nil, nil
-	}
-	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		return nil, usage.Errorf("%s: %w", flag, err)
-	}
-	return file, nil
-}
-
 // A logReader reads the requests of logs, shows the progress on a terminal, and ends
 // early when the command is interrupted.
 type logReader struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -81,13 +82,12 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 		return nil, err
 	}
 	defer rp.close()
-	requests, err := openOutput("--requests", f.requests)
-	if err != nil {
-		return nil, err
-	}
-	if requests != nil {
+	var requests *os.File
+	if f.requests != "" {
+		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+			return nil, usage.Errorf("--requests: %w", err)
+		}
 		tally.out = bufio.NewWriter(requests)
-		_ = requests.Truncate(0) // not of a device
 	}
 	notes, err := rp.runAll(in, f.zone)
 	if err != nil {
