@@ -110,19 +110,14 @@ func (r *Ring) Add(refusal Refusal) (code Code) {
 
 // Find returns the refusal of a code, and false if it is not remembered.
 func (r *Ring) Find(code Code) (refusal Refusal, found bool) {
-	if code == 0 {
-		return refusal, false
-	}
 	for i := range r.all() {
 		s := &r.slots[i]
 		s.mu.Lock()
-		if found = s.code == code; found {
-			refusal = s.refusal
-		}
+		kept, refusal := s.code, s.refusal
 		s.mu.Unlock()
-		if found {
-			break
+		if kept == code && code != 0 {
+			return refusal, true
 		}
 	}
-	return refusal, found
+	return Refusal{}, false
 }
