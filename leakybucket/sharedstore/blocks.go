@@ -105,15 +105,16 @@ func (s *Store) block(whole *leakybucket.Charge, d *leakybucket.Decision) {
 
 // untold returns the blocks of charges that the store has not confirmed yet, or nil if
 // there are none.
-func (s *Store) untold(charges []leakybucket.Charge) (blocks []entry) {
-	b := s.backend
-	if b.ledger.empty() {
+func (s *Store) untold(charges []leakybucket.Charge, now time.Time) (blocks []entry) {
+	if s.backend.ledger.empty() {
 		return nil
 	}
-	now := time.Now()
 	for i := range charges {
 		c := &charges[i]
-		if e, found := b.ledger.get(bucketOf(c), now); found && c.Block != nil && e.blocked.After(now) && s.zone(c.Zone).Policy == Local {
+		if c.Block == nil || s.zone(c.Zone).Policy != Local {
+			continue
+		}
+		if e, found := s.backend.ledger.get(bucketOf(c), now); found && e.blocked.After(now) {
 			if blocks == nil {
 				blocks = make([]entry, len(charges))
 			}

@@ -246,10 +246,12 @@ func (l *ledger) get(name bucket, now time.Time) (e entry, found bool) {
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	if kept := l.entries[name]; kept != nil {
-		e = *kept
-		e.advance(now)
+	kept := l.entries[name]
+	if kept == nil {
+		return e, false
 	}
+	e = *kept
+	e.advance(now)
 	return e, e.needed(now)
 }
 

@@ -80,7 +80,7 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 	if !admitted {
 		return s.fallBack(charges, decisions, false)
 	}
-	asked, blocks := charges, s.untold(charges)
+	asked, blocks := charges, s.untold(charges, c.began)
 	if blocks != nil {
 		asked = heed(charges, blocks)
 	}
