@@ -26,17 +26,18 @@ func (c DecisionCounts) Named() map[string]float64 {
 // eachSeries calls yield with all series of a collector. Asking it for one by name would
 // create that.
 func eachSeries(of prometheus.Collector, yield func(m *dto.Metric, labels map[string]string)) {
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(of)
-	families, _ := registry.Gather() // which fails for invalid metrics only
-	for _, family := range families {
-		for _, m := range family.GetMetric() {
-			labels := make(map[string]string)
-			for _, label := range m.GetLabel() {
-				labels[label.GetName()] = label.GetValue()
-			}
-			yield(m, labels)
+	series := make(chan prometheus.Metric, 16)
+	go func() {
+		defer close(series)
+		of.Collect(series)
+	}()
+	for metric := range series {
+		m, labels := new(dto.Metric), make(map[string]string)
+		_ = metric.Write(m) // which fails for invalid metrics only
+		for _, label := range m.GetLabel() {
+			labels[label.GetName()] = label.GetValue()
 		}
+		yield(m, labels)
 	}
 }
 
