@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
 )
 
 // TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage has a person at a PHP page
@@ -317,7 +316,6 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--config|none/Caddyfile":              "no throttle handler",
 		"recommend|good|--config|pages/Caddyfile|--key|host":  "exclude each other",
 		"recommend|good|--config|pages/Caddyfile|--cost|2":    "exclude each other",
-		"recommend|good|--config|pages/Caddyfile|--assets":    "exclude each other",
 		"recommend|good|--config|pages/Caddyfile|--zone|page": "did you mean pages?",
 		"recommend|good|--zone|pages":                         "--zone needs --config",
 		"recommend|good|--key|clientip":                       "did you mean client_ip?",

@@ -21,7 +21,6 @@ import (
 type recommendFlags struct {
 	ruleFlags
 	spare, check string
-	assets       bool
 }
 
 func recommendCommand() *cobra.Command {
@@ -49,7 +48,6 @@ requests are charged to --key, and those for static assets do not count.`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.spare, "spare", "99.9", "The percentage of people that must never be refused")
-	cmd.Flags().BoolVar(&f.assets, "assets", false, "Count requests for static assets, too, without a config")
 	cmd.Flags().StringVar(&f.check, "check", "", "Judge this limit, such as \"120 2/s\", and recommend none")
 	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
 }
@@ -67,9 +65,6 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		}
 		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
-	if f.config != "" && f.assets {
-		return nil, usage.Errorf("--config and --assets exclude each other: the config says what is exempt")
-	}
 	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: check}}
 	rules, limit := f.ruleFlags, ""
 	if f.config == "" {
@@ -82,7 +77,7 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		return nil, err
 	}
 	defer rp.close()
-	rp.strict, rp.pagesOnly, rp.store = true, f.config == "" && !f.assets, roomyStore{rp.instant}
+	rp.strict, rp.pagesOnly, rp.store = true, f.config == "", roomyStore{rp.instant}
 	batches := make(chan []*accesslog.Request, 4)
 	rp.read = func(batch []*accesslog.Request) { batches <- batch }
 	var told sync.WaitGroup // the clients, beside what the zones do

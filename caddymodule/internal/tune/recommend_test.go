@@ -135,7 +135,6 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		{"a key that lacks a word", []string{"--key", "header"}, `--key: key source "header" has no name: want one after it`},
 		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
 		{"a key and a config", []string{"--config", config, "--key", "host"}, "exclude each other"},
-		{"assets and a config", []string{"--config", config, "--assets"}, "exclude each other"},
 	} {
 		if got := wrongUse(t, append([]string{"recommend", log}, c.flags...)...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
