@@ -38,11 +38,13 @@ func (s *Store) judgeWhole(charges, shares []leakybucket.Charge) []leakybucket.D
 	leakybucket.TakeAll(charges, states, at, decisions)
 	for i := range charges {
 		c, share := &charges[i], &shares[i]
-		if e := b.ledger.find(bucketOf(c), now); e != nil { // or there was no room for it
+		e := b.ledger.find(bucketOf(c), now)
+		if e != nil && (e.wholeUntil.After(now) || len(b.ledger.entries) <= mostWatched) {
 			// Until the share is empty, too, from whose level it would begin again.
 			empty := share.Limit.TimeToEmpty(share.Limit.Capacity + share.Debt)
 			e.setLimit(c)
-			e.whole, e.watched = states[i], now.Add(max(empty, c.Expiry(&states[i]).Sub(at)))
+			e.share = share.Limit.Leak
+			e.whole, e.wholeUntil = states[i], now.Add(max(empty, c.Expiry(&states[i]).Sub(at)))
 		}
 		if decisions[i].BlockedUntil != 0 {
 			share.Cost = -1 // fits nowhere, and begins nothing
@@ -63,16 +65,16 @@ func (s *Store) heedWhole(d *leakybucket.Decision, whole *leakybucket.Charge, w 
 	}
 }
 
-// whole returns what is known of a whole bucket. Without an entry in the ledger, that is
-// what was known before the outage.
+// whole returns what is known of a whole bucket. Without an entry in the ledger, that is no
+// more than a block: then the share decides, and no block begins.
 func (s *Store) whole(c, share *leakybucket.Charge, now time.Time) leakybucket.State {
 	b := s.backend
 	e := b.ledger.find(bucketOf(c), now)
-	if e != nil && e.watched.After(now) {
+	if e != nil && e.wholeUntil.After(now) {
 		return e.whole
 	}
 	state := b.local.State(share)
-	state.Level, state.At, state.Leak = b.localLevel(share)*s.nodes, b.local.Now(), c.Limit.Leak
+	state.Level, state.At, state.Leak = 0, b.local.Now(), c.Limit.Leak
 	if e != nil {
 		state.Level = max(0, e.seen+e.own+e.sent)
 	}

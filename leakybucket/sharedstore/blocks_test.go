@@ -225,3 +225,43 @@ func TestSettledProbesBeginBlocksInAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// Without room for what it knows of a bucket, a node cannot tell whether more than its share
+// is more than the limit.
+func TestAFullLedgerBeginsNoBlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{Nodes: 4})
+		n.remote.down.Store(true)
+		n.wantAdmitted(failuresToOpen, hourly(100, 0), failuresToOpen)
+		for i := range mostEntries + 1000 {
+			c := hourly(100, 1)
+			c.Zone, c.Key = "other", fmt.Sprint(i)
+			n.take(c)
+		}
+		c := banned()
+		if fits := n.admits(7, c); fits == 0 || fits == 7 {
+			t.Errorf("got %d of 7 admitted, want the share of one node of four", fits)
+		}
+		n.wantBlocked(c, 0)
+	})
+}
+
+// A node's copy of a bucket holds its share of what the store has, also of what it has told.
+func TestAToldBucketIsNotBlockedInTheNextOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{Nodes: 4})
+		c := banned()
+		c.Limit.Leak = 1.0 / 3600
+		n.remote.down.Store(true)
+		n.wantAdmitted(5, c, 5)
+		n.recover()
+		<-time.After(3 * time.Second)
+		if got := n.remote.level(t, c); !near(got, 5) {
+			t.Errorf("got a level of %v, want 5", got)
+		}
+		n.remote.down.Store(true)
+		n.admits(failuresToOpen, hourly(100, 0))
+		n.wantAdmitted(2, c, 2)
+		n.wantBlocked(c, 0)
+	})
+}

@@ -104,6 +104,7 @@
 // The next decision of the store about a bucket makes this node tell it. While
 // there is anything to tell, a reconciler asks for those buckets every two seconds, so the
 // store is told of those too that nobody asks for again here. The ledger keeps
-// 150,000 entries, each until it would be empty; charges to further buckets are
-// admitted and not told. The ledger is lost when the process ends.
+// 200,000 entries, each until it would be empty, or forgotten if it may be blocked. Of these,
+// charges that may be blocked begin 100,000: to further buckets no block begins. Charges to
+// buckets for which there is no room are admitted and not told. The ledger is lost when the process ends.
 package sharedstore

@@ -139,13 +139,14 @@ func (s *Store) takeLocally(charges []leakybucket.Charge, decisions []leakybucke
 // entry must exist before the pour, because its first level must not contain this node's
 // own amounts.
 func (s *Store) open(whole, share *leakybucket.Charge, watched bool) {
-	if !watched && (share.Probe || share.Cost <= 0) {
+	if (share.Probe || share.Cost <= 0) && !(watched && s.backend.ledger.mayWatch()) {
 		return
 	}
 	now := time.Now()
-	if _, found := s.backend.ledger.get(bucketOf(share), now); !found {
-		s.enter(share, now, func(e *entry) { e.setLimit(whole) })
-	}
+	s.enter(share, now, func(e *entry) {
+		e.setLimit(whole)
+		e.reserve(now.Add(reserved))
+	})
 }
 
 // enter changes the ledger's entry of a bucket, of which c charges this node's
@@ -153,7 +154,7 @@ func (s *Store) open(whole, share *leakybucket.Charge, watched bool) {
 func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(*entry)) (entered bool) {
 	return s.backend.ledger.update(bucketOf(c), now, func(e *entry, found bool) {
 		if !found {
-			e.reserved, e.seen = now.Add(reserved), s.backend.localLevel(c)*s.nodes
+			e.seen = s.backend.localLevel(c) * s.nodes
 			s.keepReconciling()
 		}
 		e.share, e.limit.Leak = c.Limit.Leak, c.Limit.Leak*s.nodes

@@ -12,7 +12,11 @@ import (
 )
 
 const (
-	mostEntries = 150_000 // of some 400 bytes
+	mostEntries = 200_000 // of some 400 bytes
+
+	// mostWatched is how many entries there may be for one more bucket to be watched. Watched
+	// buckets are kept for long, and leave room for charges that are to be told.
+	mostWatched = 100_000
 
 	// patience is how long a call may still be executed after its caller gave up.
 	// Until then its cost is not poured a second time.
@@ -78,11 +82,11 @@ type entry struct {
 	blocked time.Time
 	step    uint8
 
-	// whole is the bucket, until watched, as if it had its whole limit and nobody but
-	// this node poured into it since the outage began. It is on the clock of this node's
-	// own store.
-	whole   leakybucket.State
-	watched time.Time
+	// whole is what the bucket would be if it had its whole limit and nobody but this node
+	// poured into it since the outage began. It is on the clock of this node's own store, and
+	// is kept until wholeUntil.
+	whole      leakybucket.State
+	wholeUntil time.Time
 
 	reserved time.Time // the entry is kept until then at least
 }
@@ -212,19 +216,24 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 	if confirmed {
 		e.seen += e.sent
 		e.confirmed = now
-		if until := now.Add(timeout); until.After(e.reserved) {
-			e.reserved = until // for calls that began before
-		}
+		e.reserve(now.Add(timeout)) // for calls that began before
 	} else {
 		e.admit(e.sent, reached)
 	}
 	e.sent, e.telling = 0, false
 }
 
+// reserve keeps the entry until then at least.
+func (e *entry) reserve(until time.Time) {
+	if until.After(e.reserved) {
+		e.reserved = until
+	}
+}
+
 // needed reports whether the entry is still needed.
 func (e *entry) needed(now time.Time) bool {
 	return math.Abs(e.own) > dust*e.limit.Capacity || e.telling ||
-		e.reserved.After(now) || e.blocked.After(now) || e.watched.After(now)
+		e.reserved.After(now) || e.blocked.After(now) || e.wholeUntil.After(now)
 }
 
 // A ledger is a bounded map of entries. While it is full it takes no new ones. An entry that
@@ -291,6 +300,13 @@ func (l *ledger) update(name bucket, now time.Time, f func(e *entry, found bool)
 	}
 	l.some.Store(len(l.entries) > 0)
 	return true
+}
+
+// mayWatch reports whether there is room to watch one more bucket.
+func (l *ledger) mayWatch() bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	return len(l.entries) < mostWatched
 }
 
 // names returns the buckets of all entries.

@@ -199,7 +199,7 @@ func TestARefundOfAnOutageIsToldWhole(t *testing.T) {
 	}
 }
 
-func TestReleasesAndProbesOfAnOutageLeaveRoomForCharges(t *testing.T) {
+func TestReleasesOfAnOutageLeaveRoomForCharges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{Nodes: 2})
 		n.remote.down.Store(true)
@@ -213,11 +213,6 @@ func TestReleasesAndProbesOfAnOutageLeaveRoomForCharges(t *testing.T) {
 		if later < 100_000 || later == 300_000 {
 			t.Errorf("got %d releases kept, want many and not all", later)
 		}
-		for i := range 100_000 {
-			c := banned()
-			c.Key, c.Probe = fmt.Sprint("probe", i), true
-			n.take(c)
-		}
 		n.wantAdmitted(3, hourly(100, 1), 3)
 		n.recover()
 		n.admits(1, probe(hourly(100, 1)))
@@ -226,6 +221,35 @@ func TestReleasesAndProbesOfAnOutageLeaveRoomForCharges(t *testing.T) {
 			t.Errorf("got a level of %v, want 3", got)
 		}
 	})
+}
+
+// Buckets that may be blocked are kept for longer than what they have to tell.
+func TestWatchedBucketsLeaveRoomForCharges(t *testing.T) {
+	for _, kind := range []string{"empty again", "in a second outage", "probes"} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Nodes: 4})
+			n.remote.down.Store(true)
+			n.wantAdmitted(failuresToOpen, hourly(100, 0), failuresToOpen)
+			for i := range mostEntries + 1000 {
+				c := banned()
+				c.Key, c.Probe = fmt.Sprint(i), kind == "probes"
+				n.take(c)
+			}
+			<-time.After(6 * time.Second)
+			if kind == "in a second outage" {
+				n.recover()
+				n.remote.down.Store(true)
+			}
+			n.wantAdmitted(failuresToOpen, hourly(100, 0), failuresToOpen)
+			n.wantAdmitted(3, hourly(100, 1), 3)
+			n.recover()
+			n.admits(1, probe(hourly(100, 1)))
+			synctest.Wait()
+			if got := n.remote.level(t, hourly(100, 1)); !near(got, 3) {
+				t.Errorf("%s: got a level of %v, want 3", kind, got)
+			}
+		})
+	}
 }
 
 func TestACancelledChargeOfAnOutageIsNotTold(t *testing.T) {

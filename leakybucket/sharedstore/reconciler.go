@@ -45,12 +45,6 @@ func (b *Backend) reconcile() {
 // told, but for those of shards that are down.
 func (s *Store) reconcileAll(ctx context.Context) {
 	b := s.backend
-	for name := range b.releases.made.Range {
-		if ctx.Err() != nil {
-			return
-		}
-		_ = s.release(ctx, name.(bucket)) // the breaker sees to it that not all of them wait
-	}
 	var probes []leakybucket.Charge
 	for _, name := range b.ledger.names() {
 		now := time.Now()
@@ -62,6 +56,12 @@ func (s *Store) reconcileAll(ctx context.Context) {
 		case !e.telling && (e.own != 0 || e.blocked.After(now)) && e.limit.Capacity != 0:
 			probes = append(probes, e.probe(name))
 		}
+	}
+	for name := range b.releases.made.Range {
+		if ctx.Err() != nil {
+			return
+		}
+		_ = s.release(ctx, name.(bucket)) // the breaker sees to it that not all of them wait
 	}
 	for shard, all := range byShard(b, probes, itself) {
 		for some := range slices.Chunk(all, mostAtOnce) {

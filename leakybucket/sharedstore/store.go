@@ -194,7 +194,7 @@ func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began,
 			return
 		}
 		e.setLimit(c)
-		e.share, e.watched = c.Limit.Leak/s.nodes, time.Time{}
+		e.share, e.wholeUntil = c.Limit.Leak/s.nodes, time.Time{}
 		untold := e.observe(d, poured, began, now)
 		if math.Abs(untold) <= dust*c.Limit.Capacity {
 			untold = 0
@@ -240,15 +240,24 @@ func (s *Store) tell(shard int, tellings []telling) {
 			}
 			continue
 		}
+		told := 0.0
 		b.ledger.update(bucketOf(&t.Charge), now, func(e *entry, found bool) {
 			if !found {
 				return // it was reset
+			}
+			if err == nil {
+				told = e.sent
 			}
 			e.told(reached, err == nil, now, s.timeout)
 			if err == nil && e.blocked.Equal(t.blocked) {
 				e.blocked = time.Time{}
 			}
 		})
+		if told > 0 { // of which this node's share is in its copy from now on
+			share := t.Charge
+			s.share(&share)
+			s.adjust(share, told/s.nodes-told)
+		}
 	}
 }
 
@@ -395,11 +404,12 @@ func (s *Store) settleLocally(settlement *leakybucket.Settlement) {
 	if diff > 0 {
 		diff = min(diff, max(0, c.Limit.Capacity+c.Debt-before))
 	}
+	// First, since enter has the limit of the charge, which may be that of a former config.
+	b.ledger.update(bucketOf(c), now, func(e *entry, _ bool) { e.settleWhole(*settlement, b.local.Now()) })
 	if diff > 0 || diff < 0 && noted {
 		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
 	}
 	_ = b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}) // fails for no key that it has
-	b.ledger.update(bucketOf(c), now, func(e *entry, _ bool) { e.settleWhole(*settlement, b.local.Now()) })
 	if settlement.Cancel && noted {
 		// Only the bucket knows whether anything was given back.
 		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
