@@ -313,7 +313,7 @@ func (sh *shard) remove(at int) {
 
 // resize gives the table another length, which must leave some slots free.
 func (sh *shard) resize(length int) {
-	tags, slots, bounds := sh.tags, sh.slots, sh.soonest
+	tags, slots := sh.tags, sh.slots
 	sh.tags, sh.slots = make([]uint8, length), make([]slot, length)
 	sh.hint.set(sh.tags, sh.slots)
 	sh.soonest = make([]leakybucket.Instant, (length+groupSlots-1)/groupSlots)
@@ -330,7 +330,7 @@ func (sh *shard) resize(length int) {
 		}
 		sh.tags[at], sh.slots[at] = tag, slots[i]
 		soonest := &sh.soonest[at/groupSlots]
-		*soonest = min(*soonest, bounds[i/groupSlots])
+		*soonest = min(*soonest, slots[i].forget())
 	}
 }
 
