@@ -23,7 +23,8 @@ func NewLimiter(limit leakybucket.Limit, o Options) (*Limiter, error) {
 	return &Limiter{general, store, maphash.String(store.hasher.zone, "")}, err
 }
 
-// Take pours cost into the bucket of key if it fits. A key longer than 32 KiB never fits.
+// Take pours cost into the bucket of key if it fits. A cost of 0 asks for the level and
+// changes nothing. A key longer than 32 KiB never fits.
 func (l *Limiter) Take(key string, cost float64) (r leakybucket.Result) {
 	l.takeInto(&r, key, cost) // Take is inlined, so that its callers do not copy the result
 	return r
@@ -34,22 +35,10 @@ func (l *Limiter) Take(key string, cost float64) (r leakybucket.Result) {
 func (l *Limiter) takeInto(r *leakybucket.Result, key string, cost float64) {
 	var c leakybucket.Charge
 	c.Key, c.Limit, c.Cost = key, l.Limit(), cost
-	l.take(&c, &r.Decision)
-	c.Explain(r)
-}
-
-func (l *Limiter) take(c *leakybucket.Charge, d *leakybucket.Decision) {
-	if len(c.Key) <= longestName {
-		l.store.takeOne(l.zone^maphash.String(l.store.hasher.key, c.Key), c, d)
+	if len(key) <= longestName {
+		l.store.takeOne(l.zone^maphash.String(l.store.hasher.key, key), &c, &r.Decision)
 	}
-}
-
-// Level returns how full the bucket of key is now, in units of cost. Costs that wait
-// count as poured, so the level may be above the capacity.
-func (l *Limiter) Level(key string) float64 {
-	var d leakybucket.Decision
-	l.take(&leakybucket.Charge{Key: key, Limit: l.Limit(), Probe: true}, &d)
-	return d.Level
+	c.Explain(r)
 }
 
 // Store returns the store behind the limiter, with zone "" and the keys as given:

@@ -53,7 +53,7 @@ func TestALimiterSaysWhatRemainsAndWhenToComeBack(t *testing.T) {
 		if err := limiter.Reset(t.Context(), "a"); err != nil {
 			t.Error(err)
 		}
-		if a, b := limiter.Level("a"), limiter.Level("b"); a != 0 || b != 9 {
+		if a, b := limiter.Take("a", 0).Level, limiter.Take("b", 0).Level; a != 0 || b != 9 {
 			t.Errorf("levels after a reset: got %v and %v, want 0 and 9", a, b)
 		}
 		if got := limiter.Store().Buckets()[""]; got != 1 {
@@ -86,7 +86,7 @@ func TestALimiterServesThoseWhoWaitInOrderAndByKey(t *testing.T) {
 		if got := limiter.Take("k2", 1); !got.Fits {
 			t.Errorf("take of a key for which nobody waits: got %+v, want it to fit", got)
 		}
-		if got := limiter.Level("k1"); got != 6 {
+		if got := limiter.Take("k1", 0).Level; got != 6 {
 			t.Errorf("level with four waiting: got %v, want 6", got)
 		}
 		waiters.Wait()
@@ -113,7 +113,7 @@ func TestALimiterForgetsTheLastWhoLeaves(t *testing.T) {
 			}
 		}
 		leaving(500 * time.Millisecond)
-		if got := limiter.Level("k"); got != 0.5 {
+		if got := limiter.Take("k", 0).Level; got != 0.5 {
 			t.Errorf("level when the last has left: got %v, want 0.5, as if it had never come", got)
 		}
 		var first sync.WaitGroup
