@@ -133,7 +133,7 @@ func TestCodesNameRefusalsOfEveryKind(t *testing.T) {
 	c.passes(1, "/twice")
 	refusal("/twice", "inner", "capacity")
 
-	slot, _ := s.app().Gate.Admit(t.Context(), time.Now(), []admission.Entry{{Zone: &s.app().Zones["slots"].State.Enforced, Key: "203.0.113.7", InFlight: 1}})
+	slot, _ := s.app().Gate.Admit(t.Context(), time.Now(), []admission.Entry{{Zone: &s.app().Zones["slots"].State.Enforced, Key: "203.0.113.7", InFlight: 1}}, nil)
 	refusal("/slots", "slots", "in_flight")
 	slot.Release()
 

@@ -31,7 +31,7 @@ func come(gate *Gate, service time.Duration, entries ...Entry) *visit {
 	ctx, leave := context.WithCancel(context.Background())
 	v := &visit{entries: entries, since: time.Now(), leave: leave}
 	go func() {
-		v.grant, v.result = gate.Admit(ctx, v.since, entries)
+		v.grant, v.result = gate.Admit(ctx, v.since, entries, nil)
 		v.after = time.Since(v.since)
 		if v.grant != nil {
 			time.Sleep(service)
@@ -102,14 +102,14 @@ func wantEmpty(t *testing.T, zones ...*Zone) {
 func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	zone, gate := new(Zone), new(Gate)
 	entry := Entry{Zone: zone, Key: "k", InFlight: 2}
-	first, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry})
-	second, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry})
-	third, result := gate.Admit(t.Context(), time.Time{}, []Entry{entry})
+	first, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil)
+	second, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil)
+	third, result := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil)
 	if first == nil || second == nil || third != nil || result != (Result{Why: TooLong}) {
 		t.Errorf("got %v, %v, %v with %+v, want two slots and then none", first, second, third, result)
 	}
 	entry.Key = "another"
-	if other, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry}); other == nil {
+	if other, _ := gate.Admit(t.Context(), time.Time{}, []Entry{entry}, nil); other == nil {
 		t.Error("another key finds no slot, want one of its own")
 	} else {
 		other.Release()
@@ -136,7 +136,7 @@ func TestVacantLooksAndTakesNothing(t *testing.T) {
 		}
 	}
 	wantEmpty(t, zone)
-	p, _ := gate.Admit(t.Context(), time.Time{}, []Entry{{Zone: zone, Key: "k", InFlight: 1}})
+	p, _ := gate.Admit(t.Context(), time.Time{}, []Entry{{Zone: zone, Key: "k", InFlight: 1}}, nil)
 	if vacant(zone, "k", 1) || !vacant(zone, "k", 2) || !vacant(zone, "another", 1) {
 		t.Error("want one slot of one key taken")
 	}
@@ -267,7 +267,7 @@ func TestNobodyIsOvertakenBetweenTheDelayAndTheSlots(t *testing.T) {
 					{Zone: delayed, Key: "k", Delay: time.Second + time.Duration(i)*time.Microsecond, MaxWaiting: n},
 					{Zone: first, Key: "k", InFlight: 7, MaxWait: time.Hour, MaxWaiting: n},
 					{Zone: second, Key: "k", InFlight: 1, MaxWait: time.Hour, MaxWaiting: n},
-				})
+				}, nil)
 				if result.Why != Admitted {
 					t.Errorf("got %v, want it admitted", result.Why)
 				}
@@ -357,7 +357,7 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			zone, gate := new(Zone), new(Gate)
 			entry := Entry{Zone: zone, Key: "k", InFlight: 1, MaxWait: time.Minute, MaxWaiting: 10}
-			first, _ := gate.Admit(t.Context(), time.Now(), []Entry{entry})
+			first, _ := gate.Admit(t.Context(), time.Now(), []Entry{entry}, nil)
 			next := come(gate, time.Hour, entry)
 			next.leave()
 			first.Release()
@@ -431,7 +431,7 @@ func TestAPassMayBeReleasedEarlyAndByAnyGoroutine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, b, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
 		entries := []Entry{{Zone: a, Key: "k", InFlight: 1}, {Zone: b, Key: "k", InFlight: 1, MaxWait: time.Hour, MaxWaiting: 1}}
-		p, _ := gate.Admit(t.Context(), time.Now(), entries)
+		p, _ := gate.Admit(t.Context(), time.Now(), entries, nil)
 		next := come(gate, time.Second, entries[1])
 		for range 10 {
 			go p.Release()
@@ -454,16 +454,16 @@ func TestARefusalInOneZoneGivesTheSlotsOfTheOthersBack(t *testing.T) {
 		zones = append(zones, &Zone{Name: fmt.Sprint(4 - i)})
 		entries = append(entries, Entry{Zone: zones[i], Key: "k", InFlight: 1})
 	}
-	full, _ := gate.Admit(t.Context(), time.Now(), entries[1:2])
+	full, _ := gate.Admit(t.Context(), time.Now(), entries[1:2], nil)
 	for range 3 {
-		p, result := gate.Admit(t.Context(), time.Now(), entries)
+		p, result := gate.Admit(t.Context(), time.Now(), entries, nil)
 		if p != nil || result != (Result{Why: TooLong, Index: 1}) {
 			t.Errorf("got %+v, want no slot in the second", result)
 		}
 	}
 	full.Release()
 	wantEmpty(t, zones...)
-	p, _ := gate.Admit(t.Context(), time.Now(), entries)
+	p, _ := gate.Admit(t.Context(), time.Now(), entries, nil)
 	for _, z := range zones {
 		if vacant(z, "k", 1) {
 			t.Errorf("zone %s: got a vacant slot, want it taken", z.Name)
@@ -480,7 +480,7 @@ func TestARequestIsMadeReadyBetweenItsDelayAndItsSlot(t *testing.T) {
 		entries := []Entry{{Zone: zone, Key: "k", Delay: 2 * time.Second, InFlight: 1, MaxWaiting: 1}}
 		for _, ends := range []Result{{Why: Admitted, Index: 0}, {Why: Left, Index: -1}, {Why: Exiting, Index: 0}} {
 			began := time.Now()
-			p, result := gate.AdmitAfter(t.Context(), began, entries, func() (Why, int) {
+			p, result := gate.Admit(t.Context(), began, entries, func() (Why, int) {
 				if after := time.Since(began); after != 2*time.Second || !vacant(zone, "k", 1) {
 					t.Errorf("got it made ready after %v, want after the delay and before it has a slot", after)
 				}

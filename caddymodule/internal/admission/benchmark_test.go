@@ -22,12 +22,12 @@ func BenchmarkAdmit(b *testing.B) {
 					entries = append(entries, Entry{Zone: &Zone{Name: fmt.Sprint(i)}, Key: "203.0.113.7", InFlight: 5})
 				}
 				if held {
-					p, _ := gate.Admit(ctx, time.Time{}, entries)
+					p, _ := gate.Admit(ctx, time.Time{}, entries, nil)
 					defer p.Release()
 				}
 				b.ReportAllocs()
 				for b.Loop() {
-					p, _ := gate.Admit(ctx, time.Time{}, entries)
+					p, _ := gate.Admit(ctx, time.Time{}, entries, nil)
 					p.Release()
 				}
 			})
@@ -35,11 +35,11 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 	b.Run("slots=none", func(b *testing.B) {
 		gate, entries := new(Gate), []Entry{{Zone: new(Zone), Key: "203.0.113.7", InFlight: 1}}
-		p, _ := gate.Admit(ctx, time.Time{}, entries)
+		p, _ := gate.Admit(ctx, time.Time{}, entries, nil)
 		defer p.Release()
 		b.ReportAllocs()
 		for b.Loop() {
-			gate.Admit(ctx, time.Time{}, entries)
+			gate.Admit(ctx, time.Time{}, entries, nil)
 		}
 	})
 }

@@ -85,7 +85,7 @@ func refusals(load float64, shadow bool, patience time.Duration, seed uint64) fl
 				s.Release()
 				return
 			}
-			p, result := gate.Admit(context.Background(), world.Now(), []Entry{entry})
+			p, result := gate.Admit(context.Background(), world.Now(), []Entry{entry}, nil)
 			tell(result)
 			if p != nil {
 				upstream.work(service)

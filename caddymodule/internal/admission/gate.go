@@ -31,14 +31,11 @@ type Gate struct {
 // If the request passes several handlers, those around hold their slots while it waits for
 // others. Requests that pass two handlers in opposite orders may so wait for each other, until
 // MaxWait is over.
-func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry) (*Grant, Result) {
-	return g.AdmitAfter(ctx, since, entries, nil)
-}
-
-// AdmitAfter is Admit for a request that is not ready for its slots when its delay is over.
-// It calls ready then, which says how the admission ends if not with slots, and the index of
-// the entry for which it does, or -1. If nil, the request is ready.
-func (g *Gate) AdmitAfter(ctx context.Context, since time.Time, entries []Entry, ready func() (Why, int)) (*Grant, Result) {
+//
+// A request may not be ready for its slots when its delay is over. Admit calls ready then, which
+// says how the admission ends if not with slots, and the index of the entry for which it does,
+// or -1. If nil, the request is ready.
+func (g *Gate) Admit(ctx context.Context, since time.Time, entries []Entry, ready func() (Why, int)) (*Grant, Result) {
 	grant := new(Grant)
 	r := &grant.request
 	r.came = since

@@ -124,7 +124,7 @@ func byAdmission(t *testing.T, all []swarmed) []fate {
 			entries := []Entry{shared(zone, swarmLimits.InFlight, s.rank, "")}
 			e := &entries[0]
 			e.MaxWait, e.MaxWaiting, e.Turn.Keys = swarmLimits.MaxWait, swarmLimits.MaxWaiting, s.keys
-			p, result := gate.Admit(context.Background(), world.Now(), entries)
+			p, result := gate.Admit(context.Background(), world.Now(), entries, nil)
 			fates[i] = fate{result.Why, result.Waited, e.Turn.Ahead, e.Turn.Predicted}
 			if p == nil {
 				return
@@ -179,7 +179,7 @@ func TestASwarmNeedsNoMoreStateThanRowsAndSlots(t *testing.T) {
 		world.Go(func() {
 			entry := shared(zone, 5, fairqueue.First, fmt.Sprint(i))
 			entry.MaxWait, entry.MaxWaiting = 5*time.Second, 200
-			if p, _ := gate.Admit(context.Background(), world.Now(), []Entry{entry}); p != nil {
+			if p, _ := gate.Admit(context.Background(), world.Now(), []Entry{entry}, nil); p != nil {
 				world.Sleep(200 * time.Millisecond)
 				p.Release()
 			}

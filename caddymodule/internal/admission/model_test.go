@@ -238,7 +238,7 @@ func enforce(t *testing.T, trace []arrival, l limits) []Result {
 			}
 			go func() {
 				var p *Grant
-				p, results[i] = gate.Admit(ctx, time.Now(), []Entry{a.entry(zone, l)})
+				p, results[i] = gate.Admit(ctx, time.Now(), []Entry{a.entry(zone, l)}, nil)
 				if p != nil {
 					time.Sleep(a.service)
 					p.Release()
@@ -353,14 +353,14 @@ func TestShadowSlotsBehindAnEnforcedDelayGoToTheSameRequests(t *testing.T) {
 						if shadow {
 							s := Simulate(since, []Entry{slot}, func(r Result) { results[i] = r })
 							defer s.Release()
-							if p, _ := gate.Admit(context.Background(), since, entries); p != nil {
+							if p, _ := gate.Admit(context.Background(), since, entries, nil); p != nil {
 								s.Begin()
 								time.Sleep(a.service)
 							}
 							return
 						}
 						entries = append(entries, slot)
-						p, r := gate.Admit(context.Background(), since, entries)
+						p, r := gate.Admit(context.Background(), since, entries, nil)
 						results[i] = Result{Why: r.Why, Waited: entries[1].Waited}
 						if p != nil {
 							time.Sleep(a.service)

@@ -13,7 +13,7 @@ import (
 // nest sends a request through handlers, each within the one before.
 func nest(gate *Gate, service time.Duration, handlers ...[]Entry) Result {
 	for _, entries := range handlers {
-		p, result := gate.Admit(context.Background(), time.Now(), entries)
+		p, result := gate.Admit(context.Background(), time.Now(), entries, nil)
 		defer p.Release()
 		if p == nil {
 			return result
@@ -46,8 +46,8 @@ func TestAnOuterSlotIsHeldWhileTheRequestWaitsForAnInnerOne(t *testing.T) {
 		a, b, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
 		inner := Entry{Zone: a, Key: "k", InFlight: 1, MaxWait: 3 * time.Second, MaxWaiting: 1}
 		outer := Entry{Zone: b, Key: "k", InFlight: 1}
-		others, _ := gate.Admit(t.Context(), time.Now(), []Entry{inner})
-		first, _ := gate.Admit(t.Context(), time.Now(), []Entry{outer})
+		others, _ := gate.Admit(t.Context(), time.Now(), []Entry{inner}, nil)
+		first, _ := gate.Admit(t.Context(), time.Now(), []Entry{outer}, nil)
 		time.AfterFunc(time.Second, func() {
 			if vacant(b, "k", 1) {
 				t.Error("got the outer slot vacant while waiting for the inner one, want it held")
@@ -55,7 +55,7 @@ func TestAnOuterSlotIsHeldWhileTheRequestWaitsForAnInnerOne(t *testing.T) {
 			others.Release()
 		})
 		entries := []Entry{inner}
-		second, result := gate.Admit(t.Context(), time.Now(), entries)
+		second, result := gate.Admit(t.Context(), time.Now(), entries, nil)
 		if second == nil || entries[0].Waited != time.Second || result.Waited != time.Second {
 			t.Errorf("got %+v, %v, want it admitted after a second of waiting", result, entries[0].Waited)
 		}

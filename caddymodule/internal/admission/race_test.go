@@ -42,7 +42,7 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 		e.Zone = shadow
 		s := Simulate(time.Now(), []Entry{e}, func(Result) { told.Add(1) })
 		defer s.Release()
-		p, result := gate.Admit(ctx, time.Now(), entries)
+		p, result := gate.Admit(ctx, time.Now(), entries, nil)
 		defer p.Release()
 		if (p != nil) != (result.Why == Admitted) {
 			t.Errorf("got %v with %v", p, result)
@@ -137,12 +137,12 @@ func FuzzNoSlotIsLost(f *testing.F) {
 						time.AfterFunc(leave, cancel)
 					}
 					defer s.Release()
-					p, _ := gate.Admit(ctx, time.Now(), outer)
+					p, _ := gate.Admit(ctx, time.Now(), outer, nil)
 					defer p.Release()
 					if p == nil {
 						return
 					}
-					q, _ := gate.Admit(ctx, time.Now(), inner)
+					q, _ := gate.Admit(ctx, time.Now(), inner, nil)
 					defer q.Release()
 					if q == nil {
 						return

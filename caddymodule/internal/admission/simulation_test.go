@@ -61,7 +61,7 @@ func TestShadowSlotsBehindAnEnforcedDelayRefuseNobodyWhomEnforcementAdmits(t *te
 			delay := time.Duration(i) * time.Second
 			go func() {
 				defer s.Release()
-				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, MaxWaiting: 10}})
+				p, _ := gate.Admit(context.Background(), since, []Entry{{Zone: delays, Key: "k", Delay: delay, MaxWaiting: 10}}, nil)
 				defer p.Release()
 				s.Begin()
 				time.Sleep(1500 * time.Millisecond)

@@ -599,13 +599,13 @@ func (s *site) admit(ctx context.Context, e Entry) (*Grant, Result) {
 	case s.leavesOut(prediction): // but for the time-out
 		limited, cancel := context.WithTimeout(ctx, maxWait)
 		defer cancel()
-		p, result := s.gate.Admit(limited, time.Now(), []Entry{e})
+		p, result := s.gate.Admit(limited, time.Now(), []Entry{e}, nil)
 		if result.Why == Left && ctx.Err() == nil {
 			result.Why = TimedOut
 		}
 		return p, result
 	}
-	return s.gate.Admit(ctx, time.Now(), []Entry{e})
+	return s.gate.Admit(ctx, time.Now(), []Entry{e}, nil)
 }
 
 // refuse tells a client when to come back. A page brings a pass that is valid then.

@@ -180,9 +180,9 @@ func TestARequestThatLeavesWhileItWaitsForAnInnerSlotLeavesNothingBehind(t *test
 		inner, outer, gate := &Zone{Name: "a"}, &Zone{Name: "b"}, new(Gate)
 		come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
 		ctx, leave := context.WithCancel(t.Context())
-		around, _ := gate.Admit(ctx, time.Now(), []Entry{shared(outer, 1, fairqueue.First, "nested")})
+		around, _ := gate.Admit(ctx, time.Now(), []Entry{shared(outer, 1, fairqueue.First, "nested")}, nil)
 		time.AfterFunc(time.Second, leave)
-		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(inner, 1, fairqueue.First, "nested")})
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(inner, 1, fairqueue.First, "nested")}, nil)
 		if p != nil || result.Why != Left {
 			t.Errorf("got %v, want that it has left", result.Why)
 		}
@@ -198,7 +198,7 @@ func TestARequestThatLeavesWhileItWaitsForAnInnerSlotLeavesNothingBehind(t *test
 func TestASlotThatNobodyWasServedInDoesNotCountInTheMean(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		zone, gate := &Zone{Name: "z"}, new(Gate)
-		busy, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(zone, 1, fairqueue.First, "a")})
+		busy, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(zone, 1, fairqueue.First, "a")}, nil)
 		time.Sleep(time.Second)
 		ctx, leave := context.WithCancel(t.Context())
 		gate.Waived = func([]string) (<-chan struct{}, func()) { // when it waits
@@ -206,7 +206,7 @@ func TestASlotThatNobodyWasServedInDoesNotCountInTheMean(t *testing.T) {
 			leave()
 			return nil, func() {}
 		}
-		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(zone, 1, fairqueue.First, "b")})
+		p, result := gate.Admit(ctx, time.Now(), []Entry{shared(zone, 1, fairqueue.First, "b")}, nil)
 		if mean := zone.Load().Mean; p != nil || result.Why != Left || mean != time.Second {
 			t.Errorf("got %v, and a mean of %v after one of a second, want it left and the same mean", result.Why, mean)
 		}
@@ -220,10 +220,10 @@ func TestARequestThatIsRefusedFurtherInDoesNotCountInTheMean(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			outer, inner, gate := &Zone{Name: names[0]}, &Zone{Name: names[1]}, new(Gate)
 			come(gate, time.Hour, shared(inner, 1, fairqueue.First, "busy"))
-			around, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(outer, 2, fairqueue.First, "a")})
+			around, _ := gate.Admit(t.Context(), time.Now(), []Entry{shared(outer, 2, fairqueue.First, "a")}, nil)
 			within := shared(inner, 1, fairqueue.First, "a")
 			within.MaxWait = 4 * time.Second
-			if p, result := gate.Admit(t.Context(), time.Now(), []Entry{within}); p != nil || result.Why != TimedOut {
+			if p, result := gate.Admit(t.Context(), time.Now(), []Entry{within}, nil); p != nil || result.Why != TimedOut {
 				t.Errorf("got %v, want it refused after 4 seconds", result.Why)
 			}
 			around.NotServed()
@@ -289,7 +289,7 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 				if other := entry(); other.Zone != entries[0].Zone {
 					entries = append(entries, other)
 				}
-				p, result := gate.Admit(ctx, time.Now(), entries)
+				p, result := gate.Admit(ctx, time.Now(), entries, nil)
 				defer p.Release()
 				if result.Why.Refused() || result.Why == Left {
 					return

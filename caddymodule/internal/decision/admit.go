@@ -137,7 +137,7 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 			return why, in
 		}
 	}
-	grant, result := door.Gate.AdmitAfter(v.Client(r), since, entries, ready)
+	grant, result := door.Gate.Admit(v.Client(r), since, entries, ready)
 	stayed, refunds = v.admitted(grant, result, entries, held)
 	return buffer, stayed, refunds
 }

@@ -391,7 +391,7 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 	defer h.app.release()
 	call := &errorCall{h, r, settlement.Innermost(r)}
 	if len(entries) > 0 {
-		grant, result := h.app.Gate.Admit(r.Context(), clock.Now(h.app.Clock), entries)
+		grant, result := h.app.Gate.Admit(r.Context(), clock.Now(h.app.Clock), entries, nil)
 		if result.Why != admission.Admitted {
 			failed, _ := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 			f := refusal.Refusal{Status: response.StatusOf(failed)}
