@@ -41,10 +41,10 @@ func (App) CaddyModule() caddy.ModuleInfo {
 
 // Provision loads the store and compiles the global zones. It dials nothing.
 func (a *App) Provision(ctx caddy.Context) (err error) {
-	if err = engine.RegisterMetrics(ctx.GetMetricsRegistry()); err != nil {
+	if a.engine, err = engine.New(ctx, &a.App); err != nil { // first, since Cleanup needs it
 		return err
 	}
-	if a.engine, err = engine.New(ctx, &a.App); err != nil {
+	if err = engine.RegisterMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
 	a.global = make(map[string]*engine.Zone)

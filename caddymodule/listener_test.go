@@ -377,7 +377,7 @@ func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) 
 func TestALineOfTheOverrideFileEndsTheDropping(t *testing.T) {
 	file := overrideText(t, "198.51.100.1 unlimited\n")
 	s := newDropSite(t, "override_file "+file)
-	s.app().Stop() // the test looks itself
+	s.app().StopBeside() // the test looks itself
 	s.from(someone).blocked()
 	s.from("203.0.113.8:1").blocked()
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")

@@ -409,7 +409,7 @@ func TestLimitTakesPlansAndPlainKeys(t *testing.T) {
 func TestNothingIsWatchedBeforeAConfigStarts(t *testing.T) {
 	s := apiSite(t, overrideText(t, "shop gold\n"), "")
 	a := s.app()
-	if a.Stop != nil {
+	if a.StopBeside != nil {
 		t.Error("got a file that is watched, want none before Start")
 	}
 }

@@ -148,8 +148,8 @@ check_format() {
 }
 
 # Tests that count for long what one goroutine does, or what virtual time lets happen in one
-# order, or hold stores to a suite that others pass with the race detector. That finds nothing
-# here that it does not find in shorter ones, and takes ten times as long.
+# order, or that hold one more store to the whole suite. The race detector finds nothing there
+# that it does not find in shorter ones, and takes ten times as long.
 counted='^Test(AClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder|ACorrectSiteIsToldOfNothing'
 counted+='|ADayShowsMistakesOnce|AFloodMakesNoSeries|AnAddressThatARewriteBehindTheDirectiveMakesIsNamed'
 counted+='|ARecipeInShadowPredictsWhatEnforcingItDoes|ARecommendationIsStable|ARecommendationIsWhatBruteForceFinds'

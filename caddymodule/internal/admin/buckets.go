@@ -253,7 +253,7 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 	seed, seen := maphash.MakeSeed(), make(map[uint64]bool)
 	for k, err := range leakybucket.ListAll(scan, lister, leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
 		if err != nil {
-			if scan.Err() == nil {
+			if scan.Err() == nil && !errors.Is(err, leakybucket.ErrBadCursor) { // the store went down or came up
 				return nil, err
 			}
 			result.Complete = false

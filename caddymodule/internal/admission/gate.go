@@ -29,8 +29,8 @@ type Gate struct {
 // Since is the time of the call; it may be zero if no entry has a delay.
 //
 // If the request passes several handlers, those around hold their slots while it waits for
-// others. Requests that pass two handlers in opposite orders may so wait for each other, until
-// MaxWait is over.
+// others. Requests that take the same zones in different orders may so wait for each other,
+// until MaxWait is over.
 //
 // A request may not be ready for its slots when its delay is over. Admit calls ready then, which
 // says how the admission ends if not with slots, and the index of the entry for which it does,

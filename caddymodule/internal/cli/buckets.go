@@ -18,7 +18,8 @@ func bucketsCommand() command {
 fullest. In Redis, this goes through all keys of the database.
 
 A script gets all of them in pages: --sort key, and --after the last key of the page
-before.`,
+before. Each page goes through all buckets. If it is not complete, keys are missing:
+narrow the listing by --prefix.`,
 		example: `  caddy throttle buckets login --refused
   caddy throttle buckets pages --prefix 203.0.113. --sort key
   caddy throttle buckets pages --sort key --limit 1000 --json --after 203.0.113.7`,
@@ -39,7 +40,9 @@ before.`,
 				if complete := s.Complete || s.Local; complete && len(s.Buckets) == 0 {
 					c.say("No bucket matches that is not empty.")
 				} else {
-					c.showBuckets(s.Buckets)
+					if len(s.Buckets) > 0 {
+						c.showBuckets(s.Buckets)
+					}
 					c.printf("%d of %s.\n", len(s.Buckets), text.Plural(s.Matched, "bucket"))
 					c.showPartial(complete, "")
 				}

@@ -263,8 +263,8 @@ func excludedBy(set caddy.ModuleMap) []caddy.ModuleMap {
 var ErrAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
 
 // Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a
-// request by the method that it sends. What follows refuses the ways to ask for a method
-// that Caddy judges itself, by what the client sent: an attacker would pass them.
+// request by the method that it sends. checkMethods and CheckOuter refuse the ways to ask for
+// a method that Caddy judges itself, by what the client sent: an attacker would pass them.
 
 var (
 	methodPlaceholder = regexp.MustCompile(`http\.request\.(orig_)?method\b`)

@@ -68,7 +68,7 @@ type Engine struct {
 	Zones      map[string]*Zone
 	Blockers   []*decision.Zone // whose blocks hold in all handlers
 	AfterStart []func()         // when the handlers of all servers are provisioned
-	Stop       func()           // ends what runs beside requests, such as the watching of files; nil before Start
+	StopBeside func()           // ends what runs beside requests, such as the watching of files; nil before Start
 
 	Drops        bool           // a listener drops clients that are out
 	exemptsSome  bool           // by the global options, or in a zone
@@ -226,7 +226,7 @@ func (e *Engine) Start() {
 		e.Shared.Start(e.observer)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	e.Stop = stop
+	e.StopBeside = stop
 	e.Signing.start(ctx, e.Logger)
 	e.Crawlers.start(ctx, e.Logger)
 	for name, z := range e.Zones {
@@ -259,7 +259,7 @@ func (e *Engine) fileChanged(f *overrideFile) {
 // End undoes start. Requests of the config may still be in flight.
 func (e *Engine) End() {
 	e.events.Close()
-	e.Stop()
+	e.StopBeside()
 	e.Control.Stop(e)
 	for _, z := range e.Zones {
 		z.State.Stop(z)

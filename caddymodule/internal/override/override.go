@@ -286,9 +286,9 @@ func (s *Set) apply(e *Entry) {
 	}
 }
 
-// Shadowed returns a channel that is closed once each of these zones, or everything, is
-// switched to shadow. Without zones, only the switch of everything counts. The caller
-// must call done when it waits no longer, and leave zones as they are until then.
+// Shadowed returns a channel that is closed once each of these zones, of which there is at
+// least one, or everything is switched to shadow. The caller must call done when it waits no
+// longer, and leave zones as they are until then.
 func (t *Table) Shadowed(zones []string, now time.Time) (shadowed <-chan struct{}, done func()) {
 	w := &shadowWait{zones, make(chan struct{})}
 	t.mu.Lock()
@@ -315,15 +315,7 @@ type shadowWait struct {
 }
 
 func (w *shadowWait) over(s *Set, now time.Time) bool {
-	if s.AllShadow(now) {
-		return true
-	}
-	for _, zone := range w.zones {
-		if !s.Shadow(zone, now) {
-			return false
-		}
-	}
-	return len(w.zones) > 0
+	return s.AllShadow(now) || !slices.ContainsFunc(w.zones, func(zone string) bool { return !s.Shadow(zone, now) })
 }
 
 func put[K comparable, T any](of map[K]*T, k K, one *T, ended bool) {

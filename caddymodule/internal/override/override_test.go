@@ -187,8 +187,8 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 			return false
 		}
 	}
-	first, doneFirst := table.Shadowed(nil, now)
-	second, doneSecond := table.Shadowed(nil, now)
+	first, doneFirst := table.Shadowed([]string{"pages", "login"}, now)
+	second, doneSecond := table.Shadowed([]string{"pages", "login"}, now)
 	table.Apply(now, NewShadow("pages", hour(now, "")))
 	if closed(first) || closed(second) {
 		t.Error("got told of one zone, want to hear of all alone")
@@ -199,13 +199,13 @@ func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
 		t.Error("got nothing, want to be told of the switch")
 	}
 	doneFirst()
-	third, doneThird := table.Shadowed(nil, now)
+	third, doneThird := table.Shadowed([]string{"pages", "login"}, now)
 	if !closed(third) {
 		t.Error("got nothing while all zones are in shadow, want to be told at once")
 	}
 	doneThird()
 	later := now.Add(time.Hour) // the switch is over
-	fourth, doneFourth := table.Shadowed(nil, later)
+	fourth, doneFourth := table.Shadowed([]string{"pages", "login"}, later)
 	if closed(fourth) {
 		t.Error("got told after the end of the switch, want to wait for another")
 	}

@@ -29,7 +29,7 @@ type Walk struct {
 
 	// Visit is called with each handler, its place and what is before it. The place is
 	// that of Caddy's API: apps/http/servers/<name>/routes/<n>/handle/<n>... Visit returns the
-	// zones that see all requests which get behind the handler.
+	// zones of a throttle handler.
 	Visit func(h *Handler, place string, way Way) (zones []string)
 
 	invoked map[string]bool // named routes, which may invoke each other endlessly
