@@ -67,4 +67,5 @@ func (c *adminClient) showBuckets(buckets []wire.Bucket) {
 		t.row(zone, sanitize(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
 	}
 	t.print(c)
+	c.showGroups(buckets)
 }

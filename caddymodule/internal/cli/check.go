@@ -60,10 +60,13 @@ func (c *adminClient) showCheck(s *wire.Check) {
 		c.printf("It comes to %s, and no zone there would charge it: none matches, or an exemption or an unlimited limit frees it.\n", text.Plural(s.Directives, "throttle directive"))
 		return
 	}
+	var buckets []wire.Bucket
 	t := newTable("ZONE", "KEY", numeric("COST"), numeric("LEVEL"), numeric("OF"), "VERDICT", "RULE")
 	for _, z := range s.Zones {
 		cost, level, capacity := measures(z.Verdict.Cost, z.Level, z.Capacity)
 		t.row(sanitize(z.Zone), sanitize(cmp.Or(z.Network, z.Key)), cost, level, capacity, verdictText(&z.Bucket), ruleText(&z.Bucket))
+		buckets = append(buckets, z.Bucket)
 	}
 	t.print(c)
+	c.showGroups(buckets)
 }

@@ -122,9 +122,7 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 	}
 	t.print(c)
 	for _, z := range zones {
-		if z.Group != "" {
-			c.printf("%s in shadow: %s\n", sanitize(z.Zone), sanitize(z.Group))
-		}
+		c.showGroup(z.Zone, z.Group)
 	}
 }
 

@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,6 +141,22 @@ func measures(cost, level, capacity float64) (c, l, of string) {
 		return digits(cost), "-", "-"
 	}
 	return "-", "-", "-"
+}
+
+// showGroup says what the figures of a zone in shadow mean.
+func (c *adminClient) showGroup(zone, group string) {
+	if group != "" {
+		c.printf("%s in shadow: %s\n", sanitize(zone), sanitize(group))
+	}
+}
+
+// showGroups does so for the zones of buckets.
+func (c *adminClient) showGroups(buckets []wire.Bucket) {
+	for i, b := range buckets {
+		if !slices.ContainsFunc(buckets[:i], func(before wire.Bucket) bool { return before.Zone == b.Zone && before.Shadow == b.Shadow }) {
+			c.showGroup(b.Zone, b.Group)
+		}
+	}
 }
 
 // showPartial says that a search did not find everything.
