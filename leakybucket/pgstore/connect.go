@@ -20,11 +20,8 @@ const (
 	// than TCP's first retransmission, so a lost packet costs one attempt only.
 	connectPatience = 500 * time.Millisecond
 
-	// connections are one for batches, of which one runs at a time, and those for all else:
-	// the search for expired buckets, the board, and a reset or a listing, so that none of
-	// them waits for another.
-	connections       = 1 + connectionsBeside
-	connectionsBeside = 3
+	// connections are one for batches, of which one runs at a time, and one for all else.
+	connections = 2
 
 	// longestConnectTimeout is the timeout that pgx sets if the URL gives none.
 	longestConnectTimeout = 2 * time.Minute

@@ -105,7 +105,7 @@
 // # Sizing
 //
 // A bucket keyed by an IPv4 address takes about 200 bytes, with its index entry
-// and free space. A store has at most four connections, one of which serves requests. On one
+// and free space. A store has two connections, one of which serves requests. On one
 // machine that was enough for tens of thousands of decisions a second;
 // docs/performance.md has the figures.
 package pgstore

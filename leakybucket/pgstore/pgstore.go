@@ -39,7 +39,7 @@ type Store struct {
 	forgetEvery time.Duration
 	onError     atomic.Pointer[func(error)]
 
-	beside chan struct{} // has a place for each connection that no batch uses
+	beside chan struct{} // held by what uses a connection and is no batch, and while a test sets the clock
 	held   atomic.Int64  // the clock of tests; 0 is the server's
 }
 
@@ -58,7 +58,7 @@ func New(o Options) (*Store, error) {
 		sql:         o.statements(),
 		begin:       o.begin(),
 		preparing:   make(chan struct{}, 1),
-		beside:      make(chan struct{}, connectionsBeside),
+		beside:      make(chan struct{}, 1),
 		forgetEvery: o.ForgetEvery,
 	}
 	s.SetOnError(o.OnError)
@@ -167,13 +167,13 @@ func (s *Store) onTable(ctx context.Context, statement func() error) (err error)
 	return err
 }
 
-// besideBatches lets f use a connection when one is free beside that of batches, so that no
-// batch waits for one.
+// besideBatches lets f use a connection when nothing else but a batch does, so that no batch
+// waits for one.
 func (s *Store) besideBatches(ctx context.Context, f func() error) error {
 	return holding(ctx, s.beside, f)
 }
 
-// holding calls f while it holds a place of a lock, which is a channel.
+// holding calls f while it holds a lock, which is a channel of one place.
 func holding(ctx context.Context, lock chan struct{}, f func() error) error {
 	select {
 	case lock <- struct{}{}:

@@ -83,10 +83,8 @@ func patient(url string) string { return url + "?connect_timeout=20" }
 
 // hold holds the store's clock.
 func (s *Store) hold(at leakybucket.Instant) {
-	for range connectionsBeside { // whose statements have the old clock
-		s.beside <- struct{}{}
-		defer func() { <-s.beside }()
-	}
+	s.beside <- struct{}{}
+	defer func() { <-s.beside }()
 	s.held.Store(int64(at))
 }
 

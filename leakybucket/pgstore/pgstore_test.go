@@ -287,34 +287,6 @@ func TestATakeWaitsForNoExchangeOfTheBoard(t *testing.T) {
 	}
 }
 
-func TestAResetWaitsForNoSearchAndNoExchange(t *testing.T) {
-	s := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: unique("beside")})
-	mustTake(t, s, charge("k", 5))
-	release := make(chan struct{})
-	var others sync.WaitGroup
-	defer others.Wait()
-	defer close(release)
-	for range 2 {
-		held := make(chan struct{})
-		others.Go(func() {
-			_ = s.besideBatches(t.Context(), func() error {
-				close(held)
-				<-release
-				return nil
-			})
-		})
-		<-held
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	if err := s.Reset(ctx, charge("k", 5).Zone, "k", false); err != nil {
-		t.Errorf("beside a search and an exchange: got error %v, want the bucket reset", err)
-	}
-	if got := levelOf(t, s, "k"); got != 0 {
-		t.Errorf("got a level of %v, want 0", got)
-	}
-}
-
 // ping takes from a bucket and resets it, so that PostgreSQL checks the privileges.
 func ping(s *Store) error {
 	c := charge("ping", 1)
