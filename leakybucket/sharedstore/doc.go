@@ -104,7 +104,7 @@
 // The next decision of the store about a bucket makes this node tell it. While
 // there is anything to tell, a reconciler asks for those buckets every two seconds, so the
 // store is told of those too that nobody asks for again here. The ledger keeps
-// 200,000 entries, each until it would be empty, or forgotten if it may be blocked. Of these,
-// charges that may be blocked begin 100,000: to further buckets no block begins. Charges to
-// buckets for which there is no room are admitted and not told. The ledger is lost when the process ends.
+// 200,000 entries. Without room, charges are admitted and not told. From 100,000 on, no
+// further bucket is followed for blocks, and its overflows begin none. The ledger is lost
+// when the process ends.
 package sharedstore
