@@ -81,15 +81,6 @@ func (s *Store) whole(c, share *leakybucket.Charge, now time.Time) leakybucket.S
 	return state
 }
 
-// settleWhole corrects a whole bucket as its share is corrected.
-func (e *entry) settleWhole(of leakybucket.Settlement, now leakybucket.Instant) {
-	of.Charge.Limit, of.Charge.Debt, of.Charge.Block = e.limit, e.debt, nil
-	if of.Cancel {
-		of.Cancel, of.Diff = false, -of.Charge.Cost
-	}
-	e.whole = of.Apply(e.whole, now)
-}
-
 // block makes this node's own bucket, and the ledger, remember a block that a charge to
 // the whole bucket has begun.
 func (s *Store) block(whole *leakybucket.Charge, d *leakybucket.Decision) {

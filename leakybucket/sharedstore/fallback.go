@@ -149,17 +149,27 @@ func (s *Store) open(whole, share *leakybucket.Charge, watched bool) {
 	})
 }
 
-// enter changes the ledger's entry of a bucket, of which c charges this node's
-// share, and reports whether the ledger has one now.
-func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(*entry)) (entered bool) {
-	return s.backend.ledger.update(bucketOf(c), now, func(e *entry, found bool) {
-		if !found {
-			e.seen = s.backend.localLevel(c) * s.nodes
-			s.keepReconciling()
-		}
-		e.share, e.limit.Leak = c.Limit.Leak, c.Limit.Leak*s.nodes
-		change(e)
-	})
+// settleLocally corrects a charge that this node's own store took, in that store
+// and in the ledger. If the shared store knows of the charge, it is corrected
+// there the next time it answers.
+func (s *Store) settleLocally(settlement *leakybucket.Settlement) {
+	b, now, c := s.backend, time.Now(), &settlement.Charge
+	noted, before := settlement.Was.Origin&originNoted != 0, b.localLevel(c)
+	diff := s.diff(settlement, c.Limit.Leak, now)
+	if diff > 0 {
+		diff = min(diff, max(0, c.Limit.Capacity+c.Debt-before))
+	}
+	// First, since enter has the limit of the charge, which may be that of a former config.
+	b.ledger.update(bucketOf(c), now, func(e *entry, _ bool) { e.settleWhole(*settlement, b.local.Now()) })
+	if diff > 0 || diff < 0 && noted {
+		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
+	}
+	_ = b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}) // fails for no key that it has
+	if settlement.Cancel && noted {
+		// Only the bucket knows whether anything was given back.
+		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
+		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
+	}
 }
 
 // localLevel returns how full this node's own bucket of a charge is.

@@ -223,6 +223,15 @@ func (e *entry) told(reached, confirmed bool, now time.Time, timeout time.Durati
 	e.sent, e.telling = 0, false
 }
 
+// settleWhole corrects a whole bucket as its share is corrected.
+func (e *entry) settleWhole(of leakybucket.Settlement, now leakybucket.Instant) {
+	of.Charge.Limit, of.Charge.Debt, of.Charge.Block = e.limit, e.debt, nil
+	if of.Cancel {
+		of.Cancel, of.Diff = false, -of.Charge.Cost
+	}
+	e.whole = of.Apply(e.whole, now)
+}
+
 // reserve keeps the entry until then at least.
 func (e *entry) reserve(until time.Time) {
 	if until.After(e.reserved) {
@@ -319,4 +328,17 @@ func (l *ledger) names() []bucket {
 // forget drops the entry of a bucket.
 func (l *ledger) forget(name bucket) {
 	l.update(name, time.Now(), func(e *entry, _ bool) { *e = entry{} })
+}
+
+// enter changes the ledger's entry of a bucket, of which c charges this node's
+// share, and reports whether the ledger has one now.
+func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(*entry)) (entered bool) {
+	return s.backend.ledger.update(bucketOf(c), now, func(e *entry, found bool) {
+		if !found {
+			e.seen = s.backend.localLevel(c) * s.nodes
+			s.keepReconciling()
+		}
+		e.share, e.limit.Leak = c.Limit.Leak, c.Limit.Leak*s.nodes
+		change(e)
+	})
 }

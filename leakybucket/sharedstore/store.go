@@ -394,29 +394,6 @@ func (s *Store) adjust(c leakybucket.Charge, diff float64) {
 	_ = s.backend.local.Settle(context.Background(), []leakybucket.Settlement{settlement}) // fails for no key that it has
 }
 
-// settleLocally corrects a charge that this node's own store took, in that store
-// and in the ledger. If the shared store knows of the charge, it is corrected
-// there the next time it answers.
-func (s *Store) settleLocally(settlement *leakybucket.Settlement) {
-	b, now, c := s.backend, time.Now(), &settlement.Charge
-	noted, before := settlement.Was.Origin&originNoted != 0, b.localLevel(c)
-	diff := s.diff(settlement, c.Limit.Leak, now)
-	if diff > 0 {
-		diff = min(diff, max(0, c.Limit.Capacity+c.Debt-before))
-	}
-	// First, since enter has the limit of the charge, which may be that of a former config.
-	b.ledger.update(bucketOf(c), now, func(e *entry, _ bool) { e.settleWhole(*settlement, b.local.Now()) })
-	if diff > 0 || diff < 0 && noted {
-		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
-	}
-	_ = b.local.Settle(context.Background(), []leakybucket.Settlement{*settlement}) // fails for no key that it has
-	if settlement.Cancel && noted {
-		// Only the bucket knows whether anything was given back.
-		diff = -min(c.Cost, max(0, before-b.localLevel(c)))
-		s.enter(c, now, func(e *entry) { e.admit(diff, false) })
-	}
-}
-
 // ofLocal begins the cursors of this node's copies.
 const ofLocal = "local-"
 
