@@ -22,6 +22,13 @@ func (o *Outcome) holds() bool {
 	return (o.Delay > 0 || o.Zone.InFlight > 0) && o.admits()
 }
 
+// admits reports whether the zone lets the request in, as far as is known. Unlike fit,
+// which is the store's answer, it counts slots, turns and other zones as well.
+func (o *Outcome) admits() bool {
+	d, why := o.Ruling()
+	return d != Withdrawn && why == rule.None
+}
+
 // admissionZone returns what holds the queues and slots of the zone.
 func (o *Outcome) admissionZone() *admission.Zone {
 	if o.Shadow != 0 {

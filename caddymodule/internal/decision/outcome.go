@@ -186,13 +186,6 @@ func (o *Outcome) Refuse(why rule.Reason) {
 	}
 }
 
-// admits reports whether the zone lets the request in, as far as is known. Unlike fit,
-// which is the store's answer, it counts slots, turns and other zones as well.
-func (o *Outcome) admits() bool {
-	d, why := o.Ruling()
-	return d != Withdrawn && why == rule.None
-}
-
 // ClientIP returns the client's address. It is invalid if the request has none, and for
 // outcomes of a simulation, unless the address is the key: these are reported when the
 // request is gone.

@@ -2,6 +2,7 @@ package decision
 
 import (
 	"cmp"
+	"context"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -120,8 +121,6 @@ func (v *Verdict) Settled() (refunds []leakybucket.Settlement) {
 	return refunds
 }
 
-const placeSought = "looking for a place for another device of an account; this one is not trusted"
-
 // place returns the charge for one of the places that an account has for devices. Its
 // bucket is full when a device logs in, and empty when that is no longer trusted. In
 // shadow devices have places as in enforcement, which begins with those of the shadow.
@@ -133,40 +132,40 @@ func (o *Outcome) place(i int) leakybucket.Charge {
 }
 
 // newPlace takes a free place for one more device, and returns false if there is none.
-func (o *Outcome) newPlace(take taker) (i int, found bool) {
+func (o *Outcome) newPlace(r *http.Request, take taker) (i int, found bool) {
 	var places [device.Most]leakybucket.Charge
 	var decisions [device.Most]leakybucket.Decision
 	for i := range places {
 		places[i] = o.place(i)
 		places[i].Probe = true
 	}
-	if !take(placeSought, places[:], decisions[:]) {
+	if take(r.Context(), places[:], decisions[:]) != nil {
 		return 0, false
 	}
 	first := rand.IntN(device.Most) // another browser may be looking for a place, too
 	for n := range places {
 		if i = (first + n) % device.Most; decisions[i].Fits {
 			places[i].Probe = false
-			return i, take(placeSought, places[i:i+1], decisions[i:i+1]) && decisions[i].Fits
+			return i, take(r.Context(), places[i:i+1], decisions[i:i+1]) == nil && decisions[i].Fits
 		}
 	}
 	return 0, false
 }
 
-// A taker asks the store for another charge of a request that is being answered. It returns
-// false if that fails, after it has told of the failure.
-type taker func(failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool
+// A taker asks the store, as [Env]'s Take does, for another charge of a request that is being
+// answered.
+type taker func(context.Context, []leakybucket.Charge, []leakybucket.Decision) error
 
 // SendCookies adds device cookies and passes to a response that has earned them, before its
 // headers are sent.
 func (v *Verdict) SendCookies(r *http.Request, status int, header http.Header, take taker) {
-	v.trust(status, header, take)
+	v.trust(r, status, header, take)
 	v.sendPasses(r, status, header, take)
 }
 
 // trust adds device cookies to a response that has earned them. A known device keeps its
 // place, which [Verdict.Settle] fills.
-func (v *Verdict) trust(status int, header http.Header, take taker) {
+func (v *Verdict) trust(r *http.Request, status int, header http.Header, take taker) {
 	now := time.Now()
 	var before http.Header // another zone's cookie is no log-in
 	for i := range v.Outcomes {
@@ -184,7 +183,7 @@ func (v *Verdict) trust(status int, header http.Header, take taker) {
 		place := client.Place()
 		if _, known := client.Device(); known {
 			o.device.renewed = true
-		} else if free, found := o.newPlace(take); found {
+		} else if free, found := o.newPlace(r, take); found {
 			place = free
 		} else {
 			continue
@@ -240,7 +239,7 @@ func (o *Outcome) join(r *http.Request, account pass.ID, now time.Time, take tak
 	}
 	charges := []leakybucket.Charge{{Zone: o.Zone.Name, Key: "@members/" + network, Cost: 1, Limit: rule.MemberLimit}}
 	decisions := make([]leakybucket.Decision, 1)
-	if !take("counting the new members of a network; this client is not one of them", charges, decisions) || !decisions[0].Fits {
+	if take(r.Context(), charges, decisions) != nil || !decisions[0].Fits {
 		return false
 	}
 	o.Zone.members.Put(at, struct{}{}, now.Add(time.Hour), now)

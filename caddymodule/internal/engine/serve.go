@@ -335,18 +335,11 @@ func (c *detachedCall) Served(err error) {
 // beforeHeaders returns what is done before the headers of a response are sent: conversations
 // keep no pace, and responses that have earned cookies get them.
 func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *body.Paced) func(int, http.Header) {
-	take := func(failure string, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
-		err := h.app.Store.Take(r.Context(), charges, decisions)
-		if err != nil {
-			h.app.Logger.Error(failure, zap.Error(err))
-		}
-		return err == nil
-	}
 	return func(status int, header http.Header) {
 		if paced != nil && body.Conversation(header.Get("Content-Type")) {
 			paced.Free()
 		}
-		res.SendCookies(r, status, header, take)
+		res.SendCookies(r, status, header, h.app.Take)
 	}
 }
 
