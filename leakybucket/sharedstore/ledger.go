@@ -44,7 +44,7 @@ func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Sha
 // store had taken every charge that this node admitted.
 type entry struct {
 	at    time.Time
-	limit leakybucket.Limit // of the shared bucket; the capacity is 0 if it is not known
+	limit leakybucket.Limit // of the shared bucket
 	share float64           // this node's part of the leak, units a second
 	debt  float64
 	block *leakybucket.Ladder
@@ -335,6 +335,8 @@ func (l *ledger) forget(name bucket) {
 func (s *Store) enter(c *leakybucket.Charge, now time.Time, change func(*entry)) (entered bool) {
 	return s.backend.ledger.update(bucketOf(c), now, func(e *entry, found bool) {
 		if !found {
+			e.setLimit(c) // about that of the shared bucket, until that is known
+			e.limit.Capacity, e.debt = c.Limit.Capacity*s.nodes, c.Debt*s.nodes
 			e.seen = s.backend.localLevel(c) * s.nodes
 			s.keepReconciling()
 		}

@@ -171,6 +171,40 @@ func TestSettlementsOfAnOutageAreToldAfterIt(t *testing.T) {
 	}
 }
 
+// Another node may be the next to ask for that bucket.
+func TestASettlementAfterAnOutageIsToldWithoutAnotherRequest(t *testing.T) {
+	for _, nodes := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Nodes: nodes})
+			n.remote.down.Store(true)
+			charged, was := n.take(hourly(100, 4))
+			n.recover()
+			<-time.After(time.Minute)
+			_ = n.settle(charged, was, 3)
+			<-time.After(2 * reconcileEvery)
+			if got := n.remote.level(t, hourly(100, 4)); !near(got, 7) {
+				t.Errorf("%d nodes: got a level of %v, want 7", nodes, got)
+			}
+		})
+	}
+}
+
+// However much a request has cost, its bucket holds the capacity and the debt at most.
+func TestASettlementOfAnOutageFillsNoBucketAboveItsDebt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		charged, was := n.take(hourly(10, 1))
+		n.remote.down.Store(true)
+		n.wantAdmitted(failuresToOpen, hourly(100, 0), failuresToOpen)
+		_ = n.settle(charged, was, 1e6)
+		n.recover() // and it is told
+		n.remote.down.Store(true)
+		if _, d := n.take(hourly(10, 1)); !near(d.Level, 20) {
+			t.Errorf("the next outage begins with a level of %v, want 20", d.Level)
+		}
+	})
+}
+
 // A share of the level is less than what is given back of the whole.
 func TestARefundOfAnOutageIsToldWhole(t *testing.T) {
 	for _, told := range []bool{false, true} {

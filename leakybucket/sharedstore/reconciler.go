@@ -53,7 +53,7 @@ func (s *Store) reconcileAll(ctx context.Context) {
 			b.ledger.update(name, now, func(*entry, bool) {}) // drops it
 		case s.zone(name.zone).Policy != Local:
 			b.ledger.forget(name) // by another config than the one that made it
-		case !e.telling && (e.own != 0 || e.blocked.After(now)) && e.limit.Capacity != 0:
+		case !e.telling && (e.own != 0 || e.blocked.After(now)):
 			probes = append(probes, e.probe(name))
 		}
 	}

@@ -361,7 +361,7 @@ func (s *Store) carry(settlements []leakybucket.Settlement, reached bool) {
 		s.share(&c)
 		keep := func(e *entry) {
 			e.setLimit(&settlement.Charge)
-			e.admit(diff, reached)
+			e.admit(min(diff, max(0, e.limit.Capacity+e.debt-e.seen-e.own-e.sent)), reached)
 		}
 		if settlement.Cancel || s.zone(c.Zone).Policy != Local || diff < 0 && reached ||
 			diff != 0 && !s.enter(&c, now, keep) {
