@@ -199,8 +199,8 @@ func TestEverySyntaxOfTheZoneReferenceIsValid(t *testing.T) {
 			}
 		}
 	}
-	if n != 18 {
-		t.Errorf("got %d options in the zone reference, want 18", n)
+	if n < 18 {
+		t.Errorf("got %d options in the zone reference, want more", n)
 	}
 }
 
