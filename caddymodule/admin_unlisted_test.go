@@ -22,7 +22,7 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		"client_ip": nil, // it depends on the client
 		"share":     {"@share"},
 		"skip":      nil,
-		"refuse":    nil,
+		"refuse":    {"unlisted"}, // with its verdict
 	} {
 		s := run(t, `http:// {
 			throttle {
@@ -50,6 +50,48 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		}
 		if status := s.admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil); status != http.StatusBadRequest {
 			t.Errorf("%s: got %d for a limit of a bucket that no request uses, want 400", policy, status)
+		}
+	}
+}
+
+// Logs and codes give names of buckets, which are no keys that a client sent.
+func TestWhyTakesTheNameOfABucketForNoKeyOfItsOwn(t *testing.T) {
+	s := run(t, `http:// {
+		throttle /api {
+			zone api {
+				key header X-Api-Key unlisted refuse
+				limit 1 1/h
+				override shop 1 1/h as shops
+				override leaked deny
+			}
+		}
+		throttle /all {
+			zone all {
+				key text everybody
+				limit 1 1/h
+			}
+		}
+		respond ok
+	}`)
+	for _, test := range []struct {
+		path, key, reason string
+		passes            int
+		unlisted          bool
+	}{
+		{"/api", "leaked", "denied", 0, false},
+		{"/api", "shop", "capacity", 1, false},
+		{"/api", "made-up", "unlisted_key", 0, true},
+		{"/all", "", "capacity", 1, false}, // which is nobody's API key
+	} {
+		c := s.from(someone).with("X-Api-Key", test.key)
+		c.passes(test.passes, test.path)
+		var got wire.Why
+		s.admin(http.MethodPost, "/throttle/why", `{"client": "`+codeOn(t, c.get(test.path))+`"}`, &got)
+		if got.Refusal == nil || got.Refusal.Reason != test.reason || !got.Refused || len(got.Buckets) != 1 || got.Buckets[0].Verdict.Reason != test.reason {
+			t.Fatalf("%s %q: got %+v, want one bucket that refuses for %s, then and now", test.path, test.key, got, test.reason)
+		}
+		if (got.Unlisted != nil) != test.unlisted {
+			t.Errorf("%s %q: got the unlisted keys %v, want some: %v", test.path, test.key, got.Unlisted, test.unlisted)
 		}
 	}
 }

@@ -67,6 +67,8 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ba
 	case ban != nil:
 		shadow = z.Shadow != 0 // a zone's switch at run time leaves bans as they are
 		return refuse(rule.Banned, "ban", ban.Left(j.now))
+	case z.Key.Unlisted == rule.Refuse && z.Unlisted(b.Key) != "":
+		return refuse(rule.UnlistedKey, "key", 0)
 	case b.Rule == "deny":
 		return refuse(rule.Denied, "override", 0)
 	case b.Rule == "unlimited", b.Capacity == 0: // or slots, of which nobody knows whether one is free then

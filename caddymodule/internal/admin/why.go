@@ -60,8 +60,9 @@ func (w *why) lookBack(ctx context.Context, zones []*engine.Zone, code supportco
 	p.Code, p.Refusal = code.String(), past
 	p.Level = math.Round(past.Level*1e6) / 1e6
 	if z := w.Zones[past.Zone]; z != nil {
-		if p.Network = shownNetwork(z, past.Key); p.Network != "" {
-			zones = []*engine.Zone{z} // the others want to know which client of the network it was
+		p.Network = shownNetwork(z, past.Key)
+		if _, err := netip.ParseAddr(past.Key); err != nil || p.Network != "" {
+			zones = []*engine.Zone{z} // the others want to know the client's address
 		}
 	}
 	if past.Key == "" {
@@ -129,9 +130,11 @@ func (w *why) own(z *engine.Zone, client string) string {
 	}
 	r := w.result
 	r.Unlisted = append(r.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
-	if own = ""; policy == rule.Share {
-		own = rule.SharedBucket
+	switch policy {
+	case rule.Refuse:
+		return own
+	case rule.Share:
+		return rule.SharedBucket
 	}
-	r.Refused = r.Refused || policy == rule.Refuse && z.GroupOf(w.set, own) == 0
-	return own
+	return ""
 }

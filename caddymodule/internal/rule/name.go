@@ -132,12 +132,15 @@ func (k *Key) spell(p *Part, value string) (segment string, part bucketkey.Part,
 	return string(name), bucketkey.Part{Text: value}, len(p.Template) <= 1
 }
 
-// NameOf returns the name of the bucket of a raw value, if the key has one part. That may be
-// one that an override lets several keys share. It returns false if the part can have no such
-// value.
+// NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
+// if the key has one part. That may be one that an override lets several keys share. It
+// returns false if the part can have no such value.
 func (r *Rule) NameOf(value string) (name string, ok bool) {
 	if len(r.Key.Parts) != 1 || value == "" {
 		return "", false
+	}
+	if strings.HasPrefix(value, "@") {
+		return value, true
 	}
 	name, part, ok := r.Key.spell(&r.Key.Parts[0], value)
 	if !ok {
@@ -150,7 +153,7 @@ func (r *Rule) NameOf(value string) (name string, ok bool) {
 // BucketOf returns the name of the bucket of a plain value, if the key has one part and
 // such a value is no name, and otherwise the value itself.
 func (r *Rule) BucketOf(value string) string {
-	if len(r.Key.Parts) == 1 && !strings.HasPrefix(value, "@") && (r.Key.Parts[0].ClientIP || r.Key.Parts[0].Digest) {
+	if len(r.Key.Parts) == 1 && (r.Key.Parts[0].ClientIP || r.Key.Parts[0].Digest) {
 		if name, ok := r.NameOf(value); ok {
 			return name
 		}
