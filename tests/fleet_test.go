@@ -178,7 +178,9 @@ func TestCaddysWithOtherKeysShareNoChanges(t *testing.T) {
 func TestASupportCodeIsFoundFromAnyCaddy(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {
-		fleet := startFleet(t, 3, s.directive()+"\nstore_timeout 5s\n"+fleetKey)
+		// To the zone keys, a code is a key that no override lists.
+		const keys = "\nzone keys {\nkey header X-Key unlisted refuse\noverride shop unlimited\nlimit 1 1/h\n}"
+		fleet := startFleet(t, 3, s.directive()+"\nstore_timeout 5s\n"+fleetKey+keys)
 		fillUp(t, fleet[0].url+"api", "X-Api-Key", "s3cret")
 		a, err := newVisitor(t, "h1").try("GET", fleet[0].url+"api", "X-Api-Key", "s3cret")
 		if err != nil {

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -26,21 +27,17 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 	}
 	code, isCode := supportcode.Parse(of.Client)
 	past, found := e.Control.Refusals.Find(code)
-	w := newWhy(e, of.Client)
-	if !found {
-		if err := w.client(ctx, zones, of.Client, past); err != nil || !isCode || len(w.result.Buckets) > 0 {
-			return w.result, err
-		}
-		// Other Caddys may know the code, which takes a second.
-		raw, from := e.Control.Changes.Ask(ctx, code.String())
-		if raw == nil || json.Unmarshal(raw, &past) != nil {
-			return w.result, nil
-		}
-		w = newWhy(e, of.Client)
-		w.result.Refusal = &wire.PastRefusal{Node: from.Host}
-	} else {
-		w.result.Refusal = new(wire.PastRefusal)
+	var from board.Node
+	if isCode && !found { // other Caddys may know it, which takes a second
+		var raw json.RawMessage
+		raw, from = e.Control.Changes.Ask(ctx, code.String())
+		found = raw != nil && json.Unmarshal(raw, &past) == nil
 	}
+	w := why{newJudge(e), &wire.Why{Client: of.Client, Buckets: []wire.Bucket{}, Complete: true}}
+	if !found {
+		return w.result, w.client(ctx, zones, of.Client, supportcode.Refusal{})
+	}
+	w.result.Refusal = &wire.PastRefusal{Node: from.Host}
 	return w.result, w.lookBack(ctx, zones, code, past)
 }
 
@@ -48,10 +45,6 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 type why struct {
 	judge
 	result *wire.Why
-}
-
-func newWhy(e *engine.Engine, client string) why {
-	return why{newJudge(e), &wire.Why{Client: client, Buckets: []wire.Bucket{}, Complete: true}}
 }
 
 // lookBack shows a refusal, and the buckets of its client now.

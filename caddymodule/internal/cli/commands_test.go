@@ -242,6 +242,10 @@ func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 	if out != "No Caddy of this store remembers a refusal with this support code: look for it in the access log.\n" {
 		t.Errorf("got\n%s\nwant one sentence", out)
 	}
+	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}}, "7K2M-Q8XD")
+	if !strings.HasPrefix(out, "No Caddy of this store remembers") || !strings.Contains(out, "As a key:\napi: no override lists this key") {
+		t.Errorf("got\n%s\nwant that, and what it would be as a key", out)
+	}
 }
 
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.

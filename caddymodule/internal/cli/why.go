@@ -33,9 +33,12 @@ refused then.`,
 func (c *adminClient) showWhy(s *wire.Why) {
 	if s.Refusal != nil {
 		c.showRefusal(s.Refusal)
-	} else if _, code := supportcode.Parse(s.Client); code && !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
+	} else if _, code := supportcode.Parse(s.Client); code {
 		c.say("No Caddy of this store remembers a refusal with this support code: look for it in the access log.")
-		return
+		if !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
+			return
+		}
+		c.say("As a key:")
 	}
 	if s.Ban != nil {
 		c.printf("A ban of %s holds%s, and lasts: %s. %s\n", networkText(s.Ban.Network), byText(s.Ban.By), remaining(s.Ban.Until), sanitize(s.Ban.Note))
