@@ -331,6 +331,8 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 		{"limit", `{"zone": "nets", "key": "203.0.0.0/16", "limit": "deny"}`, 400, ""},
 		{"limit", `{"zone": "pages", "key": "203.0.113.0/24", "limit": "deny"}`, 400, ""},
 		{"limit", `{"zone": "pages", "key": "203.0.113.7/32", "limit": "deny"}`, 200, ""},
+		{"limit", `{"zone": "pages", "key": "203.0.113", "limit": "deny"}`, 400, ""}, // no address at all
+		{"unlimit", `{"zone": "pages", "key": "203.0.113"}`, 200, ""},                // nothing
 	} {
 		var got struct{ Network string }
 		if status := s.admin(http.MethodPost, "/throttle/"+step.call, step.body, &got); status != step.want || got.Network != step.network {

@@ -131,6 +131,9 @@ func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool)
 	if policy := z.Unlisted(key); key != "" && policy != "" {
 		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
+	if _, can := z.NameOf(key); key != "" && !can && len(z.Key.Parts) == 1 && z.Key.Parts[0].ClientIP {
+		return entry, badRequest("invalid key %q: the key of zone %q is an address, such as 203.0.113.7", key, z.Name)
+	}
 	if z.SlotsOnly() && limit.Limits() {
 		return entry, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
 	}
