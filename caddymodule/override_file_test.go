@@ -189,7 +189,7 @@ func TestRunTimeBeatsTheFileAndTheFileTheCaddyfile(t *testing.T) {
 	writeFile(t, file, "# nobody\n")
 	s.looks()
 	s.from("203.0.113.7:1").answers("/", http.StatusTooManyRequests)
-	why("override override 1 of the zone")
+	why("override override 1")
 }
 
 func TestKeysOfOneNameShareOneBucket(t *testing.T) {
@@ -345,7 +345,7 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 	for _, b := range list.Buckets {
 		got[b.Capacity] = b.By + " " + b.From
 	}
-	for capacity, want := range map[float64]string{4: "override_file " + file + ":2", 3: "override override 1 of the zone", 1: "zone "} {
+	for capacity, want := range map[float64]string{4: "override_file " + file + ":2", 3: "override override 1", 1: "zone "} {
 		if got[capacity] != want {
 			t.Errorf("capacity %v: got %q, want %q", capacity, got[capacity], want)
 		}

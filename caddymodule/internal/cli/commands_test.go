@@ -237,6 +237,25 @@ func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
 	}
 }
 
+func TestWhyOfARequestWithoutAKeyPromisesNothing(t *testing.T) {
+	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Refusal: supportcode.Refusal{Zone: "api", Reason: "missing_key"}}, Complete: true}, "7K2M-Q8XD")
+	if strings.Contains(out, "Nothing refuses") || !strings.Contains(out, "had no key") {
+		t.Errorf("got\n%s\nwant no word of what would become of another request", out)
+	}
+}
+
+func TestWhyShowsWholeWhichLimitABucketHas(t *testing.T) {
+	for want, b := range map[string]wire.Bucket{
+		"  limited by override 2": {Key: "@sha256:" + strings.Repeat("0", 64), By: "override", From: "override 2", Rule: "limited", Verdict: wire.Verdict{Decision: "refused", Reason: "denied"}},
+		"  store down: a share":   {Key: "198.51.100.123", By: "zone", Share: true, Rule: "limited", Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}},
+	} {
+		b.Zone, b.Capacity, b.Level, b.Fraction, b.EmptyIn = "customers", 120, 119.97, 1, 3600
+		if out := outputOf(t, "why", wire.Why{Buckets: []wire.Bucket{b}, Complete: true}, b.Key); !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant %q in it", out, want)
+		}
+	}
+}
+
 func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
 	if out != "No Caddy of this store remembers a refusal with this support code: look for it in the access log.\n" {

@@ -48,9 +48,13 @@ func (c *adminClient) showWhy(s *wire.Why) {
 		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
 	}
 	c.showLocal(s.Local)
-	if s.Refused {
+	switch {
+	case s.Refused:
 		c.say("It is refused now.")
-	} else {
+	case s.Refusal != nil && s.Refusal.Key == "":
+		c.say("The request had no key, so no bucket is its own.")
+		return
+	default:
 		c.say("Nothing refuses a request of cost 1 now.")
 	}
 	if len(s.Buckets) > 0 {

@@ -100,7 +100,7 @@ func ruleText(b *wire.Bucket) string {
 		return b.Rule + " by " + sanitize(b.From)
 	}
 	if b.Share {
-		return b.Rule + " to a share: the store is down"
+		return "store down: a share"
 	}
 	return b.Rule
 }

@@ -151,7 +151,7 @@ func (s *Listed) Place(e bucketkey.Entry, by Source) string {
 	case OfFile:
 		return fmt.Sprintf("%s:%d", s.name, s.numbers[e.Override])
 	case OfConfig:
-		return fmt.Sprintf("override %d of the zone", e.Override+1)
+		return fmt.Sprintf("override %d", e.Override+1)
 	}
 	return ""
 }
