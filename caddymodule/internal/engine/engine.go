@@ -107,10 +107,10 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 // also after an error.
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
-		Ctx: ctx, app: app, Logger: ctx.Logger(), Warnings: new(telemetry.KeptWarnings),
+		Ctx: ctx, app: app, Logger: ctx.Logger(),
 		Zones: make(map[string]*Zone), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
 	}
-	e.Warner = e.Warnings.Logger(e.Logger)
+	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
