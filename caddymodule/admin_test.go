@@ -33,6 +33,13 @@ func (s *site) admin(method, path, body string, into any) (status int) {
 	return askAdmin(s, s.app(), method, path, body, into)
 }
 
+// startZones lets a config count as started.
+func startZones(t testing.TB, e *engine.Engine) {
+	t.Helper()
+	e.Control.Start(e)
+	t.Cleanup(func() { e.Control.Stop(e) })
+}
+
 func askAdmin(s testing.TB, a *engine.Engine, method, path, body string, into any) (status int) {
 	s.Helper()
 	running, release := engine.RunningApp()
@@ -40,8 +47,7 @@ func askAdmin(s testing.TB, a *engine.Engine, method, path, body string, into an
 		release()
 	}
 	if running != a {
-		a.Control.Start(a)
-		s.Cleanup(func() { a.Control.Stop(a) })
+		startZones(s, a)
 	}
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if method == http.MethodPost {

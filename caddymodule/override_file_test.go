@@ -121,9 +121,7 @@ func TestAWrongLineKeepsTheOverridesReadBefore(t *testing.T) {
 func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	file := overrideText(t, "shop gold\n")
 	s := apiSite(t, file, "")
-	z := s.app().Zones["api"]
-	z.State.Start(z)
-	defer z.State.Stop(z)
+	startZones(t, s.app())
 	stale := func(want ...float64) {
 		t.Helper()
 		var got []float64
@@ -149,9 +147,10 @@ func TestAMetricTellsThatAnOverrideFileIsStale(t *testing.T) {
 	s.looks()
 	stale(0)
 
+	z := s.app().Zones["api"]
 	without := &engine.Zone{Zone: z.Zone, State: z.State, Counts: z.Counts} // of a reload
-	z.State.Start(without)
-	defer z.State.Stop(without)
+	next := &engine.Engine{Zones: map[string]*engine.Zone{"api": without}, Control: s.app().Control}
+	startZones(t, next)
 	stale()
 }
 

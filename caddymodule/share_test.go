@@ -166,6 +166,15 @@ func (s *countingStore) Settle(ctx context.Context, settlements []leakybucket.Se
 	return s.Store.Settle(ctx, settlements)
 }
 
+// withSlots returns another config, whose zone of that name has so many slots.
+func (s *settleSite) withSlots(zone string, n int) *engine.Engine {
+	z := s.app.engine.Zones[zone]
+	other := *z.Rule
+	other.InFlight = n
+	zones := map[string]*engine.Zone{zone: {Zone: &decision.Zone{Rule: &other, Enforced: z.Enforced, Simulated: z.Simulated}}}
+	return &engine.Engine{Zones: zones, Control: s.app.engine.Control}
+}
+
 func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 1 wait 8s {\n\tshare\n}", 4*time.Second)
@@ -175,19 +184,14 @@ func TestSlotsAndTurnsSurviveAReload(t *testing.T) {
 		}
 		pass(time.Second)
 		// A new config with more slots starts: those who wait get them at once.
-		live := s.app.engine.Zones["waits"].State
-		more := *s.app.engine.Zones["waits"].Rule
-		more.InFlight = 2
-		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &more}, State: live})
+		startZones(t, s.withSlots("waits", 2))
 		quiet()
 		pass(time.Second)
 		if !visits[1].reached {
 			t.Error("got it waiting, want it served when there are more slots")
 		}
 		// And one with fewer: both keep theirs, and nobody gets one until one is left.
-		fewer := more
-		fewer.InFlight = 1
-		live.Start(&engine.Zone{Zone: &decision.Zone{Rule: &fewer}, State: live})
+		startZones(t, s.withSlots("waits", 1))
 		pass(time.Minute)
 		wantTurns(t, visits, 0, 1, 5)
 		emptyRooms(t, "waits")
@@ -206,19 +210,16 @@ func shownSlots(s *settleSite) *wire.Slots {
 func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 9 {\n\tshare\n}", time.Second)
-		z := s.app.engine.Zones["waits"]
-		z.State.Start(z)
-		defer z.State.Stop(z)
-		rule := *z.Rule
-		rule.WarmUp, rule.InFlight = time.Hour, 3
-		failed := &engine.Zone{Zone: &decision.Zone{Rule: &rule}, State: z.State}
-		slots := func() int { return shownSlots(s).Slots }
+		startZones(s, s.app.engine)
+		failed := s.withSlots("waits", 3)
+		failed.Zones["waits"].WarmUp = time.Hour
+		slots := func() int { return s.app.engine.Zones["waits"].Enforced.Load().Slots }
 		s.visit("203.0.113.1", "/")
-		z.State.Start(failed)
+		failed.Control.Start(failed)
 		if got := slots(); got != 3 {
 			t.Errorf("got %d slots of the config that has just started, want 3", got)
 		}
-		z.State.Stop(failed)
+		failed.Control.Stop(failed)
 		if got := slots(); got != 9 {
 			t.Errorf("got %d slots after that config has failed to start, want all nine", got)
 		}
@@ -234,9 +235,7 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
 	inSettleBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 6 wait 1m warm_up 1m {\n\tshare\n}", 40*time.Second)
-		z := s.app.engine.Zones["waits"]
-		z.State.Start(z)
-		defer z.State.Stop(z)
+		startZones(s, s.app.engine)
 		var visits []*visit
 		for i := range 6 {
 			visits = append(visits, s.visit("203.0.113."+strconv.Itoa(i), "/", "X-Rank", "returned"))
@@ -295,9 +294,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 			return s.visit("203.0.113."+strconv.Itoa(n), "/", "X-Rank", rank, "X-Member", "ann")
 		}
 		visits := []*visit{come(1, "first"), come(2, "member"), come(3, "returned"), come(4, "crawler"), come(5, "crawler")}
-		z := s.app.engine.Zones["waits"]
-		z.State.Start(z)
-		defer z.State.Stop(z)
+		startZones(s, s.app.engine)
 		got := shownSlots(s)
 		if got.Busy != 1 || got.Slots != 1 || got.MeanSeconds != 1 {
 			t.Errorf("got %+v, want one slot of one busy, and a mean of a second", got)
@@ -312,7 +309,7 @@ func TestMetricsAndTheStatusTellOfTurns(t *testing.T) {
 		pass(time.Minute)
 		wantTurns(t, visits, 0, .5, 1, -1, -1)
 		wantCounts(t, "waits", map[string]float64{"admitted first": 1, "delayed member": 1, "delayed returned": 1, "refused crawler wait": 2})
-		if keys := z.State.Refused.Estimate(); keys != 2 {
+		if keys := s.app.engine.Zones["waits"].State.Refused.Estimate(); keys != 2 {
 			t.Errorf("got %d refused keys, want the two clients", keys)
 		}
 		if got := counted(t, telemetry.SlotSeconds, "waits"); got["member"] != .5 || got["first"] != .5 {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -123,18 +124,22 @@ func collectSnapshots(of []*prometheus.Desc, to metricsChannel) {
 	})
 }
 
-// collectBreakers asks the shared stores. While a reload changes a store's URL there are
-// two of one name. It reports the older one, because the reload may fail.
+// collectBreakers asks the shared store. While a reload changes the store, there are two. It
+// reports the older one, because the reload may fail.
 func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
-	first := make(map[string]*stores.SharedStore)
-	since := make(map[string]time.Time)
-	stores.EachOf(func(s *stores.SharedStore) {
-		if began, runs := s.Running(); runs && (first[s.Name] == nil || began.Before(since[s.Name])) {
-			first[s.Name], since[s.Name] = s, began
-		}
-	})
-	for name, s := range first {
-		to.gauge(of[0], toGauge(s.Down()), name)
+	if apps := started(); len(apps) > 0 && apps[0].Shared != nil {
+		to.gauge(of[0], toGauge(apps[0].Shared.Down()), apps[0].Shared.Name)
+	}
+}
+
+// eachZone calls f with the zones that have started, those of one name in the newest config.
+func eachZone(f func(*Zone)) {
+	zones := make(map[string]*Zone)
+	for _, e := range started() {
+		maps.Copy(zones, e.Zones)
+	}
+	for _, z := range zones {
+		f(z)
 	}
 }
 

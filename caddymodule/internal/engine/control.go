@@ -64,7 +64,7 @@ func (c *control) refusal(text string) json.RawMessage {
 var newestApp atomic.Pointer[Engine]
 
 func (c *control) Start(e *Engine) {
-	c.Changes.Use(e.shared, e.changesFile(), e.Logger)
+	c.follow(e)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.apps = append(c.apps, e)
@@ -78,12 +78,30 @@ func (c *control) Stop(e *Engine) {
 	if n := len(c.apps); n > 0 {
 		last := c.apps[n-1]
 		if newestApp.Swap(last) != last { // a config that failed to start
-			c.Changes.Use(last.shared, last.changesFile(), last.Logger)
+			c.follow(last)
 		}
 	} else {
 		newestApp.Store(nil)
 		c.Changes.Use(nil, "", zap.NewNop())
 	}
+}
+
+// follow lets what is shared go by a config, which is the newest that runs.
+func (c *control) follow(e *Engine) {
+	for _, z := range e.Zones {
+		z.setLimits()
+	}
+	c.Changes.Use(e.shared, e.changesFile(), e.Logger)
+}
+
+// started returns the configs that run, oldest first.
+func started() (apps []*Engine) {
+	stores.EachOf(func(c *control) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		apps = slices.Clone(c.apps)
+	})
+	return apps
 }
 
 // changesFile is where changes at run time are kept. Without a snapshot none are.

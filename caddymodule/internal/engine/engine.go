@@ -223,14 +223,14 @@ func (e *Engine) Start() {
 	}
 	if e.Shared != nil {
 		e.observer = &storeObserver{e}
-		e.Shared.Start(e.observer)
+		telemetry.CountStore(e.Shared.Name)
+		e.Shared.Attach(e.observer)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	e.StopBeside = stop
 	e.Signing.start(ctx, e.Logger)
 	e.Crawlers.start(ctx, e.Logger)
 	for name, z := range e.Zones {
-		z.State.Start(z)
 		if len(z.Directives) > 1 {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
@@ -261,11 +261,8 @@ func (e *Engine) End() {
 	e.events.Close()
 	e.StopBeside()
 	e.Control.Stop(e)
-	for _, z := range e.Zones {
-		z.State.Stop(z)
-	}
 	if e.Shared != nil {
-		e.Shared.Stop(e.observer)
+		e.Shared.Detach(e.observer)
 	}
 	if e.Memory != nil {
 		e.Memory.Stop()

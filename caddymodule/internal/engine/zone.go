@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -135,9 +134,6 @@ type zoneState struct {
 	Enforced, Simulated admission.Zone
 	Meter               settlement.Meter
 	Passes              *clientpass.Memory
-
-	mu      sync.Mutex
-	configs []*Zone // of configs that have started and not stopped
 }
 
 func StateKey(name string) string { return "zone " + name }
@@ -151,47 +147,14 @@ func JoinState(name string) (*zoneState, error) {
 	})
 }
 
-// Start adds the zone of a config that has started.
-func (l *zoneState) Start(z *Zone) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.configs = append(l.configs, z)
-	l.setLimits(z)
-}
-
 // setLimits sets what requests do not bring with them, and the limits of those who wait.
-// The caller holds the lock.
-func (l *zoneState) setLimits(z *Zone) {
-	l.Enforced.SetWarmUp(z.WarmUp)
-	l.Simulated.SetWarmUp(z.WarmUp)
-	if z.InFlight > 0 {
-		l.Enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
-		l.Simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
-	}
-}
-
-// Stop removes the zone of a config that has stopped. If it was the newest, because a part
-// of its config could not start, the one before it goes on.
-func (l *zoneState) Stop(z *Zone) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	newest := len(l.configs) > 0 && l.configs[len(l.configs)-1] == z
-	l.configs = slices.DeleteFunc(l.configs, func(other *Zone) bool { return other == z })
-	if n := len(l.configs); newest && n > 0 {
-		l.setLimits(l.configs[n-1])
-	}
-}
-
-// eachZone calls f with the zones that have started, those of one name in the newest config.
-func eachZone(f func(*Zone)) {
-	stores.EachOf(func(l *zoneState) {
-		l.mu.Lock()
-		newest := slices.Clone(l.configs[max(0, len(l.configs)-1):]) // none or one
-		l.mu.Unlock()
-		for _, z := range newest {
-			f(z)
+func (z *Zone) setLimits() {
+	for _, of := range []*admission.Zone{z.Enforced, z.Simulated} {
+		of.SetWarmUp(z.WarmUp)
+		if z.InFlight > 0 {
+			of.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 		}
-	})
+	}
 }
 
 // Destruct deletes the zone's series.

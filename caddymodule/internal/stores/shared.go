@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,10 +21,6 @@ type SharedStore struct {
 	key  string // in the pool
 
 	Outage atomic.Pointer[Outage] // that lasts
-
-	mu      sync.Mutex
-	configs int       // how many have started and not stopped
-	began   time.Time // when the first of them started
 }
 
 // An Outage of a shared store.
@@ -76,33 +71,6 @@ func (s *SharedStore) Leave() error {
 		return nil
 	}
 	return Leave(s.key)
-}
-
-// Start attaches the observer of a config that starts.
-func (s *SharedStore) Start(o sharedstore.Observer) {
-	telemetry.CountStore(s.Name)
-	s.mu.Lock()
-	if s.configs++; s.configs == 1 {
-		s.began = time.Now()
-	}
-	s.mu.Unlock()
-	s.Attach(o)
-}
-
-// Stop undoes start.
-func (s *SharedStore) Stop(o sharedstore.Observer) {
-	s.Detach(o)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.configs--
-}
-
-// Running returns when the first config with the store has started, and false if none
-// runs.
-func (s *SharedStore) Running() (began time.Time, runs bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.began, s.configs > 0
 }
 
 // FillIn fills in the placeholders in options of a store, such as {env.X} and
