@@ -7,8 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -191,28 +189,4 @@ func (e *Engine) noteProxy(s *rule.Subject) {
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		DropList.Proxy(peer.Addr().Unmap().WithZone(""), time.Now())
 	}
-}
-
-// ForwardingHeaders are those that proxies and CDNs add to requests.
-var ForwardingHeaders = []string{
-	"X-Forwarded-For", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Forwarded-Proto", "X-Forwarded-Host",
-	"X-Forwarded", "X-Client-Ip", "Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "Cdn-Loop",
-	"Fastly-Client-Ip", "Fly-Client-Ip", "Cloudfront-Viewer-Address", "X-Azure-Clientip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
-}
-
-func forwards(r *http.Request) bool {
-	for _, name := range ForwardingHeaders {
-		if r.Header[name] != nil {
-			return true
-		}
-	}
-	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	if server != nil {
-		for _, name := range server.ClientIPHeaders {
-			if len(r.Header.Values(name)) > 0 {
-				return true
-			}
-		}
-	}
-	return false
 }

@@ -101,10 +101,34 @@ func (o *onceWarnings) unknown() {
 	}
 }
 
+// ForwardingHeaders are those that proxies and CDNs add to requests.
+var ForwardingHeaders = []string{
+	"X-Forwarded-For", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Forwarded-Proto", "X-Forwarded-Host",
+	"X-Forwarded", "X-Client-Ip", "Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "Cdn-Loop",
+	"Fastly-Client-Ip", "Fly-Client-Ip", "Cloudfront-Viewer-Address", "X-Azure-Clientip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
+}
+
 // namesClient reports whether a header is one in which proxies name the client.
 func namesClient(header string) bool {
 	header = http.CanonicalHeaderKey(header)
 	return slices.Contains(ForwardingHeaders, header) && !slices.Contains([]string{"Via", "X-Forwarded-Proto", "X-Forwarded-Host", "Cdn-Loop"}, header)
+}
+
+func forwards(r *http.Request) bool {
+	for _, name := range ForwardingHeaders {
+		if r.Header[name] != nil {
+			return true
+		}
+	}
+	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil {
+		for _, name := range server.ClientIPHeaders {
+			if len(r.Header.Values(name)) > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // patientClient is about how long most clients wait for an answer.
