@@ -103,6 +103,25 @@ func TestABlockedClientStaysBlockedInAnOutage(t *testing.T) {
 	}
 }
 
+// A share of the limit leaks more slowly, and is what admits the client in the end.
+func TestABlockedClientThatWaitsAsLongAsItIsToldPassesInAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "nodes 3", "zone z {\nlimit 4 4/m\nblock 2s\n}")
+		theShared.down.Store(true)
+		c := s.from(someone)
+		c.wantStatuses("/", map[int]int{200: 1, 429: 5})
+		after := c.get("/").Header().Get("Retry-After")
+		wait, err := time.ParseDuration(after + "s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(wait)
+		if w := c.get("/"); w.Code != http.StatusOK {
+			t.Errorf("after %v: got %d and Retry-After %s, want 200", wait, w.Code, w.Header().Get("Retry-After"))
+		}
+	})
+}
+
 func TestPoliciesAreEachZonesOwn(t *testing.T) {
 	for _, test := range []struct {
 		global, zones string
@@ -215,6 +234,17 @@ func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 		}
 		if got := theShared.takes.Load() - before; got > 6 {
 			t.Errorf("in 5 s of asking: got the store asked %d times, want at most 6", got)
+		}
+	})
+}
+
+func TestABlockedClientIsNotToldToRetryWhatNeverFits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := runShared(t, "", "zone z {\nlimit 2 1/s\ncost {header.X-Cost}\nblock 10m\n}")
+		c := s.from(someone).with("X-Cost", "2")
+		c.wantStatuses("/", map[int]int{200: 1, 429: 1})
+		if w := s.from(someone).with("X-Cost", "3").get("/"); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
+			t.Errorf("got %d and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
 		}
 	})
 }

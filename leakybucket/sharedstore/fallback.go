@@ -177,13 +177,12 @@ func (b *Backend) localLevel(c *leakybucket.Charge) float64 {
 	return c.Limit.Level(b.local.State(c), b.local.Now())
 }
 
-// InForce returns the limit that holds for the bucket of a charge now: while its shard is
-// down, it is this node's share.
-func (s *Store) InForce(c leakybucket.Charge) leakybucket.Limit {
-	if s.backend.DownFor(&c) && s.zone(c.Zone).Policy == Local {
-		s.share(&c)
+// InForce leaves a charge as Take would leave it now: while its shard is down, that is one to
+// this node's share.
+func (s *Store) InForce(c *leakybucket.Charge) {
+	if s.backend.DownFor(c) && s.zone(c.Zone).Policy == Local {
+		s.share(c)
 	}
-	return c.Limit
 }
 
 // share makes a charge one to this node's share of the bucket, which holds and

@@ -287,8 +287,10 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Entry
 	if z.Block != nil && k.State.BlockedUntil > k.Now {
 		s.blocked = k.State.BlockedUntil.Sub(k.Now)
 	}
-	if shared, can := j.Store.(*sharedstore.Store); can && whole.Capacity > 0 {
-		s.limit = shared.InForce(leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: whole})
+	if whole.Capacity > 0 {
+		c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: whole}
+		j.InForce(&c)
+		s.limit = c.Limit
 	}
 	s.level = s.limit.Level(k.State, k.Now)
 	j.fill(z, &b, whole, s)

@@ -66,6 +66,9 @@ type Env interface {
 	Believe(context.Context, *leakybucket.Charge) (blocked.Block, bool)
 	KnownBlock(*leakybucket.Charge) (blocked.Block, bool)
 
+	// InForce leaves a charge as Take would leave it now.
+	InForce(*leakybucket.Charge)
+
 	// Take asks the store. If that fails, the request passes.
 	Take(context.Context, []leakybucket.Charge, []leakybucket.Decision) error
 
@@ -642,11 +645,17 @@ func (p *plan) refuse(why rule.Reason) {
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
 func (p *plan) refuseBlocked(b blocked.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
-	now := o.admissionZone().Now()
+	c, now := o.Charge(), o.admissionZone().Now()
+	p.env.InForce(&c)
+	o.terms = terms{c.Limit, c.Cost, c.Debt, c.Ceiling}
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
 	o.level = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
 	o.Block = b.Until.Sub(now)
-	p.refuse(rule.Blocked)
+	why := rule.Blocked
+	if o.Limit.Oversize(o.Cost) {
+		why = rule.Oversize
+	}
+	p.refuse(why)
 }
 
 // readBody reads as much of the body as the zones want, and removes all outcomes. The zones

@@ -54,6 +54,8 @@ func (e *fakeEnv) Believe(_ context.Context, c *leakybucket.Charge) (blocked.Blo
 	return blocked.Block{Until: now.Add(time.Minute), Seen: now}, true
 }
 
+func (e *fakeEnv) InForce(*leakybucket.Charge) {}
+
 func (e *fakeEnv) KnownBlock(*leakybucket.Charge) (blocked.Block, bool) {
 	return blocked.Block{}, false
 }

@@ -405,6 +405,13 @@ func (e *Engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
 	return b, found && (fresh || e.Shared.DownFor(c))
 }
 
+// InForce implements decision.Env.
+func (e *Engine) InForce(c *leakybucket.Charge) {
+	if shared, can := e.Store.(*sharedstore.Store); can {
+		shared.InForce(c)
+	}
+}
+
 // exiting is closed when the process is about to end. Then waiting requests are
 // refused, so that Caddy does not wait for them.
 var (
