@@ -66,6 +66,7 @@ func TestTheInspectorSortsZonesByTrouble(t *testing.T) {
 		return fmt.Sprintf(`Array.from(document.querySelectorAll("#zones > :nth-child(%d) h4"), (h) => h.textContent).join(" ")`, n)
 	}
 	b.when("quiet zones", group(3)+` === "accounts login pages search"`)
+	b.when("no scale of plots without requests", `document.querySelector("#scale").textContent === ""`)
 	s.send("203.0.113.7", "/login", 5)
 	b.when("a zone that refuses", group(1)+` === "login" && document.querySelector("#zones article .own").textContent === "3 3/h"`)
 	b.when("reasons", `document.querySelector("#zones article .reasons").textContent === "Refused since Caddy began: 1 blocked, 1 capacity." || document.querySelector("#zones article .reasons").textContent === "Refused since Caddy began: 2 blocked."`)

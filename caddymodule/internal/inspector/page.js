@@ -270,8 +270,8 @@ let rates = { hour: {}, day: {} };
 const draw = (card) => {
 	const span = find("#span").value, length = span === "hour" ? 3600e3 : 86400e3, end = now();
 	const points = (rates[span][card.dataset.zone] ?? []).map((p) => ({ ...p, at: Date.parse(p.at) })).filter((p) => p.at > end - length);
-	const most = Math.max(1e-9, ...Object.values(rates[span]).flat().map(sumOf));
-	const x = (at) => 1000 * Math.max(0, 1 - (end - at) / length), y = (sum) => 100 - 98 * sum / most;
+	const most = Math.max(0, ...Object.values(rates[span]).flat().map(sumOf));
+	const x = (at) => 1000 * Math.max(0, 1 - (end - at) / length), y = (sum) => 100 - 98 * sum / (most || 1);
 	const step = points.length > 1 ? points[1].at - points[0].at : length / 60;
 	let below = points.map(() => 0);
 	for (const name of plotted) {
@@ -287,7 +287,7 @@ const draw = (card) => {
 	slider.max = Math.max(0, points.length - 1);
 	if (atEnd) slider.value = slider.max;
 	put(find(".most", card), `up to ${rate(Math.max(0, ...points.map(sumOf)))}/s`);
-	put(find("#scale"), `All plots end at ${rate(most)}/s.`);
+	put(find("#scale"), most ? `All plots end at ${rate(most)}/s.` : "");
 	readPoint(card);
 };
 const drawAll = () => document.querySelectorAll(".zone").forEach(draw);
