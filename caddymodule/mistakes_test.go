@@ -440,6 +440,8 @@ var mistakes = []mistake{
 	{"global", "limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s # <-", `unknown option "limit_req_zone" in the global option throttle: in a zone, want limit <capacity> <leak>, such as limit 1 1/s`},
 	{"site", "throttle zone=pages rate=10r/s burst=20 # <-", `invalid zone name "zone=pages": want letters, digits, _, . and -, such as pages`},
 	{"site", "throttle pages 60 10r/s # <-", `parsing limit: invalid rate "10r/s": did you mean 10/s?`},
+	{"site", "throttle pages five 1/s # <-", "no capacity and leak in five 1/s: want throttle pages 1 1/s"},
+	{"site", "throttle pages header X-Key {path} 10 # <-", "no capacity and leak in 10: want throttle pages header X-Key {http.request.uri.path} 10 10/m"},
 	{"site", "throttle pages 10r/s # <-", "no capacity and leak in 10r/s: want throttle pages 10 10/s"},
 	{"zone", "limit_req zone=one burst=5 nodelay; # <-", `unknown option "limit_req" in zone "pages": want limit <capacity> <leak>, such as limit 6 6/m`},
 	{"zone", "rate=10r/s # <-", `unknown option "rate=10r/s" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/s`},

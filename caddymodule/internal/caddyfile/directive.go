@@ -318,6 +318,12 @@ func meantLine(words []string, end int) error {
 		return fmt.Errorf("unexpected %q after %s, with which the line ends: %s", words[end], words[end-1], want(line))
 	}
 	at := 1 + slices.IndexFunc(words[1:], func(word string) bool { return startsWithDigit.MatchString(word) || former(word) != "" })
+	sources, _, _ := parseKey(words[1:max(1, at)])
+	if slices.ContainsFunc(sources, func(k config.KeySource) bool {
+		return !slices.Contains(config.SourceWords, k.Source) && !strings.Contains(k.Source, "{")
+	}) {
+		at = 1 // no key stands before the limit
+	}
 	limit := meantLimit(words[at:])
 	switch _, err := leakybucket.ParseLimit(strings.Join(words[at:], " ")); {
 	case startsWithDigit.MatchString(words[0]):

@@ -119,10 +119,13 @@ func TestStatusSaysHowManyShardsAreDown(t *testing.T) {
 func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 	out := outputOf(t, "status", map[string]any{"zones": []map[string]any{
 		{"zone": "php", "mode": "shadow", "group": "as if enforced alone", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
+		{"zone": "quiet", "mode": "shadow", "group": "as if enforced together with all the others", "total": ratesOf(5, 0, 0, 0)}, // with no figure to explain
 	}})
-	if want := `ZONE  MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
-php   shadow         1.5        0.5          0         2        0   7/1000
+	if want := `ZONE   MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
+php    shadow         1.5        0.5          0         2        0   7/1000
+quiet  shadow           0          -          0         -        0        -
 php in shadow: as if enforced alone
+
 `; !strings.HasPrefix(out, want) {
 		t.Errorf("got\n%s\nwant it to begin with\n%s", out, want)
 	}

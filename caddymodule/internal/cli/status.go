@@ -122,7 +122,9 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 	}
 	t.print(c)
 	for _, z := range zones {
-		c.showGroup(z.Zone, z.Group)
+		if z.Total["shadow_refused"] > 0 {
+			c.showGroup(z.Zone, z.Group)
+		}
 	}
 }
 
