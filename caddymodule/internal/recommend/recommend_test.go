@@ -332,7 +332,7 @@ func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
 			in.Add(key, at, 1, -1)
 		}
 		for id := range in.Keys {
-			in.Weights = append(in.Weights, float64(strings.Count(in.Name(id), "person")))
+			in.Weights[id] = float64(strings.Count(in.Name(id), "person"))
 		}
 		points := in.Curve(1, 1)
 		leak := random.IntN(8) + 4

@@ -25,8 +25,8 @@ const tolerance = 1e-9
 // each key and fifteen for each charge, and while it looks at them eight more for each key
 // and leak. It is not safe for concurrent use.
 type Survey struct {
-	// Weights say how much each key counts where a share of them is to be spared. Those that
-	// count are people. If nil, all count the same.
+	// Weights say how much each key counts where a share of them is to be spared: at first
+	// all the same. Those that count are people.
 	Weights []float64
 
 	Keys     int     // that were charged
@@ -88,7 +88,7 @@ func (s *Survey) Add(name string, at leakybucket.Instant, cost float64, took tim
 		id, name = len(s.keys), strings.Clone(name)
 		s.ids[name] = id
 		s.keys = append(s.keys, key{name: name})
-		s.tallies = append(s.tallies, tally{})
+		s.tallies, s.Weights = append(s.tallies, tally{}), append(s.Weights, 1)
 	}
 	s.count(id, cost)
 	s.keys[id].add(charge{at, cost, took})
@@ -219,19 +219,12 @@ func (s *Survey) Curve(spare, floor float64) (points []Point) {
 	return points
 }
 
-func (s *Survey) weight(id int) float64 {
-	if s.Weights == nil {
-		return 1
-	}
-	return s.Weights[id]
-}
-
 // capacityFor returns the least whole capacity that spares that share of the keys.
 func (r *Rung) capacityFor(spare float64) float64 {
 	var ids []int
 	all := 0.0
 	for id, t := range r.survey.tallies {
-		if weight := r.survey.weight(id); t.requests > 0 && weight > 0 {
+		if weight := r.survey.Weights[id]; t.requests > 0 && weight > 0 {
 			ids = append(ids, id)
 			all += weight
 		}
@@ -243,7 +236,7 @@ func (r *Rung) capacityFor(spare float64) float64 {
 		if left <= 0 {
 			break
 		}
-		left, peak = left-r.survey.weight(id), r.peaks[id]
+		left, peak = left-r.survey.Weights[id], r.peaks[id]
 	}
 	return max(1, math.Ceil(peak/(1+tolerance)))
 }
@@ -269,7 +262,7 @@ func (r *Rung) Refusals(capacity float64, f func(id int, at leakybucket.Instant,
 			continue
 		}
 		p.RefusedKeys++
-		if r.survey.weight(id) > 0 {
+		if r.survey.Weights[id] > 0 {
 			p.RefusedPeople++
 		}
 		var state leakybucket.State

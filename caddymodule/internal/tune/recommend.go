@@ -66,13 +66,16 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
 	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: check}}
-	rules, limit := f.ruleFlags, ""
+	limit := ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
-		s.options.Key, s.options.Cost = f.keyText(), f.cost
-		rules.keys, limit = []string{f.keyText()}, "1000000 1000000/s"
+		limit = "1000000 1000000/s"
+		if len(f.keys) == 0 {
+			f.keys = []string{"client_ip"}
+		}
+		s.options.Key, s.options.Cost = strings.Join(f.keys, " "), f.cost
 	}
-	rp, err := rules.player(limit, s.note)
+	rp, err := f.player(limit, s.note)
 	if err != nil {
 		return nil, err
 	}
@@ -103,14 +106,6 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		answer.head = "No zone charges any of these requests.\n"
 	}
 	return answer, err
-}
-
-// keyText returns the key without a config.
-func (f *recommendFlags) keyText() string {
-	if len(f.keys) == 0 {
-		return "client_ip"
-	}
-	return strings.Join(f.keys, " ")
 }
 
 // studies are those of all zones.
@@ -156,6 +151,3 @@ func (s roomyStore) Take(_ context.Context, _ []leakybucket.Charge, decisions []
 
 // Settle implements leakybucket.Store.
 func (roomyStore) Settle(context.Context, []leakybucket.Settlement) error { return nil }
-
-// Interface guards
-var _ leakybucket.Store = roomyStore{}

@@ -265,6 +265,3 @@ func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
 
 // WriteHeader implements http.ResponseWriter.
 func (d *discarded) WriteHeader(int) {}
-
-// Interface guards
-var _ http.ResponseWriter = (*discarded)(nil)

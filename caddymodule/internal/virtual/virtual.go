@@ -153,7 +153,4 @@ func (e *event) Stop() bool {
 }
 
 // Interface guards
-var (
-	_ clock.Clock = (*World)(nil)
-	_ clock.Timer = (*event)(nil)
-)
+var _ clock.Clock = (*World)(nil)
