@@ -126,8 +126,8 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	case *Memory:
 		a.engine.UseMemory(m.use)
 	case interface{ SharedStore() *stores.SharedStore }:
-		err = a.engine.UseShared(m.SharedStore())
-		if _, has := m.SharedStore().Board(); has && err == nil {
+		a.engine.UseShared(m.SharedStore())
+		if _, has := m.SharedStore().Board(); has {
 			a.engine.Signing.Join(ctx)
 		}
 	case interface{ Store() leakybucket.Store }: // which is used until the last request has ended, perhaps after Cleanup
@@ -138,7 +138,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	if a.engine.Shared == nil && a.Nodes > 1 {
 		a.engine.Warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
 	}
-	return err
+	return nil
 }
 
 // zoneOf returns the zone for a handler's definition. A definition that is nothing

@@ -40,12 +40,12 @@ func (m *Memory) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return fmt.Errorf("snapshot: %w", err)
 	}
-	options := stores.MemoryOptions{MaxBuckets: m.MaxBuckets, Every: time.Duration(m.SnapshotInterval), Logger: ctx.Logger()}
+	m.use = &stores.MemoryUse{MaxBuckets: m.MaxBuckets, Every: time.Duration(m.SnapshotInterval), Logger: ctx.Logger()}
 	if m.Snapshot = filled[0]; m.Snapshot != "off" {
-		options.Snapshot = m.Snapshot
+		m.use.Snapshot = m.Snapshot
 	}
-	m.use, err = stores.UseMemory(options)
-	return err
+	m.use.Join()
+	return nil
 }
 
 // Cleanup releases the memory.

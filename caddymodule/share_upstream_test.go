@@ -77,10 +77,7 @@ func TestClientsThatHangUpCannotOverfillARealUpstream(t *testing.T) {
 					r.Header.Set("X-Client", fmt.Sprint(client))
 					return transport.RoundTrip(r)
 				}
-				live, err := engine.JoinState("busy")
-				if err != nil {
-					t.Fatal(err)
-				}
+				live := engine.JoinState("busy")
 				defer func() { _ = stores.Leave(engine.StateKey("busy")) }()
 				var all sync.WaitGroup
 				hangUp := func(client int) {
@@ -158,10 +155,7 @@ func TestASlowReaderOfARealUpstreamHoldsNoSlot(t *testing.T) {
 			t.Run(protocol+path, func(t *testing.T) {
 				port := freeAddress(t)
 				mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nthrottle {\nzone slow {\nin_flight 1 wait 60s {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
-				live, err := engine.JoinState("slow")
-				if err != nil {
-					t.Fatal(err)
-				}
+				live := engine.JoinState("slow")
 				defer func() { _ = stores.Leave(engine.StateKey("slow")) }()
 				before := detached.Answers.Used()
 				read := askWithoutReading(t, protocol, port, path, answers)
@@ -201,10 +195,7 @@ func TestClientsThatLeaveAtAnyStageLeaveNothingBehind(t *testing.T) {
 		t.Run(protocol, func(t *testing.T) {
 			port := freeAddress(t)
 			mustLoad(t, fmt.Sprintf("{\nservers {\nprotocols h1 h2c\n}\n}\nhttp://%s {\nencode gzip\nthrottle {\nzone stages {\nin_flight 8 wait 60s {\n\tshare\n}\n}\n}\nreverse_proxy %s\n}", port, u.Listener.Addr()))
-			live, err := engine.JoinState("stages")
-			if err != nil {
-				t.Fatal(err)
-			}
+			live := engine.JoinState("stages")
 			defer func() { _ = stores.Leave(engine.StateKey("stages")) }()
 			transport := &http.Transport{Protocols: new(http.Protocols), MaxIdleConnsPerHost: 4}
 			transport.Protocols.SetHTTP1(protocol == "HTTP/1.1")

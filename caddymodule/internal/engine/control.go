@@ -38,13 +38,13 @@ type control struct {
 	apps []*Engine // of configs that have started and not stopped, oldest first
 }
 
-func joinControl() (*control, error) {
-	return stores.Join(controlKey, func() (*control, error) {
+func joinControl() *control {
+	return stores.Join(controlKey, func() *control {
 		c := &control{blocks: blocked.NewBuckets(nil), lookups: crawler.NewLookups(), stopped: make(chan struct{})}
 		c.Changes = board.New(c.refusal)
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
-		return c, nil
+		return c
 	})
 }
 

@@ -107,7 +107,7 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 // also after an error.
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
-		Ctx: ctx, app: app, Logger: ctx.Logger(),
+		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
 		Zones: make(map[string]*Zone), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
 	}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
@@ -115,16 +115,11 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
 	e.Door = decision.Door{Gate: &admission.Gate{Exiting: exiting, Waived: e.waived}, Buffers: RequestBuffers, Refund: e.refundLater}
-	if e.subscribers, err = watchExit(ctx); err != nil {
-		return e, err
-	}
-	e.subscribed = sync.OnceValue(e.subscriptions)
-	if e.Control, err = joinControl(); err != nil {
-		return e, err
-	}
 	e.Blocks, e.Signing.last = e.Control.blocks, &e.Control.keys
 	e.Crawlers.lists, e.Crawlers.lookups = &e.Control.lists, e.Control.lookups
-	return e, nil
+	e.subscribed = sync.OnceValue(e.subscriptions)
+	e.subscribers, err = watchExit(ctx)
+	return e, err
 }
 
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
@@ -145,11 +140,8 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 		}
 		return z, nil
 	}
-	z = &Zone{Config: definition.WithDefaults(), Definition: text}
+	z = &Zone{Config: definition.WithDefaults(), Definition: text, State: JoinState(name)}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, e.app.OnStoreError)) // both have been checked
-	if z.State, err = JoinState(name); err != nil {
-		return nil, err
-	}
 	defer func() {
 		if err != nil {
 			_ = stores.Leave(StateKey(name)) // which can tell nothing better
@@ -196,14 +188,12 @@ func (e *Engine) ExemptAlways(matchers rule.Matchers, static []*staticfile.Match
 func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Memory.Store }
 
 // UseShared makes a shared store the store.
-func (e *Engine) UseShared(s *stores.SharedStore) (err error) {
+func (e *Engine) UseShared(s *stores.SharedStore) {
 	// The shared store is the one that lasts.
-	if e.Memory, err = stores.UseMemory(stores.MemoryOptions{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}); err != nil {
-		return fmt.Errorf("loading the fallback: %w", err)
-	}
+	e.Memory = &stores.MemoryUse{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}
+	e.Memory.Join()
 	e.policy, _ = sharedstore.ParsePolicy(e.app.OnStoreError) // which has been checked
 	e.Shared, e.Store = s, s.With(sharedstore.Options{Timeout: time.Duration(e.app.StoreTimeout), Nodes: e.app.Nodes, Zone: e.zoneFallback})
-	return nil
 }
 
 // zoneFallback returns the fallback of a zone.
@@ -281,10 +271,8 @@ func (e *Engine) CleanUp() error {
 	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
 	}
-	if e.Control != nil {
-		errs = append(errs, stores.Leave(controlKey))
-	}
-	if e.Shared != nil && e.Memory != nil {
+	errs = append(errs, stores.Leave(controlKey))
+	if e.Shared != nil {
 		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
 	}
 	return errors.Join(errs...)

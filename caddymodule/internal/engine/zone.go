@@ -138,12 +138,12 @@ type zoneState struct {
 
 func StateKey(name string) string { return "zone " + name }
 
-func JoinState(name string) (*zoneState, error) {
-	return stores.Join(StateKey(name), func() (*zoneState, error) {
+func JoinState(name string) *zoneState {
+	return stores.Join(StateKey(name), func() *zoneState {
 		l := &zoneState{name: name, Passes: clientpass.NewMemory()}
 		l.Enforced.Name, l.Simulated.Name = name, name
 		l.Figures = telemetry.NewFigures(&l.Enforced)
-		return l, nil
+		return l
 	})
 }
 

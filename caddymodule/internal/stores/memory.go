@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -19,32 +18,21 @@ const (
 	shedEvery = time.Minute
 )
 
-// MemoryOptions are what a config wants of the process's memory.
-type MemoryOptions struct {
+// A MemoryUse is what a config wants of the process's memory.
+type MemoryUse struct {
 	MaxBuckets int
 	Snapshot   string        // its file; empty if there is none
 	Every      time.Duration // how often that is written
 	Logger     *zap.Logger
-}
 
-// A MemoryUse is a config's use of the process's memory.
-type MemoryUse struct {
-	MemoryOptions
-	Memory *Memory
+	Memory *Memory // once it has joined
 
 	// limits sets the limit of a bucket that is restored.
 	limits func(*leakybucket.Charge, leakybucket.State) bool
 }
 
-// UseMemory joins the process's memory of buckets, or creates it. The caller must release
-// it once.
-func UseMemory(options MemoryOptions) (*MemoryUse, error) {
-	m, err := joinMemory(options.MaxBuckets)
-	if err != nil {
-		return nil, err
-	}
-	return &MemoryUse{MemoryOptions: options, Memory: m}, nil
-}
+// Join joins the process's memory of buckets, or creates it. The caller must release it once.
+func (u *MemoryUse) Join() { u.Memory = joinMemory(u.MaxBuckets) }
 
 // Start applies the options of a config that starts. limits sets the limit of a bucket
 // that is restored.
@@ -76,15 +64,15 @@ type Memory struct {
 
 // joinMemory joins the process's memory, or creates it for maxBuckets. It is
 // process-wide because a new config must find the levels that the last one left.
-func joinMemory(maxBuckets int) (*Memory, error) {
-	return Join(MemoryKey, func() (*Memory, error) {
+func joinMemory(maxBuckets int) *Memory {
+	return Join(MemoryKey, func() *Memory {
 		m := &Memory{
 			Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
 			stop:  make(chan struct{}),
 		}
 		m.snapshots = newSnapshots(m.Store)
 		go m.run()
-		return m, nil
+		return m
 	})
 }
 
@@ -140,6 +128,3 @@ func (m *Memory) Destruct() error {
 	m.snapshots.end()
 	return nil
 }
-
-// Interface guards
-var _ caddy.Destructor = (*Memory)(nil)

@@ -28,12 +28,9 @@ var Process = caddy.NewUsagePool()
 const MemoryKey = "memory"
 
 // Join returns the entry of a key, or creates it. The caller must leave it once.
-func Join[T caddy.Destructor](key string, open func() (T, error)) (found T, err error) {
-	value, _, err := Process.LoadOrNew(key, func() (caddy.Destructor, error) { return open() })
-	if err != nil {
-		return found, err
-	}
-	return value.(T), nil
+func Join[T caddy.Destructor](key string, open func() T) T {
+	value, _, _ := Process.LoadOrNew(key, func() (caddy.Destructor, error) { return open(), nil })
+	return value.(T)
 }
 
 // Leave releases an entry. The last leave destructs it.

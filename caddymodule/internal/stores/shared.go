@@ -41,17 +41,14 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 	key := fmt.Sprintf("store %s %x", name, sha256.Sum256(text))
 	// The memory is joined before: while the pool opens one entry, another one may wait for
 	// whoever looks at all of them.
-	local, err := joinMemory(DefaultMaxBuckets)
-	if err != nil {
-		return nil, err
-	}
+	local := joinMemory(DefaultMaxBuckets)
 	taken := false
 	defer func() {
 		if !taken {
 			_ = Leave(MemoryKey) // fails for no key that was joined
 		}
 	}()
-	return Join(key, func() (*SharedStore, error) {
+	store, _, err := Process.LoadOrNew(key, func() (caddy.Destructor, error) {
 		remote, err := open()
 		if err != nil {
 			return nil, err
@@ -62,6 +59,10 @@ func ConnectStore(name string, options []string, open func() (sharedstore.Remote
 		s.OnClose(func() { _ = Leave(MemoryKey) })
 		return s, nil
 	})
+	if err != nil {
+		return nil, err
+	}
+	return store.(*SharedStore), nil
 }
 
 // Leave gives the store up, which closes when no config uses it any more. A nil store was
@@ -86,6 +87,3 @@ func FillIn(options ...string) ([]string, error) {
 	}
 	return filled, nil
 }
-
-// Interface guards
-var _ caddy.Destructor = (*SharedStore)(nil)

@@ -25,7 +25,7 @@ func started(t *testing.T, file string) (*snapshots, *observer.ObservedLogs) {
 		c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
 		return true
 	}
-	s.use(&MemoryUse{MemoryOptions: MemoryOptions{Snapshot: file, Every: time.Hour, Logger: zap.New(core)}, limits: limits})
+	s.use(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), limits: limits})
 	t.Cleanup(s.end)
 	return s, logs
 }
