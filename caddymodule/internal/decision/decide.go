@@ -11,7 +11,6 @@ import (
 	"errors"
 	"iter"
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -874,74 +873,4 @@ func (p *plan) conclude() *Verdict {
 		v.publish(p)
 	}
 	return v
-}
-
-// finish sets the decision of one outcome.
-func (p *plan) finish(o *Outcome) {
-	if o.Turn != nil {
-		o.jitter = rand.Float32()
-	} else if o.Zone.RetryJitter > 0 {
-		o.jitter = float32(rand.Float64() * o.Zone.RetryJitter)
-	}
-	if o.Reason() != rule.None || o.dropped {
-		return // known without asking, or the zone counts as not asked
-	}
-	delay := o.Delay
-	o.Delay = 0
-	switch why := p.judge(o); {
-	case why != rule.None:
-		o.Refuse(why)
-		return
-	case p.ends(o.Shadow, true) || o.asked && o.undecided && o.Zone.InFlight == 0: // slots need no store
-		return
-	}
-	o.Delay = delay
-	switch {
-	case delay == 0:
-		o.decide(Admitted, rule.None)
-	case o.Shadow != 0:
-		o.decide(ShadowDelayed, rule.None)
-	default:
-		o.decide(Delayed, rule.None)
-	}
-}
-
-// judge returns why a zone refuses after the store was asked, or None.
-func (p *plan) judge(o *Outcome) rule.Reason {
-	if o.Block != 0 {
-		o.Began = o.Began || slices.Contains(p.began, o.Zone)
-	}
-	switch {
-	case o.asked && !o.fits:
-	case o.noSlot:
-		return rule.InFlight
-	default:
-		return rule.None
-	}
-	switch {
-	case o.undecided:
-		return rule.NoStore
-	case o.Limit.Oversize(o.Cost):
-		return rule.Oversize
-	case o.Block > 0 && !o.Began:
-		return rule.Blocked
-	case o.starved:
-		return rule.NoMemory
-	}
-	return rule.Capacity
-}
-
-// ends reports whether the request ends for a group, because an enforced zone or one of
-// the group refuses it. Unless answered, only refusals without asking the store count.
-func (p *plan) ends(group leakybucket.Shadow, answered bool) bool {
-	if p.refused || group == 0 {
-		return p.refused
-	}
-	for i := range p.outcomes {
-		o := &p.outcomes[i]
-		if o.Shadow == group && (o.Reason() != rule.None || answered && (o.noSlot || o.asked && !o.fits)) {
-			return true
-		}
-	}
-	return false
 }
