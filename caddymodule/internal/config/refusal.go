@@ -127,8 +127,7 @@ var markup = regexp.MustCompile(`</?[^>]*>`)
 
 // checkMessage refuses messages that people would not see, or not as they were meant.
 func checkMessage(text string) error {
-	switch {
-	case markup.MatchString(text):
+	if markup.MatchString(text) {
 		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
 	}
 	return refusal.CheckText("message", text, longestMessage, "")

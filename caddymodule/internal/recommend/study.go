@@ -33,7 +33,8 @@ type Options struct {
 	// Spare is the percentage of the people that the limits must leave untouched.
 	Spare float64
 
-	// Key says of what the keys are made, in the words of a Caddyfile.
+	// Key says of what the keys are made, in the words of a Caddyfile. It is empty for a
+	// zone of a config.
 	Key string
 
 	// Cost is that of each request, in the words of a Caddyfile. If empty, it is 1.

@@ -65,7 +65,7 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		}
 		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
-	s := &studies{flags: f, clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: check}}
+	s := &studies{clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: check}}
 	limit := ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
@@ -91,7 +91,7 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 			}
 		}
 	})
-	notes, err := rp.runAll(in, f.zone)
+	notes, err := rp.runAll(in)
 	close(batches)
 	told.Wait()
 	assets := 0
@@ -110,7 +110,6 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 
 // studies are those of all zones.
 type studies struct {
-	flags   *recommendFlags
 	options recommend.Options
 	clients *recommend.Clients
 	of      map[string]*recommend.Study
@@ -118,14 +117,14 @@ type studies struct {
 
 // note is an observer.
 func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
-	name := o.Zone.Name
-	if s.flags.zone != "" && s.flags.zone != name || o.Key == "" {
+	if o.Key == "" {
 		return
 	}
+	name := o.Zone.Name
 	study := s.of[name]
 	if study == nil {
 		shown := name
-		if s.flags.config == "" {
+		if s.options.Key != "" {
 			shown = "" // there is no zone yet
 		}
 		study = recommend.NewStudy(shown, s.clients, s.options)

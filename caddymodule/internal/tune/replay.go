@@ -34,6 +34,7 @@ type player struct {
 	store     leakybucket.Store          // if nil, a memory store for as many buckets as there are keys
 	read      func([]*accesslog.Request) // is called with all requests before they are run
 	pagesOnly bool                       // requests for static assets are not run
+	shown     string                     // the only zone to observe, or empty
 
 	times   bool              // how long a request takes, and how much is sent, matters
 	headers bool              // and what requests have in their headers
@@ -43,7 +44,7 @@ type player struct {
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 }
 
-// An observer learns what the zones decide. It is called once for each outcome, when it is
+// An observer learns what the zones decide that are shown. It is called once for each outcome, when it is
 // final. The request is that of the log.
 type observer func(o *decision.Outcome, req *accesslog.Request)
 
@@ -128,7 +129,9 @@ type replayReporter struct {
 
 // Decided implements decision.Reporter.
 func (r replayReporter) Decided(o *decision.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
-	r.rp.observe(o, loggedOf(asked))
+	if r.rp.shown == "" || r.rp.shown == o.Zone.Name {
+		r.rp.observe(o, loggedOf(asked))
+	}
 }
 
 // run runs one request, after everything that has to happen before it arrives.

@@ -76,7 +76,7 @@ look at what the log does not show is marked as unknown.`,
 }
 
 func (f *replayFlags) find(in *logReader) (*Report, error) {
-	tally := &replayTally{Tally: make(replay.Tally), zone: f.zone}
+	tally := &replayTally{Tally: make(replay.Tally)}
 	rp, err := f.player(f.limit, tally.note)
 	if err != nil {
 		return nil, err
@@ -89,7 +89,7 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 		}
 		tally.out = bufio.NewWriter(requests)
 	}
-	notes, err := rp.runAll(in, f.zone)
+	notes, err := rp.runAll(in)
 	if err != nil {
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (f *ruleFlags) player(limit string, observe observer) (*player, error) {
 	if err != nil {
 		return nil, usage.Wrap(err)
 	}
-	if f.zone == "" || rp.app.Zones[f.zone] != nil {
+	if rp.shown = f.zone; f.zone == "" || rp.app.Zones[f.zone] != nil {
 		return rp, nil
 	}
 	rp.close()
@@ -150,13 +150,13 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 
 // runAll runs all requests of the logs. The first of them tell what the logs lack. It
 // returns what the figures leave out.
-func (rp *player) runAll(in *logReader, shown string) (notes []string, err error) {
+func (rp *player) runAll(in *logReader) (notes []string, err error) {
 	begun := false
 	for batch := range in.batches() {
 		if !begun {
 			begun = true
 			var without map[string]bool
-			if without, notes, err = rp.missing(factsOf(batch), shown); err != nil {
+			if without, notes, err = rp.missing(factsOf(batch)); err != nil {
 				return nil, err
 			}
 			rp.begin(without)
@@ -209,15 +209,11 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 // A replayTally counts what the zones decide.
 type replayTally struct {
 	replay.Tally
-	zone string        // the only one to count, or empty
-	out  *bufio.Writer // nil if nobody wants each decision
+	out *bufio.Writer // nil if nobody wants each decision
 }
 
 // note is an observer.
 func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
-	if t.zone != "" && t.zone != o.Zone.Name {
-		return
-	}
 	d, why := o.Ruling()
 	outcome := &accesslog.Outcome{
 		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: d.String(), Reason: why.String(), Cost: o.Cost,
@@ -237,7 +233,7 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 
 // missing returns the zones that cannot be replayed because of what the log lacks, and
 // says why. It fails if no zone is left, or if the zone to show is not.
-func (rp *player) missing(facts logFacts, shown string) (without map[string]bool, notes []string, err error) {
+func (rp *player) missing(facts logFacts) (without map[string]bool, notes []string, err error) {
 	if !facts.hosts && rp.needsHost() {
 		return nil, nil, usage.Errorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
@@ -264,7 +260,7 @@ func (rp *player) missing(facts logFacts, shown string) (without map[string]bool
 	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
 	}
-	if without[shown] || len(without) == len(rp.app.Zones) {
+	if without[rp.shown] || len(without) == len(rp.app.Zones) {
 		return nil, nil, usage.Errorf("%s", strings.Join(notes, " "))
 	}
 	return without, notes, nil
