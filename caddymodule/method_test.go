@@ -74,18 +74,21 @@ func TestEverySpellingOfAMethodIsCharged(t *testing.T) {
 		"exempt method GET HEAD",
 		"cost 1 {\nmethod POST\n}\ncost 0",
 		"key text x method\noverride x GET unlimited\noverride x HEAD unlimited",
+		"cost @login 1\ncost 0",
+		"throttle @login login 5 5/d",
+		"throttle @others login 5 5/d",
 	} {
+		directive := "throttle {\nzone login {\n" + lines + "\nlimit 5 5/d\n}\n}"
+		if strings.HasPrefix(lines, "throttle") {
+			directive = lines
+		}
 		s := run(t, `http:// {
 			@login {
 				path /wp-login.php*
 				method POST
 			}
-			throttle {
-				zone login {
-					`+lines+`
-					limit 5 5/d
-				}
-			}
+			@others not method GET HEAD
+			`+directive+`
 			respond "{method} {http.request.orig_method}"
 		}`)
 		c := s.from(someone)

@@ -145,11 +145,3 @@ func unknownMatcher(d *caddyfile.Dispenser, option string) error {
 	}
 	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, option)
 }
-
-// checkNamedMethods refuses methods in the named matcher of a cost.
-func checkNamedMethods(set caddy.ModuleMap, cost string) error {
-	if methods := config.MethodsOf(set); methods != "" {
-		return fmt.Errorf("the named matcher of cost %s has a method, which the site judges as the client sent it, and FastCGI sends post as POST: want a zone with match %s, or\n%s", cost, methods, block("cost "+cost, methods))
-	}
-	return nil
-}

@@ -140,9 +140,6 @@ func parseCost(r *zoneReader) error {
 		return r.Err("cost has no value: want " + tokens.WantedAfter["cost"])
 	}
 	cost := config.Cost{Value: r.Val()}
-	if err := checkNamedMethods(set, cost.Value); err != nil {
-		return r.WrapErr(err)
-	}
 	if meant := text.Nearest(cost.Value, []string{"body_items", "body_bytes"}); meant != "" && meant != cost.Value {
 		return r.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
 	}

@@ -263,7 +263,7 @@ func excludedBy(set caddy.ModuleMap) []caddy.ModuleMap {
 var ErrAsksThrottle = errors.New("throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers")
 
 // Caddy's FastCGI client sends "post" as POST, and "get" as POST too. Zones judge a
-// request by the method that it sends. checkMethods and CheckOuter refuse the ways to ask for
+// request by the method that it sends. checkMethods refuses the ways to ask for
 // a method that Caddy judges itself, by what the client sent: an attacker would pass them.
 
 var (
@@ -290,27 +290,8 @@ func AsksMethod(word string) bool {
 	return methodPlaceholder.MatchString(word) || methodFunction.MatchString(word)
 }
 
-// MethodsOf returns the matcher `method` of a set as it is written in a Caddyfile, or
-// "" if the set has none, not even behind `not`.
-func MethodsOf(set caddy.ModuleMap) string {
-	if methods := matcherIn[[]string](set, "method"); methods != nil {
-		return "method " + strings.Join(methods, " ")
-	}
-	for _, excluded := range excludedBy(set) {
-		if methods := MethodsOf(excluded); methods != "" {
-			return "not " + methods
-		}
-	}
-	return ""
-}
-
-// CheckOuter checks the matchers of the directive itself, and refuses methods in them.
-func CheckOuter(set caddy.ModuleMap) error {
-	if methods := MethodsOf(set); methods != "" {
-		return fmt.Errorf("the matcher of throttle asks for a method as the client sent it, and FastCGI sends post as POST, so post would pass unseen: want match %s in the zone, and no method before it", methods)
-	}
-	return cmp.Or(CheckMatcherSet(set), checkTails(set))
-}
+// CheckOuter checks the matchers of the directive itself.
+func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set), checkTails(set)) }
 
 // LoadMatchers provisions the matcher sets in a field of a module. If there are none,
 // it returns nil.
