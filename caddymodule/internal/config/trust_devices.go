@@ -77,6 +77,7 @@ func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) error {
 		refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
 		refuse("trust_devices", unfinished(t.Cookie) != "", "invalid cookie %q in trust_devices: no cookie ends so; did you mean %s?", t.Cookie, unfinished(t.Cookie)),
 		refuse("trust_devices", !cookie.ValidPattern(t.Cookie), "invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie),
+		refuse("trust_devices", r.Trust.Failed == nil && anonymous(t.Cookie) != "", "cookie %q in trust_devices matches %s, which visitors get who have not logged in: want one that only a log-in sets, or settle status", t.Cookie, anonymous(t.Cookie)),
 		refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
 		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none"),
 	)
