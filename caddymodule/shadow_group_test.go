@@ -307,11 +307,17 @@ func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
 	if got := groups(); !maps.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"status"}, {"top"}, {"check", "http://example.com/", "--client", "203.0.113.7"}} {
+	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"top"}, {"check", "http://example.com/", "--client", "203.0.113.7"}} {
 		shown := printed(t, command...)
 		if !strings.Contains(shown, want["dry"]) || strings.Contains(shown, "hard in shadow") {
 			t.Errorf("got %q, want it to say %q of the zone dry", shown, want["dry"])
 		}
+	}
+	for range 4 { // of which pages would refuse the last
+		s.from(someone).get("/")
+	}
+	if shown := printed(t, "status"); !strings.Contains(shown, "pages in shadow: "+want["pages"]) || strings.Contains(shown, "dry in shadow") {
+		t.Errorf("got %q, want it to say %q of the zone pages, and nothing of zones that would have refused nothing", shown, want["pages"])
 	}
 	s.changes("/throttle/shadow", `{"for": "30m"}`)
 	want["hard"], want["tenth"], want["dry"] = "as if enforced together with tenth (10% of its keys)", "as if enforced together with hard", "as if enforced alone"
