@@ -187,6 +187,9 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 		"slots of each, too":  limits + "zone php {\nkey host\nin_flight 4 wait 1s\n}\nzone each {\nin_flight 1 wait 500ms\n}",
 		"slots behind delays": limits + "zone calm {\nkey host\nlimit 12 9/s\ndelay\n}\nzone php {\nkey host\nin_flight 4\n}",
 		"turns":               limits + "zone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}",
+		"slots around":        "zone php {\nkey host\nin_flight 4\n}\n}\nthrottle {\nzone few {\nkey host\nlimit 9 2/s\n}",
+		"slots around slots":  "zone php {\nkey host\nin_flight 4\n}\n}\nthrottle {\nzone each {\nin_flight 1\n}",
+		"turns around":        "zone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}\n}\nthrottle {\nzone few {\nkey host\nlimit 9 2/s\n}",
 		"turns further in":    limits + "}\nthrottle {\nzone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}",
 	} {
 		for _, load := range []float64{0.7, 1.5, 3} {
@@ -237,6 +240,33 @@ func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
 			}
 		}
 	}
+}
+
+// A request that an enforced handler further in refuses never reaches the upstream.
+func TestARefusalFurtherInKeepsNoTurnInShadow(t *testing.T) {
+	inSettleBubble(t, func(t *testing.T) {
+		s := newWaitSite(t, `throttle {
+			zone php {
+				key host
+				in_flight 1 wait 100ms {
+					share client_ip
+				}
+				shadow
+			}
+		}
+		throttle {
+			zone few {
+				limit 9 1/s
+				override 203.0.113.9 deny
+			}
+		}`, time.Second)
+		s.visit(visitor, "/")
+		pass(time.Minute) // the mean learns how long requests take
+		s.visit("203.0.113.9", "/")
+		s.visit(visitor, "/")
+		pass(time.Minute)
+		wantCounts(t, "php", map[string]float64{"admitted first": 3})
+	})
 }
 
 func TestALargeGroupIsNamedByItsFirst(t *testing.T) {

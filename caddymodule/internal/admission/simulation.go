@@ -181,6 +181,16 @@ func (s *Simulation) unlock() {
 	}
 }
 
+// NotServed says that a handler within would refuse the request, if the group were enforced.
+// Then it keeps no slot.
+func (s *Simulation) NotServed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.unserved = true; s.over {
+		s.giveBack(func(*step) bool { return true })
+	}
+}
+
 // Release says that the request is over, or that it has become a tunnel, which
 // holds no slot. Release without Begin says that the request was refused or its
 // client left, and ends the simulation. It may be called any number of times and
@@ -215,7 +225,7 @@ func (s *Simulation) Release() {
 // finish notes the result, and when the slots were taken, and arranges for their release if
 // the request is over already. The caller holds the lock.
 func (s *Simulation) finish(why Why) {
-	s.over, s.unserved, s.result.Why, s.admitted = true, why != Admitted, why, s.now()
+	s.over, s.unserved, s.result.Why, s.admitted = true, s.unserved || why != Admitted, why, s.now()
 	if s.unserved {
 		s.giveBack(func(*step) bool { return true })
 		return

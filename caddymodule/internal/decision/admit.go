@@ -197,7 +197,7 @@ func (v *Verdict) simulateAll(r *http.Request, since time.Time, refund func(leak
 		case o.holds():
 			v.simulate(r, o.Shadow, since, refund)
 		case o.watches():
-			v.simulates(admission.Watch(o.entry()))
+			v.simulates(simulation{admission.Watch(o.entry()), o.Shadow})
 		}
 	}
 }
@@ -217,7 +217,7 @@ func (v *Verdict) simulate(r *http.Request, group leakybucket.Shadow, since time
 	}
 	var s *admission.Simulation // set before the request can be admitted
 	s = admission.Simulate(since, entries, func(result admission.Result) { v.simulated(r, group, s, result, refund) })
-	v.simulates(s)
+	v.simulates(simulation{s, group})
 }
 
 // enters reports whether the simulation of its group has an entry of the outcome.
@@ -264,6 +264,22 @@ func (v *Verdict) refuseSimulated(refused *Outcome, why rule.Reason, refund func
 		}
 		if s, ok := o.refund(); ok {
 			refund(s)
+		}
+	}
+	v.endAround(refused)
+}
+
+// endAround tells the simulations of a group in the handlers around this one, if enforcement
+// would refuse the request here.
+func (v *Verdict) endAround(o *Outcome) {
+	if o.Shadow == 0 || o.Shadow >= rule.ShadowBeside || o.Reason() == rule.None {
+		return
+	}
+	for outer := v.outer; outer != nil && outer != v; outer = outer.next {
+		for _, s := range outer.aside().simulations {
+			if s.group == o.Shadow {
+				s.NotServed()
+			}
 		}
 	}
 }
@@ -323,6 +339,9 @@ func (v *Verdict) NotServed() {
 	for outer := v.outer; outer != nil && outer != v; outer = outer.next {
 		outer.grant.NotServed()
 		outer.Saw(admission.Failed)
+		for _, s := range outer.aside().simulations {
+			s.NotServed()
+		}
 	}
 }
 

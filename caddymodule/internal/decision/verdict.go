@@ -36,9 +36,15 @@ type Verdict struct {
 
 // beside is what few requests need.
 type beside struct {
-	static      []exemption             // the zones that exempt the request as a static file
-	measured    []settlement.Metered    // that measure its work, whether or not their zones charge it
-	simulations []*admission.Simulation // of groups in shadow, and of zones with share that only watch
+	static      []exemption          // the zones that exempt the request as a static file
+	measured    []settlement.Metered // that measure its work, whether or not their zones charge it
+	simulations []simulation         // of groups in shadow, and of zones with share that only watch
+}
+
+// A simulation is that of a group.
+type simulation struct {
+	*admission.Simulation
+	group leakybucket.Shadow
 }
 
 // aside returns what few requests need, which is empty for most. It must not be changed.
@@ -52,7 +58,7 @@ func (v *Verdict) aside() *beside {
 var nothingBeside beside
 
 // simulates notes a simulation.
-func (v *Verdict) simulates(s *admission.Simulation) {
+func (v *Verdict) simulates(s simulation) {
 	if v.beside == nil {
 		v.beside = new(beside)
 	}
@@ -152,6 +158,9 @@ func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
 func (v *Verdict) publish(p *plan) {
 	if v.outer = p.earlier; v.outer != nil {
 		v.outer.last().next = v
+		for i := range v.Outcomes {
+			v.endAround(&v.Outcomes[i])
+		}
 		return
 	}
 	if p.Vars != nil {
