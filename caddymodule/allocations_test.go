@@ -2,12 +2,14 @@
 
 // The race detector empties pools at random.
 
-package caddymodule
+package caddymodule_test
 
 import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
@@ -47,9 +49,9 @@ func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
 	const zone = "throttle {\nzone pages {\nlimit 1000000000 1000000/s\n}\n}\n"
 	var got []float64
 	for _, before := range []string{"", zone, "header X-Left {http.throttle.remaining}\n" + zone} {
-		s, w := run(t, "http:// {\n"+before+"respond ok\n}"), &discard{header: make(http.Header)}
+		s, w := servertest.Run(t, "http:// {\n"+before+"respond ok\n}"), &discard{header: make(http.Header)}
 		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		got = append(got, testing.AllocsPerRun(1000, func() { s.server.ServeHTTP(w, r) }))
+		got = append(got, testing.AllocsPerRun(1000, func() { s.Server.ServeHTTP(w, r) }))
 	}
 	if got[1] > got[0]+1 {
 		t.Errorf("got %v allocations, want at most one more than the %v without throttle", got[1], got[0])
@@ -62,9 +64,9 @@ func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
 func TestARequestThatTakesTurnsAllocatesSevenTimes(t *testing.T) {
 	var got []float64
 	for _, zone := range []string{"", "throttle {\nzone workers {\nin_flight 5 {\nshare\npass off\n}\n}\n}\n"} {
-		s, w := run(t, "http:// {\n"+zone+"respond ok\n}"), &discard{header: make(http.Header)}
+		s, w := servertest.Run(t, "http:// {\n"+zone+"respond ok\n}"), &discard{header: make(http.Header)}
 		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		got = append(got, testing.AllocsPerRun(1000, func() { s.server.ServeHTTP(w, r) }))
+		got = append(got, testing.AllocsPerRun(1000, func() { s.Server.ServeHTTP(w, r) }))
 	}
 	if got[1] > got[0]+7 {
 		t.Errorf("got %v allocations, want at most seven more than the %v without throttle", got[1], got[0])

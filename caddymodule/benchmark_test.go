@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"context"
@@ -13,26 +13,28 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // handlerOf returns a handler with zones that are charged together, all of one
 // limit.
-func handlerOf(t testing.TB, zones int, limit string) *Handler {
+func handlerOf(t testing.TB, zones int, limit string) *caddymodule.Handler {
 	t.Helper()
 	var block strings.Builder
 	for i := range zones {
 		key := []string{"client_ip", "host", "client_ip method"}[i%3]
 		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, limit)
 	}
-	s := run(t, "{\nthrottle {\nstore memory {\nmax_buckets 2000000\n}\n"+block.String()+"}\n}\nhttp:// {\nthrottle zone0\n}")
+	s := servertest.Run(t, "{\nthrottle {\nstore memory {\nmax_buckets 2000000\n}\n"+block.String()+"}\n}\nhttp:// {\nthrottle zone0\n}")
 	names := make([]*config.Zone, zones)
 	for i := range names {
 		names[i] = &config.Zone{Name: fmt.Sprint("zone", i)}
 	}
-	h := &Handler{Handler: config.Handler{Zone: names}}
-	ctx := s.ctx
+	h := &caddymodule.Handler{Handler: config.Handler{Zone: names}}
+	ctx := s.Ctx
 	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, server) // as the HTTP app does
 	if err := h.Provision(ctx); err != nil {
 		t.Fatal(err)
@@ -42,11 +44,11 @@ func handlerOf(t testing.TB, zones int, limit string) *Handler {
 
 // keysOnly returns a function that only builds keys, as any handler with keys
 // must.
-func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
+func keysOnly(h *caddymodule.Handler) func(http.ResponseWriter, *http.Request) {
 	var buffers rule.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
 		s := rule.NewSubject(r)
-		for _, z := range h.running.Zones {
+		for _, z := range h.Running().Zones {
 			if k, why, skip := z.Find(&s, &buffers); why != rule.None || skip || k.Name == "" {
 				panic("no key")
 			}
@@ -54,7 +56,7 @@ func keysOnly(h *Handler) func(http.ResponseWriter, *http.Request) {
 	}
 }
 
-func throttled(h *Handler) func(http.ResponseWriter, *http.Request) {
+func throttled(h *caddymodule.Handler) func(http.ResponseWriter, *http.Request) {
 	next := caddyhttp.HandlerFunc(func(http.ResponseWriter, *http.Request) error { return nil })
 	return func(w http.ResponseWriter, r *http.Request) {
 		if err := h.ServeHTTP(w, r, next); err != nil {
@@ -90,7 +92,7 @@ func BenchmarkHandler(b *testing.B) {
 		for _, keys := range []int{1, 1e5} {
 			for _, result := range []struct {
 				name, limit string
-				handle      func(*Handler) func(http.ResponseWriter, *http.Request)
+				handle      func(*caddymodule.Handler) func(http.ResponseWriter, *http.Request)
 			}{
 				{"none", open, keysOnly}, // the baseline: it only builds the keys
 				{"allowed", open, throttled},

@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"encoding/json"
@@ -9,28 +9,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
-
-// provision provisions a JSON config as a reload does, does not start it, and
-// releases it.
-func provision(t *testing.T, apps map[string]string) error {
-	t.Helper()
-	cfg := &caddy.Config{Logging: newMemoryLog(t).logging(), AppsRaw: make(caddy.ModuleMap)}
-	for name, app := range apps {
-		cfg.AppsRaw[name] = json.RawMessage(app)
-	}
-	return caddy.Validate(cfg)
-}
-
-// withHandlers returns an http app of one route for each throttle handler.
-func withHandlers(handlers ...string) string {
-	var routes []string
-	for _, handler := range handlers {
-		routes = append(routes, `{"handle":[`+handler+`]}`)
-	}
-	return `{"servers":{"s":{"listen":[":8080"],"routes":[` + strings.Join(routes, ",") + `]}}}`
-}
 
 func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 	const limit = `"limit":"5 1/s"`
@@ -78,9 +59,9 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 				apps["throttle"] = test.app
 			}
 			if test.zone != "" {
-				apps["http"] = withHandlers(`{"handler":"throttle","zone":[` + test.zone + `]}`)
+				apps["http"] = servertest.WithHandlers(`{"handler":"throttle","zone":[` + test.zone + `]}`)
 			}
-			err := provision(t, apps)
+			err := servertest.Provision(t, apps)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
@@ -89,9 +70,9 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 }
 
 func TestAMatcherOfAnUnknownZoneKeepsCaddyFromStarting(t *testing.T) {
-	addr := freeAddress(t)
+	addr := servertest.FreeAddress(t)
 	const want = `throttle_blocked asks about zone "other", which is not defined`
-	err := load(t, fmt.Sprintf("http://%s {\n@blocked throttle_blocked other\nabort @blocked\nthrottle site 5 1/s\n}", addr))
+	err := servertest.Load(t, fmt.Sprintf("http://%s {\n@blocked throttle_blocked other\nabort @blocked\nthrottle site 5 1/s\n}", addr))
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want an error with %q", err, want)
 	}
@@ -115,7 +96,7 @@ func TestHandlersThatDisagreeAreRefused(t *testing.T) {
 		}, `unknown zone "a"`},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			err := provision(t, map[string]string{"http": withHandlers(test.handlers...)})
+			err := servertest.Provision(t, map[string]string{"http": servertest.WithHandlers(test.handlers...)})
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
@@ -124,9 +105,9 @@ func TestHandlersThatDisagreeAreRefused(t *testing.T) {
 }
 
 func TestEqualDefinitionsAreOneZoneHoweverTheyAreSpelled(t *testing.T) {
-	err := provision(t, map[string]string{
+	err := servertest.Provision(t, map[string]string{
 		"throttle": `{"zone":[{"name":"a","limit":"5 1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
-		"http": withHandlers(
+		"http": servertest.WithHandlers(
 			`{"handler":"throttle","zone":[{"name":"a"}]}`,
 			`{"handler":"throttle","zone":[{"match":[{"method":[ "GET" ],"path":["/x"]}],"limit":"5.0 1/s","name":"a","refusal":{"status":429},"key":{"sources":[{"source":"client_ip"}]}}]}`),
 	})
@@ -136,7 +117,7 @@ func TestEqualDefinitionsAreOneZoneHoweverTheyAreSpelled(t *testing.T) {
 }
 
 func TestDefinitionsInANamedRouteAndASiteMustAgree(t *testing.T) {
-	adapted := adapt(t, `
+	adapted := servertest.Adapt(t, `
 	&(app) {
 		throttle a 5 1/s
 	}
@@ -150,16 +131,16 @@ func TestDefinitionsInANamedRouteAndASiteMustAgree(t *testing.T) {
 	if err := json.Unmarshal(adapted, &config); err != nil {
 		t.Fatal(err)
 	}
-	err := provision(t, map[string]string{"http": string(config.AppsRaw["http"])})
+	err := servertest.Provision(t, map[string]string{"http": string(config.AppsRaw["http"])})
 	if want := `zone "a" is defined twice, and differently`; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want an error with %q", err, want)
 	}
 }
 
 func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
-	err := provision(t, map[string]string{
+	err := servertest.Provision(t, map[string]string{
 		"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`,
-		"http":     withHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
+		"http":     servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
 	})
 	if err == nil {
 		t.Fatal("got no error, want one")
@@ -173,7 +154,7 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 }
 
 func TestValidatingKeepsNothing(t *testing.T) {
-	err := provision(t, map[string]string{"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`})
+	err := servertest.Provision(t, map[string]string{"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`})
 	if err != nil {
 		t.Fatal(err)
 	}

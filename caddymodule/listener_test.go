@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"crypto/tls"
@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,8 +16,10 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
@@ -52,10 +53,10 @@ http:// {
 }`
 
 // newDropSite runs the site in a process whose listeners have dropped nobody yet.
-func newDropSite(t *testing.T, gate string, global ...string) *site {
+func newDropSite(t *testing.T, gate string, global ...string) *servertest.Site {
 	t.Helper()
 	engine.DropList = blocked.NewClients()
-	return withApp(t, run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
+	return servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
 }
 
 // wantDropped checks whether connections from addresses are dropped.
@@ -71,50 +72,50 @@ func wantDropped(t *testing.T, want bool, addresses ...string) {
 }
 
 // blocked has a client blocked by the gate.
-func (c client) blocked() client {
+func blockFor(c servertest.Client) servertest.Client {
 	c.Helper()
-	c.passes(1, "/login")
+	c.Passes(1, "/login")
 	return c
 }
 
 func TestAClientThatIsOutIsDroppedOnceTheHandlerHasRefusedIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newDropSite(t, "")
-		c := s.from(someone)
-		c.answers("/login", http.StatusOK)
+		c := s.From(servertest.Someone)
+		c.Answers("/login", http.StatusOK)
 		wantDropped(t, false, "203.0.113.7")
-		c.answers("/login", http.StatusTooManyRequests) // begins the block
+		c.Answers("/login", http.StatusTooManyRequests) // begins the block
 		wantDropped(t, true, "203.0.113.7", "::ffff:203.0.113.7")
 		wantDropped(t, false, "203.0.113.8", "2001:db8::7")
 
-		pass(time.Hour - time.Second)
+		servertest.Sleep(time.Hour - time.Second)
 		wantDropped(t, true, "203.0.113.7")
-		pass(time.Second) // the block goes on
+		servertest.Sleep(time.Second) // the block goes on
 		wantDropped(t, false, "203.0.113.7")
-		c.answers("/other", http.StatusTooManyRequests)
+		c.Answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, true, "203.0.113.7")
-		pass(time.Hour)
-		c.answers("/other", http.StatusTooManyRequests)
-		pass(time.Hour - 2*time.Second)
+		servertest.Sleep(time.Hour)
+		c.Answers("/other", http.StatusTooManyRequests)
+		servertest.Sleep(time.Hour - 2*time.Second)
 		wantDropped(t, true, "203.0.113.7")
-		pass(2 * time.Second) // now it is over
+		servertest.Sleep(2 * time.Second) // now it is over
 		wantDropped(t, false, "203.0.113.7")
-		c.answers("/other", http.StatusOK)
-		s.stop()
+		c.Answers("/other", http.StatusOK)
+		s.Stop()
 	})
 }
 
 func TestABannedClientIsDroppedOnceTheHandlerHasRefusedIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newDropSite(t, "")
-		s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "30m"}`)
+		s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "30m"}`)
 		wantDropped(t, false, "203.0.113.7")
-		s.from(someone).answers("/other", http.StatusTooManyRequests)
+		s.From(servertest.Someone).Answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, true, "203.0.113.7")
 		wantDropped(t, false, "203.0.113.8") // was not seen yet
-		pass(30 * time.Minute)
+		servertest.Sleep(30 * time.Minute)
 		wantDropped(t, false, "203.0.113.7")
-		s.stop()
+		s.Stop()
 	})
 }
 
@@ -129,17 +130,17 @@ func TestWhatEndsABlockOrABanEndsTheDroppingAtOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := newDropSite(t, "")
-			s.from(someone).blocked()
+			blockFor(s.From(servertest.Someone))
 			wantDropped(t, true, "203.0.113.7")
 			if test.end != "" {
-				s.changes("/throttle/"+test.end, test.body)
+				s.Changes("/throttle/"+test.end, test.body)
 				wantDropped(t, false, "203.0.113.7")
 			}
 			if test.again != "" {
-				s.changes("/throttle/"+test.again, test.againBody)
+				s.Changes("/throttle/"+test.again, test.againBody)
 				wantDropped(t, true, "203.0.113.7")
 			}
-			s.stop()
+			s.Stop()
 		})
 	}
 	for _, test := range []struct{ name, end, body, again, againBody string }{
@@ -148,14 +149,14 @@ func TestWhatEndsABlockOrABanEndsTheDroppingAtOnce(t *testing.T) {
 	} {
 		t.Run("a ban and "+test.name, func(t *testing.T) {
 			s := newDropSite(t, "")
-			s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-			s.from(someone).answers("/other", http.StatusTooManyRequests)
+			s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+			s.From(servertest.Someone).Answers("/other", http.StatusTooManyRequests)
 			wantDropped(t, true, "203.0.113.7")
-			s.changes("/throttle/"+test.end, test.body)
+			s.Changes("/throttle/"+test.end, test.body)
 			wantDropped(t, false, "203.0.113.7")
-			s.changes("/throttle/"+test.again, test.againBody)
+			s.Changes("/throttle/"+test.again, test.againBody)
 			wantDropped(t, true, "203.0.113.7")
-			s.stop()
+			s.Stop()
 		})
 	}
 }
@@ -164,80 +165,80 @@ func TestNobodyIsDroppedWhoMayBeAProxy(t *testing.T) {
 	headers := append([]string{"X-Shop-Client"}, engine.ForwardingHeaders...)
 	for _, header := range headers {
 		s := newDropSite(t, "")
-		s.from(someone).with(header, "192.0.2.1").blocked() // trusted_proxies was forgotten
+		blockFor(s.From(servertest.Someone).With(header, "192.0.2.1")) // trusted_proxies was forgotten
 		wantDropped(t, false, "203.0.113.7")
-		s.from(someone).answers("/login", http.StatusTooManyRequests) // a request of its own
+		s.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // a request of its own
 		wantDropped(t, false, "203.0.113.7")
-		s.stop()
+		s.Stop()
 
 		s = newDropSite(t, "")
-		s.from(someone).blocked()
+		blockFor(s.From(servertest.Someone))
 		wantDropped(t, true, "203.0.113.7")
-		s.app().Warned.Requests.Store(engine.WatchedRequests) // warnings alone may miss some
-		s.from(someone).with(header, "192.0.2.1").answers("/other", http.StatusTooManyRequests)
+		s.Engine().Warned.Requests.Store(engine.WatchedRequests) // warnings alone may miss some
+		s.From(servertest.Someone).With(header, "192.0.2.1").Answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, false, "203.0.113.7")
-		s.stop()
+		s.Stop()
 	}
 }
 
 func TestNobodyIsDroppedBehindATrustedProxyAndNoTrustedProxy(t *testing.T) {
 	s := newDropSite(t, "")
-	s.from("198.51.100.1:1").with("X-Forwarded-For", "203.0.113.7").blocked()
+	blockFor(s.From("198.51.100.1:1").With("X-Forwarded-For", "203.0.113.7"))
 	wantDropped(t, false, "203.0.113.7", "198.51.100.1")
-	s.from("198.51.100.2:1").blocked() // which asks for itself
+	blockFor(s.From("198.51.100.2:1")) // which asks for itself
 	wantDropped(t, false, "198.51.100.2")
-	s.from(someone).answers("/other", http.StatusTooManyRequests) // directly
+	s.From(servertest.Someone).Answers("/other", http.StatusTooManyRequests) // directly
 	wantDropped(t, true, "203.0.113.7")
-	s.stop()
+	s.Stop()
 }
 
 func TestAddressesThatAreNotOfTheInternetAreNeverDropped(t *testing.T) {
 	s := newDropSite(t, "")
 	for _, addr := range []string{"127.0.0.1", "10.0.0.1", "192.168.1.1", "172.17.0.1", "100.64.0.1", "169.254.1.1", "::1", "fd00::1", "fe80::1"} {
-		s.from(net.JoinHostPort(addr, "1")).blocked()
+		blockFor(s.From(net.JoinHostPort(addr, "1")))
 		wantDropped(t, false, addr)
 	}
-	s.stop()
+	s.Stop()
 }
 
 func TestExemptClientsAreNeverDropped(t *testing.T) {
 	ban := `{"network": "203.0.113.0/24", "for": "1h"}`
 	s := newDropSite(t, "exempt client_ip 203.0.113.7", "exempt client_ip 203.0.113.8")
-	s.changes("/throttle/ban", ban)
-	s.from("203.0.113.8:1").answers("/login", http.StatusOK)
-	s.from(someone).answers("/login", http.StatusOK)
-	s.from(someone).answers("/other", http.StatusTooManyRequests) // there, only gate exempts it
-	s.from("203.0.113.9:1").answers("/login", http.StatusTooManyRequests)
+	s.Changes("/throttle/ban", ban)
+	s.From("203.0.113.8:1").Answers("/login", http.StatusOK)
+	s.From(servertest.Someone).Answers("/login", http.StatusOK)
+	s.From(servertest.Someone).Answers("/other", http.StatusTooManyRequests) // there, only gate exempts it
+	s.From("203.0.113.9:1").Answers("/login", http.StatusTooManyRequests)
 	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
 	wantDropped(t, true, "203.0.113.9")
-	s.stop()
+	s.Stop()
 }
 
 func TestWithExemptionsAClientIsAskedEachMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newDropSite(t, "exempt header X-Free *")
-		c := s.from(someone).blocked()
-		pass(time.Minute - time.Second)
+		c := blockFor(s.From(servertest.Someone))
+		servertest.Sleep(time.Minute - time.Second)
 		wantDropped(t, true, "203.0.113.7")
-		pass(time.Second)
+		servertest.Sleep(time.Second)
 		wantDropped(t, false, "203.0.113.7")
-		c.with("X-Free", "1").answers("/login", http.StatusOK)
+		c.With("X-Free", "1").Answers("/login", http.StatusOK)
 		wantDropped(t, false, "203.0.113.7")
-		c.answers("/other", http.StatusTooManyRequests)
+		c.Answers("/other", http.StatusTooManyRequests)
 		wantDropped(t, true, "203.0.113.7")
-		s.stop()
+		s.Stop()
 	})
 }
 
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
 	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
 		engine.DropList = blocked.NewClients()
-		s := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
-		s.from("[2001:db8::6]:1").blocked()
+		s := servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
+		blockFor(s.From("[2001:db8::6]:1"))
 		wantDropped(t, true, "2001:db8::6")
 		wantDropped(t, global == "", "2001:db8::5")
 		wantDropped(t, false, "2001:db8:0:1::6")
-		s.stop()
+		s.Stop()
 	}
 }
 
@@ -252,9 +253,9 @@ func TestOnlyBlocksThatNameOneClientDrop(t *testing.T) {
 		{"key client_ip unlisted share\noverride 192.0.2.1 5 1/s", "203.0.113.7"},
 	} {
 		s := newDropSite(t, test.gate)
-		s.from(net.JoinHostPort(test.addr, "1")).blocked()
+		blockFor(s.From(net.JoinHostPort(test.addr, "1")))
 		wantDropped(t, false, test.addr)
-		s.stop()
+		s.Stop()
 	}
 	for _, test := range []struct{ gate, addr, neighbour string }{
 		{"key client_ip ipv6 56", "203.0.113.7", "203.0.113.8"},
@@ -262,137 +263,137 @@ func TestOnlyBlocksThatNameOneClientDrop(t *testing.T) {
 		{"key client_ip ipv6 128", "2001:db8::7", "2001:db8::8"},
 	} {
 		s := newDropSite(t, test.gate)
-		s.from(net.JoinHostPort(test.addr, "1")).blocked()
+		blockFor(s.From(net.JoinHostPort(test.addr, "1")))
 		wantDropped(t, true, test.addr)
 		wantDropped(t, false, test.neighbour)
-		s.stop()
+		s.Stop()
 	}
 }
 
 func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
 	s := newDropSite(t, "shadow")
 	for range 3 {
-		s.from(someone).answers("/login", http.StatusOK)
+		s.From(servertest.Someone).Answers("/login", http.StatusOK)
 	}
 	wantDropped(t, false, "203.0.113.7")
-	s.stop()
+	s.Stop()
 
 	engine.DropList = blocked.NewClients()
-	s = withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
-	s.from(someone).blocked()
+	s = servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
+	blockFor(s.From(servertest.Someone))
 	wantDropped(t, false, "203.0.113.7")
-	s.stop()
+	s.Stop()
 
 	s = newDropSite(t, "", "shadow") // a directive in shadow only counts bans
-	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-	s.from(someone).answers("/other", http.StatusOK)
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	s.From(servertest.Someone).Answers("/other", http.StatusOK)
 	wantDropped(t, false, "203.0.113.7")
-	s.stop()
+	s.Stop()
 }
 
 func TestNothingIsLearntFromEarlyData(t *testing.T) {
 	s := newDropSite(t, "")
-	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-	r := request(someone, "https://example.com/other")
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	r := servertest.Request(servertest.Someone, "https://example.com/other")
 	r.TLS = &tls.ConnectionState{}
-	if w := s.do(r); w.Code < 400 {
+	if w := s.Do(r); w.Code < 400 {
 		t.Fatalf("got %d, want it refused", w.Code)
 	}
 	wantDropped(t, false, "203.0.113.7")
-	r = request(someone, "https://example.com/other")
+	r = servertest.Request(servertest.Someone, "https://example.com/other")
 	r.TLS = &tls.ConnectionState{HandshakeComplete: true}
-	s.do(r)
+	s.Do(r)
 	wantDropped(t, true, "203.0.113.7")
-	s.stop()
+	s.Stop()
 }
 
 func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
 	engine.DropList = blocked.NewClients()
-	s := withApp(t, run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
-	s.from(someone).blocked()
+	s := servertest.WithApp(t, servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
+	blockFor(s.From(servertest.Someone))
 	if !engine.DropList.Empty() {
 		t.Error("got somebody on the list, want nobody")
 	}
 	wantDropped(t, false, "203.0.113.7")
-	s.stop()
+	s.Stop()
 }
 
 func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	before := newDropSite(t, "")
-	before.from(someone).blocked()
-	before.from("203.0.113.8:1").blocked()
+	blockFor(before.From(servertest.Someone))
+	blockFor(before.From("203.0.113.8:1"))
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
-	after := withApp(t, run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
-	if err := before.module().Stop(); err != nil {
+	after := servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
+	if err := before.Module().Stop(); err != nil {
 		t.Fatal(err)
 	}
-	before.from(someone).answers("/login", http.StatusTooManyRequests) // still in flight
+	before.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // still in flight
 	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
-	after.from(someone).answers("/login", http.StatusTooManyRequests) // the block survives
-	after.from("203.0.113.8:1").answers("/login", http.StatusOK)
+	after.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // the block survives
+	after.From("203.0.113.8:1").Answers("/login", http.StatusOK)
 	wantDropped(t, true, "203.0.113.7")
 	wantDropped(t, false, "203.0.113.8")
-	if err := after.module().Stop(); err != nil {
+	if err := after.Module().Stop(); err != nil {
 		t.Fatal(err)
 	}
 	wantDropped(t, false, "203.0.113.7")
-	before.stop()
-	after.stop()
+	before.Stop()
+	after.Stop()
 }
 
 func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) {
 	const wrapper = "servers {\nlistener_wrappers {\nthrottle_blocked\ntls\n}\n}"
 	synctest.Test(t, func(t *testing.T) {
 		engine.DropList = blocked.NewClients()
-		s := runSharedWith(t, wrapper, "", "zone gate {\nlimit 1 1/d\nblock 3h everywhere\n}")
-		s.from(someone).blocked()
+		s := servertest.RunSharedWith(t, wrapper, "", "zone gate {\nlimit 1 1/d\nblock 3h everywhere\n}")
+		blockFor(s.From(servertest.Someone))
 		tries := func(want bool) {
 			t.Helper()
 			wantDropped(t, want, "203.0.113.7")
 			synctest.Wait()
 		}
-		pass(time.Minute)
-		theShared.down.Store(true)
+		servertest.Sleep(time.Minute)
+		servertest.TheShared.Down.Store(true)
 		tries(true)
 		tries(true) // an outage ends no block
-		theShared.down.Store(false)
-		pass(time.Minute)
-		asked := theShared.takes.Load()
+		servertest.TheShared.Down.Store(false)
+		servertest.Sleep(time.Minute)
+		asked := servertest.TheShared.Takes.Load()
 		for range 100 {
 			tries(true)
 		}
-		if got := theShared.takes.Load() - asked; got != 1 {
+		if got := servertest.TheShared.Takes.Load() - asked; got != 1 {
 			t.Errorf("got the store asked %d times for 100 connections of an instant, want once", got)
 		}
-		if err := theShared.Reset(t.Context(), "gate", "203.0.113.7", false); err != nil {
+		if err := servertest.TheShared.Reset(t.Context(), "gate", "203.0.113.7", false); err != nil {
 			t.Fatal(err)
 		}
-		pass(time.Second)
+		servertest.Sleep(time.Second)
 		tries(true)
 		tries(false)
-		s.from(someone).answers("/", http.StatusOK)
+		s.From(servertest.Someone).Answers("/", http.StatusOK)
 	})
 }
 
 func TestALineOfTheOverrideFileEndsTheDropping(t *testing.T) {
-	file := overrideText(t, "198.51.100.1 unlimited\n")
+	file := servertest.OverrideText(t, "198.51.100.1 unlimited\n")
 	s := newDropSite(t, "override_file "+file)
-	s.app().StopBeside() // the test looks itself
-	s.from(someone).blocked()
-	s.from("203.0.113.8:1").blocked()
+	s.Engine().StopBeside() // the test looks itself
+	blockFor(s.From(servertest.Someone))
+	blockFor(s.From("203.0.113.8:1"))
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
-	writeFile(t, file, "198.51.100.1 unlimited\n203.0.113.7 unlimited\n203.0.113.9 5 1/h as office\n")
-	s.looks()
+	servertest.WriteFile(t, file, "198.51.100.1 unlimited\n203.0.113.7 unlimited\n203.0.113.9 5 1/h as office\n")
+	s.Looks()
 	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
-	s.from(someone).answers("/login", http.StatusOK)
-	s.from("203.0.113.8:1").answers("/login", http.StatusTooManyRequests)
+	s.From(servertest.Someone).Answers("/login", http.StatusOK)
+	s.From("203.0.113.8:1").Answers("/login", http.StatusTooManyRequests)
 	for range 5 {
-		s.from("203.0.113.9:1").answers("/login", http.StatusOK)
+		s.From("203.0.113.9:1").Answers("/login", http.StatusOK)
 	}
-	s.from("203.0.113.9:1").answers("/login", http.StatusTooManyRequests) // a bucket of several clients
+	s.From("203.0.113.9:1").Answers("/login", http.StatusTooManyRequests) // a bucket of several clients
 	wantDropped(t, false, "203.0.113.7", "203.0.113.9")
 	wantDropped(t, true, "203.0.113.8")
-	s.stop()
+	s.Stop()
 }
 
 func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
@@ -408,18 +409,18 @@ func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
 		{"203.0.113.10:1", "Via", "HTTP/1.1", 1, ""},
 	} {
 		for i := range 3 {
-			r := request(test.addr, "http://example.com/login", test.header, "x")
+			r := servertest.Request(test.addr, "http://example.com/login", test.header, "x")
 			r.Proto, r.ProtoMajor = test.proto, test.major
 			want := test.want
 			if i == 0 {
 				want = "" // it passes
 			}
-			if got := s.do(r).Header().Get("Connection"); got != want {
+			if got := s.Do(r).Header().Get("Connection"); got != want {
 				t.Errorf("%s from %s, request %d: got Connection %q, want %q", test.proto, test.addr, i+1, got, want)
 			}
 		}
 	}
-	s.stop()
+	s.Stop()
 }
 
 // A pipeListener hands out connections of a test.
@@ -462,14 +463,14 @@ func droppedSoFar(t *testing.T) float64 {
 
 func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	s := newDropSite(t, "")
-	s.from(someone).blocked()
+	blockFor(s.From(servertest.Someone))
 	before := droppedSoFar(t)
 	conns := make(chan net.Conn, 2)
-	l := new(DropConnections).WrapListener(pipeListener{conns})
+	l := new(caddymodule.DropConnections).WrapListener(pipeListener{conns})
 	told := make(chan struct{})
 	near1, far1 := net.Pipe()
 	near2, far2 := net.Pipe()
-	conns <- farConn{near1, someone, told}
+	conns <- farConn{near1, servertest.Someone, told}
 	conns <- farConn{near2, "203.0.113.8:1", told}
 	close(conns)
 	first, err1 := l.Accept()
@@ -491,18 +492,18 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	if got := droppedSoFar(t) - before; got != 1 {
 		t.Errorf("got %v connections counted, want 1", got)
 	}
-	s.stop()
+	s.Stop()
 }
 
 func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	s := newDropSite(t, "")
-	s.from(someone).blocked()
+	blockFor(s.From(servertest.Someone))
 	core, logs := observer.New(zap.WarnLevel)
 	conns := make(chan net.Conn, 3)
-	l := (&DropConnections{logger: zap.New(core), warned: new(sync.Once)}).WrapListener(pipeListener{conns})
+	l := caddymodule.NewDropConnections(zap.New(core)).WrapListener(pipeListener{conns})
 	near, _ := net.Pipe()
 	for range 2 {
-		conns <- tls.Server(farConn{near, someone, nil}, new(tls.Config))
+		conns <- tls.Server(farConn{near, servertest.Someone, nil}, new(tls.Config))
 		if conn, err := l.Accept(); err != nil || conn == nil {
 			t.Fatalf("got %v, %v, want the connection of an address that is not known yet", conn, err)
 		}
@@ -516,13 +517,13 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 		t.Errorf("got %v, %v and %d warnings, want the connection", conn, err, logs.Len())
 	}
 	near1.Close()
-	s.stop()
+	s.Stop()
 }
 
 // dialled returns both ends of a TCP connection.
 func dialled(t *testing.T) (client, server net.Conn) {
 	t.Helper()
-	l := listen(t, "127.0.0.1:0")
+	l := servertest.Listen(t, "127.0.0.1:0")
 	defer l.Close()
 	client, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -554,10 +555,10 @@ func (q *packetQueue) ReadFrom(p []byte) (int, net.Addr, error) {
 
 func TestOnlyTheFirstPacketsOfDroppedClientsAreDropped(t *testing.T) {
 	s := newDropSite(t, "")
-	s.from(someone).blocked()
+	blockFor(s.From(servertest.Someone))
 	const initial, handshake, short = "\xc3\x00\x00\x00\x01initial", "\xe3\x00\x00\x00\x01handshake", "\x43short"
-	want := []queued{{"203.0.113.8:1", initial}, {someone, handshake}, {someone, short}}
-	conn := new(DropPackets).WrapPacketConn(&packetQueue{packets: append([]queued{{someone, initial}, {someone, initial}}, want...)})
+	want := []queued{{"203.0.113.8:1", initial}, {servertest.Someone, handshake}, {servertest.Someone, short}}
+	conn := new(caddymodule.DropPackets).WrapPacketConn(&packetQueue{packets: append([]queued{{servertest.Someone, initial}, {servertest.Someone, initial}}, want...)})
 	for _, want := range want {
 		p := make([]byte, 100)
 		if n, from, err := conn.ReadFrom(p); err != nil || string(p[:n]) != want.data || from.String() != want.from {
@@ -567,20 +568,11 @@ func TestOnlyTheFirstPacketsOfDroppedClientsAreDropped(t *testing.T) {
 	if _, _, err := conn.ReadFrom(nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v, want the end", err)
 	}
-	s.stop()
-}
-
-func TestAWrapperTakesNoWord(t *testing.T) {
-	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
-		m := mistake{in: "file", text: "{\nservers {\n" + kind + " {\nthrottle_blocked gate # <-\n}\n}\n}\nhttp:// {\nrespond ok\n}"}
-		if _, got := m.adapt(); !strings.Contains(got, `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
-			t.Errorf("%s: got %q", kind, got)
-		}
-	}
+	s.Stop()
 }
 
 func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
-	s := run(t, `{
+	s := servertest.Run(t, `{
 		throttle {
 			exempt client_ip 203.0.113.9
 		}
@@ -612,23 +604,23 @@ func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
 	wants := func(addr string, gate, anywhere, free int) {
 		t.Helper()
 		for path, want := range map[string]int{"/gate/1": gate, "/any": anywhere, "/free": free} {
-			if got := s.from(addr + ":1").get(path).Code; got != want {
+			if got := s.From(addr + ":1").Get(path).Code; got != want {
 				t.Errorf("%s from %s: got %d, want %d", path, addr, got, want)
 			}
 		}
 	}
 	wants("203.0.113.7", 200, 200, 200)
-	s.changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
 	wants("203.0.113.7", 403, 403, 403)
 	wants("203.0.113.8", 403, 200, 200) // the zone free exempts it
 	wants("203.0.113.9", 200, 200, 200) // exempt from everything
 	wants("198.51.100.1", 200, 200, 200)
-	s.changes("/throttle/shadow", `{"for": "1h"}`)
+	s.Changes("/throttle/shadow", `{"for": "1h"}`)
 	wants("203.0.113.7", 200, 200, 200)
-	s.changes("/throttle/unshadow", `{}`)
-	s.changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
+	s.Changes("/throttle/unshadow", `{}`)
+	s.Changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
 	wants("203.0.113.7", 200, 200, 200)
-	s.stop()
+	s.Stop()
 }
 
 // A countingConn is another plugin's packet-conn wrapper.
@@ -651,7 +643,7 @@ func TestOtherPacketConnWrappersAreNotBypassed(t *testing.T) {
 	}
 	defer udp.Close()
 	other := &countingConn{PacketConn: udp}
-	conn := new(DropPackets).WrapPacketConn(other)
+	conn := new(caddymodule.DropPackets).WrapPacketConn(other)
 	if _, err := udp.WriteTo([]byte("a"), udp.LocalAddr()); err != nil {
 		t.Fatal(err)
 	}

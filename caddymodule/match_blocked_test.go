@@ -1,10 +1,12 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"net/http"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 const blockedSite = `http:// {
@@ -52,13 +54,13 @@ const blockedSite = `http:// {
 }`
 
 func TestTheMatcherMatchesBeforeThrottleWhatItWouldFindBlocked(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := run(t, strings.Replace(blockedSite, "OPTION", "", 1))
-		c := s.from(someone)
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "", 1))
+		c := s.From(servertest.Someone)
 		bodies := func(want map[string]string) {
 			t.Helper()
 			for path, body := range want {
-				if got := c.get(path).Body.String(); got != body {
+				if got := c.Get(path).Body.String(); got != body {
 					t.Errorf("%s: got %q, want %q", path, got, body)
 				}
 			}
@@ -68,42 +70,42 @@ func TestTheMatcherMatchesBeforeThrottleWhatItWouldFindBlocked(t *testing.T) {
 			"/by_other": "ok {http.throttle.blocked}", "/free": "free", "/other": "ok false",
 		}
 		bodies(free)
-		c.passes(1, "/login")
+		c.Passes(1, "/login")
 		bodies(map[string]string{
 			"/before": "blocked by any", "/by_gate": "blocked by gate",
 			"/by_other": "ok {http.throttle.blocked}", "/free": "not free", "/other": "ok false",
 		})
-		pass(time.Hour)
+		servertest.Sleep(time.Hour)
 		bodies(free)
-		s.stop()
+		s.Stop()
 	})
 }
 
 func TestTheMatcherMatchesNoClientThatIsBlockedInShadowOnly(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := run(t, strings.Replace(blockedSite, "OPTION", "shadow", 1))
-		c := s.from(someone)
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "shadow", 1))
+		c := s.From(servertest.Someone)
 		for range 3 {
-			if got, want := c.get("/login").Body.String(), "ok false"; got != want {
+			if got, want := c.Get("/login").Body.String(), "ok false"; got != want {
 				t.Errorf("got %q, want %q", got, want)
 			}
 		}
-		if got, want := c.get("/free").Body.String(), "free"; got != want {
+		if got, want := c.Get("/free").Body.String(), "free"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		s.stop()
+		s.Stop()
 	})
 }
 
 func TestErrorRoutesCanAbortBlockedClients(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := run(t, strings.Replace(blockedSite, "OPTION", "refusal error", 1))
-		c := s.from(someone)
-		c.get("/login")
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "refusal error", 1))
+		c := s.From(servertest.Someone)
+		c.Get("/login")
 		for range 2 { // the one that begins the block, and one within it
 			aborted := func() (panicked any) {
 				defer func() { panicked = recover() }()
-				w := c.get("/login")
+				w := c.Get("/login")
 				t.Errorf("got %v with %q, want the connection closed", w.Code, w.Body)
 				return nil
 			}()
@@ -111,22 +113,22 @@ func TestErrorRoutesCanAbortBlockedClients(t *testing.T) {
 				t.Errorf("got the panic %v, want that of a closed connection", aborted)
 			}
 		}
-		s.stop()
+		s.Stop()
 	})
 }
 
 func TestTheMatcherHonoursExemptions(t *testing.T) {
-	inSettleBubble(t, func(t *testing.T) {
-		s := run(t, strings.Replace(blockedSite, "OPTION", "exempt {\nheader X-Free *\n}", 1))
-		c := s.from(someone)
-		c.passes(1, "/login")
-		if got := c.with("X-Free", "1").get("/by_gate").Code; got != http.StatusOK {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "exempt {\nheader X-Free *\n}", 1))
+		c := s.From(servertest.Someone)
+		c.Passes(1, "/login")
+		if got := c.With("X-Free", "1").Get("/by_gate").Code; got != http.StatusOK {
 			t.Errorf("got %v, want 200 for who is exempt", got)
 		}
-		if got := c.get("/by_gate").Code; got != http.StatusForbidden {
+		if got := c.Get("/by_gate").Code; got != http.StatusForbidden {
 			t.Errorf("got %v, want 403", got)
 		}
-		s.stop()
+		s.Stop()
 	})
 }
 
@@ -135,7 +137,7 @@ func TestThePlaceholderTellsWhetherTheClientIsBlocked(t *testing.T) {
 		{"block 1h", "429 capacity true"},
 		{"", "429 capacity false"},
 	} {
-		s := run(t, `http:// {
+		s := servertest.Run(t, `http:// {
 			throttle {
 				zone gate {
 					limit 1 1/d
@@ -148,11 +150,11 @@ func TestThePlaceholderTellsWhetherTheClientIsBlocked(t *testing.T) {
 				respond "{err.status_code} {http.throttle.reason} {http.throttle.blocked}"
 			}
 		}`)
-		c := s.from(someone)
-		c.get("/")
-		if got := c.get("/").Body.String(); got != test.want {
+		c := s.From(servertest.Someone)
+		c.Get("/")
+		if got := c.Get("/").Body.String(); got != test.want {
 			t.Errorf("%q: got %q, want %q", test.options, got, test.want)
 		}
-		s.stop()
+		s.Stop()
 	}
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"crypto/sha256"
@@ -13,6 +13,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"
@@ -115,9 +117,9 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 	if err := caddy.DefaultStorage.Store(t.Context(), fmt.Sprintf("throttle/crawlers/%x.json", digest[:8]), copied); err != nil {
 		t.Fatal(err)
 	}
-	addr := freeAddress(t)
+	addr := servertest.FreeAddress(t)
 	config := strings.NewReplacer("ADDRESS", addr, "RESOLVER", resolver, "FILE", list).Replace(crawlerSite)
-	mustLoad(t, config)
+	servertest.MustLoad(t, config)
 	for range 3 {
 		if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
 			t.Errorf("from a listed address: got %q, want it exempt", got)
@@ -146,7 +148,7 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 	}
 	becomes(t, "true", func() string { return fmt.Sprint(asked.Load() >= before+2) })
 
-	if err := load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1)); err != nil { // a reload forgets nothing
+	if err := servertest.Load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1)); err != nil { // a reload forgets nothing
 		t.Fatal(err)
 	}
 	if got := asBot(t, addr, "203.0.113.77", amazonAgent); got != "crawler200" {
@@ -159,7 +161,7 @@ func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testin
 
 func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 	resolver, asked := crawlerNames(t)
-	operator := listen(t, "127.0.0.1:0")
+	operator := servertest.Listen(t, "127.0.0.1:0")
 	defer operator.Close()
 	var fetched atomic.Int64
 	go func() {
@@ -172,20 +174,20 @@ func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
 			_ = conn.Close()
 		}
 	}()
-	config := strings.NewReplacer("ADDRESS", freeAddress(t), "RESOLVER", resolver, "FILE", "https://"+operator.Addr().String()+"/bots.json").Replace(crawlerSite)
+	config := strings.NewReplacer("ADDRESS", servertest.FreeAddress(t), "RESOLVER", resolver, "FILE", "https://"+operator.Addr().String()+"/bots.json").Replace(crawlerSite)
 	t.Setenv("XDG_DATA_HOME", t.TempDir())
 	var validated caddy.Config
-	if err := json.Unmarshal(adapt(t, config), &validated); err != nil {
+	if err := json.Unmarshal(servertest.Adapt(t, config), &validated); err != nil {
 		t.Fatal(err)
 	}
-	validated.Logging = newMemoryLog(t).logging()
+	validated.Logging = servertest.NewMemoryLog(t).Logging()
 	if err := caddy.Validate(&validated); err != nil {
 		t.Fatal(err)
 	}
 	if n := fetched.Load(); n != 0 {
 		t.Errorf("the list was fetched %d times by a config that was not started, want never", n)
 	}
-	mustLoad(t, config)
+	servertest.MustLoad(t, config)
 	becomes(t, "true", func() string { return fmt.Sprint(fetched.Load() > 0) })
 	if n := fetched.Load(); n != 1 {
 		t.Errorf("the list was fetched %d times, want once, by the config that was started", n)

@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"crypto/tls"
@@ -9,6 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // BenchmarkRank compares a zone that only limits requests in flight with zones that
@@ -25,8 +26,8 @@ func BenchmarkRank(b *testing.B) {
 		{"member", "share\nrank member issued sid", true},
 	} {
 		b.Run("zone="+test.name, func(b *testing.B) {
-			s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+test.options+"\n}\n}")
-			h := engine.NewHandler(s.app(), nil, nil, []*engine.Zone{s.app().Zones["php"]})
+			s := servertest.NewLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+test.options+"\n}\n}")
+			h := engine.NewHandler(s.Engine(), nil, nil, []*engine.Zone{s.Engine().Zones["php"]})
 			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 			r.TLS = &tls.ConnectionState{HandshakeComplete: true}
 			w := &discard{header: make(http.Header)}

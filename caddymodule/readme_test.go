@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"fmt"
@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // readmeSite returns the configuration in the README, enforced and with a stand-in for
@@ -54,12 +56,12 @@ func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
 	const assets = 80
 	config := readmeSite(t, assets)
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, config)
-		home := s.from("203.0.113.7:1")
+		s := servertest.Run(t, config)
+		home := s.From("203.0.113.7:1")
 		get := func(target string) {
 			t.Helper()
-			if got := home.get(target).Code; got != 200 {
-				t.Fatalf("%s after %d charged requests: got %d, want 200", target, len(s.logs.lines(t, "handled request")), got)
+			if got := home.Get(target).Code; got != 200 {
+				t.Fatalf("%s after %d charged requests: got %d, want 200", target, len(s.Logs.Lines(t, "handled request")), got)
 			}
 		}
 		for range 4 {
@@ -81,7 +83,7 @@ func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
 				get("/wp-admin/admin-ajax.php")
 			}
 		}
-		for _, line := range s.logs.lines(t, "handled request") {
+		for _, line := range s.Logs.Lines(t, "handled request") {
 			throttle, _ := line["throttle"].(map[string]any)
 			if level, charged := throttle["level"].(float64); charged && level > 0.75*120 {
 				t.Fatalf("got the level %v, want at most three quarters of the capacity", level)
@@ -94,11 +96,11 @@ func TestTheReadmesConfigurationRefusesNobodyWhoReadsOrWrites(t *testing.T) {
 func TestTheReadmesConfigurationLetsFiveGuessesThrough(t *testing.T) {
 	config := readmeSite(t, 0)
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, config)
-		guesser := s.from("203.0.113.8:1")
+		s := servertest.Run(t, config)
+		guesser := s.From("203.0.113.8:1")
 		through := 0
 		for range 500 {
-			if guesser.send("POST", "/wp-login.php").Code == 200 {
+			if guesser.Send("POST", "/wp-login.php").Code == 200 {
 				through++
 			}
 		}
@@ -115,7 +117,7 @@ func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(example)
+	text, err := os.ReadFile("../Caddyfile.example")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"fmt"
@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -30,31 +32,31 @@ const seenSite = `http:// {
 }`
 
 // report sends what the script of a page would send.
-func (c client) report(zones string) *httptest.ResponseRecorder {
+func report(c servertest.Client, zones string) *httptest.ResponseRecorder {
 	c.Helper()
 	r := httptest.NewRequest(http.MethodPost, "http://example.com/seen", strings.NewReader(zones))
-	r.RemoteAddr = c.addr
-	return c.do(r)
+	r.RemoteAddr = c.Addr
+	return c.Do(r)
 }
 
 // value returns the sample of a zone, and 0 if there is none.
-func (s *site) value(t testing.TB, name, zone string) float64 {
+func value(s *servertest.Site, t testing.TB, name, zone string) float64 {
 	t.Helper()
-	for _, sample := range s.metric(t, name) {
-		if sample.labels["zone"] == zone {
-			return sample.value
+	for _, sample := range s.Metric(t, name) {
+		if sample.Labels["zone"] == zone {
+			return sample.Value
 		}
 	}
 	return 0
 }
 
 func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
-	s := run(t, seenSite)
-	c := s.from(someone)
-	if got := c.get("/").Header().Values("Server-Timing"); slices.Contains(got, `throttle;desc="pages"`) {
+	s := servertest.Run(t, seenSite)
+	c := s.From(servertest.Someone)
+	if got := c.Get("/").Header().Values("Server-Timing"); slices.Contains(got, `throttle;desc="pages"`) {
 		t.Errorf("got Server-Timing %q of an admitted request, want no mark", got)
 	}
-	w := c.get("/")
+	w := c.Get("/")
 	if got := w.Header().Values("Server-Timing"); w.Code != 200 || !slices.Contains(got, `throttle;desc="pages"`) || slices.Contains(got, `throttle;desc="quiet"`) {
 		t.Errorf("got %d with Server-Timing %q, want 200 with a mark of pages only", w.Code, got)
 	}
@@ -62,68 +64,68 @@ func TestServerTimingMarksWhatAShadowZoneWouldRefuse(t *testing.T) {
 
 func TestAReportCountsAPersonOnceAnHour(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, seenSite)
-		c := s.from("[2001:db8::1]:1")
-		c.get("/")
-		c.get("/")
+		s := servertest.Run(t, seenSite)
+		c := s.From("[2001:db8::1]:1")
+		c.Get("/")
+		c.Get("/")
 		check := func(want float64) {
 			t.Helper()
-			if got := s.value(t, "caddy_throttle_refused_people_total", "pages"); got != want {
+			if got := value(s, t, "caddy_throttle_refused_people_total", "pages"); got != want {
 				t.Errorf("got %v people, want %v", got, want)
 			}
 		}
 		check(0)
-		same := s.from("[2001:db8::2]:1") // in the same /64
-		if w := same.report("quiet, pages,unknown"); w.Code != http.StatusNoContent {
+		same := s.From("[2001:db8::2]:1") // in the same /64
+		if w := report(same, "quiet, pages,unknown"); w.Code != http.StatusNoContent {
 			t.Errorf("got %d, want 204", w.Code)
 		}
 		check(1)
 		for range 5 {
-			c.get("/")
-			c.report("pages")
+			c.Get("/")
+			report(c, "pages")
 		}
 		check(1)
 		<-time.After(telemetry.PersonFor + time.Second)
-		c.report("pages") // without a mark
+		report(c, "pages") // without a mark
 		check(1)
-		c.get("/")
-		c.get("/")
-		c.report("pages")
+		c.Get("/")
+		c.Get("/")
+		report(c, "pages")
 		check(2)
-		s.stop()
+		s.Stop()
 	})
 }
 
 func TestAReportWithoutAMarkCountsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := run(t, seenSite)
+		s := servertest.Run(t, seenSite)
 		for i := range 300 {
-			s.from(fmt.Sprintf("203.0.113.%d:1", i%250)).report("pages,quiet")
+			report(s.From(fmt.Sprintf("203.0.113.%d:1", i%250)), "pages,quiet")
 		}
-		c := s.from("198.51.100.1:1")
-		c.get("/")
-		c.report("pages") // admitted
-		c.get("/")
+		c := s.From("198.51.100.1:1")
+		c.Get("/")
+		report(c, "pages") // admitted
+		c.Get("/")
 		<-time.After(telemetry.MarkFor + time.Second)
-		c.report("pages") // too late
-		if got := s.value(t, "caddy_throttle_refused_people_total", "pages"); got != 0 {
+		report(c, "pages") // too late
+		if got := value(s, t, "caddy_throttle_refused_people_total", "pages"); got != 0 {
 			t.Errorf("got %v people, want none", got)
 		}
-		s.stop()
+		s.Stop()
 	})
 }
 
 func TestAReportThatIsNoneIsRefused(t *testing.T) {
-	s := run(t, seenSite)
-	c := s.from(someone)
-	if w := c.get("/seen"); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "POST" {
+	s := servertest.Run(t, seenSite)
+	c := s.From(servertest.Someone)
+	if w := c.Get("/seen"); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "POST" {
 		t.Errorf("GET: got %d with Allow %q, want 405 with POST", w.Code, w.Header().Get("Allow"))
 	}
-	if w := c.report(strings.Repeat("x", mostReport+1)); w.Code != http.StatusBadRequest {
+	if w := report(c, strings.Repeat("x", caddymodule.MostReport+1)); w.Code != http.StatusBadRequest {
 		t.Errorf("a long report: got %d, want 400", w.Code)
 	}
 	for _, junk := range []string{"", ",,,", "\x00\xff", strings.Repeat("a,", 500)} {
-		if w := c.report(junk); w.Code != http.StatusNoContent {
+		if w := report(c, junk); w.Code != http.StatusNoContent {
 			t.Errorf("%.10q: got %d, want 204", junk, w.Code)
 		}
 	}
@@ -132,12 +134,12 @@ func TestAReportThatIsNoneIsRefused(t *testing.T) {
 // TestReportsAreNotCharged: a report must not take from the budget of the person who
 // sends it.
 func TestReportsAreNotCharged(t *testing.T) {
-	s := run(t, seenSite)
-	c := s.from(someone)
+	s := servertest.Run(t, seenSite)
+	c := s.From(servertest.Someone)
 	for range 5 {
-		c.report("pages")
+		report(c, "pages")
 	}
-	if got := s.counts(t)["pages"]["admitted"]; got != 0 {
+	if got := s.Counts(t)["pages"]["admitted"]; got != 0 {
 		t.Errorf("got %v requests charged, want none", got)
 	}
 }
@@ -152,24 +154,24 @@ func TestRefusedKeysAreEstimatedOverReloads(t *testing.T) {
 		}
 		respond ok
 	}`
-	first := run(t, strings.Replace(config, "MODE", "shadow", 1))
+	first := servertest.Run(t, strings.Replace(config, "MODE", "shadow", 1))
 	for i := range 100 {
-		c := first.from(fmt.Sprintf("203.0.113.%d:1", i))
-		c.get("/")
+		c := first.From(fmt.Sprintf("203.0.113.%d:1", i))
+		c.Get("/")
 		if i < 40 {
-			c.get("/")
-			c.get("/")
+			c.Get("/")
+			c.Get("/")
 		}
 	}
-	second := run(t, strings.Replace(config, "MODE", "enforce 100", 1))
-	first.stop()
-	if got := second.value(t, "caddy_throttle_refused_keys", "pages"); got != 40 {
+	second := servertest.Run(t, strings.Replace(config, "MODE", "enforce 100", 1))
+	first.Stop()
+	if got := value(second, t, "caddy_throttle_refused_keys", "pages"); got != 40 {
 		t.Errorf("got %v refused keys after a reload, want the 40 of before", got)
 	}
 	for range 2 {
-		second.from("198.51.100.1:1").get("/")
+		second.From("198.51.100.1:1").Get("/")
 	}
-	if got := second.value(t, "caddy_throttle_refused_keys", "pages"); got != 41 {
+	if got := value(second, t, "caddy_throttle_refused_keys", "pages"); got != 41 {
 		t.Errorf("got %v refused keys, want 41", got)
 	}
 }

@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"context"
@@ -13,13 +13,14 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // turnHandler returns a handler of one zone with five slots, and a request to it. With
 // login, the request has the pass of a member.
 func turnHandler(b *testing.B, options string, next caddyhttp.Handler, login bool) (func(http.ResponseWriter, *http.Request), *http.Request) {
-	s := newLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+options+"\n}\n}")
-	h := engine.NewHandler(s.app(), nil, nil, []*engine.Zone{s.app().Zones["php"]})
+	s := servertest.NewLoginSite(b, b.TempDir(), "zone php {\nkey text all\nin_flight 5 {\n"+options+"\n}\n}")
+	h := engine.NewHandler(s.Engine(), nil, nil, []*engine.Zone{s.Engine().Zones["php"]})
 	ctx, cancel := context.WithCancel(b.Context()) // as a server gives each request
 	b.Cleanup(cancel)
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil).WithContext(ctx)

@@ -1,4 +1,4 @@
-package caddymodule
+package caddymodule_test
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
 )
 
@@ -49,14 +50,14 @@ func restart(t *testing.T, caddyfile string) {
 	if err := caddy.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	mustLoad(t, caddyfile)
+	servertest.MustLoad(t, caddyfile)
 }
 
-func wantStatuses(t *testing.T, c client, path string, want ...int) {
+func wantStatuses(t *testing.T, c servertest.Client, path string, want ...int) {
 	t.Helper()
 	for i, want := range want {
-		if got := c.get(path).Code; got != want {
-			t.Errorf("request %d of %s to %s: got %d, want %d", i+1, c.addr, path, got, want)
+		if got := c.Get(path).Code; got != want {
+			t.Errorf("request %d of %s to %s: got %d, want %d", i+1, c.Addr, path, got, want)
 		}
 	}
 }
@@ -65,7 +66,7 @@ const passed, refused = http.StatusOK, http.StatusTooManyRequests
 
 func TestLevelsAndBlocksSurviveARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "buckets")
-	caddyfile := savedSite(freeAddress(t), file, `
+	caddyfile := savedSite(servertest.FreeAddress(t), file, `
 			zone pages {
 				match path /page
 				limit 3 1/h
@@ -76,36 +77,36 @@ func TestLevelsAndBlocksSurviveARestart(t *testing.T) {
 				limit 1 1/m
 				block 1h
 			}`)
-	mustLoad(t, caddyfile)
+	servertest.MustLoad(t, caddyfile)
 	const one, special, bad = "192.0.2.1:1", "192.0.2.9:1", "192.0.2.66:1"
-	wantStatuses(t, active(t).from(one), "/page", passed, passed)
-	wantStatuses(t, active(t).from(special), "/page", passed, passed, passed, passed)
-	wantStatuses(t, active(t).from(one), "/login", passed, refused)
-	wantStatuses(t, active(t).from(bad), "/everywhere", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(one), "/page", passed, passed)
+	wantStatuses(t, servertest.Active(t).From(special), "/page", passed, passed, passed, passed)
+	wantStatuses(t, servertest.Active(t).From(one), "/login", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(bad), "/everywhere", passed, refused)
 
 	restart(t, caddyfile)
-	wantStatuses(t, active(t).from(bad), "/other", refused)
-	wantStatuses(t, active(t).from(one), "/other", passed)
-	wantStatuses(t, active(t).from(one), "/page", passed, refused)
-	wantStatuses(t, active(t).from(special), "/page", passed, refused)
-	wantStatuses(t, active(t).from(one), "/login", refused)
+	wantStatuses(t, servertest.Active(t).From(bad), "/other", refused)
+	wantStatuses(t, servertest.Active(t).From(one), "/other", passed)
+	wantStatuses(t, servertest.Active(t).From(one), "/page", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(special), "/page", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(one), "/login", refused)
 
 	// A zone that has gone is forgotten at the next snapshot, even if it comes back.
-	restart(t, savedSite(freeAddress(t), file, "zone another {\nlimit 1 1/h\n}"))
-	wantStatuses(t, active(t).from(one), "/login", passed)
+	restart(t, savedSite(servertest.FreeAddress(t), file, "zone another {\nlimit 1 1/h\n}"))
+	wantStatuses(t, servertest.Active(t).From(one), "/login", passed)
 	restart(t, caddyfile)
-	wantStatuses(t, active(t).from(one), "/login", passed, refused)
-	wantStatuses(t, active(t).from(bad), "/other", refused)
+	wantStatuses(t, servertest.Active(t).From(one), "/login", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(bad), "/other", refused)
 }
 
 func TestWithSnapshotOffARestartForgets(t *testing.T) {
 	data := t.TempDir()
-	caddyfile := savedSite(freeAddress(t), "off", "zone pages {\nlimit 1 1/h\n}")
-	mustLoad(t, caddyfile)
+	caddyfile := savedSite(servertest.FreeAddress(t), "off", "zone pages {\nlimit 1 1/h\n}")
+	servertest.MustLoad(t, caddyfile)
 	t.Setenv("XDG_DATA_HOME", data)
-	wantStatuses(t, active(t).from("192.0.2.1:1"), "/", passed, refused)
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
 	restart(t, caddyfile)
-	wantStatuses(t, active(t).from("192.0.2.1:1"), "/", passed, refused)
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
 	if _, err := os.Stat(filepath.Join(data, "throttle")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the folder of snapshots: got error %v, want that there is none", err)
 	}
@@ -113,23 +114,23 @@ func TestWithSnapshotOffARestartForgets(t *testing.T) {
 
 func TestAConfigThatDoesNotStartTouchesNoSnapshot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "new", "buckets")
-	s := run(t, savedSite(":80", file, "zone pages {\nlimit 1 1/h\n}"))
-	wantStatuses(t, s.from("192.0.2.1:1"), "/", passed, refused)
-	s.stop()
+	s := servertest.Run(t, savedSite(":80", file, "zone pages {\nlimit 1 1/h\n}"))
+	wantStatuses(t, s.From("192.0.2.1:1"), "/", passed, refused)
+	s.Stop()
 	if _, err := os.Stat(filepath.Dir(file)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("its folder: got error %v, want that there is none", err)
 	}
 }
 
 func TestAReloadTakesOverAChangedName(t *testing.T) {
-	dir, addr := t.TempDir(), freeAddress(t)
+	dir, addr := t.TempDir(), servertest.FreeAddress(t)
 	first, second := filepath.Join(dir, "first"), filepath.Join(dir, "second")
-	mustLoad(t, savedSite(addr, first, "zone pages {\nlimit 1 1/h\n}"))
-	wantStatuses(t, active(t).from("192.0.2.1:1"), "/", passed, refused)
-	if err := load(t, savedSite(addr, second, "zone pages {\nlimit 1 1/h\n}")); err != nil {
+	servertest.MustLoad(t, savedSite(addr, first, "zone pages {\nlimit 1 1/h\n}"))
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
+	if err := servertest.Load(t, savedSite(addr, second, "zone pages {\nlimit 1 1/h\n}")); err != nil {
 		t.Fatal(err)
 	}
-	wantStatuses(t, active(t).from("192.0.2.1:1"), "/", refused)
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", refused)
 	if f, err := snapshot.Open(first); err != nil {
 		t.Errorf("opening the first file: got error %v, want it free", err)
 	} else if err := f.Close(); err != nil {
@@ -139,5 +140,5 @@ func TestAReloadTakesOverAChangedName(t *testing.T) {
 		t.Errorf("opening the second file: got error %v, want it taken", err)
 	}
 	restart(t, savedSite(addr, second, "zone pages {\nlimit 1 1/h\n}"))
-	wantStatuses(t, active(t).from("192.0.2.1:1"), "/", refused)
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", refused)
 }

@@ -178,7 +178,7 @@ test_units() {
 	go test "${race[@]}" -timeout 30m -tags "$tags" -skip "$counted" "${packages[@]}"
 	go test "${race[@]}" "${short[@]}" -p 1 -timeout 30m -tags "$tags" "${stores[@]}"
 	step 'go test, of what one goroutine counts'
-	go test -timeout 30m -tags "$tags" -run "$counted" ./caddymodule ./caddymodule/internal/{admission,tune} ./leakybucket/storetest
+	go test -timeout 30m -tags "$tags" -run "$counted" ./caddymodule/internal/{admission,caddyfile,decision,engine,inspector,telemetry,tune} ./leakybucket/storetest
 }
 
 if ! go_is_here; then

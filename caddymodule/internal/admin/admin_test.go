@@ -1,0 +1,1050 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	c, other := s.From(servertest.Someone), s.From("203.0.113.8:1")
+	for _, path := range []string{"/hosts", "http://other.example/hosts"} {
+		c.Passes(2, path)
+		other.Passes(2, path)
+	}
+	c.Passes(2, "/pages")
+	other.Passes(2, "/pages")
+	c.Answers("/accounts", http.StatusTooManyRequests) // blocked everywhere
+
+	var got wire.Released
+	if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); !slices.Equal(got.Freed, []string{
+		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
+	}) && !slices.Equal(got.Freed, []string{
+		"hosts/203.0.113.7/other.example", "hosts/203.0.113.7/example.com", "pages/203.0.113.7",
+	}) || !got.Complete {
+		t.Errorf("got %+v, want the two buckets of hosts and that of pages", got)
+	}
+	c.Answers("/accounts", http.StatusOK)
+	c.Passes(2, "/pages")
+	other.Answers("/hosts", http.StatusTooManyRequests)
+	other.Answers("/pages", http.StatusTooManyRequests)
+}
+
+func TestReleaseKnowsAccountsAndKeys(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	alice := s.From(servertest.Someone).With("X-Account", "alice/1")
+	for _, name := range []string{"alice/1", "alice%2F1"} {
+		alice.Passes(2, "/accounts")
+		s.Changes("/throttle/release", `{"client": "`+name+`", "zone": "accounts"}`)
+	}
+	alice.Passes(2, "/accounts")
+}
+
+func TestReleaseEndsAShadowBlockToo(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 1 1/h
+				block 10m
+				shadow
+			}
+		}
+		respond {http.throttle.decision}
+	}`)
+	c := s.From(servertest.Someone)
+	for _, want := range []string{"admitted", "shadow_refused"} {
+		if got := c.Get("/").Body.String(); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	s.Changes("/throttle/release", `{"client": "203.0.113.7"}`)
+	if got := c.Get("/").Body.String(); got != "admitted" {
+		t.Errorf("after the release: got %q, want admitted", got)
+	}
+}
+
+func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, servertest.ThreeZones)
+		c := s.From("[2001:db8::7]:1")
+		c.Passes(2, "/pages")
+		c.Get("/hosts") // blocked by pages
+		var got struct {
+			Buckets []wire.Bucket
+			Ban     *struct{ Note string }
+		}
+		s.Changes("/throttle/ban", `{"network": "2001:db8::/48", "for": "1h", "note": "why not"}`)
+		s.Admin(http.MethodPost, "/throttle/why", `{"client": "2001:db8::9"}`, &got)
+		if len(got.Buckets) != 1 || got.Ban == nil || got.Ban.Note != "why not" {
+			t.Fatalf("got %+v, want one bucket and the ban", got)
+		}
+		if b := got.Buckets[0]; b.Zone != "pages" || b.Key != "2001:db8::" || b.Fraction != 1 || b.Blocked != 600 || b.By != "zone" {
+			t.Errorf("got %+v, want a full bucket of pages that is blocked for 10m", b)
+		}
+		c.Answers("/pages", http.StatusTooManyRequests)
+	})
+}
+
+func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	s.From(servertest.Someone).Passes(2, "/pages")
+	why := func() (shadows []string) {
+		var got struct{ Shadows []struct{ Zone, Note string } }
+		s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &got)
+		for _, held := range got.Shadows {
+			shadows = append(shadows, held.Zone+" "+held.Note)
+		}
+		return shadows
+	}
+	if got := why(); got != nil {
+		t.Errorf("got %q before any switch, want none", got)
+	}
+	s.Changes("/throttle/shadow", `{"zone": "accounts", "for": "30m"}`) // of another key
+	s.Changes("/throttle/shadow", `{"zone": "pages", "for": "30m", "note": "too tight"}`)
+	if got := why(); !slices.Equal(got, []string{"pages too tight"}) {
+		t.Errorf("got %q, want the switch of the client's zone", got)
+	}
+	s.Changes("/throttle/shadow", `{"for": "30m", "note": "panic"}`)
+	if got := why(); !slices.Equal(got, []string{"pages too tight", " panic"}) {
+		t.Errorf("got %q, want that of all zones too", got)
+	}
+	s.Changes("/throttle/unshadow", `{"zone": "pages"}`)
+	s.Changes("/throttle/unshadow", `{}`)
+	if got := why(); got != nil {
+		t.Errorf("got %q after the switches ended, want none", got)
+	}
+}
+
+func TestThePanicSwitchLetsEverybodyInUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, servertest.ThreeZones)
+		c, banned := s.From(servertest.Someone), s.From("198.51.100.1:1")
+		c.Passes(2, "/pages")
+		s.Changes("/throttle/ban", `{"network": "198.51.100.0/24", "for": "2h"}`)
+		banned.Answers("/pages", http.StatusTooManyRequests)
+		s.Changes("/throttle/shadow", `{"for": "30m"}`)
+		for range 10 {
+			c.Answers("/pages", http.StatusOK)
+			c.Answers("/accounts", http.StatusOK)
+			banned.Answers("/pages", http.StatusOK)
+		}
+		<-time.After(30 * time.Minute)
+		banned.Answers("/pages", http.StatusTooManyRequests)
+		s.Changes("/throttle/shadow", `{"zone": "pages", "for": "30m"}`)
+		for range 10 {
+			s.From("203.0.113.9:1").Answers("/pages", http.StatusOK)
+		}
+		banned.Answers("/pages", http.StatusTooManyRequests) // a ban is no zone's
+		s.Changes("/throttle/unshadow", `{"zone": "pages"}`)
+		s.From("203.0.113.10:1").Passes(2, "/pages")
+	})
+}
+
+func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `{
+			throttle {
+				exempt path /health
+				zone shadowed {
+					limit 100 1/s
+					shadow
+				}
+				zone pages {
+					limit 100 1/s
+					match path /never
+					exempt client_ip 203.0.113.99
+				}
+			}
+		}
+		http:// {
+			throttle {
+				zone shadowed
+				zone pages
+			}
+			respond ok
+		}`)
+		s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+		w := s.From(servertest.Someone).Get("/")
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "7200" {
+			t.Errorf("got %d with Retry-After %q, want 429 with 7200", w.Code, w.Header().Get("Retry-After"))
+		}
+		s.From(servertest.Someone).Answers("/health", http.StatusOK)
+		s.From("203.0.113.99:1").Answers("/", http.StatusOK) // a zone exempts it
+		s.From("203.0.112.7:1").Answers("/", http.StatusOK)
+		s.From("[::ffff:203.0.113.7]:1").Answers("/", http.StatusTooManyRequests)
+		<-time.After(2 * time.Hour)
+		s.From(servertest.Someone).Answers("/", http.StatusOK)
+		s.Changes("/throttle/ban", `{"network": "203.0.113.7", "for": "2h"}`)
+		s.From(servertest.Someone).Answers("/", http.StatusTooManyRequests)
+		s.Changes("/throttle/unban", `{"network": "203.0.113.7"}`)
+		s.From(servertest.Someone).Answers("/", http.StatusOK)
+	})
+}
+
+func TestABanInAZoneInShadowRefusesNobody(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 100 1/s
+				shadow
+			}
+		}
+		respond {http.throttle.decision}/{http.throttle.reason}
+	}`)
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	if got := s.From(servertest.Someone).Get("/").Body.String(); got != "shadow_refused/banned" {
+		t.Errorf("got %q, want shadow_refused/banned", got)
+	}
+}
+
+func TestABanOfAnAddressNamesTheNetworkThatItStandsFor(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7/32", "203.0.113.9/24": "203.0.113.0/24"} {
+		var got wire.Override
+		if s.Admin(http.MethodPost, "/throttle/ban", `{"network": "`+given+`", "for": "1h"}`, &got); got.Network != want {
+			t.Errorf("%s: got %s, want %s", given, got.Network, want)
+		}
+	}
+}
+
+// TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
+// pasted back. A network that is no key of the zone has no limit of its own.
+func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle /nets {
+			zone nets {
+				key client_ip ipv4 24
+				limit 5 1/h
+			}
+		}
+		throttle /pages pages 5 1/h
+		respond ok
+	}`)
+	for _, step := range []struct {
+		call, body string
+		want       int
+		network    string
+	}{
+		{"limit", `{"zone": "nets", "key": "203.0.113.7", "limit": "deny"}`, 200, "203.0.113.0/24"},
+		{"limit", `{"zone": "nets", "key": "203.0.113.0/24", "limit": "x2", "replace": true}`, 200, "203.0.113.0/24"},
+		{"unlimit", `{"zone": "nets", "key": "203.0.113.0/24"}`, 200, ""},
+		{"unlimit", `{"zone": "nets", "key": "203.0.113.0/24"}`, 200, ""}, // nothing
+		{"limit", `{"zone": "nets", "key": "203.0.113.0/25", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "nets", "key": "203.0.0.0/16", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "pages", "key": "203.0.113.0/24", "limit": "deny"}`, 400, ""},
+		{"limit", `{"zone": "pages", "key": "203.0.113.7/32", "limit": "deny"}`, 200, ""},
+		{"limit", `{"zone": "pages", "key": "203.0.113", "limit": "deny"}`, 400, ""}, // no address at all
+		{"unlimit", `{"zone": "pages", "key": "203.0.113"}`, 200, ""},                // nothing
+	} {
+		var got struct{ Network string }
+		if status := s.Admin(http.MethodPost, "/throttle/"+step.call, step.body, &got); status != step.want || got.Network != step.network {
+			t.Errorf("%s %s: got %d and the network %q, want %d and %q", step.call, step.body, status, got.Network, step.want, step.network)
+		}
+	}
+	if journal := journal(s); len(journal) != 4 || journal[1].Of != "nets/203.0.113.0/24" || journal[0].Of != "pages/203.0.113.7" {
+		t.Errorf("got %+v, want the network, and last the address", journal)
+	}
+	s.From(servertest.Someone).Answers("/pages", http.StatusTooManyRequests)
+	s.From(servertest.Someone).Passes(5, "/nets")
+}
+
+// TestWhyShowsWhatIsToBeSaid: an empty bucket is shown only if a request would be refused, or
+// if something but the zone decides.
+func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone pages {
+				match path /pages
+				limit 5 1/h
+			}
+			zone login {
+				match path /login
+				limit 2 1/h
+			}
+			zone nets {
+				match path /nets
+				key client_ip ipv4 24
+				limit 2 1/h
+			}
+			zone slots {
+				match path /slots
+				in_flight 5
+			}
+		}
+		respond ok
+	}`)
+	shown := func(client, want string) {
+		t.Helper()
+		var zones []string
+		for _, b := range s.Why(client).Buckets {
+			zones = append(zones, b.Zone)
+		}
+		if got := strings.Join(zones, " "); got != want {
+			t.Errorf("%s: got the buckets of %q, want %q", client, got, want)
+		}
+	}
+	shown("203.0.113.7", "")
+	s.From(servertest.Someone).Passes(2, "/login")
+	shown("203.0.113.7", "login")
+	s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "unlimited"}`)
+	shown("203.0.113.7", "login pages")
+	s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "deny", "replace": true}`)
+	shown("203.0.113.7", "login pages")
+	s.Changes("/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`)
+
+	// A code of a bucket that many clients share says so, and shows no client of its name.
+	code := servertest.CodeOn(t, func() *httptest.ResponseRecorder {
+		s.From("203.0.113.9:1").Passes(2, "/nets")
+		return s.From("203.0.113.9:1").Get("/nets")
+	}())
+	if got := s.Why(code); got.Refusal == nil || got.Refusal.Network != "203.0.113.0/24" || len(got.Buckets) != 1 || got.Buckets[0].Zone != "nets" {
+		t.Errorf("%s: got %+v, want the refusal of the network, and its bucket", code, got)
+	}
+	s.Changes("/throttle/release", `{"client": "203.0.113.0/24"}`)
+	if got := s.Why(code); len(got.Buckets) != 1 || got.Buckets[0].Level != 0 {
+		t.Errorf("after a release: got %+v, want the empty bucket that has refused", got.Buckets)
+	}
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	var freed wire.Released
+	if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.128/25"}`, &freed); !freed.Banned {
+		t.Errorf("release of a banned network: got %+v, want it said that the ban holds", freed)
+	}
+}
+
+func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone pages {
+					limit 10 1/h
+					override 203.0.113.1 deny
+					override 203.0.113.2 20 1/h
+				}
+			}
+			respond ok
+		}`)
+		addr := func(last string) servertest.Client { return s.From("203.0.113." + last + ":1") }
+		s.Changes("/throttle/limit", `{"zone": "pages", "limit": "x0.5", "for": "1h"}`)
+		addr("3").Passes(5, "/")
+		addr("2").Passes(10, "/")
+		s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.3", "limit": "unlimited", "for": "2h"}`)
+		s.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.4", "limit": "deny", "for": "1h"}`)
+		for range 30 {
+			addr("3").Answers("/", http.StatusOK)
+		}
+		addr("4").Answers("/", http.StatusTooManyRequests)
+		<-time.After(time.Hour)
+		addr("1").Answers("/", http.StatusTooManyRequests)
+		addr("5").Passes(10, "/")
+		s.Changes("/throttle/limit", `{"zone": "pages", "limit": "x0.001", "for": "1h"}`)
+		addr("6").Passes(1, "/") // the capacity is never below the cost of a request
+		s.Changes("/throttle/unlimit", `{"zone": "pages"}`)
+		addr("7").Passes(10, "/")
+	})
+}
+
+func TestOverridesSurviveAReload(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	next := servertest.Run(t, servertest.ThreeZones)
+	s.Stop()
+	next.From(servertest.Someone).Answers("/pages", http.StatusTooManyRequests)
+}
+
+// A reload may take a zone away, and not what was changed of it: the zone may come back.
+func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
+	old := servertest.Run(t, servertest.ThreeZones)
+	old.Changes("/throttle/shadow", `{"zone": "pages"}`)
+	old.Changes("/throttle/limit", `{"zone": "pages", "limit": "deny"}`)
+	old.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "deny"}`)
+	s := servertest.WithApp(t, servertest.Run(t, "http:// {\nthrottle other 1 1/h\n}"))
+	old.Stop()
+	for _, call := range []struct{ path, body string }{
+		{"/throttle/unshadow", `{"zone": "pages"}`},
+		{"/throttle/unlimit", `{"zone": "pages"}`},
+		{"/throttle/unlimit", `{"zone": "pages", "key": "203.0.113.7"}`},
+	} {
+		var got wire.Ended
+		if status := s.Admin(http.MethodPost, call.path, call.body, &got); status != http.StatusOK || !got.Ended {
+			t.Errorf("%s %s: got %d and %+v, want it ended", call.path, call.body, status, got)
+		}
+		if status := s.Admin(http.MethodPost, call.path, call.body, nil); status != http.StatusNotFound {
+			t.Errorf("%s %s once more: got %d, want 404", call.path, call.body, status)
+		}
+	}
+	s.Stop()
+}
+
+func TestCheckChargesNothing(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	c := s.From(servertest.Someone)
+	ask := `{"client_ip": "203.0.113.7", "url": "http://example.com/pages", "headers": {"X-Account": "alice"}}`
+	var got wire.Check
+	for range 5 {
+		got = wire.Check{}
+		s.Admin(http.MethodPost, "/throttle/check", ask, &got)
+	}
+	if len(got.Zones) != 1 || got.Zones[0].Zone != "pages" || got.Zones[0].Key != "203.0.113.7" || got.Zones[0].Verdict.Refused() || got.Directives != 1 {
+		t.Errorf("got %+v, want the zone pages alone, and that the request fits", got)
+	}
+	c.Passes(2, "/pages")
+	s.Admin(http.MethodPost, "/throttle/check", ask, &got)
+	if pages := got.Zones[0].Verdict; !pages.Refused() || pages.Reason != "blocked" || pages.By != "block everywhere" {
+		t.Errorf("got %+v, want it blocked", pages)
+	}
+}
+
+// A zone that blocks everywhere refuses at directives that it is not in, too.
+func TestCheckTellsOfABlockEverywhere(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	c := s.From(servertest.Someone)
+	c.Passes(2, "/pages")
+	c.Answers("/pages", http.StatusTooManyRequests)
+	ask := func(client string) (rows []string) {
+		var got wire.Check
+		s.Admin(http.MethodPost, "/throttle/check", `{"client_ip": "`+client+`", "url": "http://example.com/hosts"}`, &got)
+		for _, z := range got.Zones {
+			rows = append(rows, z.Zone+":"+z.Verdict.Reason)
+			if z.Verdict.Refused() != (z.Verdict.Reason != "") {
+				t.Errorf("zone %s: got %+v", z.Zone, z.Verdict)
+			}
+		}
+		return rows
+	}
+	if got, want := ask("203.0.113.7"), []string{"hosts:", "pages:blocked"}; !slices.Equal(got, want) {
+		t.Errorf("blocked client: got %v, want %v", got, want)
+	}
+	c.Answers("/hosts", http.StatusTooManyRequests)
+	if got, want := ask("203.0.113.8"), []string{"hosts:"}; !slices.Equal(got, want) {
+		t.Errorf("another client: got %v, want %v", got, want)
+	}
+}
+
+// A ban answers before any zone does, unless the zones say otherwise.
+func TestCheckSaysThatABanAnswersFirst(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			zone pages {
+				exempt {
+					path /free
+				}
+				limit 10 1/s
+			}
+			zone login {
+				limit 10 1/s
+			}
+			zone trial {
+				limit 10 1/s
+				shadow
+			}
+		}
+	}
+	http:// {
+		throttle /pages* {
+			zone trial
+			zone pages
+		}
+		throttle /free {
+			zone pages
+			zone login
+		}
+		throttle /trial trial
+		throttle /pages/late login
+		respond ok
+	}`)
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
+	for _, test := range []struct {
+		path   string
+		banned bool
+		want   string // zones and reasons
+		status int
+	}{
+		{"/pages", true, "trial:banned pages:banned", http.StatusTooManyRequests},
+		{"/pages/late", true, "trial:banned pages:banned login:banned", http.StatusTooManyRequests},
+		{"/free", false, "login:", http.StatusOK},
+		{"/trial", false, "trial:", http.StatusOK},
+		{"/none", false, "", http.StatusOK},
+	} {
+		var got wire.Check
+		s.Admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+test.path+`"}`, &got)
+		var rows []string
+		for _, z := range got.Zones {
+			rows = append(rows, z.Zone+":"+z.Verdict.Reason)
+			if z.Verdict.Refused() != (z.Verdict.Reason != "") {
+				t.Errorf("%s: got %+v", test.path, z.Verdict)
+			}
+		}
+		if got.Banned != test.banned || strings.Join(rows, " ") != test.want {
+			t.Errorf("%s: got banned %v and %v, want %v and %s", test.path, got.Banned, rows, test.banned, test.want)
+		}
+		s.From(servertest.Someone).Answers(test.path, test.status)
+	}
+	s.Changes("/throttle/shadow", `{"for": "1h"}`)
+	var got wire.Check
+	s.Admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/pages"}`, &got)
+	if got.Banned || len(got.Zones) != 2 || got.Zones[1].Verdict.Refused() {
+		t.Errorf("got %+v with everything in shadow, want that it fits", got)
+	}
+}
+
+// TestCheckFollowsTheRequestThroughTheRoutes to the directives that it would come to.
+func TestCheckFollowsTheRequestThroughTheRoutes(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			zone all {
+				limit 10 1/s
+			}
+			zone login {
+				key client_ip form log plain
+				cost 2
+				limit 10 1/s
+			}
+			zone never {
+				limit 10 1/s
+			}
+			zone api {
+				key "{path}"
+				limit 10 1/s
+			}
+			zone named {
+				limit 10 1/s
+			}
+			zone secure {
+				limit 10 1/s
+			}
+		}
+	}
+	&(shared) {
+		throttle named
+	}
+	http://example.com {
+		@login {
+			path /login
+			query form=1
+		}
+		throttle all
+		throttle @login login
+		handle_path /api/* {
+			throttle /v1* api
+			respond "api"
+		}
+		handle /ap* {
+			throttle never
+		}
+		handle /named {
+			invoke shared
+			respond named
+		}
+		handle {
+			respond ok
+		}
+	}
+	http://other.example {
+		respond other
+	}
+	http://auth.example {
+		forward_auth localhost:9091 {
+			uri /auth
+		}
+		handle /page {
+			throttle all
+			reverse_proxy localhost:8000
+		}
+		route /late {
+			reverse_proxy /late localhost:8000
+			throttle never
+		}
+	}
+	https://example.com {
+		tls internal
+		throttle secure
+		respond secure
+	}`)
+	for _, test := range []struct {
+		what, ask string
+		want      []string // zone key directive
+	}{
+		{"a page", `"url": "http://example.com/"`, []string{"all 203.0.113.7 1"}},
+		{
+			"a log-in", `"method": "POST", "url": "http://example.com/login?form=1", "headers": {"Content-Type": "application/x-www-form-urlencoded"}, "body": "log=alice"`,
+			[]string{"all 203.0.113.7 1", "login 203.0.113.7/alice 2"},
+		},
+		{"a visit of the log-in page", `"url": "http://example.com/login"`, []string{"all 203.0.113.7 1"}},
+		{"a path whose prefix is stripped", `"url": "http://example.com/api/v1/x"`, []string{"all 203.0.113.7 1", "api %2Fv1%2Fx 2"}},
+		{"another handle of the group", `"url": "http://example.com/api/v2"`, []string{"all 203.0.113.7 1"}},
+		{"a named route", `"url": "http://example.com/named"`, []string{"all 203.0.113.7 1", "named 203.0.113.7 2"}},
+		{"another site", `"url": "http://other.example/"`, nil},
+		{"behind forward_auth, which lets it through", `"url": "http://auth.example/page"`, []string{"all 203.0.113.7 1"}},
+		{"behind a proxy, which answers", `"url": "http://auth.example/late"`, nil},
+		{"no site", `"url": "http://unknown.example/"`, nil},
+		{"another server", `"url": "https://example.com/login"`, []string{"secure 203.0.113.7 1"}},
+		{"no server listens there", `"url": "http://other.example:8123/"`, nil},
+	} {
+		var got wire.Check
+		if status := s.Admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", `+test.ask+`}`, &got); status != http.StatusOK {
+			t.Errorf("%s: got %d, want 200", test.what, status)
+		}
+		var names []string
+		for _, z := range got.Zones {
+			names = append(names, fmt.Sprint(z.Zone, " ", z.Key, " ", z.Directive))
+		}
+		if !slices.Equal(names, test.want) {
+			t.Errorf("%s: got %v, want %v", test.what, names, test.want)
+		}
+	}
+}
+
+func TestBucketsAreListedFullestFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, servertest.ThreeZones)
+		for i, name := range []string{"a", "b\x1b[2J", "c"} {
+			c := s.From(servertest.Someone).With("X-Account", name)
+			for range 1 + i%2 {
+				c.Answers("/accounts", http.StatusOK)
+			}
+		}
+		var got wire.Buckets
+		s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "limit": 2}`, &got)
+		if got.Matched != 3 || len(got.Buckets) != 2 || got.Buckets[0].Key != "b%1B[2J" || got.Buckets[1].Key != "a" || !got.Complete {
+			t.Errorf("got %+v, want two of three, the fullest first", got)
+		}
+		s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`, &got)
+		if len(got.Buckets) != 0 {
+			t.Errorf("got %+v, want none", got.Buckets)
+		}
+	})
+}
+
+// TestBucketsAreListedInPages that hold each bucket once, while others come.
+func TestBucketsAreListedInPages(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	for i := range 300 {
+		s.From(servertest.Someone).With("X-Account", fmt.Sprint("u", i)).Answers("/accounts", http.StatusOK)
+	}
+	times, pages := make(map[string]int), 0
+	for after, more := "", true; more; pages++ {
+		var got wire.Buckets
+		ask := fmt.Sprintf(`{"zone": "accounts", "sort": "key", "limit": 25, "after": %q}`, after)
+		if status := s.Admin(http.MethodPost, "/throttle/buckets", ask, &got); status != http.StatusOK {
+			t.Fatalf("page %d: got %d, want 200", pages, status)
+		}
+		n := len(got.Buckets)
+		if n != min(got.Matched, 25) || !got.Complete {
+			t.Fatalf("page %d: got %d of %d buckets, complete: %v, want 25 or all", pages, n, got.Matched, got.Complete)
+		}
+		for _, b := range got.Buckets {
+			times[b.Key]++
+		}
+		for i := range 20 {
+			s.From(servertest.Someone).With("X-Account", fmt.Sprint("new", pages, "-", i)).Answers("/accounts", http.StatusOK)
+		}
+		if more = got.Matched > n; more {
+			after = got.Buckets[n-1].Key
+		}
+	}
+	for i := range 300 {
+		if key := fmt.Sprint("u", i); times[key] != 1 {
+			t.Errorf("%s: got it %d times, want once", key, times[key])
+		}
+	}
+	if pages < 3 || pages > 100 {
+		t.Errorf("got %d pages, want a dozen or more", pages)
+	}
+}
+
+func TestTopShowsTheLastMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, servertest.ThreeZones)
+		top := func(body string) wire.TopZone {
+			var got struct{ Zones []wire.TopZone }
+			if status := s.Admin(http.MethodPost, "/throttle/top", body, &got); status != http.StatusOK || len(got.Zones) != 1 {
+				t.Fatalf("got %d and %+v, want one zone", status, got)
+			}
+			return got.Zones[0]
+		}
+		s.From(servertest.Someone).Passes(2, "/pages")
+		s.From("203.0.113.8:1").Passes(2, "/pages")
+		s.From("198.51.100.1:1").Answers("/pages", http.StatusOK)
+		<-time.After(30 * time.Second)
+		network := top(`{"zone": "pages", "by": "/24"}`)
+		if network.Requests != 7 || network.Refused != 2 || network.Seconds != 30 ||
+			network.Busiest[0] != (wire.TopKey{Key: "203.0.113.0/24", Requests: 6, Admitted: 4, Refused: 2}) || network.Denied[0] != (wire.TopKey{Key: "203.0.113.0/24", Requests: 2, Admitted: 4, Refused: 2}) {
+			t.Errorf("got %+v, want 6 of 7 requests and both refusals of 203.0.113.0/24", network)
+		}
+		keys := top(`{"zone": "pages"}`)
+		if len(keys.Busiest) != 3 || keys.Busiest[0] != (wire.TopKey{Key: "203.0.113.7", Requests: 3, Admitted: 2, Refused: 1}) || len(keys.Denied) != 2 {
+			t.Errorf("got %+v, want three clients, of which two were refused", keys)
+		}
+		next := servertest.Run(t, servertest.ThreeZones)
+		s.Stop()
+		s = next
+		if got := top(`{"zone": "pages", "by": "ip"}`); got.Requests != 7 {
+			t.Errorf("after a reload: got %+v, want 7 requests", got)
+		}
+		<-time.After(time.Minute)
+		if got := top(`{"zone": "pages"}`); got.Requests != 0 || len(got.Busiest) != 0 {
+			t.Errorf("after a minute: got %+v, want none", got)
+		}
+	})
+}
+
+func TestStatusShowsWhatZonesDo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, servertest.ThreeZones)
+		s.Admin(http.MethodGet, "/throttle/zones", "", nil)
+		synctest.Wait()
+		s.From(servertest.Someone).Passes(2, "/pages")
+		<-time.After(5 * time.Second)
+		s.Changes("/throttle/limit", `{"zone": "hosts", "limit": "x2", "for": "1h"}`)
+		s.Changes("/throttle/shadow", `{"zone": "hosts", "for": "1h"}`)
+		var raw struct {
+			Zones []struct {
+				Zone, Mode, Limit string
+				Total             map[string]float64
+				PerSecond         map[string]float64 `json:"per_second"`
+				Buckets           int
+			}
+			Store wire.StoreStatus
+		}
+		if status := s.Admin(http.MethodGet, "/throttle/zones", "", &raw); status != http.StatusOK || len(raw.Zones) != 3 {
+			t.Fatalf("got %d and %+v, want three zones", status, raw)
+		}
+		hosts, pages := raw.Zones[1], raw.Zones[2]
+		if hosts.Mode != "shadow" || hosts.Limit != "x2" {
+			t.Errorf("hosts: got %+v, want it in shadow with x2", hosts)
+		}
+		if pages.Mode != "enforcing" || pages.Total["refused"] != 1 || pages.PerSecond["admitted"] != 0.4 || pages.Buckets != 1 {
+			t.Errorf("pages: got %+v, want 2 requests in 5 seconds, a refusal and a bucket", pages)
+		}
+	})
+}
+
+// TestStatusComparesWithAnHourAgo, over two hours of one request a second that end.
+func TestStatusComparesWithAnHourAgo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone pages {
+					limit 100 100/s
+				}
+			}
+			respond ok
+		}`)
+		s.Admin(http.MethodGet, "/throttle/zones", "", nil)
+		status := func() (now float64, hourAgo *float64) {
+			var got struct {
+				Zones []struct {
+					PerSecond map[string]float64  `json:"per_second"`
+					HourAgo   *map[string]float64 `json:"per_second_an_hour_ago"`
+				}
+			}
+			s.Admin(http.MethodGet, "/throttle/zones", "", &got)
+			if before := got.Zones[0].HourAgo; before != nil {
+				rate := (*before)["admitted"]
+				hourAgo = &rate
+			}
+			return got.Zones[0].PerSecond["admitted"], hourAgo
+		}
+		c := s.From(servertest.Someone)
+		for range 50 * 60 {
+			c.Get("/")
+			<-time.After(time.Second)
+		}
+		if now, hourAgo := status(); now < 0.9 || now > 1.1 || hourAgo != nil {
+			t.Errorf("after 50 minutes: got %v a second now and %v an hour ago, want 1 and none", now, hourAgo)
+		}
+		<-time.After(50 * time.Minute)
+		if now, hourAgo := status(); now != 0 || hourAgo == nil || *hourAgo < 0.9 || *hourAgo > 1.1 {
+			t.Errorf("50 minutes of silence later: got %v a second now and %v an hour ago, want 0 and 1", now, hourAgo)
+		}
+		<-time.After(30 * time.Minute)
+		if now, hourAgo := status(); now != 0 || hourAgo == nil || *hourAgo != 0 {
+			t.Errorf("30 minutes later: got %v a second now and %v an hour ago, want 0 twice", now, hourAgo)
+		}
+	})
+}
+
+func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone accounts {
+				key header X_Account
+				limit 2 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Answers("/", http.StatusOK)
+	for range 2 {
+		var got struct{ Warnings []telemetry.KeptWarning }
+		s.Admin(http.MethodGet, "/throttle/zones", "", &got)
+		if len(got.Warnings) != 3 {
+			t.Fatalf("got %+v, want three warnings", got.Warnings)
+		}
+		for i, want := range []struct{ text, zone string }{
+			{"expected_underscore_headers", "accounts"}, {"a fresh bucket with every request", "accounts"}, {"not in trusted_proxies", ""},
+		} {
+			w := got.Warnings[i]
+			if zone, _ := w.Details["zone"].(string); !strings.Contains(w.Text, want.text) || zone != want.zone || w.At.IsZero() {
+				t.Errorf("got %+v, want one about %q of zone %q", w, want.text, want.zone)
+			}
+		}
+	}
+	next := servertest.Run(t, servertest.ThreeZones)
+	s.Stop()
+	var got struct{ Warnings []telemetry.KeptWarning }
+	if next.Admin(http.MethodGet, "/throttle/zones", "", &got); slices.ContainsFunc(got.Warnings, func(w telemetry.KeptWarning) bool {
+		return !strings.Contains(w.Text, "a fresh bucket")
+	}) {
+		t.Errorf("after a reload: got %+v, want warnings of the config that runs alone", got.Warnings)
+	}
+}
+
+func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, "in_flight 3 wait 1m queue 50", time.Second)
+		s.Visits(5, servertest.Office, "/")
+		s.Visits(1, servertest.Visitor, "/")
+		var status wire.Status
+		servertest.AskAdmin(t, s.App.Engine(), http.MethodGet, "/throttle/zones", "", &status)
+		if z := status.Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
+			t.Errorf("got %+v, want 4 slots in use, 3 of 3 by one key, and 2 of 50 waiting", z)
+		}
+		servertest.Sleep(time.Minute)
+	})
+}
+
+func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\n}")
+		store := func() (got wire.StoreStatus) {
+			var status struct{ Store wire.StoreStatus }
+			s.Admin(http.MethodGet, "/throttle/zones", "", &status)
+			return status.Store
+		}
+		store()
+		for range 20 {
+			s.From(servertest.Someone).Get("/")
+			<-time.After(time.Second)
+		}
+		if got := store(); got.Down || got.Failing || got.Calls < 0.5 || got.Calls > 2 || got.Failed != 0 || got.Since != nil {
+			t.Errorf("got %+v, want it up, with about a call a second", got)
+		}
+		servertest.TheShared.Down.Store(true)
+		s.From(servertest.Someone).Get("/")
+		if got := store(); !got.Failing || got.Down {
+			t.Errorf("after one failure: got %+v, want it failing and not down", got)
+		}
+		for range 20 {
+			s.From(servertest.Someone).Get("/")
+		}
+		<-time.After(20 * time.Second)
+		if got := store(); !got.Failing || !got.Down || got.Since == nil || time.Since(*got.Since) < 15*time.Second || got.Why == "" {
+			t.Errorf("in an outage: got %+v, want since when and why", got)
+		}
+		servertest.TheShared.Down.Store(false)
+		<-time.After(time.Minute)
+		if got := store(); got.Failing || got.Down || got.Since != nil || got.Why != "" {
+			t.Errorf("after an outage: got %+v, want it up", got)
+		}
+	})
+}
+
+func TestTheAdminAPIRefusesBadInput(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	for _, test := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"GET", "/throttle/release", "", 405},
+		{"GET", "/throttle/ban", "", 405},
+		{"POST", "/throttle/zones", "{}", 405},
+		{"GET", "/throttle/", "", 404},
+		{"GET", "/throttle/zones/", "", 404},
+		{"GET", "/throttle//zones", "", 404},
+		{"DELETE", "/throttle/zones", "", 405},
+		{"POST", "/throttle/release", "", 400},
+		{"POST", "/throttle/release", `{"client": ""}`, 400},
+		{"POST", "/throttle/release", `{"cleint": "x"}`, 400},
+		{"POST", "/throttle/release", `{"client": "x"} {"client": "y"}`, 400},
+		{"POST", "/throttle/release", `{"client": "x", "zone": "page"}`, 404},
+		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", admin.MostRead) + `"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": -1}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "example.com", "for": "1h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "::ffff:1.2.3.4/120", "for": "1h"}`, 400},
+		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "zone": "pages"}`, 400},
+		{"POST", "/throttle/unban", `{"network": "203.0.113.0/24", "zone": "pages"}`, 400},
+		{"POST", "/throttle/shadow", `{"network": "203.0.113.0/24"}`, 400},
+		{"POST", "/throttle/shadow", `{"zone": "pages", "key": "203.0.113.7"}`, 400},
+		{"POST", "/throttle/unshadow", `{"network": "203.0.113.0/24"}`, 400},
+		{"POST", "/throttle/limit", `{"zone": "pages", "network": "203.0.113.0/24", "limit": "deny"}`, 400},
+		{"POST", "/throttle/unlimit", `{"zone": "pages", "network": "203.0.113.0/24"}`, 400},
+		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "x0", "for": "1h"}`, 400},
+		{"POST", "/throttle/limit", `{"zone": "pages", "limit": "fast", "for": "1h"}`, 400},
+		{"POST", "/throttle/limit", `{"limit": "x2", "for": "1h"}`, 404},
+		{"POST", "/throttle/shadow", `{"zone": "<script>", "for": "1h"}`, 404},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "up"}`, 400},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "limit": 1001}`, 400},
+		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "none"}`, 400},
+		{"POST", "/throttle/check", `{"client_ip": "203.0.113.7", "url": "/pages"}`, 400},
+		{"POST", "/throttle/top", `{"for": "1h"}`, 400},
+	} {
+		if got := s.Admin(test.method, test.path, test.body, nil); got != test.want {
+			t.Errorf("%s %s %.80s: got %d, want %d", test.method, test.path, test.body, got, test.want)
+		}
+	}
+	r := httptest.NewRequest("POST", "/throttle/release", strings.NewReader(`{"client": "x"}`))
+	r.Header.Set("Content-Type", "text/plain") // which other origins may send unasked
+	var api caddy.APIError
+	if err := servertest.ServeAdmin(httptest.NewRecorder(), r); !errors.As(err, &api) || api.HTTPStatus != http.StatusUnsupportedMediaType {
+		t.Errorf("a body of text/plain: got %v, want 415", err)
+	}
+}
+
+// A request ends at a handler that answers it, and comes to no zone behind it.
+func TestACheckKnowsTheHandlersThatAnswer(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		route {
+			root .
+			request_header X-Who robot
+			file_server /files/*
+			metrics /metrics
+			throttle_seen /seen
+			file_server /goes/* {
+				pass_thru
+			}
+			redir /moved /
+			rewrite /site1/login /login
+			throttle {
+				zone login {
+					match path /login*
+					limit 1 1/d
+				}
+				zone behind {
+					limit 1 1/d
+				}
+				zone told {
+					match header X-Who robot
+					limit 1 1/d
+				}
+			}
+			respond ok
+		}
+	}`)
+	for path, want := range map[string][]string{
+		"/files/a": nil, "/metrics": nil, "/seen": nil, "/goes/on": {"behind", "told"}, "/": {"behind", "told"},
+		"/moved": nil, "/login": {"login", "behind", "told"}, "/site1/login": {"login", "behind", "told"},
+	} {
+		var got wire.Check
+		s.Admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com`+path+`"}`, &got)
+		var zones []string
+		for _, z := range got.Zones {
+			zones = append(zones, z.Zone)
+		}
+		if !slices.Equal(zones, want) {
+			t.Errorf("%s: got the zones %v, want %v", path, zones, want)
+		}
+	}
+}
+
+// A repeatingLister gives each bucket twice, as a SCAN of Redis may.
+type repeatingLister struct {
+	leakybucket.Store
+	keys int
+}
+
+func (l repeatingLister) List(_ context.Context, _ leakybucket.Filter, cursor string) ([]leakybucket.Entry, string, error) {
+	var all []leakybucket.Entry
+	for i := range l.keys {
+		all = append(all, leakybucket.Entry{Key: strconv.Itoa(i), State: leakybucket.State{Level: 1, Leak: 1e-9, At: 1}, Now: 1})
+	}
+	if cursor == "" {
+		return all, "again", nil
+	}
+	return all, "", nil
+}
+
+func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	s.Engine().Store = repeatingLister{s.Engine().Store, 3 * admin.MostListed}
+	var got wire.Buckets
+	s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "pages", "limit": 10}`, &got)
+	if got.Matched != 3*admin.MostListed || len(got.Buckets) != 10 {
+		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
+	}
+}
+
+// TestAKeyThatATableHasCutCanBePastedBack to ask for its buckets and to empty them. A limit
+// needs the whole key.
+func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
+	s := servertest.Run(t, `:80 {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 2 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.From("203.0.113.7:1000").With("X-Api-Key", "s3cret").Get("/")
+	var why wire.Why
+	s.Admin(http.MethodPost, "/throttle/why", `{"client": "s3cret"}`, &why)
+	key := why.Buckets[0].Key
+	cut := key[:20] + "…"
+	if s.Admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key {
+		t.Errorf("why %s: got %+v, want the bucket", cut, why.Buckets)
+	}
+	if status := s.Admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil); status != http.StatusBadRequest {
+		t.Errorf("limit of %s: got %d, want 400", cut, status)
+	}
+	for client, want := range map[string]int{"…": 0, "@sha256:…": 0} {
+		var freed wire.Released
+		if s.Admin(http.MethodPost, "/throttle/release", fmt.Sprintf(`{"client": %q}`, client), &freed); freed.Count != want {
+			t.Errorf("release of %s: got %+v, want %d", client, freed, want)
+		}
+	}
+	var freed wire.Released
+	if s.Admin(http.MethodPost, "/throttle/release", fmt.Sprintf(`{"client": %q}`, cut), &freed); freed.Count != 1 {
+		t.Errorf("release of %s: got %+v, want its bucket", cut, freed)
+	}
+}
+
+// TestAnUnknownSupportCodeHasNoBuckets of its digest.
+func TestAnUnknownSupportCodeHasNoBuckets(t *testing.T) {
+	s := servertest.Run(t, `:80 {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 2 1/h
+			}
+		}
+		respond ok
+	}`)
+	var why wire.Why
+	if s.Admin(http.MethodPost, "/throttle/why", `{"client": "7K2M-Q8XD"}`, &why); len(why.Buckets) != 0 || why.Refused {
+		t.Errorf("got %+v, want nothing", why)
+	}
+	s.From("203.0.113.7:1000").With("X-Api-Key", "7k2mq8xd").Get("/")
+	if s.Admin(http.MethodPost, "/throttle/why", `{"client": "7k2mq8xd"}`, &why); len(why.Buckets) != 1 {
+		t.Errorf("a key that looks like a code: got %+v, want its bucket", why.Buckets)
+	}
+}

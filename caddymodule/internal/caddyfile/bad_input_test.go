@@ -1,0 +1,234 @@
+package caddyfile_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// A triedConfig is a configuration that an owner tried, with the number it had there. Each
+// was accepted in silence, or answered without a line or a remedy.
+type triedConfig struct {
+	number string
+	mistake
+}
+
+// These are errors now.
+var triedErrors = []triedConfig{
+	{"01", mistake{"zone", "limit 10/s # <-", "limit 10/s: want limit <capacity> <leak>, such as limit 10 10/s"}},
+	{"02", mistake{"zone", "rate=10r/s burst=20 nodelay # <-", `unknown option "rate=10r/s" in zone "pages": want limit <capacity> <leak>, such as limit 21 10/s`}},
+	{"04", mistake{"zone", "limit 2/s burst=10 nodelay # <-", "limit 2/s burst=10 nodelay: want limit <capacity> <leak>, such as limit 11 2/s"}},
+	{"08", mistake{"zone", "limit 120/2s # <-", "limit 120/2s: want limit <capacity> <leak>, such as limit 120 120/2s"}},
+	{"N7", mistake{"site", "throttle pages 120/2s # <-", "no capacity and leak in 120/2s: want throttle pages 120 120/2s"}},
+	{"10", mistake{"zone", "limit 120 30 per minute # <-", "limit 120 30 per minute: want limit <capacity> <leak>, such as limit 120 30/m"}},
+	{"E3", mistake{"zone", "limit unlimited # <-", "limit unlimited: want limit <capacity> <leak>, such as limit 120 2/s"}},
+	{"10a", mistake{"zone", "limit 10 per minute # <-", "limit 10 per minute: want limit <capacity> <leak>, such as limit 10 10/m"}},
+	{"3", mistake{"zone", "limit 5 5/m\nmatch path *.php # <-", `path "*.php" leaves out *.php/x, for which PHP runs the same script: did you mean *.php*?`}},
+	{"82", mistake{"zone", "limit 5 5/m\nmatch { # <-\npath *.php\n}", `path "*.php" leaves out`}},
+	{"K1", mistake{"zone", "limit 5 5/m\nmatch path_regexp \\.php$ # <-", `leaves out .php/x, for which PHP runs the same script: did you mean \.php(/|$)?`}},
+	{"81", mistake{"zone", "limit 5 5/m\nmatch path_regexp wp-login.php$ # <-", `did you mean wp-login.php(/|$)?`}},
+	{"44", mistake{"zone", "limit 5 5/m\nexempt path /* # <-", "exempt path /* exempts all requests, so nothing is limited"}},
+	{"47", mistake{"zone", "limit 5 5/m\nexempt client_ip 0.0.0.0/0 # <-", "exempt client_ip 0.0.0.0/0 exempts all clients, so nothing is limited"}},
+	{"47g", mistake{"global", "exempt client_ip ::/0 # <-", "exempt client_ip ::/0 exempts all clients"}},
+	{"B7", mistake{"zone", "limit 5 5/m\nmatch path /a*\nexempt path /a* # <-", "exempt has all that match has, so the zone limits nothing"}},
+	{"94", mistake{"zone", "limit 5 5/m\nkey header X-Api-Key: # <-", `invalid header name "X-Api-Key:"`}},
+	{"76", mistake{"zone", "limit 5 5/m\nrefusal status 444 # <-", "status 444 is nginx's word for a closed connection, and Caddy would send it"}},
+	{"A5", mistake{"zone", "limit 5 5/m\noverride_file /no/such/file # <-", "reading override_file: stat /no/such/file: no such file or directory"}},
+	{"A6", mistake{"zone", "limit 5 5/m\nexempt verified_crawler /no/such/list # <-", `unknown crawler "/no/such/list": want googlebot`}},
+	{"A7", mistake{"zone", "limit 5 5/m\nmatch expression `{path}.foo(` # <-", "expression: compiling CEL program: ERROR: <input>:1:38: Syntax error"}},
+	{"34", mistake{"zone", "limit 5 5/m\nmatch vars_regexp {uri} ( # <-", "vars_regexp: compiling matcher regexp (: error parsing regexp: missing closing ): `(`"}},
+	{"35", mistake{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid snapshot_interval 10ms: want one from 100ms to 24h0m0s`}},
+	{"91", mistake{"zone", "limit 60 10/s\ncost query s=* 5 # <-", "unexpected \"s=*\" after cost query: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"}},
+	{"92", mistake{"zone", "limit 60 10/s\ncost 5 query s=* # <-", "unexpected \"query\" after cost 5: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"}},
+	{"71", mistake{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"}},
+	{"N2", mistake{"block", "zone pages\nlimit 60 10/s # <-", "is a { missing after zone pages?"}},
+	{"N6", mistake{"block", "limit 60 10/s # <-", "limit cannot stand beside the zones in the directive throttle: want it in the block of a zone\nzone pages {\n\tlimit 60 10/s\n}"}},
+	{"N9", mistake{"site", "throttle path /x* pages client_ip 120 2/s # <-", "no zone name before path, which is a key source or a matcher: want a name such as pages"}},
+	{"89", mistake{"zone", "limit 60 10/s\nwhitelist 203.0.113.7 # <-", `unknown option "whitelist" in zone "pages": want a line such as exempt client_ip 203.0.113.7`}},
+	{"b1", mistake{"zone", "bypass path /x # <-", `unknown option "bypass" in zone "pages": want a line such as exempt client_ip 203.0.113.7`}},
+	{"b2", mistake{"zone", "safelist 203.0.113.7 # <-", `unknown option "safelist" in zone "pages": want a line such as exempt client_ip 203.0.113.7`}},
+	{"b3", mistake{"zone", "blocklist 203.0.113.7 # <-", `unknown option "blocklist" in zone "pages": want a line such as override 203.0.113.7 deny`}},
+	{"b4", mistake{"zone", "track # <-", `unknown option "track" in zone "pages": want a line such as shadow`}},
+	{"b5", mistake{"zone", "penalty 1h # <-", `unknown option "penalty" in zone "pages": want a line such as block 10m`}},
+	{"b6", mistake{"zone", "max_tokens 60 # <-", `unknown option "max_tokens" in zone "pages": want limit <capacity> <leak>, such as limit 60 60/m`}},
+	{"b7", mistake{"zone", "max_connections 20 # <-", `unknown option "max_connections" in zone "pages": want a line such as in_flight 5`}},
+	{"b8", mistake{"zone", "in_flight 5\nqueue 50 # <-", `unknown option "queue" in zone "pages": want a line such as delay queue 200, or in_flight 5 wait 8s queue 200 without a limit`}},
+	{"9", mistake{"zone", "in_flight 5 wait 48h # <-", "invalid wait 48h0m0s: want one from 0s to 24h0m0s"}},
+	{"9d", mistake{"zone", "limit 5 1/s\ndelay wait 36h # <-", `zone "pages": invalid wait 36h0m0s: want one from 0s to 24h0m0s`}},
+	{"9w", mistake{"zone", "in_flight 5 {\nshare\nwarm_up 48h # <-\n}", `zone "pages": invalid warm_up 48h0m0s: want one from 0s to 24h0m0s`}},
+	{"9r", mistake{"zone", "limit 5 1/s\nrefusal retry_after 48h # <-", "want empty, fit, or a duration of at most a day"}},
+	{"Z1", mistake{"zone", "in_flight 5 {\nshare\nrank member issued PHPSESSID # <-\n}", "which visitors get who have not logged in"}},
+}
+
+func TestEachConfigurationThatWasTriedIsAnErrorWithItsLine(t *testing.T) {
+	for _, c := range triedErrors {
+		if _, got := c.adapt(); !strings.Contains(got, c.says) || !strings.Contains(got, "at "+c.place()) {
+			t.Errorf("%s: %s\ngot  %s\nwant %s, at %s", c.number, c.caddyfile(), got, c.says, c.place())
+		}
+	}
+}
+
+// These need the whole config, and name the site.
+func TestEachConfigurationThatWasTriedAndNeedsAllSitesIsAnError(t *testing.T) {
+	for _, c := range []triedConfig{
+		{"78", mistake{"site", "throttle {\nzone a {\nlimit 5 1/s\nexempt static_files\n}\n}", "nothing sets the site's root before it"}},
+		{"79", mistake{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", "did you mean login?"}},
+	} {
+		config, message := c.adapt()
+		if message != "" {
+			t.Fatalf("%s: got %s, want it adapted", c.number, message)
+		}
+		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: got %v, want %s", c.number, err, c.says)
+		}
+	}
+}
+
+// These may be meant, and are warned of.
+func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
+	const chosen, sent, common = "keyed by values that clients choose", "anybody can send the header by which", "all clients share one bucket of the zone"
+	for _, c := range []triedConfig{
+		{"39", mistake{"global", "zone unused {\nlimit 60 10/s\n}", "no site uses it"}},
+		{"43", mistake{"zone", "limit 5 5/m\nexempt path *.css", "paths such as /index.php/x.css run PHP"}},
+		{"48", mistake{"zone", "limit 5 5/m\nexempt header User-Agent *Googlebot*", sent}},
+		{"49", mistake{"zone", "limit 5 5/m\nexempt header Cookie *wordpress_logged_in*", sent}},
+		{"F5", mistake{"global", "exempt header Cookie *wordpress_logged_in*", sent}},
+		{"D9", mistake{"zone", "limit 5 5/m\nexempt {\nfile\n}", "exempt file exempts PHP scripts, too"}},
+		{"60", mistake{"zone", "limit 120 2/s\nkey host", common}},
+		{"61", mistake{"zone", "limit 120 2/s\nkey text all", common}},
+		{"B6", mistake{"zone", "in_flight 5\nkey host", "all clients share the slots of the zone"}},
+		{"62", mistake{"zone", "limit 5 5/m\nkey client_ip {path}", chosen}},
+		{"63", mistake{"zone", "limit 5 5/m\nkey {uri}", chosen}},
+		{"64", mistake{"zone", "limit 5 5/m\nkey client_ip header User-Agent", chosen}},
+		{"K2", mistake{"zone", "limit 5 5/m\nkey client_ip cookie PHPSESSID", chosen}},
+		{"K3", mistake{"zone", "limit 5 5/m\nkey client_ip query s", chosen}},
+		{"K5", mistake{"zone", "limit 5 5/m\nmatch path /login*\nkey client_ip form log", chosen}},
+		{"K4", mistake{"file", "http:// {\nthrottle pages client_ip host 5 5/m\n}", "gets a fresh bucket with each Host that it makes up"}},
+		{"48e", mistake{"zone", "limit 5 5/m\nexempt expression `{header.User-Agent}.contains('Googlebot')`", sent}},
+		{"49e", mistake{"zone", "limit 5 5/m\nexempt header_regexp Cookie wordpress_logged_in", sent}},
+		{"F2", mistake{"zone", "limit 5 5/m\nkey header X-Forwarded-For", "clients can send this header, too"}},
+		{"F2p", mistake{"zone", "limit 5 5/m\nkey {header.X-Real-Ip}", "clients can send this header, too"}},
+		{"F3", mistake{"zone", "limit 5 5/m\nkey header CF-Connecting-IP", "clients can send this header, too"}},
+		{"43f", mistake{"zone", "limit 5 5/m\nexempt path /wp-admin/admin-ajax.php*", "anybody can call the script that is exempt"}},
+		{"78f", mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}},
+		{"F1", mistake{"zone", "limit 50 1/s\ncost {header.X-Cost}", "clients choose what their requests cost"}},
+		{"S1", mistake{"zone", "limit 5 30/h\nmatch method POST\nsettle status 302 303 1", "settle status charges redirects only"}},
+		{"55", mistake{"zone", "in_flight 1", "one request at a time, and browsers"}},
+		{"L1", mistake{"zone", "limit 1 1/s", "one request at a time, and browsers"}},
+		{"E1", mistake{"site", "handle_errors {\nthrottle a 5 1/s\nrespond x\n}", "stands in error routes only"}},
+		{"F7", mistake{"site", "throttle / a 5 1/s", "path / is the front page alone"}},
+		{"F8", mistake{"zone", "limit 5 5/m\nmatch path /", "path / is the front page alone"}},
+		{"G3", mistake{"zone", "limit 5 5/m\nmatch header User-Agent bot", "want header User-Agent *bot*"}},
+		{"G2", mistake{"zone", "limit 60 1/s\nmatch query s=* search=*", "matches requests that have all of them"}},
+	} {
+		s := servertest.Run(t, c.caddyfile())
+		s.Warned(t, c.says, 1)
+		if strings.Contains(c.says, "this header, too") {
+			s.Warned(t, chosen, 0) // whose remedy would limit the proxy
+		}
+		s.Stop()
+	}
+}
+
+// The words of the grammar, each wrong in several ways.
+var wrongWords = []mistake{
+	{"zone", "MATCH path /x* # <-", "did you mean match?"},
+	{"zone", "limit 5 1/s\nmatch PATH /x* # <-", "unknown matcher \"PATH\" in match: did you mean path?"},
+	{"zone", "limit 5 1/s\nmatch @nothing # <-", "want one that the site defines"},
+	{"zone", "limit 5 1/s\nmatch not path /* # <-", "match has not with a matcher of all requests, so the zone limits nothing"},
+	{"zone", "limit 5 1/s\nexempt static_files a b # <-", `unexpected "b" after exempt static_files: want exempt static_files [<root>]`},
+	{"zone", "limit 5 1/s\nexempt path \"\" # <-", "path \"\" never matches"},
+	{"zone", "limit 5 1/s\nkey client_ip missing # <-", "missing has no value: want missing client_ip|share|skip|refuse"},
+	{"zone", "limit 5 1/s\nkey client_ip missing share share # <-", "unknown option \"share\" in key"},
+	{"zone", "limit 5 1/s\nkey client_ip missing share {\nmissing skip # <-\n}", "missing is given twice in key"},
+	{"zone", "limit 5 1/s\nkey client_ip ipv4 24% # <-", "parsing ipv4: invalid number \"24%\": did you mean 24?"},
+	{"zone", "limit 5 1/s\nkey client_ip ipv6 6４ # <-", `parsing ipv6: invalid number "6４": want a whole one above 0`},
+	{"zone", "limit 5 1/s\nkey Client_IP # <-", "unknown key source \"Client_IP\": did you mean client_ip?"},
+	{"zone", "limit 5 1/s\nkey {$NO_SUCH_VARIABLE} # <-", "parsing key: no source: want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"},
+	{"zone", "limit 5 1/s\nkey cookie sid; # <-", "invalid cookie name \"sid;\": want the name alone, such as session"},
+	{"zone", "limit 5 1/s\nkey query s= # <-", "invalid query parameter \"s=\": want its name alone, such as s"},
+	{"zone", "limit 5 1/s\nkey form log unlisted refuse # <-", "unlisted has no meaning without override or override_file"},
+	{"zone", "limit 5 1/s\nkey route\nroute login # <-", "too few words after route: want route <name> <path>..."},
+	{"zone", "limit 5 1/s\nkey route\nroute a x # <-", "path \"x\" never matches, since paths begin with a slash: did you mean /x?"},
+	{"zone", "limit 5% 1/s # <-", "invalid capacity \"5%\": want a number from"},
+	{"zone", "limit ５ 1/s # <-", "invalid capacity \"５\": want a number from"},
+	{"zone", "limit 5 ١/s # <-", "invalid rate \"١/s\""},
+	{"zone", "limit 1e99 1/s # <-", "invalid capacity \"1e99\""},
+	{"zone", "limit NaN 1/s # <-", "invalid capacity \"NaN\""},
+	{"zone", "limit {$NO_SUCH_VARIABLE} 1/s # <-", "limit 1/s: want limit <capacity> <leak>, such as limit 1 1/s"},
+	{"zone", "limit 5 1/s { # <-\nshadow\n}", "unexpected { in zone \"pages\": the option before it takes no block"},
+	{"zone", "limit 5 1/s\noverride 0.0.0.0/0 unlimited # <-", "all clients would be unlimited, so the zone limits nothing"},
+	{"zone", "limit 5 1/s\noverride {$NO_SUCH_VARIABLE} unlimited # <-", "parsing override: too few words"},
+	{"zone", "limit 5 1/s\noverride 10.0.0.1 { # <-\nunlimited\n}", "parsing override: too few words"},
+	{"zone", "limit 5 1/s\noverride_file {$NO_SUCH_VARIABLE} # <-", "override_file has no value: want override_file <file>"},
+	{"zone", "limit 5 1/s\ncost 0 # <-", "cost 0 for all requests charges nothing, so the zone limits nothing"},
+	{"zone", "limit 5 1/s\ncost -1 # <-", "invalid cost \"-1\": want a number such as 2 or 0.5"},
+	{"zone", "limit 5 1/s\ncost 50% # <-", "invalid cost \"50%\""},
+	{"zone", "limit 5 1/s\ncost body_bytes 1 KiB # <-", "unexpected \"1\" after cost body_bytes: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"},
+	{"zone", "limit 5 1/s\ncost 2 /x* # <-", "unexpected \"/x*\" after cost 2: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64 KiB # <-", `unexpected "KiB" after read_body: want read_body <size> [else <cost>], and a line for each option`},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else # <-", "else has no value: want else <cost>"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else 0 # <-", "0 lets clients hide costs in bodies that cannot be read: want a number above 0"},
+	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else 1 {\nelse 2 # <-\n}", "else is given twice in read_body"},
+	{"zone", "limit 5 1/s\nsettle after # <-", "parsing settle: no source: want settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]"},
+	{"zone", "limit 5 1/s\nsettle Status 401 1 # <-", "parsing settle: wrong words after Status: want settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]"},
+	{"zone", "limit 5 1/s\nsettle status 4XX 1 # <-", "invalid status \"4XX\": want a code such as 401 or a class such as 4xx"},
+	{"zone", "limit 5 1/s\nsettle seconds debt 5% # <-", "parsing debt: invalid number \"5%\""},
+	{"zone", "limit 5 1/s\nkey form log\ntrust_devices sid 30 # <-", `parsing trust_devices: invalid duration "30": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
+	{"zone", "limit 5 1/s\ndelay 99 # <-", "delay 99 delays nothing"},
+	{"zone", "limit 5 1/s\ndelay wait 8S # <-", "parsing wait: invalid duration \"8S\": did you mean 8s?"},
+	{"zone", "limit 5 1/s\ndelay wait 8s {\nwait 9s # <-\n}", "wait is given twice in delay"},
+	{"zone", "in_flight ٥ # <-", "parsing in_flight: invalid number \"٥\""},
+	{"zone", "in_flight 5 5 # <-", "unknown option \"5\" in in_flight"},
+	{"zone", "in_flight 9999999 # <-", `zone "pages": invalid in_flight 9999999: want one from 1 to 1000000`},
+	{"zone", "in_flight 5 wait 8s share # <-", "share stands in the block of in_flight only: want\nin_flight 5 wait 8s {\n\tshare\n}"},
+	{"zone", "limit 5 1/s\nblock 1h 10m # <-", "10m0s stands after 1h0m0s: want each duration longer than the one before"},
+	{"zone", "limit 5 1/s\nblock 10M # <-", "invalid duration \"10M\": did you mean 10m?"},
+	{"zone", "limit 5 1/s\nrefusal { # <-\n}", "refusal has no option"},
+	{"zone", "limit 5 1/s\nrefusal status 429 {\nstatus 503 # <-\n}", "status is given twice in refusal"},
+	{"zone", "limit 5 1/s\nrefusal jitter 20% # <-", "parsing jitter: invalid number \"20%\": did you mean 20?"},
+	{"zone", "limit 5 1/s\nrefusal page testdata/page.html # <-", "page stands in the block of refusal only: want\nrefusal {\n\tpage testdata/page.html\n}"},
+	{"zone", "limit 5 1/s\non_store_error ALLOW # <-", "did you mean allow?"},
+	{"zone", "limit 5 1/s\nshadow off # <-", `unexpected "off" after shadow: want shadow [server_timing], and a line for each option`},
+	{"zone", "limit 5 1/s\nenforce 10% # <-", "parsing enforce: invalid number \"10%\": did you mean 10?"},
+	{"block", "zone \"\" { # <-\nlimit 5 1/s\n}", "parsing zone: the word is empty: want at least a letter"},
+	{"site", "throttle pages key client_ip 5 1/s # <-", "unknown key source \"key\": want client_ip"},
+	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
+	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},
+	{"file", "(lim) {\nthrottle {\nzone {args[0]} {\nlimit {args[1]} {args[2]} # <-\n}\n}\n}\nhttp://a.example {\nimport lim pages x 1/s\n}", "invalid capacity \"x\""},
+}
+
+func TestEachWordThatIsWrongIsAnsweredWithItsLineAndARemedy(t *testing.T) {
+	for _, m := range wrongWords {
+		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, "at "+m.place()) {
+			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
+		}
+	}
+	if n := len(wrongWords); n < 60 {
+		t.Errorf("got %d configurations, want 60", n)
+	}
+}
+
+// Lines that a message shows on lines of their own are adapted as they stand.
+func TestTheBlocksThatAnErrorSuggestsAdapt(t *testing.T) {
+	for _, m := range []mistake{
+		{"zone", "limit 60 10/s\nrefusal status 503 page testdata/page.html", ""},
+		{"zone", "in_flight 5 wait 8s share client_ip", ""},
+	} {
+		_, got := m.adapt()
+		_, lines, found := strings.Cut(got, "\n")
+		lines, _, _ = strings.Cut(lines, ", at Caddyfile:")
+		if !found {
+			t.Fatalf("%s: got %s, want lines to write", m.text, got)
+		}
+		before := ""
+		if strings.HasPrefix(m.text, "limit") {
+			before = "limit 60 10/s\n"
+		}
+		if err := adaptZone(before + lines); err != nil {
+			t.Errorf("%s: got %v for what it suggests:\n%s", m.text, err, lines)
+		}
+	}
+}

@@ -1,0 +1,120 @@
+package caddyfile_test
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+)
+
+// The module must be able to load every Caddyfile that adapts, so that all errors
+// are reported with their line.
+func FuzzCaddyfileBlock(f *testing.F) {
+	for _, caddyfile := range golden.Caddyfiles(f) {
+		for _, block := range blocksOf(caddyfile) {
+			f.Add(block)
+		}
+	}
+	f.Fuzz(func(t *testing.T, block string) {
+		if strings.Contains(block, "import") {
+			t.Skip("it may read any file")
+		}
+		for _, caddyfile := range []string{
+			"{\nthrottle {\nplan partner 100 10/s\nzone login {\nlimit 5 1/s\n}\n}\n}\n" +
+				"http://example.com {\n@search path /search\nthrottle {\n" + block + "\n}\n}\n",
+			"{\nthrottle {\n" + block + "\n}\n}\n",
+		} {
+			adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), nil)
+			if err != nil {
+				continue
+			}
+			var loaded struct {
+				Apps map[string]json.RawMessage `json:"apps"`
+			}
+			if err := json.Unmarshal(adapted, &loaded); err != nil {
+				t.Fatal(err)
+			}
+			app := new(caddymodule.App)
+			if raw := loaded.Apps["throttle"]; raw != nil {
+				if err := caddy.StrictUnmarshalJSON(raw, app); err != nil {
+					t.Fatalf("%s\nadapts, and is no app: %v", caddyfile, err)
+				}
+			}
+			plans, err := config.ParsePlans(app.Plan)
+			if err != nil {
+				t.Fatalf("%s\nadapts, and has no plans: %v", caddyfile, err)
+			}
+			zones := app.Zone
+			for _, handler := range handlersIn(t, loaded.Apps["http"]) {
+				zones = append(zones, handler.Zone...)
+			}
+			for _, z := range zones {
+				if z.Reference() {
+					continue
+				}
+				if _, err := z.Compile(plans); err != nil {
+					t.Errorf("%s\nadapts, and does not compile: %v", caddyfile, err)
+				}
+			}
+		}
+	})
+}
+
+// blocksOf returns the throttle blocks of a Caddyfile.
+func blocksOf(caddyfile string) (blocks []string) {
+	for i, after := range strings.Split(caddyfile, "throttle") {
+		line, rest, _ := strings.Cut(after, "\n")
+		if i == 0 || !strings.HasSuffix(line, "{") {
+			continue
+		}
+		open := 1
+		for at, c := range rest {
+			switch c {
+			case '{':
+				open++
+			case '}':
+				open--
+			}
+			if open == 0 {
+				blocks = append(blocks, rest[:at])
+				break
+			}
+		}
+	}
+	return blocks
+}
+
+// handlersIn returns the throttle handlers of an http app.
+func handlersIn(t *testing.T, raw json.RawMessage) (handlers []*caddymodule.Handler) {
+	var object map[string]json.RawMessage
+	var array []json.RawMessage
+	switch {
+	case json.Unmarshal(raw, &array) == nil:
+		for _, element := range array {
+			handlers = append(handlers, handlersIn(t, element)...)
+		}
+	case json.Unmarshal(raw, &object) == nil:
+		if string(object["handler"]) == `"throttle"` {
+			delete(object, "handler")
+			raw, err := json.Marshal(object)
+			if err != nil {
+				t.Fatal(err)
+			}
+			handler := new(caddymodule.Handler)
+			if err := caddy.StrictUnmarshalJSON(raw, handler); err != nil {
+				t.Fatalf("%s is no handler: %v", raw, err)
+			}
+			return []*caddymodule.Handler{handler}
+		}
+		for _, value := range object {
+			handlers = append(handlers, handlersIn(t, value)...)
+		}
+	}
+	return handlers
+}

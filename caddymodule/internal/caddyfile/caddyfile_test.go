@@ -1,0 +1,216 @@
+package caddyfile_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
+)
+
+func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
+
+// syntaxOf returns the lines of syntax, two levels deep, in the doc comment of a
+// function.
+func syntaxOf(t *testing.T, file, function string) (lines []string) {
+	t.Helper()
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, declared := range parsed.Decls {
+		if f, ok := declared.(*ast.FuncDecl); ok && f.Name.Name == function {
+			for line := range strings.Lines(f.Doc.Text()) {
+				if option, found := strings.CutPrefix(line, "\t    "); found {
+					lines = append(lines, strings.TrimSpace(option))
+				}
+			}
+		}
+	}
+	return lines
+}
+
+func TestTheSyntaxOfAZoneInItsDocIsTheTable(t *testing.T) {
+	var want []string
+	for _, o := range zonefile.ZoneOptions {
+		want = append(want, o.Name)
+	}
+	var got []string
+	syntax := strings.Join(syntaxOf(t, "zone.go", "parseZone"), "\n")
+	for line := range strings.Lines(syntax) {
+		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); zonefile.Named(zonefile.ZoneOptions, name) != nil {
+			got = append(got, name)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got the options %v, want %v", got, want)
+	}
+	for _, o := range zonefile.ZoneOptions {
+		for _, d := range o.Details {
+			if !strings.Contains(syntax, d.Name) {
+				t.Errorf("got no %s of %s", d.Name, o.Name)
+			}
+		}
+	}
+}
+
+func TestTheSyntaxOfTheGlobalOptionsInItsDocIsTheList(t *testing.T) {
+	var got []string
+	for _, line := range syntaxOf(t, "directive.go", "ParseGlobal") {
+		if option, _, _ := strings.Cut(line, " "); option != "<option>" {
+			got = append(got, option)
+		}
+	}
+	if !slices.Equal(got, zonefile.GlobalWords) {
+		t.Errorf("got %v, want %v", got, zonefile.GlobalWords)
+	}
+}
+
+// Every option has a golden file that shows what it adapts to.
+func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
+	caddyfiles := golden.Caddyfiles(t)
+	for _, o := range zonefile.ZoneOptions {
+		shown := false
+		for name, caddyfile := range caddyfiles {
+			shown = shown || !strings.HasPrefix(name, "error_") && strings.Contains(caddyfile, "\t"+o.Name)
+		}
+		if !shown {
+			t.Errorf("%s is in no golden file that adapts", o.Name)
+		}
+	}
+}
+
+func TestNoWordIsBothAnOptionAndAnotherLimitersWord(t *testing.T) {
+	for _, known := range [][]string{zonefile.Names(zonefile.ZoneOptions), zonefile.GlobalWords, {"zone", "ratelimit_headers"}} {
+		for _, word := range known {
+			if tokens.Translations[word] != "" {
+				t.Errorf("%s is an option, and translated", word)
+			}
+		}
+	}
+	for word := range tokens.Homes {
+		if zonefile.Named(zonefile.ZoneOptions, word) != nil {
+			t.Errorf("%s is an option of a zone, and said to belong elsewhere", word)
+		}
+	}
+}
+
+func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
+	all := zonefile.Names(zonefile.ZoneOptions)
+	for _, test := range []struct{ word, want string }{
+		{"limti", "limit"},
+		{"limitt", "limit"},
+		{"Limit", "limit"},
+		{"lmts", ""},
+		{"refsual", "refusal"},
+		{"rout", "route"},
+		{"inflight", "in_flight"},
+		{"readbody", "read_body"},
+		{"shaodw", "shadow"},
+		{"costs", "cost"},
+		{"keys", "key"},
+		{"x", ""},
+		{"", ""},
+		{"frobnicate", ""},
+		{"é", ""},
+		{strings.Repeat("x", 1000), ""},
+	} {
+		if got := text.Nearest(test.word, all); got != test.want {
+			t.Errorf("nearest(%.20q): got %q, want %q", test.word, got, test.want)
+		}
+	}
+}
+
+// adaptFile adapts a Caddyfile as Caddy does when it is given its name.
+func adaptFile(t *testing.T, name string) ([]byte, error) {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt(text, map[string]any{"filename": name})
+	return adapted, err
+}
+
+func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		name = filepath.Join(folder, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("Caddyfile", "http://example.com {\nimport sites/limits\n}\n")
+	write("sites/limits", "throttle {\nrefusal {\n\tpage pages/busy.html\n}\nzone site {\nlimit 5 1/s\n}\n}\n")
+	write("sites/pages/busy.html", "old")
+	before, err := adaptFile(t, filepath.Join(folder, "Caddyfile"))
+	if err != nil || !bytes.Contains(before, []byte(`"page_html":"old"`)) {
+		t.Fatalf("got %s, %v, want the page in it", before, err)
+	}
+	write("sites/pages/busy.html", "new")
+	if after, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err != nil || bytes.Equal(before, after) {
+		t.Errorf("got %v and the same config, want another for an edited page", err)
+	}
+	write("sites/pages/busy.html", strings.Repeat("x", refusal.MostPage+1))
+	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+		t.Errorf("got %v, want an error about a page that is too large", err)
+	}
+}
+
+const example = "../../../Caddyfile.example"
+
+func TestTheExampleIsFormattedAsCaddyFmtDoes(t *testing.T) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if formatted := caddyfile.Format(text); !bytes.Equal(formatted, text) {
+		t.Error("caddy fmt would change Caddyfile.example")
+	}
+}
+
+func TestTheExampleIsValidWhereverItIsCopied(t *testing.T) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "Caddyfile")
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(t.TempDir())
+	adapted, err := adaptFile(t, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := golden.Validate(t, adapted); err != nil {
+		t.Error(err)
+	}
+	var config struct {
+		Apps map[string]json.RawMessage `json:"apps"`
+	}
+	if err := json.Unmarshal(adapted, &config); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(handlersIn(t, config.Apps["http"])); n != 1 {
+		t.Errorf("got %d throttle handlers, want 1", n)
+	}
+}

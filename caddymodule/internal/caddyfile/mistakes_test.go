@@ -1,0 +1,529 @@
+package caddyfile_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// A mistake is a Caddyfile that does not mean what its owner believes. The error says
+// in which line, names the word that is wrong, and says what would be right.
+type mistake struct {
+	in   string // zone, block, inspector, site, global or file: what the text is a part of
+	text string // whose wrong line ends with the comment <-
+	says string
+}
+
+// caddyfile returns the whole file.
+func (m mistake) caddyfile() string {
+	switch m.in {
+	case "zone":
+		return "http://example.com {\n\tthrottle {\n\t\tzone pages {\n" + m.text + "\n\t\t}\n\t}\n}\n"
+	case "block":
+		return "http://example.com {\n\tthrottle {\n" + m.text + "\n\t}\n}\n"
+	case "site":
+		return "http://example.com {\n" + m.text + "\n}\n"
+	case "inspector":
+		return "http://example.com {\n\tthrottle_inspector {\n" + m.text + "\n\t}\n}\n"
+	case "global":
+		return "{\n\tthrottle {\n" + m.text + "\n\t}\n}\nhttp://example.com {\n\tthrottle pages 60 10/s\n}\n"
+	}
+	return m.text + "\n"
+}
+
+// place returns the marked line, as errors name it.
+func (m mistake) place() string {
+	before, _, _ := strings.Cut(m.caddyfile(), "# <-")
+	return fmt.Sprintf("Caddyfile:%d", 1+strings.Count(before, "\n"))
+}
+
+// adapt returns the adapter's error about the file, or the config and "".
+func (m mistake) adapt() (config []byte, message string) {
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(m.caddyfile()), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		return nil, err.Error()
+	}
+	return config, ""
+}
+
+func TestAMistakeIsAnsweredWithItsLineItsWordAndItsRemedy(t *testing.T) {
+	for _, m := range mistakes {
+		_, got := m.adapt()
+		if !strings.Contains(got, m.says) || !strings.HasSuffix(got, "at "+m.place()) {
+			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
+		}
+	}
+}
+
+// Caddy itself finds these before throttle is asked. It names the line.
+func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
+	for _, m := range []mistake{
+		{"site", "rate_limit { # <-\n}", "unrecognized directive: rate_limit"},
+		{"site", "limit_req zone=one burst=5 nodelay # <-", "unrecognized directive: limit_req"},
+		{"site", "limit_conn addr 5 # <-", "unrecognized directive: limit_conn"},
+		{"site", "@x path login\nthrottle {\n\texempt static_files\n\texempt @x # <-\n\tzone pages {\n\t\tlimit 60 10/s\n\t}\n}", "login"},
+		{"zone", "match { path /a } # <-", "Unexpected next token after '{' on same line"},
+		{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"},
+		{"block", "zone pages\n{ # <-\nlimit 60 10/s\n}", "Unexpected '{' on a new line; did you mean to place the '{' on the previous line?"},
+		{"file", "throttle { # <-\n\tzone pages {\n\t}\n}", "parsed 'throttle' as a site address, but it is a known directive; directives must appear in a site block"},
+	} {
+		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, m.place()) {
+			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
+		}
+	}
+}
+
+// The adapter does not see all sites together, so these are found when the config is
+// loaded. The error names the site.
+func TestAMistakeThatOnlyAllSitesTogetherShowNamesItsSite(t *testing.T) {
+	for _, m := range []mistake{
+		{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", `throttle_blocked asks about zone "lgoin", which is not defined: did you mean login?`},
+		{"site", "route {\nrespond hello\nthrottle pages 60 10/s\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in the site example.com`},
+		{"site", "route {\nreverse_proxy localhost:3000\nthrottle /a* pages 60 10/s\n}", `a handler before it (reverse_proxy) answers all of them: put throttle first`},
+		{"site", "route {\nfile_server\nhandle /a* {\nthrottle pages 60 10/s\n}\n}", `a handler before it (file_server) answers all of them: put throttle first`},
+		{"site", "route {\nhandle {\nrespond hello\n}\nthrottle pages 60 10/s\n}", `a handler before it (static_response) answers all of them: put throttle first`},
+		{"file", "http:// {\nroute {\nrespond hello\nthrottle pages 60 10/s\n}\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in apps/http/servers/srv0`},
+	} {
+		config, message := m.adapt()
+		if message != "" {
+			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
+		}
+		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), m.says) {
+			t.Errorf("%s\ngot  %v\nwant %s", m.caddyfile(), err, m.says)
+		}
+	}
+}
+
+func TestAHandlerThatAnswersSomeRequestsMayStandBeforeThrottle(t *testing.T) {
+	for _, m := range []mistake{
+		{"site", "route {\nrespond /a* hello\nthrottle pages 60 10/s\n}", ""},
+		{"site", "forward_auth localhost:9091 {\nuri /auth\n}\nhandle {\nthrottle pages 60 10/s\n}", ""},
+		{"site", "route {\nfile_server {\npass_thru\n}\nthrottle pages 60 10/s\n}", ""},
+		{"site", "route {\nhandle /a* {\nrespond hello\n}\nhandle {\nthrottle pages 60 10/s\n}\n}", ""},
+		{"file", "http://a.example {\nrespond hello\n}\nhttp://b.example {\nthrottle pages 60 10/s\n}", ""},
+		{"file", "http:// {\nrespond hello\n}\nhttp://:8080 {\nthrottle pages 60 10/s\n}", ""},
+	} {
+		config, message := m.adapt()
+		if message != "" {
+			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
+		}
+		if err := golden.Validate(t, config); err != nil {
+			t.Errorf("%s\ngot %v, want it valid", m.caddyfile(), err)
+		}
+	}
+}
+
+// These may be meant, so they are warned of.
+func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
+	for _, test := range []struct {
+		mistake
+		want int
+	}{
+		{mistake{"global", "zone unused {\nlimit 60 10/s\n}", "limits nothing, because no site uses it: write throttle <zone> in a site"}, 1},
+		{mistake{"zone", "limit 60 10/s\nsettle status 401 5\nblock 10m", "add after to settle"}, 1},
+		{mistake{"zone", "limit 5 5/h\nkey form log", formWarning}, 1},
+		{mistake{"zone", "limit 5 5/h\nkey host form log", formWarning}, 1},
+		{mistake{"zone", "limit 5 5/h\nkey form log missing skip", formWarning}, 0},
+		{mistake{"zone", "limit 5 5/h\nkey form log\nmatch path /wp-login.php*", formWarning}, 0},
+		{mistake{"site", "throttle /login* login form log 5 5/h", formWarning}, 0},
+		{mistake{"site", "handle /login* {\nthrottle login form log 5 5/h\n}", formWarning}, 0},
+		{mistake{"site", "handle {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
+		{mistake{"file", "http:// {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
+		{mistake{"file", "http:// {\nthrottle /login* login form log 5 5/h\n}", formWarning}, 0},
+		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle login\n}", formWarning}, 1},
+		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle /login* login\n}", formWarning}, 0},
+		{mistake{"zone", "limit 60 10/s\nexempt path /wp-cron.php*", "anybody can call the script that is exempt"}, 1},
+		{mistake{"zone", "limit 60 10/s\nexempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", "anybody can call the script that is exempt"}, 0},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}, 1},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000", "the site has no file_server"}, 1},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000\nfile_server", "the site has no file_server"}, 0},
+		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\n@file file\nhandle @file {\nfile_server\n}\nhandle {\nreverse_proxy localhost:3000\n}", "the site has no file_server"}, 0},
+	} {
+		s := servertest.Run(t, test.caddyfile())
+		s.Warned(t, test.says, test.want)
+		s.Stop()
+	}
+}
+
+const formWarning = "keyed by a form field and has no match"
+
+var mistakes = []mistake{
+	{"zone", "in_flight 5\nexempt verified_crawler gogglebot # <-", `unknown crawler "gogglebot": did you mean googlebot?`},
+	{"zone", "in_flight 5\nexempt {\n\tverified_crawler googlebot {\n\t\tresolver 10.0.0.1:53\n\t}\n\tverified_crawler bingbot {\n\t\tresolver 8.8.8.8:53 # <-\n\t}\n}", "resolver is given twice: want one"},
+	{"zone", "in_flight 5\nexempt verified_crawler ChatGPT-User # <-", `unknown crawler "ChatGPT-User": want googlebot,`},
+	{"zone", "in_flight 5\nexempt verified_crawler Google-Extended # <-", `unknown crawler "Google-Extended": want googlebot,`},
+	{"zone", "in_flight 5\nexempt verified_crawler meta-externalagent # <-", `unknown crawler "meta-externalagent": want googlebot,`},
+	{"zone", "in_flight 5\nexempt verified_crawler mistral # <-", `unknown crawler "mistral": want googlebot,`},
+	{"site", "@bots verified_crawler # <-\nthrottle @bots pages 60 10/s", `verified_crawler names no crawler: want verified_crawler <name>...`},
+	{"site", "@bots verified_crawler ahrefs # <-\nthrottle @bots pages 60 10/s", `unknown crawler "ahrefs": want googlebot,`},
+	{"site", "@bots verified_crawler http://example.com/bots.json # <-\nthrottle @bots pages 60 10/s", `would come over plain http, where anybody can change it: want https://`},
+	{"site", "@bots verified_crawler ./bots.json # <-\nthrottle @bots pages 60 10/s", `unknown crawler "./bots.json": want googlebot,`},
+	{"site", "@bots verified_crawler 66.249.64.0/19 # <-\nthrottle @bots pages 60 10/s", `for addresses, want client_ip 66.249.64.0/19`},
+	{"site", "@bots verified_crawler bingbot {\nresolver localhost # <-\n}\nthrottle @bots pages 60 10/s", `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`},
+	{"site", "@bots verified_crawler bingbot {\ndns 127.0.0.1:53 # <-\n}\nthrottle @bots pages 60 10/s", `unknown option "dns" in verified_crawler: want resolver`},
+	{"zone", "rate 10 # <-", `unknown option "rate" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"zone", "burst 20 # <-", `unknown option "burst" in zone "pages": want limit <capacity> <leak>, such as limit 20 20/m`},
+	{"zone", "events 10 # <-\nwindow 1m", `unknown option "events" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"zone", "window 1m # <-", `unknown option "window" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "period 1m # <-", `unknown option "period" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "requests 10 # <-", `unknown option "requests" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"zone", "count 10 # <-", `unknown option "count" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"zone", "average 10 # <-", `unknown option "average" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"zone", "dry_run # <-", `unknown option "dry_run" in zone "pages": want a line such as shadow`},
+	{"zone", "nodelay # <-", `unknown option "nodelay" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "whitelist 192.0.2.1 # <-", `unknown option "whitelist" in zone "pages": want a line such as exempt client_ip 192.0.2.1`},
+	{"zone", "allowlist 192.0.2.1 # <-", `unknown option "allowlist" in zone "pages": want a line such as exempt client_ip 192.0.2.1`},
+	{"zone", "ban 10m # <-", `unknown option "ban" in zone "pages": want a line such as block 10m`},
+	{"zone", "concurrency 5 # <-", `unknown option "concurrency" in zone "pages": want a line such as in_flight 5`},
+	{"zone", "limit_conn addr 5 # <-", `unknown option "limit_conn" in zone "pages": want a line such as in_flight 5`},
+	{"zone", "max_concurrent 5 # <-", `unknown option "max_concurrent" in zone "pages": want a line such as in_flight 5`},
+	{"zone", "limit 10 2  # <-", `invalid rate "2": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
+	{"zone", "limit 10 2r/s  # <-", `invalid rate "2r/s": did you mean 2/s?`},
+	{"zone", "limit 10 5/20  # <-", `invalid rate "5/20": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
+	{"zone", "limit 10 5/20x  # <-", `invalid rate "5/20x": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
+	{"zone", "limit 10 0/s  # <-", `invalid rate "0/s": a bucket must drain: want a number above 0, such as 1/h`},
+	{"zone", "limit 10 1/min  # <-", `invalid rate "1/min": did you mean 1/m?`},
+	{"zone", "limit 10 1/sec  # <-", `invalid rate "1/sec": did you mean 1/s?`},
+	{"block", "zone pages {\ncapacity 10 # <-\n}", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"block", "zone pages {\nleak 10/s # <-\n}", `unknown option "leak" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/s`},
+	{"zone", "capacity -1 # <-", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "capacity 0 # <-", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "capacity 1,000 # <-", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "capacity 1e3 # <-", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 120 2/s`},
+	{"zone", "capacity 60 leak 2/s # <-", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 60 2/s`},
+	{"zone", "limit 60 # <-", "limit 60: want limit <capacity> <leak>, such as limit 60 60/m"},
+	{"zone", "limit 10/s 60 # <-", `invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
+	{"zone", "limit 60 10/s 20 # <-", "limit 60 10/s 20: want limit <capacity> <leak>, such as limit 60 10/s"},
+	{"zone", "limit 60 10/s\ncost 61 # <-", `zone "pages": invalid cost 61: it can never fit the capacity of 60`},
+	{"zone", "limit 1,000 2/s # <-", `invalid capacity "1,000": did you mean 1000?`},
+	{"zone", "limit 100 2,5/s # <-", `invalid rate "2,5/s": did you mean 2.5/s?`},
+	{"zone", "limit 10 1/s\ncapacity 20 # <-", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 20 20/m`},
+	{"zone", "limit 10 1/s\nlimit 20 1/s # <-", "limit is given twice"},
+	{"block", "limit 10 1/s  # <-", "limit cannot stand beside the zones in the directive throttle: want it in the block of a zone\nzone pages {\n\tlimit 10 1/s\n}"},
+	{"block", "zone a/b { # <-\nlimit 60 10/s\n}", `invalid zone name "a/b": want letters, digits, _, . and -`},
+	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
+	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `zone "pages" is given twice in the directive throttle`},
+	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
+	{"site", "throttle pages # <-", `unknown zone "pages": no zone of that name is defined in the global options; define it there, or give it a limit here`},
+	{"site", "throttle 60 10/s pages # <-", "no zone name before 60: want throttle <zone> [<key>...] <capacity> <leak>"},
+	{"site", "throttle client_ip pages 60 10/s # <-", "no zone name before client_ip, which is a key source or a matcher: want a name such as pages"},
+	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
+	{"site", "throttle pages client_ip 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
+	{"site", "throttle pages 60 10/s burst 20 # <-", `unexpected "burst" after 10/s, with which the line ends: want throttle pages 60 10/s`},
+	{"site", "throttle pages client_ip 60 # <-", "no capacity and leak in 60: want throttle pages client_ip 60 60/m"},
+	{"site", "throttle # <-", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
+	{"site", "throttle { # <-\n}", "no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones"},
+	{"site", "throttle pages 60 10/s {\nzone pages { # <-\nlimit 60 10/s\n}\n}", `zone "pages" stands on the line of throttle already: put both zones into the block`},
+	{"zone", "limit 60 10/s\nkey remote_ip # <-", `zone "pages": unknown key source "remote_ip": did you mean client_ip?`},
+	{"zone", "limit 60 10/s\nkey ip # <-", `zone "pages": unknown key source "ip": did you mean client_ip?`},
+	{"zone", "limit 60 10/s\nkey X-Api-Key # <-", `zone "pages": unknown key source "X-Api-Key": did you mean header X-Api-Key?`},
+	{"zone", "limit 60 10/s\nkey $binary_remote_addr # <-", `zone "pages": unknown key source "$binary_remote_addr": did you mean client_ip?`},
+	{"zone", "limit 60 10/s\nkey \"x {client_ip}\" # <-", `zone "pages": placeholder {http.vars.client_ip} within "x {http.vars.client_ip}": give client_ip as a part of its own, which masks IPv6 addresses`},
+	{"zone", "limit 60 10/s\nkey header # <-", `zone "pages": key source "header" has no name: want one after it`},
+	{"zone", "limit 60 10/s\nkey # <-", "parsing key: no source: want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"},
+	{"zone", "limit 60 10/s\nstatus 200 # <-", `unknown option "status" in zone "pages": want a line such as refusal status 429`},
+	{"zone", "limit 60 10/s\nblock 0 # <-", `parsing block: invalid duration "0": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
+	{"zone", "limit 60 10/s\nblock 10 # <-", `parsing block: invalid duration "10": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
+	{"zone", "limit 60 10/s\nkey header X-User\nblock 10m everywhere # <-", `zone "pages": block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone`},
+	{"zone", "limit 60 10/s\nblock 1h 10m # <-", `zone "pages": invalid block: 10m0s stands after 1h0m0s: want each duration longer than the one before`},
+	{"zone", "limit 60 10/s\nshadow on # <-", `unexpected "on" after shadow: want shadow [server_timing], and a line for each option`},
+	{"zone", "limit 60 10/s\nshadow off # <-", `unexpected "off" after shadow: want shadow [server_timing], and a line for each option`},
+	{"block", "shadow false # <-\nzone pages {\nlimit 60 10/s\n}", `unexpected "false" after shadow: want shadow [server_timing], and a line for each option`},
+	{"zone", "in_flight 3/s # <-", `parsing in_flight: invalid number "3/s": want a whole one above 0; the syntax is in_flight <n> [wait <duration>] [queue <n>] [pass off] [warm_up <duration>] [buffer <size>]`},
+	{"zone", "limit 60 10/s\nblock 1d 1w # <-", `parsing block: invalid duration "1w": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in # <-", `zone "pages": invalid cookie "wordpress_logged_in" in trust_devices: no cookie ends so; did you mean wordpress_logged_in_*?`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in # <-\n}", `did you mean wordpress_logged_in_*?`},
+	{"zone", "limit 60 10/s\nenforce 10% # <-", `parsing enforce: invalid number "10%": did you mean 10?`},
+	{"zone", "limit 60 10/s\nretry_after 30 # <-", `unknown option "retry_after" in zone "pages": want a line such as refusal retry_after fit`},
+	{"zone", "limit 60 10/s\nmax_wait 10s # <-", `unknown option "max_wait" in zone "pages": want a line such as delay wait 8s, or in_flight 5 wait 8s without a limit`},
+	{"zone", "limit 60 10/s\ndelay 3s # <-", `parsing delay: invalid number "3s": want one such as 2 or 0.5; the syntax is delay [<undelayed>] [wait <duration>] [queue <n>]`},
+	{"zone", "limit 60 10/s\nmax_body # <-", `unknown option "max_body" in zone "pages": want a line such as read_body 64KiB`},
+	{"zone", "limit 60 10/s\nmax_body 1M # <-", `unknown option "max_body" in zone "pages": want a line such as read_body 64KiB`},
+	{"zone", "limit 60 10/s\nrefusal {\npage missing.html # <-\n}", "reading page: stat missing.html: no such file or directory: want the name of an HTML file, relative to the Caddyfile"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.300 unlimited # <-", `zone "pages": override 192.0.2.300: invalid address "192.0.2.300": want an IP address or a network such as 203.0.113.0/24`},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1/24 unlimited # <-", `zone "pages": override 192.0.2.1/24: invalid network "192.0.2.1/24": did you mean 192.0.2.0/24?`},
+	{"zone", "limit 60 10/s\ncost 1 # <-\ncost 2 {\npath /a*\n}", `zone "pages": cost 1: a line for all requests must come last`},
+	{"zone", "limit 60 10/s\nmatch { # <-\n}", "match has no matchers: want at least one, such as path /wp-login.php*"},
+	{"zone", "limit 60 10/s\nmatch /wp-login.php # <-", `unknown matcher "/wp-login.php" in match: did you mean path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nexempt 192.0.2.1 # <-", `unknown matcher "192.0.2.1" in exempt: did you mean client_ip 192.0.2.1?`},
+	{"zone", "limit 60 10/s\nexempt 192.0.2.0/24 # <-", `unknown matcher "192.0.2.0/24" in exempt: did you mean client_ip 192.0.2.0/24?`},
+	{"global", "zone login {\nlimit 60 10/s\nmatch @login # <-\n}", `matcher "@login" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
+	{"zone", "limit 60 10/s\nmatch @login # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
+	{"zone", "limit 60 10/s\npath /wp-login.php # <-", `unknown option "path" in zone "pages": did you mean match path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php, /xmlrpc.php # <-", `path "/wp-login.php," has a comma in it: want spaces between paths`},
+	{"zone", "limit 60 10/s\nmatch path wp-login.php # <-", `path "wp-login.php" never matches, since paths begin with a slash: did you mean /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php # <-", `zone "pages": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"site", "throttle /wp-login.php login 5 5/h # <-", `path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"zone", "limit 60 10/s\nsettle 401 # <-", `zone "pages": parsing settle: unknown source "401": want seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>`},
+	{"zone", "limit 60 10/s\nsettle status 401 after # <-", "settle status 401 has no cost: want settle status 401 1"},
+	{"zone", "limit 60 10/s\ntrusted_proxies 192.0.2.1 # <-", `unknown option "trusted_proxies" in zone "pages": it belongs in the block servers of the global options, as in trusted_proxies static private_ranges`},
+	{"zone", "limit 60 10/s\nratelimit_headers # <-", `unknown option "ratelimit_headers" in zone "pages": it belongs in the directive throttle, beside its zones`},
+	{"zone", "limit 60 10/s\ncapcity 5 # <-", `unknown option "capcity" in zone "pages": want limit <capacity> <leak>, such as limit 5 5/m`},
+	{"block", "shadow\nkey client_ip # <-\nzone pages {\nlimit 60 10/s\n}", "key cannot stand beside the zones in the directive throttle: want it in the block of a zone\nzone pages {\n\tkey client_ip\n}"},
+	{"global", "store redis://localhost:6379 # <-", "unknown store \"redis://localhost:6379\": want the name of a store before the URL, as in store redis <url>"},
+	{"global", "store redis localhost:6379 # <-", `unknown store "redis": this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis`},
+	{"zone", "limit 5 5/h\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none`},
+	{"site", "@out throttle_blocked\nthrottle @out login 60 10/s # <-", `throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices PHPSESSID # <-", `zone "pages": cookie "PHPSESSID" in trust_devices matches PHPSESSID, which visitors get who have not logged in: want one that only a log-in sets, or settle status`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices # <-", "parsing trust_devices: no cookie: want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d"},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices on # <-", `parsing trust_devices: unexpected "on": want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices 30d # <-", `parsing trust_devices: unexpected "30d": want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices * # <-", `zone "pages": invalid cookie "*" in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_* 30 # <-", `parsing trust_devices: invalid duration "30": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_* 180d days # <-", `unexpected "days" after trust_devices: want trust_devices <cookie-glob> [<duration>], and a line for each option`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_* 2y # <-", `parsing trust_devices: invalid duration "2y": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices wordpress_logged_in_ # <-", `zone "pages": invalid cookie "wordpress_logged_in_" in trust_devices: no cookie ends so; did you mean wordpress_logged_in_*?`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_devices /wordpress_logged_in_.*/ # <-", `zone "pages": invalid cookie "/wordpress_logged_in_.*/" in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets`},
+	{"zone", "limit 5 5/h\nkey form log\ntrust_device wordpress_logged_in_* # <-", `unknown option "trust_device" in zone "pages": did you mean trust_devices?`},
+	{"zone", "share # <-", "unknown option \"share\" in zone \"pages\": want a line such as\nin_flight 5 {\n\tshare\n}"},
+	{"zone", "in_flight 5 {\n\tshare\n}\nlimit 60 10/s # <-", `zone "pages": limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own`},
+	{"zone", "in_flight 5 {\n\tshare  # <-\n}\nkey host client_ip", `share has no meaning with a key that holds client_ip`},
+	{"zone", "in_flight 5 {\n\tshare  # <-\n}\nkey {remote_host}", `share has no meaning with a key that holds client_ip`},
+	{"zone", "in_flight 5 {\n\tshare\n}\nenforce 10  # <-", `enforce has no meaning with share, because all clients take turns for the same slots`},
+	{"zone", "in_flight 5 {\n\tshare\n}\noverride 192.0.2.1 unlimited  # <-", `override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network>`},
+	{"zone", "in_flight 5 {\n\tshare\n}\noverride_file /etc/caddy/overrides  # <-", `override_file has no meaning with share and without key`},
+	{"zone", "in_flight 5 {\n\tshare text all  # <-\n}", `share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source`},
+	{"zone", "in_flight 5 {\n\tshare form log  # <-\n}", `share takes no form fields: requests take their turn before their bodies are read`},
+	{"zone", "limit 60 10/s\nwarm_up 30s # <-", `unknown option "warm_up" in zone "pages": want a line such as in_flight 5 warm_up 30s`},
+	{"zone", "in_flight 5\nwarm_up 30 # <-", `unknown option "warm_up" in zone "pages": want a line such as in_flight 5 warm_up 30s`},
+	{"zone", "in_flight 5 {\n\tshare ip  # <-\n}", `unknown key source "ip": did you mean client_ip?`},
+	{"zone", "in_flight 5 {\n\tshare header  # <-\n}", `key source "header" has no name: want one after it`},
+	{"zone", "in_flight 5 {\n\tshare route  # <-\n}", `key source "route" has no routes`},
+	{"zone", "in_flight 5 {\n\tshare client_ip client_ip  # <-\n}", `zone "pages": key source "client_ip" is given twice: remove one`},
+	{"zone", "in_flight 5 {\n\tshare client_ip {client_ip}  # <-\n}", `key source "client_ip" is given twice: remove one`},
+	{"zone", "in_flight 5 {\n\tshare header x-user header X-User  # <-\n}", `key source "header X-User" is given twice: remove one`},
+	{"zone", "in_flight 5 {\n\tshare\n}\nkey host {host}  # <-", `key source "host" is given twice: remove one`},
+	{"zone", "limit 60 10/s\nkey client_ip host client_ip # <-", `zone "pages": key source "client_ip" is given twice: remove one`},
+	{"zone", "in_flight 5 {\n\trank member issued sid  # <-\n}", `rank has no meaning without share`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank  # <-\n}", `unknown rank "": want rank member issued <cookie-glob>..., rank member told <Response-Header> <cookie-glob>, or rank member|crawler with request matchers`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank returned  # <-\n}", `unknown rank "returned": want rank member issued <cookie-glob>..., rank member told <Response-Header> <cookie-glob>, or rank member|crawler with request matchers`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member  # <-\n}", "rank member has no matchers: want at least one, such as path /wp-login.php*"},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member {  # <-\n\t}\n}", `rank member has no matchers`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member cookie wordpress_logged_in_*  # <-\n}", `unknown matcher "cookie" in rank member: did you mean rank member issued wordpress_logged_in_*?`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member {\n\tcookie sid  # <-\n\t}\n}", `unknown matcher "cookie" in rank member: did you mean header Cookie sid?`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member 203.0.113.0/24  # <-\n}", `unknown matcher "203.0.113.0/24" in rank member: did you mean client_ip 203.0.113.0/24?`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank crawler user_agent *Googlebot*  # <-\n}", `unknown matcher "user_agent" in rank crawler: did you mean header User-Agent *Googlebot*?`},
+	{"zone", "in_flight 5 {\n\tshare {  # <-\n\tclient_ip\n\t}\n}", `unknown option "{" in in_flight: want one of wait, queue, share, rank, pass, warm_up, buffer`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member wordpress_logged_in_*  # <-\n}", `unknown matcher "wordpress_logged_in_*" in rank member: did you mean rank member issued wordpress_logged_in_*?`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued sid told X-User  # <-\n}", `rank member issued and rank member told stand on one line: want a line for each`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued  # <-\n}", `zone "pages": incomplete rank: want issued <cookie-glob>..., told <Response-Header> <cookie-glob>, or matchers`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member told  # <-\n}", `wrong number of words after rank member told: want one response header and the cookie of the session`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member told X-User *  # <-\n}", `invalid cookie "*" in rank member told: want the name of the upstream's session cookie`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _session_*  # <-\n}", `cookie "_session_*" in rank member issued matches _session_id, which visitors get who have not logged in`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member told X-User  # <-\n}", `wrong number of words after rank member told: want one response header and the cookie of the session`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank crawler issued sid  # <-\n}", `zone "pages": only members are known by what the upstream answers: want matchers for crawlers`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank crawler Googlebot bingbot  # <-\n}", `unknown matcher "Googlebot" in rank crawler: want request matchers`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued sid {  # <-\n\tpath /a\n\t}\n}", `unknown option "{" in in_flight: want one of wait, queue, share, rank, pass, warm_up, buffer`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member told Set-Cookie sid  # <-\n}", `invalid response header "Set-Cookie" in rank member told: clients need it`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member told Retry-After sid  # <-\n}", `invalid response header "Retry-After" in rank member told: clients need it`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member told X:User sid  # <-\n}", `invalid response header "X:User" in rank member told`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued *  # <-\n}", `invalid cookie "*" in rank member issued`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_  # <-\n}", `invalid cookie "wordpress_logged_in_" in rank member issued`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued PHPSESSID  # <-\n}", `cookie "PHPSESSID" in rank member issued matches PHPSESSID, which visitors get who have not logged in`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued sid laravel_session  # <-\n}", `cookie "laravel_session" in rank member issued matches laravel_session`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _app_session  # <-\n}", `cookie "_app_session" in rank member issued matches _app_session`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _redmine_session  # <-\n}", `cookie "_redmine_session" in rank member issued matches _redmine_session`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued wp_woocommerce_session_*  # <-\n}", `zone "pages": cookie "wp_woocommerce_session_*" in rank member issued matches wp_woocommerce_session_, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued wordpress_*  # <-\n}", `cookie "wordpress_*" in rank member issued matches wordpress_test_cookie`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued *_session  # <-\n}", `cookie "*_session" in rank member issued matches laravel_session`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued laravel-session  # <-\n}", `cookie "laravel-session" in rank member issued matches laravel-session, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued wordpress_test_cookie  # <-\n}", `cookie "wordpress_test_cookie" in rank member issued matches wordpress_test_cookie, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued w*  # <-\n}", `zone "pages": cookie "w*" in rank member issued matches wordpress_test_cookie, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued wp_woocommerce_session_6ba3  # <-\n}", `zone "pages": cookie "wp_woocommerce_session_6ba3" in rank member issued matches wp_woocommerce_session_, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued JSESSIONID  # <-\n}", `cookie "JSESSIONID" in rank member issued matches JSESSIONID, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued JSESS*  # <-\n}", `cookie "JSESS*" in rank member issued matches JSESSIONID, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued [jJ]SESSIONID  # <-\n}", `cookie "[jJ]SESSIONID" in rank member issued matches JSESSIONID, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued connect.sid  # <-\n}", `cookie "connect.sid" in rank member issued matches connect.sid, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued connect.*  # <-\n}", `cookie "connect.*" in rank member issued matches connect.sid, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued csrftoken  # <-\n}", `cookie "csrftoken" in rank member issued matches csrftoken, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued csrf*  # <-\n}", `cookie "csrf*" in rank member issued matches csrftoken, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued XSRF-TOKEN  # <-\n}", `cookie "XSRF-TOKEN" in rank member issued matches XSRF-TOKEN, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued *-TOKEN  # <-\n}", `cookie "*-TOKEN" in rank member issued matches XSRF-TOKEN, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued *SESS*  # <-\n}", `cookie "*SESS*" in rank member issued matches PHPSESSID, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued PHPSESS?D  # <-\n}", `cookie "PHPSESS?D" in rank member issued matches PHPSESSID, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _shop_*  # <-\n}", "zone \"pages\": cookie \"_shop_*\" in rank member issued matches _shop_*, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>"},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _shop_sess*  # <-\n}", "zone \"pages\": cookie \"_shop_sess*\" in rank member issued matches _shop_sess*, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>"},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _*_session  # <-\n}", `cookie "_*_session" in rank member issued matches _app_session, which`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued _shop*  # <-\n}", "zone \"pages\": cookie \"_shop*\" in rank member issued matches _shop*, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>"},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued __Host-PHPSESSID  # <-\n}", "zone \"pages\": cookie \"__Host-PHPSESSID\" in rank member issued matches PHPSESSID, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>"},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued __Secure-_shop_session  # <-\n}", "zone \"pages\": cookie \"__Secure-_shop_session\" in rank member issued matches _shop_session, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>"},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued comment_author_*  # <-\n}", `zone "pages": cookie "comment_author_*" in rank member issued matches comment_author_, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>`},
+	{"zone", "in_flight 5 {\n\tshare\n\trank member issued ASPSESSIONIDQQ*  # <-\n}", `zone "pages": cookie "ASPSESSIONIDQQ*" in rank member issued matches ASPSESSIONID, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>`},
+	{"zone", "in_flight 5 {\n\tshare\n\tpass off\n\trank member told X-User sid  # <-\n}", `pass off and rank member issued or told exclude each other`},
+	{"zone", "in_flight 5\npass off # <-", "unknown option \"pass\" in zone \"pages\": want a line such as\nin_flight 5 {\n\tshare\n\tpass off\n}"},
+	{"zone", "in_flight 5 {\n\tshare\n\tpass on  # <-\n}", `zone "pages": unknown word "on" after pass: want off`},
+	{"zone", "in_flight 5 {\n\tshare\n\tpass  # <-\n}", `pass has no value: want pass off`},
+	{"block", "zone device-login {\nin_flight 5 {\n\tshare  # <-\n}\n}", `the pass of a zone with share cannot be told from the cookie of trust_devices in a zone "login"`},
+	{"zone", "in_flight 5\nrequest_buffer 1 # <-", `unknown option "request_buffer" in zone "pages": want a line such as in_flight 5 buffer 8MiB`},
+	{"zone", "in_flight 5\nrequest_buffer on # <-", `unknown option "request_buffer" in zone "pages": want a line such as in_flight 5 buffer 8MiB`},
+	{"zone", "in_flight 5\nrequest_buffer 1G # <-", `unknown option "request_buffer" in zone "pages": want a line such as in_flight 5 buffer 8MiB`},
+	{"zone", "in_flight 5\nrequest_buffers 1MiB # <-", `unknown option "request_buffers" in zone "pages": want a line such as in_flight 5 buffer 8MiB`},
+	{"zone", "in_flight 5\nclient_max_body_size 1m # <-", `unknown option "client_max_body_size" in zone "pages": Caddy's directive request_body limits bodies, by max_size in its block; in_flight <n> buffer <size> reads them before a slot is taken`},
+	{"zone", "limit 60 10/s\nrequest_buffer 1MiB # <-", `unknown option "request_buffer" in zone "pages": want a line such as in_flight 5 buffer 8MiB`},
+	{"zone", "limit 60 10/s\nsettle second # <-", `zone "pages": parsing settle: unknown source "second": want seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>`},
+	{"zone", "limit 60 10/s\nsettle seconds workers 5 # <-", "parsing settle: wrong words after seconds: want settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]"},
+	{"zone", "limit 60 10/s\nsettle seconds 5s # <-", `parsing settle: invalid number "5s": want a whole one above 0`},
+	{"zone", "limit 60 10/s\nsettle seconds 0.5 # <-", `parsing settle: invalid number "0.5": want a whole one above 0`},
+	{"zone", "limit 60 10/s\nsettle bytes # <-", `zone "pages": parsing settle: a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>`},
+	{"zone", "limit 60 10/s\nsettle bytes 1MB/s # <-", `zone "pages": parsing settle: invalid unit "1MB/s": want a number of bytes, such as 1KiB`},
+	{"zone", "limit 60 10/s\nkey form log fold # <-", `parsing key: "fold" needs a word after it: want fold wordpress or fold email`},
+	{"zone", "limit 60 10/s\nkey form log fold wp # <-", `zone "pages": unknown word "wp" after fold: want one of wordpress, email`},
+	{"zone", "limit 60 10/s\nkey form log fold lower # <-", `zone "pages": unknown word "lower" after fold: want one of wordpress, email`},
+	{"zone", "limit 60 10/s\nkey header X-User fold email # <-", `zone "pages": unknown key source "fold": did you mean form <field> fold <word>, or basic_user fold <word>?`},
+	{"zone", "limit 60 10/s\nkey fold wordpress form log # <-", `zone "pages": unknown key source "fold": did you mean form <field> fold <word>, or basic_user fold <word>?`},
+	{"zone", "limit 60 10/s\nkey form log wordpress # <-", `zone "pages": unknown key source "wordpress": did you mean fold wordpress?`},
+	{"zone", "limit 60 10/s\nfold wordpress # <-", `unknown option "fold" in zone "pages": want a line such as key form log fold wordpress`},
+	{"zone", "limit 60 10/s\nkey form # <-", `zone "pages": key source "form" has no name: want one after it`},
+	{"zone", "limit 60 10/s\nkey form log pwd # <-", `zone "pages": unknown key source "pwd": did you mean form <field>, with one field, which names the account?`},
+	{"zone", "limit 60 10/s\nkey basic_user admin # <-", `zone "pages": unknown key source "admin": want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}`},
+	{"zone", "limit 60 10/s\nkey basic_auth # <-", `zone "pages": unknown key source "basic_auth": did you mean basic_user?`},
+	{"zone", "limit 60 10/s\nkey user # <-", `zone "pages": unknown key source "user": did you mean basic_user, or form <field>?`},
+	{"zone", "limit 60 10/s\nkey remote_user # <-", `zone "pages": unknown key source "remote_user": did you mean basic_user?`},
+	{"zone", "limit 60 10/s\nkey cookie:session # <-", `zone "pages": unknown key source "cookie:session": did you mean cookie session?`},
+	{"zone", "limit 60 10/s\nkey uri # <-", `zone "pages": unknown key source "uri": did you mean route, which gives paths names, or {path}?`},
+	{"zone", "limit 60 10/s\nkey path # <-", `zone "pages": unknown key source "path": did you mean route, which gives paths names, or {path}?`},
+	{"zone", "limit 60 10/s\nmessage Too many requests # <-", `unknown option "message" in zone "pages": want a line such as refusal message "Too many requests."`},
+	{"zone", "limit 60 10/s\nmessage # <-", `unknown option "message" in zone "pages": want a line such as refusal message "Too many requests."`},
+	{"zone", "limit 60 10/s\nmessage \"<b>No</b>\" # <-", `unknown option "message" in zone "pages": want a line such as refusal message "Too many requests."`},
+	{"zone", "limit 60 10/s\nrefusal {\npage { # <-\n}\n}", "page has no value: want a file, or a block of title, accent and text"},
+	{"zone", "limit 60 10/s\nrefusal {\npage {\ncolor red # <-\n}\n}", "unknown option \"color\" in page: want one of title, accent, text"},
+	{"zone", "limit 60 10/s\nrefusal {\npage {\naccent #0a7f5c # <-\n}\n}", "accent has no value: want one word, in quotes if it has blanks or a #"},
+	{"zone", "limit 60 10/s\nrefusal {\npage {\ntitle My Shop # <-\n}\n}", `unexpected "Shop" after title My: want one word, in quotes if it has blanks or a #`},
+	{"zone", "limit 60 10/s\nrefusal {\npage {\nlogo /logo.png # <-\n}\n}", "unknown option \"logo\" in page: want one of title, accent, text"},
+	{"zone", "limit 60 10/s\nrefusal {\npage {\nmessage x # <-\n}\n}", "unknown option \"message\" in page: want one of title, accent, text"},
+	{"zone", "limit 60 10/s\nrefusal {\npage \"<h1>Busy</h1>\" # <-\n}", "reading page: stat <h1>Busy</h1>: no such file or directory: want the name of an HTML file, relative to the Caddyfile"},
+	{"zone", "limit 60 10/s\nerror_page 429 /busy.html # <-", `unknown option "error_page" in zone "pages": page, in the block of refusal, is what refused people see`},
+	{"zone", "limit 60 10/s\ncount_only 401 # <-", `unknown option "count_only" in zone "pages": want a line such as settle status 401 1 after`},
+	{"zone", "limit 60 10/s\nsettle status 1 after  # <-", "settle status 1 has no cost: want settle status 1 1"},
+	{"zone", "limit 60 10/s\nsettle status 401, 403 1 after  # <-", `zone "pages": parsing settle: invalid status "401,": want blanks between statuses`},
+	{"zone", "limit 60 10/s\nsettle status 400-499 1 after  # <-", `zone "pages": parsing settle: invalid status "400-499": did you mean 4xx?`},
+	{"zone", "limit 60 10/s\nsettle status 4** 1 after  # <-", `zone "pages": parsing settle: invalid status "4**": did you mean 4xx?`},
+	{"zone", "limit 60 10/s\ncount_only failures # <-", `unknown option "count_only" in zone "pages": want a line such as settle status 401 1 after`},
+	{"zone", "limit 60 10/s\nsettle status 200 5 1 after  # <-", `zone "pages": parsing settle: invalid status "5": did you mean 5xx?`},
+	{"zone", "limit 60 10/s\ndelay on # <-", `parsing delay: invalid number "on": want one such as 2 or 0.5; the syntax is delay [<undelayed>] [wait <duration>] [queue <n>]`},
+	{"zone", "limit 60 10/s\ndelay 60 # <-", `zone "pages": delay 60 delays nothing: every request that fits a capacity of 60 passes undelayed; want a larger capacity, since the queue is part of it`},
+	{"zone", "limit 60 10/s\ndelay 1.5s # <-", `parsing delay: invalid number "1.5s": want one such as 2 or 0.5; the syntax is delay [<undelayed>] [wait <duration>] [queue <n>]`},
+	{"zone", "limit 60 10/s\ndelay\nmax_wait 10 # <-", `unknown option "max_wait" in zone "pages": want a line such as delay wait 8s, or in_flight 5 wait 8s without a limit`},
+	{"zone", "in_flight 5 per ip # <-", `unknown option "per" in in_flight: want one of wait, queue, share, rank, pass, warm_up, buffer`},
+	{"zone", "in_flight # <-", "parsing in_flight: no value: want in_flight <n>"},
+	{"zone", "in_flight 0 # <-", `parsing in_flight: invalid number "0": want a whole one above 0; the syntax is in_flight <n> [wait <duration>] [queue <n>] [pass off] [warm_up <duration>] [buffer <size>]`},
+	{"zone", "in_flight 5/s # <-", `parsing in_flight: invalid number "5/s": want a whole one above 0; the syntax is in_flight <n> [wait <duration>] [queue <n>] [pass off] [warm_up <duration>] [buffer <size>]`},
+	{"block", "zone pages {\nin_flight 5\ncapacity 10 # <-\n}", `unknown option "capacity" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
+	{"zone", "limit 60 10/s\nexempt static # <-", `unknown matcher "static" in exempt: did you mean static_files?`},
+	{"zone", "limit 60 10/s\nexempt *.css *.js # <-", `unknown matcher "*.css" in exempt: did you mean path *.css *.js?`},
+	{"zone", "limit 60 10/s\nexempt static_files /var/www /srv # <-", `unexpected "/srv" after exempt static_files: want exempt static_files [<root>]`},
+	{"zone", "limit 60 10/s\nmatch static_files # <-", "static_files stands alone, behind exempt: want exempt static_files [<root>]"},
+	{"zone", "limit 60 10/s\nmatch POST # <-", `unknown matcher "POST" in match: did you mean method POST?`},
+	{"zone", "limit 60 10/s\nmatch method POST,GET # <-", `method "POST,GET" has a comma in it: want blanks between methods`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php* method POST # <-", `path "method" never matches: for two matchers at once, want a block, and each on a line of its own`},
+	{"zone", "limit 60 10/s\nmatch path_regexp ( # <-", "path_regexp: compiling matcher regexp (: error parsing regexp: missing closing ): `(`"},
+	{"zone", "limit 60 10/s\nmatch location /wp-login.php # <-", `unknown matcher "location" in match: did you mean path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch uri /wp-login.php # <-", `unknown matcher "uri" in match: did you mean path /wp-login.php?`},
+	{"zone", "limit 60 10/s\nmatch ~ ^/wp-login # <-", `unknown matcher "~" in match: did you mean path_regexp ^/wp-login?`},
+	{"zone", "limit 60 10/s\nmatch path ~^/wp-login # <-", `path "~^/wp-login" never matches, since path takes no regular expression: did you mean path_regexp ^/wp-login?`},
+	{"zone", "limit 60 10/s\nmatch path ^/wp-login # <-", `path "^/wp-login" never matches, since path takes no regular expression: did you mean path_regexp ^/wp-login?`},
+	{"zone", "limit 60 10/s\nmatch path /wp-login.php?* # <-", `path "/wp-login.php?*" never matches, since paths end before the question mark: want path /wp-login.php, and query <name>=<value> for the rest`},
+	{"zone", "limit 60 10/s\nmatch path https://example.com/wp-login.php # <-", "path \"https://example.com/wp-login.php\" never matches, since paths have no host: want the path alone, such as /wp-login.php*"},
+	{"zone", "limit 60 10/s\nmatch query action # <-", "malformed query matcher token: action; must be in param=val format"},
+	{"zone", "limit 60 10/s\ncost POST 5 # <-", "unexpected \"5\" after cost POST: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"},
+	{"zone", "limit 60 10/s\ncost path /search* 5 # <-", "unexpected \"/search*\" after cost path: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"},
+	{"zone", "limit 60 10/s\ncost 5 path /search* # <-", "unexpected \"path\" after cost 5: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"},
+	{"zone", "limit 60 10/s\ncost 5 /search* # <-", "unexpected \"/search*\" after cost 5: want the matchers in a block, each on a line of its own:\ncost 5 {\n\tpath /search*\n}"},
+	{"zone", "limit 60 10/s\ncost five # <-", `zone "pages": invalid cost "five": want a number such as 2 or 0.5, a {placeholder}, body_items or body_bytes`},
+	{"global", "zone wiki {\nlimit 60 10/s\ncost @search 5 # <-\n}", `matcher "@search" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
+	{"global", "exempt @office # <-", `matcher "@office" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
+	{"site", "throttle @login login 5 5/h # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
+	{"global", "limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s # <-", `unknown option "limit_req_zone" in the global option throttle: in a zone, want limit <capacity> <leak>, such as limit 1 1/s`},
+	{"site", "throttle zone=pages rate=10r/s burst=20 # <-", `invalid zone name "zone=pages": want letters, digits, _, . and -, such as pages`},
+	{"site", "throttle pages 60 10r/s # <-", `parsing limit: invalid rate "10r/s": did you mean 10/s?`},
+	{"site", "throttle pages five 1/s # <-", "no capacity and leak in five 1/s: want throttle pages 1 1/s"},
+	{"site", "throttle pages header X-Key {path} 10 # <-", "no capacity and leak in 10: want throttle pages header X-Key {http.request.uri.path} 10 10/m"},
+	{"site", "throttle pages 10r/s # <-", "no capacity and leak in 10r/s: want throttle pages 10 10/s"},
+	{"zone", "limit_req zone=one burst=5 nodelay; # <-", `unknown option "limit_req" in zone "pages": want limit <capacity> <leak>, such as limit 6 6/m`},
+	{"zone", "rate=10r/s # <-", `unknown option "rate=10r/s" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/s`},
+	{"zone", "burst=20 # <-", `unknown option "burst=20" in zone "pages": want limit <capacity> <leak>, such as limit 21 21/m`},
+	{"zone", "capacity=60 # <-", `unknown option "capacity=60" in zone "pages": want limit <capacity> <leak>, such as limit 60 60/m`},
+	{"zone", "limit 60 rate=10r/s # <-", `invalid rate "rate=10r/s": did you mean 10/s?`},
+	{"zone", "limit 60 10r/s # <-", `invalid rate "10r/s": did you mean 10/s?`},
+	{"zone", "limit burst=60 10/s # <-", `invalid capacity "burst=60": did you mean 60?`},
+	{"zone", "limit 60 10/s; # <-", `invalid rate "10/s;": did you mean 10/s?`},
+	{"zone", "limit 60; 10/s;  # <-", `invalid capacity "60;": did you mean 60?`},
+	{"zone", "capacity: 60 # <-", `unknown option "capacity:" in zone "pages": want limit <capacity> <leak>, such as limit 60 60/m`},
+	{"zone", "limit_req_status 429; # <-", `unknown option "limit_req_status" in zone "pages": want a line such as refusal status 429`},
+	{"zone", "limit_req_dry_run on; # <-", `unknown option "limit_req_dry_run" in zone "pages": want a line such as shadow`},
+	{"zone", "allow 192.0.2.1; # <-", `unknown option "allow" in zone "pages": want a line such as exempt client_ip 192.0.2.1`},
+	{"zone", "deny 192.0.2.1; # <-", `unknown option "deny" in zone "pages": want a line such as override 192.0.2.1 deny`},
+	{"zone", "limit_rate 100k; # <-", `unknown option "limit_rate" in zone "pages": throttle slows no answers down; settle bytes <unit> charges them by their size`},
+	{"zone", "log_level warn # <-", `unknown option "log_level" in zone "pages": want one of match, exempt, key, route, limit, override, override_file, cost, read_body, settle, trust_devices, delay, in_flight, block, refusal, on_store_error, shadow, enforce`},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1 # <-", "parsing override: too few words: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as # <-", "parsing override: as has no name: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1 unlimited as office # <-", "override 192.0.2.1: as office has no meaning after unlimited: want a plan, or <capacity> <leak>, which the keys of that name share"},
+	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as office\noverride 192.0.2.2 60 10/s as office # <-", "override 192.0.2.2: as office has another limit elsewhere: keys that share a bucket need the same limit"},
+	{"zone", "limit 60 10/s\nkey header X-Api-Key\noverride @sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae deny # <-", `invalid digest "@sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae": did you mean sha256:2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae?`},
+	{"zone", "limit 60 10/s\noverride_file # <-", "override_file has no value: want override_file <file>"},
+	{"zone", "limit 60 10/s\noverride_file { # <-\n192.0.2.1 deny\n}", "override_file has no value: want override_file <file>"},
+	{"zone", "limit 60 10/s\noverrides 192.0.2.1 deny # <-", `unknown option "overrides" in zone "pages": did you mean override?`},
+	{"global", "override_file customers # <-", "override_file cannot stand beside the zones in the global option throttle: want it in the block of a zone\nzone pages {\n\toverride_file customers\n}"},
+	{"global", "plan as 60 10/s # <-", `invalid plan name "as": the word has a meaning of its own in overrides`},
+	{"block", "zone pages\nlimit 60 10/s # <-", "limit cannot stand beside the zones in the directive throttle: is a { missing after zone pages?"},
+	{"block", "zone pages{ # <-\nlimit 60 10/s\n}", `invalid zone name "pages{": want a blank before the brace`},
+	{"file", "{\n\tthrottle pages 60 10/s # <-\n}\nhttp://example.com {\n}", `unexpected "pages" after the global option throttle: want a block; the line throttle pages ... stands in a site`},
+	{"zone", "limit 60 10/s\nzone login { # <-\nlimit 5 1/h\n}", `unknown option "zone" in zone "pages": zones stand beside each other; is a } missing before it?`},
+	{"block", "refusal {\npage {\ntitle Busy\nzone pages { # <-\nlimit 5 1/h\n}\n}", `unknown option "zone" in page: zones stand beside each other; is a } missing before it?`},
+	{"zone", "match {\npath /wp-login.php*\nlimit 60 10/s # <-\n", `unknown matcher "limit" in match: is a } missing before it?`},
+	{"block", "exempt {\nclient_ip 203.0.113.7\nzone pages { # <-\nlimit 5 1/h\n}", `unknown matcher "zone" in exempt: is a } missing before it?`},
+	{"zone", "limit 60 10/s\nmax_buckets 1000 # <-", `unknown option "max_buckets" in zone "pages": it belongs in the global options, in the block of store memory`},
+	{"global", "snapshot off # <-", `unknown option "snapshot" in the global option throttle: it belongs in the global options, in the block of store memory`},
+	{"zone", "limit 5 1/h\nmatch method POST path /wp-login.php* # <-", `method "path" never matches: for two matchers at once, want a block, and each on a line of its own`},
+	{"zone", "limit 5 1/h\nmatch not method GET path /wp-login.php* # <-", `method "path" never matches: for two matchers at once, want a block, and each on a line of its own`},
+	{"zone", "limit 5 1/h\nmatch host example.com path /wp-login.php* # <-", `host "path" never matches: for two matchers at once, want a block, and each on a line of its own`},
+	{"zone", "limit 5 1/h\nexempt client_ip 203.0.113.0/24 header X-Monitor yes # <-", "client_ip: invalid IP address: 'header': ParseAddr(\"header\"): unable to parse IP"},
+	{"zone", "limit 5 1/h\nexempt client_ip 203.0.113.0/33 # <-", "client_ip: parsing CIDR expression '203.0.113.0/33': netip.ParsePrefix(\"203.0.113.0/33\"): prefix length out of range"},
+	{"zone", "limit 5 1/h\nmatch host a.example,b.example # <-", `host "a.example,b.example" has a comma in it: want blanks between hosts`},
+	{"zone", "limit 5 1/h\nmatch header_regexp User-Agent (bot # <-", "header_regexp: compiling matcher regexp (bot: error parsing regexp: missing closing ): `(bot`"},
+	{"file", "http://example.com {\n\tthrottle {\n\t\tzone pages {\n\t\t\tlimit 60 10/s\n\t\t}\n\trespond hello # <-\n}", `unknown option "respond" in the directive throttle: it is a directive of the site; is a } missing before it?`},
+	{"file", "http://example.com {\n\tthrottle {\n\t\tzone pages {\n\t\t\tlimit 60 10/s\n\t}\n\tphp_fastcgi localhost:9000 # <-\n}", `unknown option "php_fastcgi" in the directive throttle: it is a directive of the site; is a } missing before it?`},
+	{"file", "http://example.com {\n\tthrottle pages 60 10/s {\n\tshadow\n\treverse_proxy localhost:3000 # <-\n}", `unknown option "reverse_proxy" in zone "pages": it is a directive of the site; is a } missing before it?`},
+	{"zone", "limit 60 10/s\nkey $http_x_api_key # <-", "zone \"pages\": unknown key source \"$http_x_api_key\": did you mean header x-api-key?"},
+	{"zone", "limit 60 10/s\nkey $cookie_session # <-", `zone "pages": unknown key source "$cookie_session": did you mean cookie session?`},
+	{"zone", "limit 60 10/s\nkey $server_name # <-", `zone "pages": unknown key source "$server_name": did you mean host?`},
+	{"zone", "limit 60 10/s\nkey $geoip_country # <-", `zone "pages": unknown key source "$geoip_country": want client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}`},
+	{"zone", "limit 60 10/s\ncost 5 { # <-\npath /search.php\n}", `zone "pages": path "/search.php" leaves out /search.php/x, for which PHP runs the same script: did you mean /search.php*?`},
+	{"zone", "limit 60 10/s\nkey route\nroute login /wp-login.php # <-", `zone "pages": route "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"file", "http://example.com {\n\t@login path /wp-login.php\n\tthrottle {\n\t\tzone login {\n\t\t\tmatch @login # <-\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}", `zone "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
+	{"inspector", "allow_change # <-", `unknown option "allow_change" in the directive throttle_inspector: did you mean allow_changes?`},
+	{"inspector", "allow_changes yes # <-", `unexpected "yes" after allow_changes: it takes no word`},
+	{"inspector", "host throttle.example.com # <-", `unknown option "host" in the directive throttle_inspector: did you mean hosts?`},
+	{"inspector", "hosts # <-", `hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com`},
+	{"inspector", "hosts https://throttle.example.com/ # <-", `invalid host "https://throttle.example.com/": did you mean throttle.example.com?`},
+	{"inspector", "hosts throttle.example.com:8443 # <-", `invalid host "throttle.example.com:8443": hosts have no ports: did you mean throttle.example.com?`},
+	{"inspector", "hosts *.example.com # <-", `invalid host "*.example.com": want a name such as throttle.example.com`},
+	{"inspector", "hosts {env.NAME} # <-", `invalid host "{env.NAME}": want a name such as throttle.example.com`},
+	{"inspector", "hosts münchen.example # <-", `invalid host "münchen.example": want it in ASCII, as browsers send it (xn--...)`},
+	{"inspector", "user_header # <-", `user_header has no value: want one word`},
+	{"inspector", "user_header Remote-User Remote-Email # <-", `unexpected "Remote-Email" after user_header Remote-User: want one word`},
+	{"inspector", "basic_auth { # <-\nalice hash\n}", `unknown option "basic_auth" in the directive throttle_inspector: it is a directive of the site; is a } missing before it?`},
+	{"inspector", "respond hello # <-", `unknown option "respond" in the directive throttle_inspector: it is a directive of the site; is a } missing before it?`},
+	{"site", "throttle_inspector inspector # <-", `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`},
+	{"zone", "key host\nlimit 60 10/s\ncost body_items # <-", "since client_ip is no part of the key: want read_body 64KiB else 6, or at most a tenth of the capacity"},
+	{"zone", "key text all\nlimit 60 10/s\ncost 2 {\npath /a*\n}\ncost body_bytes 1KiB # <-\nread_body 1MiB", "since client_ip is no part of the key: want read_body 1MiB else 6"},
+	{"zone", "key header X-Api-Key\nlimit 60 10/s\ncost body_items # <-", "want read_body 64KiB else 6"},
+	{"zone", "key form log\nlimit 5 10/h\ncost body_items # <-", "want read_body 64KiB else 0.5"},
+	{"zone", "key host\nlimit 60 10/s\ncost body_items\nread_body 64KiB else 7 # <-", "read_body ... else: 7 is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body 64KiB else 6"},
+	{"zone", "key form log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
+	{"zone", "in_flight 5\nkey form log\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
+}
+
+func TestAWrapperTakesNoWord(t *testing.T) {
+	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
+		m := mistake{in: "file", text: "{\nservers {\n" + kind + " {\nthrottle_blocked gate # <-\n}\n}\n}\nhttp:// {\nrespond ok\n}"}
+		if _, got := m.adapt(); !strings.Contains(got, `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
+			t.Errorf("%s: got %q", kind, got)
+		}
+	}
+}

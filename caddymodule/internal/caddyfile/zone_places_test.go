@@ -1,0 +1,258 @@
+package caddyfile_test
+
+import (
+	"encoding/json"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// samples has a zone for each option, without its braces.
+var samples = map[string]string{
+	"match":                "match path /a*\nlimit 60 10/s",
+	"exempt":               "exempt method OPTIONS\nexempt static_files /srv\nlimit 60 10/s",
+	"key":                  "key form log fold wordpress basic_user text x\nlimit 60 10/s",
+	"key missing":          "key header X-Key missing share\nlimit 60 10/s",
+	"key unlisted":         "key header X-Key unlisted refuse\noverride gold 600 100/s\nlimit 60 10/s",
+	"key plain":            "key header X-Key plain\nlimit 60 10/s",
+	"key ipv4":             "key client_ip ipv4 24\nlimit 60 10/s",
+	"key ipv6":             "key client_ip {\nipv6 56\n}\nlimit 60 10/s",
+	"route":                "key route\nroute login /login*\nlimit 60 10/s",
+	"limit":                "limit 60 10/s",
+	"override":             "override 192.0.2.0/24 unlimited\noverride 198.51.100.7 600 10/s as office\nlimit 60 10/s",
+	"override_file":        "key header X-Key\noverride_file testdata/overrides/customers\nlimit 60 10/s",
+	"cost":                 "cost 5 {\npath /search*\n}\ncost 2\nlimit 60 10/s",
+	"read_body":            "cost body_items\nread_body 16KiB\nlimit 60 10/s",
+	"read_body else":       "cost body_items\nread_body 64KiB else 5\nlimit 60 10/s",
+	"settle":               "settle seconds 5\nlimit 60 10/s",
+	"settle after":         "settle status 401 1 after\nlimit 60 10/s",
+	"settle debt":          "settle bytes 1MiB debt 5\nlimit 60 10/s",
+	"trust_devices":        "key form log\ntrust_devices sid_* 30d\nlimit 60 10/s",
+	"delay":                "delay 2\nlimit 60 10/s",
+	"delay wait":           "delay wait 3s\nlimit 60 10/s",
+	"delay queue":          "delay queue 50\nlimit 60 10/s",
+	"in_flight":            "in_flight 5",
+	"in_flight wait":       "in_flight 5 wait 8s",
+	"in_flight queue":      "in_flight 5 wait 8s queue 50",
+	"in_flight rank":       "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_* *UserID\n\trank member told X-User *session\n\trank crawler {\n\tclient_ip 192.0.2.0/24\n\t}\n}",
+	"in_flight pass":       "in_flight 5 pass off {\n\tshare\n}",
+	"in_flight share":      "in_flight 5 {\n\tshare client_ip header X-Tenant\n}",
+	"in_flight warm_up":    "in_flight 5 warm_up 30s",
+	"in_flight buffer":     "in_flight 5 buffer 1MiB",
+	"block":                "block 10m 1h\nlimit 60 10/s",
+	"block everywhere":     "block 10m 1h everywhere\nlimit 60 10/s",
+	"on_store_error":       "on_store_error deny\nlimit 60 10/s",
+	"refusal":              "refusal retry_after fit jitter 20 status 503\nlimit 60 10/s",
+	"refusal retry_after":  "refusal retry_after fit\nlimit 60 10/s",
+	"refusal jitter":       "refusal jitter 20\nlimit 60 10/s",
+	"refusal status":       "refusal status 503\nlimit 60 10/s",
+	"refusal message":      "refusal message \"Too many log-ins.\"\nlimit 60 10/s",
+	"refusal page":         "refusal {\npage {\ntitle Shop\naccent 0a7f5c\ntext Sorry.\n}\n}\nlimit 60 10/s",
+	"refusal error":        "refusal error\nlimit 60 10/s",
+	"refusal code":         "refusal code off\nlimit 60 10/s",
+	"refusal zone_header":  "refusal zone_header\nlimit 60 10/s",
+	"refusal log":          "refusal log 10/s\nlimit 60 10/s",
+	"shadow":               "shadow\nlimit 60 10/s",
+	"shadow server_timing": "shadow server_timing\nlimit 60 10/s",
+	"enforce":              "enforce 10\nlimit 60 10/s",
+}
+
+// zoneIn adapts a Caddyfile and returns the zone of the handler, or of the app, as JSON.
+func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted []byte) {
+	t.Helper()
+	adapted = servertest.Adapt(t, caddyfile)
+	var config struct {
+		Apps map[string]json.RawMessage `json:"apps"`
+	}
+	if err := json.Unmarshal(adapted, &config); err != nil {
+		t.Fatal(err)
+	}
+	raw := config.Apps["throttle"]
+	if app == "http" {
+		handlers := handlersIn(t, config.Apps["http"])
+		if len(handlers) != 1 {
+			t.Fatalf("got %d handlers, want 1", len(handlers))
+		}
+		var err error
+		if raw, err = json.Marshal(handlers[0]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var holder struct {
+		Zone []map[string]any `json:"zone"`
+	}
+	if err := json.Unmarshal(raw, &holder); err != nil || len(holder.Zone) != 1 {
+		t.Fatalf("got %s, %v, want one zone in it", raw, err)
+	}
+	return holder.Zone[0], adapted
+}
+
+// optionsAndDetails returns the names of all options, and of details behind theirs.
+func optionsAndDetails() (names []string) {
+	for _, o := range zonefile.ZoneOptions {
+		names = append(names, o.Name)
+		for _, d := range o.Details {
+			names = append(names, o.Name+" "+d.Name)
+		}
+	}
+	return names
+}
+
+// Everything that a zone can say, it says alike in a site, on the line of the directive,
+// in the global options, and in JSON.
+func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
+	fields := make(map[string]bool)
+	for _, name := range optionsAndDetails() {
+		sample, found := samples[name]
+		if !found {
+			t.Errorf("%s: got no sample, want one", name)
+			continue
+		}
+		site, adapted := zoneIn(t, "http", "http://example.com {\nthrottle {\nzone pages {\n"+sample+"\n}\n}\n}")
+		if err := golden.Validate(t, adapted); err != nil {
+			t.Errorf("%s: got %v, want it valid", name, err)
+		}
+		global, adapted := zoneIn(t, "throttle", "{\nthrottle {\nzone pages {\n"+sample+"\n}\n}\n}\nhttp://example.com {\nthrottle pages\n}")
+		if err := golden.Validate(t, adapted); err != nil {
+			t.Errorf("%s in the global options: got %v, want it valid", name, err)
+		}
+		if !reflect.DeepEqual(global, site) {
+			t.Errorf("%s: got %v in the global options, want %v", name, global, site)
+		}
+		if rest, limited := strings.CutSuffix(sample, "\nlimit 60 10/s"); limited && !strings.Contains(rest, "key ") {
+			line, _ := zoneIn(t, "http", "http://example.com {\nthrottle pages 60 10/s {\n"+rest+"\n}\n}")
+			if !reflect.DeepEqual(line, site) {
+				t.Errorf("%s: got %v in the block behind a line, want %v", name, line, site)
+			}
+		}
+		raw, err := json.Marshal(site)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z := new(config.Zone)
+		if err := caddy.StrictUnmarshalJSON(raw, z); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := z.Compile(nil); err != nil {
+			t.Errorf("%s in JSON: got %v", name, err)
+		}
+		for field := range site {
+			fields[field] = true
+		}
+	}
+	zone := reflect.TypeFor[config.Zone]()
+	for i := range zone.NumField() {
+		name, _, _ := strings.Cut(zone.Field(i).Tag.Get("json"), ",")
+		if zone.Field(i).IsExported() && !fields[name] {
+			t.Errorf("%s: got no sample that sets the field, want one", name)
+		}
+	}
+}
+
+// Options beside the zones are written into each zone, in a site and in the global
+// options.
+func TestEveryOptionBesideZonesIsThatOfEachZone(t *testing.T) {
+	for _, o := range zonefile.ZoneOptions {
+		if !o.Beside {
+			continue
+		}
+		option := slices.DeleteFunc(strings.Split(samples[o.Name], "\n"), func(line string) bool {
+			return strings.HasPrefix(line, "limit ") || strings.HasPrefix(line, "key ")
+		})
+		beside, inside := strings.Join(option, "\n"), "zone pages {\nkey header X-Key\nlimit 60 10/s\n"
+		want, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+inside+beside+"\n}\n}\n}")
+		got, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}")
+		if o.Name == "shadow" { // the word of the group
+			want["shadow"] = map[string]any{"together": true}
+		}
+		if o.Name == "shadow" {
+			delete(got, "shadow_together") // by which the word beside zones is told from that in the zone
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s beside the zones of a site: got %v, want %v", o.Name, got, want)
+		}
+		if slices.Contains(zonefile.GlobalWords, o.Name) {
+			continue // holds for all sites, without being written into the zones
+		}
+		got, _ = zoneIn(t, "throttle", "{\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}\nhttp://example.com {\nthrottle pages\n}")
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%s beside the zones of the global options: got %v, want %v", o.Name, got, want)
+		}
+	}
+}
+
+// linesOf returns the lines of an option or a detail in a sample, with those of its block.
+func linesOf(sample, name string) string {
+	found := regexp.MustCompile(`(?m)^[\t]*` + name + `\b.*$`).FindString(sample)
+	if !strings.HasSuffix(found, "{") {
+		return found
+	}
+	_, rest, _ := strings.Cut(sample, found)
+	for depth := 1; depth > 0; {
+		line, after, _ := strings.Cut(strings.TrimPrefix(rest, "\n"), "\n")
+		found, rest = found+"\n"+line, after
+		if strings.HasSuffix(line, "{") {
+			depth++
+		} else if strings.TrimSpace(line) == "}" {
+			depth--
+		}
+	}
+	return found
+}
+
+// An option is given once, and a detail once on the line and in the block of its option.
+func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
+	for _, name := range optionsAndDetails() {
+		option, what, detailed := strings.Cut(name, " ")
+		o := zonefile.Named(zonefile.ZoneOptions, option)
+		lines, want := linesOf(samples[name], option), option+" is given twice"
+		twice := lines + "\n" + lines
+		if detailed {
+			d := zonefile.Named(o.Details, what)
+			if d.Repeats {
+				continue
+			}
+			again := linesOf(lines, what)
+			if again == "" || d.Parse == nil {
+				again = what
+				if d.Syntax != "" {
+					again = regexp.MustCompile(what + ` ("[^"]*"|\S+)`).FindString(lines)
+				}
+			}
+			head, block, _ := strings.Cut(lines, " {\n")
+			if block == "" {
+				block = "}"
+			}
+			twice, want = head+" {\n"+again+"\n"+block, what+" is given twice in "+option
+		} else if o.Repeats {
+			continue
+		}
+		text := strings.Replace(samples[name], lines, twice, 1)
+		if _, got := (mistake{in: "zone", text: text}).adapt(); !strings.Contains(got, want) || !strings.Contains(got, "at Caddyfile:") {
+			t.Errorf("%s\ngot  %s\nwant %s", text, got, want)
+		}
+	}
+}
+
+// Every option has an example of wrong use, beside that of giving it twice.
+func TestEveryOptionOfAZoneHasAnErrorOfWrongUse(t *testing.T) {
+	caddyfiles := golden.Caddyfiles(t)
+	for _, o := range zonefile.ZoneOptions {
+		shown := slices.ContainsFunc(slices.Concat(mistakes, wrongWords), func(m mistake) bool { return strings.Contains("\n"+m.text, "\n"+o.Name) })
+		for name, caddyfile := range caddyfiles {
+			shown = shown || strings.HasPrefix(name, "error_"+o.Name) && strings.Contains(caddyfile, "\t"+o.Name)
+		}
+		if !shown {
+			t.Errorf("%s: got no example of wrong use, want one", o.Name)
+		}
+	}
+}

@@ -1,0 +1,149 @@
+package caddyfile_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
+)
+
+// A referenceEntry is the section of an option in docs/zone-reference.md.
+type referenceEntry struct{ name, text string }
+
+// line returns what the entry says after "- <what>: ".
+func (e referenceEntry) line(what string) string {
+	found := regexp.MustCompile(`(?m)^- ` + what + `: (.*)$`).FindStringSubmatch(e.text)
+	if found == nil {
+		return ""
+	}
+	return found[1]
+}
+
+func zoneReference(t *testing.T) (entries []referenceEntry) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/zone-reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, section := range strings.Split(string(page), "\n### ")[1:] {
+		name, text, _ := strings.Cut(section, "\n")
+		entries = append(entries, referenceEntry{name, text})
+	}
+	return entries
+}
+
+func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
+	entries := zoneReference(t)
+	for i, o := range zonefile.ZoneOptions {
+		if i >= len(entries) || entries[i].name != o.Name {
+			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.Name)
+		}
+		e := entries[i]
+		if got, want := e.line("Syntax"), "`"+o.Usage()+"`"; got != want {
+			t.Errorf("%s: got the syntax %s, want %s", o.Name, got, want)
+		}
+		where := e.line("Where")
+		if !strings.Contains(where, "in a zone") && !strings.Contains(where, "In a zone") {
+			t.Errorf("%s: got %q, want where it stands", o.Name, where)
+		}
+		if got := strings.Contains(where, "beside zones as their default"); got != o.Beside {
+			t.Errorf("%s: got that it stands beside zones: %v, want %v", o.Name, got, o.Beside)
+		}
+		if got := regexp.MustCompile(`(?i)repeat`).MatchString(where); got != o.Repeats {
+			t.Errorf("%s: got that it may repeat: %v, want %v", o.Name, got, o.Repeats)
+		}
+		if e.line("Default") == "" {
+			t.Errorf("%s: got no default", o.Name)
+		}
+		for _, d := range o.Details {
+			if !strings.Contains(e.text, "`"+d.Name) && !strings.Contains(e.text, "\n#### "+o.Name+" "+d.Name+"\n") {
+				t.Errorf("%s: got nothing about %s", o.Name, d.Name)
+			}
+		}
+		if !strings.Contains(e.text, "```caddyfile\n") {
+			t.Errorf("%s: got no example", o.Name)
+		}
+		if !strings.Contains(e.text, "\n**Usual mistake:** ") {
+			t.Errorf("%s: got no usual mistake", o.Name)
+		}
+	}
+	if len(entries) != len(zonefile.ZoneOptions) {
+		t.Errorf("got %d options in the reference, want %d", len(entries), len(zonefile.ZoneOptions))
+	}
+}
+
+// The table at the top of the page leads to each of the eighteen options, once, and to the
+// six of most sites first. It fits on one screen.
+func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
+	page, err := os.ReadFile("../../../docs/zone-reference.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n| for | options |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var got []string
+	for _, link := range regexp.MustCompile(`\[([a-z_]+)\]\(#([a-z_]+)\)`).FindAllStringSubmatch(table, -1) {
+		if got = append(got, link[1]); link[1] != link[2] {
+			t.Errorf("%s leads to %s", link[1], link[2])
+		}
+	}
+	first := []string{"match", "exempt", "key", "limit", "settle", "shadow"}
+	if row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n"); len(got) < len(first) || !slices.Equal(got[:len(first)], first) || strings.Count(row, "](#") != len(first) {
+		t.Errorf("got %v, want a row of %v first", got, first)
+	}
+	want := zonefile.Names(zonefile.ZoneOptions)
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) || len(want) != 18 {
+		t.Errorf("got links to %d options %v, want to 18, %v", len(got), got, want)
+	}
+	if rows := strings.Count(table, "\n"); rows > 20 {
+		t.Errorf("got a table of %d rows, want one screen", rows)
+	}
+}
+
+// A zone that says the default of an option is the same as one that does not say it.
+func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
+	definitionOf := func(options string) string {
+		t.Helper()
+		file := fmt.Sprintf("http://example.com {\nthrottle {\nzone some {\nlimit 60 2/s\n%s\n}\n}\n}\n", options)
+		adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(file), nil)
+		if err != nil {
+			t.Fatalf("got %v for\n%s", err, file)
+		}
+		var config struct {
+			Apps map[string]json.RawMessage `json:"apps"`
+		}
+		if err := json.Unmarshal(adapted, &config); err != nil {
+			t.Fatal(err)
+		}
+		handlers := handlersIn(t, config.Apps["http"])
+		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
+			t.Fatalf("got %v, want one zone", handlers)
+		}
+		return handlers[0].Zone[0].Definition()
+	}
+	needs := map[string]string{"read_body": "cost body_items"}
+	var checked []string
+	for _, e := range zoneReference(t) {
+		found := regexp.MustCompile("^`([^`]*)`\\.$").FindStringSubmatch(e.line("Default"))
+		if found == nil || e.name == "cost" {
+			continue
+		}
+		checked = append(checked, e.name)
+		with, without := definitionOf(needs[e.name]+"\n"+e.name+" "+found[1]), definitionOf(needs[e.name])
+		if with != without {
+			t.Errorf("%s: got %s, want %s", e.name, with, without)
+		}
+	}
+	if want := []string{"key", "read_body", "enforce"}; !slices.Equal(checked, want) {
+		t.Errorf("got the defaults of %v, want those of %v", checked, want)
+	}
+}

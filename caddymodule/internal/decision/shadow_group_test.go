@@ -1,0 +1,515 @@
+package decision_test
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
+)
+
+// A witness writes down what a zone decides, request by request.
+type witness struct {
+	decision.Reporter
+	mu   *sync.Mutex
+	seen map[string]string // by zone and number of the request
+}
+
+// Decided implements decision.Reporter.
+func (w witness) Decided(o *decision.Outcome, r *http.Request, now time.Time, header http.Header) {
+	d, why := o.Ruling()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := o.Zone.Name + " " + r.Header.Get("X-N")
+	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(d.String(), "shadow_"), why, o.Delay, o.Began)
+	w.Reporter.Decided(o, r, now, header)
+}
+
+// witnessed returns what the zones of a site decide, as enforced decisions, by zone and by
+// the header X-N of the request.
+func witnessed(app *caddymodule.App) map[string]string {
+	w := witness{mu: new(sync.Mutex), seen: make(map[string]string)}
+	for _, z := range app.Engine().Zones {
+		w.Reporter = z.Counts
+		z.Reporter = w
+	}
+	return w.seen
+}
+
+// decidedBy lets the same clients, who do not react, visit zones, and returns what is
+// decided about each of their requests.
+func decidedBy(t *testing.T, seed uint64, block string) (seen map[string]string) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
+		seen = witnessed(s.App)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		for n := range 150 {
+			s.Visit(fmt.Sprint("203.0.113.", 1+rng.IntN(3)), "/", "X-N", fmt.Sprint(n),
+				"X-Cost", fmt.Sprint(rng.IntN(5)), "X-Team", fmt.Sprint(rng.IntN(2)))
+			servertest.Sleep(time.Duration(rng.ExpFloat64() * float64(300*time.Millisecond)))
+		}
+		servertest.Sleep(time.Hour)
+	})
+	return seen
+}
+
+// differing returns the first requests of which got says something else than want.
+func differing(got, want map[string]string) (lines []string) {
+	for name := range want {
+		if got[name] != want[name] {
+			lines = append(lines, fmt.Sprintf("%s: got %q, want %q", name, got[name], want[name]))
+		}
+	}
+	for name := range got {
+		if _, both := want[name]; !both {
+			lines = append(lines, fmt.Sprintf("%s: got %q, want nothing", name, got[name]))
+		}
+	}
+	slices.Sort(lines)
+	return lines[:min(5, len(lines))]
+}
+
+func TestZonesInShadowByOneWordAreJudgedTogether(t *testing.T) {
+	zones := func(within string) string {
+		return "zone small {\nlimit 2 1/d\n" + within + "\n}\nzone large {\nlimit 5 1/d\n" + within + "\n}"
+	}
+	for block, want := range map[string]float64{
+		"shadow\n" + zones(""): 0,
+		zones("shadow"):        5,
+	} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
+			for range 10 {
+				if v := s.Visit("203.0.113.1", "/"); v.Code != http.StatusOK {
+					t.Errorf("got %v, want 200", v.Code)
+				}
+			}
+			small, large := servertest.Counted(t, telemetry.Requests, "small")["shadow_refused capacity"], servertest.Counted(t, telemetry.Requests, "large")["shadow_refused capacity"]
+			if small != 8 || large != want {
+				t.Errorf("%s\ngot %v and %v, want 8 and %v", block, small, large, want)
+			}
+		})
+	}
+}
+
+// A whole recipe in shadow decides about each request as the recipe does when it is enforced,
+// and zones that are in shadow each by itself as each does alone.
+func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
+	seed := testseed.Of(t)
+	recipes := 300
+	if testing.Short() {
+		recipes = 30
+	}
+	for n := range uint64(recipes) {
+		rng := rand.New(rand.NewPCG(seed, n))
+		var names []string
+		var bodies []string
+		for i := range 2 + rng.IntN(5) {
+			names = append(names, fmt.Sprintf("z%d", i))
+			body := fmt.Sprintf("limit %d %d/s\n", 3+rng.IntN(12), 1+rng.IntN(4))
+			key := []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n"}[rng.IntN(4)]
+			if body += key; key == "" {
+				body += []string{"", "", "override 203.0.113.2 deny\n", "override 203.0.113.2 unlimited\n"}[rng.IntN(4)]
+			}
+			body += []string{"", "", "cost {header.X-Cost}\n", "cost 1.5\n"}[rng.IntN(4)]
+			body += []string{"", "", "block 2s 9s\n", "block\n"}[rng.IntN(4)]
+			body += []string{"", "", "delay\n", "delay 1 wait 2s\n"}[rng.IntN(4)]
+			bodies = append(bodies, body)
+		}
+		zones := func(within string) (text string) {
+			for i, name := range names {
+				text += "zone " + name + " {\n" + bodies[i] + within + "}\n"
+			}
+			return text
+		}
+		where := fmt.Sprintf("seed %d, recipe %d", seed, n)
+		if lines := differing(decidedBy(t, n, "shadow\n"+zones("")), decidedBy(t, n, zones(""))); len(lines) > 0 {
+			t.Fatalf("%s, in shadow:\n%s\n%s", where, strings.Join(lines, "\n"), zones(""))
+		}
+		alone := make(map[string]string)
+		for i, name := range names {
+			maps.Copy(alone, decidedBy(t, n, "zone "+name+" {\n"+bodies[i]+"}"))
+		}
+		if lines := differing(decidedBy(t, n, zones("shadow\n")), alone); len(lines) > 0 {
+			t.Fatalf("%s, each zone in shadow by itself:\n%s\n%s", where, strings.Join(lines, "\n"), zones(""))
+		}
+	}
+}
+
+// A matcher that errs fails no request of a zone in shadow, by whatever word.
+func TestAMatcherThatErrsFailsNoRequestInShadow(t *testing.T) {
+	site := func(within string) string {
+		return "zone odd {\nlimit 9 1/d\nmatch expression `int({header.X-N}) > 0`\n" + within + "\n}"
+	}
+	s := servertest.Run(t, "http:// {\nthrottle {\n"+site("")+"\n}\nrespond ok\n}")
+	c := s.From(servertest.Someone)
+	c.Answers("/", http.StatusInternalServerError)
+	s.Changes("/throttle/shadow", `{"for": "30m"}`)
+	c.Answers("/", http.StatusOK)
+	s.Changes("/throttle/unshadow", `{}`)
+	s.Changes("/throttle/shadow", `{"zone": "odd", "for": "30m"}`)
+	c.Answers("/", http.StatusOK)
+	s.Changes("/throttle/unshadow", `{"zone": "odd"}`)
+	c.Answers("/", http.StatusInternalServerError)
+	counts := servertest.Counted(t, telemetry.Requests, "odd")
+	if counts["refused error"] != 2 || counts["shadow_refused error"] != 2 {
+		t.Errorf("got %v, want 2 refused and 2 shadow_refused for reason error", counts)
+	}
+}
+
+// Slots and turns beside limits, in one group: of each zone the share of requests that it
+// would refuse, and the share that it would let in, come within three points of what it does.
+// The clients do not react, and the upstream has as many workers as there are slots.
+func TestSlotsAndTurnsBesideAGroupComeWithinThreePoints(t *testing.T) {
+	const requests, slots, work = 1500, 4, 400 * time.Millisecond
+	limits := "zone pages {\nlimit 8 1/s\n}\nzone teams {\nkey header X-Team\nlimit 20 3/s\n}\n"
+	for name, zones := range map[string]string{
+		"slots":               limits + "zone php {\nkey host\nin_flight 4\n}",
+		"slots to wait for":   limits + "zone php {\nkey host\nin_flight 4 wait 1s\n}",
+		"slots of each, too":  limits + "zone php {\nkey host\nin_flight 4 wait 1s\n}\nzone each {\nin_flight 1 wait 500ms\n}",
+		"slots behind delays": limits + "zone calm {\nkey host\nlimit 12 9/s\ndelay\n}\nzone php {\nkey host\nin_flight 4\n}",
+		"turns":               limits + "zone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}",
+		"slots around":        "zone php {\nkey host\nin_flight 4\n}\n}\nthrottle {\nzone few {\nkey host\nlimit 9 2/s\n}",
+		"slots around slots":  "zone php {\nkey host\nin_flight 4\n}\n}\nthrottle {\nzone each {\nin_flight 1\n}",
+		"turns around":        "zone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}\n}\nthrottle {\nzone few {\nkey host\nlimit 9 2/s\n}",
+		"turns further in":    limits + "}\nthrottle {\nzone php {\nkey host\nin_flight 4 wait 2s {\nshare\n}\n}",
+	} {
+		for _, load := range []float64{0.7, 1.5, 3} {
+			shares := func(shadow bool) map[string]float64 {
+				got := make(map[string]float64)
+				servertest.InBubble(t, func(t *testing.T) {
+					s := servertest.NewWaitSite(t, "throttle {\n"+zones+"\n}", work)
+					if shadow { // by the switch, which makes one group of several directives
+						s.App.Engine().Control.Changes.Table.Apply(time.Now(), override.NewShadow("", override.Span{Since: time.Now(), Until: time.Now().Add(24 * time.Hour)}))
+						defer s.App.Engine().Control.Changes.Table.Apply(time.Now(), override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: ""}, Ended: true}) // which outlasts the site
+					}
+					if strings.Contains(zones, "share") { // which knows the upstream's own queue
+						workers := make(chan struct{}, slots)
+						s.Serve = func(http.ResponseWriter, *http.Request) error {
+							workers <- struct{}{}
+							<-time.After(work)
+							<-workers
+							return nil
+						}
+					}
+					seen := witnessed(s.App)
+					rng := rand.New(rand.NewPCG(7, uint64(10*load)))
+					var visits []*servertest.Visit
+					for n := range requests {
+						visits = append(visits, s.Visit(fmt.Sprint("203.0.113.", 1+rng.IntN(20)), "/", "X-N", fmt.Sprint(n), "X-Team", fmt.Sprint(rng.IntN(3))))
+						servertest.Sleep(time.Duration(rng.ExpFloat64() * float64(work) / slots / load))
+					}
+					servertest.Sleep(time.Hour)
+					if refused := slices.ContainsFunc(visits, func(v *servertest.Visit) bool { return v.Code != http.StatusOK }); refused == shadow && load > 1 {
+						t.Errorf("%s, load %v, in shadow %v: got somebody refused %v", name, load, shadow, refused)
+					}
+					for of, what := range seen {
+						zone, _, _ := strings.Cut(of, " ")
+						verdict, _, _ := strings.Cut(what, " ")
+						if verdict == "delayed" {
+							verdict = "admitted"
+						}
+						got[zone+" "+verdict] += 100.0 / requests
+					}
+				})
+				return got
+			}
+			enforced, shadow := shares(false), shares(true)
+			for _, what := range slices.Sorted(maps.Keys(enforced)) {
+				if math.Abs(shadow[what]-enforced[what]) > 3 {
+					t.Errorf("%s, load %v, %s: got %.1f %% in shadow, want about %.1f %%", name, load, what, shadow[what], enforced[what])
+				}
+			}
+		}
+	}
+}
+
+// A request that an enforced handler further in refuses never reaches the upstream.
+func TestARefusalFurtherInKeepsNoTurnInShadow(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, `throttle {
+			zone php {
+				key host
+				in_flight 1 wait 100ms {
+					share client_ip
+				}
+				shadow
+			}
+		}
+		throttle {
+			zone few {
+				limit 9 1/s
+				override 203.0.113.9 deny
+			}
+		}`, time.Second)
+		s.Visit(servertest.Visitor, "/")
+		servertest.Sleep(time.Minute) // the mean learns how long requests take
+		s.Visit("203.0.113.9", "/")
+		s.Visit(servertest.Visitor, "/")
+		servertest.Sleep(time.Minute)
+		servertest.WantCounts(t, "php", map[string]float64{"admitted first": 3})
+	})
+}
+
+func TestALargeGroupIsNamedByItsFirst(t *testing.T) {
+	for zones, want := range map[int]string{
+		1: "as if enforced alone",
+		6: "as if enforced together with z1, z2, z3, z4, z5",
+		7: "as if enforced together with z1, z2, z3, z4 and 2 others",
+	} {
+		site := "http:// {\nthrottle {\nshadow\n"
+		for i := range zones {
+			site += fmt.Sprintf("zone z%d {\nlimit %d 1/d\n}\n", i, 5+i)
+		}
+		s := servertest.Run(t, site+"}\nrespond ok\n}")
+		var status wire.Status
+		s.Admin(http.MethodGet, "/throttle/zones", "", &status)
+		if got := status.Zones[0].Group; got != want {
+			t.Errorf("the first of %d zones: got %q, want %q", zones, got, want)
+		}
+		s.Stop()
+	}
+}
+
+func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
+	const site = `http:// {
+		throttle {
+			shadow
+			zone pages {
+				limit 4 1/d
+			}
+			zone login {
+				limit 5 1/d
+			}
+			zone own {
+				limit 6 1/d
+				shadow
+			}
+		}
+		throttle {
+			zone hard {
+				limit 7 1/d
+			}
+			zone tenth {
+				limit 8 1/d
+				enforce 10
+			}
+			zone dry {
+				limit 9 1/d
+				shadow
+			}
+		}
+		respond ok
+	}`
+	s := servertest.Run(t, site)
+	s.From(servertest.Someone).Get("/")
+	groups := func() map[string]string {
+		var status wire.Status
+		s.Admin(http.MethodGet, "/throttle/zones", "", &status)
+		found := make(map[string]string)
+		for _, z := range status.Zones {
+			found[z.Zone] = z.Group
+		}
+		return found
+	}
+	want := map[string]string{
+		"pages": "as if enforced together with login", "login": "as if enforced together with pages", "own": "as if enforced alone",
+		"hard": "", "tenth": "as if enforced together with hard", "dry": "as if enforced together with hard, tenth (10% of its keys)",
+	}
+	if got := groups(); !maps.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"top"}, {"check", "http://example.com/", "--client", "203.0.113.7"}} {
+		shown := printed(t, command...)
+		if !strings.Contains(shown, want["dry"]) || strings.Contains(shown, "hard in shadow") {
+			t.Errorf("got %q, want it to say %q of the zone dry", shown, want["dry"])
+		}
+	}
+	for range 4 { // of which pages would refuse the last
+		s.From(servertest.Someone).Get("/")
+	}
+	if shown := printed(t, "status"); !strings.Contains(shown, "pages in shadow: "+want["pages"]) || strings.Contains(shown, "dry in shadow") {
+		t.Errorf("got %q, want it to say %q of the zone pages, and nothing of zones that would have refused nothing", shown, want["pages"])
+	}
+	s.Changes("/throttle/shadow", `{"for": "30m"}`)
+	want["hard"], want["tenth"], want["dry"] = "as if enforced together with tenth (10% of its keys)", "as if enforced together with hard", "as if enforced alone"
+	if got := groups(); !maps.Equal(got, want) {
+		t.Errorf("with everything in shadow: got %q, want %q", got, want)
+	}
+	s.Changes("/throttle/unshadow", `{}`)
+	s.Changes("/throttle/shadow", `{"zone": "hard", "for": "30m"}`)
+	if got := groups(); got["hard"] != want["hard"] || got["dry"] != want["hard"] {
+		t.Errorf("with the zone hard in shadow: got %q, want hard and dry both %q", got, want["hard"])
+	}
+}
+
+// The line of the log that sums up what a group would have refused names it, too.
+func TestTheLogNamesTheGroupOfShadow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, "http:// {\nthrottle {\nshadow\nzone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		for range 4 {
+			s.From(servertest.Someone).Answers("/", http.StatusOK)
+		}
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		lines := s.Logs.Lines(t, "zone would have refused requests")
+		if len(lines) != 1 || lines[0]["group"] != "as if enforced together with large" || lines[0]["requests"] != 2.0 {
+			t.Errorf("got %v, want one line of 2 requests, as if enforced together with large", lines)
+		}
+	})
+}
+
+// A client that enforce chooses is judged by both zones. Of the others, the zone counts as if
+// it were enforced beside the one that is.
+func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "throttle {\nzone half {\nlimit 2 1/d\nenforce 50\n}\nzone all {\nlimit 3 1/d\n}\n}", 0)
+		seen, chosen := witnessed(s.App), 0
+		const clients = 40
+		for n := range clients {
+			client, passed := fmt.Sprint("203.0.113.", n), 0
+			for i := range 6 {
+				if v := s.Visit(client, "/", "X-N", fmt.Sprint(n, "/", i)); v.Code == http.StatusOK {
+					passed++
+				}
+			}
+			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
+			if s.App.Engine().Zones["half"].GroupOf(nil, client) == 0 {
+				chosen++
+				want, all = 2, "admitted admitted - - - -"
+			}
+			verdicts := func(zone string) string {
+				var words []string
+				for i := range 6 {
+					word, _, _ := strings.Cut(seen[fmt.Sprint(zone, " ", n, "/", i)], " ")
+					words = append(words, cmp.Or(word, "-"))
+				}
+				return strings.Join(words, " ")
+			}
+			if passed != want || verdicts("half") != half || verdicts("all") != all {
+				t.Errorf("client %d: got %d passed, half %q, all %q, want %d, %q, %q", n, passed, verdicts("half"), verdicts("all"), want, half, all)
+			}
+		}
+		if chosen < clients/4 || chosen > clients*3/4 {
+			t.Errorf("got %d of %d clients enforced, want about half", chosen, clients)
+		}
+	})
+}
+
+// The switch at run time makes one group of all zones, and a switch of one zone a group of
+// its own.
+func TestTheSwitchToShadowMakesAGroup(t *testing.T) {
+	for _, test := range []struct {
+		of                 string
+		small, large, code float64
+	}{
+		{`{"for": "30m"}`, 8, 0, 200},
+		{`{"zone": "small", "for": "30m"}`, 8, 5, 429},
+	} {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		s.Changes("/throttle/shadow", test.of)
+		code := 0
+		for range 10 {
+			code = s.From(servertest.Someone).Get("/").Code
+		}
+		small, large := servertest.RefusedOf(t, "small"), servertest.RefusedOf(t, "large")
+		if small != test.small || large != test.large || code != int(test.code) {
+			t.Errorf("%s: got %v and %v refused, the last with %d, want %v and %v, and %v", test.of, small, large, code, test.small, test.large, test.code)
+		}
+		s.Stop()
+	}
+}
+
+// What the global options exempt counts in no group. If their matcher fails, each request
+// counts once in the group, as enforcement would fail it once.
+func TestAGlobalExemptionHoldsForAGroup(t *testing.T) {
+	for _, shadow := range []string{"", "shadow\n"} {
+		s := servertest.Run(t, "{\nthrottle {\nexempt expression `int({header.X-N}) > 0`\n}\n}\nhttp:// {\nthrottle {\n"+shadow+
+			"zone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		for range 4 {
+			s.From(servertest.Someone).With("X-N", "1").Answers("/", http.StatusOK)
+		}
+		failed := http.StatusInternalServerError
+		if shadow != "" {
+			failed = http.StatusOK
+		}
+		s.From(servertest.Someone).Answers("/", failed)
+		for range 3 {
+			s.From(servertest.Someone).With("X-N", "0").Get("/")
+		}
+		want := map[string]map[string]float64{"small": {"admitted": 2, "refused error": 1, "refused capacity": 1}, "large": {"admitted": 2}}
+		for zone, want := range want {
+			got := make(map[string]float64)
+			for decision, n := range servertest.Counted(t, telemetry.Requests, zone) {
+				if n > 0 {
+					got[strings.TrimPrefix(decision, "shadow_")] = n
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%q, zone %s: got %v, want %v", shadow, zone, got, want)
+			}
+		}
+		s.Stop()
+	}
+}
+
+// A matcher that fails in shadow is logged once a minute, with the zone and the matcher.
+func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone odd {\nlimit 9 1/d\nmatch expression `int({header.X-N}) > 0`\nshadow\n}\n}\nrespond ok\n}")
+		const line = "a matcher of the zone fails, so requests would if it were enforced"
+		for second := range 150 { // errors at 0 to 149 s, lines at 0, 60 and 120 s
+			s.From(servertest.Someone).Answers("/", http.StatusOK)
+			if got, want := len(s.Logs.Lines(t, line)), 1+second/60; got != want {
+				t.Fatalf("after %d s: got %d lines, want %d", second, got, want)
+			}
+			time.Sleep(time.Second)
+		}
+		if got := s.Logs.Lines(t, line)[0]; got["zone"] != "odd" || got["matcher"] != "match" || got["level"] != "warn" {
+			t.Errorf("got %v, want a warning that names the zone odd and its match", got)
+		}
+		if n := servertest.RefusedOf(t, "odd"); n != 150 {
+			t.Errorf("got %v counted, want 150", n)
+		}
+	})
+}
+
+// printed returns what a command prints of the app that runs.
+func printed(t *testing.T, command ...string) string {
+	t.Helper()
+	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := servertest.ServeAdmin(w, r); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer admin.Close()
+	var out bytes.Buffer
+	all := &cobra.Command{Use: "throttle"}
+	all.AddCommand(cli.Commands()...)
+	all.SetOut(&out)
+	all.SetArgs(append(command, "--address", strings.TrimPrefix(admin.URL, "http://")))
+	if err := all.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	return out.String()
+}

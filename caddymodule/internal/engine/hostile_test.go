@@ -1,0 +1,266 @@
+package engine_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// hostileHeaders are headers with which a client may pretend to be another one,
+// or none.
+var hostileHeaders = map[string][]string{
+	"10 KB":                 {strings.Repeat("k", 10<<10)},
+	"NUL":                   {"\x00"},
+	"control bytes":         {"\x01\x02\r\n\x7f"},
+	"invalid UTF-8":         {"\xff\xfe\xc3"},
+	"overlong UTF-8":        {"\xc0\xaf"},
+	"the fallback":          {"@client_ip/203.0.113.9"},
+	"the shared fallback":   {"@share"},
+	"a digest":              {"@sha256:" + strings.Repeat("0", 64)},
+	"a placeholder":         {"{http.request.remote.host}"},
+	"a part boundary":       {"203.0.113.9/x"},
+	"an escaped boundary":   {"203.0.113.9%2Fx"},
+	"another address":       {"203.0.113.9"},
+	"empty":                 {""},
+	"twice":                 {"a", "b"},
+	"1,000 hops":            {strings.Repeat("192.0.2.1, ", 999) + "192.0.2.2"},
+	"1,000 headers":         strings.Split(strings.Repeat("192.0.2.1,", 999)+"192.0.2.2", ","),
+	"a mapped address":      {"::ffff:192.0.2.1"},
+	"an address with zone":  {"fe80::1%eth0"},
+	"an address with port":  {"192.0.2.1:80"},
+	"an obfuscated address": {"for=_hidden;by=unknown"},
+	"no address":            {"unknown, , \"::1\""},
+}
+
+var identityHeaders = []string{
+	"X-Api-Key", "X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip",
+	"Client-Ip", "X-Client-Ip", "X-Forwarded-Host", "Cookie", "Authorization", "Via",
+}
+
+func TestNoHeaderGetsAClientAFreshBucket(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle site 3 1/h
+		respond ok
+	}`)
+	s.From(servertest.Someone).Passes(3, "/")
+	for _, name := range identityHeaders {
+		for what, values := range hostileHeaders {
+			r := servertest.Request(servertest.Someone, servertest.Site0)
+			r.Header[name] = values
+			if got := s.Do(r).Code; got != http.StatusTooManyRequests {
+				t.Errorf("%s of %s: got %v, want 429", name, what, got)
+			}
+		}
+	}
+}
+
+func TestNoHeaderGetsAClientBehindAProxyAFreshBucket(t *testing.T) {
+	s := servertest.Run(t, `{
+		servers {
+			trusted_proxies static 10.0.0.0/8
+			trusted_proxies_strict
+		}
+	}
+	http:// {
+		throttle site 3 1/h
+		respond ok
+	}`)
+	through := func(values ...string) int {
+		r := servertest.Request("10.0.0.1:1", servertest.Site0)
+		r.Header["X-Forwarded-For"] = values
+		return s.Do(r).Code
+	}
+	for range 3 {
+		if got := through("203.0.113.7"); got != http.StatusOK {
+			t.Fatalf("got %v, want 200", got)
+		}
+	}
+	for what, values := range hostileHeaders {
+		// The proxy appends the address that it saw.
+		appended := append(append([]string{}, values...), "203.0.113.7")
+		if got := through(appended...); got != http.StatusTooManyRequests {
+			t.Errorf("header of its own, after %s: got %v, want 429", what, got)
+		}
+		if got := through(strings.Join(appended, ", ")); got != http.StatusTooManyRequests {
+			t.Errorf("same header, after %s: got %v, want 429", what, got)
+		}
+	}
+	if got := through("::ffff:203.0.113.7"); got != http.StatusTooManyRequests {
+		t.Errorf("mapped: got %v, want 429", got)
+	}
+	if got := through("203.0.113.8"); got != http.StatusOK {
+		t.Errorf("somebody else: got %v, want 200", got)
+	}
+}
+
+func TestNoAddressOfAClientIsAFreshBucket(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle site 3 1/h
+		respond ok
+	}`)
+	for _, same := range [][]string{
+		{"203.0.113.7:1", "203.0.113.7:65535", "[::ffff:203.0.113.7]:1", "[::ffff:cb00:7107]:1", "[::ffff:203.0.113.7%eth0]:1"},
+		{"[2001:db8:1:2::1]:1", "[2001:DB8:1:2:0:0:0:2]:1", "[2001:db8:1:2:ffff:ffff:ffff:ffff]:1", "[2001:db8:1:2::3%eth0]:1"},
+		{"[fe80::1%eth0]:1", "[fe80::1%eth1]:1", "[fe80::1]:1", "[fe80::1%" + strings.Repeat("x", 10<<10) + "]:1"},
+		{"@", "", "nonsense", "203.0.113.7", "[203.0.113.7", ":1", "999.0.0.1:1", "[::1::2]:1"},
+	} {
+		s.From(same[0]).Passes(3, "/")
+		for _, addr := range same {
+			if got := s.From(addr).Get("/").Code; got != http.StatusTooManyRequests {
+				t.Errorf("%.80s after %s: got %v, want 429", addr, same[0], got)
+			}
+		}
+	}
+	for i := range 1000 {
+		if got := s.From(fmt.Sprintf("[2001:db8:1:2::%x:%x]:1", i*31, i)).Get("/").Code; got != http.StatusTooManyRequests {
+			t.Fatalf("address %d of a /64: got %v, want 429", i, got)
+		}
+	}
+}
+
+func TestAKeyThatIsNotSentDoesNotEscapeTheLimit(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone api {
+				key header X-Api-Key
+				limit 3 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.From(servertest.Someone).Passes(3, "/")
+	for what, values := range hostileHeaders {
+		r := servertest.Request(servertest.Someone, servertest.Site0)
+		r.Header["X-Api-Key"] = values
+		// An empty or ambiguous value falls back, any other is a key.
+		want := http.StatusOK
+		if len(values) > 1 || values[0] == "" {
+			want = http.StatusTooManyRequests
+		}
+		for range 2 {
+			if got := s.Do(r.Clone(r.Context())).Code; got != want {
+				t.Errorf("%s: got %v, want %v", what, got, want)
+			}
+		}
+	}
+	s.From("203.0.113.9:1").Passes(3, "/") // nobody has used up the fallback of others
+}
+
+func TestNoSpellingOfAPathEscapesAZone(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone login {
+				match path /wp-login.php*
+				key client_ip route
+				route login /wp-login.php*
+				limit 3 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.From(servertest.Someone).Passes(3, "/wp-login.php")
+	for _, path := range []string{
+		"/wp-login.php", "/wp-login.php/", "/wp-login.php/x", "/wp-login.php?x=y", "/wp-login.php?",
+		"/WP-Login.PHP", "//wp-login.php", "///wp-login.php", "/./wp-login.php", "/x/../wp-login.php",
+		"/x/%2e%2e/wp-login.php", "/%77p-login.php", "/%77%70%2d%6c%6f%67%69%6e%2e%70%68%70", "/wp-login%2Ephp",
+		"/wp-login.php%2f", "/wp-login.php%2fx", "/wp-login.php%00", "/wp-login.php;x", "/wp-login.php%20", "/wp-login.php.",
+	} {
+		r := servertest.Request(servertest.Someone, servertest.Site0)
+		u, err := url.ParseRequestURI(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL, r.RequestURI = u, path
+		if got := s.Do(r).Code; got != http.StatusTooManyRequests {
+			t.Errorf("%s: got %v, want 429", path, got)
+		}
+	}
+}
+
+func TestNoQueryEscapesTheLimit(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone site {
+				key client_ip query page
+				limit 3 1/h
+			}
+		}
+		respond ok
+	}`)
+	s.From(servertest.Someone).Passes(3, "/?page=1")
+	for _, query := range []string{"page=1&x=2", "x=2&page=1", "page=%31", "%70age=1", "p%61ge=1&", "&&page=1", "page=1&PAGE=2", "x;y&page=1"} {
+		if got := s.From(servertest.Someone).Get("/?" + query).Code; got != http.StatusTooManyRequests {
+			t.Errorf("%s: got %v, want 429", query, got)
+		}
+	}
+	// Empty and repeated values all share one bucket.
+	s.From(servertest.Someone).Passes(3, "/")
+	for _, query := range []string{"page=", "page", "page=1&page=2", "page=1&page=1", "page=%zz", "page=1;", strings.Repeat("a=b&", 20_000) + "page=1"} {
+		if got := s.From(servertest.Someone).Get("/?" + query).Code; got != http.StatusTooManyRequests {
+			t.Errorf("%.40s: got %v, want 429", query, got)
+		}
+	}
+}
+
+// Broken requests that net/http lets through must not evade the limit.
+func TestNoBrokenRequestEscapesTheLimit(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone site {
+				key client_ip missing share
+				limit 3 1/h
+			}
+		}
+		respond ok
+	}`)
+	server := httptest.NewServer(s.Server)
+	defer server.Close()
+	send := func(request string) (status int) {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, request)
+		// Caddy answers a request with a body once the body is complete, or
+		// cannot be any more.
+		_ = conn.(*net.TCPConn).CloseWrite()
+		line, _ := bufio.NewReader(conn).ReadString('\n')
+		_, _ = fmt.Sscanf(line, "HTTP/1.1 %d", &status)
+		return status
+	}
+	const plain = "GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+	for range 3 {
+		if got := send(plain); got != http.StatusOK {
+			t.Fatalf("got %v, want 200", got)
+		}
+	}
+	for _, request := range []string{
+		plain,
+		"GET / HTTP/1.0\r\n\r\n",
+		"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"BREW / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"CONNECT x:80 HTTP/1.1\r\nHost: x:80\r\n\r\n",
+		"GET http://y/ HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: " + strings.Repeat("x", 10_000) + "\r\n\r\n",
+		"GET /" + strings.Repeat("x", 10_000) + " HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nConnection: X-Forwarded-For\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\nExpect: 100-continue\r\n\r\n",
+		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nX-Api-Key: \x00\r\n\r\n",
+	} {
+		if got := send(request); got >= 200 && got < 300 {
+			t.Errorf("%.60q: got %v, want no success", request, got)
+		}
+	}
+}

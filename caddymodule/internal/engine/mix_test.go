@@ -1,0 +1,95 @@
+package engine_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+// Waits, slots, blocks, shadows, bodies and settlements meet in each request, while
+// the store is slow or down, clients leave and upstreams panic. Whatever happens,
+// each zone counts a request once at most, and nothing is kept of those that are gone.
+func TestWhateverMeetsLeavesNothingBehind(t *testing.T) {
+	zones := map[string]string{
+		"queue":   "limit 6 2/s\ndelay 1 wait 2s",
+		"slots":   "key text all\nin_flight 3 wait 1s",
+		"strict":  "limit 20 1/s\nblock 3s 10s\nin_flight 2",
+		"settled": "limit 50 5/s\nin_flight 4\nsettle header X-Cost",
+		"after":   "limit 50 5/s\nsettle seconds after",
+		"items":   "limit 30 3/s\ncost body_items\ndelay 5\nin_flight 3\nsettle status 5xx 4",
+	}
+	for seed := range uint64(12) {
+		servertest.InBubble(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 9))
+			names, directives := []string{}, ""
+			for name, options := range zones {
+				if random.IntN(4) == 0 {
+					continue
+				}
+				names = append(names, name)
+				mode := []string{"", "shadow", "enforce 50"}[random.IntN(3)]
+				directives += fmt.Sprintf("throttle {\nzone %s {\n%s\n%s\n}\n", name, options, mode)
+				if random.IntN(2) == 0 {
+					directives += fmt.Sprintf("zone %s-too {\n%s\nmatch path /a*\n}\n", name, options)
+					names = append(names, name+"-too")
+				}
+				directives += "}\n"
+			}
+			s := servertest.NewWaitSite(t, directives, 0)
+			s.Store.Failing = func(take int) bool { return take%29 == int(seed) }
+			s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("X-Cost", r.Header.Get("X-Cost"))
+				select {
+				case <-time.After(time.Duration(len(r.URL.Path)) * 100 * time.Millisecond):
+				case <-r.Context().Done():
+				}
+				if strings.HasPrefix(r.URL.Path, "/ap") {
+					panic(http.ErrAbortHandler)
+				}
+				return nil
+			}
+			var visits []*servertest.Visit
+			const all = 150
+			for i := range all {
+				r := httptest.NewRequest("POST", "http://example.com/"+[]string{"", "a", "ap", "bbbbb"}[random.IntN(4)], strings.NewReader(`[1,2,3]`))
+				r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", random.IntN(3))
+				r.Header.Set("X-Cost", fmt.Sprint(random.IntN(9)))
+				if i%7 == 0 {
+					r.Header.Set("Upgrade", "websocket")
+				}
+				s.Store.Mu.Lock()
+				s.Store.Slow = time.Duration(random.IntN(2)*random.IntN(40)) * time.Millisecond
+				s.Store.Slowly = []time.Duration{time.Duration(random.IntN(2)*random.IntN(2000)) * time.Millisecond}
+				s.Store.Mu.Unlock()
+				visits = append(visits, s.Come(r))
+				if random.IntN(5) == 0 {
+					visits[random.IntN(len(visits))].Leave()
+				}
+				servertest.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+			}
+			servertest.Sleep(5 * time.Minute)
+			for i, v := range visits {
+				if !v.Ended {
+					t.Errorf("seed %d: got request %d under way yet", seed, i)
+				}
+			}
+			servertest.WantEmpty(t, names...)
+			for _, name := range names {
+				sum := 0.0
+				for _, n := range servertest.Counted(t, telemetry.Requests, name) {
+					sum += n
+				}
+				if sum > all {
+					t.Errorf("seed %d: got zone %s to count %v of %d requests", seed, name, sum, all)
+				}
+			}
+		})
+	}
+}

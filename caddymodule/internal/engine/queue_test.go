@@ -1,0 +1,191 @@
+package engine_test
+
+import (
+	"math"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// wantFullness allows for rounding.
+func wantFullness(t *testing.T, s *servertest.FuncSite, want float64) {
+	t.Helper()
+	if got := s.Fullness("waits", servertest.Office, 6, 1, false); math.Abs(got-want) > 1e-5 {
+		t.Errorf("got level %v, want %v", got, want)
+	}
+}
+
+func TestTheLastInTheQueueGivesItsPlaceBackWhenItLeaves(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
+		visits := s.Visits(3, servertest.Office, "/")
+		servertest.Sleep(500 * time.Millisecond)
+		wantFullness(t, s, 2.5)
+		visits[2].Leave()
+		servertest.Sleep(0)
+		servertest.WantGone(t, visits[2])
+		wantFullness(t, s, 1.5)
+		next := s.Visit(servertest.Office, "/")
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, []*servertest.Visit{visits[0], visits[1], next}, 0, 1, 1.5)
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
+func TestThePlaceOfAClientThatLeavesEarlierStaysEmpty(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
+		visits := s.Visits(4, servertest.Office, "/")
+		servertest.Sleep(500 * time.Millisecond)
+		visits[1].Leave()
+		servertest.Sleep(0)
+		servertest.WantGone(t, visits[1])
+		wantFullness(t, s, 3.5)
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, []*servertest.Visit{visits[0], visits[2], visits[3]}, 0, 2, 3)
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
+// Both happen at the same instant, and either may be seen first.
+func TestAClientThatLeavesWhenItsTurnComesIsNotServed(t *testing.T) {
+	for range 50 {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
+			s.Visit(servertest.Office, "/")
+			left := s.Visit(servertest.Office, "/")
+			go func() {
+				<-time.After(time.Second)
+				left.Leave()
+			}()
+			servertest.Sleep(time.Minute)
+			if left.Reached && left.Waited < time.Second {
+				t.Errorf("got to the upstream after %v, want a second or never", left.Waited)
+			}
+			servertest.WantEmpty(t, "waits")
+		})
+	}
+}
+
+func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nrefusal retry_after fit", 0)
+		visits := s.Visits(4, servertest.Office, "/")
+		wantFullness(t, s, 3)
+		if v := visits[3]; v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") != "3" {
+			t.Errorf("got %v with Retry-After %q, want 429 with 3", v.Code, v.Header().Get("Retry-After"))
+		}
+		// max_waiting is per zone, not per key. Requests that need not wait do
+		// not count.
+		visits = append(visits, s.Visit(servertest.Visitor, "/"), s.Visit(servertest.Visitor, "/"))
+		servertest.Sleep(time.Second)
+		visits = append(visits, s.Visit(servertest.Office, "/"))
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, 1, 2, -1, 0, -1, 2)
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 2, "delayed": 3, "refused waiting": 2})
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
+func TestARefusalForWaitingGivesBackTheChargesOfAllZones(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, `throttle {
+			zone beside {
+				limit 100 1/d
+			}
+			zone watched {
+				limit 100 1/d
+				shadow
+			}
+			zone waits {
+				`+servertest.LikeNginx+` queue 1
+			}
+		}`, 0)
+		s.Visits(4, servertest.Office, "/")
+		wantFullness(t, s, 2)
+		for _, shadow := range []bool{false, true} {
+			zone := map[bool]string{false: "beside", true: "watched"}[shadow]
+			if got := s.Fullness(zone, servertest.Office, 100, 1./86400, shadow); math.Abs(got-2) > 1e-3 {
+				t.Errorf("zone %s: got level %v, want 2", zone, got)
+			}
+		}
+		servertest.Sleep(time.Minute)
+		servertest.WantCounts(t, "beside", map[string]float64{"admitted": 2})
+		servertest.WantCounts(t, "watched", map[string]float64{"admitted": 2})
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1, "refused waiting": 2})
+	})
+}
+
+func TestAShadowForWhichTooManyWaitPoursNothing(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nshadow\nsettle header X-Cost", 0)
+		for _, v := range s.Visits(5, servertest.Office, "/") {
+			if !v.Ended || !v.Reached {
+				t.Errorf("got over %v, at the upstream %v, want nobody to wait", v.Ended, v.Reached)
+			}
+		}
+		if got := s.Fullness("waits", servertest.Office, 6, 1, true); got != 3 {
+			t.Errorf("got level %v, want 3", got)
+		}
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "shadow_delayed": 2, "shadow_refused waiting": 2})
+		servertest.Sleep(time.Minute)
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
+func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
+	for _, options := range []string{servertest.LikeNginx, "in_flight 1 wait 1m"} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewWaitZone(t, options, 10*time.Second)
+			first := s.Visit(servertest.Office, "/")
+			waiting := s.Visits(3, servertest.Office, "/")
+			servertest.Sleep(500 * time.Millisecond)
+			close(s.Exit)
+			servertest.Sleep(0)
+			for _, v := range waiting {
+				if !v.Ended || v.Reached || v.Code != http.StatusServiceUnavailable {
+					t.Errorf("got %v, over %v, want 503", v.Code, v.Ended)
+				}
+			}
+			servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "refused waiting": 3})
+			late := s.Visit(servertest.Visitor, "/") // need not wait
+			servertest.Sleep(time.Minute)
+			if first.Code != http.StatusOK || late.Code != http.StatusOK {
+				t.Errorf("got %v and %v for who need not wait, want 200", first.Code, late.Code)
+			}
+			servertest.WantEmpty(t, "waits")
+		})
+	}
+}
+
+func TestWithoutASlotAfterTheWaitTheChargeIsGivenBack(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+"\nin_flight 1", 1500*time.Millisecond)
+		visits := s.Visits(3, servertest.Office, "/")
+		servertest.Sleep(time.Second)
+		// The second found the first in its slot. The third came after the
+		// second, so the second's place stays empty.
+		servertest.WantWaits(t, visits[:2], -2, -1)
+		if v := visits[1]; v.Header().Get("Retry-After") != "1" || v.Reached {
+			t.Errorf("got Retry-After %q, want 1", v.Header().Get("Retry-After"))
+		}
+		wantFullness(t, s, 2)
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, -1, 2)
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1, "refused in_flight": 1})
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
+func TestTheLastWithoutASlotAfterTheWaitLeavesTheLevelAsItWas(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+"\nin_flight 1", 10*time.Second)
+		visits := s.Visits(2, servertest.Office, "/")
+		servertest.Sleep(time.Second)
+		servertest.WantWaits(t, visits, -2, -1)
+		wantFullness(t, s, 0) // of the first nothing is left after a second
+		servertest.Sleep(time.Minute)
+	})
+}

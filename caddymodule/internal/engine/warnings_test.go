@@ -1,0 +1,324 @@
+package engine_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+const (
+	untrustedWarning = "not in trusted_proxies"
+	looseWarning     = "without trusted_proxies_strict"
+)
+
+func TestAnUntrustedPeerThatForwardsIsWarnedOfOnce(t *testing.T) {
+	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
+		s := servertest.Run(t, `http:// {
+			throttle site 100 1/s
+		}`)
+		s.From(servertest.Someone).Get("/")
+		s.Warned(t, untrustedWarning, 0)
+		for range 3 {
+			s.From(servertest.Someone).With(header, "192.0.2.1").Get("/")
+		}
+		s.Warned(t, untrustedWarning, 1)
+		s.Warned(t, looseWarning, 0)
+	}
+}
+
+// A tunnel on the same machine, say, makes all visitors come from the address that is
+// exempt.
+func TestAnExemptPeerThatForwardsIsWarnedOf(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			exempt client_ip 203.0.113.0/24
+		}
+	}
+	http:// {
+		throttle site 1 1/h
+	}`)
+	for range 3 {
+		s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
+	}
+	s.Warned(t, untrustedWarning, 1)
+}
+
+// trusted_proxies 0.0.0.0/0, say, lets each client choose its address.
+func TestTrustOfManyNetworksIsWarnedOfOnce(t *testing.T) {
+	const wide = "more than 100 public networks are trusted"
+	s := servertest.Run(t, `{
+		servers {
+			trusted_proxies static 0.0.0.0/0
+			trusted_proxies_strict
+		}
+	}
+	http:// {
+		throttle site 100 1/s
+	}`)
+	for n := range 250 {
+		s.From(fmt.Sprintf("198.18.1.%d:1000", n)).Get("/") // of one network
+		s.From(fmt.Sprintf("10.0.%d.7:1000", n)).Get("/")   // of private ones
+	}
+	for n := range 98 {
+		s.Network(100 + n).Get("/")
+	}
+	s.Warned(t, wide, 0)
+	for n := range 98 {
+		s.Network(n).Get("/")
+	}
+	s.Warned(t, wide, 1)
+}
+
+func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
+	for _, test := range []struct {
+		strict string
+		want   int
+	}{
+		{"", 1},
+		{"trusted_proxies_strict", 0},
+	} {
+		s := servertest.Run(t, `{
+			servers {
+				trusted_proxies static 203.0.113.0/24
+				`+test.strict+`
+			}
+		}
+		http:// {
+			throttle site 100 1/s
+		}`)
+		for range 3 {
+			s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
+		}
+		s.Warned(t, looseWarning, test.want)
+		s.Warned(t, untrustedWarning, 0)
+	}
+}
+
+func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
+	const text = "keyed by values that clients choose"
+	zone := func(name, key string) string {
+		return fmt.Sprintf("zone %s {\nkey %s\nlimit 5 1/s\n}\n", name, key)
+	}
+	for _, test := range []struct {
+		zones string
+		want  int
+	}{
+		{zone("a", "header X-Api-Key"), 1},
+		{zone("a", "cookie session"), 1},
+		{zone("a", "query token"), 1},
+		{zone("a", "form log fold wordpress"), 1},
+		{zone("a", "basic_user"), 1},
+		{zone("a", "basic_user client_ip"), 1},
+		{zone("a", "host header X-Api-Key"), 1},
+		{zone("a", "{header.X-Api-Key}"), 1},
+		{zone("a", "x-{cookie.session}"), 1},
+		{zone("a", "{query.token}"), 1},
+		{zone("a", "{vars.tenant}"), 0},
+		{zone("a", "{header.X-Api-Key} {client_ip}"), 1},
+		{zone("a", "header X-Api-Key") + zone("b", "cookie session"), 2},
+		{zone("a", "header X-Api-Key client_ip"), 1},
+		{zone("a", "client_ip {path}"), 1},
+		{zone("a", "{uri}"), 1},
+		{zone("a", "header X-Api-Key unlisted refuse\noverride some 60 1/s"), 0},
+		{zone("a", "header X-Api-Key") + zone("b", "client_ip"), 0},
+		{zone("a", "host"), 0},
+		{zone("a", "client_ip"), 0},
+	} {
+		s := servertest.Run(t, "http:// {\nthrottle {\n"+test.zones+"}\n}")
+		s.Warned(t, text, test.want)
+		s.Stop()
+	}
+	s := servertest.Run(t, "{\nthrottle {\n"+zone("a", "header X-Api-Key")+"}\n}\nhttp:// {\nthrottle /one a\nthrottle /two a\n}")
+	s.Warned(t, text, 1)
+}
+
+func TestAnOverrideThatCannotPayACostIsWarnedOfOnce(t *testing.T) {
+	const zone = `zone api {
+		override 203.0.113.7 2 1/s
+		override 203.0.113.8 5 1/s
+		cost 3 {
+			method POST
+		}
+		limit 10 1/s
+	}`
+	s := servertest.Run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
+	s.Warned(t, "the capacity of an override is less than some requests cost", 1)
+}
+
+func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
+	const text = "zone blocks clients for what their requests reserve"
+	for options, want := range map[string]int{
+		"block\nsettle seconds":         1,
+		"block 1m\nsettle status 4xx 2": 1,
+		"block\nsettle seconds after":   0,
+		"settle seconds":                0,
+		"block":                         0,
+	} {
+		zone := "throttle {\nzone api {\nlimit 10 1/s\n" + options + "\n}\n}\n"
+		s := servertest.Run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
+		s.Warned(t, text, want)
+		s.Stop()
+	}
+}
+
+func TestAZoneBehindPHPIsWarnedOfOnce(t *testing.T) {
+	const (
+		zones = "throttle {\nzone pages {\nlimit 10 1/s\n}\nzone login {\nlimit 5 1/s\n}\n}\n"
+		files = "throttle {\nzone files {\nmatch path /files/*\nlimit 10 1/s\n}\n}\n"
+		php   = "php_fastcgi localhost:9000\n"
+	)
+	for site, want := range map[string]int{
+		"route {\n" + php + zones + "file_server\n}\n":                         2,
+		"route {\nhandle {\n" + php + "}\n" + zones + "}\n":                    2,
+		"route {\n" + zones + php + "file_server\n}\n":                         0,
+		"route {\n" + php + files + "file_server\n}\n":                         0,
+		"route {\nphp_fastcgi /blog/* localhost:9000\n" + zones + "}\n":        0,
+		"route {\nhandle /blog/* {\n" + php + "}\n" + zones + "}\n":            0,
+		zones + php + "file_server\n":                                          0,
+		"route {\nreverse_proxy /app/* localhost:3000\n" + zones + php + "}\n": 0,
+	} {
+		s := servertest.Run(t, "http://one.example {\n"+site+"}\nhttp://two.example {\n"+site+"}")
+		s.Warned(t, "zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi", want)
+		s.Stop()
+	}
+}
+
+func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
+	const text = "requests may wait longer than most clients do"
+	for options, want := range map[string]int{
+		"limit 30 1/s\ndelay":           0,
+		"limit 31 1/s\ndelay":           1,
+		"limit 31 1/s\ndelay 1":         0,
+		"limit 31 1/s\ndelay wait 30s":  0,
+		"limit 100 1/s\ndelay wait 31s": 1,
+		"limit 100 1/s":                 0,
+		"in_flight 1 wait 30s":          0,
+		"in_flight 1 wait 31s":          1,
+	} {
+		zone := "throttle {\nzone api {\n" + options + "\n}\n}\n"
+		s := servertest.Run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
+		s.Warned(t, text, want)
+		remedy := "give delay a wait, or the limit a smaller capacity"
+		if strings.Contains(options, "wait") {
+			remedy = "set a shorter wait"
+		}
+		s.Warned(t, text+": "+remedy, want)
+		s.Stop()
+	}
+}
+
+func TestAHeaderThatCaddyDropsIsWarnedOfOnce(t *testing.T) {
+	const zone = `zone api {
+		key client_ip header X_Api_Key header X-Api.Key header X-Api-Key
+		limit 10 1/s
+	}`
+	s := servertest.Run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
+	s.Warned(t, "expected_underscore_headers", 2) // there are two such headers
+}
+
+func TestRequestsWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle site 3 1/h
+		respond ok
+	}`)
+	s.From("@").Passes(3, "/")
+	s.From("").Passes(0, "/")
+	s.Warned(t, "without a client address", 1)
+}
+
+// The memory outlives the config that created it, and that config's log.
+func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
+	const text = "the memory store is full"
+	synctest.Test(t, func(t *testing.T) {
+		const config = `{
+			throttle {
+				store memory {
+					max_buckets 1
+				}
+			}
+		}
+		http:// {
+			throttle site 5 1/h
+		}`
+		old := servertest.Run(t, config)
+		servertest.WithApp(t, old)
+		next := servertest.Run(t, config)
+		servertest.WithApp(t, next)
+		old.Stop()
+		next.From("203.0.113.1:1").Get("/")
+		next.From("203.0.113.2:1").Get("/")
+		<-time.After(time.Hour)
+		synctest.Wait()
+		old.Warned(t, text, 0)
+		next.Warned(t, text, 1)
+	})
+}
+
+func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone slots {
+				in_flight 3 wait 10s
+			}
+		}
+	}`)
+	s.Warned(t, "holds less than some requests cost", 0)
+}
+
+func TestAnErrorRouteThatTakesNoSlotIsWarnedOf(t *testing.T) {
+	const (
+		zone  = "throttle {\nzone php {\nin_flight 5\n}\n}\n"
+		proxy = "reverse_proxy 127.0.0.1:9\n"
+		warns = "an error route asks an upstream without a slot of in_flight"
+	)
+	for _, test := range []struct {
+		name, site string
+		want       int
+	}{
+		{"a proxy", "http:// {\n" + zone + proxy + "handle_errors {\n" + proxy + "}\n}", 1},
+		{"a proxy in one of two error routes", "http:// {\n" + zone + proxy + "handle_errors 404 {\n" + zone + proxy + "}\nhandle_errors 500 {\n" + proxy + "}\n}", 1},
+		{"with the zone", "http:// {\n" + zone + proxy + "handle_errors {\n" + zone + proxy + "}\n}", 0},
+		{"with another zone", "http:// {\n" + zone + proxy + "handle_errors {\nthrottle {\nzone other {\nin_flight 5\n}\n}\n" + proxy + "}\n}", 1},
+		{"an answer", "http:// {\n" + zone + proxy + "handle_errors {\nrespond sorry\n}\n}", 0},
+		{"no slots", "http:// {\nthrottle {\nzone php {\nlimit 5 1/s\n}\n}\n" + proxy + "handle_errors {\n" + proxy + "}\n}", 0},
+		{"another site", "http://a.example {\n" + zone + proxy + "}\nhttp://b.example {\n" + proxy + "handle_errors {\n" + proxy + "}\n}", 0},
+		{"one of two sites", "http://a.example {\n" + zone + proxy + "}\nhttp://b.example {\n" + zone + proxy + "handle_errors {\n" + proxy + "}\n}", 1},
+	} {
+		t.Run(test.name, func(t *testing.T) { servertest.Run(t, test.site).Warned(t, warns, test.want) })
+	}
+}
+
+func TestRefusalsThatAskAnUpstreamWithoutASlotAreAnError(t *testing.T) {
+	routes := func(errors string) string {
+		return `{"servers":{"s":{"listen":[":8080"],"routes":[{"handle":[{"handler":"throttle","zone":[{"name":"php","in_flight":{"slots":5},"refusal":{"error":true}}]}]}],"errors":{"routes":[{"handle":[` + errors + `]}]}}}}`
+	}
+	const proxy, zone = `{"handler":"reverse_proxy","upstreams":[{"dial":"127.0.0.1:9"}]}`, `{"handler":"throttle","zone":[{"name":"php","in_flight":{"slots":5},"refusal":{"error":true}}]}`
+	const want = `zone "php" hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error, in apps/http/servers/s/errors/routes/0/handle/0`
+	if err := servertest.Provision(t, map[string]string{"http": routes(proxy)}); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	for _, errors := range []string{zone + "," + proxy, `{"handler":"static_response"}`} {
+		if err := servertest.Provision(t, map[string]string{"http": routes(errors)}); err != nil {
+			t.Errorf("%s: got %v, want no error", errors, err)
+		}
+	}
+}
+
+// K4: a site for all hosts takes any Host that a client makes up.
+func TestAKeyByHostNeedsASiteWithNames(t *testing.T) {
+	const zone = "throttle {\nzone a {\nkey client_ip host\nlimit 5 1/s\n}\n}\n"
+	for config, want := range map[string]int{
+		"http:// {\n" + zone + "}\n":                                                             1,
+		"http:// {\n" + zone + "route /x {\n" + zone + "}\n}\n":                                  1,
+		"http://a.example, http://b.example {\n" + zone + "}\n":                                  0,
+		"http:// {\n" + strings.Replace(zone, "limit", "match host a.example\nlimit", 1) + "}\n": 0,
+	} {
+		s := servertest.Run(t, config)
+		s.Warned(t, "keyed by host in a site for all hosts", want)
+		s.Stop()
+	}
+}

@@ -1,0 +1,329 @@
+package servertest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A FuncSite is a site in this process: throttle before a handler function,
+// with a store that records its calls.
+type FuncSite struct {
+	testing.TB
+	server *caddyhttp.Server
+	App    *caddymodule.App
+	Store  *FlakyStore
+	Serve  func(http.ResponseWriter, *http.Request) error // what is throttled
+
+	Client string // the address that requests come from
+	Exit   chan struct{}
+	stop   func()
+
+	mu       sync.Mutex
+	inFlight int // requests that are being served
+	calm     sync.Cond
+}
+
+// NewFuncSite runs a site until the test ends. In its directives, in the order
+// in which they run, settle_upstream stands for serve.
+func NewFuncSite(t testing.TB, directives string) *FuncSite {
+	t.Helper()
+	s := &FuncSite{TB: t, Store: newFlakyStore(), Client: "192.0.2.1"}
+	s.calm.L = &s.mu
+	Latest = s
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`{
+		throttle {
+			store settle_test
+		}
+	}
+	http:// {
+		route {
+			`+directives+`
+		}
+	}`), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := &caddy.Config{
+		Logging: &caddy.Logging{
+			Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
+		},
+		StorageRaw: json.RawMessage(`{"module":"memory_test"}`),
+	}
+	base, err := caddy.ProvisionContext(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Only now do the apps belong to a context that can be ended.
+	var site caddy.Config
+	if err := json.Unmarshal(adapted, &site); err != nil {
+		t.Fatal(err)
+	}
+	cfg.AppsRaw = site.AppsRaw
+	ctx, stop := caddy.NewContext(base)
+	s.stop = sync.OnceFunc(stop)
+	t.Cleanup(func() { s.stop() })
+	app, err := ctx.App("http")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.server = app.(*caddyhttp.App).Servers["srv0"]
+	if app, err = ctx.App("throttle"); err != nil {
+		t.Fatal(err)
+	}
+	s.App = app.(*caddymodule.App)
+	if err := s.App.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s.stop = sync.OnceFunc(func() {
+		_ = s.App.Stop()
+		stop()
+	})
+	return s
+}
+
+// ServeHTTP implements http.Handler.
+func (s *FuncSite) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.count(+1)
+	defer s.count(-1)
+	s.server.ServeHTTP(w, r)
+}
+
+func (s *FuncSite) count(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.inFlight += n
+	s.calm.Broadcast()
+}
+
+// Wait waits until all requests that have come have been served.
+func (s *FuncSite) Wait() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.inFlight > 0 {
+		s.calm.Wait()
+	}
+}
+
+// NewFuncZone is the site of one zone that settles. Its buckets hold 1000 and
+// hardly leak.
+func NewFuncZone(t testing.TB, options string) *FuncSite {
+	t.Helper()
+	return NewFuncSite(t, `throttle {
+		zone settled {
+			limit 1000 1/d
+			`+options+`
+		}
+	}
+	settle_upstream`)
+}
+
+// InBubble runs a test in virtual time, beside a site in real time. What all sites of the
+// process share is that one's, such as the samples of rates: taken every ten seconds of days
+// of virtual time, they would be most of the test's work.
+func InBubble(t *testing.T, f func(t *testing.T)) {
+	t.Helper()
+	beside := NewFuncSite(t, "settle_upstream")
+	defer beside.stop()
+	synctest.Test(t, f)
+}
+
+// Get sends a request, and returns the client's response and the value of the
+// upstream's panic, if any.
+func (s *FuncSite) Get(path string) (w *httptest.ResponseRecorder, panicked any) {
+	w = httptest.NewRecorder()
+	defer func() { panicked = recover() }()
+	s.ServeHTTP(w, httptest.NewRequest("GET", "http://example.com"+path, nil))
+	return w, nil
+}
+
+// Level returns the level of the client's bucket after all requests have been
+// served.
+func (s *FuncSite) Level(zone string, shadow bool) float64 {
+	s.Helper()
+	s.Wait()
+	charge := leakybucket.Charge{
+		Zone: zone, Key: s.Client, Shadow: leakybucket.ShadowIf(shadow), Probe: true,
+		Limit: leakybucket.Limit{Capacity: 1000, Leak: 1.0 / 86400},
+	}
+	decisions := make([]leakybucket.Decision, 1)
+	if err := s.Store.Store.Take(context.Background(), []leakybucket.Charge{charge}, decisions); err != nil {
+		s.Fatal(err)
+	}
+	return decisions[0].Level
+}
+
+// WantLevel allows for the little that has leaked.
+func (s *FuncSite) WantLevel(zone string, want float64) {
+	s.Helper()
+	if got := s.Level(zone, false); math.Abs(got-want) > 0.01 {
+		s.Errorf("level of zone %s: got %v, want %v", zone, got, want)
+	}
+}
+
+// Unsettled returns how many charges of a zone were left as reserved.
+func (s *FuncSite) Unsettled(zone string) float64 {
+	s.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(telemetry.Unsettled)
+	families, err := registry.Gather()
+	if err != nil {
+		s.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.Metric {
+			if metric.Label[0].GetValue() == zone {
+				return metric.Counter.GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+// Logged returns the fields of a request in the access log.
+func Logged(p *decision.Verdict) map[string]any {
+	enc := zapcore.NewMapObjectEncoder()
+	if err := p.MarshalLogObject(enc); err != nil {
+		return map[string]any{"error": err}
+	}
+	return enc.Fields
+}
+
+// A FlakyStore is a memory store that records its calls, and fails when it is
+// told to.
+type FlakyStore struct {
+	*memstore.Store
+
+	Mu      sync.Mutex
+	takes   int
+	Failing func(take int) bool
+	Slow    time.Duration   // to answer a Take
+	Slowly  []time.Duration // to execute each Settle, one after the other; the rest at once
+	settled []leakybucket.Settlement
+}
+
+func newFlakyStore() *FlakyStore { return &FlakyStore{Store: memstore.New(memstore.Options{})} }
+
+func (s *FlakyStore) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	s.Mu.Lock()
+	s.takes++
+	failing := s.Failing != nil && s.Failing(s.takes)
+	slow := s.Slow
+	s.Mu.Unlock()
+	if slow > 0 {
+		time.Sleep(slow)
+	}
+	if failing {
+		return errors.New("the store is down")
+	}
+	return s.Store.Take(ctx, charges, decisions)
+}
+
+func (s *FlakyStore) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	s.Mu.Lock()
+	s.settled = append(s.settled, settlements...)
+	slow := time.Duration(0)
+	if len(s.Slowly) > 0 {
+		slow, s.Slowly = s.Slowly[0], s.Slowly[1:]
+	}
+	s.Mu.Unlock()
+	if slow > 0 {
+		time.Sleep(slow)
+	}
+	if err := ctx.Err(); err != nil {
+		return err // as a store would that is asked over a network
+	}
+	return s.Store.Settle(ctx, settlements)
+}
+
+// Sum returns how many charges were corrected, and by how much in all.
+func (s *FlakyStore) Sum() (n int, diff float64) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	for i := range s.settled {
+		diff += s.settled[i].Diff
+	}
+	return len(s.settled), diff
+}
+
+// Latest is the site of modules that are loaded now. Tests that make a
+// site are not parallel.
+var Latest *FuncSite
+
+// flakyStoreModule makes the store a module.
+type flakyStoreModule struct{ store *FlakyStore }
+
+func (flakyStoreModule) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.settle_test", New: func() caddy.Module { return new(flakyStoreModule) }}
+}
+
+func (m *flakyStoreModule) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil }
+
+func (m *flakyStoreModule) Provision(caddy.Context) error {
+	m.store = Latest.Store
+	return nil
+}
+
+func (m *flakyStoreModule) Store() leakybucket.Store { return m.store }
+
+// upstream is the handler that settle_upstream stands for.
+type upstream struct{ site *FuncSite }
+
+func (upstream) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.handlers.settle_upstream", New: func() caddy.Module { return new(upstream) }}
+}
+
+func (u *upstream) Provision(caddy.Context) error {
+	u.site = Latest
+	return nil
+}
+
+func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	reach(r)
+	return u.site.Serve(w, r)
+}
+
+func init() {
+	caddy.RegisterModule(flakyStoreModule{})
+	caddy.RegisterModule(upstream{})
+	httpcaddyfile.RegisterHandlerDirective("settle_upstream", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+		h.Next()
+		return new(upstream), nil
+	})
+}
+
+// Says is an upstream that sends a status, headers given as name and value,
+// and a body of ten bytes.
+func Says(status int, headers ...string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, _ *http.Request) error {
+		for i := 0; i < len(headers); i += 2 {
+			w.Header().Add(headers[i], headers[i+1])
+		}
+		w.WriteHeader(status)
+		_, err := w.Write([]byte(strings.Repeat("x", 10)))
+		return err
+	}
+}

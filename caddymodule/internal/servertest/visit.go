@@ -1,0 +1,262 @@
+package servertest
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// nginx's waits for rate=1r/s burst=5.
+const LikeNginx = "limit 6 1/s\ndelay"
+
+// WantWaits checks how long requests wait, in seconds. A refused request is -1.
+func WantWaits(t *testing.T, visits []*Visit, want ...float64) {
+	t.Helper()
+	var got []float64
+	for _, v := range visits {
+		switch {
+		case !v.Ended:
+			got = append(got, -2)
+		case v.Code == http.StatusTooManyRequests:
+			got = append(got, -1)
+		default:
+			got = append(got, v.Waited.Round(time.Millisecond).Seconds())
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got waits of %v seconds, want %v", got, want)
+	}
+}
+
+// WantGone checks that a client that left was not served.
+func WantGone(t *testing.T, v *Visit) {
+	t.Helper()
+	if !v.Ended || v.Reached || v.Code != response.StatusClientLeft {
+		t.Errorf("got %v, at the upstream %v, over %v, want 499 and no upstream call", v.Code, v.Reached, v.Ended)
+	}
+}
+
+// A Visit is a request that runs while the test goes on.
+type Visit struct {
+	*httptest.ResponseRecorder
+	Leave    context.CancelFunc
+	at       time.Time
+	Reached  bool              // the upstream
+	Waited   time.Duration     // until it reached the upstream, or was answered
+	Verdict  *decision.Verdict // that the upstream has seen
+	Panicked any
+	Ended    bool
+}
+
+type VisitKey struct{}
+
+// news holds the results of visits until the test looks at them.
+var news = make(chan func(), 1<<14)
+
+// Quiet waits until all goroutines are idle, and records the results of visits.
+func Quiet() {
+	synctest.Wait()
+	for {
+		select {
+		case note := <-news:
+			note()
+		default:
+			return
+		}
+	}
+}
+
+// NewWaitSite is the site of some throttle handlers. Its upstream takes as long
+// as takes returns, or until the client leaves.
+func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite {
+	t.Helper()
+	s := NewFuncSite(t, directives+"\nsettle_upstream")
+	s.Exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
+	s.App.Engine().Gate.Exiting = s.Exit
+	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+		if takes > 0 {
+			select {
+			case <-time.After(takes):
+			case <-r.Context().Done():
+			}
+		}
+		return nil
+	}
+	return s
+}
+
+// NewWaitZone is the site of one zone.
+func NewWaitZone(t testing.TB, options string, takes time.Duration) *FuncSite {
+	t.Helper()
+	return NewWaitSite(t, "throttle {\nzone waits {\n"+options+"\n}\n}", takes)
+}
+
+// Visit sends a request, and returns when the request waits for something or is
+// over.
+func (s *FuncSite) Visit(addr, target string, headers ...string) *Visit {
+	s.Helper()
+	r := httptest.NewRequest(http.MethodGet, "http://example.com"+target, nil)
+	r.RemoteAddr = addr + ":1"
+	for i := 0; i < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	return s.Come(r)
+}
+
+// Come is visit for any request.
+func (s *FuncSite) Come(r *http.Request) *Visit {
+	s.Helper()
+	ctx, leave := context.WithCancel(context.Background())
+	v := &Visit{ResponseRecorder: httptest.NewRecorder(), Leave: leave, at: time.Now()}
+	go s.follow(v, r.WithContext(context.WithValue(ctx, VisitKey{}, v)))
+	Quiet()
+	return v
+}
+
+func (s *FuncSite) follow(v *Visit, r *http.Request) {
+	defer func() {
+		panicked, now := recover(), time.Now()
+		news <- func() {
+			v.Ended, v.Panicked = true, panicked
+			if !v.Reached {
+				v.Waited = now.Sub(v.at)
+			}
+		}
+		v.Leave()
+		r.Body.Close() // as a server does
+	}()
+	s.ServeHTTP(v.ResponseRecorder, r)
+}
+
+// reach records that a request has reached the upstream.
+func reach(r *http.Request) {
+	if v, ok := r.Context().Value(VisitKey{}).(*Visit); ok {
+		res, now := decision.VerdictOf(r), time.Now()
+		news <- func() { v.Reached, v.Verdict, v.Waited = true, res, now.Sub(v.at) }
+	}
+}
+
+// Visits sends n requests in one instant.
+func (s *FuncSite) Visits(n int, addr, target string) (all []*Visit) {
+	s.Helper()
+	for range n {
+		all = append(all, s.Visit(addr, target))
+	}
+	return all
+}
+
+// Sleep sleeps.
+func Sleep(d time.Duration) {
+	time.Sleep(d)
+	Quiet()
+}
+
+// Fullness returns how full a bucket is.
+func (s *FuncSite) Fullness(zone, key string, capacity, leak float64, shadow bool) float64 {
+	s.Helper()
+	charges := []leakybucket.Charge{{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow), Probe: true, Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}}
+	decisions := make([]leakybucket.Decision, 1)
+	if err := s.Store.Store.Take(context.Background(), charges, decisions); err != nil {
+		s.Fatal(err)
+	}
+	return decisions[0].Level
+}
+
+// Counted returns the values of one of our metrics for a zone by its other
+// labels, without zeros.
+func Counted(t testing.TB, collector prometheus.Collector, zone string) map[string]float64 {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counts := make(map[string]float64)
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			found := false
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "zone" {
+					found = label.GetValue() == zone
+				} else if label.GetValue() != "" {
+					labels = append(labels, label.GetValue())
+				}
+			}
+			if n := metric.GetCounter().GetValue() + metric.GetGauge().GetValue(); found && n != 0 {
+				name := strings.TrimSpace(strings.Join(labels, " "))
+				if name == "" {
+					name = strings.TrimPrefix(family.GetName(), "caddy_throttle_")
+				}
+				counts[name] = n
+			}
+		}
+	}
+	return counts
+}
+
+// WantCounts checks how often a zone made each decision, as "decision reason".
+func WantCounts(t testing.TB, zone string, want map[string]float64) {
+	t.Helper()
+	if got := Counted(t, telemetry.Requests, zone); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("zone %s: got %v, want %v", zone, got, want)
+	}
+}
+
+// WantEmpty checks that no state of finished requests is kept.
+func WantEmpty(t testing.TB, zones ...string) {
+	t.Helper()
+	for _, name := range zones {
+		z := engine.JoinState(name)
+		for _, admitted := range []*admission.Zone{&z.Enforced, &z.Simulated} {
+			if waiting, served := admitted.Counts(); waiting != 0 || served != 0 {
+				t.Errorf("zone %s: got %d waiting and %d served, want none", name, waiting, served)
+			}
+		}
+		if err := stores.Leave(engine.StateKey(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A Trace is reproducible traffic: which client comes, and how much later.
+type Trace struct {
+	Addrs []string
+	Rest  func() time.Duration
+}
+
+// RandomTrace is traffic of bursts and pauses by some clients.
+func RandomTrace(seed uint64, clients int) Trace {
+	random := rand.New(rand.NewPCG(seed, 1))
+	var addrs []string
+	for i := range clients {
+		addrs = append(addrs, fmt.Sprintf("203.0.113.%d", i+1))
+	}
+	return Trace{Addrs: addrs, Rest: func() time.Duration {
+		switch random.IntN(20) {
+		case 0:
+			return time.Duration(random.IntN(20_000_000)) * time.Microsecond
+		case 1, 2, 3, 4:
+			return time.Duration(random.IntN(700_000)) * time.Microsecond
+		}
+		return time.Duration(random.IntN(3000)) * time.Microsecond
+	}}
+}

@@ -1,0 +1,182 @@
+package telemetry_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+// histograms returns the histograms of a metric of ours, by the value of their only
+// label.
+func histograms(t testing.TB, metrics prometheus.Gatherer, name string) map[string]*dto.Histogram {
+	t.Helper()
+	families, err := metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := make(map[string]*dto.Histogram)
+	for _, family := range families {
+		if family.GetName() == name {
+			for _, metric := range family.GetMetric() {
+				found[metric.GetLabel()[0].GetValue()] = metric.GetHistogram()
+			}
+		}
+	}
+	return found
+}
+
+// upTo returns how many samples are at most a bound.
+func upTo(t testing.TB, h *dto.Histogram, bound float64) uint64 {
+	t.Helper()
+	for _, b := range h.GetBucket() {
+		if b.GetUpperBound() == bound {
+			return b.GetCumulativeCount()
+		}
+	}
+	t.Errorf("got no bound %v in %v", bound, h)
+	return 0
+}
+
+func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
+	s := servertest.WithApp(t, servertest.Run(t, `http:// {
+		throttle {
+			zone quarters {
+				limit 4 1/d
+			}
+			zone tenths {
+				key header X-Api-Key plain
+				limit 10 1/d
+				shadow
+				override free unlimited
+			}
+			zone slots {
+				in_flight 5
+			}
+		}
+		respond ok
+	}`))
+	for range 6 {
+		s.From(servertest.Someone).Get("/")
+	}
+	s.From("203.0.113.9:1").With("X-Api-Key", "free").Get("/")
+	got := histograms(t, s.Ctx.GetMetricsRegistry(), "caddy_throttle_level_ratio")
+	if names := slices.Sorted(maps.Keys(got)); !slices.Equal(names, []string{"quarters", "tenths"}) {
+		t.Fatalf("got the zones %v, want those with buckets", names)
+	}
+	// Levels of 1 to 4 quarters, twice full, and a quarter of another client.
+	for bound, want := range map[float64]uint64{.1: 0, .2: 0, .3: 2, .4: 2, .5: 3, .7: 3, .8: 4, .9: 4, 1: 7} {
+		if got := upTo(t, got["quarters"], bound); got != want {
+			t.Errorf("up to %v: got %d, want %d", bound, got, want)
+		}
+	}
+	if h := got["quarters"]; h.GetSampleCount() != 7 || h.GetSampleSum() < 4.7 || h.GetSampleSum() > 4.751 {
+		t.Errorf("got %d levels with the sum %v, want 7 and 4.75", h.GetSampleCount(), h.GetSampleSum())
+	}
+}
+
+func TestDelaysAreCountedInSeconds(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, "limit 5 1/s\ndelay", 0)
+		s.Visits(3, servertest.Office, "/")
+		servertest.Sleep(10 * time.Second)
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(telemetry.Delays)
+		got := histograms(t, registry, "caddy_throttle_delay_seconds")["waits"]
+		if got.GetSampleCount() != 2 || got.GetSampleSum() < 2.9 || got.GetSampleSum() > 3.1 {
+			t.Errorf("got %d delays of %v s, want 2 of 3 s", got.GetSampleCount(), got.GetSampleSum())
+		}
+	})
+}
+
+func TestCallsOfTheSharedStoreAreTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\n}")
+		seconds := func() *dto.Histogram {
+			for _, h := range histograms(t, s.Ctx.GetMetricsRegistry(), "caddy_throttle_store_seconds") {
+				return h
+			}
+			return nil
+		}
+		before := seconds().GetSampleCount()
+		for range 5 {
+			s.From(servertest.Someone).Get("/")
+		}
+		if got := seconds().GetSampleCount() - before; got != 5 {
+			t.Errorf("got %d calls, want 5", got)
+		}
+		servertest.TheShared.Down.Store(true)
+		s.From(servertest.Someone).Get("/")
+		if got := seconds().GetSampleCount() - before; got != 6 {
+			t.Errorf("with one that failed: got %d calls, want 6", got)
+		}
+	})
+}
+
+// allSeries returns the labels of all series of ours, except the number of samples.
+func allSeries(t testing.TB, s *servertest.Site) (all []string) {
+	t.Helper()
+	families, err := s.Ctx.GetMetricsRegistry().Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			all = append(all, fmt.Sprint(family.GetName(), metric.GetLabel(), len(metric.GetHistogram().GetBucket())))
+		}
+	}
+	return all
+}
+
+// TestAFloodMakesNoSeries sends a million refusals with TEST_LONG, else 20,000. Each
+// has another key and path.
+func TestAFloodMakesNoSeries(t *testing.T) {
+	n := 20_000
+	if os.Getenv("TEST_LONG") == "1" {
+		n = 1_000_000
+	}
+	s := servertest.WithApp(t, servertest.Run(t, `http:// {
+		throttle {
+			zone flooded {
+				key client_ip header X-Api-Key plain
+				limit 1 1/d
+				cost {header.X-Cost}
+				settle header X-Answer
+			}
+			zone beside {
+				key "{path}"
+				limit 1 1/d
+				block 1h
+				shadow
+			}
+		}
+		respond ok
+	}`))
+	flood := func(from, to int) {
+		for i := from; i < to; i++ {
+			r := httptest.NewRequest("GET", fmt.Sprintf("http://host-%d.example.com/%d?%[1]d", i, i), nil)
+			r.RemoteAddr = fmt.Sprintf("203.%d.%d.%d:1", i>>16&0xff, i>>8&0xff, i&0xff)
+			r.Header.Set("X-Api-Key", fmt.Sprint("key-", i))
+			r.Header.Set("X-Cost", "2")
+			if got := s.Do(r).Code; got != 429 && got != 413 {
+				t.Fatalf("got %d, want a refusal", got)
+			}
+		}
+	}
+	flood(0, 10)
+	want := allSeries(t, s)
+	flood(10, n)
+	if got := allSeries(t, s); !slices.Equal(got, want) {
+		t.Errorf("got %d series after %d refusals, want the %d of ten", len(got), n, len(want))
+	}
+}

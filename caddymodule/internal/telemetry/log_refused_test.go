@@ -1,0 +1,93 @@
+package telemetry_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// accessLines returns the lines of the access log: the status, and how many refusals
+// before each were not logged.
+func accessLines(t *testing.T, s *servertest.Site) (lines []string) {
+	t.Helper()
+	for _, line := range s.Logs.Lines(t, "handled request") {
+		field, _ := line["throttle"].(map[string]any)
+		lines = append(lines, strings.TrimSpace(fmt.Sprint(line["status"], " ", field["unlogged"])))
+	}
+	return lines
+}
+
+func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
+	for _, test := range []struct {
+		option string
+		want   []string
+	}{
+		{"", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
+		{"refusal log all", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "429 <nil>", "200 <nil>"}},
+		{"refusal log 2/s", []string{"200 <nil>", "429 <nil>", "429 <nil>", "429 3", "200 <nil>"}},
+		{"refusal log 1/m", []string{"200 <nil>", "429 <nil>", "200 5"}},
+		{"refusal log off", []string{"200 <nil>", "200 6"}},
+		{"refusal log off\nshadow", []string{"200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>", "200 <nil>"}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := servertest.Run(t, "http:// {\nlog\nthrottle {\nzone some {\nlimit 1 1/m\n"+test.option+"\n}\n}\nrespond ok\n}")
+			c := s.From(servertest.Someone)
+			for range 6 {
+				c.Get("/")
+			}
+			<-time.After(30 * time.Second)
+			c.Get("/")
+			<-time.After(2 * time.Minute)
+			c.Get("/")
+			if got := accessLines(t, s); !slices.Equal(got, test.want) {
+				t.Errorf("%q: got %q, want %q", test.option, got, test.want)
+			}
+			if got := s.Counts(t)["some"]; got["refused capacity"]+got["shadow_refused capacity"] != 6 {
+				t.Errorf("%q: got %v, want all 6 refusals counted", test.option, got)
+			}
+		})
+	}
+}
+
+// Lines of other zones, and those that log_skip drops anyhow, do not tell.
+func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		log
+		log_skip /quiet
+		@a path /a* /quiet
+		throttle @a {
+			zone a {
+				limit 1 1/h
+				refusal log off
+			}
+		}
+		throttle /b* {
+			zone b {
+				limit 5 1/h
+				refusal log off
+			}
+		}
+		respond ok
+	}`)
+	for _, path := range []string{"/a", "/a", "/a", "/b", "/quiet"} {
+		s.From(servertest.Someone).Get(path)
+	}
+	s.From("203.0.113.99:1").Get("/a")
+	if got, want := accessLines(t, s), []string{"200 <nil>", "200 <nil>", "200 2"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLogRefusedIsAllOffOrARate(t *testing.T) {
+	for _, text := range []string{"none", "10", "0/s", "-1/s", "10/w", ""} {
+		if _, err := config.ParseLogRefused(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
+			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
+		}
+	}
+}

@@ -1,0 +1,374 @@
+package telemetry_test
+
+import (
+	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
+)
+
+func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
+	s := servertest.Run(t, servertest.Both)
+	c := s.From(servertest.Someone)
+	c.Get("/both")
+	c.Get("/both")
+	c.Get("/large")
+	counts := s.Counts(t)
+	for zone, want := range map[string]map[string]float64{
+		"small": {"admitted": 1, "refused capacity": 1},
+		"large": {"admitted": 2}, // what fits while another refuses counts nothing
+	} {
+		got := make(map[string]float64)
+		for what, n := range counts[zone] {
+			if n != 0 {
+				got[what] = n
+			}
+		}
+		if len(counts[zone]) != 4 {
+			t.Errorf("zone %s: got %v, want admitted, and refused for capacity, oversize and early_data, which is all it can decide", zone, counts[zone])
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("zone %s: got %v, want %v", zone, got, want)
+		}
+	}
+}
+
+func TestEveryReasonIsCountedUnderItsName(t *testing.T) {
+	s := servertest.Run(t, "http:// {"+strings.ReplaceAll(servertest.EveryReason, "SHADOW", "")+"}")
+	c := s.From(servertest.Someone).With("X-Cost", "2")
+	for _, path := range []string{"/capacity", "/capacity", "/denied", "/oversize", "/missing_key"} {
+		c.Get(path)
+	}
+	counts := s.Counts(t)
+	for zone, reason := range map[string]string{"full": "capacity", "denied": "denied", "oversize": "oversize", "keyless": "missing_key"} {
+		if got := counts[zone]["refused "+reason]; got != 1 {
+			t.Errorf("zone %s, %s: got %v, want 1", zone, reason, got)
+		}
+	}
+}
+
+func TestBucketsAreCountedByZone(t *testing.T) {
+	s := servertest.Run(t, servertest.Both)
+	s.From("203.0.113.1:1").Get("/both")
+	s.From("203.0.113.2:1").Get("/large")
+	got := make(map[string]float64)
+	for _, sample := range s.Metric(t, "caddy_throttle_buckets") {
+		got[sample.Labels["zone"]] = sample.Value
+	}
+	if want := map[string]float64{"small": 1, "large": 2}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
+	s := servertest.Run(t, "http:// {"+strings.ReplaceAll(servertest.EveryReason, "SHADOW", "")+`
+		throttle {
+			zone keyed {
+				key client_ip host method route header X-Api-Key {path} plain
+				route search /search*
+				limit 1 1/h
+			}
+		}
+	}`)
+	for _, path := range []string{"/sent", "/sent", "/capacity", "/denied", "/oversize", "/missing_key", "/search/sent"} {
+		s.From("[2001:db8::5e7]:1").With("X-Api-Key", "sent").With("X-Cost", "5e7").Send("SENT", "http://sent.example.com"+path+"?sent")
+	}
+	allowed := map[string][]string{
+		"zone":     {"full", "denied", "oversize", "keyless", "keyed"},
+		"decision": {"admitted", "refused", "shadow_refused"},
+		"reason":   {"", "capacity", "denied", "oversize", "missing_key", "unlisted_key", "early_data"},
+		"rank":     {""},
+	}
+	for _, name := range []string{"caddy_throttle_requests_total", "caddy_throttle_buckets", "caddy_throttle_evictions_total"} {
+		samples := s.Metric(t, name)
+		if len(samples) == 0 {
+			t.Errorf("%s: got no sample", name)
+		}
+		for _, sample := range samples {
+			for label, value := range sample.Labels {
+				if !slices.Contains(allowed[label], value) {
+					t.Errorf("%s: got the label %s=%q", name, label, value)
+				}
+			}
+		}
+	}
+}
+
+func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
+	const zone = `http:// {
+		throttle kept 5 1/s
+		throttle GONE 5 1/s
+		respond ok
+	}`
+	first := servertest.Run(t, strings.Replace(zone, "GONE", "gone", 1))
+	first.From(servertest.Someone).Get("/")
+	second := servertest.Run(t, strings.Replace(zone, "throttle GONE 5 1/s", "", 1))
+	first.Stop()
+	counts := second.Counts(t)
+	if got := counts["kept"]["admitted"]; got != 1 {
+		t.Errorf("zone that is kept: got %v admitted, want 1", got)
+	}
+	if got, kept := counts["gone"]; kept {
+		t.Errorf("zone that is gone: got %v, want nothing", got)
+	}
+}
+
+func TestPassesOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
+	site := servertest.Run(t, "http:// {\nthrottle {\nzone gone {\nin_flight 5 {\n\tshare\n}\n}\n}\nrespond ok\n}")
+	if got := series(t, telemetry.Passes, "gone"); len(got) == 0 {
+		t.Error("got no series of passes, want some while the zone is there")
+	}
+	site.Stop()
+	if got := series(t, telemetry.Passes, "gone"); len(got) != 0 {
+		t.Errorf("got the series %q of a zone that is gone, want none", got)
+	}
+}
+
+func TestEvictionsAreCounted(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			store memory {
+				max_buckets 1
+			}
+		}
+	}
+	http:// {
+		throttle site 5 1/h
+		respond ok
+	}`)
+	for _, addr := range []string{"203.0.113.1:1", "203.0.113.2:1", "203.0.113.3:1"} {
+		s.From(addr).Get("/")
+	}
+	samples := s.Metric(t, "caddy_throttle_evictions_total")
+	if len(samples) != 1 || samples[0].Value != 2 {
+		t.Errorf("got %v, want 2", samples)
+	}
+}
+
+func TestAClientThatLeavesWhileItWaitsForASlotCountsAsDelayed(t *testing.T) {
+	for _, options := range []string{"in_flight 1 wait 1m", servertest.LikeNginx} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewWaitZone(t, options, 10*time.Second)
+			s.Visit(servertest.Office, "/")
+			v := s.Visit(servertest.Office, "/")
+			servertest.Sleep(300 * time.Millisecond)
+			v.Leave()
+			servertest.Sleep(0)
+			servertest.WantGone(t, v)
+			servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1})
+			servertest.Sleep(time.Minute)
+			servertest.WantEmpty(t, "waits")
+		})
+	}
+}
+
+func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.RunShared(t, "", "zone z {\nlimit 5 1/h\ncost body_items\n}\nzone beside {\nlimit 100 1/h\n}")
+		servertest.TheShared.Down.Store(true)
+		post := func(body string) int {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(body))
+			r.RemoteAddr = servertest.Someone
+			return s.Do(r).Code
+		}
+		for _, test := range []struct {
+			body   string
+			status int
+			total  float64
+		}{
+			{"[1,2]", 200, 1},
+			{"[1,2,3]", 200, 2},
+			{"[1]", 429, 3}, // without its body
+			{"", 429, 4},
+		} {
+			if got := post(test.body); got != test.status {
+				t.Errorf("%s: got %v, want %v", test.body, got, test.status)
+			}
+			for _, zone := range []string{"z", "beside"} {
+				if got := servertest.Counted(t, telemetry.WithoutStore, zone)["without_store_total"]; got != test.total {
+					t.Errorf("%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
+				}
+			}
+		}
+	})
+}
+
+// gauges returns all our gauges.
+func gauges(t *testing.T, s *servertest.Site) map[string]float64 {
+	t.Helper()
+	values := make(map[string]float64)
+	for _, name := range []string{"waiting", "in_flight", "buckets", "breaker_open"} {
+		for _, sample := range s.Metric(t, "caddy_throttle_"+name) {
+			values[fmt.Sprint(name, sample.Labels)] = sample.Value
+		}
+	}
+	return values
+}
+
+func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
+	addr, taken := servertest.FreeAddress(t), servertest.FreeAddress(t)
+	defer servertest.Listen(t, taken).Close()
+	const config = "{\nthrottle {\nstore otherwise %s\n}\n}\nhttp://%s {\nthrottle {\nzone site {\n%s\n}\n}\nrespond ok\n}"
+	theRemotes[0].Store(&servertest.SharedStore{Store: memstore.New(memstore.Options{})})
+	theRemotes[1].Store(&servertest.SharedStore{Store: memstore.New(memstore.Options{})})
+	servertest.MustLoad(t, fmt.Sprintf(config, "0", addr, "limit 5 1/h"))
+	for _, down := range []bool{false, true} {
+		theRemotes[0].Load().Down.Store(down)
+		theRemotes[1].Load().Down.Store(!down)
+		for range 5 {
+			servertest.Status(t)
+		}
+		settles := func(want map[string]float64) map[string]float64 {
+			t.Helper()
+			got := gauges(t, servertest.Active(t))
+			for range 3000 {
+				if maps.Equal(got, want) {
+					break
+				}
+				<-time.After(10 * time.Millisecond)
+				got = gauges(t, servertest.Active(t))
+			}
+			if want != nil && !maps.Equal(got, want) {
+				t.Errorf("down %v: got %v, want %v", down, got, want)
+			}
+			return got
+		}
+		open := 0.0
+		if down {
+			open = 1
+		}
+		before := settles(map[string]float64{
+			"breaker_openmap[store:otherwise]": open,
+			"bucketsmap[zone:site]":            gauges(t, servertest.Active(t))["bucketsmap[zone:site]"],
+		})
+		for _, caddyfile := range []string{
+			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1 wait 1s"),
+			fmt.Sprintf(config, "1", addr, "in_flight 1 wait 1s\nmatch client_ip {env.NO_SUCH_HOME}"),
+			fmt.Sprintf(config, "0", addr+", http://"+taken, "in_flight 1 wait 1s"),
+		} {
+			for range 5 {
+				if err := servertest.Load(t, caddyfile); err == nil {
+					t.Fatal("got no error, want one")
+				}
+				settles(before)
+			}
+		}
+	}
+}
+
+// theRemotes are the stores of the module `otherwise`, by its option.
+var theRemotes [2]atomic.Pointer[servertest.SharedStore]
+
+// otherStore is a module with several stores of one name.
+type otherStore struct {
+	Which string `json:"which,omitempty"`
+
+	store *stores.SharedStore
+}
+
+func init() { caddy.RegisterModule(new(otherStore)) }
+
+func (*otherStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.otherwise", New: func() caddy.Module { return new(otherStore) }}
+}
+
+func (s *otherStore) Provision(caddy.Context) (err error) {
+	s.store, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
+		return theRemotes[s.Which[0]-'0'].Load(), nil
+	})
+	return err
+}
+
+func (s *otherStore) Cleanup() error { return s.store.Leave() }
+
+func (s *otherStore) SharedStore() *stores.SharedStore { return s.store }
+
+func (s *otherStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	d.Args(&s.Which)
+	return nil
+}
+
+// The names are as Prometheus wants them: promtool check metrics asks the same.
+func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone pages {
+				limit 5 5/s
+				delay
+				block 1s
+				settle header X-Cost
+			}
+			zone swarm {
+				in_flight 2 {
+					share
+				}
+			}
+			zone tried {
+				limit 2 1/s
+				shadow server_timing
+			}
+		}
+		respond ok
+	}`)
+	servertest.WithApp(t, s)
+	s.From(servertest.Someone).Answers("/", http.StatusOK)
+	telemetry.Dropped.WithLabelValues("tcp").Inc()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(engine.Collectors...)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range problems {
+		t.Errorf("%s: %s", problem.Metric, problem.Text)
+	}
+}
+
+func TestChangesAtRunTimeAreMeasured(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	want := func(name, label, value string, n float64) {
+		t.Helper()
+		for _, sample := range s.Metric(t, name) {
+			if sample.Labels[label] == value {
+				if sample.Value != n {
+					t.Errorf("%s of %s: got %v, want %v", name, value, sample.Value, n)
+				}
+				return
+			}
+		}
+		t.Errorf("%s: got no sample of %s", name, value)
+	}
+	s.Admin(http.MethodGet, "/throttle/zones", "", nil) // the app has started
+	want("caddy_throttle_changes", "kind", "ban", 0)
+	want("caddy_throttle_shadow_by_hand", "zone", "pages", 0)
+	s.Admin(http.MethodPost, "/throttle/ban", `{"network": "192.0.2.0/24"}`, nil)
+	s.Admin(http.MethodPost, "/throttle/shadow", `{}`, nil)
+	want("caddy_throttle_changes", "kind", "ban", 1)
+	want("caddy_throttle_changes", "kind", "shadow", 1)
+	want("caddy_throttle_shadow_by_hand", "zone", "pages", 1)
+	s.Admin(http.MethodPost, "/throttle/unshadow", `{}`, nil)
+	want("caddy_throttle_shadow_by_hand", "zone", "pages", 0)
+}

@@ -1,0 +1,223 @@
+package telemetry_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+// series returns the labels of all series of a zone, whether they have counted
+// or not.
+func series(t testing.TB, collector prometheus.Collector, zone string) (all []string) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collector)
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			labels := make(map[string]string)
+			for _, label := range metric.GetLabel() {
+				labels[label.GetName()] = label.GetValue()
+			}
+			if labels["zone"] == zone {
+				all = append(all, strings.TrimSpace(labels["decision"]+" "+labels["reason"]))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+func TestOnlySeriesThatCanCountExist(t *testing.T) {
+	const bucket = "limit 6 1/s\n"
+	for _, test := range []struct {
+		options string
+		reasons string
+		delays  bool
+		blocks  bool
+	}{
+		{bucket, "capacity early_data oversize", false, false},
+		{bucket + "delay", "capacity early_data oversize waiting", true, false},
+		{bucket + "in_flight 2", "capacity early_data in_flight oversize", false, false},
+		{bucket + "block 1m", "blocked capacity early_data oversize", false, true},
+		{bucket + "block\ndelay\nin_flight 2", "blocked capacity early_data in_flight oversize waiting", true, true},
+		{"in_flight 2", "early_data in_flight", false, false},
+		{"in_flight 2 buffer 1KiB", "early_data in_flight waiting", false, false},
+		{"in_flight 2 wait 1s", "early_data in_flight waiting", true, false},
+		{"in_flight 2\noverride 203.0.113.1 deny\nkey client_ip missing refuse unlisted refuse", "denied early_data in_flight missing_key unlisted_key", false, false},
+	} {
+		for _, mode := range []string{"", "shadow", "enforce 50"} {
+			servertest.InBubble(t, func(t *testing.T) {
+				servertest.NewWaitZone(t, test.options+"\n"+mode, 0)
+				want, wantBlocks := []string{"admitted"}, []string{}
+				for prefix, exists := range map[string]bool{"": mode != "shadow", "shadow_": mode != ""} {
+					if !exists {
+						continue
+					}
+					for reason := range strings.FieldsSeq(test.reasons) {
+						buffers := reason == "waiting" && !test.delays // which shadow zones do not
+						if prefix == "" || reason != "early_data" && !buffers {
+							want = append(want, prefix+"refused "+reason)
+						}
+					}
+					if test.delays {
+						want = append(want, prefix+"delayed")
+					}
+					if test.blocks {
+						wantBlocks = append(wantBlocks, prefix+"refused")
+					}
+				}
+				slices.Sort(want)
+				slices.Sort(wantBlocks)
+				if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
+					t.Errorf("%q, %q: got %q, want %q", test.options, mode, got, want)
+				}
+				gauges := 0 // waiting, and in_flight
+				for _, exists := range []bool{test.delays, strings.Contains(test.reasons, "in_flight")} {
+					if exists && mode != "shadow" {
+						gauges++
+					}
+				}
+				if got := series(t, engine.Slots, "waits"); len(got) != gauges {
+					t.Errorf("%q, %q: got %d gauges, want %d", test.options, mode, len(got), gauges)
+				}
+				if got := series(t, telemetry.BlocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
+					t.Errorf("%q, %q: got blocks %q, want %q", test.options, mode, got, wantBlocks)
+				}
+			})
+		}
+	}
+}
+
+// Every decision that a zone can make has a series, whatever the zone's options.
+func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
+	seen := make(map[string]float64)
+	for seed := range uint64(150) {
+		servertest.InBubble(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 0))
+			s := servertest.NewWaitSite(t, "throttle {\n"+randomZone(random, "one")+randomZone(random, "two")+"}\nthrottle {\n"+randomZone(random, "three")+"}", time.Second)
+			for i := range 60 {
+				v := s.Come(randomRequest(random))
+				if random.IntN(5) == 0 {
+					v.Leave()
+				}
+				if i == 55 {
+					close(s.Exit)
+				}
+				servertest.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+				if v.Panicked != nil {
+					t.Fatalf("seed %d: got the panic %v", seed, v.Panicked)
+				}
+			}
+			servertest.Sleep(time.Hour)
+			for _, zone := range []string{"one", "two", "three"} {
+				for what, n := range servertest.Counted(t, telemetry.Requests, zone) {
+					seen[what] += n
+				}
+			}
+			servertest.WantEmpty(t, "one", "two", "three")
+		})
+	}
+	for r := rule.Capacity; r < rule.NoStore; r++ { // which memory never is
+		for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
+			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != rule.EarlyData) {
+				t.Errorf("got no request %s in %v", what, slices.Sorted(maps.Keys(seen)))
+			}
+		}
+	}
+	if seen["delayed"] == 0 || seen["shadow_delayed"] == 0 {
+		t.Errorf("got %v, want some delayed", seen)
+	}
+}
+
+func randomZone(random *rand.Rand, name string) string {
+	options := []string{"zone " + name + " {"}
+	maybe := func(option string) bool {
+		chosen := random.IntN(3) == 0
+		if chosen {
+			options = append(options, option)
+		}
+		return chosen
+	}
+	if bucket := random.IntN(4) > 0; bucket {
+		options = append(options, "limit 5 2/s")
+		if !maybe("cost {header.X-Cost}") {
+			maybe("cost body_items\nread_body 64KiB else 0.5")
+		}
+		if !maybe("delay 1") && !maybe("delay 1 wait 1s") && !maybe("delay 1 queue 2") {
+			maybe("settle header X-Cost after")
+		}
+		maybe("block 1s 5s")
+		if !maybe("in_flight 2") {
+			maybe("in_flight 2 buffer 1KiB")
+		}
+	} else {
+		options = append(options, []string{"in_flight 1", "in_flight 1 wait 1s", "in_flight 1 wait 1s queue 2"}[random.IntN(3)])
+	}
+	never := map[string]string{"two": " ipv6 63"}[name] // the same as zone one
+	keyed := random.IntN(3) == 0
+	if keyed {
+		key := "key header X-Api-Key plain" + never
+		if random.IntN(3) == 0 {
+			key += " missing refuse"
+		}
+		if maybe("override known unlimited\noverride denied deny") && random.IntN(3) == 0 {
+			key += " unlisted refuse"
+		}
+		options = append(options, key)
+	} else {
+		options = append(options, "key client_ip"+never)
+		maybe("override 203.0.113.1 deny")
+	}
+	if !maybe("shadow") {
+		maybe("enforce 50")
+	}
+	return strings.Join(append(options, "}\n"), "\n")
+}
+
+func randomRequest(random *rand.Rand) *http.Request {
+	r := httptest.NewRequest([]string{"GET", "POST"}[random.IntN(2)], "http://example.com/", strings.NewReader("[1,2,3]"))
+	r.Header.Set("Content-Type", "application/json")
+	r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", 1+random.IntN(3))
+	if random.IntN(3) > 0 {
+		r.Header.Set("X-Cost", fmt.Sprint(random.IntN(9)))
+	}
+	if random.IntN(3) > 0 {
+		r.Header.Set("X-Api-Key", []string{"a", "b", "known", "denied"}[random.IntN(4)])
+	}
+	r.TLS = &tls.ConnectionState{HandshakeComplete: random.IntN(20) > 0}
+	return r
+}
+
+func TestWaitingAndServedRequestsAreInTheMetrics(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, "in_flight 2 wait 1m", time.Second)
+		s.Visits(5, servertest.Office, "/")
+		s.Visits(1, servertest.Visitor, "/")
+		if got, want := fmt.Sprint(servertest.Counted(t, engine.Slots, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		servertest.Sleep(time.Minute)
+		if got := servertest.Counted(t, engine.Slots, "waits"); len(got) != 0 {
+			t.Errorf("got %v when all have gone, want none", got)
+		}
+	})
+}

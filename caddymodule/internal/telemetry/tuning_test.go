@@ -1,0 +1,96 @@
+package telemetry_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// recipes returns the commands of the documentation that read, with jq, the access log.
+func recipes(t *testing.T) (commands []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/logs-and-metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, found := range regexp.MustCompile("(?ms)^ *```sh\n(.*?)^ *```$").FindAllStringSubmatch(string(page), -1) {
+		if strings.HasPrefix(found[1], "jq ") || strings.HasPrefix(found[1], "   jq ") {
+			commands = append(commands, found[1])
+		}
+	}
+	return commands
+}
+
+// All recipes must read every zone of a request, not only the decisive one.
+func TestTheRecipesForTuningReadEveryZone(t *testing.T) {
+	if _, err := exec.LookPath("jq"); err != nil {
+		t.Skip("SKIPPED: jq is not installed: the recipes for tuning are not tested (apt-get install jq)")
+	}
+	var log strings.Builder
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			log
+			throttle {
+				exempt path /free
+				zone pages {
+					limit 2 1/d
+					shadow
+				}
+				zone networks {
+					key client_ip ipv4 24
+					limit 4 1/d
+					cost 3 {
+						path /heavy
+					}
+					shadow
+				}
+			}
+			respond ok
+		}`)
+		client := s.From("203.0.113.1:1")
+		for range 5 {
+			client.Get("/page")
+		}
+		s.From("192.0.2.9:1").Get("/heavy") // networks is the fuller zone, and decides
+		client.Get("/free")
+		for _, line := range s.Logs.Lines(t, "handled request") {
+			if err := json.NewEncoder(&log).Encode(line); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	folder := t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "access.log"), []byte(log.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	commands := recipes(t)
+	want := []string{
+		"3 pages 203.0.113.1 http://example.com/page\n1 networks 203.0.113.0 http://example.com/page\n", // refused in shadow
+		"1 203.0.113.1\n0.5 192.0.2.9\n", // how near to the capacity
+	}
+	if len(commands) != len(want) {
+		t.Fatalf("got %d recipes, want %d", len(commands), len(want))
+	}
+	for i, command := range commands {
+		cmd := exec.Command("sh", "-c", command)
+		cmd.Dir = folder
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("got %v: %s", err, out)
+		}
+		got := ""
+		for line := range strings.Lines(string(out)) {
+			got += strings.Join(strings.Fields(line), " ") + "\n"
+		}
+		if got != want[i] {
+			t.Errorf("got %q, want %q, of\n%s", got, want[i], command)
+		}
+	}
+}
