@@ -56,7 +56,7 @@ http:// {
 func newDropSite(t *testing.T, gate string, global ...string) *servertest.Site {
 	t.Helper()
 	engine.DropList = blocked.NewClients()
-	return servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
+	return servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
 }
 
 // wantDropped checks whether connections from addresses are dropped.
@@ -233,7 +233,7 @@ func TestWithExemptionsAClientIsAskedEachMinute(t *testing.T) {
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
 	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
 		engine.DropList = blocked.NewClients()
-		s := servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
+		s := servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
 		blockFor(s.From("[2001:db8::6]:1"))
 		wantDropped(t, true, "2001:db8::6")
 		wantDropped(t, global == "", "2001:db8::5")
@@ -279,7 +279,7 @@ func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
 	s.Stop()
 
 	engine.DropList = blocked.NewClients()
-	s = servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
+	s = servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
 	blockFor(s.From(servertest.Someone))
 	wantDropped(t, false, "203.0.113.7")
 	s.Stop()
@@ -309,7 +309,7 @@ func TestNothingIsLearntFromEarlyData(t *testing.T) {
 
 func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
 	engine.DropList = blocked.NewClients()
-	s := servertest.WithApp(t, servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
+	s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
 	blockFor(s.From(servertest.Someone))
 	if !engine.DropList.Empty() {
 		t.Error("got somebody on the list, want nobody")
@@ -323,7 +323,7 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	blockFor(before.From(servertest.Someone))
 	blockFor(before.From("203.0.113.8:1"))
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
-	after := servertest.WithApp(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
+	after := servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
 	if err := before.Module().Stop(); err != nil {
 		t.Fatal(err)
 	}

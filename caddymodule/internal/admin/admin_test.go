@@ -374,7 +374,7 @@ func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
 	old.Changes("/throttle/shadow", `{"zone": "pages"}`)
 	old.Changes("/throttle/limit", `{"zone": "pages", "limit": "deny"}`)
 	old.Changes("/throttle/limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "deny"}`)
-	s := servertest.WithApp(t, servertest.Run(t, "http:// {\nthrottle other 1 1/h\n}"))
+	s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle other 1 1/h\n}"))
 	old.Stop()
 	for _, call := range []struct{ path, body string }{
 		{"/throttle/unshadow", `{"zone": "pages"}`},

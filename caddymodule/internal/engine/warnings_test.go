@@ -245,9 +245,9 @@ func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
 			throttle site 5 1/h
 		}`
 		old := servertest.Run(t, config)
-		servertest.WithApp(t, old)
+		servertest.Start(t, old)
 		next := servertest.Run(t, config)
-		servertest.WithApp(t, next)
+		servertest.Start(t, next)
 		old.Stop()
 		next.From("203.0.113.1:1").Get("/")
 		next.From("203.0.113.2:1").Get("/")

@@ -78,7 +78,7 @@ func TestAGlobalZoneThatNoSiteUsesIsWarnedOf(t *testing.T) {
 	http://two.example.com {
 		throttle used
 	}`)
-	servertest.WithApp(t, s)
+	servertest.Start(t, s)
 	lines := s.Logs.Lines(t, "limits nothing, because no site uses it")
 	if len(lines) != 1 || lines[0]["zone"] != "forgotten" {
 		t.Errorf("got %v, want one line about the zone forgotten", lines)
@@ -87,7 +87,7 @@ func TestAGlobalZoneThatNoSiteUsesIsWarnedOf(t *testing.T) {
 
 func TestAGlobalZoneIsWarnedOfIfNoSiteHasAThrottle(t *testing.T) {
 	s := servertest.Run(t, "{\nthrottle {\nzone forgotten {\nlimit 5 1/s\n}\n}\n}\nhttp:// {\nrespond ok\n}")
-	servertest.WithApp(t, s)
+	servertest.Start(t, s)
 	lines := s.Logs.Lines(t, "limits nothing, because no site uses it")
 	if len(lines) != 1 || lines[0]["zone"] != "forgotten" {
 		t.Errorf("got %v, want one line about the zone forgotten", lines)

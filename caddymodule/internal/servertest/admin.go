@@ -60,35 +60,3 @@ func (s *Site) Changes(path, body string) {
 		s.Fatalf("%s %s: got %d, want 200", path, body, status)
 	}
 }
-
-// Answers checks the status of a request.
-func (c Client) Answers(target string, want int) {
-	c.Helper()
-	if got := c.Get(target).Code; got != want {
-		c.Fatalf("%s from %s: got %d, want %d", target, c.Addr, got, want)
-	}
-}
-
-// ThreeZones has a zone by address, one by address and host, and one by an account.
-const ThreeZones = `{
-	throttle {
-		zone pages {
-			limit 2 1/h
-			block 10m everywhere
-		}
-		zone hosts {
-			key client_ip host
-			limit 2 1/h
-		}
-		zone accounts {
-			key header X-Account plain
-			limit 2 1/h
-		}
-	}
-}
-http:// {
-	throttle /pages pages
-	throttle /hosts hosts
-	throttle /accounts accounts
-	respond ok
-}`

@@ -11,42 +11,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// EveryReason has a path for every reason to refuse.
-const EveryReason = `
-	throttle /capacity {
-		zone full {
-			limit 1 1/d
-			SHADOW
-		}
-	}
-	throttle /denied {
-		zone denied {
-			override 203.0.113.0/24 deny
-			limit 1 1/d
-			SHADOW
-		}
-	}
-	throttle /oversize {
-		zone oversize {
-			cost {header.X-Cost}
-			limit 1 1/d
-			SHADOW
-		}
-	}
-	throttle /missing_key {
-		zone keyless {
-			key header X-Api-Key missing refuse
-			refusal error
-			limit 1 1/d
-			SHADOW
-		}
-	}
-	respond {http.throttle.reason}
-	handle_errors {
-		respond {err.status_code}
-	}
-`
-
 // RefusedOf returns how many requests a zone has refused, or would have in shadow.
 func RefusedOf(t testing.TB, zone string) (refused float64) {
 	t.Helper()

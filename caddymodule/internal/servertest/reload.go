@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 )
 
@@ -72,6 +73,7 @@ func FreeAddress(t *testing.T) string {
 	return fmt.Sprint(":", listener.Addr().(*net.TCPAddr).Port)
 }
 
+// Listen listens until the caller closes it.
 func Listen(t *testing.T, addr string) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", addr)
@@ -113,4 +115,21 @@ func TheMemory(t *testing.T) *stores.Memory {
 		t.Fatal("got no memory")
 	}
 	return found
+}
+
+// StartZones lets a config count as started.
+func StartZones(t testing.TB, e *engine.Engine) {
+	t.Helper()
+	e.Control.Start(e)
+	t.Cleanup(func() { e.Control.Stop(e) })
+}
+
+// Start starts the app of a site, as Caddy does when it starts a config.
+func Start(t testing.TB, s *Site) *Site {
+	t.Helper()
+	if err := s.Module().Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Module().Stop() })
+	return s
 }

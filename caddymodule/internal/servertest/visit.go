@@ -23,9 +23,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// nginx's waits for rate=1r/s burst=5.
-const LikeNginx = "limit 6 1/s\ndelay"
-
 // WantWaits checks how long requests wait, in seconds. A refused request is -1.
 func WantWaits(t *testing.T, visits []*Visit, want ...float64) {
 	t.Helper()
@@ -120,7 +117,7 @@ func (s *FuncSite) Visit(addr, target string, headers ...string) *Visit {
 	return s.Come(r)
 }
 
-// Come is visit for any request.
+// Come is Visit for any request.
 func (s *FuncSite) Come(r *http.Request) *Visit {
 	s.Helper()
 	ctx, leave := context.WithCancel(context.Background())
@@ -162,7 +159,7 @@ func (s *FuncSite) Visits(n int, addr, target string) (all []*Visit) {
 	return all
 }
 
-// Sleep sleeps.
+// Sleep lets time pass, and records the results of visits.
 func Sleep(d time.Duration) {
 	time.Sleep(d)
 	Quiet()

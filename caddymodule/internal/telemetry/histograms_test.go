@@ -49,7 +49,7 @@ func upTo(t testing.TB, h *dto.Histogram, bound float64) uint64 {
 }
 
 func TestLevelsAreFractionsOfTheCapacityAfterEachDecision(t *testing.T) {
-	s := servertest.WithApp(t, servertest.Run(t, `http:// {
+	s := servertest.Start(t, servertest.Run(t, `http:// {
 		throttle {
 			zone quarters {
 				limit 4 1/d
@@ -145,7 +145,7 @@ func TestAFloodMakesNoSeries(t *testing.T) {
 	if os.Getenv("TEST_LONG") == "1" {
 		n = 1_000_000
 	}
-	s := servertest.WithApp(t, servertest.Run(t, `http:// {
+	s := servertest.Start(t, servertest.Run(t, `http:// {
 		throttle {
 			zone flooded {
 				key client_ip header X-Api-Key plain

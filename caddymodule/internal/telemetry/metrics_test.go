@@ -329,7 +329,7 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 		}
 		respond ok
 	}`)
-	servertest.WithApp(t, s)
+	servertest.Start(t, s)
 	s.From(servertest.Someone).Answers("/", http.StatusOK)
 	telemetry.Dropped.WithLabelValues("tcp").Inc()
 	registry := prometheus.NewRegistry()

@@ -16,7 +16,7 @@ import (
 func heardOf(t *testing.T, zone string) *servertest.Site {
 	t.Helper()
 	heard.events = nil
-	s := servertest.WithApp(t, servertest.Run(t, `{
+	s := servertest.Start(t, servertest.Run(t, `{
 		events {
 			on throttle_overflow test_listener
 			on throttle_recovered test_listener

@@ -1,0 +1,47 @@
+package servertest
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// Soon waits until something is so. It waits for long, because the machine may be
+// busy.
+func Soon(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); !so(); <-time.After(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("got no end of waiting for %s:\n%s", what, stacks[:runtime.Stack(stacks, true)])
+		}
+	}
+}
+
+// WriteFile writes a file that its owner alone may read.
+func WriteFile(t testing.TB, name, text string) {
+	t.Helper()
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// OverrideText writes an override file and returns its name.
+func OverrideText(t testing.TB, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "customers")
+	WriteFile(t, name, text)
+	return name
+}
+
+// Looks lets the site look at its override files, as often as a change needs.
+func (s *Site) Looks() {
+	s.Helper()
+	for range 2 {
+		for _, f := range s.Engine().OverrideFiles {
+			f.Refresh()
+		}
+	}
+}
