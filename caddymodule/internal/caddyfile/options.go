@@ -1,6 +1,7 @@
 package caddyfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -106,7 +107,7 @@ func parseLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
 	r.zone.Limit = strings.Join(words, " ")
 	if _, err := leakybucket.ParseLimit(r.zone.Limit); err != nil && len(words) != 2 {
-		return r.Errf("limit %s: %s", r.zone.Limit, wantLimit(words))
+		return r.Errf("%s: %s", strings.TrimSpace("limit "+r.zone.Limit), wantLimit(words))
 	}
 	return nil
 }
@@ -181,8 +182,10 @@ func parseSettle(z *config.Zone, words []string) (used int, err error) {
 	case settle.Source == "header" && last == 0:
 		settle.Name = words[0]
 	case settle.Source == "status" && last >= 0:
-		if _, isStatus := settlement.ParseStatus(words[last]); isStatus == nil || last == 0 {
-			return used, fmt.Errorf("settle status %s has no cost: want settle status %[1]s 1", strings.Join(words, " "))
+		if isStatus(words[last]) || last == 0 {
+			statuses := slices.DeleteFunc(slices.Clone(words), func(word string) bool { return !isStatus(word) })
+			return used, fmt.Errorf("settle status %s ends without a cost: want settle status %s 1",
+				strings.Join(words, " "), cmp.Or(strings.Join(statuses, " "), "401"))
 		}
 		settle.Status = words[:last]
 		err = tokens.Set(&settle.Cost, words[last])
@@ -190,6 +193,11 @@ func parseSettle(z *config.Zone, words []string) (used int, err error) {
 		err = fmt.Errorf("wrong words after %s: want %s", settle.Source, tokens.WantedAfter["settle"])
 	}
 	return used, err
+}
+
+func isStatus(word string) bool {
+	_, err := settlement.ParseStatus(word)
+	return err == nil
 }
 
 func parseBlock(z *config.Zone, words []string) (used int, err error) {
@@ -223,19 +231,29 @@ func parsePage(r *zoneReader) error {
 	if words := r.RemainingArgs(); len(words) > 0 {
 		page, err := readPage(r.File(), words[0])
 		if len(words) > 1 {
-			err = fmt.Errorf("unexpected %q after it", words[1])
+			err = fmt.Errorf("unexpected %q after page %s: want a file alone, or\n%s", words[1], words[0], block("page", styled(words)))
 		}
 		own.PageHTML = &page
 		return tokens.Wrap(r.Dispenser, err)
 	}
 	own.PageStyle = new(config.PageStyle)
 	here := tokens.Place(r.Dispenser)
-	err := tokens.Options(r.Dispenser, "page", own.PageStyle, func() error { return own.PageStyle.Validate() }, "title", "accent", "text")
+	err := tokens.Options(r.Dispenser, "page", own.PageStyle, func() error { return own.PageStyle.Validate() }, pageStyle...)
 	if err == nil && *own.PageStyle == (config.PageStyle{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
 	return err
 }
+
+// styled returns the line in the block of page that words after page were meant to be.
+func styled(words []string) string {
+	if !slices.Contains(pageStyle, words[0]) {
+		words = []string{pageStyle[0], "My site"}
+	}
+	return words[0] + " " + quoted([]string{strings.Join(words[1:], " ")})
+}
+
+var pageStyle = []string{"title", "accent", "text"}
 
 // readPage reads a file that is named in a Caddyfile, relative to that. So an edited page is
 // a changed config, and a missing one an error with a line.

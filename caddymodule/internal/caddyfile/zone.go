@@ -263,7 +263,11 @@ func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error 
 			return r.unknownDetail(o, line[next])
 		}
 		if d.Parse != nil {
-			return r.Errf("%s stands in the block of %s only: want\n%s", d.Name, o.Name, block(quoted(line[:next]), quoted(line[next:])))
+			want := quoted(line[next:])
+			if words := line[next+1:]; d.Name == "page" && len(words) > 1 {
+				want = block("page", styled(words))
+			}
+			return r.Errf("%s stands in the block of %s only: want\n%s", d.Name, o.Name, block(quoted(line[:next]), want))
 		}
 		if err := r.onceIn(o, d); err != nil {
 			return err
