@@ -231,7 +231,7 @@ func parsePage(r *zoneReader) error {
 	if words := r.RemainingArgs(); len(words) > 0 {
 		page, err := readPage(r.File(), words[0])
 		if len(words) > 1 {
-			err = fmt.Errorf("unexpected %q after page %s: want a file alone, or\n%s", words[1], words[0], block("page", styled(words)))
+			err = fmt.Errorf("unexpected %q after page %s: want\n%s", words[1], words[0], pageLines(words))
 		}
 		own.PageHTML = &page
 		return tokens.Wrap(r.Dispenser, err)
@@ -245,12 +245,13 @@ func parsePage(r *zoneReader) error {
 	return err
 }
 
-// styled returns the line in the block of page that words after page were meant to be.
-func styled(words []string) string {
-	if !slices.Contains(pageStyle, words[0]) {
-		words = []string{pageStyle[0], "My site"}
+// pageLines returns the lines that several words after page on its line were meant to be, in
+// the block of refusal.
+func pageLines(words []string) string {
+	if slices.Contains(pageStyle, words[0]) {
+		return block("page", words[0]+" "+quoted([]string{strings.Join(words[1:], " ")}))
 	}
-	return words[0] + " " + quoted([]string{strings.Join(words[1:], " ")})
+	return "page " + quoted(words[:1]) + "\n" + quoted(words[1:])
 }
 
 var pageStyle = []string{"title", "accent", "text"}

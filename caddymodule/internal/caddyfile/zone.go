@@ -265,7 +265,7 @@ func (r *zoneReader) parseDetails(o *ZoneOption, line []string, next int) error 
 		if d.Parse != nil {
 			want := quoted(line[next:])
 			if words := line[next+1:]; d.Name == "page" && len(words) > 1 {
-				want = block("page", styled(words))
+				want = pageLines(words)
 			}
 			return r.Errf("%s stands in the block of %s only: want\n%s", d.Name, o.Name, block(quoted(line[:next]), want))
 		}
