@@ -6,7 +6,8 @@
 #	./run.sh --http [pairs]     requests through Caddy only, with wrk, beside nginx
 #	./run.sh --shared           Redis and PostgreSQL only; needs both servers
 #	./run.sh --curves           the cost as work grows, and ../docs/curves.svg
-#	./run.sh --guard            fail if memstore has lost ground to x/time/rate
+#	./run.sh --guard            fail if memstore has lost ground to x/time/rate; TEST_LONG=1
+#	                            ../tests/run.sh all does that, too
 #	./run.sh --guard --update   commit to what it measures now
 set -euo pipefail
 cd "$(dirname "$0")"

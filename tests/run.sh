@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Tests everything: formatting, vet, the unit tests with the race detector, and
-# the whole system over real sockets, with php-fpm and Puma behind it, nginx
-# beside it, Redis and PostgreSQL for several Caddys to share, and Chromium in
-# front of it.
+# Tests this checkout:
 #
-#	tests/run.sh
+#	tests/run.sh        with Go alone: formatting, vet, unit tests, and the whole system as far
+#	                    as the servers it needs are installed; installs nothing
+#	tests/run.sh all    everything: also the race detector, the packages, the benchmarks' build,
+#	                    and php-fpm, Puma, nginx, Redis, PostgreSQL, Chromium and applications;
+#	                    installs what is missing, so it needs Debian, and root or sudo
 #
-# It needs Debian, Go, and root or sudo to install missing packages. Without them it
-# skips tests that cannot run, and says so. CI=true or REQUIRE_SYSTEM=1 make that an
-# error. TEST_LONG=1 adds tests that measure time, and SWARM_TRIALS says for how long the
-# trials under a swarm last: see CONTRIBUTING.md. shellcheck is used if installed.
+# The first says at its end what it skipped. The second skips what it cannot install, and
+# says so; CI=true or REQUIRE_SYSTEM=1 make that an error. TEST_LONG=1 adds tests that measure
+# time to the second, and SWARM_TRIALS says how long the trials under a swarm last: see
+# CONTRIBUTING.md. shellcheck is used if installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -59,7 +60,7 @@ missing_packages() {
 	have jq || echo jq
 	have redis-server && have redis-cli || echo redis-server
 	have redis-sentinel || echo redis-sentinel
-	has_postgres || echo postgresql-15
+	has_postgres || echo postgresql
 	have pgbouncer || echo pgbouncer
 	have unshare || echo util-linux
 	have chromium || echo chromium
@@ -161,12 +162,25 @@ counted+='|ShadowRefusesAsManyAsEnforcementWithinThreePoints|SlotsAndTurnsBeside
 counted+='|StoreThatForgetsAtOncePasses|TheAdminAPIGivesRatesToPlot|TheExemptionsOfAPageAreNotWarnedOf|TheLimitFoundInAMonthHoldsInIt'
 counted+='|WhySaysWhatARequestWouldMeet|WhySaysWhatARequestWouldMeetInAnOutage)$'
 
+test_quickly() {
+	step 'go test'
+	go test -short -timeout 20m -tags "$tags" "${packages[@]}" "${stores[@]}"
+	step 'the whole system'
+	go test -short -count=1 -parallel 8 -timeout 20m -tags "$tags" ./tests/...
+	local missing
+	missing=$(missing_packages | tr '\n' ' ')
+	step 'skipped'
+	echo 'The race detector, the packages of dist, the benchmarks, trials under a swarm, and whole'
+	echo 'applications such as WordPress. "tests/run.sh all" runs them.'
+	if [[ $missing ]]; then
+		echo "What needs these packages of Debian, which are not installed: $missing"
+	fi
+}
+
 # test_units runs the unit tests. Stores that talk to servers are tested one after the
 # other, because they measure time, and with -short unless TEST_LONG is set.
 test_units() {
-	local race=() short=(-short) packages stores
-	mapfile -t packages < <(go list -tags "$tags" work | grep -Ev '/tests$|/(redis|pg)store(/|$)')
-	mapfile -t stores < <(go list -tags "$tags" work | grep -E '/(redis|pg)store(/|$)')
+	local race=() short=(-short)
 	[[ ${TEST_LONG:-} != 1 ]] || short=()
 	if compiles_c; then
 		race=(-race)
@@ -181,34 +195,61 @@ test_units() {
 	go test -timeout 30m -tags "$tags" -run "$counted" ./caddymodule/internal/{admission,caddyfile,decision,engine,inspector,telemetry,tune} ./leakybucket/storetest
 }
 
+test_packages() {
+	step 'the packages'
+	if [[ ${TEST_LONG:-} == 1 ]]; then
+		as_root env "PATH=$PATH" dist/test.sh bookworm trixie
+		dist/platforms.sh
+		dist/caddy-versions.sh
+		dist/modules.sh test
+	else
+		dist/test.sh
+	fi
+}
+
+test_system() {
+	step 'the whole system'
+	local limit=20m
+	[[ ${TEST_LONG:-} != 1 ]] || limit=90m
+	[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
+	# More tests at once than processors, because many wait for a Retry-After.
+	go test -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...
+}
+
+test_all() {
+	test_units
+	# bench is no part of go.work: the peers that it measures must not choose what is built here.
+	step 'the benchmarks build'
+	(cd bench && export GOWORK=off && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
+	if [[ ${TEST_LONG:-} == 1 ]]; then
+		step 'memstore and requests have lost no ground'
+		bench/run.sh --guard
+	fi
+	test_packages
+	test_system
+}
+
+case ${1-} in
+'' | all) ;;
+*)
+	echo "tests/run.sh: unknown argument \"$1\": use none, or all" >&2
+	exit 2
+	;;
+esac
 if ! go_is_here; then
 	echo 'tests/run.sh: no Go in PATH: install it from https://go.dev/dl/' >&2
 	exit 1
 fi
-install_missing
+[[ ${1-} != all ]] || install_missing
 check_shell
 check_format
 step 'go vet'
 # "work" is all packages of the modules in go.work.
 go vet -tags "$tags" work
-test_units
-# bench is no part of go.work: the peers that it measures must not choose what is built here.
-step 'the benchmarks build'
-(cd bench && export GOWORK=off && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
-step 'memstore and requests have lost no ground'
-bench/run.sh --guard
-step 'the packages'
-if [[ ${TEST_LONG:-} == 1 ]]; then
-	as_root env "PATH=$PATH" dist/test.sh bookworm trixie
-	dist/platforms.sh
-	dist/caddy-versions.sh
-	dist/modules.sh test
+mapfile -t packages < <(go list -tags "$tags" work | grep -Ev '/tests$|/(redis|pg)store(/|$)')
+mapfile -t stores < <(go list -tags "$tags" work | grep -E '/(redis|pg)store(/|$)')
+if [[ ${1-} == all ]]; then
+	test_all
 else
-	dist/test.sh
+	test_quickly
 fi
-step 'the whole system'
-# More tests at once than processors, because many wait for a Retry-After.
-limit=20m
-[[ ${TEST_LONG:-} != 1 ]] || limit=90m
-[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
-go test -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...

@@ -24,7 +24,7 @@ func startLimitedApache(t *testing.T, module, lines string) string {
 		if longRun() {
 			need(t, module)
 		}
-		t.Skipf("SKIPPED: no %s for Apache on this machine; TEST_LONG=1 tests/run.sh installs it", module)
+		t.Skipf("SKIPPED: no %s for Apache on this machine; TEST_LONG=1 tests/run.sh all installs it", module)
 	}
 	dir, port := t.TempDir(), freePort(t)
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {

@@ -27,6 +27,9 @@ var applications []*application
 // use installs the application, or skips the test if that failed before.
 func (a *application) use(t *testing.T) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: a whole application; tests/run.sh all runs it")
+	}
 	a.once.Do(func() {
 		// Not t.TempDir: it ends with this test, and its names are too long for a
 		// socket.

@@ -143,8 +143,8 @@ func need(t *testing.T, tool string, patterns ...string) string {
 		}
 	}
 	if os.Getenv("CI") == "true" || os.Getenv("REQUIRE_SYSTEM") == "1" {
-		t.Fatalf("got no %s on this machine, want one: install it or run tests/run.sh", tool)
+		t.Fatalf("got no %s on this machine, want one: install it or run tests/run.sh all", tool)
 	}
-	t.Skipf("SKIPPED: no %s on this machine; tests/run.sh installs it", tool)
+	t.Skipf("SKIPPED: no %s on this machine; tests/run.sh all installs it", tool)
 	return ""
 }

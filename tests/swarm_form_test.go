@@ -72,6 +72,9 @@ type tried struct {
 // machine. It skips the seeds that an earlier run has kept.
 func (f swarmForm) try(t *testing.T, what onslaught, sites ...tried) (rows []*swarm.Row) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("SKIPPED: a trial under a swarm; tests/run.sh all runs it")
+	}
 	for seed := range uint64(f.seeds) {
 		f.trySeed(t, what, seed+1, sites)
 	}
