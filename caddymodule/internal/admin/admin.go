@@ -80,7 +80,6 @@ var Calls = map[string]Call{
 	"/throttle/rates":     reads(answerRates),
 
 	"/throttle/buckets": asks(wire.BucketsQuery{Sort: "level", Limit: defaultListed}, answerBuckets),
-	"/throttle/check":   asks(wire.CheckQuery{Method: http.MethodGet}, answerCheck),
 	"/throttle/top":     asks(wire.TopQuery{}, answerTop),
 	"/throttle/why":     asks(wire.ClientQuery{}, answerWhy),
 

@@ -121,7 +121,7 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // server itself.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	next = h.watch.Next(next)
-	concerned, failed := h.Concerns(r)
+	concerned, failed := h.concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)
 	}
@@ -203,9 +203,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.V
 	return err
 }
 
-// Concerns reports whether the directive's matcher matches a request. If the matcher
+// concerns reports whether the directive's matcher matches a request. If the matcher
 // fails, the zones say what becomes of the request.
-func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
+func (h *Handler) concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}

@@ -180,7 +180,7 @@ func sameOrigin(r *http.Request) bool {
 
 // inspectorCalls are the calls of the admin API that pages make.
 var inspectorCalls = []string{
-	"zones", "overrides", "journal", "rates", "buckets", "top", "why", "check",
+	"zones", "overrides", "journal", "rates", "buckets", "top", "why",
 	"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow",
 }
 
