@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -61,12 +60,12 @@ func TestStatusFitsOneScreen(t *testing.T) {
 		"zones": []map[string]any{
 			{
 				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
-				"since_loaded": evidence.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
+				"since_loaded": telemetry.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
 				"per_second":   ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
 			},
 			{
 				"zone": "pages", "mode": "enforcing", "total": ratesOf(845011, 0, 190, 0), "buckets": 22140,
-				"since_loaded": evidence.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
+				"since_loaded": telemetry.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
 				"per_second":   ratesOf(311.5, 0, 0, 0), "per_second_an_hour_ago": ratesOf(402, 0, 0, 0),
 			},
 			{

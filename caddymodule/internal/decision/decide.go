@@ -355,9 +355,6 @@ func (p *plan) ask(z *Zone) error {
 		p.spare(z, concern)
 		return err
 	}
-	if z.Exempt != nil && p.SparedAsSent && !p.again {
-		p.met(z, ExemptAsSent)
-	}
 	p.measure(z)
 	if z.WantsBody(&p.Subject) {
 		p.unread = max(p.unread, z.Cost.MaxBody)
@@ -365,7 +362,7 @@ func (p *plan) ask(z *Zone) error {
 	}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
 	if k.Lacking && (!p.again || z.Key.FromBody()) {
-		p.met(z, Keyless)
+		p.keyless(z)
 	}
 	if skip {
 		return nil
@@ -448,17 +445,22 @@ func (p *plan) spare(z *Zone, concern rule.Concern) {
 	}
 	switch {
 	case p.again: // and noted before
-	case concern == rule.Exempted:
-		p.met(z, Exempt)
-	case concern == rule.Static:
-		p.met(z, NotLimited)
+	case concern == rule.Exempted || concern == rule.Static:
+		p.exempted(z)
 	}
 }
 
-// met tells the zone's Reporter of the request, unless that is only asked about.
-func (p *plan) met(z *Zone, what Meeting) {
+// exempted counts a request that a zone exempts, unless that is only asked about.
+func (p *plan) exempted(z *Zone) {
 	if !p.preview {
-		z.Reporter.Met(what, &p.Subject)
+		z.Reporter.Exempted()
+	}
+}
+
+// keyless counts a request whose key lacks a part, unless that is only asked about.
+func (p *plan) keyless(z *Zone) {
+	if !p.preview {
+		z.Reporter.Keyless()
 	}
 }
 
@@ -475,7 +477,7 @@ func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leak
 		why = rule.EarlyData
 	case k.Rule == bucketkey.Unlimited:
 		if !p.again || z.Key.FromBody() {
-			p.met(z, NotLimited)
+			p.exempted(z)
 		}
 		return true
 	case k.Rule == bucketkey.Denied:
