@@ -66,7 +66,6 @@ type Engine struct {
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	Zones      map[string]*Zone
 	Blockers   []*decision.Zone // whose blocks hold in all handlers
-	AfterStart []func()         // when the handlers of all servers are provisioned
 	StopBeside func()           // ends what runs beside requests, such as the watching of files; nil before Start
 
 	Drops        bool           // a listener drops clients that are out
@@ -219,9 +218,6 @@ func (e *Engine) Start() {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
 		}
-	}
-	for _, hook := range e.AfterStart {
-		hook()
 	}
 	e.forgetDropped()
 	for _, f := range e.OverrideFiles {

@@ -829,6 +829,6 @@ find("#pause").addEventListener("click", (event) => {
 });
 
 put(find("#host"), location.host);
-find("#user").replaceWith(foreign(find("#user").textContent));
+for (const user of document.querySelectorAll("#user")) user.replaceWith(foreign(user.textContent)); // none if the page is open
 for (const table of document.querySelectorAll("#top-table, #changes-table, #journal-table")) table.hidden = true;
 for (const task of [tasks.zones, tasks.rates, tasks.journal, tasks.top]) run(task);
