@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
@@ -42,7 +41,7 @@ func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision checks that the zone exists.
+// Provision remembers the zone, for when all zones are known.
 func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
@@ -55,7 +54,10 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 		return err
 	}
 	m.app = app.engine
-	return lint.CheckAsked(m.Zone, app.known)
+	if m.Zone != "" {
+		app.asked = append(app.asked, m.Zone)
+	}
+	return nil
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.

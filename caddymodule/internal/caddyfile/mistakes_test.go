@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -78,79 +77,21 @@ func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
 	}
 }
 
-// The adapter does not see all sites together, so these are found when the config is
-// loaded. The error names the site.
-func TestAMistakeThatOnlyAllSitesTogetherShowNamesItsSite(t *testing.T) {
-	for _, m := range []mistake{
-		{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", `throttle_blocked asks about zone "lgoin", which is not defined: did you mean login?`},
-		{"site", "route {\nrespond hello\nthrottle pages 60 10/s\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in the site example.com`},
-		{"site", "route {\nreverse_proxy localhost:3000\nthrottle /a* pages 60 10/s\n}", `a handler before it (reverse_proxy) answers all of them: put throttle first`},
-		{"site", "route {\nfile_server\nhandle /a* {\nthrottle pages 60 10/s\n}\n}", `a handler before it (file_server) answers all of them: put throttle first`},
-		{"site", "route {\nhandle {\nrespond hello\n}\nthrottle pages 60 10/s\n}", `a handler before it (static_response) answers all of them: put throttle first`},
-		{"file", "http:// {\nroute {\nrespond hello\nthrottle pages 60 10/s\n}\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in apps/http/servers/srv0`},
-	} {
-		config, message := m.adapt()
-		if message != "" {
-			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
-		}
-		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), m.says) {
-			t.Errorf("%s\ngot  %v\nwant %s", m.caddyfile(), err, m.says)
-		}
-	}
-}
-
-func TestAHandlerThatAnswersSomeRequestsMayStandBeforeThrottle(t *testing.T) {
-	for _, m := range []mistake{
-		{"site", "route {\nrespond /a* hello\nthrottle pages 60 10/s\n}", ""},
-		{"site", "forward_auth localhost:9091 {\nuri /auth\n}\nhandle {\nthrottle pages 60 10/s\n}", ""},
-		{"site", "route {\nfile_server {\npass_thru\n}\nthrottle pages 60 10/s\n}", ""},
-		{"site", "route {\nhandle /a* {\nrespond hello\n}\nhandle {\nthrottle pages 60 10/s\n}\n}", ""},
-		{"file", "http://a.example {\nrespond hello\n}\nhttp://b.example {\nthrottle pages 60 10/s\n}", ""},
-		{"file", "http:// {\nrespond hello\n}\nhttp://:8080 {\nthrottle pages 60 10/s\n}", ""},
-	} {
-		config, message := m.adapt()
-		if message != "" {
-			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
-		}
-		if err := golden.Validate(t, config); err != nil {
-			t.Errorf("%s\ngot %v, want it valid", m.caddyfile(), err)
-		}
-	}
-}
-
 // These may be meant, so they are warned of.
 func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 	for _, test := range []struct {
 		mistake
 		want int
 	}{
-		{mistake{"global", "zone unused {\nlimit 60 10/s\n}", "limits nothing, because no site uses it: write throttle <zone> in a site"}, 1},
 		{mistake{"zone", "limit 60 10/s\nsettle status 401 5\nblock 10m", "add after to settle"}, 1},
-		{mistake{"zone", "limit 5 5/h\nkey form log", formWarning}, 1},
-		{mistake{"zone", "limit 5 5/h\nkey host form log", formWarning}, 1},
-		{mistake{"zone", "limit 5 5/h\nkey form log missing skip", formWarning}, 0},
-		{mistake{"zone", "limit 5 5/h\nkey form log\nmatch path /wp-login.php*", formWarning}, 0},
-		{mistake{"site", "throttle /login* login form log 5 5/h", formWarning}, 0},
-		{mistake{"site", "handle /login* {\nthrottle login form log 5 5/h\n}", formWarning}, 0},
-		{mistake{"site", "handle {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
-		{mistake{"file", "http:// {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
-		{mistake{"file", "http:// {\nthrottle /login* login form log 5 5/h\n}", formWarning}, 0},
-		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle login\n}", formWarning}, 1},
-		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle /login* login\n}", formWarning}, 0},
 		{mistake{"zone", "limit 60 10/s\nexempt path /wp-cron.php*", "anybody can call the script that is exempt"}, 1},
 		{mistake{"zone", "limit 60 10/s\nexempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", "anybody can call the script that is exempt"}, 0},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}, 1},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000", "the site has no file_server"}, 1},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000\nfile_server", "the site has no file_server"}, 0},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\n@file file\nhandle @file {\nfile_server\n}\nhandle {\nreverse_proxy localhost:3000\n}", "the site has no file_server"}, 0},
 	} {
 		s := servertest.Run(t, test.caddyfile())
 		s.Warned(t, test.says, test.want)
 		s.Stop()
 	}
 }
-
-const formWarning = "keyed by a form field and has no match"
 
 var mistakes = []mistake{
 	{"zone", "in_flight 5\nexempt verified_crawler gogglebot # <-", `unknown crawler "gogglebot": did you mean googlebot?`},

@@ -26,7 +26,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -67,7 +66,6 @@ type Engine struct {
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	Zones      map[string]*Zone
 	Blockers   []*decision.Zone // whose blocks hold in all handlers
-	AfterStart []func()         // when the handlers of all servers are provisioned
 	StopBeside func()           // ends what runs beside requests, such as the watching of files; nil before Start
 
 	Drops        bool           // a listener drops clients that are out
@@ -160,13 +158,8 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
-	logger := e.Warner.With(zap.String("zone", name))
-	met := evidence.New(compiled, evidence.Options{
-		Logger: logger, Requests: z.requests, NamedKey: config.NamesHeader(z.Config.Key.Sources), MissingGiven: definition.Key != nil && definition.Key.Missing != "",
-	})
-	met.Wants(config.Paths(z.Config.Match))
-	z.Counts = telemetry.New(compiled, z.State.Figures, met, telemetry.Options{
-		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
+	z.Counts = telemetry.New(compiled, z.State.Figures, telemetry.Options{
+		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
@@ -225,9 +218,6 @@ func (e *Engine) Start() {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
 		}
-	}
-	for _, hook := range e.AfterStart {
-		hook()
 	}
 	e.forgetDropped()
 	for _, f := range e.OverrideFiles {
