@@ -276,7 +276,9 @@ func Parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
-	return i, tokens.Options(h.Dispenser, "the directive throttle_inspector", i, i.checkHosts, "allow_changes", "hosts", "user_header")
+	return i, tokens.Options(h.Dispenser, "the directive throttle_inspector", tokens.Fields{
+		"allow_changes": &i.AllowChanges, "hosts": &i.Hosts, "user_header": &i.UserHeader,
+	}, i.checkHosts)
 }
 
 // Interface guards
