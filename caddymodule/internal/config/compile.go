@@ -133,15 +133,6 @@ func (z *Zone) WithDefaults() Zone {
 	return full
 }
 
-// orNew returns a copy of what was given, or a zero value.
-func orNew[T any](given *T) *T {
-	part := new(T)
-	if given != nil {
-		*part = *given
-	}
-	return part
-}
-
 // checkTogether checks parts beside each other, while each checks itself. It refuses a zone
 // without a limit or slots, and what makes no sense without one of these, or with share. The
 // zone has its defaults, and written has not. Its errors come before those of the parts.

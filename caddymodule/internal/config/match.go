@@ -246,7 +246,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 }
 
 // wordless are the matchers that mean something without a word.
-var wordless = []string{"file", "tls"}
+var wordless = []string{"file", "tls", "throttle_blocked"}
 
 // checkEmptied refuses matchers of which nothing is left but the name. Caddy accepts many of
 // them, which then match all requests or none.
