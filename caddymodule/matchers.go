@@ -209,13 +209,13 @@ func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			return d.WrapErr(err)
 		}
 		twice := m.Resolver != "" // by another line of the same matcher
-		err := tokens.Options(d, "verified_crawler", m, func() error {
+		err := tokens.Options(d, "verified_crawler", tokens.Fields{"resolver": &m.Resolver}, func() error {
 			if twice {
 				return errors.New("resolver is given twice: want one")
 			}
 			_, err := m.parse()
 			return err
-		}, "resolver")
+		})
 		if err != nil {
 			return err
 		}

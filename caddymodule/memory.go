@@ -68,7 +68,9 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
-	return tokens.Options(d, "store memory", &m.Memory, m.Check, "max_buckets", "snapshot", "snapshot_interval")
+	return tokens.Options(d, "store memory", tokens.Fields{
+		"max_buckets": &m.MaxBuckets, "snapshot": &m.Snapshot, "snapshot_interval": &m.SnapshotInterval,
+	}, m.Check)
 }
 
 // Interface guards

@@ -121,7 +121,10 @@ func (r *Redis) Cleanup() error { return r.store.Leave() }
 //	    tls_ca <file>
 //	}
 func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, r, "username", "password", "sentinel_username", "sentinel_password", "prefix", "tls_ca")
+	return tokens.UnmarshalStore(d, r, &r.URL, tokens.Fields{
+		"username": &r.Username, "password": &r.Password, "sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
+		"prefix": &r.Prefix, "tls_ca": &r.TLSCA,
+	})
 }
 
 // Interface guards

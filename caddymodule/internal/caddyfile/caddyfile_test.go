@@ -3,12 +3,8 @@ package caddyfile_test
 import (
 	"bytes"
 	"encoding/json"
-	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -19,66 +15,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
-
-// syntaxOf returns the lines of syntax, two levels deep, in the doc comment of a
-// function.
-func syntaxOf(t *testing.T, file, function string) (lines []string) {
-	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, declared := range parsed.Decls {
-		if f, ok := declared.(*ast.FuncDecl); ok && f.Name.Name == function {
-			for line := range strings.Lines(f.Doc.Text()) {
-				if option, found := strings.CutPrefix(line, "\t    "); found {
-					lines = append(lines, strings.TrimSpace(option))
-				}
-			}
-		}
-	}
-	return lines
-}
-
-func TestTheSyntaxOfAZoneInItsDocIsTheTable(t *testing.T) {
-	var want []string
-	for _, o := range zonefile.ZoneOptions {
-		want = append(want, o.Name)
-	}
-	var got []string
-	syntax := strings.Join(syntaxOf(t, "zone.go", "parseZone"), "\n")
-	for line := range strings.Lines(syntax) {
-		if name, _, _ := strings.Cut(strings.TrimSpace(line), " "); zonefile.Named(zonefile.ZoneOptions, name) != nil {
-			got = append(got, name)
-		}
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got the options %v, want %v", got, want)
-	}
-	for _, o := range zonefile.ZoneOptions {
-		for _, d := range o.Details {
-			if !strings.Contains(syntax, d.Name) {
-				t.Errorf("got no %s of %s", d.Name, o.Name)
-			}
-		}
-	}
-}
-
-func TestTheSyntaxOfTheGlobalOptionsInItsDocIsTheList(t *testing.T) {
-	var got []string
-	for _, line := range syntaxOf(t, "directive.go", "ParseGlobal") {
-		if option, _, _ := strings.Cut(line, " "); option != "<option>" {
-			got = append(got, option)
-		}
-	}
-	if !slices.Equal(got, zonefile.GlobalWords) {
-		t.Errorf("got %v, want %v", got, zonefile.GlobalWords)
-	}
-}
 
 // Every option has a golden file that shows what it adapts to.
 func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
@@ -94,23 +33,8 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 	}
 }
 
-func TestNoWordIsBothAnOptionAndAnotherLimitersWord(t *testing.T) {
-	for _, known := range [][]string{zonefile.Names(zonefile.ZoneOptions), zonefile.GlobalWords, {"zone", "ratelimit_headers"}} {
-		for _, word := range known {
-			if tokens.Translations[word] != "" {
-				t.Errorf("%s is an option, and translated", word)
-			}
-		}
-	}
-	for word := range tokens.Homes {
-		if zonefile.Named(zonefile.ZoneOptions, word) != nil {
-			t.Errorf("%s is an option of a zone, and said to belong elsewhere", word)
-		}
-	}
-}
-
 func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
-	all := zonefile.Names(zonefile.ZoneOptions)
+	all := zonefile.Names()
 	for _, test := range []struct{ word, want string }{
 		{"limti", "limit"},
 		{"limitt", "limit"},

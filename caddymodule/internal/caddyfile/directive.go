@@ -5,10 +5,9 @@ package caddyfile
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/url"
-	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -49,11 +48,13 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: expanded(d)}
 	h.Next()
-	zones, err := readZones(h, "the global option throttle", GlobalWords, map[string]func() error{
-		"store":  func() error { return parseStore(app, h.Dispenser) },
+	zones, err := readZones(h, "the global option throttle", tokens.Fields{
+		"store":         func() error { return parseStore(app, h.Dispenser) },
+		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
 		"exempt": func() error { return parseGlobalExempt(app, h) },
 		"plan":   func() error { return parsePlan(app, h.Dispenser) },
-	}, app, app.Check)
+		"shadow": &app.Shadow,
+	}, app.Check)
 	if err != nil {
 		return nil, err
 	}
@@ -67,27 +68,38 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
-// readZones reads a block of zones and of their defaults. The other known words are those of
-// special, and fields of a struct, which is checked after each.
-func readZones(h httpcaddyfile.Helper, where string, known []string, special map[string]func() error, into any, check func() error) (zones []*zoneReader, err error) {
+// readZones reads a block of zones and of their defaults. The other known words set fields,
+// after each of which check is called.
+func readZones(h httpcaddyfile.Helper, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, err error) {
 	defaults, seen := newZoneReader(h), make(map[string]bool)
-	beside := slices.DeleteFunc(slices.Clone(ZoneOptions), func(o ZoneOption) bool { return !o.Beside })
 	for h.NextBlock(0) {
-		switch word := h.Val(); {
+		word := h.Val()
+		option := Named(word)
+		parse, special := fields[word].(func() error)
+		switch {
 		case word == "zone":
 			zone, wrong := parseZone(h)
 			zones, err = append(zones, zone), wrong
-		case special[word] != nil:
-			err = special[word]()
+		case special:
+			err = parse()
 		case seen[word]:
 			err = h.Errf("%s is given twice", word)
-		case slices.Contains(known, word):
+		case fields[word] != nil:
 			seen[word] = true
-			err = tokens.ReadOption(h.Dispenser, into, check)
-		case Named(beside, word) != nil:
-			err = defaults.parse(Named(beside, word))
+			err = fields.Read(h.Dispenser, check)
+		case option != nil && option.Beside:
+			err = defaults.parse(option)
+		case option != nil:
+			err = h.Errf("%s cannot stand beside the zones in %s: want it in the block of a zone", word, where)
 		default:
-			err = misplacedOption(h.Dispenser, where, slices.Concat(known, Names(beside)), zones)
+			known := slices.AppendSeq([]string{"zone"}, maps.Keys(fields))
+			for _, o := range ZoneOptions {
+				if o.Beside {
+					known = append(known, o.Name)
+				}
+			}
+			slices.Sort(known)
+			err = tokens.UnknownOption(h.Dispenser, where, slices.Compact(known))
 		}
 		if err != nil {
 			return nil, err
@@ -110,32 +122,6 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	segment := d.NextSegment()
 	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
 	return caddyfile.NewDispenser(segment)
-}
-
-// GlobalWords are the options of the global block that hold for all zones.
-var GlobalWords = []string{"store", "store_timeout", "on_store_error", "nodes", "signing_key", "exempt", "plan", "zone", "shadow"}
-
-// misplacedOption reports a word that is no option in a block of zones.
-func misplacedOption(d *caddyfile.Dispenser, where string, known []string, zones []*zoneReader) error {
-	word, rest := lineHere(d)
-	line, last, name := quoted(append([]string{word}, rest...)), len(zones)-1, "pages"
-	if last >= 0 {
-		name = zones[last].zone.Name
-	}
-	_, noLimit := leakybucket.ParseLimit(strings.Join(rest, " "))
-	switch {
-	case Named(ZoneOptions, word) != nil && last >= 0 && zones[last].zone.Reference():
-		return d.Errf("%s cannot stand beside the zones in %s: is a { missing after zone %s?", word, where, name)
-	case Named(ZoneOptions, word) != nil:
-		return d.Errf("%s cannot stand beside the zones in %s: want it in the block of a zone\n%s", word, where, block("zone "+name, line))
-	case noLimit == nil && config.CheckZoneName(word) == nil:
-		return d.Errf("unknown option %q in %s: want\n%s", word, where, block("zone "+word, "limit "+quoted(rest)))
-	}
-	if meant := translate(word, rest); meant != "" {
-		return d.Errf("unknown option %q in %s: in a zone, %s", word, where, meant)
-	}
-	slices.Sort(known)
-	return tokens.UnknownOption(d, where, slices.Compact(known))
 }
 
 func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
@@ -238,20 +224,20 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 }
 
 func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
-	if words := h.RemainingArgs(); len(words) > 0 {
+	if words := h.RemainingArgsAsTokens(); len(words) > 0 {
 		zone, err := parseLine(h, words)
 		if err != nil {
 			return nil, err
 		}
 		for h.NextBlock(0) {
 			if len(words) == 1 {
-				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", words[0])
+				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", words[0].Text)
 			}
 			switch h.Val() {
 			case "ratelimit_headers":
 				err = tokens.ParseArg(h.Dispenser, &handler.RateLimitHeaders)
 			case "zone":
-				err = h.Errf("zone %q stands on the line of throttle already: put both zones into the block", words[0])
+				err = h.Errf("zone %q stands on the line of throttle already: put both zones into the block", words[0].Text)
 			default:
 				err = zone.parseOption()
 			}
@@ -261,79 +247,35 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		}
 		return []*zoneReader{zone}, nil
 	}
-	return readZones(h, "the directive throttle", []string{"zone", "ratelimit_headers"}, nil, handler, nil)
+	return readZones(h, "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
 }
 
-// startsWithDigit tells numbers and rates from names.
-var startsWithDigit = regexp.MustCompile(`^[0-9]`)
-
-const wantLine = "want throttle <zone> [<key>...] <capacity> <leak>"
-
 // parseLine reads a whole zone from one line.
-func parseLine(h httpcaddyfile.Helper, words []string) (*zoneReader, error) {
-	r := newZoneReader(h)
-	r.zone.Name = words[0]
-	if err := config.CheckZoneName(words[0]); err != nil {
+func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, error) {
+	r, end := newZoneReader(h), len(words)-2
+	r.zone.Name = words[0].Text
+	if err := config.CheckZoneName(r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	if len(words) == 1 {
 		return r, nil
 	}
-	end := limitEnd(words)
-	if end < len(words) {
-		return nil, h.WrapErr(meantLine(words, end))
+	const want = "want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s"
+	if end == 0 {
+		return nil, h.Errf("unexpected %q after %s: %s", words[1].Text, words[0].Text, want)
 	}
-	r.zone.Limit = strings.Join(words[end-2:], " ")
+	r.zone.Limit = words[end].Text + " " + words[end+1].Text
 	r.places["limit"] = []string{r.place}
-	if end == 3 {
+	if _, err := leakybucket.ParseLimit(r.zone.Limit); err != nil {
+		return nil, h.Errf("parsing limit: %w; %s", err, want)
+	}
+	if end == 1 {
 		return r, nil
 	}
-	key := Named(ZoneOptions, "key")
-	r.places["key"] = []string{r.place}
-	used, err := r.parseHead(key, words[1:end-2])
-	if err != nil {
-		return nil, h.WrapErr(err)
-	}
-	return r, r.parseDetails(key, words[:end-2], 1+used)
-}
-
-// limitEnd returns how many words there are up to the end of the limit, or 0.
-func limitEnd(words []string) int {
-	for end := 3; end <= len(words); end++ {
-		if _, err := leakybucket.ParseLimit(words[end-2] + " " + words[end-1]); err == nil {
-			return end
-		}
-	}
-	return 0
-}
-
-// meantLine returns an error with what to write instead of words after throttle that are
-// no whole zone, or have more behind the limit than that ends with.
-func meantLine(words []string, end int) error {
-	if end > 0 {
-		line := "throttle " + quoted(words[:end])
-		if Named(ZoneOptions, words[end]) != nil {
-			line = block(line, quoted(words[end:]))
-		}
-		return fmt.Errorf("unexpected %q after %s, with which the line ends: %s", words[end], words[end-1], want(line))
-	}
-	at := 1 + slices.IndexFunc(words[1:], func(word string) bool { return startsWithDigit.MatchString(word) || former(word) != "" })
-	sources, _, _ := parseKey(words[1:max(1, at)])
-	if slices.ContainsFunc(sources, func(k config.KeySource) bool {
-		return !slices.Contains(config.SourceWords, k.Source) && !strings.Contains(k.Source, "{")
-	}) {
-		at = 1 // no key stands before the limit
-	}
-	limit := meantLimit(words[at:])
-	switch _, err := leakybucket.ParseLimit(strings.Join(words[at:], " ")); {
-	case startsWithDigit.MatchString(words[0]):
-		return fmt.Errorf("no zone name before %s: %s", words[0], wantLine)
-	case at > 0 && at+2 == len(words) && startsWithDigit.MatchString(words[at]):
-		return fmt.Errorf("parsing limit: %w", err)
-	case at > 0 && limit != "":
-		return fmt.Errorf("no capacity and leak in %s: want throttle %s %s", strings.Join(words[at:], " "), quoted(words[:at]), limit)
-	}
-	return fmt.Errorf("no limit after %s: %s", words[len(words)-1], wantLine)
+	key := *r
+	key.Dispenser = caddyfile.NewDispenser(words[:end])
+	key.Next() // the zone's name, where that of the option stands elsewhere
+	return r, key.parse(Named("key"))
 }
 
 // A definedZone is a zone that this Caddyfile has defined so far.

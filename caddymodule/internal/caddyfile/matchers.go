@@ -2,8 +2,6 @@ package caddyfile
 
 import (
 	"fmt"
-	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -57,12 +55,12 @@ func parseMatchers(h httpcaddyfile.Helper, option string, sets *caddyhttp.RawMat
 
 // parseNamed reads a single @name, if one comes next.
 func parseNamed(h httpcaddyfile.Helper, option string) (set caddy.ModuleMap, named bool, err error) {
-	_, words := lineHere(h.Dispenser)
-	if len(words) == 0 || !strings.HasPrefix(words[0], "@") {
+	name := nextWord(h.Dispenser)
+	if !strings.HasPrefix(name, "@") {
 		return nil, false, nil
 	}
 	if set, _, err = namedMatcher(h); err == nil && h.NextArg() {
-		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), option, words[0])
+		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), option, name)
 	}
 	return set, true, err
 }
@@ -103,38 +101,13 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	return set, nil
 }
 
-// otherMatchers are other words for matchers, some of them of nginx.
-var otherMatchers = map[string]string{
-	"location": "path", "uri": "path", "url": "path", "paths": "path", "endpoint": "path", "prefix": "path", "~": "path_regexp", "~*": "path_regexp", "regex": "path_regexp",
-	"ip": "client_ip", "from": "client_ip", "remote_addr": "client_ip", "address": "client_ip", "verb": "method", "request_method": "method", "methods": "method",
-	"domain": "host", "server_name": "host", "agent": "header User-Agent", "user_agent": "header User-Agent", "useragent": "header User-Agent", "referer": "header Referer",
-	"cookie": "header Cookie", "extension": "path", "ext": "path", "args": "query", "param": "query",
-}
-
-// values are values of matchers whose name is missing.
-var values = map[string]*regexp.Regexp{
-	"path":      regexp.MustCompile(`^[/*]`),
-	"method":    regexp.MustCompile(`^(GET|HEAD|POST|PUT|PATCH|DELETE|OPTIONS)$`),
-	"client_ip": regexp.MustCompile(`^([0-9]+\.[0-9.]+|[0-9a-f]*:[0-9a-f:.]*)(/[0-9]+)?$`),
-}
-
 func unknownMatcher(d *caddyfile.Dispenser, option string) error {
-	word, rest := lineHere(d)
-	meant := otherMatchers[strings.ToLower(word)]
-	for matcher, value := range values {
-		if value.MatchString(strings.TrimRight(word, ",")) {
-			meant, rest = matcher, append([]string{word}, rest...)
-		}
-	}
+	word := d.Val()
 	switch {
 	case word == staticFiles:
 		return d.Errf("%s stands alone, behind exempt: want exempt %[1]s [<root>]", staticFiles)
 	case strings.HasPrefix(word, "@"):
 		return d.Errf("matcher %q stands in a block: want %s %s on one line", word, option, word)
-	case meant != "":
-		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, strings.TrimSpace(meant+" "+strings.Join(rest, " ")))
-	case d.Nesting() > 0 && (word == "zone" || tokens.WantedAfter[word] != "" || slices.Contains(tokens.SiteDirectives, word)):
-		return d.Errf("unknown matcher %q in %s: is a } missing before it?", word, option)
 	}
 	var known []string
 	for _, module := range caddy.GetModules("http.matchers") {

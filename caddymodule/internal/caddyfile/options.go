@@ -1,7 +1,6 @@
 package caddyfile
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,21 +10,20 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files.
 func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static *[]config.StaticFiles) error {
-	if _, words := lineHere(h.Dispenser); len(words) == 0 || words[0] != staticFiles {
+	if nextWord(h.Dispenser) != staticFiles {
 		return parseMatchers(h, h.Val(), sets)
 	}
 	words := h.RemainingArgs()
@@ -36,23 +34,13 @@ func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static 
 	return nil
 }
 
-// before returns how many words come before the first detail.
-func before(details []ZoneOption, words []string) int {
-	if i := slices.IndexFunc(words, func(word string) bool { return Named(details, word) != nil }); i >= 0 {
-		return i
-	}
-	return len(words)
-}
-
-// parseKey reads the key sources of a Caddyfile, up to the first detail of key. It returns
-// how many words that were.
-func parseKey(words []string) (key []config.KeySource, used int, err error) {
-	end := before(keyDetails, words)
-	for used < end {
+// parseSources reads key sources.
+func parseSources(words []string) (key []config.KeySource, err error) {
+	for used := 0; used < len(words); {
 		source := config.KeySource{Source: words[used]}
 		used++
 		switch {
-		case used == end: // which is an error where a word is missing
+		case used == len(words): // which is an error where a word is missing
 		case source.Source == "text":
 			source.Text = words[used]
 			used++
@@ -60,38 +48,88 @@ func parseKey(words []string) (key []config.KeySource, used int, err error) {
 			source.Name = words[used]
 			used++
 		}
-		if source.Folds() && used < end && words[used] == "fold" {
-			if used++; used == end {
-				return nil, used, errors.New("\"fold\" needs a word after it: want fold wordpress or fold email")
+		if source.Folds() && used < len(words) && words[used] == "fold" {
+			if used++; used == len(words) {
+				return nil, errors.New("\"fold\" needs a word after it: want fold wordpress or fold email")
 			}
 			source.Fold = words[used]
 			used++
 		}
 		key = append(key, source)
 	}
-	return key, used, nil
+	return key, nil
 }
 
-func parseKeyWords(z *config.Zone, words []string) (used int, err error) {
-	z.Key.Sources, used, err = parseKey(words)
-	if len(words) == 0 {
-		err = errors.New("no source: want " + config.KeySources)
+func parseKey(r *zoneReader) (err error) {
+	if r.CountRemainingArgs() == 0 {
+		return r.Err("parsing key: no source: want " + config.KeySources)
 	}
-	return used, err
+	k := new(config.Key)
+	r.zone.Key = k
+	details := tokens.Fields{"missing": &k.Missing, "unlisted": &k.Unlisted, "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
+	if k.Sources, err = parseSources(r.words(details)); err != nil {
+		return r.Errf("parsing key: %w", err)
+	}
+	return r.details(details)
 }
 
-// parseShare reads who takes turns, in the block of in_flight.
-func parseShare(r *zoneReader) error {
-	words := r.RemainingArgs()
-	if len(words) == 0 {
-		words = []string{"client_ip"}
+func parseInFlight(r *zoneReader) error {
+	f := new(config.InFlight)
+	r.zone.InFlight = f
+	return r.detailed(tokens.Fields{
+		"wait": &f.Wait, "queue": &f.Queue, "pass": &f.Pass, "warm_up": &f.WarmUp, "buffer": &f.Buffer,
+		"share": func() (err error) {
+			words := r.RemainingArgs()
+			if len(words) == 0 {
+				words = []string{"client_ip"}
+			}
+			f.Share, err = parseSources(words)
+			return tokens.Wrap(r.Dispenser, err)
+		},
+		"rank": func() error { return parseRank(r.Helper, f) },
+	}, 1, &f.Slots)
+}
+
+func parseReadBody(r *zoneReader) error {
+	b := new(config.ReadBody)
+	r.zone.ReadBody = b
+	return r.detailed(tokens.Fields{"else": &b.Else}, 1, &b.Most)
+}
+
+func parseDelay(r *zoneReader) error {
+	d := new(config.Delay)
+	r.zone.Delay = d
+	return r.detailed(tokens.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
+}
+
+func parseBlock(r *zoneReader) error {
+	b := new(config.Block)
+	r.zone.Block = b
+	details := tokens.Fields{"everywhere": &b.Everywhere}
+	for _, word := range r.words(details) {
+		step, err := tokens.ParseDuration(word)
+		if err != nil {
+			return r.Errf("parsing block: %w", err)
+		}
+		b.For = append(b.For, step)
 	}
-	sources, used, err := parseKey(words)
-	if err == nil && used < len(words) {
-		err = fmt.Errorf("unexpected %q after share: %[1]s goes with key", words[used])
-	}
-	inFlightOf(r.zone).Share = sources
-	return tokens.Wrap(r.Dispenser, err)
+	return r.details(details)
+}
+
+func parseTrust(r *zoneReader) error {
+	t := new(config.TrustDevices)
+	r.zone.TrustDevices = t
+	return r.detailed(nil, 1, &t.Cookie, &t.For)
+}
+
+func parseRefusal(r *zoneReader) error {
+	f := new(config.Refusal)
+	r.zone.Refusal = f
+	return r.details(tokens.Fields{
+		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "jitter": &f.Jitter,
+		"code": &f.Code, "zone_header": &f.ZoneHeader, "log": &f.Log,
+		"page": func() error { return parsePage(r.Helper, f) },
+	})
 }
 
 func parseRoute(r *zoneReader) error {
@@ -107,7 +145,7 @@ func parseLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
 	r.zone.Limit = strings.Join(words, " ")
 	if _, err := leakybucket.ParseLimit(r.zone.Limit); err != nil && len(words) != 2 {
-		return r.Errf("%s: %s", strings.TrimSpace("limit "+r.zone.Limit), wantLimit(words))
+		return r.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 120 2/s")
 	}
 	return nil
 }
@@ -124,9 +162,10 @@ func parseOverride(r *zoneReader) error {
 // parseOverrideFile reads the name of a file, relative to the Caddyfile. The config
 // has its full name, since Caddy may run in another folder. The file itself is read
 // when the config is loaded.
-func parseOverrideFile(r *zoneReader) (err error) {
+func parseOverrideFile(r *zoneReader) error {
 	file := &r.zone.OverrideFile
-	if err = tokens.ParseArg(r.Dispenser, file); err == nil && !filepath.IsAbs(*file) {
+	err := r.detailed(nil, 1, file)
+	if err == nil && !filepath.IsAbs(*file) {
 		*file, err = filepath.Abs(filepath.Join(filepath.Dir(r.File()), *file))
 	}
 	return err
@@ -138,19 +177,16 @@ func parseCost(r *zoneReader) error {
 		return err
 	}
 	if matched && !r.NextArg() || r.Val() == "cost" {
-		return r.Err("cost has no value: want " + tokens.WantedAfter["cost"])
+		return r.Err("cost has no value: want " + r.syntax())
 	}
 	cost := config.Cost{Value: r.Val()}
-	if meant := text.Nearest(cost.Value, []string{"body_items", "body_bytes"}); meant != "" && meant != cost.Value {
-		return r.Errf("unknown cost %q: did you mean %s?", cost.Value, meant)
-	}
 	switch words := r.RemainingArgs(); {
 	case len(words) == 1 && cost.Value == "body_items":
 		cost.Path = words[0]
 	case len(words) == 1 && cost.Value == "body_bytes":
 		cost.Unit = words[0]
 	case len(words) > 0:
-		return r.Errf("unexpected %q after cost %s: want the matchers in a block, each on a line of its own:\n%s", words[0], cost.Value, block("cost 5", "path /search*"))
+		return r.Errf("unexpected %q after cost %s: want the matchers in a block, each on a line of its own", words[0], cost.Value)
 	}
 	block, err := parseMatcherSet(r.Dispenser, "cost")
 	if err != nil {
@@ -167,94 +203,56 @@ func parseCost(r *zoneReader) error {
 	return nil
 }
 
-func parseSettle(z *config.Zone, words []string) (used int, err error) {
-	settle, used := z.Settle, before(settleDetails, words)
-	if used == 0 {
-		return 0, errors.New("no source: want " + tokens.WantedAfter["settle"])
-	}
-	settle.Source, words = words[0], words[1:used]
+func parseSettle(r *zoneReader) (err error) {
+	s := new(config.Settle)
+	r.zone.Settle = s
+	details := tokens.Fields{"after": &s.After, "debt": &s.Debt}
+	words := r.words(details)
 	last := len(words) - 1
+	if last < 0 {
+		return r.Errf("settle has no value: want %s", r.syntax())
+	}
+	s.Source = words[0]
 	switch {
-	case settle.Source == "seconds" && last == 0:
-		err = tokens.Set(&settle.Workers, words[0])
-	case settle.Source == "bytes" && last == 0:
-		settle.Unit = words[0]
-	case settle.Source == "header" && last == 0:
-		settle.Name = words[0]
-	case settle.Source == "status" && last >= 0:
-		if isStatus(words[last]) || last == 0 {
-			statuses := slices.DeleteFunc(slices.Clone(words), func(word string) bool { return !isStatus(word) })
-			return used, fmt.Errorf("settle status %s ends without a cost: want settle status %s 1",
-				strings.Join(words, " "), cmp.Or(strings.Join(statuses, " "), "401"))
-		}
-		settle.Status = words[:last]
-		err = tokens.Set(&settle.Cost, words[last])
-	case last >= 0:
-		err = fmt.Errorf("wrong words after %s: want %s", settle.Source, tokens.WantedAfter["settle"])
+	case s.Source == "seconds" && last == 1:
+		err = tokens.Set(&s.Workers, words[1])
+	case s.Source == "bytes" && last == 1:
+		s.Unit = words[1]
+	case s.Source == "header" && last == 1:
+		s.Name = words[1]
+	case s.Source == "status" && last > 1:
+		s.Status = words[1:last]
+		err = tokens.Set(&s.Cost, words[last])
+	case last > 0:
+		err = fmt.Errorf("wrong words after %s", s.Source)
 	}
-	return used, err
-}
-
-func isStatus(word string) bool {
-	_, err := settlement.ParseStatus(word)
-	return err == nil
-}
-
-func parseBlock(z *config.Zone, words []string) (used int, err error) {
-	for used < len(words) && words[used] != "everywhere" && err == nil {
-		z.Block.For = append(z.Block.For, 0)
-		err = tokens.Set(&z.Block.For[used], words[used])
-		used++
+	if err != nil {
+		return r.Errf("parsing settle: %w; the syntax is %s", err, r.syntax())
 	}
-	return used, err
-}
-
-func parseTrust(z *config.Zone, words []string) (used int, err error) {
-	const want = "want the cookie that a log-in sets first, as in trust_devices wordpress_logged_in_* 180d"
-	if len(words) == 0 {
-		return 0, errors.New("no cookie: " + want)
-	}
-	if _, err := tokens.ParseDuration(words[0]); err == nil || words[0] == "on" {
-		return 0, fmt.Errorf("unexpected %q: %s", words[0], want)
-	}
-	z.TrustDevices.Cookie = words[0]
-	if len(words) > 1 {
-		err = tokens.Set(&z.TrustDevices.For, words[1])
-	}
-	return min(2, len(words)), err
+	return r.details(details)
 }
 
 // parsePage reads the words after page: a file, or a block that brands the built-in
 // page.
-func parsePage(r *zoneReader) error {
-	own := partOf(r.zone, "refusal").(*config.Refusal)
-	if words := r.RemainingArgs(); len(words) > 0 {
-		page, err := readPage(r.File(), words[0])
-		if len(words) > 1 {
-			err = fmt.Errorf("unexpected %q after page %s: want\n%s", words[1], words[0], pageLines(words))
+func parsePage(h httpcaddyfile.Helper, own *config.Refusal) error {
+	if h.CountRemainingArgs() > 0 {
+		var name string
+		if err := tokens.ParseArg(h.Dispenser, &name); err != nil {
+			return err
 		}
+		page, err := readPage(h.File(), name)
 		own.PageHTML = &page
-		return tokens.Wrap(r.Dispenser, err)
+		return tokens.Wrap(h.Dispenser, err)
 	}
-	own.PageStyle = new(config.PageStyle)
-	here := tokens.Place(r.Dispenser)
-	err := tokens.Options(r.Dispenser, "page", own.PageStyle, func() error { return own.PageStyle.Validate() }, pageStyle...)
-	if err == nil && *own.PageStyle == (config.PageStyle{}) {
+	style := new(config.PageStyle)
+	own.PageStyle = style
+	here := tokens.Place(h.Dispenser)
+	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() })
+	if err == nil && *style == (config.PageStyle{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
 	return err
 }
-
-// pageLines returns the lines that several words after page on its line were meant to be, in
-// the block of refusal.
-func pageLines(words []string) string {
-	if slices.Contains(pageStyle, words[0]) {
-		return block("page", words[0]+" "+quoted([]string{strings.Join(words[1:], " ")}))
-	}
-	return "page " + quoted(words[:1]) + "\n" + quoted(words[1:])
-}
-
-var pageStyle = []string{"title", "accent", "text"}
 
 // readPage reads a file that is named in a Caddyfile, relative to that. So an edited page is
 // a changed config, and a missing one an error with a line.
@@ -278,43 +276,40 @@ func readPage(caddyfile, name string) (string, error) {
 	return string(page), err
 }
 
-const (
-	rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
+const rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
 
-	wantRank = "want rank member issued <cookie-glob>..., rank member told <Response-Header> <cookie-glob>, or rank member|crawler with request matchers"
-)
-
-// parseRank reads the option rank.
-func parseRank(r *zoneReader) error {
-	_, words := lineHere(r.Dispenser)
-	words = append(words, "", "")
-	rank := config.Rank{Rank: words[0]}
+// parseRank reads who is served before others.
+func parseRank(h httpcaddyfile.Helper, f *config.InFlight) error {
+	rank := config.Rank{Rank: nextWord(h.Dispenser)}
 	if rank.Rank != config.RankMember && rank.Rank != config.RankCrawler {
-		return r.Errf("unknown rank %q: %s", rank.Rank, wantRank)
+		return h.Errf("unknown rank %q: want rank %s", rank.Rank, rankSyntax)
 	}
-	name := words[1]
-	if name == "cookie" {
-		name = words[2]
-	}
-	switch {
-	case name != words[1] || strings.HasSuffix(name, "*") && name != "*":
-		return r.Errf("unknown matcher %q in rank %s: did you mean rank member issued %s?", words[1], rank.Rank, name)
-	case name == "issued":
-		if rank.Issued = r.RemainingArgs()[2:]; slices.Contains(rank.Issued, "told") {
-			return r.Err("rank member issued and rank member told stand on one line: want a line for each")
+	h.NextArg()
+	switch kind := nextWord(h.Dispenser); kind {
+	case "issued":
+		if rank.Issued = h.RemainingArgs()[1:]; slices.Contains(rank.Issued, "told") {
+			return h.Err("rank member issued and rank member told stand on one line: want a line for each")
 		}
-	case name == "told":
-		if words = r.RemainingArgs(); len(words) != 4 {
-			return r.Err("wrong number of words after rank member told: want one response header and the cookie of the session, such as X-Throttle-User _redmine_session")
+	case "told":
+		words := h.RemainingArgs()
+		if len(words) != 3 {
+			return h.Err("wrong number of words after rank member told: want one response header and the cookie of the session, such as X-Throttle-User _redmine_session")
 		}
-		rank.Told, rank.Session = words[2], words[3]
+		rank.Told, rank.Session = words[1], words[2]
 	default:
-		r.NextArg()
-		if err := parseMatchers(r.Helper, "rank "+rank.Rank, &rank.Match); err != nil {
+		if err := parseMatchers(h, "rank "+rank.Rank, &rank.Match); err != nil {
 			return err
 		}
 	}
-	inFlight := inFlightOf(r.zone)
-	inFlight.Rank = append(inFlight.Rank, rank)
+	f.Rank = append(f.Rank, rank)
 	return nil
+}
+
+// nextWord returns the next word of a line, or "", and reads nothing.
+func nextWord(d *caddyfile.Dispenser) string {
+	peek := *d
+	if !peek.NextArg() {
+		return ""
+	}
+	return peek.Val()
 }

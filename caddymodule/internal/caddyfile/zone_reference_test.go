@@ -46,7 +46,7 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 			t.Fatalf("section %d: got %v, want %q", i+1, entries[min(i, len(entries)-1)].name, o.Name)
 		}
 		e := entries[i]
-		if got, want := e.line("Syntax"), "`"+o.Usage()+"`"; got != want {
+		if got, want := e.line("Syntax"), "`"+strings.TrimSpace(o.Name+" "+o.Syntax)+"`"; got != want {
 			t.Errorf("%s: got the syntax %s, want %s", o.Name, got, want)
 		}
 		where := e.line("Where")
@@ -61,11 +61,6 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 		}
 		if e.line("Default") == "" {
 			t.Errorf("%s: got no default", o.Name)
-		}
-		for _, d := range o.Details {
-			if !strings.Contains(e.text, "`"+d.Name) && !strings.Contains(e.text, "\n#### "+o.Name+" "+d.Name+"\n") {
-				t.Errorf("%s: got nothing about %s", o.Name, d.Name)
-			}
 		}
 		if !strings.Contains(e.text, "```caddyfile\n") {
 			t.Errorf("%s: got no example", o.Name)
@@ -98,7 +93,7 @@ func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
 	if row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n"); len(got) < len(first) || !slices.Equal(got[:len(first)], first) || strings.Count(row, "](#") != len(first) {
 		t.Errorf("got %v, want a row of %v first", got, first)
 	}
-	want := zonefile.Names(zonefile.ZoneOptions)
+	want := zonefile.Names()
 	slices.Sort(got)
 	slices.Sort(want)
 	if !slices.Equal(got, want) || len(want) != 18 {

@@ -2,7 +2,6 @@ package config
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -25,30 +24,40 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 		return nil, err
 	}
 	full, r := z.WithDefaults(), &rule.Rule{Name: z.Name}
-	err := cmp.Or( // each part after those that it asks; all are compiled, and the first error counts
-		among("on_store_error", full.OnStoreError, StorePolicies...),
-		full.Shadow.compile(r, full.Enforce),
-		full.checkTogether(z),
-		compileLimit(full.Limit, r),
-		compileRoutes(full.Route, &r.Key),
-		full.Key.compile(&r.Key),
-		full.checkKey(),
-		compileOverrides(full.Override, r, plans, full.TrustDevices != nil),
-		compileCosts(full.Cost, r, full.Settle != nil || full.InFlight != nil),
-		full.ReadBody.compile(r, z.ReadBody != nil),
-		full.Settle.compile(r),
-		full.TrustDevices.compile(r, full.Key.Sources),
-		full.Delay.compile(r),
-		full.InFlight.compile(r, z.InFlight, !full.Key.Plain),
-		full.Block.compile(r),
-		full.Refusal.compile(r, z.Refusal),
-		checkMatching(full.Match, full.Exempt),
+	err := firstError( // each part after those that it asks
+		func() error { return among("on_store_error", full.OnStoreError, StorePolicies...) },
+		func() error { return full.Shadow.compile(r, full.Enforce) },
+		func() error { return full.checkTogether(z) },
+		func() error { return compileLimit(full.Limit, r) },
+		func() error { return compileRoutes(full.Route, &r.Key) },
+		func() error { return full.Key.compile(&r.Key) },
+		full.checkKey,
+		func() error { return compileOverrides(full.Override, r, plans, full.TrustDevices != nil) },
+		func() error { return compileCosts(full.Cost, r, full.Settle != nil || full.InFlight != nil) },
+		func() error { return full.ReadBody.compile(r, z.ReadBody != nil) },
+		func() error { return full.Settle.compile(r) },
+		func() error { return full.TrustDevices.compile(r, full.Key.Sources) },
+		func() error { return full.Delay.compile(r) },
+		func() error { return full.InFlight.compile(r, z.InFlight, !full.Key.Plain) },
+		func() error { return full.Block.compile(r) },
+		func() error { return full.Refusal.compile(r, z.Refusal) },
+		func() error { return checkMatching(full.Match, full.Exempt) },
 	)
 	if err != nil {
 		return nil, fmt.Errorf("zone %q: %w", z.Name, err)
 	}
 	r.Key.Listed = len(z.Override) > 0 || z.OverrideFile != ""
 	return r, nil
+}
+
+// firstError takes steps until one fails.
+func firstError(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Load completes the rule that Compile has returned. After that only override_file changes it.
@@ -59,10 +68,10 @@ func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
 	if r.Trust != nil {
 		r.Trust.Insecure, r.Trust.Keys = given.Insecure, given.Keys()
 	}
-	err := cmp.Or(
-		z.loadMatching(ctx, r, &given),
-		loadCosts(ctx, z.Cost, r),
-		z.InFlight.load(ctx, r, &given),
+	err := firstError(
+		func() error { return z.loadMatching(ctx, r, &given) },
+		func() error { return loadCosts(ctx, z.Cost, r) },
+		func() error { return z.InFlight.load(ctx, r, &given) },
 	)
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
@@ -77,6 +86,13 @@ func (z *Zone) loadMatching(ctx caddy.Context, r *rule.Rule, given *Given) (err 
 	if r.Exempt, err = LoadMatchers(ctx, z, "Exempt", z.Exempt); err != nil {
 		return err
 	}
+	for _, route := range z.Route {
+		for _, path := range route.Path {
+			if err := checkVariable(path); err != nil {
+				return fmt.Errorf("route %q: %w", route.Name, err)
+			}
+		}
+	}
 	r.Static, err = LoadStatic(ctx, z.ExemptStaticFiles)
 	r.Static = append(r.Static, given.Static...)
 	return err
@@ -85,32 +101,30 @@ func (z *Zone) loadMatching(ctx caddy.Context, r *rule.Rule, given *Given) (err 
 // WithDefaults returns the zone with its defaults filled in, so that definitions with
 // the same meaning are equal. Key, refusal and read_body are never nil in it.
 func (z *Zone) WithDefaults() Zone {
-	full := Zone{
-		Key:      &Key{Missing: string(rule.ByClientIP), IPv4: 32, IPv6: 64},
-		ReadBody: &ReadBody{Most: "64KiB"},
-		Refusal:  &Refusal{Status: http.StatusTooManyRequests, RetryAfter: retryEmpty, Log: logAll},
-		Enforce:  100,
+	full := *z
+	key, status := KeySource{Source: "client_ip"}, http.StatusTooManyRequests
+	if z.InFlight.shares() {
+		key, status = KeySource{Source: "text", Text: "all"}, http.StatusServiceUnavailable
 	}
-	key := KeySource{Source: "client_ip"}
-	switch {
-	case z.InFlight.shares():
-		key = KeySource{Source: "text", Text: "all"}
-		full.InFlight = &InFlight{Wait: caddy.Duration(5 * time.Second), Queue: 200}
-		full.Refusal.Status = http.StatusServiceUnavailable
-	case z.InFlight != nil:
-		full.InFlight = &InFlight{Queue: 1000}
-	}
-	if len(z.Key.Given()) == 0 {
-		full.Key.Sources = []KeySource{key}
+	full.Key = z.Key.withDefault(key)
+	full.ReadBody = orNew(z.ReadBody)
+	full.ReadBody.Most = cmp.Or(full.ReadBody.Most, "64KiB")
+	full.Refusal = orNew(z.Refusal)
+	full.Refusal.Status = cmp.Or(full.Refusal.Status, status)
+	full.Refusal.RetryAfter = cmp.Or(full.Refusal.RetryAfter, retryEmpty)
+	full.Refusal.Log = cmp.Or(full.Refusal.Log, logAll)
+	full.Enforce = cmp.Or(z.Enforce, 100)
+	if z.InFlight != nil {
+		full.InFlight = z.InFlight.withDefaults()
 	}
 	if z.Delay != nil {
-		full.Delay = &Delay{Queue: 1000}
+		full.Delay = orNew(z.Delay)
+		full.Delay.Queue = cmp.Or(z.Delay.Queue, 1000)
 	}
 	if z.TrustDevices != nil {
-		full.TrustDevices = &TrustDevices{For: caddy.Duration(180 * 24 * time.Hour)}
+		full.TrustDevices = orNew(z.TrustDevices)
+		full.TrustDevices.For = cmp.Or(z.TrustDevices.For, caddy.Duration(180*24*time.Hour))
 	}
-	given, _ := json.Marshal(z) // its matchers have been JSON before
-	_ = json.Unmarshal(given, &full)
 	if capacity, leak, found := strings.Cut(z.Limit, " "); found {
 		if n, err := leakybucket.ParseCapacity(capacity); err == nil {
 			full.Limit = strconv.FormatFloat(n, 'f', -1, 64) + " " + leak

@@ -75,6 +75,17 @@ const LongestShareWait = 8 * time.Second
 // shares reports whether clients take turns for the slots. Without slots, they do not.
 func (f *InFlight) shares() bool { return f != nil && len(f.Share) > 0 }
 
+// withDefaults returns the slots with what was not given.
+func (f *InFlight) withDefaults() *InFlight {
+	full := *f
+	if f.shares() {
+		full.Wait = cmp.Or(f.Wait, caddy.Duration(5*time.Second))
+		full.Queue = cmp.Or(f.Queue, 200)
+	}
+	full.Queue = cmp.Or(full.Queue, 1000)
+	return &full
+}
+
 // compile compiles slots, and who takes turns for them. It comes after the limit and the key.
 // written is without defaults.
 func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {

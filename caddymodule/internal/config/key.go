@@ -57,6 +57,18 @@ func (k *Key) Given() []KeySource {
 	return k.Sources
 }
 
+// withDefault returns the key with what was not given, of which source is the only part.
+func (k *Key) withDefault(source KeySource) *Key {
+	full := orNew(k)
+	if len(full.Sources) == 0 {
+		full.Sources = []KeySource{source}
+	}
+	full.Missing = cmp.Or(full.Missing, string(rule.ByClientIP))
+	full.IPv4 = cmp.Or(full.IPv4, 32)
+	full.IPv6 = cmp.Or(full.IPv6, 64)
+	return full
+}
+
 // KeySource is one part of a zone's key.
 type KeySource struct {
 	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `form`,
@@ -88,49 +100,11 @@ var SourceWords = []string{"client_ip", "header", "cookie", "query", "form", "ba
 // FoldWords are the words after fold.
 var FoldWords = []string{"wordpress", "email"}
 
-// otherSources are other words for key sources, some of them variables of nginx.
-var otherSources = map[string]string{
-	"ip": "client_ip", "addr": "client_ip", "address": "client_ip", "remote_ip": "client_ip", "remote_addr": "client_ip", "remote_host": "client_ip",
-	"source_ip": "client_ip", "real_ip": "client_ip", "binary_remote_addr": "client_ip",
-	"basic_auth": "basic_user", "remote_user": "basic_user", "auth_user": "basic_user", "http_host": "host", "request_method": "method",
-	"user": "basic_user, or form <field>", "username": "form username, or basic_user", "login": "form login, or basic_user", "account": "basic_user, or form <field>",
-	"password": "form <field>, with the field of the account", "pwd": "form <field>, with one field, which names the account",
-	"path": "route, which gives paths names, or {path}", "uri": "route, which gives paths names, or {path}", "url": "route, which gives paths names, or {path}",
-	"session": "cookie <name>", "token": "header Authorization", "api_key": "header X-Api-Key, or query api_key",
-	"domain": "host", "server_name": "host", "agent": "header User-Agent", "user_agent": "header User-Agent", "country": "a placeholder such as {http.vars.country}",
-	"request_uri": "route, which gives paths names, or {path}", "wordpress": "fold wordpress", "email": "fold email", "fold": "form <field> fold <word>, or basic_user fold <word>",
-}
-
-// ofNginx are the sources for variables of nginx with a name, such as $cookie_name.
-var ofNginx = map[string]string{"http": "header", "cookie": "cookie", "arg": "query"}
-
-// unknownSource reports a word that is no key source, with what was probably meant.
-func unknownSource(word string) error {
-	variable := strings.TrimPrefix(word, "$")
-	kind, name, _ := strings.Cut(strings.ReplaceAll(word, "=", ":"), ":")
-	of, rest, _ := strings.Cut(variable, "_")
-	meant := cmp.Or(otherSources[strings.ToLower(variable)], text.Nearest(variable, SourceWords))
-	switch {
-	case slices.Contains(SourceWords, kind):
-		meant = strings.TrimSpace(kind + " " + name)
-	case meant == "" && variable != word && ofNginx[of] != "":
-		meant = ofNginx[of] + " " + strings.ReplaceAll(rest, "_", "-")
-	case meant == "" && strings.Contains(word, "-"):
-		meant = "header " + word
-	case meant == "":
-		return fmt.Errorf("unknown key source %q: want %s", word, KeySources)
-	}
-	return fmt.Errorf("unknown key source %q: did you mean %s?", word, meant)
-}
-
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// CheckZoneName refuses what is no name, and the names of key sources and matchers. A line of
-// throttle that begins with one of these has no zone name.
+// CheckZoneName refuses what is no name.
 func CheckZoneName(name string) error {
 	switch {
-	case slices.Contains(SourceWords, name) || slices.Contains(MatcherWords, name):
-		return fmt.Errorf("no zone name before %s, which is a key source or a matcher: want a name such as pages", name)
 	case len(name) > 1 && strings.HasSuffix(name, "{"):
 		return fmt.Errorf("invalid zone name %q: want a blank before the brace", name)
 	case !zoneName.MatchString(name):
@@ -263,7 +237,10 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 		return rule.Part{Read: rule.Text(source.Text)}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
-		return none, unknownSource(source.Source)
+		if meant := text.Nearest(source.Source, SourceWords); meant != "" {
+			return none, fmt.Errorf("unknown key source %q: did you mean %s?", source.Source, meant)
+		}
+		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, KeySources)
 	}
 	template, err := parseTemplate(source.Source)
 	return rule.Part{Template: template}, err

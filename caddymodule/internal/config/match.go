@@ -1,13 +1,14 @@
 package config
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -37,7 +38,9 @@ func checkMatching(match, exempt caddyhttp.RawMatcherSets) error {
 		return err
 	}
 	charges := func(match caddy.ModuleMap) bool {
-		return !slices.ContainsFunc(exempt, func(set caddy.ModuleMap) bool { return reflect.DeepEqual(match, set) })
+		return !slices.ContainsFunc(exempt, func(set caddy.ModuleMap) bool {
+			return maps.EqualFunc(match, set, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
+		})
 	}
 	if len(match) > 0 && !slices.ContainsFunc(match, charges) {
 		return About("exempt", 0, errors.New("exempt has all that match has, so the zone limits nothing: remove one of them"))
@@ -53,9 +56,6 @@ func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 
 // checkPathList refuses paths that no request has, as the matcher `path` takes them.
 func checkPathList(paths []string) error {
-	if len(paths) == 0 {
-		return errors.New("path has no paths: want at least one, such as path /wp-login.php*")
-	}
 	for _, path := range paths {
 		bare := strings.TrimLeft(path, "~*^")
 		switch {
@@ -227,7 +227,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	case set["path"] != nil:
 		err = checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
 	}
-	err = cmp.Or(err, checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
+	err = cmp.Or(err, checkEmptied(set), checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
 	if err == nil { // Caddy panics if some matchers are malformed
 		err = checkCompiled(set)
 	}
@@ -235,6 +235,83 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 		err = CheckMatcherSets(excludedBy(set))
 	}
 	return err
+}
+
+// wordless are the matchers that mean something without a word.
+var wordless = []string{"file", "tls", "throttle_blocked"}
+
+// checkEmptied refuses matchers of which nothing is left but the name. Caddy accepts many of
+// them, which then match all requests or none.
+func checkEmptied(set caddy.ModuleMap) error {
+	nots := excludedBy(set)
+	for _, not := range nots {
+		if err := checkEmptied(not); err != nil {
+			return err
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		empty := len(wordsOf(set, name)) == 0 && !slices.Contains(wordless, name)
+		if name == "not" {
+			empty = len(nots) == 0 || slices.ContainsFunc(nots, func(not caddy.ModuleMap) bool { return len(not) == 0 })
+		}
+		if empty {
+			return fmt.Errorf("%s: nothing stands after it, so it would match all requests or none: is a variable such as {$NAME} unset?", name)
+		}
+	}
+	return nil
+}
+
+// checkVariables refuses matchers with a variable that is empty where Caddy runs. The Caddyfile
+// may be adapted elsewhere, so this is checked when the config is loaded.
+func checkVariables(set caddy.ModuleMap) error {
+	for _, name := range slices.Sorted(maps.Keys(set)) {
+		for _, word := range wordsOf(set, name) {
+			if err := checkVariable(word); err != nil {
+				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+	}
+	return nil
+}
+
+var variable = regexp.MustCompile(`\{env\.[^{}]*\}`)
+
+func checkVariable(word string) error {
+	for _, placeholder := range variable.FindAllString(word, -1) {
+		if caddy.NewReplacer().ReplaceAll(placeholder, "") == "" {
+			return fmt.Errorf("%s is empty: set the variable where Caddy runs, or remove the line", placeholder)
+		}
+	}
+	return nil
+}
+
+// wordsOf returns what a matcher of a set says: all of its JSON that is not empty, and keys
+// where those are no fields.
+func wordsOf(set caddy.ModuleMap, name string) (words []string) {
+	keyed := name == "header" || name == "query" || name == "vars"
+	var walk func(value any)
+	walk = func(value any) {
+		switch v := value.(type) {
+		case []any:
+			for _, element := range v {
+				walk(element)
+			}
+		case map[string]any:
+			for key, element := range v {
+				if keyed {
+					words = append(words, key)
+				}
+				walk(element)
+			}
+		case nil:
+		default:
+			if word := fmt.Sprint(v); word != "" {
+				words = append(words, word)
+			}
+		}
+	}
+	walk(matcherIn[any](set, name))
+	return words
 }
 
 // CheckMatcherSets checks each set of matchers.
@@ -294,6 +371,9 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 	for _, set := range raw {
 		if len(set) == 0 {
 			return nil, errors.New("loading matchers: a set without matchers would match everything")
+		}
+		if err := cmp.Or(checkEmptied(set), checkVariables(set)); err != nil {
+			return nil, fmt.Errorf("%s: %w", strings.ToLower(field), err)
 		}
 	}
 	loaded, err := ctx.LoadModule(module, field)

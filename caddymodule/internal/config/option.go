@@ -65,3 +65,12 @@ func among(option, word string, known ...string) error {
 
 // lastOf returns the last word of an option such as "delay wait".
 func lastOf(option string) string { return option[strings.LastIndex(option, " ")+1:] }
+
+// orNew returns a copy of what was given, or a zero value.
+func orNew[T any](given *T) *T {
+	part := new(T)
+	if given != nil {
+		*part = *given
+	}
+	return part
+}

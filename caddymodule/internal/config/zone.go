@@ -7,7 +7,6 @@ package config
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
@@ -125,7 +124,10 @@ type Zone struct {
 // Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
 func (z *Zone) Reference() bool {
-	return reflect.DeepEqual(*z, Zone{Name: z.Name})
+	return z.Limit == "" && z.InFlight == nil && len(z.Match) == 0 && len(z.Exempt) == 0 && len(z.ExemptStaticFiles) == 0 &&
+		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && z.OverrideFile == "" && len(z.Cost) == 0 && z.ReadBody == nil &&
+		z.Settle == nil && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
+		z.Shadow == nil && z.Enforce == 0
 }
 
 // Definition returns a canonical text of the zone: definitions of one name must have

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 )
@@ -73,8 +75,7 @@ func TestJSONOfAZoneThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{"in_flight 0 alone", `{"name":"a","in_flight":{},"shadow":{}}`, "invalid in_flight 0"},
 		{"in_flight with a fraction", `{"name":"a",` + limit + `,"in_flight":{"slots":0.5}}`, "in_flight"},
 		{"in_flight with a default cost that is spelled out", `{"name":"a","in_flight":{"slots":1},"cost":[{"value":"1"}]}`, "cost has no meaning without limit"},
-		{"zone with the name of a key source", `{"name":"client_ip",` + limit + `}`, "no zone name before client_ip"},
-		{"key of an unknown header", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"X-Api-Key"}]}}`, "did you mean header X-Api-Key?"},
+		{"key of an unknown header", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"X-Api-Key"}]}}`, "want client_ip, header <name>"},
 		{"workers of bytes", `{"name":"a",` + limit + `,"settle":{"source":"bytes","unit":"1","workers":5}}`, "workers have no meaning here"},
 		{"negative workers", `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":-1}}`, "invalid workers -1"},
 		{"too many workers", `{"name":"a",` + limit + `,"settle":{"source":"seconds","workers":1000001}}`, "invalid workers 1000001"},
@@ -95,6 +96,67 @@ func TestJSONOfAZoneThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
 		})
+	}
+}
+
+// What Caddy accepts without a word is refused in JSON as in a Caddyfile.
+func TestEmptiedMatcher(t *testing.T) {
+	const limit = `{"name":"a","limit":"5 1/s"`
+	for _, set := range []string{
+		`"client_ip":{"ranges":[]}`, `"client_ip":{}`, `"client_ip":null`, `"client_ip":{"ranges":[""]}`, `"remote_ip":{"ranges":null}`, `"path":[]`, `"path":null`,
+		`"host":[]`, `"method":[]`, `"query":{}`, `"header":{}`, `"vars":{}`, `"header_regexp":{}`, `"header_regexp":{"A":{"pattern":""}}`,
+		`"vars_regexp":{}`, `"path_regexp":{}`, `"path_regexp":{"pattern":""}`, `"expression":""`, `"expression":{"expr":""}`, `"protocol":""`, `"not":[]`, `"not":[{}]`,
+		`"not":[{"client_ip":{"ranges":[]},"path":["/a"]}]`, `"verified_crawler":{}`,
+	} {
+		for _, zone := range []string{
+			limit + `,"match":[{` + set + `}]}`, limit + `,"exempt":[{` + set + `}]}`, limit + `,"cost":[{"match":[{` + set + `}],"value":"2"}]}`,
+			`{"name":"a","in_flight":{"slots":5,"share":[{"source":"client_ip"}],"rank":[{"rank":"crawler","match":[{` + set + `}]}]}}`,
+		} {
+			if err := loaded(zone); err == nil || !strings.Contains(err.Error(), "nothing stands after it") {
+				t.Errorf("%s: got %v", zone, err)
+			}
+		}
+	}
+	for _, set := range []string{`"file":{}`, `"tls":{}`, `"header":{"A":null}`, `"query":{"a":[""]}`, `"vars":{"a":[""]}`} {
+		if _, err := (&Zone{Name: "a", Limit: "5 1/s", Match: caddyhttp.RawMatcherSets{sets(t, set)}}).Compile(nil); err != nil {
+			t.Errorf("%s: got %v", set, err)
+		}
+	}
+}
+
+func sets(t *testing.T, set string) (matchers caddy.ModuleMap) {
+	t.Helper()
+	if err := json.Unmarshal([]byte("{"+set+"}"), &matchers); err != nil {
+		t.Fatal(err)
+	}
+	return matchers
+}
+
+// Nothing but a name is a reference: each field makes it a zone of its own.
+func TestReference(t *testing.T) {
+	if !(&Zone{Name: "a"}).Reference() {
+		t.Error("a name alone is no reference")
+	}
+	zone := reflect.TypeFor[Zone]()
+	for i := range zone.NumField() {
+		z := Zone{Name: "a"}
+		field := reflect.ValueOf(&z).Elem().Field(i)
+		if zone.Field(i).Name == "Name" || !field.CanSet() {
+			continue
+		}
+		switch field.Kind() {
+		case reflect.Pointer:
+			field.Set(reflect.New(field.Type().Elem()))
+		case reflect.Slice:
+			field.Set(reflect.MakeSlice(field.Type(), 1, 1))
+		case reflect.String:
+			field.SetString("x")
+		default:
+			field.Set(reflect.ValueOf(1).Convert(field.Type()))
+		}
+		if z.Reference() {
+			t.Errorf("with %s: got a reference", zone.Field(i).Name)
+		}
 	}
 }
 

@@ -173,7 +173,7 @@ func collectFiles(of []*prometheus.Desc, to metricsChannel) {
 }
 
 func collectKeys(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(l *zoneState) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
+	stores.EachOf(func(l *ZoneState) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
 }
 
 func collectLevels(of []*prometheus.Desc, to metricsChannel) {

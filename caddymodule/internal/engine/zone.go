@@ -29,7 +29,7 @@ import (
 type Zone struct {
 	*decision.Zone
 	Counts *telemetry.Zone
-	State  *zoneState
+	State  *ZoneState
 
 	Config     config.Zone // with its defaults, and with the matchers that Caddy drops when it has loaded them
 	Definition string      // canonical text: zones of one name have the same
@@ -124,10 +124,10 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	return "enforcing"
 }
 
-// A zoneState holds the queues, the slots, the meter and the figures of a zone name. All
+// A ZoneState holds the queues, the slots, the meter and the figures of a zone name. All
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a [Zone] of its own.
-type zoneState struct {
+type ZoneState struct {
 	*telemetry.Figures
 	name                string
 	Enforced, Simulated admission.Zone
@@ -137,9 +137,10 @@ type zoneState struct {
 
 func StateKey(name string) string { return "zone " + name }
 
-func JoinState(name string) *zoneState {
-	return stores.Join(StateKey(name), func() *zoneState {
-		l := &zoneState{name: name, Passes: clientpass.NewMemory()}
+// JoinState returns the state of a zone name, which is made when the first config wants it.
+func JoinState(name string) *ZoneState {
+	return stores.Join(StateKey(name), func() *ZoneState {
+		l := &ZoneState{name: name, Passes: clientpass.NewMemory()}
 		l.Enforced.Name, l.Simulated.Name = name, name
 		l.Figures = telemetry.NewFigures(&l.Enforced)
 		return l
@@ -157,7 +158,7 @@ func (z *Zone) setLimits() {
 }
 
 // Destruct deletes the zone's series.
-func (l *zoneState) Destruct() error {
+func (l *ZoneState) Destruct() error {
 	telemetry.Forget(l.name)
 	return nil
 }

@@ -261,7 +261,10 @@ func Parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
-	if err := tokens.Options(h.Dispenser, "the directive throttle_inspector", i, i.checkHosts, "allow_changes", "open", "hosts", "user_header"); err != nil {
+	err := tokens.Options(h.Dispenser, "the directive throttle_inspector", tokens.Fields{
+		"allow_changes": &i.AllowChanges, "open": &i.Open, "hosts": &i.Hosts, "user_header": &i.UserHeader,
+	}, i.checkHosts)
+	if err != nil {
 		return nil, err
 	}
 	if err := i.check(); err != nil {
