@@ -40,7 +40,6 @@ var formerWords = map[string]string{
 	"max_body":                "read_body 64KiB",
 	"unread_body_cost":        "read_body 64KiB else 1",
 	"count_only":              "settle status 401 1 after",
-	"workers":                 "settle seconds 5",
 	"debt":                    "settle seconds debt 0",
 	"fold":                    "key form log fold wordpress",
 	"missing_key":             "key client_ip missing share",

@@ -175,8 +175,6 @@ func parseSettle(z *config.Zone, words []string) (used int, err error) {
 	settle.Source, words = words[0], words[1:used]
 	last := len(words) - 1
 	switch {
-	case settle.Source == "seconds" && last == 0:
-		err = tokens.Set(&settle.Workers, words[0])
 	case settle.Source == "bytes" && last == 0:
 		settle.Unit = words[0]
 	case settle.Source == "header" && last == 0:

@@ -114,7 +114,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "override_file", Syntax: "<file>", Parse: parseOverrideFile},
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
 	{Name: "read_body", Syntax: "<size>", first: "most", Details: []ZoneOption{{Name: "else", Syntax: "<cost>"}}},
-	{Name: "settle", Syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", head: parseSettle, Details: settleDetails},
+	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n>", head: parseSettle, Details: settleDetails},
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", head: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>]", first: "undelayed", Details: []ZoneOption{{Name: "wait", Syntax: "<duration>"}, {Name: "queue", Syntax: "<n>"}}},
 	{Name: "in_flight", Syntax: "<n>", first: "slots", Details: []ZoneOption{
@@ -155,7 +155,7 @@ var ZoneOptions = []ZoneOption{
 //	    override_file <file>
 //	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
 //	    read_body <size> [else <cost>]
-//	    settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]
+//	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]
 //	    trust_devices <cookie-glob> [<duration>]
 //	    delay [<undelayed>] [wait <duration>] [queue <n>]
 //	    in_flight <n> [wait <duration>] [queue <n>] [warm_up <duration>] [buffer <size>] [pass off] {

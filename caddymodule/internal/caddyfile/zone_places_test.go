@@ -33,7 +33,7 @@ var samples = map[string]string{
 	"cost":                 "cost 5 {\npath /search*\n}\ncost 2\nlimit 60 10/s",
 	"read_body":            "cost body_items\nread_body 16KiB\nlimit 60 10/s",
 	"read_body else":       "cost body_items\nread_body 64KiB else 5\nlimit 60 10/s",
-	"settle":               "settle seconds 5\nlimit 60 10/s",
+	"settle":               "settle seconds\nlimit 60 10/s",
 	"settle after":         "settle status 401 1 after\nlimit 60 10/s",
 	"settle debt":          "settle bytes 1MiB debt 5\nlimit 60 10/s",
 	"trust_devices":        "key form log\ntrust_devices sid_* 30d\nlimit 60 10/s",

@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -125,14 +124,13 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	return "enforcing"
 }
 
-// A zoneState holds the queues, the slots, the meter and the figures of a zone name. All
+// A zoneState holds the queues, the slots and the figures of a zone name. All
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a [Zone] of its own.
 type zoneState struct {
 	*telemetry.Figures
 	name                string
 	Enforced, Simulated admission.Zone
-	Meter               settlement.Meter
 	Passes              *clientpass.Memory
 }
 
