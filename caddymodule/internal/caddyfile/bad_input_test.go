@@ -57,7 +57,6 @@ var triedErrors = []triedConfig{
 	{"b8", mistake{"zone", "in_flight 5\nqueue 50 # <-", `unknown option "queue" in zone "pages": want a line such as delay queue 200, or in_flight 5 wait 8s queue 200 without a limit`}},
 	{"9", mistake{"zone", "in_flight 5 wait 48h # <-", "invalid wait 48h0m0s: want one from 0s to 24h0m0s"}},
 	{"9d", mistake{"zone", "limit 5 1/s\ndelay wait 36h # <-", `zone "pages": invalid wait 36h0m0s: want one from 0s to 24h0m0s`}},
-	{"9w", mistake{"zone", "in_flight 5 {\nshare\nwarm_up 48h # <-\n}", `zone "pages": invalid warm_up 48h0m0s: want one from 0s to 24h0m0s`}},
 	{"9r", mistake{"zone", "limit 5 1/s\nrefusal retry_after 48h # <-", "want empty, fit, or a duration of at most a day"}},
 	{"Z1", mistake{"zone", "in_flight 5 {\nshare\nrank member issued PHPSESSID # <-\n}", "which visitors get who have not logged in"}},
 }

@@ -32,7 +32,6 @@ var formerWords = map[string]string{
 	"concurrency limit_conn limit_conn_zone max_concurrent max_connections max_conns connections": "in_flight 5",
 	"max_wait":                "delay wait 8s, or in_flight 5 wait 8s without a limit",
 	"max_waiting queue":       "delay queue 200, or in_flight 5 wait 8s queue 200 without a limit",
-	"warm_up":                 "in_flight 5 warm_up 30s",
 	"request_buffer":          "in_flight 5 buffer 8MiB",
 	"share":                   "in_flight 5 {\n\tshare\n}",
 	"rank":                    "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_*\n}",

@@ -123,7 +123,6 @@ var ZoneOptions = []ZoneOption{
 		{Name: "share", Syntax: "[<source>...]", Parse: parseShare},
 		{Name: "rank", Syntax: rankSyntax, Parse: parseRank, Repeats: true},
 		{Name: "pass", Syntax: "off"},
-		{Name: "warm_up", Syntax: "<duration>"},
 		{Name: "buffer", Syntax: "<size>"},
 	}},
 	{Name: "block", Syntax: "[<duration>...]", head: parseBlock, Details: []ZoneOption{{Name: "everywhere"}}},
@@ -158,7 +157,7 @@ var ZoneOptions = []ZoneOption{
 //	    settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]
 //	    trust_devices <cookie-glob> [<duration>]
 //	    delay [<undelayed>] [wait <duration>] [queue <n>]
-//	    in_flight <n> [wait <duration>] [queue <n>] [warm_up <duration>] [buffer <size>] [pass off] {
+//	    in_flight <n> [wait <duration>] [queue <n>] [buffer <size>] [pass off] {
 //	        share [<source>...]
 //	        rank member issued <cookie-glob>...|member told <Header> <cookie-glob>|member|crawler <request matchers>
 //	    }

@@ -46,7 +46,6 @@ var samples = map[string]string{
 	"in_flight rank":       "in_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_* *UserID\n\trank member told X-User *session\n\trank crawler {\n\tclient_ip 192.0.2.0/24\n\t}\n}",
 	"in_flight pass":       "in_flight 5 pass off {\n\tshare\n}",
 	"in_flight share":      "in_flight 5 {\n\tshare client_ip header X-Tenant\n}",
-	"in_flight warm_up":    "in_flight 5 warm_up 30s",
 	"in_flight buffer":     "in_flight 5 buffer 1MiB",
 	"block":                "block 10m 1h\nlimit 60 10/s",
 	"block everywhere":     "block 10m 1h everywhere\nlimit 60 10/s",

@@ -145,13 +145,11 @@ func JoinState(name string) *zoneState {
 	})
 }
 
-// setLimits sets what requests do not bring with them, and the limits of those who wait.
+// setLimits sets the limits of those who wait.
 func (z *Zone) setLimits() {
-	for _, of := range []*admission.Zone{z.Enforced, z.Simulated} {
-		of.SetWarmUp(z.WarmUp)
-		if z.InFlight > 0 {
-			of.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
-		}
+	if z.InFlight > 0 {
+		z.Enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
+		z.Simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 	}
 }
 
