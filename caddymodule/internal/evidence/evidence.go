@@ -190,8 +190,7 @@ func (e *Zone) Decided(o *decision.Outcome, r *http.Request) {
 		e.show(client, moreItems)
 	}
 	if client.IsValid() {
-		var room [48]byte
-		e.networks.AddBytes(network(client).AppendTo(room[:0]))
+		e.networks.Add(network(client).String())
 	}
 	e.Judge(time.Now())
 }
