@@ -14,7 +14,7 @@ func filled(syntax string) string {
 	syntax = strings.NewReplacer(
 		"<request matchers>|@<name>|static_files [<root>]", "path /x", "<request matchers>|@<name>", "@name",
 		"<request matchers>|static_files [<root>]", "path /x", "<n>|<placeholder>|body_items [<path>]|body_bytes <unit>", "body_bytes 1KiB",
-		"seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", "status 401 4xx 1",
+		"seconds|bytes <unit>|header <Name>|status <code|class>... <n>", "status 401 4xx 1",
 		"<plan>|<capacity> <leak>|unlimited|deny", "5 1/s", "{ <request matchers> }", "{\npath /x\n}",
 		"<file>|{ title <text>; accent <colour>; text <text> }", "too-many-requests.html",
 		"zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",

@@ -177,7 +177,7 @@ func TestClientsSeeTheSameAnswersWithShareAndWithout(t *testing.T) {
 		"flush":  "%s\nreverse_proxy " + upstream + " {\nflush_interval 5ms\n}",
 	}
 	var routes strings.Builder
-	zone := block("throttle", block("zone php", "in_flight 3 wait 60s {\n\tshare\n}")+"\n"+block("zone seconds", "limit 1000 1000/s\nsettle seconds 3"))
+	zone := block("throttle", block("zone php", "in_flight 3 wait 60s {\n\tshare\n}")+"\n"+block("zone seconds", "limit 1000 1000/s\nsettle seconds"))
 	for name, route := range variants {
 		for side, throttle := range map[string]string{"with": zone, "without": ""} {
 			fmt.Fprintf(&routes, "handle_path /%s/%s/* {\nroute {\n%s\n}\n}\n", side, name, fmt.Sprintf(route, throttle))

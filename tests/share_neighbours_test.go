@@ -136,7 +136,7 @@ func TestOtherZonesDecideBesideAFullZoneWithShare(t *testing.T) {
 		zone seconds {
 			match path /hold
 			limit 100 1/h
-			settle seconds 1
+			settle seconds
 		}`)
 	v := newVisitor(t, "h1")
 	if a := v.get(t, s.url+"bucket"); a.status != http.StatusOK {

@@ -122,7 +122,6 @@ func (s *Store) takeOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decis
 // tryOne unlocks without defer, which would take 2 % of a decision.
 func (s *Store) tryOne(hash uint64, c *leakybucket.Charge, d *leakybucket.Decision, reserved int) (done bool) {
 	sh := &s.shards[hash>>s.shift]
-	sh.hint.fetch(hash)
 	now := s.now() // without the lock, which is then held for some nanoseconds only
 	sh.mu.Lock()
 	done = s.takeIn(sh, hash, c, d, now, reserved)
@@ -194,7 +193,6 @@ func (s *Store) takeMany(charges []leakybucket.Charge, decisions []leakybucket.D
 	t.read, t.hashes, t.locks = t.read[:0], t.hashes[:0], t.locks[:0]
 	for i := range charges {
 		hash := s.hasher.charge(&charges[i])
-		s.shards[hash>>s.shift].hint.fetch(hash)
 		t.read = append(t.read, leakybucket.State{})
 		t.hashes, t.locks = append(t.hashes, hash), append(t.locks, uint32(hash>>s.shift))
 	}

@@ -5,7 +5,6 @@ import (
 	"math"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -43,8 +42,6 @@ type shard struct {
 
 	changes uint64 // writes and removals, for snapshots
 
-	hint hint
-
 	count int // buckets
 
 	// soonest is, for each group of slots, an instant before which none of its
@@ -61,33 +58,7 @@ type shard struct {
 	room   *room // of the store
 	number int   // of the shard in it
 
-	_ [48]byte // shards share no cache line
-}
-
-// A hint says where the table is without the lock of the shard. It may be out of date: what
-// is prefetched by it is not read.
-type hint struct {
-	slots  atomic.Pointer[slot]
-	tags   atomic.Pointer[uint8]
-	length atomic.Int64
-}
-
-func (h *hint) set(tags []uint8, slots []slot) {
-	h.slots.Store(nil)
-	h.tags.Store(nil)
-	if len(slots) > 0 {
-		h.length.Store(int64(len(slots)))
-		h.tags.Store(&tags[0])
-		h.slots.Store(&slots[0])
-	}
-}
-
-// fetch prefetches the home of a hash and its tag. They are seldom in a cache, and come
-// while the clock is read.
-func (h *hint) fetch(hash uint64) {
-	if slots := h.slots.Load(); slots != nil {
-		prefetch(slots, h.tags.Load(), int(uint64(uint32(hash))*uint64(h.length.Load())>>32))
-	}
+	_ [8]byte // shards share no cache line
 }
 
 // A zoneCount is a zone with buckets in a shard. If there are none left, its
@@ -315,7 +286,6 @@ func (sh *shard) remove(at int) {
 func (sh *shard) resize(length int) {
 	tags, slots := sh.tags, sh.slots
 	sh.tags, sh.slots = make([]uint8, length), make([]slot, length)
-	sh.hint.set(sh.tags, sh.slots)
 	sh.soonest = make([]leakybucket.Instant, (length+groupSlots-1)/groupSlots)
 	for i := range sh.soonest {
 		sh.soonest[i] = never
@@ -472,7 +442,6 @@ func (sh *shard) shed(first int, now func() leakybucket.Instant) (next int, more
 func (sh *shard) shrink() {
 	if sh.count == 0 {
 		sh.tags, sh.slots, sh.soonest, sh.zones, sh.names, sh.dead = nil, nil, nil, nil, nil, 0
-		sh.hint.set(nil, nil)
 	} else if length := len(sh.tags); length > smallestTable && sh.count < length/4 {
 		sh.resize(max(smallestTable, (sh.count*3/2+7)&^7))
 	}

@@ -12,10 +12,12 @@ import (
 // Limits that neither a command of ours nor a reply to one comes near. What
 // exceeds them ends the connection.
 const (
-	longestLine = 64 << 10
-	longestText = 16 << 20
-	mostParts   = 64 << 10
-	deepest     = 8
+	// largestMessage is how much memory a message may take: its bytes, and partSize for
+	// each part of an array, for which rueidis makes room when the array begins.
+	largestMessage = 16 << 20
+	partSize       = 64
+
+	deepest = 8
 )
 
 var (
@@ -25,8 +27,8 @@ var (
 
 // A guard stands between rueidis and a connection. A peer that sends a reply
 // nobody asked for, or announces a text of minus five or of 2^60 bytes, makes
-// rueidis panic in a goroutine of its own, which ends the whole process. A guard
-// ends the connection instead.
+// rueidis panic in a goroutine of its own, which ends the whole process. One that
+// never ends a reply fills the memory. A guard ends the connection instead.
 type guard struct {
 	net.Conn
 	asked, answered frames
@@ -57,11 +59,12 @@ func (g *guard) Read(b []byte) (int, error) {
 }
 
 // frames counts the messages in one direction of a connection, in RESP2 and
-// RESP3. It checks lengths and nesting, and does not look at what is in them.
+// RESP3. It checks sizes and nesting, and does not look at what is in them.
 type frames struct {
 	complete atomic.Uint64 // messages, without pushes
 	pushes   uint64
 
+	size  int64  // of the message that is open, as far as it has come or is announced
 	line  []byte // the part of a line that has come
 	skip  int    // bytes left of a text, with its line end
 	parts []int  // left of each array that is open
@@ -79,8 +82,8 @@ func (f *frames) feed(b []byte) error {
 			continue
 		}
 		line, rest, whole := bytes.Cut(b, []byte{'\n'})
-		if len(f.line)+len(line) > longestLine {
-			return errFrame
+		if err := f.grow(len(b) - len(rest)); err != nil {
+			return err
 		}
 		if f.line, b = append(f.line, line...), rest; whole {
 			if err := f.endLine(); err != nil {
@@ -99,7 +102,7 @@ func (f *frames) endLine() error {
 		return errFrame
 	}
 	kind, text := line[0], string(line[1:])
-	number, err := strconv.ParseUint(text, 10, 31)
+	number, err := strconv.ParseUint(text, 10, 25)
 	n := int(number)
 	switch {
 	case strings.IndexByte("+-:,(", kind) >= 0,
@@ -109,8 +112,9 @@ func (f *frames) endLine() error {
 		f.end()
 	case err != nil:
 		return errFrame
-	case strings.IndexByte("$=!", kind) >= 0 && n <= longestText:
+	case strings.IndexByte("$=!", kind) >= 0:
 		f.skip = n + 2
+		return f.grow(f.skip)
 	case kind == '%':
 		return f.open(2 * n)
 	case kind == '*', kind == '~':
@@ -124,10 +128,21 @@ func (f *frames) endLine() error {
 	return nil
 }
 
+// grow adds n bytes to the size of the message.
+func (f *frames) grow(n int) error {
+	if f.size += int64(n); f.size > largestMessage {
+		return errFrame
+	}
+	return nil
+}
+
 // open begins an array of n parts.
 func (f *frames) open(n int) error {
-	if n > mostParts || len(f.parts) == deepest {
+	if n > largestMessage/partSize || len(f.parts) == deepest {
 		return errFrame
+	}
+	if err := f.grow(n * partSize); err != nil {
+		return err
 	}
 	if n == 0 {
 		f.end()
@@ -146,6 +161,7 @@ func (f *frames) end() {
 		}
 		f.parts = f.parts[:top]
 	}
+	f.size = 0
 	if f.push {
 		f.push = false
 		f.pushes++

@@ -1,6 +1,9 @@
 package redisstore
 
 import (
+	"errors"
+	"io"
+	"net"
 	"strings"
 	"testing"
 )
@@ -40,12 +43,68 @@ func TestFramesThatAreWrongAreErrors(t *testing.T) {
 	for _, text := range []string{
 		"\r\n", "x\r\n", "+OK\n", "$5\n", "$-5\r\n", "$-2\r\n", "$+5\r\n", "$\r\n", "$-\r\n", "*-2\r\n", "%-1\r\n", "~-1\r\n", "$5x\r\n", "$1\r2\r\n",
 		"$99999999999\r\n", "*99999999\r\n", "*?\r\n", "$?\r\n", ";4\r\n", "|1\r\n", "*1\r\n>1\r\n", "_x\r\n", "#\r\n", "#tt\r\n",
-		strings.Repeat("*1\r\n", deepest+1), "+" + strings.Repeat("x", longestLine+1),
+		strings.Repeat("*1\r\n", deepest+1), "+" + strings.Repeat("x", largestMessage), "$16777216\r\n", "*262145\r\n", "%131073\r\n",
 	} {
 		var f frames
 		if err := f.feed([]byte(text)); err == nil {
 			t.Errorf("%.40q: got no error", text)
 		}
+	}
+}
+
+// endless repeats a text, after a beginning.
+type endless struct{ begin, text, rest string }
+
+func (e *endless) Read(p []byte) (n int, err error) {
+	for n < len(p) {
+		if e.rest == "" {
+			e.rest, e.begin = e.begin+e.text, ""
+		}
+		copied := copy(p[n:], e.rest)
+		n, e.rest = n+copied, e.rest[copied:]
+	}
+	return n, nil
+}
+
+// A server may reply without end. Of what guards pass on, a client keeps one message.
+func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
+	for name, reply := range map[string]*endless{
+		"texts":        {begin: "*60000\r\n", text: "$1000000\r\n" + strings.Repeat("x", 1_000_000) + "\r\n"},
+		"long texts":   {begin: "*60000\r\n", text: "$15000000\r\n" + strings.Repeat("x", 15_000_000) + "\r\n"},
+		"arrays":       {begin: "*60000\r\n", text: "*1000\r\n" + strings.Repeat(":1\r\n", 1000)},
+		"short arrays": {begin: "*60000\r\n", text: "*1\r\n*1\r\n:1\r\n"},
+		"numbers":      {begin: "*262000\r\n", text: ":1\r\n"},
+		"a line":       {begin: "+", text: "x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer server.Close()
+			go func() {
+				if conn, err := server.Accept(); err == nil {
+					_, _ = io.Copy(conn, reply)
+					_ = conn.Close()
+				}
+			}()
+			conn, err := net.Dial("tcp", server.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := &guard{Conn: conn}
+			defer g.Close()
+			if _, err := g.Write([]byte("*1\r\n$4\r\nPING\r\n")); err != nil {
+				t.Fatal(err)
+			}
+			read, err := io.Copy(io.Discard, g)
+			if !errors.Is(err, errFrame) || read > largestMessage {
+				t.Errorf("got %d bytes and error %v, want an error within %d", read, err, largestMessage)
+			}
+			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("got error %v, want the connection closed", err)
+			}
+		})
 	}
 }
 

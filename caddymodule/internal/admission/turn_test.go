@@ -313,13 +313,11 @@ func TestARaceForTurnsLosesNoSlot(t *testing.T) {
 			for range 60 {
 				time.Sleep(time.Millisecond)
 				wantTotals(t, zones...)
-				switch z := zones[random.IntN(3)]; random.IntN(3) {
+				switch z := zones[random.IntN(3)]; random.IntN(2) {
 				case 0:
 					throw()
 				case 1:
 					z.SetLimits(1+random.IntN(5), 50*time.Millisecond, 3+random.IntN(20))
-				case 2:
-					z.SetWarmUp(time.Duration(random.IntN(2)) * 5 * time.Millisecond)
 				}
 			}
 			all.Wait()

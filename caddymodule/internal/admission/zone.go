@@ -29,8 +29,6 @@ type Zone struct {
 	all    fairqueue.Common // of all keys. Only those who take turns count in its mean.
 	early  map[string]int   // requests that came too early for their turns, by key
 	recent recent           // for how long slots were held lately in shadow
-	warm   warmUp
-	used   bool // it has had a request
 }
 
 // Now returns the time that the zone goes by.
@@ -60,7 +58,6 @@ func (z *Zone) Counts() (waiting, served int) {
 func (z *Zone) state(key string) *keyState {
 	k := z.keys[key]
 	if k == nil {
-		z.coldStart()
 		if z.keys == nil {
 			z.keys = make(map[string]*keyState)
 		}
@@ -68,7 +65,6 @@ func (z *Zone) state(key string) *keyState {
 		k.key = key
 		k.slots.Common = &z.all
 		z.keys[key] = k
-		z.used = true
 	}
 	return k
 }
@@ -78,7 +74,6 @@ func (z *Zone) forget(k *keyState) {
 	if k.pace.running == 0 && k.slots.Idle() {
 		delete(z.keys, k.key)
 		k.key = ""
-		z.rest()
 		k.slots.Reset()
 		k.pace, k.limits = pace{}, fairqueue.Limits{}
 		keyStates.Put(k)
@@ -96,12 +91,6 @@ func (z *Zone) SetLimits(inFlight int, maxWait time.Duration, maxWaiting int) {
 	}
 }
 
-// refresh tells the rows of a key their limits.
-func (z *Zone) refresh(k *keyState, l fairqueue.Limits) {
-	l.InFlight = z.slots(l.InFlight)
-	k.slots.SetLimits(l)
-}
-
 // arrive lets a request take its turn: it gets a slot, a place in its row, or is refused. If
 // it waits, arrive returns its claim. A request that has waited before may be of an older
 // config, so it brings no number of slots.
@@ -115,7 +104,7 @@ func (z *Zone) arrive(s *step, r *request, sleeper sleeper) (Why, *Turn) {
 		limits.InFlight = cmp.Or(k.limits.InFlight, limits.InFlight)
 	}
 	k.limits = limits
-	z.refresh(k, limits)
+	k.slots.SetLimits(limits)
 	c := s.turn()
 	c.Decision = k.slots.Arrive(&c.Request)
 	if d := c.Displaced; d != nil {
@@ -135,7 +124,6 @@ func (z *Zone) arrive(s *step, r *request, sleeper sleeper) (Why, *Turn) {
 			c.done = make(chan struct{})
 		}
 		c.timer = clock.AfterFunc(z.Clock, s.MaxWait, func() { z.stop(c, TimedOut) })
-		z.grow()
 		return Admitted, c
 	}
 	defer c.free()
@@ -175,7 +163,6 @@ func (z *Zone) enter(e *Entry, key string) bool {
 	if z.all.Waiting >= e.MaxWaiting || key != "" && z.early[key] >= e.limits().WaitingPerKey() {
 		return false
 	}
-	z.coldStart()
 	z.all.Waiting++
 	if key != "" {
 		if z.early == nil {
@@ -197,7 +184,6 @@ func (z *Zone) leave(key string) {
 	if z.early[key] == 0 {
 		delete(z.early, key)
 	}
-	z.rest()
 }
 
 // Ask returns what would become of a request if it came now. Nothing is reserved: the slot
@@ -214,7 +200,7 @@ func (z *Zone) Ask(e *Entry) Why {
 	if k == nil {
 		return Admitted
 	}
-	z.refresh(k, e.limits())
+	k.slots.SetLimits(e.limits())
 	t := e.turn()
 	defer t.free()
 	t.Decision = k.slots.Ask(&t.Request)
@@ -260,15 +246,14 @@ type Load struct {
 	Mean           time.Duration // that those who take turns hold a slot
 }
 
-// Load returns what the zone has to do. Slots are those of keys
-// that have requests, as many as there are while the upstream is cold.
+// Load returns what the zone has to do. Slots are those of keys that have requests.
 func (z *Zone) Load() (l Load) {
 	z.mu.Lock()
 	defer z.mu.Unlock()
 	l.Running, l.Mean = z.all.Running, z.all.Mean.Duration()
 	for _, k := range z.keys {
 		l.Most = max(l.Most, k.slots.Running())
-		l.Slots += z.slots(k.limits.InFlight)
+		l.Slots += k.limits.InFlight
 		for rank := range l.Waiting {
 			l.Waiting[rank] += k.slots.Waiting(fairqueue.Rank(rank))
 		}
@@ -280,7 +265,7 @@ func (z *Zone) Load() (l Load) {
 // last request. It is called after each change.
 func (z *Zone) advance(k *keyState) {
 	for k.slots.Len() > 0 {
-		z.refresh(k, k.limits)
+		k.slots.SetLimits(k.limits)
 		r := k.slots.Next()
 		if r == nil {
 			break
@@ -290,90 +275,4 @@ func (z *Zone) advance(k *keyState) {
 		z.end(c, Admitted)
 	}
 	z.forget(k)
-}
-
-// A warmUp is how slots grow while the upstream's caches are cold. The zone's lock
-// guards it.
-type warmUp struct {
-	lasts time.Duration // zero: slots are always as many as the config says
-	began time.Time     // zero: never
-	idle  time.Time     // since when the zone has no request; zero: it has had none
-	timer clock.Timer   // at which there will be more slots for those who wait; or nil
-	most  int           // slots of a key, when it was asked last
-}
-
-// SetWarmUp says for how long slots grow after the zone has had no request for as
-// long. Zero means not at all.
-func (z *Zone) SetWarmUp(lasts time.Duration) {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	if z.warm.lasts == 0 && z.used {
-		z.warm.idle = z.Now() // it may have had requests until now
-	}
-	z.warm.lasts = lasts
-	z.advanceAll()
-}
-
-// advanceAll is advance for all keys.
-func (z *Zone) advanceAll() {
-	for _, k := range z.keys {
-		z.advance(k)
-	}
-}
-
-// coldStart begins a warm-up if the upstream is cold: the zone has had no request for
-// long. It is called before the zone has the next one, and before its slots are counted.
-func (z *Zone) coldStart() {
-	w := &z.warm
-	if w.lasts == 0 || z.busy() {
-		return
-	}
-	if now := z.Now(); w.idle.IsZero() || now.Sub(w.idle) >= w.lasts {
-		w.began = now
-	}
-}
-
-// rest notes that the zone has no request, if so.
-func (z *Zone) rest() {
-	if z.warm.lasts > 0 && !z.busy() {
-		z.warm.idle = z.Now()
-	}
-}
-
-// busy reports whether the zone has a request.
-func (z *Zone) busy() bool { return len(z.keys)+z.all.Waiting > 0 }
-
-// slots returns how many of n slots there are now, and notes n for grow.
-func (z *Zone) slots(n int) int {
-	w := &z.warm
-	if w.lasts == 0 {
-		return n
-	}
-	w.most = n
-	passed := z.Now().Sub(w.began)
-	if w.began.IsZero() || passed >= w.lasts {
-		return n
-	}
-	third := (n + 2) / 3
-	return third + int(float64(n-third)*float64(passed)/float64(w.lasts))
-}
-
-// grow arranges for those who wait to be looked at when there are more slots. The
-// caller holds the zone's lock.
-func (z *Zone) grow() {
-	w := &z.warm
-	if w.lasts > 0 && w.timer == nil && z.slots(w.most) < w.most {
-		w.timer = clock.AfterFunc(z.Clock, w.lasts/100, z.grown)
-	}
-}
-
-// grown lets those go on for whom there are slots now.
-func (z *Zone) grown() {
-	z.mu.Lock()
-	defer z.mu.Unlock()
-	z.warm.timer = nil
-	if z.all.Waiting > 0 {
-		z.grow()
-	}
-	z.advanceAll()
 }

@@ -234,7 +234,7 @@ func Received(r *http.Request) bool {
 
 func received(body io.ReadCloser) bool {
 	switch b := body.(type) {
-	case *sentBody:
+	case *trackedBody:
 		return b.over.Load() || received(b.ReadCloser)
 	case *Paced:
 		return received(b.ReadCloser)

@@ -117,22 +117,18 @@ func (b *Paced) cut() {
 	_ = b.control.SetReadDeadline(time.Now()) // or the read ends with the connection
 }
 
-// A sentBody is a request's body that tells when it has been read to its end.
-type sentBody struct {
+// A trackedBody is a request's body that knows when it has been read to its end.
+type trackedBody struct {
 	io.ReadCloser
-	sent func()
 	over atomic.Bool
 }
 
-// WhenSent calls sent once all of a request's body has been read: at once if it has
-// none, or is a CONNECT request, whose body is a tunnel. Otherwise it replaces r.Body,
-// and the goroutine that reads the end calls sent. A body that breaks off never ends.
-func WhenSent(r *http.Request, sent func()) {
-	if none(r) || r.Method == http.MethodConnect {
-		sent()
-		return
+// Track replaces r.Body so that [Received] knows when all of it has been read. The body of
+// a CONNECT request is a tunnel and left alone. A body that breaks off never ends.
+func Track(r *http.Request) {
+	if !none(r) && r.Method != http.MethodConnect {
+		r.Body = &trackedBody{ReadCloser: r.Body}
 	}
-	r.Body = &sentBody{ReadCloser: r.Body, sent: sent}
 }
 
 // none reports whether a request has no body.
@@ -141,10 +137,10 @@ func none(r *http.Request) bool {
 }
 
 // Read implements io.Reader.
-func (b *sentBody) Read(p []byte) (int, error) {
+func (b *trackedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if errors.Is(err, io.EOF) && !b.over.Swap(true) {
-		b.sent()
+	if errors.Is(err, io.EOF) {
+		b.over.Store(true)
 	}
 	return n, err
 }

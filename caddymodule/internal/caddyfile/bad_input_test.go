@@ -46,7 +46,6 @@ var triedErrors = []triedConfig{
 	{"N9", mistake{"site", "throttle path /x* pages client_ip 120 2/s # <-", `zone "path": unknown key source "/x*": want client_ip, header <name>`}},
 	{"9", mistake{"zone", "in_flight 5 wait 48h # <-", "invalid wait 48h0m0s: want one from 0s to 24h0m0s"}},
 	{"9d", mistake{"zone", "limit 5 1/s\ndelay wait 36h # <-", `zone "pages": invalid wait 36h0m0s: want one from 0s to 24h0m0s`}},
-	{"9w", mistake{"zone", "in_flight 5 {\nshare\nwarm_up 48h # <-\n}", `zone "pages": invalid warm_up 48h0m0s: want one from 0s to 24h0m0s`}},
 	{"9r", mistake{"zone", "limit 5 1/s\nrefusal retry_after 48h # <-", "want empty, fit, or a duration of at most a day"}},
 	{"Z1", mistake{"zone", "in_flight 5 {\nshare\nrank member issued PHPSESSID # <-\n}", "which visitors get who have not logged in"}},
 }
@@ -141,8 +140,8 @@ var wrongWords = []mistake{
 	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else # <-", "else has no value: want read_body <size> [else <cost>]"},
 	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else 0 # <-", "0 lets clients hide costs in bodies that cannot be read: want a number above 0"},
 	{"zone", "limit 5 1/s\ncost body_items\nread_body 64KiB else 1 {\nelse 2 # <-\n}", "else is given twice in read_body"},
-	{"zone", "limit 5 1/s\nsettle after # <-", "settle has no value: want settle seconds [<wo"},
-	{"zone", "limit 5 1/s\nsettle Status 401 1 # <-", "parsing settle: wrong words after Status; the syntax is settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]"},
+	{"zone", "limit 5 1/s\nsettle after # <-", "settle has no value: want settle seconds|bytes"},
+	{"zone", "limit 5 1/s\nsettle Status 401 1 # <-", "parsing settle: wrong words after Status; the syntax is settle seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]"},
 	{"zone", "limit 5 1/s\nsettle status 4XX 1 # <-", "invalid status \"4XX\": want a code such as 401 or a class such as 4xx"},
 	{"zone", "limit 5 1/s\nsettle seconds debt 5% # <-", "parsing debt: invalid number \"5%\""},
 	{"zone", "limit 5 1/s\nkey form log\ntrust_devices sid 30 # <-", `parsing trust_devices: invalid duration "30": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},

@@ -77,7 +77,7 @@ func parseInFlight(r *zoneReader) error {
 	f := new(config.InFlight)
 	r.zone.InFlight = f
 	return r.detailed(tokens.Fields{
-		"wait": &f.Wait, "queue": &f.Queue, "pass": &f.Pass, "warm_up": &f.WarmUp, "buffer": &f.Buffer,
+		"wait": &f.Wait, "queue": &f.Queue, "pass": &f.Pass, "buffer": &f.Buffer,
 		"share": func() (err error) {
 			words := r.RemainingArgs()
 			if len(words) == 0 {
@@ -214,8 +214,6 @@ func parseSettle(r *zoneReader) (err error) {
 	}
 	s.Source = words[0]
 	switch {
-	case s.Source == "seconds" && last == 1:
-		err = tokens.Set(&s.Workers, words[1])
 	case s.Source == "bytes" && last == 1:
 		s.Unit = words[1]
 	case s.Source == "header" && last == 1:

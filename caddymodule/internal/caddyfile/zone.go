@@ -61,10 +61,10 @@ var ZoneOptions = []ZoneOption{
 	{Name: "override_file", Syntax: "<file>", Parse: parseOverrideFile},
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
 	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: parseReadBody},
-	{Name: "settle", Syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
+	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
-	{Name: "in_flight", Syntax: "<n> [wait <duration>] [queue <n>] [pass off] [warm_up <duration>] [buffer <size>] { share [<source>...]; rank " + rankSyntax + " }", Parse: parseInFlight},
+	{Name: "in_flight", Syntax: "<n> [wait <duration>] [queue <n>] [pass off] [buffer <size>] { share [<source>...]; rank " + rankSyntax + " }", Parse: parseInFlight},
 	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: parseBlock},
 	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [jitter <percent>] [code off] [zone_header] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
 	{Name: "on_store_error", Syntax: "local|allow|deny", Beside: true, Parse: func(r *zoneReader) error {

@@ -48,11 +48,6 @@ type InFlight struct {
 	// are sent over HTTPS.
 	Pass string `json:"pass,omitempty"`
 
-	// For how long the slots grow after Caddy has started, or after the zone has had no
-	// request for as long: from a third to their full number, evenly, while the
-	// upstream's caches are cold. Default: all slots are there at once.
-	WarmUp caddy.Duration `json:"warm_up,omitempty"`
-
 	// How much of the request body to read before a slot is taken, such as `8MiB`, so
 	// that clients that upload slowly hold no slot meanwhile. Clients have five minutes
 	// for it. A longer body, or a slower one, takes its slot then, and the rest is
@@ -97,7 +92,6 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 		Within("in_flight", f.Slots, 1, MostAtOnce),
 		Within("in_flight queue", f.Queue, 1, MostAtOnce),
 		Within("in_flight wait", time.Duration(f.Wait), 0, longest),
-		Within("in_flight warm_up", time.Duration(f.WarmUp), 0, longest),
 		among("in_flight pass", f.Pass, switchOff),
 		refuse("in_flight wait", f.Wait > 0 && !r.SlotsOnly(), "in_flight ... wait has no meaning beside limit: want a zone of its own for slots that requests wait for"),
 		refuse("in_flight queue", written.Queue != 0 && f.Wait == 0, "in_flight ... queue has no meaning without wait: requests that find no slot are refused at once"),
@@ -109,7 +103,7 @@ func (f *InFlight) compile(r *rule.Rule, written *InFlight, digest bool) error {
 	if err != nil {
 		return About("in_flight buffer", 0, err)
 	}
-	r.Slots = rule.Slots{InFlight: f.Slots, WarmUp: time.Duration(f.WarmUp), RequestBuffer: buffer}
+	r.Slots = rule.Slots{InFlight: f.Slots, RequestBuffer: buffer}
 	if r.SlotsOnly() {
 		r.Queue = rule.Queue{MaxWait: time.Duration(f.Wait), MaxWaiting: f.Queue}
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
-// MostAtOnce is the most slots, places in a queue and workers that a zone may have.
+// MostAtOnce is the most slots and places in a queue that a zone may have.
 const MostAtOnce = 1_000_000
 
 // switchOff is the word that switches something off.

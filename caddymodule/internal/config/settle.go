@@ -17,23 +17,10 @@ import (
 // early never earns a refund.
 type Settle struct {
 	// The real cost of a request. Required. `seconds` is the time until the
-	// upstream's headers, or with workers a share of their time. `bytes` is the size
-	// of the response body, and `header` a number that the upstream sends. `status`
-	// is a cost for some statuses, and nothing for others.
+	// upstream's headers, also while the request queues for a worker. `bytes` is the
+	// size of the response body, and `header` a number that the upstream sends.
+	// `status` is a cost for some statuses, and nothing for others.
 	Source string `json:"source,omitempty"`
-
-	// For `seconds`: how many requests the upstream works on at once, such as the
-	// number of its PHP workers. Each request that it works on then costs 1 a
-	// second while there are no more of them than workers, and otherwise its share
-	// of the workers' time, so that nobody pays for waiting behind others. All
-	// requests of the zone together never cost more than workers a second. The time
-	// begins when the next handler has read the request's body to its end. It lasts
-	// until the answer's, except while the client does not take in what is sent.
-	// Requests are counted for each zone name on this node, whatever their key;
-	// requests that the zone does not match or exempts are not. Default: the cost is
-	// all the time until the upstream's headers, so requests that queue for a worker
-	// pay for it.
-	Workers int `json:"workers,omitempty"`
 
 	// The number of bytes that cost 1, such as `1MiB`. Required for `bytes`.
 	Unit string `json:"unit,omitempty"`
@@ -85,11 +72,9 @@ func (s *Settle) source() (*settlement.Rule, error) {
 	}
 	bytes, header, status := source == settlement.Bytes, source == settlement.Header, source == settlement.Status
 	mixed := (s.Unit != "") != bytes || (s.Name != "") != header || (len(s.Status) > 0) != status || (s.Cost != 0) != status
-	settle := &settlement.Rule{Source: source, Workers: s.Workers, After: s.After, Header: http.CanonicalHeaderKey(s.Name), Cost: s.Cost, Debt: s.Debt}
+	settle := &settlement.Rule{Source: source, After: s.After, Header: http.CanonicalHeaderKey(s.Name), Cost: s.Cost, Debt: s.Debt}
 	err = cmp.Or(
-		refuse("settle", mixed, "a word is missing or is that of another source: want settle seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>"),
-		refuse("settle", s.Workers != 0 && source != settlement.Seconds, "workers have no meaning here: want settle seconds <workers>"),
-		Within("settle workers", s.Workers, 0, MostAtOnce),
+		refuse("settle", mixed, "a word is missing or is that of another source: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>"),
 		refuse("settle", header && !httpguts.ValidHeaderFieldName(s.Name), "invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name),
 		refuse("settle", status && !(s.Cost > 0 && s.Cost <= 1e12), "invalid cost %v: want a number above 0", s.Cost),
 	)

@@ -12,7 +12,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -73,8 +72,6 @@ type Needs struct {
 	Simulates bool // a zone with share is in shadow, and wants to know whether the upstream fails
 	Cookies   bool // the response may bring the client a device cookie or a pass, or take one away
 	Settles   bool // the response may change charges of this request, or of others
-
-	Meters []settlement.Metered // of its work, whether or not their zones charge it
 }
 
 // Needs returns what the zones want. A nil verdict wants nothing.
@@ -95,8 +92,7 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Cookies = n.Cookies || o.device != nil || o.sendsPass()
 		n.Settles = n.Settles || o.settles()
 	}
-	n.Meters = aside.measured
-	n.Settles = n.Settles || len(aside.static) > 0 || len(aside.measured) > 0
+	n.Settles = n.Settles || len(aside.static) > 0
 	return n
 }
 
@@ -132,10 +128,6 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 	if len(entries) == 0 {
 		v.begin()
 		return nil, true, nil
-	}
-	if outer := v.Around(r); outer != nil {
-		outer.Pause()
-		defer outer.Resume()
 	}
 	var ready func() (admission.Why, int)
 	if most, index := requestBuffer(held); most > 0 && !body.Received(r) {
@@ -313,15 +305,6 @@ func (v *Verdict) HoldsSlot(zone *admission.Zone) bool {
 		}
 	}
 	return false
-}
-
-// Around returns the innermost observer of the handlers around this one, or nil. One that
-// measures something has a verdict.
-func (v *Verdict) Around(r *http.Request) *settlement.Observer {
-	if v.outer == nil {
-		return nil
-	}
-	return settlement.Innermost(r)
 }
 
 // Client returns the context of the request's client. Only a handler around this one that has

@@ -26,7 +26,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -163,11 +162,10 @@ type plan struct {
 
 	began       []*Zone // shadow zones whose block began with the probe
 	static      []exemption
-	measured    []settlement.Metered // that measure the work of the request
-	unread      int64                // how much of the body must be read to know all, in bytes
-	refused     bool                 // an enforced zone refuses
-	slotMissing bool                 // an enforced zone has no free slot
-	waits       bool                 // in some zone requests wait, and take slots after that
+	unread      int64 // how much of the body must be read to know all, in bytes
+	refused     bool  // an enforced zone refuses
+	slotMissing bool  // an enforced zone has no free slot
+	waits       bool  // in some zone requests wait, and take slots after that
 }
 
 var planPool = sync.Pool{New: func() any { return new(plan) }}
@@ -200,7 +198,7 @@ func (p *plan) release() {
 func (p *plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
-	p.outcomes, p.charges, p.of, p.static, p.measured = p.outcomes[:0], p.charges[:0], p.of[:0], nil, nil
+	p.outcomes, p.charges, p.of, p.static = p.outcomes[:0], p.charges[:0], p.of[:0], nil
 	p.unread, p.waits, p.slotMissing = 0, false, false
 }
 
@@ -355,7 +353,6 @@ func (p *plan) ask(z *Zone) error {
 		p.spare(z, concern)
 		return err
 	}
-	p.measure(z)
 	if z.WantsBody(&p.Subject) {
 		p.unread = max(p.unread, z.Cost.MaxBody)
 		return nil
@@ -553,23 +550,6 @@ func (o *Outcome) chargeDevice() bool {
 // chargeAccount makes the outcome charge the account's bucket again.
 func (o *Outcome) chargeAccount() {
 	o.Key, o.device.account = o.device.account, ""
-}
-
-// measure notes that a zone measures for how long the request keeps workers busy, also if
-// it is not charged there: it makes the shares of others smaller.
-func (p *plan) measure(z *Zone) {
-	if z.Settle == nil || z.Settle.Workers == 0 {
-		return
-	}
-	for v := p.earlier; v != nil; v = v.next {
-		measured := v.aside().measured
-		for i := range measured { // without a copy: the body may still be read
-			if measured[i].Rule == z.Settle {
-				return
-			}
-		}
-	}
-	p.measured = append(p.measured, settlement.Metered{Rule: z.Settle, Meter: z.Meter})
 }
 
 // An exemption is a zone that exempts a request as a static file.
@@ -838,7 +818,7 @@ func (p *plan) conclude() *Verdict {
 	v := p.verdict
 	switch {
 	case kept > 0:
-	case len(p.static) == 0 && len(p.measured) == 0:
+	case len(p.static) == 0:
 		if v != nil {
 			v.Outcomes = p.outcomes[:0] // which are clear, unlike those that they have outgrown
 			v.Forget()
@@ -851,8 +831,8 @@ func (p *plan) conclude() *Verdict {
 		v = newVerdict(0, p.Unread)
 	}
 	v.Outcomes = p.outcomes[:kept]
-	if len(p.static) > 0 || len(p.measured) > 0 {
-		v.beside = &beside{static: p.static, measured: p.measured}
+	if len(p.static) > 0 {
+		v.beside = &beside{static: p.static}
 	}
 	if !p.Unread.Verdict {
 		v.publish(p)

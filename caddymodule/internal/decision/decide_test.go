@@ -117,7 +117,7 @@ func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
 	if change != nil {
 		change(r)
 	}
-	return NewZone(r, new(admission.Zone), new(admission.Zone), nil, new(silent))
+	return NewZone(r, new(admission.Zone), new(admission.Zone), new(silent))
 }
 
 // decided lets an Env see what is decided about a request from 203.0.113.7.

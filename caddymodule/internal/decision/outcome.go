@@ -363,16 +363,14 @@ type Zone struct {
 	// a reload changes limits, and waiting requests keep their places.
 	Enforced, Simulated *admission.Zone
 
-	Meter *settlement.Meter // of the workers' time; required if the rule settles by that
-
 	Reporter Reporter
 
 	members *expiring.Map[memberPlace, struct{}] // whose places were taken in the last hour
 }
 
 // NewZone returns the zone of a rule.
-func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, meter *settlement.Meter, reporter Reporter) *Zone {
-	z := &Zone{Rule: r, Enforced: enforced, Simulated: simulated, Meter: meter, Reporter: reporter}
+func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, reporter Reporter) *Zone {
+	z := &Zone{Rule: r, Enforced: enforced, Simulated: simulated, Reporter: reporter}
 	if r.Ranks.LearnsMembers() {
 		z.members = expiring.New[memberPlace, struct{}](mostMemberPlaces)
 	}

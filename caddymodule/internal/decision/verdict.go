@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -36,9 +35,8 @@ type Verdict struct {
 
 // beside is what few requests need.
 type beside struct {
-	static      []exemption          // the zones that exempt the request as a static file
-	measured    []settlement.Metered // that measure its work, whether or not their zones charge it
-	simulations []simulation         // of groups in shadow, and of zones with share that only watch
+	static      []exemption  // the zones that exempt the request as a static file
+	simulations []simulation // of groups in shadow, and of zones with share that only watch
 }
 
 // A simulation is that of a group.

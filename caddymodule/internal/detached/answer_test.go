@@ -45,15 +45,15 @@ func TestTheCallIsOverWhileItsClientReadsOn(t *testing.T) {
 		{mostAnswer + 100<<10, 75 * time.Second}, // the handler waits for what is too much
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			conn, o := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}, new(owner)
+			conn, o := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}, new(over)
 			began, done := time.Now(), make(chan error)
-			go func() { done <- Serve(conn, get(t), send(test.bytes), o, nil) }()
+			go func() { done <- Serve(conn, get(t), send(test.bytes), o.served, nil) }()
 			time.Sleep(test.served)
 			synctest.Wait()
-			if !o.served.Load() {
+			if !o.Load() {
 				t.Errorf("%d bytes: got the call going on after %v, want it over", test.bytes, test.served)
 			}
-			if err := <-done; err != nil || conn.took != test.bytes || o.blocked.Load() != 0 {
+			if err := <-done; err != nil || conn.took != test.bytes {
 				t.Errorf("%d bytes: got %d sent, %v, want all", test.bytes, conn.took, err)
 			}
 			if want := time.Duration(test.bytes) * time.Second / (2 << 10); time.Since(began).Round(time.Second) != want.Round(time.Second) {
@@ -68,12 +68,12 @@ func TestTheCallIsOverWhileItsClientReadsOn(t *testing.T) {
 
 func TestTheHandlerWaitsForAClientThatIsAMebibyteBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		conn, o := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}, new(owner)
+		conn, o := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}, new(over)
 		done := make(chan error)
-		go func() { done <- Serve(conn, get(t), send(2*mostAnswer), o, nil) }()
+		go func() { done <- Serve(conn, get(t), send(2*mostAnswer), o.served, nil) }()
 		synctest.Wait()
-		if o.blocked.Load() != 1 || o.served.Load() || Answers.Used() != mostAnswer {
-			t.Errorf("got %d blocked and %d bytes in memory, want the handler to wait with a mebibyte", o.blocked.Load(), Answers.Used())
+		if o.Load() || Answers.Used() != mostAnswer {
+			t.Errorf("got the call over: %v, and %d bytes in memory, want the handler to wait with a mebibyte", o.Load(), Answers.Used())
 		}
 		if err := <-done; err != nil || conn.took != 2*mostAnswer {
 			t.Errorf("got %d bytes sent, %v, want all", conn.took, err)
@@ -84,31 +84,30 @@ func TestTheHandlerWaitsForAClientThatIsAMebibyteBehind(t *testing.T) {
 // Two handlers with zones of their own serve one request.
 func TestCallsWithinOneAnotherAreOverTogether(t *testing.T) {
 	for _, test := range []struct {
-		bytes, blocked int
-		served         bool
+		bytes  int
+		served bool
 	}{
-		{mostAnswer / 2, 0, true},
-		{mostAnswer + mostAnswer/2, 1, false}, // for both
+		{mostAnswer / 2, true},
+		{mostAnswer + mostAnswer/2, false}, // for both
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			conn, outer, inner := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 8 << 10}, new(owner), new(owner)
-			inner.outer = outer
+			conn, outer, inner := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 8 << 10}, new(over), new(over)
 			done := make(chan error)
 			go func() {
 				done <- Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-					return Serve(w, r, send(test.bytes), inner, nil)
-				}), outer, nil)
+					return Serve(w, r, send(test.bytes), inner.served, nil)
+				}), outer.served, nil)
 			}()
 			synctest.Wait()
-			for name, o := range map[string]*owner{"outer": outer, "inner": inner} {
-				if o.served.Load() != test.served || int(o.blocked.Load()) != test.blocked {
-					t.Errorf("%d bytes, %s: got it over: %v, blocked: %d, want %v, %d", test.bytes, name, o.served.Load(), o.blocked.Load(), test.served, test.blocked)
+			for name, o := range map[string]*over{"outer": outer, "inner": inner} {
+				if o.Load() != test.served {
+					t.Errorf("%d bytes, %s: got it over: %v, want %v", test.bytes, name, o.Load(), test.served)
 				}
 			}
 			if used := Answers.Used(); used > mostAnswer {
 				t.Errorf("%d bytes: got %d in memory, want what one answer may hold", test.bytes, used)
 			}
-			if err := <-done; err != nil || conn.took != test.bytes || outer.blocked.Load() != 0 || inner.blocked.Load() != 0 || !inner.served.Load() {
+			if err := <-done; err != nil || conn.took != test.bytes || !inner.Load() {
 				t.Errorf("%d bytes: got %d sent, %v, want all", test.bytes, conn.took, err)
 			}
 		})
@@ -119,15 +118,15 @@ func TestAnswersOfAllSlowClientsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients = 200
 		var all sync.WaitGroup
-		conns, owners := make([]slowConn, clients), make([]owner, clients)
+		conns, ends := make([]slowConn, clients), make([]over, clients)
 		for i := range conns {
 			conns[i] = slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
-			all.Go(func() { _ = Serve(&conns[i], get(t), send(mostAnswer), &owners[i], nil) })
+			all.Go(func() { _ = Serve(&conns[i], get(t), send(mostAnswer), ends[i].served, nil) })
 		}
 		synctest.Wait()
 		over := 0
-		for i := range owners {
-			if owners[i].served.Load() {
+		for i := range ends {
+			if ends[i].Load() {
 				over++
 			}
 		}
@@ -136,7 +135,7 @@ func TestAnswersOfAllSlowClientsAreBounded(t *testing.T) {
 		}
 		all.Wait()
 		for i := range conns {
-			if conns[i].took != mostAnswer || owners[i].blocked.Load() != 0 {
+			if conns[i].took != mostAnswer {
 				t.Fatalf("client %d: got %d bytes, want all", i, conns[i].took)
 			}
 		}
@@ -149,12 +148,12 @@ func TestAnswersOfAllSlowClientsAreBounded(t *testing.T) {
 func TestAClientThatStopsReadingIsCutAfterTheCall(t *testing.T) {
 	for _, second := range []int{0, 500} {
 		synctest.Test(t, func(t *testing.T) {
-			conn, o, began := &slowConn{ResponseWriter: httptest.NewRecorder(), second: second}, new(owner), time.Now()
-			cut, err := aborted(func() error { return Serve(conn, get(t), send(200<<10), o, nil) })
+			conn, o, began := &slowConn{ResponseWriter: httptest.NewRecorder(), second: second}, new(over), time.Now()
+			cut, err := aborted(func() error { return Serve(conn, get(t), send(200<<10), o.served, nil) })
 			if took := time.Since(began); err != nil || !cut || conn.took >= 200<<10 || took > 40*time.Second {
 				t.Errorf("%d bytes a second: got %d bytes after %v, %v, aborted: %v, want it cut off", second, conn.took, took, err, cut)
 			}
-			if used := Answers.Used(); used != 0 || !o.served.Load() {
+			if used := Answers.Used(); used != 0 || !o.Load() {
 				t.Errorf("%d bytes a second: got %d bytes of memory left behind, want none", second, used)
 			}
 		})
@@ -179,7 +178,7 @@ func TestAFlushIsSentAtOnceAndTheHandlerGoesOn(t *testing.T) {
 				}
 			}
 			return nil
-		}), new(owner), nil)
+		}), ignored, nil)
 	})
 }
 
@@ -195,7 +194,7 @@ func TestAStreamIsWrittenThrough(t *testing.T) {
 				}
 			}
 			return nil
-		}), new(owner), nil)
+		}), ignored, nil)
 	})
 }
 
@@ -225,7 +224,7 @@ func TestTheHandlerAndTheSenderShareNoHeader(t *testing.T) {
 			w.Header().Set(http.TrailerPrefix+"X-Late", "2")
 		}
 		return nil
-	}), new(owner), nil); err != nil {
+	}), ignored, nil); err != nil {
 		t.Fatal(err)
 	}
 	want := http.Header{"Server": {"x"}, "Trailer": {"X-Sum"}, "X-Sum": slices.Repeat([]string{"1"}, 20), "Trailer:X-Late": {"2"}, "Content-Encoding": {"x"}}
@@ -249,7 +248,7 @@ func TestAHandlersMistakesAreToldAtOnce(t *testing.T) {
 				told = append(told, fmt.Sprint(err))
 			}
 			return nil
-		}), new(owner), nil)
+		}), ignored, nil)
 	}))
 	defer server.Close()
 	for path, want := range map[string][]string{
@@ -282,7 +281,7 @@ func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, check func(
 	both["HTTP/2"].SetUnencryptedHTTP2(true)
 	for name, protocols := range both {
 		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_ = Serve(w, r, handler, new(owner), nil)
+			_ = Serve(w, r, handler, ignored, nil)
 		}))
 		server.Config.Protocols = protocols
 		server.Start()
@@ -351,7 +350,7 @@ func TestAPanicOfAWriterIsTheHandlers(t *testing.T) {
 					t.Errorf("%d bytes: got %d bytes of memory left behind, want none", size, used)
 				}
 			}()
-			_ = Serve(panicking{&slowConn{ResponseWriter: httptest.NewRecorder()}}, get(t), send(size), new(owner), nil)
+			_ = Serve(panicking{&slowConn{ResponseWriter: httptest.NewRecorder()}}, get(t), send(size), ignored, nil)
 		}()
 	}
 }
@@ -363,7 +362,7 @@ func TestAfterAPanicOfAWriterNoDeadlineIsSet(t *testing.T) {
 			conn := &slowConn{ResponseWriter: httptest.NewRecorder()}
 			func() {
 				defer func() { _ = recover() }()
-				_ = Serve(panicking{conn}, get(t), send(size), new(owner), nil)
+				_ = Serve(panicking{conn}, get(t), send(size), ignored, nil)
 			}()
 			time.Sleep(2 * slowest)
 			if len(conn.set) > 0 {
@@ -395,7 +394,7 @@ func TestContextsOfACallEndWithIt(t *testing.T) {
 			}
 			_ = cancel
 			return nil
-		}), new(owner), nil)
+		}), ignored, nil)
 		synctest.Wait()
 		if !errors.Is(child.Err(), context.Canceled) || !ran || never {
 			t.Errorf("got %v, ran %v and %v, want the context of the child over", child.Err(), ran, never)

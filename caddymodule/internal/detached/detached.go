@@ -44,30 +44,19 @@ const (
 	unsent = 2 << 10
 )
 
-// An Owner is told how a call goes on.
-type Owner interface {
-	// Served is called when the next handler has returned, with its error, or has
-	// panicked. The rest of the answer is sent after that.
-	Served(err error)
-
-	// Pause is called when the next handler must wait for the client to read more of the
-	// answer, and Resume when it need not any longer. The owner of a call within another
-	// one tells that one's owner.
-	Pause()
-	Resume()
-}
-
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
-// answer. It panics with [http.ErrAbortHandler] if a client that is still there could not
+// answer. Served is called when the handler has returned, with its error, or has panicked;
+// the rest of the answer is sent after that. Serve panics with [http.ErrAbortHandler] if a client that is still there could not
 // be sent all of it. If exiting, which may be nil, is closed, calls without a client end.
 //
 // A call within another one is a part of that: the outer one keeps what the client has not
 // read, so that both are over when the upstream is done.
-func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner, exiting <-chan struct{}) error {
-	if outer, ok := r.Context().Value(writerKey{}).(*writer); ok {
-		return outer.serveWithin(w, r, next, owner)
+func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, served func(error), exiting <-chan struct{}) (err error) {
+	if r.Context().Value(writerKey{}) != nil {
+		defer func() { served(err) }()
+		return next.ServeHTTP(w, r)
 	}
-	d := &writer{call: call{client: r.Context(), exiting: exiting}, owner: owner}
+	d := &writer{call: call{client: r.Context(), exiting: exiting}, served: served}
 	d.Watch(w, r)
 	d.changed.L, d.call.writer, d.answer.pieces = &d.mu, d, d.answer.room[:0]
 	defer d.finish()
@@ -77,22 +66,11 @@ func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner
 func (d *writer) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	defer func() {
 		d.call.end()
-		d.owner.Served(err)
+		d.served(err)
 	}()
 	err = next.ServeHTTP(d, r.WithContext(&d.call))
 	d.returned = err == nil
 	return err
-}
-
-// serveWithin calls the next handler of a call within.
-func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, owner Owner) (err error) {
-	outer := d.owner
-	d.owner = owner
-	defer func() {
-		d.owner = outer
-		owner.Served(err)
-	}()
-	return next.ServeHTTP(w, r)
 }
 
 // A writer is the response writer of the next handler. What it writes is sent by a
@@ -101,9 +79,9 @@ func (d *writer) serveWithin(w http.ResponseWriter, r *http.Request, next caddyh
 // reading from the upstream.
 type writer struct {
 	response.Writer
-	call  call
-	owner Owner
-	lost  atomic.Bool // nothing can be sent any more
+	call   call
+	served func(error)
+	lost   atomic.Bool // nothing can be sent any more
 
 	// Written by the handler's goroutine:
 	through  bool  // nothing is kept in memory: streams, tunnels and answers without a body
@@ -159,7 +137,7 @@ func (d *writer) Write(p []byte) (int, error) {
 	}
 	if d.through || d.Declared >= 0 && d.written+int64(len(p)) > d.Declared {
 		d.catchUp()
-		return d.writeThrough(p) // which knows what is wrong, if it is too much
+		return d.writeNow(p) // which knows what is wrong, if it is too much
 	}
 	d.written += int64(len(p))
 	d.mu.Lock()
@@ -177,12 +155,10 @@ func (d *writer) Write(p []byte) (int, error) {
 			return written, nil
 		case d.running || len(d.answer.pieces) > 0:
 			d.start()
-			d.owner.Pause()
 			d.changed.Wait()
-			d.owner.Resume()
 		default: // other clients have all the memory
 			d.mu.Unlock()
-			n, err := d.writeThrough(p[written:])
+			n, err := d.writeNow(p[written:])
 			d.mu.Lock()
 			return written + n, err
 		}
@@ -274,13 +250,6 @@ func (d *writer) finish() {
 	if d.cut && d.returned && d.call.client.Err() == nil {
 		panic(http.ErrAbortHandler) // HTTP/3 would end a part of the answer as if it were all
 	}
-}
-
-// writeThrough writes to the client, while the next handler waits.
-func (d *writer) writeThrough(p []byte) (int, error) {
-	d.owner.Pause()
-	defer d.owner.Resume()
-	return d.writeNow(p)
 }
 
 // writeNow writes to the client.
@@ -378,8 +347,6 @@ func (d *writer) FlushError() error {
 	}
 	if d.through {
 		d.catchUp()
-		d.owner.Pause()
-		defer d.owner.Resume()
 		return d.flushNow()
 	}
 	d.mu.Lock()

@@ -26,7 +26,7 @@ func visit(w http.ResponseWriter, leaves time.Duration, exiting <-chan struct{},
 	ctx, leave := context.WithTimeout(context.Background(), leaves)
 	defer leave()
 	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
-	return Serve(w, r, caddyhttp.HandlerFunc(serve), new(owner), exiting)
+	return Serve(w, r, caddyhttp.HandlerFunc(serve), ignored, exiting)
 }
 
 // aborted calls serve, and reports whether it panics with http.ErrAbortHandler.
@@ -241,7 +241,7 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 			return Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 				_, err := w.Write(make([]byte, 100<<10))
 				return err
-			}), new(owner), nil)
+			}), ignored, nil)
 		}); !cut {
 			t.Error("got a part of the answer as if it were all, want it aborted")
 		}
@@ -267,7 +267,7 @@ func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			return nil
-		}), new(owner), nil); err != nil || conn.took != 100<<10 {
+		}), ignored, nil); err != nil || conn.took != 100<<10 {
 			t.Errorf("got %d bytes, %v, want all at our pace", conn.took, err)
 		}
 	})
@@ -282,7 +282,7 @@ func TestTimeoutsAroundACallHold(t *testing.T) {
 				ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: conn}, Ctrl: http.NewResponseController(conn),
 				Deadline: caddyhttp.IdleDeadline{Start: began, Timeout: timeout}, Logger: zap.NewNop(),
 			}
-			cut, _ := aborted(func() error { return Serve(w, get(t), send(100<<10), new(owner), nil) })
+			cut, _ := aborted(func() error { return Serve(w, get(t), send(100<<10), ignored, nil) })
 			if took := time.Since(began); !cut || took != want {
 				t.Errorf("%v: got a client that reads nothing cut: %v, after %v, want after %v", timeout, cut, took, want)
 			}
@@ -312,7 +312,7 @@ func TestAHandlersOwnDeadlineHoldsForAStream(t *testing.T) {
 					}
 					_, err := w.Write([]byte("data: x\n\n"))
 					return err
-				}), new(owner), nil)
+				}), ignored, nil)
 			})
 			if took := time.Since(began); took != test.want {
 				t.Errorf("%v: got the stream cut after %v, want %v", test.asked, took, test.want)
@@ -444,7 +444,7 @@ func TestAnUpstreamMayPauseForLongOverHTTP2(t *testing.T) {
 						time.Sleep(2 * slowest)
 					}
 					return nil
-				}), new(owner), nil)
+				}), ignored, nil)
 			})}
 			served := make(chan error)
 			go func() { served <- server.Serve(listener) }()
@@ -467,27 +467,10 @@ func TestAnUpstreamMayPauseForLongOverHTTP2(t *testing.T) {
 	}
 }
 
-// An owner notes what it is told.
-type owner struct {
-	served  atomic.Bool
-	err     error
-	blocked atomic.Int64 // as often, and not resumed since
-	outer   *owner       // of the call around, or nil
-}
+// A call's end is noted by over.
+type over struct{ atomic.Bool }
 
-func (o *owner) Served(err error) {
-	o.err = err
-	o.served.Store(true)
-}
+func (o *over) served(error) { o.Store(true) }
 
-func (o *owner) Pause() {
-	for ; o != nil; o = o.outer {
-		o.blocked.Add(1)
-	}
-}
-
-func (o *owner) Resume() {
-	for ; o != nil; o = o.outer {
-		o.blocked.Add(-1)
-	}
-}
+// ignored is told of the end in tests that do not ask.
+func ignored(error) {}

@@ -162,7 +162,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
-	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)
+	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, z.Counts)
 	e.Zones[name] = z
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
 	if compiled.Everywhere {

@@ -415,26 +415,6 @@ func TestAClientThatLeavesWhileItIsBufferedWithinAnotherZoneEndsThat(t *testing.
 	})
 }
 
-// TestAnUploadBufferedWithinIsNoTimeOfTheUpstream: the zone around settles by shares.
-func TestAnUploadBufferedWithinIsNoTimeOfTheUpstream(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := newUploadSite(t, "zone settled {\nlimit 1000 1/d\nsettle seconds 5\n}\n}\nthrottle {\nzone slot {\nkey host\nin_flight 1 wait 5m buffer 1KiB\n}")
-		var bodies []*io.PipeWriter
-		for range 2 {
-			_, body := upload(s, s.Client, "/")
-			bodies = append(bodies, body)
-		}
-		servertest.Sleep(time.Minute)
-		for _, body := range bodies {
-			body.Close()
-		}
-		servertest.Sleep(time.Minute)
-		s.WantLevel("settled", 2)
-		wantNobodyRunning(t, "settled")
-		servertest.WantEmpty(t, "slot")
-	})
-}
-
 func TestAReloadLeavesBufferingRequestsAlone(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		const zone = "zone slot {\nkey host\nin_flight 1 buffer 1KiB\n}"

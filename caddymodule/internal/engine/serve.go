@@ -245,7 +245,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	var observer *settlement.Observer
 	if len(h.headers) > 0 || tunnel || needs.Cookies || needs.Simulates || paced != nil || needs.Settles {
-		observer = &settlement.Observer{Headers: h.headers, Meters: needs.Meters, Clock: h.app.Clock}
+		observer = &settlement.Observer{Headers: h.headers, Clock: h.app.Clock}
 		if tunnel {
 			observer.Tunnel = res
 		}
@@ -253,20 +253,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
 		}
 	}
-	innermost := observer
-	switch {
-	case h.Unread.Verdict: // no other handler has one
-	case observer != nil:
+	if observer != nil && !h.Unread.Verdict { // else no other handler has one
 		observer.Within(r)
 		defer observer.Leave(r)
-	case needs.Turns:
-		innermost = res.Around(r)
 	}
 	switch {
 	case needs.Turns:
-		next = &detachedCall{next: next, res: res, exiting: h.app.Gate.Exiting, simulates: needs.Simulates, Observer: innermost}
+		next = &detachedCall{next: next, res: res, exiting: h.app.Gate.Exiting, observer: observer, simulates: needs.Simulates}
 	case needs.Simulates:
-		body.WhenSent(r, func() {}) // so that Received knows
+		body.Track(r)
 	}
 	defer func() { // simulations are told how it ended, then slots come free, then charges are corrected
 		switch {
@@ -308,23 +303,18 @@ type detachedCall struct {
 	next      caddyhttp.Handler
 	res       *decision.Verdict
 	exiting   <-chan struct{}
-	simulates bool // shadow zones want to know whether the upstream fails
-
-	*settlement.Observer // the innermost one around the call, or nil
+	observer  *settlement.Observer // required if simulates
+	simulates bool                 // shadow zones want to know whether the upstream fails
 }
 
 // ServeHTTP implements caddyhttp.Handler.
 func (c *detachedCall) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	c.Apart()
-	defer c.Resume() // from when it was served
-	defer c.Together()
-	return detached.Serve(w, r, c.next, c, c.exiting)
+	return detached.Serve(w, r, c.next, c.served, c.exiting)
 }
 
-// Served implements detached.Owner.
-func (c *detachedCall) Served(err error) {
-	c.Pause()
-	if c.simulates && c.UpstreamFailed(err) {
+// served is called when the upstream is done.
+func (c *detachedCall) served(err error) {
+	if c.simulates && c.observer.UpstreamFailed(err) {
 		c.res.Saw(admission.Failed)
 	}
 	if err == nil { // or an error route may ask the upstream again
@@ -382,7 +372,6 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 	}
 	h.app.hold()
 	defer h.app.release()
-	call := &errorCall{h, r, settlement.Innermost(r)}
 	if len(entries) > 0 {
 		grant, result := h.app.Gate.Admit(r.Context(), clock.Now(h.app.Clock), entries, nil)
 		if result.Why != admission.Admitted {
@@ -394,29 +383,19 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 		body.Pace(r.Context(), w, r)
 	}
 	serve := caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error { return h.serveInternal(w, r, next) })
+	// The error route is the last handler, so all slots come free.
+	served := func(err error) {
+		for res := decision.VerdictOf(r); res != nil; res = res.Next() {
+			h.releaseAfter(r, res, err)
+		}
+	}
 	if turns {
-		return detached.Serve(w, r, serve, call, h.app.Gate.Exiting)
+		return detached.Serve(w, r, serve, served, h.app.Gate.Exiting)
 	}
 	var err error
-	defer func() { call.Served(err) }()
+	defer func() { served(err) }()
 	err = serve(w, r)
 	return err
-}
-
-// An errorCall is what the error route does for a request that holds slots.
-type errorCall struct {
-	h *Handler
-	r *http.Request
-
-	*settlement.Observer // around the error route, or nil
-}
-
-// Served implements detached.Owner. The error route is the last handler, so all slots come
-// free.
-func (c *errorCall) Served(err error) {
-	for res := decision.VerdictOf(c.r); res != nil; res = res.Next() {
-		c.h.releaseAfter(c.r, res, err)
-	}
 }
 
 // releaseAfter releases the slots of a request that was served, or, if err is not nil, once

@@ -208,12 +208,11 @@ func shownSlots(s *servertest.FuncSite) *wire.Slots {
 }
 
 // Caddy stops the apps of a config that could not start as a whole, and the last one runs on.
-func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
+func TestAConfigThatFailsToStartLeavesNoSlotsBehind(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := newShareZone(t, "in_flight 9 {\n\tshare\n}", time.Second)
 		servertest.StartZones(s, s.App.Engine())
 		failed := withSlots(s, "waits", 3)
-		failed.Zones["waits"].WarmUp = time.Hour
 		slots := func() int { return s.App.Engine().Zones["waits"].Enforced.Load().Slots }
 		s.Visit("203.0.113.1", "/")
 		failed.Control.Start(failed)
@@ -224,32 +223,7 @@ func TestAConfigThatFailsToStartLeavesNoWarmUpBehind(t *testing.T) {
 		if got := slots(); got != 9 {
 			t.Errorf("got %d slots after that config has failed to start, want all nine", got)
 		}
-		servertest.Sleep(2 * time.Hour)
-		s.Visit("203.0.113.1", "/")
-		if got := slots(); got != 9 {
-			t.Errorf("got %d slots after an idle hour, want all nine: the config that runs has no warm_up", got)
-		}
 		servertest.Sleep(time.Hour)
-	})
-}
-
-func TestSlotsGrowInFrontOfAColdUpstream(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := newShareZone(t, "in_flight 6 wait 1m warm_up 1m {\n\tshare\n}", 40*time.Second)
-		servertest.StartZones(s, s.App.Engine())
-		var visits []*servertest.Visit
-		for i := range 6 {
-			visits = append(visits, s.Visit("203.0.113."+strconv.Itoa(i), "/", "X-Rank", "returned"))
-		}
-		if got := shownSlots(s); got.Busy != 2 || got.Slots != 2 {
-			t.Errorf("got %d of %d slots busy, want two of the third that there is", got.Busy, got.Slots)
-		}
-		servertest.Sleep(time.Hour)
-		wantTurns(t, visits, 0, 0, 15, 30, 40, 40) // a slot more every 15 seconds, and the first end after 40
-		if got := shownSlots(s); got.Busy != 0 || got.Slots != 6 {
-			t.Errorf("got %d of %d slots busy when nobody is there, want none of six", got.Busy, got.Slots)
-		}
-		servertest.WantEmpty(t, "waits")
 	})
 }
 

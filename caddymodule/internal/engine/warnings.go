@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -15,7 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -26,7 +26,8 @@ type onceWarnings struct {
 
 	untrusted, loose, wide, noAddress atomic.Bool
 
-	peers sketch.Distinct // public networks of peers that are trusted
+	mu    sync.Mutex
+	peers map[netip.Prefix]struct{} // public networks of peers that are trusted
 
 	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
 }
@@ -87,9 +88,14 @@ func (o *onceWarnings) trusted(r *http.Request) {
 	if err != nil || o.wide.Load() || !addr.IsGlobalUnicast() || addr.IsPrivate() {
 		return
 	}
-	var room [48]byte
-	o.peers.AddBytes(bucketkey.ClientPrefix(addr, 24, 48).AppendTo(room[:0]))
-	if o.peers.Estimate() > mostTrusted && !o.wide.Swap(true) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.peers == nil {
+		o.peers = make(map[netip.Prefix]struct{})
+	}
+	o.peers[bucketkey.ClientPrefix(addr, 24, 48)] = struct{}{}
+	if len(o.peers) > mostTrusted && !o.wide.Swap(true) {
+		o.peers = nil
 		o.warner.Warn("peers of more than 100 public networks are trusted, so clients are among them and choose their address: list only your proxies in trusted_proxies")
 	}
 }

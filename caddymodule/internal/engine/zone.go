@@ -17,7 +17,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -124,14 +123,13 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	return "enforcing"
 }
 
-// A ZoneState holds the queues, the slots, the meter and the figures of a zone name. All
+// A ZoneState holds the queues, the slots and the figures of a zone name. All
 // configs with that name share it, because requests of the last config are still served
 // during a reload. Each config has a [Zone] of its own.
 type ZoneState struct {
 	*telemetry.Figures
 	name                string
 	Enforced, Simulated admission.Zone
-	Meter               settlement.Meter
 	Passes              *clientpass.Memory
 }
 
@@ -147,13 +145,11 @@ func JoinState(name string) *ZoneState {
 	})
 }
 
-// setLimits sets what requests do not bring with them, and the limits of those who wait.
+// setLimits sets the limits of those who wait.
 func (z *Zone) setLimits() {
-	for _, of := range []*admission.Zone{z.Enforced, z.Simulated} {
-		of.SetWarmUp(z.WarmUp)
-		if z.InFlight > 0 {
-			of.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
-		}
+	if z.InFlight > 0 {
+		z.Enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
+		z.Simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
 	}
 }
 

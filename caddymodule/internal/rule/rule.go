@@ -128,10 +128,6 @@ type Slots struct {
 	// Ranks say which rank a client has in a zone with share. If nil, all are first.
 	Ranks *Ranks
 
-	// WarmUp is for how long slots grow to their number after the zone had no request
-	// for as long; zero means not at all.
-	WarmUp time.Duration
-
 	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
 	RequestBuffer int64
 }

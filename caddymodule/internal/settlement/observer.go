@@ -6,14 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
@@ -66,10 +63,6 @@ type Observer struct {
 	// takes the connection over.
 	Tunnel Releaser
 
-	// Meters measure the request's share of the workers' time, whether or not it is
-	// charged. They are the observer's own.
-	Meters []Metered
-
 	// Clock is the time that the request goes by. If nil, it is the process's.
 	Clock clock.Clock
 
@@ -87,22 +80,21 @@ type Observer struct {
 	err     error         // of the next handler
 	values  []string      // of Headers; "" if absent or given twice
 	room    [2]string     // for most handlers enough
-	apart   atomic.Int32  // how many say that the upstream works while the answer is sent
 }
 
 // observerVar is the variable of a request with its innermost observer. No user would choose
 // its name.
 const observerVar = "throttle.observer"
 
-// Innermost returns the observer of the nearest handler around, or nil.
-func Innermost(r *http.Request) *Observer {
+// innermost returns the observer of the nearest handler around, or nil.
+func innermost(r *http.Request) *Observer {
 	o, _ := caddyhttp.GetVar(r.Context(), observerVar).(*Observer)
 	return o
 }
 
 // Within makes the observer the innermost one of a request, until Leave.
 func (o *Observer) Within(r *http.Request) {
-	o.Outer = Innermost(r)
+	o.Outer = innermost(r)
 	caddyhttp.SetVar(r.Context(), observerVar, o)
 }
 
@@ -119,68 +111,12 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	}
 	o.began = clock.Now(o.Clock)
 	defer o.end()
-	if len(o.Meters) > 0 {
-		body.WhenSent(r, func() { o.each((*Metered).begin) })
-	}
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
 	return o.err
 }
 
-// each calls a method on all meters.
-func (o *Observer) each(method func(*Metered)) {
-	for i := range o.Meters {
-		method(&o.Meters[i])
-	}
-}
-
-// Pause says that something other than the upstream holds the request up, such as a
-// queue of a handler within. Pauses may be nested; each needs a Resume. Observers
-// around this one pause as well. A nil Observer has nothing to pause.
-func (o *Observer) Pause() {
-	for ; o != nil; o = o.Outer {
-		o.each((*Metered).pause)
-	}
-}
-
-// Resume ends a pause.
-func (o *Observer) Resume() {
-	for ; o != nil; o = o.Outer {
-		o.each((*Metered).resume)
-	}
-}
-
-// Apart says that the next handler does not wait while the observer sends the answer, and
-// that somebody else calls Pause when it must. Observers around this one are told as
-// well. A nil Observer need not know.
-func (o *Observer) Apart() {
-	for ; o != nil; o = o.Outer {
-		o.apart.Add(1)
-	}
-}
-
-// Together ends what Apart has begun.
-func (o *Observer) Together() {
-	for ; o != nil; o = o.Outer {
-		o.apart.Add(-1)
-	}
-}
-
-// sending pauses the request's meters if the next handler has to wait while something is sent
-// to the client.
-func (o *Observer) sending(send func()) {
-	paused := o.apart.Load() == 0
-	if paused {
-		o.each((*Metered).pause)
-	}
-	send()
-	if paused {
-		o.each((*Metered).resume)
-	}
-}
-
 func (o *Observer) end() {
-	o.each((*Metered).end)
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
 		o.elapsed = clock.Since(o.Clock, o.began)
@@ -249,7 +185,7 @@ func (o *Observer) WriteHeader(status int) {
 		}
 	}
 	o.readHeaders()
-	o.sending(func() { o.ResponseWriter.WriteHeader(status) }) // statuses below 200 are sent at once
+	o.ResponseWriter.WriteHeader(status) // statuses below 200 are sent at once
 }
 
 func (o *Observer) beforeHeaders(status int) {
@@ -302,7 +238,7 @@ func (o *Observer) Write(p []byte) (written int, err error) {
 			o.look()
 		}
 		var n int
-		o.sending(func() { n, err = o.ResponseWriter.Write(piece) })
+		n, err = o.ResponseWriter.Write(piece)
 		o.sent(int64(n), int64(len(piece)), err)
 		if written += n; err != nil || n < len(piece) || written == len(p) {
 			return written, err
@@ -311,33 +247,22 @@ func (o *Observer) Write(p []byte) (written int, err error) {
 }
 
 // ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
-// where HTTP/1 allows it. Anything else is copied piece by piece if the request's
-// share is measured: reading may be waiting for the upstream, writing for the client.
+// where HTTP/1 allows it.
 func (o *Observer) ReadFrom(r io.Reader) (n int64, err error) {
 	o.implicitHeader()
-	if o.Frames || len(o.Meters) > 0 && !isFile(r) {
+	if o.Frames {
 		return io.Copy(struct{ io.Writer }{o}, r)
 	}
 	o.look()
-	o.sending(func() { n, err = o.Writer.ReadFrom(r) })
+	n, err = o.Writer.ReadFrom(r)
 	o.sent(n, n, err)
 	return n, err
 }
 
-// isFile reports whether the kernel can send what r reads.
-func isFile(r io.Reader) bool {
-	if limited, ok := r.(*io.LimitedReader); ok {
-		r = limited.R
-	}
-	_, ok := r.(*os.File)
-	return ok
-}
-
 // FlushError lets http.ResponseController flush, which sends headers too.
-func (o *Observer) FlushError() (err error) {
+func (o *Observer) FlushError() error {
 	o.implicitHeader()
-	var failed bool
-	o.sending(func() { failed, err = o.FlushNow() })
+	failed, err := o.FlushNow()
 	o.failed = o.failed || failed
 	return err
 }
@@ -386,7 +311,6 @@ func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 func (o *Observer) becomeTunnel() {
 	if !o.tunnel {
 		o.tunnel = true
-		o.each((*Metered).end)
 		if o.Tunnel != nil {
 			o.Tunnel.Release()
 		}

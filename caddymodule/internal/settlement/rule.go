@@ -20,7 +20,7 @@ type Source uint8
 
 // The sources.
 const (
-	Seconds Source = iota // the time until the response's headers, or a share of the workers' time
+	Seconds Source = iota // the time until the response's headers
 	Bytes                 // the size of the body that was sent
 	Header                // a number in a response header or trailer
 	Status                // a cost for some statuses and nothing for the others
@@ -36,7 +36,7 @@ func ParseSource(text string) (Source, error) {
 	if i := slices.Index(sources, text); i >= 0 {
 		return Source(i), nil
 	}
-	return 0, fmt.Errorf("unknown source %q: want seconds [<workers>], bytes <unit>, header <Name> or status <code|class>... <n>", text)
+	return 0, fmt.Errorf("unknown source %q: want seconds, bytes <unit>, header <Name> or status <code|class>... <n>", text)
 }
 
 // A Rule says how the charges of one zone are settled. It does not change, so any
@@ -55,11 +55,6 @@ type Rule struct {
 	// Ranges are the statuses that cost Cost. Required for Status.
 	Ranges []StatusRange
 	Cost   float64
-
-	// Workers is how many requests the upstream works on at once. For Seconds a
-	// request then costs its share of the workers' time, as a [Meter] measures it.
-	// Zero means that it costs all the time until the response's headers.
-	Workers int
 
 	// After says that nothing is reserved: requests are only asked whether they
 	// would fit, and charged when the response is known.
@@ -151,8 +146,6 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 		return 0, status != 0
 	case o.tunnel:
 		return 0, false // a tunnel says nothing about the work that opened it
-	case r.Source == Seconds && r.Workers > 0:
-		return o.shareOf(r, reserved), true
 	case r.Source == Seconds && o.Status == 0:
 		return max(o.elapsed.Seconds(), reserved), true
 	case r.Source == Seconds:
@@ -167,22 +160,6 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 		}
 		return 0, false
 	}
-}
-
-// shareOf returns the request's share of the workers' time by a rule, in seconds. It
-// is at least the reservation if the upstream failed without headers, or was never
-// sent all of the request: it may have worked on the part that came.
-func (o *Observer) shareOf(rule *Rule, reserved float64) float64 {
-	for i := range o.Meters {
-		if r := &o.Meters[i]; r.Rule == rule {
-			share, sent := r.seconds()
-			if failed := o.Status == 0 && (o.err != nil || !o.returned); failed || !sent {
-				return max(share, reserved)
-			}
-			return share
-		}
-	}
-	return reserved
 }
 
 // finalStatus returns the status that the client gets, or 0 if it is not known.

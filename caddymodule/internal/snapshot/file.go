@@ -4,13 +4,15 @@
 package snapshot
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+
+	"github.com/gofrs/flock"
 )
 
 // ErrTaken is returned by [Open] if another process has the file.
@@ -21,7 +23,10 @@ var ErrTaken = errors.New("another process uses the file")
 // safe for concurrent use.
 type File struct {
 	path string
-	lock *os.File
+	lock *flock.Flock
+
+	// Largest is how many bytes Read reads at most. Default: 1 GiB.
+	Largest int64
 }
 
 // Open takes a file, which need not exist, and makes its folder. A lock on a second
@@ -34,11 +39,17 @@ func Open(path string) (*File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	lock, err := openLocked(path + ".lock")
-	if err != nil {
-		return nil, err
+	lock := flock.New(path+".lock", flock.SetPermissions(0o600))
+	if found, err := os.Lstat(lock.Path()); err == nil && !found.Mode().IsRegular() {
+		return nil, irregular(lock.Path())
 	}
-	return &File{path: path, lock: lock}, nil
+	switch locked, err := lock.TryLock(); {
+	case err != nil:
+		return nil, err
+	case !locked:
+		return nil, ErrTaken
+	}
+	return &File{path: path, lock: lock, Largest: 1 << 30}, nil
 }
 
 // Read returns the content. If there is no file, the error is [fs.ErrNotExist].
@@ -48,7 +59,7 @@ func (f *File) Read() ([]byte, error) {
 		return nil, err
 	}
 	if !named.Mode().IsRegular() {
-		return nil, &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it is no regular file")}
+		return nil, irregular(f.path)
 	}
 	file, err := os.Open(f.path)
 	if err != nil {
@@ -58,6 +69,9 @@ func (f *File) Read() ([]byte, error) {
 	opened, err := file.Stat()
 	if err != nil || !os.SameFile(named, opened) {
 		return nil, &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it was replaced meanwhile")}
+	}
+	if opened.Size() > f.Largest {
+		return nil, &fs.PathError{Op: "read", Path: f.path, Err: fmt.Errorf("it has more than %d MiB", f.Largest>>20)}
 	}
 	content := make([]byte, opened.Size())
 	_, err = io.ReadFull(file, content)
@@ -80,10 +94,17 @@ func (f *File) Write(write func(io.Writer) error) (err error) {
 			_ = os.Remove(fresh)
 		}
 	}()
-	if err := cmp.Or(write(file), file.Sync(), file.Close()); err != nil { // closed in any case
-		return err
+	err = write(file)
+	if err == nil {
+		err = file.Sync()
 	}
-	if err := os.Rename(fresh, f.path); err != nil {
+	if closing := file.Close(); err == nil {
+		err = closing
+	}
+	if err == nil {
+		err = os.Rename(fresh, f.path)
+	}
+	if err != nil {
 		return err
 	}
 	return syncFolder(filepath.Dir(f.path))
@@ -97,6 +118,23 @@ func (f *File) SetAside() (name string, err error) {
 		return "", fmt.Errorf("setting it aside: %w", err)
 	}
 	return name, nil
+}
+
+// syncFolder makes a renaming last. Windows cannot.
+func syncFolder(name string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
+	folder, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = folder.Close() }()
+	return folder.Sync()
+}
+
+func irregular(path string) error {
+	return &fs.PathError{Op: "open", Path: path, Err: errors.New("it is no regular file")}
 }
 
 // Close lets other processes have the file.

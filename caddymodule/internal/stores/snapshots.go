@@ -13,6 +13,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
+// largestRecord is more than the buckets of a snapshot take on average, in bytes.
+const largestRecord = 1 << 10
+
 // snapshots saves the process's memory of buckets to a file, and restores it when the
 // first config starts. A config that is only validated touches no file.
 type snapshots struct {
@@ -59,6 +62,7 @@ func (s *snapshots) use(config *MemoryUse) {
 			zap.String("file", path), zap.Error(err))
 		return
 	}
+	file.Largest = max(file.Largest, int64(config.MaxBuckets)*largestRecord)
 	s.file, s.stale, s.failing = file, true, false
 	if first {
 		s.restore(config.limits)

@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -90,7 +89,6 @@ func (rp *player) begin(without map[string]bool) {
 		z.Reporter = replayReporter{z.Reporter, rp}
 		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
 		if z.Settle != nil {
-			z.Meter = &settlement.Meter{Clock: rp.world}
 			rp.times = true // charges are corrected when the response is known
 		}
 	}
