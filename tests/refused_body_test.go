@@ -12,8 +12,8 @@ import (
 )
 
 // TestRefusedRequestsWithSmallBodiesShareAConnection: five in one write get five answers,
-// as nginx gives them. A body that is longer, or has not arrived, ends the connection. So
-// it is beside all that may read the body before, or refuses for another reason.
+// as nginx gives them. A body that is too long ends the connection. So it is beside all that
+// may read the body before, or refuses for another reason.
 func TestRefusedRequestsWithSmallBodiesShareAConnection(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -49,25 +49,14 @@ func refusedOnOneConnection(t *testing.T, address string, status int) {
 		t.Fatal(err)
 	}
 	first.Body.Close()
-	for _, test := range []struct{ length, sent, times, want int }{
-		{30, 30, 5, 5},
-		{3000, 3000, 5, 5}, // bodies that lie across the reads of net/http
-		{16 << 10, 16 << 10, 1, 1},
-		{64<<10 + 1, 64<<10 + 1, 5, 1},
-		{30, 10, 1, 1},
-	} {
-		name := fmt.Sprintf("%d of %d bytes, %d times", test.sent, test.length, test.times)
+	for _, test := range []struct {
+		length, times int
+		closing       bool
+	}{{30, 5, false}, {3000, 5, false}, {16 << 10, 5, false}, {64<<10 + 1, 5, false}, {300 << 10, 1, true}} {
 		request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: %s\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: %d\r\n\r\n%s",
-			address, test.length, ("name=x&" + strings.Repeat("x", test.length))[:test.sent])
-		wantClose := test.sent < test.length || test.length > 64<<10
-		got, closing := 0, false
-		for range 3 { // the server looks for a body for a millisecond, in which a busy machine may do other things
-			if got, closing = answersOnOneConnection(t, address, strings.Repeat(request, test.times), test.times, status); got == test.want && closing == wantClose {
-				break
-			}
-		}
-		if got != test.want || closing != wantClose {
-			t.Errorf("%s: got %d answers, closing %v, want %d, %v", name, got, closing, test.want, wantClose)
+			address, test.length, ("name=x&" + strings.Repeat("x", test.length))[:test.length])
+		if got, closing := answersOnOneConnection(t, address, strings.Repeat(request, test.times), test.times, status); got != test.times || closing != test.closing {
+			t.Errorf("%d bytes, %d times: got %d answers, closing %v, want %v", test.length, test.times, got, closing, test.closing)
 		}
 	}
 }
@@ -81,8 +70,7 @@ func answersOnOneConnection(t *testing.T, address, requests string, times, statu
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
-	began := time.Now()
+	_ = conn.SetDeadline(time.Now().Add(startTime))
 	go func() { _, _ = io.WriteString(conn, requests) }()
 	for reader := bufio.NewReader(conn); !closing && got < times; got++ {
 		resp, err := http.ReadResponse(reader, nil)
@@ -91,9 +79,6 @@ func answersOnOneConnection(t *testing.T, address, requests string, times, statu
 		}
 		_, _ = io.Copy(io.Discard, resp.Body)
 		closing = resp.Close
-	}
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("got the answers after %v, want them at once", took)
 	}
 	return got, closing
 }

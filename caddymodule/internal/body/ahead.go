@@ -225,9 +225,8 @@ func (a *Ahead) End(w http.ResponseWriter) {
 }
 
 // Received reports whether the client has sent all of a request's body, as far
-// as is known. An HTTP/1 connection on which it has not cannot be used for
-// another request: a refusal should close it. It may be asked before Look, after
-// it, or without it, and concurrently with reading.
+// as is known. It may be asked before Look, after it, or without it, and
+// concurrently with reading.
 func Received(r *http.Request) bool {
 	return none(r) || received(r.Body)
 }

@@ -1,20 +1,15 @@
 package engine_test
 
 import (
-	"bufio"
 	"encoding/json"
-	"fmt"
 	"html"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
@@ -272,64 +267,6 @@ func TestAHeadRequestIsRefusedWithoutABody(t *testing.T) {
 		if i == 1 && (r.Header.Get("Retry-After") != "3600" || r.ContentLength <= 0) {
 			t.Errorf("got Retry-After %q and Content-Length %d, want 3600 and that of the page", r.Header.Get("Retry-After"), r.ContentLength)
 		}
-	}
-}
-
-// The client declares a body and sends none of it, or some, until it has an answer.
-func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
-	for name, directives := range map[string]string{
-		"for its bucket":            "throttle site client_ip 1 1/h",
-		"for the least it can cost": "throttle {\nzone site {\nlimit 1 1/h\ncost body_items\n}\n}",
-		"by an error route":         "throttle {\nzone site {\nlimit 1 1/h\nrefusal error\n}\n}",
-		"for a slot":                "throttle {\nzone site {\nlimit 1 1/h\n}\nzone slots {\nkey text all\nin_flight 1\n}\n}",
-	} {
-		t.Run(name, func(t *testing.T) {
-			addr := "127.0.0.1" + servertest.FreeAddress(t)
-			servertest.MustLoad(t, "http://"+addr+" {\n"+directives+"\nrespond ok\nhandle_errors {\nrespond {err.status_code}\n}\n}")
-			if response, err := http.Get("http://" + addr); err != nil {
-				t.Fatal(err)
-			} else if response.Body.Close(); response.StatusCode != http.StatusOK {
-				t.Fatalf("got %v for the first request, want 200", response.StatusCode)
-			}
-			var all sync.WaitGroup
-			for _, request := range []string{
-				"Content-Length: 1000\r\n\r\n",
-				"Content-Length: 65536\r\n\r\nsome",
-				"Content-Length: 1000000\r\nExpect: 100-continue\r\n\r\n",
-				"Transfer-Encoding: chunked\r\n\r\n4\r\nsome\r\n",
-				"Content-Length: 1000\r\nConnection: close\r\n\r\n",
-			} {
-				all.Go(func() { isRefusedAtOnce(t, addr, request) })
-			}
-			all.Wait()
-		})
-	}
-}
-
-// isRefusedAtOnce posts the end of a header and the beginning of a body.
-func isRefusedAtOnce(t *testing.T, addr, request string) {
-	t.Helper()
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Error(err)
-		return
-	}
-	defer conn.Close()
-	start := time.Now()
-	_ = conn.SetDeadline(start.Add(time.Minute)) // the rest of the body never comes
-	fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\n%s", addr, request)
-	reader := bufio.NewReader(conn)
-	response, err := http.ReadResponse(reader, nil)
-	if err != nil {
-		t.Errorf("%q: %v after %v, want an answer", request, err, time.Since(start))
-		return
-	}
-	_, _ = io.Copy(io.Discard, response.Body)
-	if took := time.Since(start); response.StatusCode != http.StatusTooManyRequests || !response.Close {
-		t.Errorf("%q: got %v, closing %v after %v, want 429 and the connection closed", request, response.StatusCode, response.Close, took)
-	}
-	if _, err := reader.ReadByte(); err != io.EOF && !strings.Contains(fmt.Sprint(err), "reset") {
-		t.Errorf("%q: got %v after the answer, want the connection closed", request, err)
 	}
 }
 

@@ -169,7 +169,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	res.Report(r, &h.Directive, now, header)
 	switch {
 	case refused:
-		buffer.End(w) // before the refusal says how the connection ends
+		buffer.End(w) // before the refusal reads what is left of the body
 		reader.End(w)
 		return h.refuse(w, r, res, config, now)
 	case !stayed:

@@ -1,54 +1,20 @@
-package refusal
+package refusal_test
 
 import (
 	"bufio"
-	"bytes"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
-	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-var tooMany = &Refusal{Status: http.StatusTooManyRequests, Waits: true, RetryAfter: time.Minute, TimeToFit: time.Second}
-
-// refuses is a site that refuses all, through a response writer that is wrapped as
-// Caddy's are.
-func refuses(w http.ResponseWriter, r *http.Request) {
-	read := r.Header.Get("X-Read") != ""
-	if read {
-		_, _ = io.Copy(io.Discard, r.Body)
-	}
-	w = &caddyhttp.ResponseWriterWrapper{ResponseWriter: caddyhttp.NewResponseRecorder(w, nil, nil)}
-	refusal := *tooMany
-	refusal.AsError = r.Header.Get("X-Error") != ""
-	var failed caddyhttp.HandlerError
-	if errors.As(refusal.Write(w, r, read), &failed) {
-		http.Error(w, failed.Error(), failed.StatusCode) // the error route
-	}
-}
-
-// listen serves refusals over a socket.
-func listen(t testing.TB, configure func(*httptest.Server)) *httptest.Server {
-	t.Helper()
-	server := httptest.NewUnstartedServer(http.HandlerFunc(refuses))
-	if configure == nil {
-		server.Start()
-	} else {
-		configure(server)
-	}
-	t.Cleanup(server.Close)
-	return server
-}
+// tests/refused_upload_test.go has the same over sockets, beside Caddy's own respond.
 
 // A pipe is a listener with one connection.
 type pipe chan net.Conn
@@ -67,315 +33,144 @@ func (p pipe) Close() error {
 
 func (p pipe) Addr() net.Addr { return &net.TCPAddr{} }
 
-// An ask is a connection on which a request was sent.
-type ask struct {
+// A client is connected to a site that refuses all its requests.
+type client struct {
 	net.Conn
 	*bufio.Reader
+	closed chan time.Duration // after how long the server has closed the connection
 }
 
-func dial(t testing.TB, server *httptest.Server) ask {
+func (c client) Read(p []byte) (int, error) { return c.Reader.Read(p) }
+
+// connect runs Caddy's server with directives in virtual time, and connects to it.
+func connect(t *testing.T, directives string) client {
 	t.Helper()
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	return ask{conn, bufio.NewReader(conn)}
-}
-
-// connect returns a connection to a server that refuses, for virtual time.
-func connect(t *testing.T) ask {
-	listener := make(pipe, 1)
-	server := &http.Server{Handler: http.HandlerFunc(refuses)}
+	s := servertest.Run(t, "http:// {\nroute {\n"+directives+"\n}\nhandle_errors {\nrespond \"own {http.request.body}\" 429\n}\n}")
+	s.Do(servertest.Request(servertest.Someone, "http://x/"))
+	c := client{closed: make(chan time.Duration, 1)}
+	listener, began := make(pipe, 1), time.Now()
+	server := &http.Server{Handler: s.Server, ReadHeaderTimeout: time.Minute, IdleTimeout: 5 * time.Minute, ConnState: func(_ net.Conn, state http.ConnState) {
+		if state == http.StateClosed {
+			c.closed <- time.Since(began)
+		}
+	}}
 	go func() { _ = server.Serve(listener) }()
 	t.Cleanup(func() { server.Close() })
-	conn, there := net.Pipe()
-	t.Cleanup(func() { conn.Close() })
+	var there net.Conn
+	c.Conn, there = net.Pipe()
+	c.Reader = bufio.NewReader(c.Conn)
+	t.Cleanup(func() { c.Conn.Close() })
 	listener <- there
-	return ask{conn, bufio.NewReader(conn)}
+	return c
 }
 
-// answer reads an answer whole.
-func (a ask) answer() (*http.Response, error) {
-	resp, err := http.ReadResponse(a.Reader, nil)
+// answer reads an answer, and returns its body.
+func (c client) answer() (*http.Response, string, error) {
+	resp, err := http.ReadResponse(c.Reader, nil)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer resp.Body.Close()
-	_, err = io.ReadAll(resp.Body)
-	return resp, err
+	body, err := io.ReadAll(resp.Body)
+	return resp, string(body), err
 }
 
-func (a ask) Read(p []byte) (int, error) { return a.Reader.Read(p) }
+const (
+	refused  = "throttle z host 1 1/d\nrespond ok"
+	refuses5 = "throttle {\nzone z {\nkey host\nlimit 1 1/d\nrefusal {\nstatus 503\n}\n}\n}\nrespond ok"
+	byRoute  = "throttle {\nzone z {\nkey host\nlimit 1 1/d\nrefusal error\n}\n}\nrespond ok"
+)
 
-// chunked is a body of that size in chunks.
-func chunked(size int) string {
-	const chunk = 8 << 10
-	piece := fmt.Sprintf("%x\r\n%s\r\n", chunk, strings.Repeat("x", chunk))
-	return strings.Repeat(piece, size/chunk) + "0\r\n\r\n"
-}
-
-// Clients that send everything before they read get the answer all the same,
-// whether they finish, stall, or send more than the server takes in.
-func TestARefusedUploadAlwaysGetsTheAnswer(t *testing.T) {
-	const each, together = 300, 30
-	server := listen(t, nil)
+// TestStall: no client holds a connection for much longer than a minute, whatever it sends.
+func TestStall(t *testing.T) {
+	const header = "POST / HTTP/1.1\r\nHost: x\r\n"
 	for _, test := range []struct {
-		about, headers, body string
-		keeps                bool // the connection, if the body arrives in time
+		name, site, request string
+		every               time.Duration // between more bytes, if any
+		status              int
+		answered, closed    time.Duration // at most
 	}{
-		{"64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 64<<10), true},
-		{"256 KiB", "Content-Length: 262144\r\n", strings.Repeat("x", 256<<10), false},
-		{"1 MiB", "Content-Length: 1048576\r\n", strings.Repeat("x", 1<<20), false},
-		{"a form", "Content-Length: 30\r\n", strings.Repeat("x", 30), true},
-		{"chunked 64 KiB", "Transfer-Encoding: chunked\r\n", chunked(64 << 10), false},
-		{"chunked 1 MiB", "Transfer-Encoding: chunked\r\n", chunked(1 << 20), false},
-		{"nothing of 64 KiB", "Content-Length: 65536\r\n", "", false},
-		{"half of 64 KiB", "Content-Length: 65536\r\n", strings.Repeat("x", 32<<10), false},
-		{"half a chunk", "Transfer-Encoding: chunked\r\n", "100\r\nx", false},
-		{"it asks first", "Content-Length: 65536\r\nExpect: 100-continue\r\n", "", false},
-		{"it asks first, chunked", "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n", "", false},
-		{"it asks first, and sends", "Content-Length: 65536\r\nExpect: 100-continue\r\n", strings.Repeat("x", 64<<10), false},
+		{"nothing", refused, header + "Content-Length: 1000\r\n\r\n", 0, 429, time.Minute, 61 * time.Second},
+		{"nothing, 503", refuses5, header + "Content-Length: 1000\r\n\r\n", 0, 503, time.Minute, 61 * time.Second},
+		{"nothing, long", refused, header + "Content-Length: 5000000\r\n\r\n", 0, 429, time.Minute, 61 * time.Second},
+		{"nothing, chunked", refused, header + "Transfer-Encoding: chunked\r\n\r\n", 0, 429, time.Minute, 61 * time.Second},
+		{"nothing, closing", refused, header + "Connection: close\r\nContent-Length: 1000\r\n\r\n", 0, 429, time.Minute, 61 * time.Second},
+		{"nothing, 1.0", refused, "POST / HTTP/1.0\r\nHost: x\r\nContent-Length: 1000\r\n\r\n", 0, 429, time.Minute, 61 * time.Second},
+		{"expects", refused, header + "Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n", 0, 429, 0, 61 * time.Second},
+		{"expects, long", refused, header + "Expect: 100-continue\r\nContent-Length: 5000000\r\n\r\n", 0, 429, 0, time.Second},
+		{"a byte a second", refused, header + "Content-Length: 1000\r\n\r\n", time.Second, 429, time.Minute, 61 * time.Second},
+		{"without end", refused, header + "Content-Length: 5000000\r\n\r\n", 1, 429, time.Second, 2 * time.Second},
 	} {
-		for _, closing := range []string{"", "Connection: close\r\n"} {
-			for _, route := range []string{"", "X-Error: 1\r\n"} {
-				name := fmt.Sprintf("%s/closing=%v/error=%v", test.about, closing != "", route != "")
-				t.Run(name, func(t *testing.T) {
-					var (
-						all      sync.WaitGroup
-						mu       sync.Mutex
-						answered int
-						failure  error
-					)
-					slots := make(chan struct{}, together)
-					for range each {
-						slots <- struct{}{}
-						all.Go(func() {
-							defer func() { <-slots }()
-							a := dial(t, server)
-							defer a.Close()
-							_, _ = io.WriteString(a, "POST / HTTP/1.1\r\nHost: x\r\n"+test.headers+closing+route+"\r\n")
-							_, _ = io.WriteString(a, test.body) // may fail: the server does not want it
-							resp, err := a.answer()
-							mu.Lock()
-							defer mu.Unlock()
-							switch {
-							case err != nil:
-								failure = err
-							case resp.StatusCode != http.StatusTooManyRequests || !resp.Close && !test.keeps || resp.Header.Get("Retry-After") != "60":
-								failure = fmt.Errorf("got %v, closing %v, %v", resp.Status, resp.Close, resp.Header)
-							default:
-								answered++
-							}
-						})
-					}
-					all.Wait()
-					if answered != each {
-						t.Errorf("got %d answers of %d; the last failure: %v", answered, each, failure)
-					}
-				})
-			}
-		}
-	}
-}
-
-func TestGoClientsAlwaysGetTheAnswerToARefusedUpload(t *testing.T) {
-	server := listen(t, nil)
-	for _, size := range []int{30, 64 << 10, 1 << 20} {
-		for _, length := range []int64{int64(size), -1} {
-			for _, closing := range []bool{false, true} {
-				t.Run(fmt.Sprintf("size=%d/length=%d/closing=%v", size, length, closing), func(t *testing.T) {
-					const each = 200
-					answered := 0
-					var failure error
-					for range each {
-						r, _ := http.NewRequest("POST", server.URL, io.NopCloser(bytes.NewReader(make([]byte, size))))
-						r.ContentLength, r.Close = length, closing
-						resp, err := server.Client().Do(r)
-						if err != nil {
-							failure = err
-							continue
-						}
-						if _, err := io.Copy(io.Discard, resp.Body); err == nil && resp.StatusCode == http.StatusTooManyRequests {
-							answered++
-						}
-						resp.Body.Close()
-					}
-					if answered != each {
-						t.Errorf("got %d answers of %d; the last failure: %v", answered, each, failure)
-					}
-				})
-			}
-		}
-	}
-}
-
-func TestARefusalDoesNotWaitForABodyThatDoesNotCome(t *testing.T) {
-	for headers, closed := range map[string]time.Duration{ // at most
-		"Content-Length: 1\r\n":                             2 * linger,
-		"Content-Length: 65536\r\n":                         2 * linger,
-		"Content-Length: 65536\r\nConnection: close\r\n":    2 * linger,
-		"Content-Length: 1048576\r\n":                       2 * linger,
-		"Transfer-Encoding: chunked\r\n":                    2 * linger,
-		"Content-Length: 65536\r\nExpect: 100-continue\r\n": 2 * linger,
-		"Content-Length: 65536\r\nX-Error: 1\r\n":           routing + linger,
-	} {
-		t.Run(headers, func(t *testing.T) {
+		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := connect(t)
-				began := time.Now()
-				fmt.Fprintf(a, "POST / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
-				resp, err := a.answer()
-				if took := time.Since(began); err != nil || resp.StatusCode != http.StatusTooManyRequests || took > glance {
-					t.Fatalf("got %v, %v after %v, want 429 at once", resp, err, took)
+				c, began := connect(t, test.site), time.Now()
+				go func() {
+					_, err := io.WriteString(c, test.request)
+					piece := "x"
+					if test.every == 1 {
+						piece = strings.Repeat(piece, 10_000)
+					}
+					for test.every > 0 && err == nil {
+						time.Sleep(test.every)
+						_, err = io.WriteString(c, piece)
+					}
+				}()
+				resp, _, err := c.answer()
+				if took := time.Since(began); err != nil || resp.StatusCode != test.status || took > test.answered {
+					t.Errorf("got %v, %v after %v, want %d within %v", resp, err, took, test.status, test.answered)
 				}
-				_, err = a.ReadByte()
-				if took := time.Since(began); err != io.EOF || took > closed {
-					t.Errorf("got %v after %v, want the connection closed within %v", err, took, closed)
+				if took := <-c.closed; took > test.closed {
+					t.Errorf("got the connection closed after %v, want %v", took, test.closed)
 				}
 			})
 		})
 	}
 }
 
-// In virtual time, what is sent in one write arrives at one time.
-func TestARefusalKeepsAConnectionWhoseSmallBodyHasArrived(t *testing.T) {
-	for size, want := range map[int]int{1: 5, 3000: 5, small: 5, small + 1: 1} {
-		synctest.Test(t, func(t *testing.T) {
-			request := fmt.Sprintf("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size, strings.Repeat("x", size))
-			a := connect(t)
-			go func() { _, _ = io.WriteString(a, strings.Repeat(request, 5)) }()
-			got := 0
-			for range 5 {
-				resp, err := a.answer()
-				if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-					break
-				}
-				got++
-			}
-			if got != want {
-				t.Errorf("%d bytes: got %d answers on one connection, want %d", size, got, want)
-			}
-		})
-	}
-}
-
-// TestARefusalEndsNoConnectionThatCanGoOn, since a new one costs more than the
-// refusal, with TLS in particular.
-func TestARefusalEndsNoConnectionThatCanGoOn(t *testing.T) {
-	server := listen(t, nil)
-	for _, request := range []string{
-		"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-		"HEAD / HTTP/1.1\r\nHost: x\r\n\r\n",
-		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
-		"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nX-Read: 1\r\n\r\nabc",
-		"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nX-Read: 1\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
-	} {
-		a := dial(t, server)
-		for i := range 3 {
-			_, _ = io.WriteString(a, request)
-			resp, err := http.ReadResponse(a.Reader, &http.Request{Method: request[:strings.Index(request, " ")]})
-			if err != nil || resp.StatusCode != http.StatusTooManyRequests || resp.Close {
-				t.Fatalf("%q, request %d: got %v, %v, want 429 and the connection kept", request, i+1, resp, err)
-			}
-			_, _ = io.Copy(io.Discard, resp.Body)
+func TestClientThatReadsNothingHoldsNoConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := connect(t, refused)
+		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx")
+		if took := <-c.closed; took > 2*time.Minute {
+			t.Errorf("got the connection closed after %v, want within Caddy's timeouts", took)
 		}
-	}
-}
-
-func TestARefusalEndsNoConnectionOfHTTP2(t *testing.T) {
-	connections := 0
-	server := listen(t, func(server *httptest.Server) {
-		server.EnableHTTP2 = true
-		server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-			if state == http.StateNew {
-				connections++
-			}
-		}
-		server.StartTLS()
 	})
-	for i := range 20 {
-		body, upload := io.Pipe()
-		r, _ := http.NewRequest("POST", server.URL, body)
-		if i%2 == 0 {
-			r.ContentLength = 1 << 20
-		}
-		go func() { _, _ = upload.Write(make([]byte, 10)) }() // and no more
-		resp, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = io.Copy(io.Discard, resp.Body)
-		if resp.ProtoMajor != 2 || err != nil || resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Connection") != "" {
-			t.Errorf("got %v, %v, %v, want 429 over HTTP/2", resp.Status, err, resp.Header)
-		}
-		_ = upload.Close()
-	}
-	server.Close()
-	if connections != 1 {
-		t.Errorf("got %d connections, want 1", connections)
-	}
 }
 
-// An error route may still want the body, such as one that proxies.
-func TestAnErrorRouteMayReadTheBody(t *testing.T) {
-	const size = 100_000
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		refusal := *tooMany
-		refusal.AsError = true
-		_ = refusal.Write(w, r, false)
-		w.WriteHeader(http.StatusTooManyRequests)
-		n, err := io.Copy(io.Discard, r.Body)
-		fmt.Fprint(w, n, err)
-	}))
-	defer server.Close()
-	resp, err := http.Post(server.URL, "", bytes.NewReader(make([]byte, size)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if got, _ := io.ReadAll(resp.Body); string(got) != fmt.Sprint(size, nil) {
-		t.Errorf("the error route got %s, want %d bytes", got, size)
-	}
-}
-
-// BenchmarkRefusedUpload is what 64 clients at once are refused, each on its connection for
-// as long as that is kept:
-//
-//	body=arrived   the small body is sent with the headers
-//	body=missing   it never is, as by an attacker who pays for headers only
-func BenchmarkRefusedUpload(b *testing.B) {
-	for name, body := range map[string]string{"arrived": "name=x", "missing": ""} {
-		b.Run("body="+name, func(b *testing.B) {
-			server := listen(b, nil)
-			b.SetParallelism(64 / runtime.GOMAXPROCS(0))
-			b.RunParallel(func(pb *testing.PB) {
-				var a ask
-				for pb.Next() {
-					if a.Conn == nil {
-						conn, err := net.Dial("tcp", server.Listener.Addr().String())
-						if err != nil {
-							b.Error(err)
-							return
-						}
-						a = ask{conn, bufio.NewReader(conn)}
+// TestKeepAlive: a new connection costs more than the refusal, with TLS in particular.
+func TestKeepAlive(t *testing.T) {
+	for name, request := range map[string]string{
+		"GET":      "GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"empty":    "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+		"a byte":   "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx",
+		"200 kB":   "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 200000\r\n\r\n" + strings.Repeat("x", 200_000),
+		"a chunk":  "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
+		"1.0":      "POST / HTTP/1.0\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 1\r\n\r\nx",
+		"trailers": "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: A\r\n\r\n3\r\nabc\r\n0\r\nA: b\r\n\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := connect(t, refused)
+				go func() { _, _ = io.WriteString(c, strings.Repeat(request, 5)) }()
+				for i := range 5 {
+					if resp, _, err := c.answer(); err != nil || resp.StatusCode != http.StatusTooManyRequests || resp.Close {
+						t.Fatalf("request %d: got %v, %v, want 429 and the connection kept", i+1, resp, err)
 					}
-					_, _ = io.WriteString(a.Conn, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 6\r\n\r\n"+body)
-					resp, err := a.answer()
-					if err != nil || resp.StatusCode != http.StatusTooManyRequests {
-						b.Errorf("got %v, %v, want 429", resp, err)
-						return
-					}
-					if resp.Close {
-						a.Conn.Close()
-						a.Conn = nil
-					}
-				}
-				if a.Conn != nil {
-					a.Conn.Close()
 				}
 			})
+		})
+	}
+}
+
+// TestErrorRouteReadsBody: one that proxies wants it.
+func TestErrorRouteReadsBody(t *testing.T) {
+	for _, headers := range []string{"", "Connection: close\r\n"} {
+		synctest.Test(t, func(t *testing.T) {
+			c := connect(t, byRoute)
+			go fmt.Fprintf(c, "POST / HTTP/1.1\r\nHost: x\r\n%sContent-Length: 4\r\n\r\nbody", headers)
+			if resp, body, err := c.answer(); err != nil || resp.StatusCode != http.StatusTooManyRequests || body != "own body" {
+				t.Errorf("got %v, %q, %v, want the body", resp, body, err)
+			}
 		})
 	}
 }

@@ -86,17 +86,20 @@ const keptPage = 64 << 10
 // which get it only if the refusal is AsError: then Write writes nothing but
 // headers, and returns a caddyhttp.HandlerError. Otherwise it returns nil.
 //
-// bodyRead says that the request's body was read to its end already. If not, an
-// HTTP/1 connection is closed, so that a body that nobody wants is neither
-// waited for nor taken in.
+// bodyRead says that the request's body was read to its end already. If not, the answer to
+// an HTTP/1 request waits until the client has sent it, or too much of it. An error route
+// may want the body.
 func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) error {
+	switch {
+	case bodyRead || r.ProtoMajor != 1 || r.ContentLength == 0:
+	case !f.AsError:
+		drain(w, r)
+	case r.Close || f.Close:
+		closeInStages(w)
+	}
 	h := headers{header: w.Header()}
 	in := f.announce(&h, r)
-	reading := linger
-	if f.AsError {
-		reading = routing
-	}
-	if endConnection(w, r, bodyRead, reading) || f.Close && r.ProtoMajor < 3 {
+	if f.Close && r.ProtoMajor < 3 {
 		h.set("Connection", "close")
 	}
 	if f.AsError {

@@ -1,0 +1,374 @@
+package tests
+
+import (
+	"bufio"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// Uploads of one kind are sent at once, and again if the machine was so busy that a client
+// did not read within the half second for which a connection stays after the answer.
+const (
+	uploadsAtOnce = 4
+	uploadRounds  = 5
+)
+
+// An upload is how one body is sent over HTTP/1.
+type upload struct {
+	address string // host:port
+	tls     bool
+	version string // of HTTP
+	path    string
+	headers string
+	size    int
+	chunked bool
+	late    bool // the client reads no answer before it has sent everything
+}
+
+func (u upload) String() string {
+	if u.chunked {
+		return fmt.Sprintf("%d kB, chunked", u.size/1000)
+	}
+	return fmt.Sprintf("%d kB", u.size/1000)
+}
+
+// send sends the body and returns the status, or why there is none.
+func (u upload) send() (int, error) {
+	conn, err := net.DialTimeout("tcp", u.address, startTime)
+	if err != nil {
+		return 0, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(3 * startTime))
+	if u.tls {
+		conn = tls.Client(conn, &tls.Config{InsecureSkipVerify: true, ServerName: "localhost"}) // the certificate is caddy's own
+	}
+	sent := make(chan struct{})
+	defer func() {
+		conn.Close()
+		<-sent
+	}()
+	go func() {
+		defer close(sent)
+		u.write(conn) // may fail: nobody wants it
+	}()
+	if u.late {
+		<-sent
+	}
+	reader := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(reader, nil)
+	for err == nil && resp.StatusCode == http.StatusContinue {
+		resp, err = http.ReadResponse(reader, nil)
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	_, err = io.Copy(io.Discard, resp.Body)
+	return resp.StatusCode, err
+}
+
+func (u upload) write(to io.Writer) {
+	framing := fmt.Sprintf("Content-Length: %d", u.size)
+	if u.chunked {
+		framing = "Transfer-Encoding: chunked"
+	}
+	_, err := fmt.Fprintf(to, "POST %s HTTP/%s\r\nHost: localhost\r\n%s%s\r\n\r\n", u.path, u.version, u.headers, framing)
+	const piece = 50_000
+	block := strings.Repeat("x", piece)
+	if u.chunked {
+		block = fmt.Sprintf("%x\r\n%s\r\n", piece, block)
+	}
+	for left := u.size; left > 0 && err == nil; left -= piece {
+		_, err = io.WriteString(to, block)
+	}
+	if u.chunked && err == nil {
+		_, _ = io.WriteString(to, "0\r\n\r\n")
+	}
+}
+
+// answered sends uploads at once, and returns how many got a status.
+func (u upload) answered(t *testing.T, want int) int {
+	var all sync.WaitGroup
+	var n atomic.Int64
+	for range uploadsAtOnce {
+		all.Go(func() {
+			if status, err := u.send(); status == want && err == nil {
+				n.Add(1)
+			} else {
+				t.Logf("%s%s, %v: got %d, %v", u.address, u.path, u, status, err)
+			}
+		})
+	}
+	all.Wait()
+	return int(n.Load())
+}
+
+// likeRespond checks that uploads get a status wherever they get one from `respond`, and all of
+// them if the client reads while it sends.
+func (u upload) likeRespond(t *testing.T, want int, plain upload) {
+	t.Helper()
+	var ours, theirs int
+	for range uploadRounds {
+		if ours, theirs = u.answered(t, want), plain.answered(t, want); ours == uploadsAtOnce || u.late && ours >= theirs {
+			return
+		}
+	}
+	t.Errorf("%v: got %d of %d answered by throttle, and %d by respond", u, ours, uploadsAtOnce, theirs)
+}
+
+// uploadSizes are in bytes.
+var uploadSizes = []int{50_000, 300_000, 1_000_000, 5_000_000, 40_000_000}
+
+// forSizes runs a test for bodies of each size, with a length and in chunks.
+func forSizes(t *testing.T, u upload, sizes []int, f func(t *testing.T, u upload)) {
+	for _, u.size = range sizes {
+		for _, u.chunked = range []bool{false, true} {
+			if u.chunked && u.version == "1.0" {
+				continue
+			}
+			t.Run(u.String(), func(t *testing.T) {
+				t.Parallel()
+				f(t, u)
+			})
+		}
+	}
+}
+
+// refusingSites refuse everything but the first request: by throttle, and by respond.
+const refusingSites = `
+http://:%[1]d, https://localhost:%[2]d {
+	throttle {
+		zone limit {
+			key text all
+			match not path /slots /hold
+			limit 1 1/d
+		}
+		zone slots {
+			key text all
+			match path /slots /hold
+			in_flight 1 buffer 1MiB
+			refusal {
+				status 503
+			}
+		}
+	}
+	reverse_proxy %[5]s
+}
+http://:%[3]d, https://localhost:%[4]d {
+	respond /slots busy 503
+	respond slowly 429
+}`
+
+// A refusingCaddy runs refusingSites.
+type refusingCaddy struct{ ours, oursTLS, plain, plainTLS int } // ports
+
+func startRefusing(t *testing.T) refusingCaddy {
+	t.Helper()
+	c := refusingCaddy{freePort(t), freePort(t), freePort(t), freePort(t)}
+	release := make(chan struct{})
+	up := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/hold" {
+			<-release
+		}
+	})
+	startCaddy(t, config{sites: fmt.Sprintf(refusingSites, c.ours, c.oursTLS, c.plain, c.plainTLS, up.address)})
+	v, site := newVisitor(t, "h1"), fmt.Sprint("http://localhost:", c.ours)
+	v.get(t, site)
+	v.Timeout = 0 // it holds the slot until the test ends
+	var held sync.WaitGroup
+	held.Go(func() { _, _ = v.try("GET", site+"/hold") })
+	t.Cleanup(held.Wait)
+	t.Cleanup(func() { close(release) })
+	eventually(t, "the slot taken", func() bool { now, _ := up.serving(); return now > 0 })
+	return c
+}
+
+// TestRefusedUpload: whoever is refused while uploading gets the answer, as from respond.
+func TestRefusedUpload(t *testing.T) {
+	t.Parallel()
+	c := startRefusing(t)
+	for name, u := range map[string]upload{
+		"1.0":          {version: "1.0"},
+		"1.0, late":    {version: "1.0", late: true},
+		"1.1":          {version: "1.1"},
+		"1.1, late":    {version: "1.1", late: true},
+		"1.1, closed":  {version: "1.1", headers: "Connection: close\r\n"},
+		"1.1, expects": {version: "1.1", headers: "Expect: 100-continue\r\n"},
+		"TLS":          {version: "1.1", tls: true},
+	} {
+		compare := func(want int) func(*testing.T, upload) {
+			return func(t *testing.T, u upload) {
+				plain := u
+				u.address, plain.address = fmt.Sprint("localhost:", c.ours), fmt.Sprint("localhost:", c.plain)
+				if u.tls {
+					u.address, plain.address = fmt.Sprint("localhost:", c.oursTLS), fmt.Sprint("localhost:", c.plainTLS)
+				}
+				u.likeRespond(t, want, plain)
+			}
+		}
+		t.Run(name, func(t *testing.T) {
+			u.path = "/"
+			forSizes(t, u, uploadSizes, compare(http.StatusTooManyRequests))
+		})
+		t.Run(name+", slots", func(t *testing.T) {
+			u.path = "/slots"
+			forSizes(t, u, uploadSizes[1:3], compare(http.StatusServiceUnavailable))
+		})
+	}
+	t.Run("h2", func(t *testing.T) {
+		forSizes(t, upload{}, uploadSizes, func(t *testing.T, u upload) {
+			v := newVisitor(t, "h2")
+			for range uploadsAtOnce {
+				req, _ := http.NewRequest("POST", fmt.Sprint("https://localhost:", c.oursTLS), io.LimitReader(zeros{}, int64(u.size)))
+				if !u.chunked {
+					req.ContentLength = int64(u.size)
+				}
+				if a, err := v.do(req); err != nil || a.status != http.StatusTooManyRequests {
+					t.Errorf("got %d, %v, want 429", a.status, err)
+				}
+			}
+		})
+	})
+}
+
+// zeros are a body without an end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
+// TestRefusedUploadThroughProxy: a proxy in front hands the answer on.
+func TestRefusedUploadThroughProxy(t *testing.T) {
+	t.Parallel()
+	c := startRefusing(t)
+	nginx := startNginx(t, fmt.Sprintf(`
+	client_max_body_size 0;
+	upstream ours {
+		server 127.0.0.1:%d;
+		keepalive 16;
+	}
+	upstream plain {
+		server 127.0.0.1:%d;
+		keepalive 16;
+	}`, c.ours, c.plain), fmt.Sprintf(`
+	location / {
+		proxy_pass http://127.0.0.1:%[1]d/;
+	}
+	location /plain/ {
+		proxy_pass http://127.0.0.1:%[2]d/;
+	}
+	location /keepalive/ {
+		proxy_pass http://ours/;
+		proxy_http_version 1.1;
+		proxy_set_header Connection "";
+	}
+	location /keepalive/plain/ {
+		proxy_pass http://plain/;
+		proxy_http_version 1.1;
+		proxy_set_header Connection "";
+	}
+	location /streamed/ {
+		proxy_pass http://ours/;
+		proxy_http_version 1.1;
+		proxy_set_header Connection "";
+		proxy_request_buffering off;
+	}
+	location /streamed/plain/ {
+		proxy_pass http://plain/;
+		proxy_http_version 1.1;
+		proxy_set_header Connection "";
+		proxy_request_buffering off;
+	}`, c.ours, c.plain))
+	haproxy := freePort(t)
+	startHAProxy(t, haproxy, fmt.Sprintf(`
+defaults
+	mode http
+	timeout connect 5s
+	timeout client 60s
+	timeout server 60s
+frontend front
+	bind 127.0.0.1:%d
+	use_backend plain if { path_beg /plain }
+	default_backend ours
+backend ours
+	server ours 127.0.0.1:%d
+backend plain
+	server plain 127.0.0.1:%d
+`, haproxy, c.ours, c.plain))
+	front := freePort(t)
+	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n reverse_proxy /plain/* 127.0.0.1:%d\n reverse_proxy 127.0.0.1:%d\n}", front, c.plain, c.ours)})
+	for name, proxy := range map[string]struct {
+		port int
+		path string
+	}{
+		"nginx":             {nginx, "/"},
+		"nginx, keepalive":  {nginx, "/keepalive/"},
+		"nginx, unbuffered": {nginx, "/streamed/"},
+		"HAProxy":           {haproxy, "/"},
+		"Caddy":             {front, "/"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			forSizes(t, upload{version: "1.1"}, uploadSizes, func(t *testing.T, u upload) {
+				u.address, u.path = fmt.Sprint("localhost:", proxy.port), proxy.path
+				plain := u
+				plain.path += "plain/"
+				u.likeRespond(t, http.StatusTooManyRequests, plain)
+			})
+		})
+	}
+}
+
+// TestRefusedUploadsTakeNoUpstreamDown: nginx takes a server out of a group for ten seconds after
+// one failure, and then nobody is served.
+func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
+	t.Parallel()
+	ports := []int{freePort(t), freePort(t)}
+	for _, port := range ports {
+		startCaddy(t, config{servers: "trusted_proxies static 127.0.0.1/32", sites: fmt.Sprintf("http://:%d {\n throttle site 3 1/d\n respond ok\n}", port)})
+	}
+	nginx := fmt.Sprint("http://127.0.0.1:", startNginx(t, fmt.Sprintf(`
+	client_max_body_size 0;
+	upstream group {
+		server 127.0.0.1:%d;
+		server 127.0.0.1:%d;
+		keepalive 16;
+	}`, ports[0], ports[1]), `
+	location / {
+		proxy_pass http://group;
+		proxy_http_version 1.1;
+		proxy_set_header Connection "";
+		proxy_set_header X-Forwarded-For $remote_addr;
+	}`))
+	const uploads = 16
+	greedy, refused := newVisitor(t, "h1"), 0
+	for range 2*3 + uploads {
+		req, err := http.NewRequest("POST", nginx, io.LimitReader(zeros{}, 1_000_000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = 1_000_000
+		if a, err := greedy.do(req); err != nil {
+			t.Fatal(err)
+		} else if a.status == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused != uploads {
+		t.Errorf("got %d uploads answered 429, want %d", refused, uploads)
+	}
+	for range 20 {
+		if a := newVisitor(t, "h1").get(t, nginx); a.status != http.StatusOK {
+			t.Errorf("got %d for somebody else, want 200", a.status)
+		}
+	}
+}
