@@ -44,8 +44,7 @@ func (m *met) decided(o *decision.Outcome, r *http.Request) {
 	}
 	m.keys.Add(o.Key)
 	if client := o.ClientIP(r); client.IsValid() {
-		var room [48]byte
-		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))
+		m.networks.Add(bucketkey.ClientPrefix(client, 24, 48).String())
 	}
 }
 
