@@ -200,6 +200,29 @@ func isStatus(word string) bool {
 	return err == nil
 }
 
+// parseRefund reads a response matcher as Caddy does, or the cookie that a response sets.
+func parseRefund(r *zoneReader) error {
+	const want = "want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>, and a line for each; a block has what one response must have together"
+	_, words := lineHere(r.Dispenser)
+	if len(words) > 0 && words[0] == "cookie" {
+		if words = r.RemainingArgs(); len(words) != 2 {
+			return r.Errf("wrong number of words after refund cookie: want refund cookie <glob>, and a line for each cookie")
+		}
+		r.zone.Refund = append(r.zone.Refund, config.Refund{Cookie: words[1]})
+		return nil
+	}
+	if len(words) > 0 && words[0] != "status" && words[0] != "header" {
+		return r.Errf("unknown word %q after refund: %s", words[0], want)
+	}
+	matchers := make(map[string]caddyhttp.ResponseMatcher)
+	if err := caddyhttp.ParseNamedResponseMatcher(r.NewFromNextSegment(), matchers); err != nil {
+		return fmt.Errorf("parsing refund: %w; %s", err, want)
+	}
+	match := matchers["refund"]
+	r.zone.Refund = append(r.zone.Refund, config.Refund{Match: &match})
+	return nil
+}
+
 func parseBlock(z *config.Zone, words []string) (used int, err error) {
 	for used < len(words) && words[used] != "everywhere" && err == nil {
 		z.Block.For = append(z.Block.For, 0)

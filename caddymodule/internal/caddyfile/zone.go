@@ -115,6 +115,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
 	{Name: "read_body", Syntax: "<size>", first: "most", Details: []ZoneOption{{Name: "else", Syntax: "<cost>"}}},
 	{Name: "settle", Syntax: "seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n>", head: parseSettle, Details: settleDetails},
+	{Name: "refund", Syntax: "status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", Repeats: true, Parse: parseRefund},
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", head: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>]", first: "undelayed", Details: []ZoneOption{{Name: "wait", Syntax: "<duration>"}, {Name: "queue", Syntax: "<n>"}}},
 	{Name: "in_flight", Syntax: "<n>", first: "slots", Details: []ZoneOption{
@@ -156,6 +157,7 @@ var ZoneOptions = []ZoneOption{
 //	    cost [<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }
 //	    read_body <size> [else <cost>]
 //	    settle seconds [<workers>]|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]
+//	    refund status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }
 //	    trust_devices <cookie-glob> [<duration>]
 //	    delay [<undelayed>] [wait <duration>] [queue <n>]
 //	    in_flight <n> [wait <duration>] [queue <n>] [warm_up <duration>] [buffer <size>] [pass off] {

@@ -78,8 +78,12 @@ type Zone struct {
 	// request is then a reservation. Default: the charge stays.
 	Settle *Settle `json:"settle,omitempty"`
 
+	// The responses for which nine tenths of the charge are given back, such as those to a
+	// log-in that succeeded. Default: the charge stays. Not beside settle.
+	Refund []Refund `json:"refund,omitempty"`
+
 	// Charge browsers that have logged in to an account before to buckets of their
-	// own. The key must name the account. Default: everybody who names an account
+	// own. The key must name the account, and refund a log-in that succeeded. Default: everybody who names an account
 	// shares its bucket, and attackers can lock out its owner.
 	TrustDevices *TrustDevices `json:"trust_devices,omitempty"`
 

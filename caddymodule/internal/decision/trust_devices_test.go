@@ -37,7 +37,7 @@ func byAccount(limit, options string) string {
 	return `zone account {
 		key form log missing share
 		limit ` + limit + `
-		settle status 200 1 after
+		refund cookie wordpress_logged_in_*
 		trust_devices wordpress_logged_in_* 30d
 ` + options + `
 	}`
@@ -113,7 +113,7 @@ func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := servertest.NewLoginSite(t, dir, `zone login {
 					limit 5 5/h
-					settle status 200 1 after
+					refund cookie wordpress_logged_in_*
 				}`+"\n"+byAccount("10 10/h", ""))
 				owner, elsewhere := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "192.0.2.2:1")
 				owner.proto, elsewhere.proto = proto, proto
@@ -201,10 +201,9 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 		want         bool
 	}{
 		{"a success", site, form("a", "right"), true},
-		{"an answer that counts as a failure", site, form("b", "implicit"), false},
+		{"a success without a redirect", site, form("b", "implicit"), true},
 		{"a wrong guess", site, form("c", "wrong"), false},
 		{"a wrong guess with reauth=1", site + "?reauth=1", form("d", "wrong"), false},
-		{"a status from 400 on", site, form("e", "forbidden"), false},
 		{"an error route", site, form("f", "broken"), false},
 		{"plain HTTP", "http://example.com/wp-login.php", form("g", "right"), false},
 		{"no account", site, url.Values{"pwd": {"right"}}, false},
@@ -280,39 +279,34 @@ func TestAnAccountHasAtMostTenDevices(t *testing.T) {
 }
 
 // A site may renew the cookie of whoever is logged in. The renewal says nothing about
-// the account whose password a request guesses.
-func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
+// the account whose password a request guesses, so refund must tell the two apart.
+func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 	for _, test := range []struct {
-		name, zone, carried, query, password string
-		want                                 bool
+		name, refund, carried, query, password string
+		want                                   bool
 	}{
-		{"a wrong guess that counts", "settle status 200 1 after", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"a log-in where failures count, with a cookie from before", "settle status 200 1 after", "wordpress_logged_in_0f", "", "right", true},
-		{"a wrong guess in a zone that cannot tell", "", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"one with the cookie under another name", "", "wordpress.logged_in_0f", "", "implicit", false},
-		{"a log-in in such a zone, with a cookie from before", "", "wordpress_logged_in_0f", "", "right", false},
-		{"a log-in in such a zone, without one", "", "", "", "right", true},
-		{"one with a blank cookie", "", "wordpress_logged_in_0f=%20; x", "", "right", true},
-		{"a wrong guess that settle counts", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"a log-in where settle counts failures", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "right", true},
-		{"a wrong guess that a header counts", "settle header X-Failed", "wordpress_logged_in_0f", "?renews&failed=1", "right", false},
-		{"a log-in that a header does not count", "settle header X-Failed", "wordpress_logged_in_0f", "?renews&failed=0", "right", true},
-		{"one without WriteHeader", "settle header X-Failed", "wordpress_logged_in_0f", "?failed=0", "implicit", true},
-		{"an answer without the header", "settle header X-Failed", "", "", "right", false},
-		{"a wrong guess in a zone that settles time", "settle seconds", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"a log-in", "refund status 302", "", "", "right", true},
+		{"a log-in with a cookie from before", "refund status 302", "wordpress_logged_in_0f", "", "right", true},
+		{"a wrong guess whose cookie is renewed", "refund status 302", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"one whose cookie is cleared", "refund cookie wordpress_logged_in_*", "", "?reauth=1", "wrong", false},
+		{"a refund without the cookie", "refund status 200", "", "", "wrong", false},
+		{"one line of two", "refund cookie other\nrefund status 302", "", "", "right", true},
+		{"without WriteHeader", "refund cookie wordpress_logged_in_*", "", "", "implicit", true},
+		{"an error route", "refund cookie wordpress_logged_in_*", "", "", "broken", false},
+		{"a log-in that the refund does not match", "refund header Location */home*", "", "", "right", false},
 	} {
 		s := servertest.NewLoginSite(t, t.TempDir(), `zone account {
 			key form log missing share
 			limit 10 1/h
 			trust_devices wordpress_logged_in_*
-			`+test.zone+`
+			`+test.refund+`
 		}`)
 		b := newBrowser(s, "192.0.2.1:1")
 		if test.carried != "" {
 			b.cookies[test.carried] = "other%7C1"
 		}
 		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
-		if got := b.cookies[deviceCookie] != ""; got != test.want || w.Header()["X-Failed"] != nil {
+		if got := b.cookies[deviceCookie] != ""; got != test.want {
 			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
 		}
 		s.Stop()
@@ -550,6 +544,7 @@ func TestADeviceHasAQueueAndSlotsOfItsOwn(t *testing.T) {
 			limit 10 1/m
 			delay
 			in_flight 1
+			refund cookie wordpress_logged_in_*
 			trust_devices wordpress_logged_in_*
 		}`)
 		s.Engine().Gate.Exiting = nil
@@ -581,7 +576,7 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 			zone account {
 				key header X-User
 				limit 1 1/h
-				settle status 200 1 after
+				refund cookie wordpress_logged_in_*
 				block 1d
 				trust_devices wordpress_logged_in_*
 			}

@@ -35,6 +35,7 @@ type Handler struct {
 	errorRoutes     bool               // the server may have some, which the handler may be in
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told            []string           // of these, who its user is
+	refunds         bool               // a zone refunds some responses
 	addsHeaders     bool               // a zone marks responses
 }
 
@@ -46,6 +47,7 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h := &Handler{app: e, Match: match, errorRoutes: server == nil || server.Errors != nil}
 	h.Server = server
 	for _, z := range zones {
+		h.refunds = h.refunds || len(z.Refund) > 0
 		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
 		h.Zones, h.watch.Zones = append(h.Zones, z.Zone), append(h.watch.Zones, z.Counts.Evidence)
 		if z.Settle != nil {
@@ -245,12 +247,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	var observer *settlement.Observer
 	if len(h.headers) > 0 || tunnel || needs.Cookies || needs.Simulates || paced != nil || needs.Settles {
-		observer = &settlement.Observer{Headers: h.headers, Meters: needs.Meters, Clock: h.app.Clock}
+		observer = &settlement.Observer{Headers: h.headers, OwnHeader: h.refunds, Meters: needs.Meters, Clock: h.app.Clock}
 		if tunnel {
 			observer.Tunnel = res
 		}
 		if needs.Cookies || paced != nil {
-			observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
+			observer.BeforeHeaders = h.beforeHeaders(r, res, paced, observer)
 		}
 	}
 	innermost := observer
@@ -334,12 +336,12 @@ func (c *detachedCall) Served(err error) {
 
 // beforeHeaders returns what is done before the headers of a response are sent: conversations
 // keep no pace, and responses that have earned cookies get them.
-func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *body.Paced) func(int, http.Header) {
+func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *body.Paced, observer *settlement.Observer) func(int, http.Header) {
 	return func(status int, header http.Header) {
 		if paced != nil && body.Conversation(header.Get("Content-Type")) {
 			paced.Free()
 		}
-		res.SendCookies(r, status, header, h.app.Take)
+		res.SendCookies(r, status, header, observer.Own(), h.app.Take)
 	}
 }
 

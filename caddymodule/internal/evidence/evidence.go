@@ -223,7 +223,7 @@ func (e *Zone) Settled(o *decision.Outcome, r *http.Request, response *settlemen
 	switch {
 	case !known:
 		of, shown = &e.untold, untold
-	case cost == 0:
+	case cost == 0, len(e.rule.Refund) > 0 && cost < o.Cost:
 		of = &e.refunded
 	}
 	if !count(of) {
@@ -231,7 +231,7 @@ func (e *Zone) Settled(o *decision.Outcome, r *http.Request, response *settlemen
 	}
 	client := o.ClientIP(r)
 	e.show(client, shown)
-	if known && cost > 0 && e.rule.Settle.Source == settlement.Status && response.Status/100 == 3 && newCookie(r, response.Header()) {
+	if known && cost > 0 && e.rule.Settle != nil && e.rule.Settle.Source == settlement.Status && response.Status/100 == 3 && newCookie(r, response.Header()) {
 		e.show(client, loginCharged)
 	}
 }
