@@ -202,7 +202,6 @@ func isStatus(word string) bool {
 
 // parseRefund reads a response matcher as Caddy does, or the cookie that a response sets.
 func parseRefund(r *zoneReader) error {
-	const want = "want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>, and a line for each; a block has what one response must have together"
 	_, words := lineHere(r.Dispenser)
 	if len(words) > 0 && words[0] == "cookie" {
 		if words = r.RemainingArgs(); len(words) != 2 {
@@ -212,11 +211,11 @@ func parseRefund(r *zoneReader) error {
 		return nil
 	}
 	if len(words) > 0 && words[0] != "status" && words[0] != "header" {
-		return r.Errf("unknown word %q after refund: %s", words[0], want)
+		return r.Errf("unknown word %q after refund: want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>", words[0])
 	}
 	matchers := make(map[string]caddyhttp.ResponseMatcher)
 	if err := caddyhttp.ParseNamedResponseMatcher(r.NewFromNextSegment(), matchers); err != nil {
-		return fmt.Errorf("parsing refund: %w; %s", err, want)
+		return fmt.Errorf("parsing refund, with one matcher on a line or several in a block: %w", err)
 	}
 	match := matchers["refund"]
 	r.zone.Refund = append(r.zone.Refund, config.Refund{Match: &match})

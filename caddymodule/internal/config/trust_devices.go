@@ -54,8 +54,8 @@ func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) error {
 	return cmp.Or(
 		refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
 		checkLogInCookie("trust_devices", t.Cookie),
-		refuse("trust_devices", len(r.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
 		refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
 		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none"),
+		refuse("trust_devices", len(r.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
 	)
 }

@@ -35,7 +35,6 @@ type Handler struct {
 	errorRoutes     bool               // the server may have some, which the handler may be in
 	headers         settlement.Headers // in which the upstream says what a request cost, and who its user is
 	told            []string           // of these, who its user is
-	refunds         bool               // a zone refunds some responses
 	addsHeaders     bool               // a zone marks responses
 }
 
@@ -47,7 +46,6 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h := &Handler{app: e, Match: match, errorRoutes: server == nil || server.Errors != nil}
 	h.Server = server
 	for _, z := range zones {
-		h.refunds = h.refunds || len(z.Refund) > 0
 		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
 		h.Zones, h.watch.Zones = append(h.Zones, z.Zone), append(h.watch.Zones, z.Counts.Evidence)
 		if z.Settle != nil {
@@ -247,7 +245,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	var observer *settlement.Observer
 	if len(h.headers) > 0 || tunnel || needs.Cookies || needs.Simulates || paced != nil || needs.Settles {
-		observer = &settlement.Observer{Headers: h.headers, OwnHeader: h.refunds, Meters: needs.Meters, Clock: h.app.Clock}
+		observer = &settlement.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader, Meters: needs.Meters, Clock: h.app.Clock}
 		if tunnel {
 			observer.Tunnel = res
 		}
