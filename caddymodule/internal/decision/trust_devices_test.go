@@ -32,7 +32,8 @@ func withKey(t *testing.T) string {
 	return dir
 }
 
-// byAccount is a zone by account with a limit and some more options.
+// byAccount is a zone by account with a limit and some more options. A right log-in costs 0.1,
+// so limits have room for some beside whole guesses.
 func byAccount(limit, options string) string {
 	return `zone account {
 		key form log missing share
@@ -151,7 +152,7 @@ func TestADeviceThatOverflowsFallsBackToItsAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.NewLoginSite(t, dir, `zone login {
 			limit 100 1/h
-		}`+"\n"+byAccount("3 1/h", ""))
+		}`+"\n"+byAccount("3.5 1/h", ""))
 		device := newBrowser(s, "192.0.2.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		if heard := device.guesses(20, "owner"); heard != 6 {
@@ -175,7 +176,7 @@ func TestADeviceThatOverflowsFallsBackToItsAccount(t *testing.T) {
 }
 
 func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device, other := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "192.0.2.2:1")
 	device.wants(http.StatusFound, "owner", "right")
 	other.wants(http.StatusFound, "owner", "right")
@@ -192,7 +193,7 @@ func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
 }
 
 func TestOnlyASuccessEarnsTrust(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	const site = "https://example.com/wp-login.php"
 	form := func(account, password string) url.Values { return url.Values{"log": {account}, "pwd": {password}} }
 	for _, test := range []struct {
@@ -316,7 +317,7 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, byAccount("10 10/h", ""))
+		s := servertest.NewLoginSite(t, dir, strings.Replace(byAccount("10 10/h", ""), "refund cookie wordpress_logged_in_*", "refund status 302", 1))
 		b := newBrowser(s, "192.0.2.1:1")
 		b.wants(http.StatusFound, "owner", "right")
 		before := b.cookies[deviceCookie]
@@ -332,7 +333,7 @@ func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
 func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 	dir := withKey(t)
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, byAccount("3 3/h", "block 1d"))
+		s := servertest.NewLoginSite(t, dir, byAccount("3.5 3/h", "block 1d"))
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		attacker.guesses(10, "owner")
@@ -350,7 +351,7 @@ func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 }
 
 func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", "override vip 5 1/h\noverride nobody deny\noverride free unlimited"))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", "override vip 5.5 1/h\noverride nobody deny\noverride free unlimited"))
 	vip := newBrowser(s, "192.0.2.1:1")
 	vip.wants(http.StatusFound, "vip", "right")
 	if heard := vip.guesses(20, "vip"); heard != 10 {
@@ -365,7 +366,7 @@ func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
 func TestShadowMakesDevicesKnown(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, byAccount("3 1/h", "shadow"))
+		s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "shadow"))
 		device := newBrowser(s, "192.0.2.1:1")
 		if heard := newBrowser(s, "198.51.100.1:1").guesses(10, "owner"); heard != 10 {
 			t.Errorf("in shadow: got %d guesses through, want all", heard)
@@ -377,7 +378,7 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 		if heard := device.guesses(10, "owner"); heard != 10 {
 			t.Errorf("in shadow: got %d guesses of a device through, want all", heard)
 		}
-		enforced := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+		enforced := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 		if heard := newBrowser(enforced, "198.51.100.1:1").guesses(10, "owner"); heard != 3 {
 			t.Errorf("enforced: got %d guesses through, want 3", heard)
 		}
@@ -388,7 +389,7 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 func TestAShadowDeviceThatOverflowsChargesTheOtherZonesOnce(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), `zone login {
 		limit 20 1/h
-	}`+"\n"+byAccount("3 1/h", "shadow"))
+	}`+"\n"+byAccount("3.5 1/h", "shadow"))
 	device := newBrowser(s, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	if heard := device.guesses(40, "owner"); heard != 19 {
@@ -398,8 +399,8 @@ func TestAShadowDeviceThatOverflowsChargesTheOtherZonesOnce(t *testing.T) {
 
 func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 	dir := t.TempDir()
-	a, b := servertest.NewLoginSite(t, dir, byAccount("3 1/h", "")), servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
-	stranger := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	a, b := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "")), servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+	stranger := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device := newBrowser(a, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	newBrowser(a, "198.51.100.1:1").guesses(10, "owner")
@@ -409,7 +410,7 @@ func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 }
 
 func TestDevicesThatAreRevokedAreTrustedNoMore(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device := newBrowser(s, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	newBrowser(s, "198.51.100.1:1").guesses(10, "owner")
@@ -430,14 +431,14 @@ func TestWithoutTrustedDevicesNoneAreRevoked(t *testing.T) {
 
 func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	dir := t.TempDir()
-	first := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+	first := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	device := newBrowser(first, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	file := filepath.Join(dir, "throttle", "signing_key.json")
 	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	second := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+	second := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	newBrowser(second, "198.51.100.1:1").guesses(10, "owner")
 	device.on(second).wants(http.StatusFound, "owner", "right")
 	if lines := second.Logs.Lines(t, "reading the signing keys"); len(lines) != 1 {
@@ -453,7 +454,7 @@ func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "throttle"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	b := newBrowser(s, "192.0.2.1:1")
 	if b.wants(http.StatusFound, "owner", "right"); len(b.cookies) > 0 {
 		t.Errorf("got %v, want no device cookie without keys", b.cookies)
@@ -467,7 +468,7 @@ func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", "block 1d"))
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", "block 1d"))
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
@@ -492,7 +493,7 @@ func TestABlockedDeviceFallsBackToItsAccountInASharedStore(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", "block 1d"))
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", "block 1d"))
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device := newBrowser(s, "192.0.2.1:1")
 		device.wants(http.StatusFound, "owner", "right")
@@ -512,7 +513,7 @@ func TestALogInAsksTheStoreNoMoreThanItsDeviceNeeds(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", ""))
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", ""))
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device := newBrowser(s, "192.0.2.1:1")
 		for _, test := range []struct {
@@ -623,7 +624,7 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 }
 
 func TestABrowserIsKnownOverHTTP2(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	server := httptest.NewUnstartedServer(s.Server)
 	server.EnableHTTP2 = true
 	server.StartTLS()
