@@ -15,6 +15,7 @@ func filled(syntax string) string {
 		"<request matchers>|@<name>|static_files [<root>]", "path /x", "<request matchers>|@<name>", "@name",
 		"<request matchers>|static_files [<root>]", "path /x", "<n>|<placeholder>|body_items [<path>]|body_bytes <unit>", "body_bytes 1KiB",
 		"seconds|bytes <unit>|header <Name>|status <code|class>... <n>", "status 401 4xx 1",
+		"status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", "cookie sid",
 		"<plan>|<capacity> <leak>|unlimited|deny", "5 1/s", "{ <request matchers> }", "{\npath /x\n}",
 		"<file>|{ title <text>; accent <colour>; text <text> }", "too-many-requests.html",
 		"zone <name> { ... }", "zone some {\nlimit 5 1/s\n}", "store memory { max_buckets <n> }", "store memory {\nmax_buckets 1000\n}",
@@ -34,7 +35,7 @@ func filled(syntax string) string {
 
 // needs are the options that another option requires.
 var needs = map[string]string{
-	"key": "override 203.0.113.0/24 unlimited", "read_body": "cost body_items", "trust_devices": "key form log", "route": "key route",
+	"key": "override 203.0.113.0/24 unlimited", "read_body": "cost body_items", "trust_devices": "key form log\nrefund cookie sid", "route": "key route",
 }
 
 // ofZone returns a Caddyfile with these options in a zone.

@@ -22,7 +22,7 @@ http://:%d {
 			match method POST
 			key form log missing share plain
 			limit 10 10/h
-			settle status 200 1
+			refund cookie session_*
 			trust_devices session_*
 		}
 	}

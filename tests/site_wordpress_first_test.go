@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 )
 
 // startFirst runs WordPress behind the first configuration of the README, enforced, with
@@ -59,7 +61,11 @@ func TestTheFirstConfigurationHoldsOnWordPress(t *testing.T) {
 		t.Run(attack.name, func(t *testing.T) {
 			s := startFirst(t, "\tlog\n", "\tlog\n"+foldersOfMultisite(t))
 			var statuses map[int]int
+			began := time.Now()
 			n := checked(t, func() { statuses = s.attack(500, 20, attack.guess) })
+			if strings.HasPrefix(attack.name, "HTTP Basic") {
+				attack.most = mostByBasic(began)
+			}
 			t.Logf("%s: %d of 500 checked, %v by status", attack.name, n, statuses)
 			if n < attack.least || n > attack.most {
 				t.Errorf("%s: got %d of 500 checked, want %d to %d", attack.name, n, attack.least, attack.most)

@@ -230,6 +230,28 @@ func parseSettle(r *zoneReader) (err error) {
 	return r.details(details)
 }
 
+// parseRefund reads a response matcher as Caddy does, or the cookie that a response sets.
+func parseRefund(r *zoneReader) error {
+	_, words := lineHere(r.Dispenser)
+	if len(words) > 0 && words[0] == "cookie" {
+		if words = r.RemainingArgs(); len(words) != 2 {
+			return r.Errf("wrong number of words after refund cookie: want refund cookie <glob>, and a line for each cookie")
+		}
+		r.zone.Refund = append(r.zone.Refund, config.Refund{Cookie: words[1]})
+		return nil
+	}
+	if len(words) > 0 && words[0] != "status" && words[0] != "header" {
+		return r.Errf("unknown word %q after refund: want refund status <code|class>..., refund header <Field> <value> or refund cookie <glob>", words[0])
+	}
+	matchers := make(map[string]caddyhttp.ResponseMatcher)
+	if err := caddyhttp.ParseNamedResponseMatcher(r.NewFromNextSegment(), matchers); err != nil {
+		return fmt.Errorf("parsing refund, with one matcher on a line or several in a block: %w", err)
+	}
+	match := matchers["refund"]
+	r.zone.Refund = append(r.zone.Refund, config.Refund{Match: &match})
+	return nil
+}
+
 // parsePage reads the words after page: a file, or a block that brands the built-in
 // page.
 func parsePage(h httpcaddyfile.Helper, own *config.Refusal) error {

@@ -62,6 +62,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
 	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: parseReadBody},
 	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
+	{Name: "refund", Syntax: "status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", Repeats: true, Parse: parseRefund},
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
 	{Name: "in_flight", Syntax: "<n> [wait <duration>] [queue <n>] [pass off] [buffer <size>] { share [<source>...]; rank " + rankSyntax + " }", Parse: parseInFlight},

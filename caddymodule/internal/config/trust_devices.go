@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
@@ -23,16 +22,10 @@ import (
 // as memory without a snapshot does when Caddy is restarted, has room for ten more.
 // Shadow zones trust devices, too, so that they are known when the zone is enforced.
 //
-// A response earns trust if it sets the cookie, and `settle status` or
-// `settle header` charge nothing for it. Without these the zone cannot tell failures,
-// so a request that comes with such a cookie earns no trust: the site may only have
-// renewed it.
+// A response earns trust if it is refunded and sets the cookie. The zone must have refund.
 type TrustDevices struct {
 	// The cookie that the upstream sets when a log-in has succeeded: a name, or a
-	// pattern such as `wordpress_logged_in_*`. Required. The zone must match the log-in
-	// alone: if another request that it matches gets such a cookie, because it is a
-	// session's or renewed while somebody is logged in, a device is trusted for an
-	// account into which nobody has logged in.
+	// pattern such as `wordpress_logged_in_*`. Required.
 	Cookie string `json:"cookie,omitempty"`
 
 	// How long a device is trusted after its last log-in, at most 365 days. Default:
@@ -51,34 +44,18 @@ func (k *KeySource) private() bool {
 	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
 }
 
-// unfinished returns the pattern that is meant by a name that lacks the star
-// for the digest of the site, or "".
-func unfinished(name string) string {
-	switch {
-	case name == "wordpress_logged_in":
-		return name + "_*"
-	case strings.HasSuffix(name, "_") || strings.HasSuffix(name, "-"):
-		return name + "*"
-	}
-	return ""
-}
-
-// compile compiles the trust in devices, for a key of these sources. It comes after settle.
+// compile compiles the trust in devices, for a key of these sources. It comes after refund.
 func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) error {
 	if t == nil {
 		return nil
 	}
 	r.Trust = &device.Trust{Zone: r.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
-	if r.Settle.TellsFailures() {
-		r.Trust.Failed = r.Settle.Failed
-	}
 	named := slices.ContainsFunc(sources, func(k KeySource) bool { return k.namesAccount() })
 	return cmp.Or(
 		refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
-		refuse("trust_devices", unfinished(t.Cookie) != "", "invalid cookie %q in trust_devices: no cookie ends so; did you mean %s?", t.Cookie, unfinished(t.Cookie)),
-		refuse("trust_devices", !cookie.ValidPattern(t.Cookie), "invalid cookie %q in trust_devices: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", t.Cookie),
-		refuse("trust_devices", r.Trust.Failed == nil && anonymous(t.Cookie) != "", "cookie %q in trust_devices matches %s, which visitors get who have not logged in: want one that only a log-in sets, or settle status", t.Cookie, anonymous(t.Cookie)),
+		checkLogInCookie("trust_devices", t.Cookie),
 		refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
 		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none"),
+		refuse("trust_devices", len(r.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
 	)
 }

@@ -87,8 +87,12 @@ type Zone struct {
 	// request is then a reservation. Default: the charge stays.
 	Settle *Settle `json:"settle,omitempty"`
 
+	// The responses for which nine tenths of the charge are given back, such as those to a
+	// log-in that succeeded. Default: the charge stays. Not beside settle.
+	Refund []Refund `json:"refund,omitempty"`
+
 	// Charge browsers that have logged in to an account before to buckets of their
-	// own. The key must name the account. Default: everybody who names an account
+	// own. The key must name the account, and refund a log-in that succeeded. Default: everybody who names an account
 	// shares its bucket, and attackers can lock out its owner.
 	TrustDevices *TrustDevices `json:"trust_devices,omitempty"`
 
@@ -126,7 +130,7 @@ type Zone struct {
 func (z *Zone) Reference() bool {
 	return z.Limit == "" && z.InFlight == nil && len(z.Match) == 0 && len(z.Exempt) == 0 && len(z.ExemptStaticFiles) == 0 &&
 		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && z.OverrideFile == "" && len(z.Cost) == 0 && z.ReadBody == nil &&
-		z.Settle == nil && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
+		z.Settle == nil && len(z.Refund) == 0 && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
 		z.Shadow == nil && z.Enforce == 0
 }
 

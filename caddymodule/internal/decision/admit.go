@@ -72,6 +72,7 @@ type Needs struct {
 	Simulates bool // a zone with share is in shadow, and wants to know whether the upstream fails
 	Cookies   bool // the response may bring the client a device cookie or a pass, or take one away
 	Settles   bool // the response may change charges of this request, or of others
+	OwnHeader bool // and its header says whether it earns a refund
 }
 
 // Needs returns what the zones want. A nil verdict wants nothing.
@@ -91,6 +92,7 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Turns = n.Turns || o.Turn != nil && o.Shadow == 0 && o.admits()
 		n.Cookies = n.Cookies || o.device != nil || o.sendsPass()
 		n.Settles = n.Settles || o.settles()
+		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
 	}
 	n.Settles = n.Settles || len(aside.static) > 0
 	return n

@@ -94,7 +94,7 @@ func (*silent) Unlogged() uint32                                        { return
 func (*silent) Unsettled(int)                                           {}
 func (*silent) Exempted()                                               {}
 func (*silent) Keyless()                                                {}
-func (*silent) Settled(float64, bool) {
+func (*silent) Settled(bool, bool) {
 }
 func (s *silent) FellBack()                  { s.fellBack++ }
 func (s *silent) Failed(string, error, bool) { s.failed++ }

@@ -394,9 +394,10 @@ type Reporter interface {
 	Exempted()
 	Keyless()
 
-	// Settled notes what a request has cost, in units, or that its response does not say it.
+	// Settled counts a response that was known, and whether it earned a refund, or one that
+	// does not say what the request cost.
 	// FellBack counts a charge that was decided without the shared store.
-	Settled(cost float64, known bool)
+	Settled(refunded, known bool)
 	FellBack()
 
 	// Failed warns that a matcher of this option has failed. If the zone is enforced, the

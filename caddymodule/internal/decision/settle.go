@@ -63,7 +63,7 @@ func (v *Verdict) refunds() (all []leakybucket.Settlement) {
 }
 
 func (o *Outcome) settles() bool {
-	return o.Zone.Settle != nil && o.asked && o.admits()
+	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.poured) && o.asked && o.admits()
 }
 
 // Settle appends the settlements that correct the charges to what the request really
@@ -83,8 +83,16 @@ func (v *Verdict) Settle(r *http.Request, due []leakybucket.Settlement, observer
 		if o.poured {
 			reserved = o.Cost
 		}
-		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
-		o.Zone.Reporter.Settled(cost, known)
+		var cost float64
+		known, refunded := true, false
+		if o.Zone.Settle != nil {
+			cost, known = o.Zone.Settle.Actual(observer, o.Limit, reserved)
+			refunded = cost == 0
+		} else {
+			cost = o.Zone.Refund.Actual(observer, reserved)
+			refunded = cost < reserved
+		}
+		o.Zone.Reporter.Settled(refunded, known)
 		o.settledCost = cost
 		if !atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionBegun) {
 			continue // a simulation has given the charge back
@@ -157,26 +165,19 @@ func (o *Outcome) newPlace(r *http.Request, take taker) (i int, found bool) {
 type taker func(context.Context, []leakybucket.Charge, []leakybucket.Decision) error
 
 // SendCookies adds device cookies and passes to a response that has earned them, before its
-// headers are sent.
-func (v *Verdict) SendCookies(r *http.Request, status int, header http.Header, take taker) {
-	v.trust(r, status, header, take)
+// headers are sent. own are those fields of the header that come from within.
+func (v *Verdict) SendCookies(r *http.Request, status int, header, own http.Header, take taker) {
+	v.trust(r, status, header, own, take)
 	v.sendPasses(r, status, header, take)
 }
 
 // trust adds device cookies to a response that has earned them. A known device keeps its
 // place, which [Verdict.Settle] fills.
-func (v *Verdict) trust(r *http.Request, status int, header http.Header, take taker) {
+func (v *Verdict) trust(r *http.Request, status int, header, own http.Header, take taker) {
 	now := time.Now()
-	var before http.Header // another zone's cookie is no log-in
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		if o.device == nil {
-			continue
-		}
-		if before == nil {
-			before = header.Clone()
-		}
-		if !o.device.client.Earned(status, before, now) {
+		if o.device == nil || !o.Zone.Refund.Match(status, own, now) || !o.device.client.Earned(own, now) {
 			continue
 		}
 		client := o.device.client

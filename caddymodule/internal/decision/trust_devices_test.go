@@ -32,12 +32,13 @@ func withKey(t *testing.T) string {
 	return dir
 }
 
-// byAccount is a zone by account with a limit and some more options.
+// byAccount is a zone by account with a limit and some more options. A right log-in costs 0.1,
+// so limits have room for some beside whole guesses.
 func byAccount(limit, options string) string {
 	return `zone account {
 		key form log missing share
 		limit ` + limit + `
-		settle status 200 1 after
+		refund cookie wordpress_logged_in_*
 		trust_devices wordpress_logged_in_* 30d
 ` + options + `
 	}`
@@ -113,7 +114,7 @@ func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := servertest.NewLoginSite(t, dir, `zone login {
 					limit 5 5/h
-					settle status 200 1 after
+					refund cookie wordpress_logged_in_*
 				}`+"\n"+byAccount("10 10/h", ""))
 				owner, elsewhere := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "192.0.2.2:1")
 				owner.proto, elsewhere.proto = proto, proto
@@ -151,7 +152,7 @@ func TestADeviceThatOverflowsFallsBackToItsAccount(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.NewLoginSite(t, dir, `zone login {
 			limit 100 1/h
-		}`+"\n"+byAccount("3 1/h", ""))
+		}`+"\n"+byAccount("3.5 1/h", ""))
 		device := newBrowser(s, "192.0.2.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		if heard := device.guesses(20, "owner"); heard != 6 {
@@ -175,7 +176,7 @@ func TestADeviceThatOverflowsFallsBackToItsAccount(t *testing.T) {
 }
 
 func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device, other := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "192.0.2.2:1")
 	device.wants(http.StatusFound, "owner", "right")
 	other.wants(http.StatusFound, "owner", "right")
@@ -192,7 +193,7 @@ func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
 }
 
 func TestOnlyASuccessEarnsTrust(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	const site = "https://example.com/wp-login.php"
 	form := func(account, password string) url.Values { return url.Values{"log": {account}, "pwd": {password}} }
 	for _, test := range []struct {
@@ -201,10 +202,9 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 		want         bool
 	}{
 		{"a success", site, form("a", "right"), true},
-		{"an answer that counts as a failure", site, form("b", "implicit"), false},
+		{"a success without a redirect", site, form("b", "implicit"), true},
 		{"a wrong guess", site, form("c", "wrong"), false},
 		{"a wrong guess with reauth=1", site + "?reauth=1", form("d", "wrong"), false},
-		{"a status from 400 on", site, form("e", "forbidden"), false},
 		{"an error route", site, form("f", "broken"), false},
 		{"plain HTTP", "http://example.com/wp-login.php", form("g", "right"), false},
 		{"no account", site, url.Values{"pwd": {"right"}}, false},
@@ -280,39 +280,34 @@ func TestAnAccountHasAtMostTenDevices(t *testing.T) {
 }
 
 // A site may renew the cookie of whoever is logged in. The renewal says nothing about
-// the account whose password a request guesses.
-func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
+// the account whose password a request guesses, so refund must tell the two apart.
+func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 	for _, test := range []struct {
-		name, zone, carried, query, password string
-		want                                 bool
+		name, refund, carried, query, password string
+		want                                   bool
 	}{
-		{"a wrong guess that counts", "settle status 200 1 after", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"a log-in where failures count, with a cookie from before", "settle status 200 1 after", "wordpress_logged_in_0f", "", "right", true},
-		{"a wrong guess in a zone that cannot tell", "", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"one with the cookie under another name", "", "wordpress.logged_in_0f", "", "implicit", false},
-		{"a log-in in such a zone, with a cookie from before", "", "wordpress_logged_in_0f", "", "right", false},
-		{"a log-in in such a zone, without one", "", "", "", "right", true},
-		{"one with a blank cookie", "", "wordpress_logged_in_0f=%20; x", "", "right", true},
-		{"a wrong guess that settle counts", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "wrong", false},
-		{"a log-in where settle counts failures", "settle status 200 2", "wordpress_logged_in_0f", "?renews", "right", true},
-		{"a wrong guess that a header counts", "settle header X-Failed", "wordpress_logged_in_0f", "?renews&failed=1", "right", false},
-		{"a log-in that a header does not count", "settle header X-Failed", "wordpress_logged_in_0f", "?renews&failed=0", "right", true},
-		{"one without WriteHeader", "settle header X-Failed", "wordpress_logged_in_0f", "?failed=0", "implicit", true},
-		{"an answer without the header", "settle header X-Failed", "", "", "right", false},
-		{"a wrong guess in a zone that settles time", "settle seconds", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"a log-in", "refund status 302", "", "", "right", true},
+		{"a log-in with a cookie from before", "refund status 302", "wordpress_logged_in_0f", "", "right", true},
+		{"a wrong guess whose cookie is renewed", "refund status 302", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"one whose cookie is cleared", "refund cookie wordpress_logged_in_*", "", "?reauth=1", "wrong", false},
+		{"a refund without the cookie", "refund status 200", "", "", "wrong", false},
+		{"one line of two", "refund cookie other\nrefund status 302", "", "", "right", true},
+		{"without WriteHeader", "refund cookie wordpress_logged_in_*", "", "", "implicit", true},
+		{"an error route", "refund cookie wordpress_logged_in_*", "", "", "broken", false},
+		{"a log-in that the refund does not match", "refund header Location */home*", "", "", "right", false},
 	} {
 		s := servertest.NewLoginSite(t, t.TempDir(), `zone account {
 			key form log missing share
 			limit 10 1/h
 			trust_devices wordpress_logged_in_*
-			`+test.zone+`
+			`+test.refund+`
 		}`)
 		b := newBrowser(s, "192.0.2.1:1")
 		if test.carried != "" {
 			b.cookies[test.carried] = "other%7C1"
 		}
 		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
-		if got := b.cookies[deviceCookie] != ""; got != test.want || w.Header()["X-Failed"] != nil {
+		if got := b.cookies[deviceCookie] != ""; got != test.want {
 			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
 		}
 		s.Stop()
@@ -322,7 +317,7 @@ func TestACookieThatIsOnlyRenewedEarnsNoTrust(t *testing.T) {
 func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, byAccount("10 10/h", ""))
+		s := servertest.NewLoginSite(t, dir, strings.Replace(byAccount("10 10/h", ""), "refund cookie wordpress_logged_in_*", "refund status 302", 1))
 		b := newBrowser(s, "192.0.2.1:1")
 		b.wants(http.StatusFound, "owner", "right")
 		before := b.cookies[deviceCookie]
@@ -338,7 +333,7 @@ func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
 func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 	dir := withKey(t)
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, byAccount("3 3/h", "block 1d"))
+		s := servertest.NewLoginSite(t, dir, byAccount("3.5 3/h", "block 1d"))
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		attacker.guesses(10, "owner")
@@ -356,7 +351,7 @@ func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
 }
 
 func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", "override vip 5 1/h\noverride nobody deny\noverride free unlimited"))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", "override vip 5.5 1/h\noverride nobody deny\noverride free unlimited"))
 	vip := newBrowser(s, "192.0.2.1:1")
 	vip.wants(http.StatusFound, "vip", "right")
 	if heard := vip.guesses(20, "vip"); heard != 10 {
@@ -371,7 +366,7 @@ func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
 func TestShadowMakesDevicesKnown(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, byAccount("3 1/h", "shadow"))
+		s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "shadow"))
 		device := newBrowser(s, "192.0.2.1:1")
 		if heard := newBrowser(s, "198.51.100.1:1").guesses(10, "owner"); heard != 10 {
 			t.Errorf("in shadow: got %d guesses through, want all", heard)
@@ -383,7 +378,7 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 		if heard := device.guesses(10, "owner"); heard != 10 {
 			t.Errorf("in shadow: got %d guesses of a device through, want all", heard)
 		}
-		enforced := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+		enforced := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 		if heard := newBrowser(enforced, "198.51.100.1:1").guesses(10, "owner"); heard != 3 {
 			t.Errorf("enforced: got %d guesses through, want 3", heard)
 		}
@@ -394,7 +389,7 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 func TestAShadowDeviceThatOverflowsChargesTheOtherZonesOnce(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), `zone login {
 		limit 20 1/h
-	}`+"\n"+byAccount("3 1/h", "shadow"))
+	}`+"\n"+byAccount("3.5 1/h", "shadow"))
 	device := newBrowser(s, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	if heard := device.guesses(40, "owner"); heard != 19 {
@@ -404,8 +399,8 @@ func TestAShadowDeviceThatOverflowsChargesTheOtherZonesOnce(t *testing.T) {
 
 func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 	dir := t.TempDir()
-	a, b := servertest.NewLoginSite(t, dir, byAccount("3 1/h", "")), servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
-	stranger := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	a, b := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "")), servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+	stranger := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device := newBrowser(a, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	newBrowser(a, "198.51.100.1:1").guesses(10, "owner")
@@ -415,7 +410,7 @@ func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 }
 
 func TestDevicesThatAreRevokedAreTrustedNoMore(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	device := newBrowser(s, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	newBrowser(s, "198.51.100.1:1").guesses(10, "owner")
@@ -436,14 +431,14 @@ func TestWithoutTrustedDevicesNoneAreRevoked(t *testing.T) {
 
 func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	dir := t.TempDir()
-	first := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+	first := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	device := newBrowser(first, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
 	file := filepath.Join(dir, "throttle", "signing_key.json")
 	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	second := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+	second := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	newBrowser(second, "198.51.100.1:1").guesses(10, "owner")
 	device.on(second).wants(http.StatusFound, "owner", "right")
 	if lines := second.Logs.Lines(t, "reading the signing keys"); len(lines) != 1 {
@@ -459,7 +454,7 @@ func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "throttle"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := servertest.NewLoginSite(t, dir, byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	b := newBrowser(s, "192.0.2.1:1")
 	if b.wants(http.StatusFound, "owner", "right"); len(b.cookies) > 0 {
 		t.Errorf("got %v, want no device cookie without keys", b.cookies)
@@ -473,7 +468,7 @@ func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", "block 1d"))
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", "block 1d"))
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
@@ -498,7 +493,7 @@ func TestABlockedDeviceFallsBackToItsAccountInASharedStore(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", "block 1d"))
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", "block 1d"))
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device := newBrowser(s, "192.0.2.1:1")
 		device.wants(http.StatusFound, "owner", "right")
@@ -518,7 +513,7 @@ func TestALogInAsksTheStoreNoMoreThanItsDeviceNeeds(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3 1/h", ""))
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", ""))
 		t.Cleanup(func() { <-time.After(time.Second) })
 		device := newBrowser(s, "192.0.2.1:1")
 		for _, test := range []struct {
@@ -550,6 +545,7 @@ func TestADeviceHasAQueueAndSlotsOfItsOwn(t *testing.T) {
 			limit 10 1/m
 			delay
 			in_flight 1
+			refund cookie wordpress_logged_in_*
 			trust_devices wordpress_logged_in_*
 		}`)
 		s.Engine().Gate.Exiting = nil
@@ -581,7 +577,7 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 			zone account {
 				key header X-User
 				limit 1 1/h
-				settle status 200 1 after
+				refund cookie wordpress_logged_in_*
 				block 1d
 				trust_devices wordpress_logged_in_*
 			}
@@ -628,7 +624,7 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 }
 
 func TestABrowserIsKnownOverHTTP2(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3 1/h", ""))
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
 	server := httptest.NewUnstartedServer(s.Server)
 	server.EnableHTTP2 = true
 	server.StartTLS()

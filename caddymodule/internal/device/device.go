@@ -8,8 +8,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"net/http"
-	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -67,11 +65,6 @@ type Trust struct {
 	// For is how long a device is trusted after its last log-in.
 	For time.Duration
 
-	// Failed reports whether the zone takes an answer for that of a failed log-in. If
-	// nil, the zone cannot tell, and a request that comes with such a cookie earns no
-	// trust: the site may only have renewed the cookie, of any account.
-	Failed func(status int, header http.Header) bool
-
 	Keys *signer.Ring
 
 	// Insecure is called when a log-in has succeeded over plain HTTP, where no device
@@ -81,19 +74,18 @@ type Trust struct {
 
 // A Client is the client of one request to an account, as far as device cookies tell.
 type Client struct {
-	trust   *Trust
-	secure  bool
-	carries bool // a cookie such as a log-in sets
-	known   bool
-	bound   signer.Bound // what the client's token is good for
-	entry   entry        // of the client's token if it is known
-	others  []string     // tokens for other accounts
+	trust  *Trust
+	secure bool
+	known  bool
+	bound  signer.Bound // what the client's token is good for
+	entry  entry        // of the client's token if it is known
+	others []string     // tokens for other accounts
 }
 
 // Client returns what the cookie of a request says about a key, which names the
 // account. The host is in lower case and without port.
 func (t *Trust) Client(r *http.Request, host, key string, now time.Time) *Client {
-	c := &Client{trust: t, secure: cookie.Secure(r), carries: carries(t.Cookie, r.Header["Cookie"])}
+	c := &Client{trust: t, secure: cookie.Secure(r)}
 	c.bound = signer.Bound{Purpose: purpose, Host: host, Zone: t.Zone, Subject: key}
 	if c.secure {
 		c.read(r, now)
@@ -131,13 +123,10 @@ func (c *Client) Device() (name string, known bool) {
 	return hex.EncodeToString(c.entry[:issuedAt]), true
 }
 
-// Earned reports whether a response says that the log-in has succeeded, and the client
-// can be told of its device.
-func (c *Client) Earned(status int, header http.Header, now time.Time) bool {
-	switch failed := c.trust.Failed; {
-	case status >= 400 || !succeeded(c.trust.Cookie, header["Set-Cookie"], now):
-		return false
-	case failed == nil && c.carries || failed != nil && failed(status, header):
+// Earned reports whether a response that says that the log-in has succeeded sets the cookie,
+// and the client can be told of its device.
+func (c *Client) Earned(header http.Header, now time.Time) bool {
+	if !cookie.Sets(c.trust.Cookie, header["Set-Cookie"], now) {
 		return false
 	}
 	if !c.secure && c.trust.Insecure != nil {
@@ -172,42 +161,3 @@ func (c *Client) Issue(header http.Header, place int, now time.Time) {
 	}
 	header.Add("Set-Cookie", cookie.Own(CookieName(c.trust.Zone), strings.Join(tokens, separator), min(last.Sub(now), Longest)))
 }
-
-// succeeded reports whether the Set-Cookie headers of a response set a cookie that
-// matches the pattern. Log-outs and some failed log-ins delete such cookies.
-func succeeded(pattern string, lines []string, now time.Time) bool {
-	for set := range cookie.SetBy(lines, now) {
-		if set.Kept && cookie.Upstreams(pattern, set.Name) {
-			return true
-		}
-	}
-	return false
-}
-
-// carries reports whether the Cookie headers of a request have a cookie that matches the
-// pattern, under any name that PHP or Rack read as one: they unescape names, and PHP
-// writes _ for characters that its variables cannot have.
-func carries(pattern string, headers []string) bool {
-	for _, header := range headers {
-		for pair := range strings.FieldsFuncSeq(header, func(r rune) bool { return r == ';' || r == ',' }) {
-			name, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
-			if cookie.Blank(value) {
-				continue
-			}
-			names := []string{strings.TrimSpace(name)}
-			if unescaped, err := url.QueryUnescape(names[0]); err == nil {
-				names = append(names, unescaped)
-			}
-			for _, name := range names {
-				array, _, _ := strings.Cut(name, "[")
-				names = append(names, array, phpName.Replace(name))
-			}
-			if slices.ContainsFunc(names, func(name string) bool { return cookie.Matches(pattern, name) }) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-var phpName = strings.NewReplacer(".", "_", " ", "_", "[", "_", "+", "_")

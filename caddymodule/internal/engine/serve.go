@@ -245,12 +245,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	var observer *settlement.Observer
 	if len(h.headers) > 0 || tunnel || needs.Cookies || needs.Simulates || paced != nil || needs.Settles {
-		observer = &settlement.Observer{Headers: h.headers, Clock: h.app.Clock}
+		observer = &settlement.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader, Clock: h.app.Clock}
 		if tunnel {
 			observer.Tunnel = res
 		}
 		if needs.Cookies || paced != nil {
-			observer.BeforeHeaders = h.beforeHeaders(r, res, paced)
+			observer.BeforeHeaders = h.beforeHeaders(r, res, paced, observer)
 		}
 	}
 	if observer != nil && !h.Unread.Verdict { // else no other handler has one
@@ -324,12 +324,12 @@ func (c *detachedCall) served(err error) {
 
 // beforeHeaders returns what is done before the headers of a response are sent: conversations
 // keep no pace, and responses that have earned cookies get them.
-func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *body.Paced) func(int, http.Header) {
+func (h *Handler) beforeHeaders(r *http.Request, res *decision.Verdict, paced *body.Paced, observer *settlement.Observer) func(int, http.Header) {
 	return func(status int, header http.Header) {
 		if paced != nil && body.Conversation(header.Get("Content-Type")) {
 			paced.Free()
 		}
-		res.SendCookies(r, status, header, h.app.Take)
+		res.SendCookies(r, status, header, observer.Own(), h.app.Take)
 	}
 }
 

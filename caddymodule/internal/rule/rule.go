@@ -31,8 +31,9 @@ type Rule struct {
 	Limit leakybucket.Limit
 	Cost  Cost
 
-	Settle *settlement.Rule // nil means that charges are not corrected
-	Trust  *device.Trust    // nil means that no devices are trusted
+	Settle *settlement.Rule   // nil means that charges are not corrected
+	Refund settlement.Refunds // empty means that nothing is refunded
+	Trust  *device.Trust      // nil means that no devices are trusted
 
 	Queue
 	Slots
@@ -62,7 +63,7 @@ func (r *Rule) LongestWait() time.Duration {
 // EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
 // it lets none wait, limits none in flight, and learns nothing from responses.
 func (r *Rule) EndsAtAdmission() bool {
-	return !r.LetsWait() && r.InFlight == 0 && r.Share == nil && r.Settle == nil && r.Trust == nil && len(r.Static) == 0
+	return !r.LetsWait() && r.InFlight == 0 && r.Share == nil && r.Settle == nil && len(r.Refund) == 0 && len(r.Static) == 0
 }
 
 // Limits returns a charge for each limit that a bucket of the zone may have, with its

@@ -23,9 +23,6 @@ func (LoginUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyht
 	if cookie, err := r.Cookie("wordpress_logged_in_0f"); err == nil && r.URL.Query().Has("renews") {
 		header.Add("Set-Cookie", cookie.Name+"="+cookie.Value+"; path=/") // of whoever is logged in
 	}
-	if failed := r.URL.Query().Get("failed"); failed != "" {
-		header.Set("X-Failed", failed)
-	}
 	if r.ProtoMajor == 2 && r.URL.RawQuery == "hints" {
 		w.WriteHeader(http.StatusEarlyHints)
 	}
@@ -35,9 +32,6 @@ func (LoginUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyht
 		w.WriteHeader(http.StatusFound)
 	case "implicit":
 		header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/")
-	case "forbidden":
-		header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/")
-		w.WriteHeader(http.StatusForbidden)
 	case "broken":
 		header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/")
 		return caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream is gone"))

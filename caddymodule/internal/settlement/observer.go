@@ -63,6 +63,9 @@ type Observer struct {
 	// takes the connection over.
 	Tunnel Releaser
 
+	// OwnHeader keeps which fields the response has from within, for [Refunds].
+	OwnHeader bool
+
 	// Clock is the time that the request goes by. If nil, it is the process's.
 	Clock clock.Clock
 
@@ -77,6 +80,8 @@ type Observer struct {
 	headers time.Duration // until there were
 	elapsed time.Duration // until the next handler was done without them
 	bytes   int64         // of the body
+	before  http.Header   // what outer handlers have set, and
+	own     http.Header   // what the response has from within; with OwnHeader only
 	err     error         // of the next handler
 	values  []string      // of Headers; "" if absent or given twice
 	room    [2]string     // for most handlers enough
@@ -109,6 +114,9 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if o.values = o.room[:]; len(o.Headers) > len(o.room) {
 		o.values = make([]string, len(o.Headers))
 	}
+	if o.OwnHeader {
+		o.before = w.Header().Clone()
+	}
 	o.began = clock.Now(o.Clock)
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
@@ -127,6 +135,10 @@ func (o *Observer) end() {
 	}
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
 }
+
+// Own returns the fields of the response's header that come from within, once they are about to
+// be sent. It needs OwnHeader.
+func (o *Observer) Own() http.Header { return o.own }
 
 // Answered reports whether the headers of an answer were sent.
 func (o *Observer) Answered() bool { return o.Status != 0 }
@@ -189,6 +201,9 @@ func (o *Observer) WriteHeader(status int) {
 }
 
 func (o *Observer) beforeHeaders(status int) {
+	if o.OwnHeader {
+		o.own = ownFields(o.Header(), o.before)
+	}
 	if o.BeforeHeaders != nil && !o.tunnel {
 		o.BeforeHeaders(status, o.Header())
 	}

@@ -121,20 +121,6 @@ func (r *Rule) counts(status int) bool {
 	return slices.ContainsFunc(r.Ranges, func(s StatusRange) bool { return s.First <= status && status <= s.Last })
 }
 
-// TellsFailures reports whether the rule charges some answers and others not, so that
-// [Rule.Failed] can tell them apart. A nil rule cannot.
-func (r *Rule) TellsFailures() bool { return r != nil && (r.Source == Status || r.Source == Header) }
-
-// Failed reports whether an answer with this status and these headers is charged, or
-// does not say what it costs.
-func (r *Rule) Failed(status int, header http.Header) bool {
-	if r.Source == Status {
-		return r.counts(status)
-	}
-	cost, known := leakybucket.ParseCost(response.Single(header[r.Header]))
-	return !known || cost > 0
-}
-
 // measure returns what the response says, and false if it says nothing.
 func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool) {
 	switch {

@@ -64,11 +64,11 @@ func (t *Zone) Exempted() { t.met.exempt.Add(1) }
 func (t *Zone) Keyless() { t.met.keyless.Add(1) }
 
 // Settled implements decision.Reporter.
-func (t *Zone) Settled(cost float64, known bool) {
+func (t *Zone) Settled(refunded, known bool) {
 	switch {
 	case !known:
 		t.Unsettled(1)
-	case cost == 0:
+	case refunded:
 		t.met.refunded.Add(1)
 	default:
 		t.met.charged.Add(1)

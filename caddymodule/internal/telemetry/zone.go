@@ -79,7 +79,7 @@ type Zone struct {
 	refusals  [decision.Decisions]*refusalLog      // nil for decisions that refuse nothing
 	delays    prometheus.Observer                  // nil if no request is delayed
 	without   prometheus.Counter                   // charges decided without the shared store
-	unsettled prometheus.Counter                   // nil without settle
+	unsettled prometheus.Counter                   // nil without settle and refund
 	people    prometheus.Counter                   // nil without server_timing
 
 	passes    [clientpass.Events]prometheus.Counter    // nil in zones that send none
@@ -98,7 +98,7 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
 	// Series exist before the first count, and none comes back when the zone's are deleted.
-	if compiled.Settle != nil {
+	if compiled.Settle != nil || len(compiled.Refund) > 0 {
 		t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {

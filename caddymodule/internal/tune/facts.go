@@ -137,6 +137,9 @@ func (f *logFacts) doubts(z *config.Zone) (notes []string) {
 	if z.Settle != nil && z.Settle.Source == "header" {
 		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
 	}
+	if slices.ContainsFunc(z.Refund, func(r config.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }) {
+		notes = append(notes, fmt.Sprintf("zone %s refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right log-ins are charged like wrong ones.", z.Name))
+	}
 	if z.InFlight != nil && !f.durations {
 		notes = append(notes, fmt.Sprintf("zone %s limits requests in flight, and the log has no durations: every request counts as answered at once.", z.Name))
 	}

@@ -91,6 +91,7 @@ func (rp *player) begin(without map[string]bool) {
 		if z.Settle != nil {
 			rp.times = true // charges are corrected when the response is known
 		}
+		rp.times = rp.times || len(z.Refund) > 0
 	}
 	if alone && !rp.times {
 		rp.only = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {

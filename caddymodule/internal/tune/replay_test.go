@@ -157,3 +157,32 @@ func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
 		}
 	}
 }
+
+// A log has the status of a response, and neither its cookies nor its headers.
+func TestReplayRefund(t *testing.T) {
+	var log strings.Builder
+	for i, status := range []int{200, 200, 200, 302, 302, 302, 302, 302, 302, 200, 200} {
+		fmt.Fprintf(&log, `{"ts":%d,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.1","client_ip":"203.0.113.1",`+
+			`"proto":"HTTP/1.1","method":"POST","host":"example.com","uri":"/login","headers":{}},"duration":0.01,"size":9,"status":%d}`+"\n", 1772364600+i, status)
+	}
+	file := writeFile(t, "access.log", log.String())
+	for refund, want := range map[string]struct {
+		refused int
+		note    bool
+	}{
+		"refund status 302":              {1, false},
+		"refund cookie sid_*":            {6, true},
+		"refund header Location */home*": {6, true},
+	} {
+		each := filepath.Join(t.TempDir(), "requests.json")
+		out := ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\nzone login {\nlimit 5 1/d\n"+refund+"\n}\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
+		raw, err := os.ReadFile(each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := bytes.Count(raw, []byte(`"decision":"refused"`))
+		if note := strings.Contains(out, "such refunds are left out"); refused != want.refused || note != want.note {
+			t.Errorf("%s: got %d refused and a note: %v, want %d and %v\n%s", refund, refused, note, want.refused, want.note, out)
+		}
+	}
+}
