@@ -232,7 +232,8 @@ func parseSettle(r *zoneReader) (err error) {
 
 // parseRefund reads a response matcher as Caddy does, or the cookie that a response sets.
 func parseRefund(r *zoneReader) error {
-	_, words := lineHere(r.Dispenser)
+	peek := *r.Dispenser
+	words := peek.RemainingArgs()
 	if len(words) > 0 && words[0] == "cookie" {
 		if words = r.RemainingArgs(); len(words) != 2 {
 			return r.Errf("wrong number of words after refund cookie: want refund cookie <glob>, and a line for each cookie")

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -104,7 +105,8 @@ func TestStall(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, began := connect(t, test.site), time.Now()
-				go func() {
+				var sending sync.WaitGroup
+				sending.Go(func() {
 					_, err := io.WriteString(c, test.request)
 					piece := "x"
 					if test.every == 1 {
@@ -114,7 +116,7 @@ func TestStall(t *testing.T) {
 						time.Sleep(test.every)
 						_, err = io.WriteString(c, piece)
 					}
-				}()
+				})
 				resp, _, err := c.answer()
 				if took := time.Since(began); err != nil || resp.StatusCode != test.status || took > test.answered {
 					t.Errorf("got %v, %v after %v, want %d within %v", resp, err, took, test.status, test.answered)
@@ -122,6 +124,8 @@ func TestStall(t *testing.T) {
 				if took := <-c.closed; took > test.closed {
 					t.Errorf("got the connection closed after %v, want %v", took, test.closed)
 				}
+				c.Close()
+				sending.Wait()
 			})
 		})
 	}
@@ -171,6 +175,8 @@ func TestErrorRouteReadsBody(t *testing.T) {
 			if resp, body, err := c.answer(); err != nil || resp.StatusCode != http.StatusTooManyRequests || body != "own body" {
 				t.Errorf("got %v, %q, %v, want the body", resp, body, err)
 			}
+			c.Close()
+			<-c.closed
 		})
 	}
 }
