@@ -15,8 +15,8 @@ import (
 
 const (
 	// A server that does not answer within this is given up, and asked again
-	// over a new connection. Callers have given up long before.
-	dialTimeout = 500 * time.Millisecond
+	// over a new connection. It is as long as requests wait for the first connection.
+	dialTimeout = 2 * time.Second
 	silence     = time.Second // of a connection on which a reply is due
 
 	// retryDelay is the pause between two attempts to connect. A connection is
@@ -32,8 +32,7 @@ type connection struct {
 	secrets []string // that no error may show
 	option  rueidis.ClientOption
 
-	begin  sync.Once
-	shards shards // of a cluster
+	begin sync.Once
 
 	ending context.Context // ends with close
 	end    context.CancelFunc
@@ -110,22 +109,12 @@ func (t *target) dial(ctx context.Context, address string, dialer *net.Dialer, c
 }
 
 // start begins to connect in the background. Only the first call does anything.
-func (c *connection) start() {
-	c.begin.Do(func() {
-		go c.connect()
-		if c.target.mode == cluster {
-			go c.shards.follow(c)
-		}
-	})
-}
+func (c *connection) start() { c.begin.Do(func() { go c.connect() }) }
 
 // connect tries until there is a client or the connection is closed.
 func (c *connection) connect() {
 	for c.ending.Err() == nil {
 		client, err := rueidis.NewClient(c.option)
-		if err == nil && c.target.mode == cluster {
-			_ = c.shards.learn(client) // before the first call. Without it, all slots are one shard
-		}
 		used := c.connected(client, err)
 		c.tried()
 		if used {

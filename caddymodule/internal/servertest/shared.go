@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 // SharedStore is a store that other Caddys would share, and its faults. One test at a
@@ -85,8 +84,6 @@ func (s *SharedStore) Reset(ctx context.Context, zone, key string, shadow bool) 
 
 func (s *SharedStore) SetOnError(onError func(error)) { s.OnError.Store(&onError) }
 
-func (s *SharedStore) Start() {}
-
 func (s *SharedStore) Close() { s.Closed.Add(1) }
 
 // TestStore is its module.
@@ -104,7 +101,7 @@ func (*TestStore) CaddyModule() caddy.ModuleInfo {
 
 func (s *TestStore) Provision(caddy.Context) error {
 	var err error
-	s.store, err = stores.ConnectStore("test_shared", nil, func() (sharedstore.Remote, error) { return TheShared, nil })
+	s.store, err = stores.ConnectStore("test_shared", nil, func() (leakybucket.Store, error) { return TheShared, nil })
 	return err
 }
 
