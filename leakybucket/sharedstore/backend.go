@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -286,6 +287,7 @@ func (b *Backend) changed(to gobreaker.State) {
 
 // revive tries the store until it answers. No request does, so none waits for it.
 func (b *Backend) revive() {
+	last := (*b.failed.Load()).Error()
 	for b.down.Load() && sleep(b.ending, trialGap) {
 		done, refused := b.breaker.Allow()
 		if refused != nil {
@@ -293,8 +295,9 @@ func (b *Backend) revive() {
 		}
 		ctx, cancel := context.WithTimeout(b.ending, time.Duration(b.budget.Load()))
 		err := b.probe(ctx)
-		if err != nil && ctx.Err() == nil {
-			b.teller.failed("trying the store, which is down", err) // perhaps for another reason than at first
+		if err != nil && ctx.Err() == nil && !strings.Contains(last, err.Error()) {
+			b.teller.failed("trying the store, which is down", err) // for another reason than at first
+			last = err.Error()
 		}
 		cancel()
 		done(err)
@@ -359,7 +362,8 @@ func (b *Backend) end(c call, what string, err error) error {
 		if late {
 			err = fmt.Errorf("no answer within %v: %w", c.timeout, err)
 		}
-		b.failed.Store(&err)
+		why := err // which, unlike err, may be on the heap
+		b.failed.Store(&why)
 		if !errors.Is(err, leakybucket.ErrBadBucket) {
 			b.failing.Store(time.Now().UnixNano())
 			b.budget.Store(int64(c.timeout))

@@ -1,0 +1,187 @@
+package sharedstore
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A checked store has warnings once it answers, and begins work.
+type checked struct {
+	*remote
+	checks, starts atomic.Int32
+	onError        func(error)
+}
+
+func (c *checked) Start() { c.starts.Add(1) }
+
+func (c *checked) SetOnError(f func(error)) { c.onError = f }
+
+func (c *checked) Check(context.Context) ([]string, error) {
+	if c.checks.Add(1); c.down.Load() {
+		return nil, errors.New("connection refused")
+	}
+	return []string{"maxmemory-policy is allkeys-lru"}, nil
+}
+
+func TestNothingIsCalledBeforeTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &checked{remote: newRemote()}
+		n := begin(t, r, Options{})
+		time.Sleep(time.Minute)
+		if r.Buckets()["@probe"] != 0 || r.checks.Load() != 0 || r.starts.Load() != 0 {
+			t.Error("before: got the remote store called, want it left alone")
+		}
+		n.backend.Attach(n.witness)
+		n.backend.Attach(new(witness))
+		synctest.Wait()
+		if r.checks.Load() != 1 || r.starts.Load() != 1 {
+			t.Errorf("got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
+		}
+		r.onError(errors.New("disk full"))
+		n.wantHeard() // the other one is
+		n.backend.Detach(n.witness)
+	})
+}
+
+func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &checked{remote: newRemote()}
+		r.down.Store(true)
+		n := begin(t, r, Options{})
+		n.backend.Attach(n.witness)
+		time.Sleep(12 * time.Second)
+		r.down.Store(false)
+		time.Sleep(time.Minute)
+		if got := n.witness.heard(); !slices.Contains(got, "warned: maxmemory-policy is allkeys-lru") || r.checks.Load() != 4 {
+			t.Errorf("got %q in %d checks, want one warning in 4", got, r.checks.Load())
+		}
+		r.onError(errors.New("disk full"))
+		synctest.Wait()
+		if got := n.witness.heard(); got[len(got)-1] != "looking a: disk full" {
+			t.Errorf("got %q, want the error that no call waited for", got)
+		}
+	})
+}
+
+func TestTheStoreIsClosedWhenItsLastUserHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, closed := startNode(t, Options{}), 0
+		n.backend.OnClose(func() { closed++ })
+		n.backend.Hold()
+		n.backend.Hold()
+		_ = n.backend.Destruct()
+		n.backend.Release()
+		synctest.Wait()
+		if n.remote.closed.Load() != 0 {
+			t.Error("in use: got it closed, want it open")
+		}
+		n.wantAdmitted(1, hourly(1, 1), 1)
+		n.backend.Release()
+		synctest.Wait()
+		_ = n.backend.Destruct()
+		synctest.Wait()
+		if n.remote.closed.Load() != 1 || closed != 1 {
+			t.Errorf("out of use: got it closed %d times and %d said, want once", n.remote.closed.Load(), closed)
+		}
+	})
+}
+
+// TestNothingRunsOn when the store is closed in an outage: the bubble would not end.
+func TestNothingRunsOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &checked{remote: newRemote()}
+		r.down.Store(true)
+		n := begin(t, r, Options{})
+		n.backend.Attach(n.witness)
+		time.Sleep(12 * time.Second)
+		_ = n.backend.Destruct()
+		synctest.Wait()
+	})
+}
+
+func TestCallsAreTimed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		var took []time.Duration
+		n.backend.OnCall(func(d time.Duration) { took = append(took, d) })
+		n.remote.slow.Store(int64(30 * time.Millisecond))
+		n.take(hourly(9, 1))
+		n.remote.hung.Store(true)
+		n.take(hourly(9, 1))
+		if want := []time.Duration{30 * time.Millisecond, DefaultTimeout}; !slices.Equal(took, want) {
+			t.Errorf("got %v, want %v", took, want)
+		}
+	})
+}
+
+// A stubborn store heeds no context, and uses its arguments until it returns.
+type stubborn struct {
+	leakybucket.Store
+	takes time.Duration
+	seen  atomic.Pointer[string]
+	panic bool
+}
+
+func (s *stubborn) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	if s.panic {
+		panic("nil map")
+	}
+	time.Sleep(s.takes)
+	if charges[0].Zone != "@probe" {
+		s.seen.Store(&charges[0].Key)
+	}
+	return s.Store.Take(ctx, charges, decisions)
+}
+
+func TestInterruptible(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stubborn{Store: memstore.New(memstore.Options{})}
+		n := begin(t, Interruptible(s), Options{Zone: policies(Deny)})
+		n.backend.Attach(n.witness)
+		n.wantAdmitted(1, hourly(9, 1), 1)
+		s.takes = 700 * time.Millisecond
+		charges, decisions, began := []leakybucket.Charge{hourly(9, 1)}, make([]leakybucket.Decision, 1), time.Now()
+		err := n.Take(t.Context(), charges, decisions)
+		if took := time.Since(began); err != nil || took != DefaultTimeout || decisions[0].Fits {
+			t.Errorf("got %+v, %v after %v, want it denied after the timeout", decisions, err, took)
+		}
+		charges[0].Key = "mallory"
+		time.Sleep(time.Second)
+		if got := *s.seen.Load(); got != "someone" {
+			t.Errorf("got %s charged, want someone", got)
+		}
+		if err := n.Reset(t.Context(), "z", "someone", false); err == nil {
+			t.Error("of a store that resets nothing: got no error")
+		}
+		s.takes, s.panic = 0, true
+		n.wantAdmitted(30, hourly(9, 1), 0)
+		s.panic = false
+		time.Sleep(2 * leftAlone)
+		n.wantAdmitted(1, hourly(9, 1), 1)
+	})
+	t.Run("never answers", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stubborn{Store: memstore.New(memstore.Options{}), takes: time.Hour}
+			i := Interruptible(s).(*interruptible)
+			n := begin(t, i, Options{})
+			n.backend.Attach(n.witness)
+			time.Sleep(10 * time.Minute)
+			if got := i.abandoned.Load(); got > mostAbandoned+probes {
+				t.Errorf("got %d goroutines that hang, want at most %d", got, mostAbandoned+probes)
+			}
+			_ = n.backend.Destruct()
+			time.Sleep(2 * time.Hour)
+			if got := i.abandoned.Load(); got != 0 {
+				t.Errorf("once they have returned: got %d goroutines counted, want none", got)
+			}
+		})
+	})
+}

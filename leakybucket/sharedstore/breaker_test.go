@@ -1,0 +1,154 @@
+package sharedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// steadily takes with a fresh key so many times a second for a while, and returns how many
+// takes waited for the store in vain.
+func (n *node) steadily(perSecond int, lasts time.Duration) (waited int) {
+	n.Helper()
+	for i := range perSecond * int(lasts/time.Second) {
+		c := hourly(10, 1)
+		c.Key = fmt.Sprint(i)
+		began := time.Now()
+		if _, d := n.take(c); d.Local && time.Since(began) > 0 {
+			waited++
+		}
+		time.Sleep(time.Second / time.Duration(perSecond))
+	}
+	return waited
+}
+
+func TestBreaker(t *testing.T) {
+	third := func(c *leakybucket.Charge) error {
+		if crc32.ChecksumIEEE([]byte(c.Key))%3 == 0 {
+			time.Sleep(40 * time.Millisecond)
+			return errors.New("no route to host")
+		}
+		return nil
+	}
+	for _, test := range []struct {
+		name       string
+		fail       func(*remote)
+		perSecond  int
+		down       bool
+		mostWaited int
+	}{
+		{"dies", func(r *remote) { r.down.Store(true) }, 100, true, 0},
+		{"hangs", func(r *remote) { r.hung.Store(true) }, 500, true, inARow},
+		{"hangs on a quiet site", func(r *remote) { r.hung.Store(true) }, 2, true, 5},
+		{"lost a third", func(r *remote) { r.fate = third }, 100, true, 60},
+		{"is slow", func(r *remote) { r.slow.Store(int64(60 * time.Millisecond)) }, 20, true, 30},
+		{"is within its timeout", func(r *remote) { r.slow.Store(int64(45 * time.Millisecond)) }, 20, false, 0},
+		{"has what is no bucket", func(r *remote) {
+			r.fate = func(*leakybucket.Charge) error { return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket) }
+		}, 100, false, 0},
+		{"loses one in twenty", func(r *remote) {
+			r.fate = func(c *leakybucket.Charge) error {
+				if strings.HasSuffix(c.Key, "7") && crc32.ChecksumIEEE([]byte(c.Key))%2 == 0 {
+					return errors.New("connection reset")
+				}
+				return nil
+			}
+		}, 100, false, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := startNode(t, Options{})
+				n.steadily(test.perSecond, 10*time.Second)
+				test.fail(n.remote)
+				if got := n.steadily(test.perSecond, 10*time.Second); got > test.mostWaited || n.backend.Down() != test.down {
+					t.Errorf("got %d takes that waited in vain and an outage %v, want at most %d and %v", got, n.backend.Down(), test.mostWaited, test.down)
+				}
+				if !test.down {
+					return
+				}
+				if got := n.steadily(test.perSecond, 10*time.Second); got > 0 {
+					t.Errorf("in an outage: got %d takes that waited for the store, want none", got)
+				}
+				takes := n.remote.takes.Load()
+				n.remote.fate = nil
+				n.remote.slow.Store(0)
+				n.recover()
+				if n.remote.takes.Load() != takes {
+					t.Error("got it tried by takes of clients, want it tried by others")
+				}
+				n.wantAdmitted(1, hourly(1, 1), 1)
+				if n.remote.takes.Load() != takes+1 {
+					t.Error("after the outage: got the store not asked")
+				}
+			})
+		})
+	}
+}
+
+// TestHangUps: clients that leave by the thousand are no failure, nor is a caller's own
+// deadline, and their charges are made.
+func TestHangUps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		n.remote.slow.Store(int64(20 * time.Millisecond))
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for i := range 3000 {
+			ctx := left
+			if i%2 == 0 {
+				var cancel context.CancelFunc
+				ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
+				defer cancel()
+			}
+			if err := n.Take(ctx, []leakybucket.Charge{hourly(1e6, 1)}, make([]leakybucket.Decision, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n.backend.Failing() || n.witness.errors > 0 {
+			t.Errorf("got it failing with %d errors, want it well", n.witness.errors)
+		}
+		if got := n.remote.level(t, hourly(1e6, 1)); !near(got, 1500) {
+			t.Errorf("got level %v, want the 1500 of those who left", got)
+		}
+	})
+}
+
+func TestAnOutageIsToldOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		n.remote.hung.Store(true)
+		n.admits(30, hourly(100, 1))
+		time.Sleep(10 * time.Second)
+		n.remote.hung.Store(false)
+		n.remote.down.Store(true)
+		time.Sleep(10 * time.Minute)
+		n.recover()
+		n.steadily(10, 10*time.Second)
+		got := n.witness.heard()
+		if len(got) != 4 || !strings.HasPrefix(got[0], "asking th: no answer within 50ms") || !strings.HasPrefix(got[1], "down: no answer") ||
+			got[2] != "trying th: connection refused" || !strings.HasPrefix(got[len(got)-1], "up after 10m1") {
+			t.Errorf("got %q, want one outage, its other reason, and its end", got)
+		}
+	})
+}
+
+// TestReasons: a reason is told once a minute, and no more than a few.
+func TestReasons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		for i := range 100 {
+			n.backend.teller.failed("asking", fmt.Errorf("reason %d", i%10))
+		}
+		n.wantHeard("asking: reason 0", "asking: reason 1", "asking: reason 2", "asking: reason 3")
+		time.Sleep(failedEvery)
+		n.backend.teller.failed("asking", errors.New("reason 9"))
+		n.wantHeard("asking: reason 0", "asking: reason 1", "asking: reason 2", "asking: reason 3", "asking: reason 9")
+	})
+}

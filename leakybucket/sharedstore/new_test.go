@@ -1,0 +1,71 @@
+package sharedstore
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A lockedBuffer may be written to and read by several goroutines.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+// TestAProgramWithOneStoreNeedsNoMore: a limiter over New goes on through an outage by this
+// node's own buckets, and the log says so once.
+func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRemote()
+		var log lockedBuffer
+		store := New(r, Options{}, Log(slog.New(slog.NewTextHandler(&log, nil))))
+		limiter, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take := func(fits bool) {
+			t.Helper()
+			if got, err := limiter.Take(t.Context(), "k", 1); err != nil || got.Fits != fits {
+				t.Fatalf("got %+v, %v, want fits %v", got, err, fits)
+			}
+		}
+		for range 4 {
+			take(true)
+		}
+		r.down.Store(true)
+		for range 10 {
+			take(true)
+		}
+		for range 20 {
+			take(false)
+		}
+		r.down.Store(false)
+		time.Sleep(10 * time.Second) // virtual
+		if got := r.level(t, leakybucket.Charge{Key: "k", Limit: limiter.Limit()}); got < 3.9 || got > 4 {
+			t.Errorf("after the outage: got a level of %v, want what it had admitted", got)
+		}
+		store.Close()
+		store.Close()
+		synctest.Wait()
+		if r.closed.Load() != 1 {
+			t.Errorf("got the remote store closed %d times, want once", r.closed.Load())
+		}
+		for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
+			if strings.Count(log.String(), line) == 0 {
+				t.Errorf("got no line %q:\n%s", line, log.String())
+			}
+		}
+	})
+}
