@@ -21,8 +21,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
 func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
@@ -291,7 +291,7 @@ func (*otherStore) CaddyModule() caddy.ModuleInfo {
 }
 
 func (s *otherStore) Provision(caddy.Context) (err error) {
-	s.store, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (sharedstore.Remote, error) {
+	s.store, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (leakybucket.Store, error) {
 		return theRemotes[s.Which[0]-'0'].Load(), nil
 	})
 	return err
