@@ -287,7 +287,7 @@ func (b *Backend) changed(to gobreaker.State) {
 
 // revive tries the store until it answers. No request does, so none waits for it.
 func (b *Backend) revive() {
-	last := (*b.failed.Load()).Error()
+	last, told := (*b.failed.Load()).Error(), 0
 	for b.down.Load() && sleep(b.ending, trialGap) {
 		done, refused := b.breaker.Allow()
 		if refused != nil {
@@ -295,9 +295,9 @@ func (b *Backend) revive() {
 		}
 		ctx, cancel := context.WithTimeout(b.ending, time.Duration(b.budget.Load()))
 		err := b.probe(ctx)
-		if err != nil && ctx.Err() == nil && !strings.Contains(last, err.Error()) {
-			b.teller.failed("trying the store, which is down", err) // for another reason than at first
-			last = err.Error()
+		if err != nil && ctx.Err() == nil && told < mostReasons && !strings.Contains(last, err.Error()) {
+			last, told = err.Error(), told+1 // another reason than at first, such as a wrong password
+			b.teller.tell(func(o Observer) { o.Failed("trying the store, which is down", err) })
 		}
 		cancel()
 		done(err)
