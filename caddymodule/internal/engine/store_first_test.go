@@ -134,14 +134,14 @@ func TestCallsOfTheStore(t *testing.T) {
 		takes, settles int32
 	}{
 		{"plain", "zone a {\nlimit 100 1/h\n}", 1, 0},
-		{"several zones", "zone a {\nlimit 100 1/h\n}\nzone b {\nlimit 100 1/h\n}\nzone c {\nlimit 100 1/h\nshadow\n}", 1, 0},
+		{"several zones", "zone a {\nlimit 100 1/h\n}\nzone b {\nlimit 200 1/h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 1, 0},
 		{"delay", "zone a {\nlimit 100 1/h\ndelay 50\n}", 1, 0},
 		{"slots", "zone a {\nin_flight 5\n}", 0, 0},
 		{"block", "zone a {\nlimit 100 1/h\nblock 1h everywhere\n}", 1, 0},
 		{"settle", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}", 1, 1},
 		{"body", "zone a {\nlimit 100 1/h\ncost body_items\n}", 2, 0},
-		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 100 1/h\ncost body_items\n}", 2, 0},
-		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 100 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 100 1/h\nshadow\nin_flight 5\n}", 2, 1},
+		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\ncost body_items\n}", 2, 0},
+		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\nin_flight 5\n}", 2, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
