@@ -17,7 +17,10 @@ const (
 	// A server that does not answer within this is given up, and asked again
 	// over a new connection. It is as long as requests wait for the first connection.
 	dialTimeout = 2 * time.Second
-	silence     = time.Second // of a connection on which a reply is due
+
+	// silence is how long a connection is quiet before rueidis pings, times two, and how
+	// often sentinels are asked for the master.
+	silence = time.Second
 
 	// retryDelay is the pause between two attempts to connect. A connection is
 	// kept at least as long before it is replaced because its server is no
@@ -70,7 +73,7 @@ func (t *target) clientOption(o *Options) rueidis.ClientOption {
 	option := rueidis.ClientOption{
 		InitAddress: t.addresses,
 		Username:    t.username, Password: t.password, SelectDB: t.database,
-		Dialer: dialer, DialCtxFn: t.dial, ConnWriteTimeout: silence,
+		Dialer: dialer, DialCtxFn: t.dial, ConnWriteTimeout: dialTimeout, // for the first replies, too
 		DisableRetry: true, DisableCache: true,
 		PipelineMultiplex:  -1, // one connection, shared by all
 		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
@@ -181,7 +184,7 @@ func (c *connection) run(script *rueidis.Lua, keys, args []string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	text, err := script.Exec(context.Background(), client, keys, args).ToString() // callers share the call; silence ends it
+	text, err := script.Exec(context.Background(), client, keys, args).ToString() // callers share the call; ConnWriteTimeout ends it
 	if err != nil {
 		return "", c.failed(client, err)
 	}
