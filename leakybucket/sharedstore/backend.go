@@ -96,7 +96,7 @@ const (
 
 	// A trial asks for so many buckets, each in a call of its own, so that it reaches every
 	// part of a cluster.
-	probes = 20
+	probes = 10
 
 	// destructed is a bit of Backend.users, which no number of users reaches.
 	destructed = 1 << 62

@@ -125,16 +125,16 @@ func TestCallsAreTimed(t *testing.T) {
 // A stubborn store heeds no context, and uses its arguments until it returns.
 type stubborn struct {
 	leakybucket.Store
-	takes time.Duration
-	seen  atomic.Pointer[string]
-	panic bool
+	takes  atomic.Int64 // in nanoseconds
+	seen   atomic.Pointer[string]
+	panics atomic.Bool
 }
 
 func (s *stubborn) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	if s.panic {
+	if s.panics.Load() {
 		panic("nil map")
 	}
-	time.Sleep(s.takes)
+	time.Sleep(time.Duration(s.takes.Load()))
 	if charges[0].Zone != "@probe" {
 		s.seen.Store(&charges[0].Key)
 	}
@@ -147,7 +147,7 @@ func TestInterruptible(t *testing.T) {
 		n := begin(t, Interruptible(s), Options{Zone: policies(Deny)})
 		n.backend.Attach(n.witness)
 		n.wantAdmitted(1, hourly(9, 1), 1)
-		s.takes = 700 * time.Millisecond
+		s.takes.Store(int64(700 * time.Millisecond))
 		charges, decisions, began := []leakybucket.Charge{hourly(9, 1)}, make([]leakybucket.Decision, 1), time.Now()
 		err := n.Take(t.Context(), charges, decisions)
 		if took := time.Since(began); err != nil || took != DefaultTimeout || decisions[0].Fits {
@@ -161,15 +161,17 @@ func TestInterruptible(t *testing.T) {
 		if err := n.Reset(t.Context(), "z", "someone", false); err == nil {
 			t.Error("of a store that resets nothing: got no error")
 		}
-		s.takes, s.panic = 0, true
+		s.takes.Store(0)
+		s.panics.Store(true)
 		n.wantAdmitted(30, hourly(9, 1), 0)
-		s.panic = false
+		s.panics.Store(false)
 		time.Sleep(2 * leftAlone)
 		n.wantAdmitted(1, hourly(9, 1), 1)
 	})
 	t.Run("never answers", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := &stubborn{Store: memstore.New(memstore.Options{}), takes: time.Hour}
+			s := &stubborn{Store: memstore.New(memstore.Options{})}
+			s.takes.Store(int64(time.Hour))
 			i := Interruptible(s).(*interruptible)
 			n := begin(t, i, Options{})
 			n.backend.Attach(n.witness)

@@ -47,19 +47,21 @@ func TestBreaker(t *testing.T) {
 		{"dies", func(r *remote) { r.down.Store(true) }, 100, true, 0},
 		{"hangs", func(r *remote) { r.hung.Store(true) }, 500, true, inARow},
 		{"hangs on a quiet site", func(r *remote) { r.hung.Store(true) }, 2, true, 5},
-		{"lost a third", func(r *remote) { r.fate = third }, 100, true, 60},
+		{"lost a third", func(r *remote) { r.fate.Store(&third) }, 100, true, 60},
 		{"is slow", func(r *remote) { r.slow.Store(int64(60 * time.Millisecond)) }, 20, true, 30},
 		{"is within its timeout", func(r *remote) { r.slow.Store(int64(45 * time.Millisecond)) }, 20, false, 0},
 		{"has what is no bucket", func(r *remote) {
-			r.fate = func(*leakybucket.Charge) error { return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket) }
+			fate := func(*leakybucket.Charge) error { return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket) }
+			r.fate.Store(&fate)
 		}, 100, false, 0},
 		{"loses one in twenty", func(r *remote) {
-			r.fate = func(c *leakybucket.Charge) error {
+			fate := func(c *leakybucket.Charge) error {
 				if strings.HasSuffix(c.Key, "7") && crc32.ChecksumIEEE([]byte(c.Key))%2 == 0 {
 					return errors.New("connection reset")
 				}
 				return nil
 			}
+			r.fate.Store(&fate)
 		}, 100, false, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -77,7 +79,7 @@ func TestBreaker(t *testing.T) {
 					t.Errorf("in an outage: got %d takes that waited for the store, want none", got)
 				}
 				takes := n.remote.takes.Load()
-				n.remote.fate = nil
+				n.remote.fate.Store(nil)
 				n.remote.slow.Store(0)
 				n.recover()
 				if n.remote.takes.Load() != takes {

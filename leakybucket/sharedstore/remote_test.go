@@ -23,11 +23,11 @@ type remote struct {
 	*memstore.Store
 	takes, settles, closed atomic.Int32
 
-	down atomic.Bool                     // it refuses at once
-	hung atomic.Bool                     // it does not answer
-	deaf atomic.Bool                     // it settles nothing
-	slow atomic.Int64                    // how long it takes to execute a call and answer, in nanoseconds
-	fate func(*leakybucket.Charge) error // of a take; nil if all is well
+	down atomic.Bool                                     // it refuses at once
+	hung atomic.Bool                                     // it does not answer
+	deaf atomic.Bool                                     // it settles nothing
+	slow atomic.Int64                                    // how long it takes to execute a call and answer, in nanoseconds
+	fate atomic.Pointer[func(*leakybucket.Charge) error] // of a take; nil if all is well
 }
 
 func (r *remote) answer(ctx context.Context) error {
@@ -57,8 +57,8 @@ func (r *remote) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 	if err := r.answer(ctx); err != nil {
 		return err
 	}
-	if r.fate != nil {
-		if err := r.fate(&charges[0]); err != nil {
+	if fate := r.fate.Load(); fate != nil {
+		if err := (*fate)(&charges[0]); err != nil {
 			return err
 		}
 	}
