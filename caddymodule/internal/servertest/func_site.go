@@ -55,6 +55,9 @@ func NewFuncSite(t testing.TB, directives string) *FuncSite {
 	Latest = s
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`{
 		throttle {
+			store memory {
+				snapshot off
+			}
 		}
 	}
 	http:// {
