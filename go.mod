@@ -8,6 +8,7 @@ require (
 	github.com/caddy-throttle/caddy-throttle/leakybucket v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore v0.1.0
+	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore v0.1.0
 	github.com/caddyserver/caddy/v2 v2.11.9
 	github.com/caddyserver/certmagic v0.25.6
 	github.com/cespare/xxhash/v2 v2.3.0
@@ -132,6 +133,7 @@ require (
 	github.com/smallstep/pkcs7 v0.2.3 // indirect
 	github.com/smallstep/scep v0.0.0-20260331191114-261f960a40d1 // indirect
 	github.com/smallstep/truststore v0.13.0 // indirect
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/spf13/cast v1.10.0 // indirect
 	github.com/tailscale/go-winio v0.0.0-20231025203758-c4f33415bf55 // indirect
 	github.com/tailscale/tscert v0.0.0-20251216020129-aea342f6d747 // indirect
@@ -198,4 +200,5 @@ replace (
 	github.com/caddy-throttle/caddy-throttle/leakybucket => ./leakybucket
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ./leakybucket/pgstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ./leakybucket/redisstore
+	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore => ./leakybucket/sharedstore
 )

@@ -26,7 +26,7 @@ build_with_xcaddy() {
 		fi
 	done
 	# xcaddy does not heed what go.mod replaces.
-	for part in '' /leakybucket /leakybucket/pgstore /leakybucket/redisstore; do
+	for part in '' /leakybucket /leakybucket/pgstore /leakybucket/redisstore /leakybucket/sharedstore; do
 		replace+=(--replace "$module$part=$PWD$part")
 	done
 	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" "${with[@]}" "${replace[@]}" --output "$PWD/caddy"

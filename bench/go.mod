@@ -42,6 +42,7 @@ require (
 	github.com/caddy-throttle/caddy-throttle/leakybucket v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore v0.1.0
+	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore v0.1.0 // indirect
 	github.com/caddyserver/certmagic v0.25.6 // indirect
 	github.com/caddyserver/zerossl v0.1.6 // indirect
 	github.com/ccoveille/go-safecast/v2 v2.0.1 // indirect
@@ -129,6 +130,7 @@ require (
 	github.com/smallstep/pkcs7 v0.2.3 // indirect
 	github.com/smallstep/scep v0.0.0-20260331191114-261f960a40d1 // indirect
 	github.com/smallstep/truststore v0.13.0 // indirect
+	github.com/sony/gobreaker/v2 v2.4.0 // indirect
 	github.com/spf13/cast v1.10.0 // indirect
 	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // indirect
@@ -206,3 +208,5 @@ replace github.com/caddy-throttle/caddy-throttle/leakybucket => ../leakybucket
 replace github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ../leakybucket/redisstore
 
 replace github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ../leakybucket/pgstore
+
+replace github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore => ../leakybucket/sharedstore

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,6 +26,16 @@ type App struct {
 	engine *engine.Engine
 	global map[string]*engine.Zone // by the definitions in the global options
 	asked  []string                // zones that throttle_blocked asks about
+
+	foreign *stores.SharedStore // of a StoreModule; nil otherwise
+}
+
+// A StoreModule is a module throttle.stores.* of somebody else's. Its store has store_timeout
+// and on_store_error like those of this project: see package sharedstore.
+type StoreModule interface {
+	// Store returns the store, after Provision. It is used until the last request of the
+	// config has ended, perhaps after Cleanup.
+	Store() leakybucket.Store
 }
 
 // Engine returns what runs of the config.
@@ -129,8 +140,14 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		if _, has := m.SharedStore().Board(); has {
 			a.engine.Signing.Join(ctx)
 		}
-	case interface{ Store() leakybucket.Store }: // which is used until the last request has ended, perhaps after Cleanup
-		a.engine.Store = m.Store()
+	case StoreModule:
+		a.foreign, err = stores.ConnectStore(caddy.GetModuleName(module), []string{fmt.Sprintf("%p", a)}, func() (leakybucket.Store, error) {
+			return sharedstore.Interruptible(m.Store()), nil
+		})
+		if err != nil {
+			return fmt.Errorf("loading store: %w", err)
+		}
+		a.engine.UseShared(a.foreign)
 	default:
 		return fmt.Errorf("loading store: %T is no store", module)
 	}
@@ -190,7 +207,7 @@ func (a *App) Stop() error {
 
 // Cleanup logs refusals that were counted but not logged yet, and releases
 // everything that outlives the config.
-func (a *App) Cleanup() error { return a.engine.CleanUp() }
+func (a *App) Cleanup() error { return errors.Join(a.engine.CleanUp(), a.foreign.Leave()) }
 
 // Interface guards
 var (

@@ -76,18 +76,6 @@ func (c *Charge) begin(s *State, level float64, now Instant) {
 	c.Limit.write(s, level, now)
 }
 
-// resume lets a block of a step last for the rest of its length from now on, unless a
-// longer one runs. A step that is remembered stays if it is larger.
-func (c *Charge) resume(s *State, rest time.Duration, step uint8, now Instant) {
-	if s.BlockedUntil == 0 || now-s.BlockedUntil >= c.Block.length(s.Step) && s.BlockedUntil <= now {
-		s.Step = 0
-	}
-	step = min(step, uint8(max(1, len(c.Block.Steps))-1))
-	s.Step = max(s.Step, step)
-	s.BlockedUntil = max(s.BlockedUntil, now+min(Instant(rest.Microseconds()), c.longestBlock(step)))
-	c.Limit.write(s, s.level(now, c.Limit.Leak), now)
-}
-
 // longestBlock returns how long a block of a step lasts at most.
 func (c *Charge) longestBlock(step uint8) Instant {
 	if length := c.Block.length(step); length > 0 {

@@ -61,9 +61,9 @@ type Decision struct {
 	// fallback policy says, and nothing was poured.
 	Undecided bool
 
-	// Origin is the store's own note of where the charge was taken. Callers hand
-	// it back in [Settlement].Was and must not interpret it.
-	Origin uint64
+	// Local says that a bucket of this node's own decided, because the shared store
+	// did not answer. The charge is settled there.
+	Local bool
 }
 
 // Delay returns how long a charge that was poured waits. See [Limit.Delay].

@@ -31,7 +31,8 @@ type Store interface {
 	// never repeats a call that may have been executed.
 	//
 	// A store that stands in for a shared one may change charges[i].Limit, Cost and Debt
-	// to this node's share. Settle the charges as Take has left them.
+	// to this node's share. Settle the charges as Take has left them. Apart from that, it
+	// keeps no reference to its arguments after it has returned, whatever became of ctx.
 	Take(ctx context.Context, charges []Charge, decisions []Decision) error
 
 	// Settle corrects charges in their order, each as [Settlement.Apply] does. It
@@ -39,7 +40,8 @@ type Store interface {
 	// that pours creates it, and one that gives back does not.
 	//
 	// Each charge may be settled once, and the caller sees to that. After an
-	// error it is not known which were settled, and none may be settled again.
+	// error it is not known which were settled, and none may be settled again. It keeps no
+	// reference to its arguments either.
 	Settle(ctx context.Context, settlements []Settlement) error
 }
 
@@ -53,33 +55,6 @@ type Resetter interface {
 	// block is of the first step. It is not an error if there is none.
 	Reset(ctx context.Context, zone, key string, shadow bool) error
 }
-
-// A Sharded is a store of parts that fail one by one, such as a cluster of servers.
-type Sharded interface {
-	// Shard returns the number of the shard that keeps the bucket of a charge. It goes
-	// by zone, key and shadow alone, and calls no server. Buckets may move to other
-	// shards. There are at most 1000 shards.
-	//
-	// Calls about buckets of one shard do not depend on any other. If only some shards
-	// fail a call, its error wraps a [ShardError].
-	Shard(c *Charge) int
-}
-
-// A ShardError says which shards of a [Sharded] store failed a call. The others did
-// their part.
-type ShardError struct {
-	Shards []int
-	Err    error
-}
-
-func (e *ShardError) Error() string { return e.Err.Error() }
-
-// Unwrap returns the gravest error of the shards.
-func (e *ShardError) Unwrap() error { return e.Err }
-
-// ErrMoving is wrapped by errors of a call that met buckets which are on their way to
-// another shard. Other buckets are not affected, and the store is well.
-var ErrMoving = errors.New("buckets are being moved")
 
 // A Counter is a store that knows how many buckets it keeps. A bucket that may
 // be forgotten counts until it is.

@@ -32,8 +32,7 @@ func TestAForcedClusterFailoverIsNoOutageOfTheSite(t *testing.T) {
 }
 
 // testFailovers makes another server the master, once or 20 times, under load.
-// Each failover may forget the bucket once, or let this node decide alone
-// meanwhile.
+// Each failover may forget the bucket once.
 func testFailovers(t *testing.T, url string, settled func(), happened func() int, failover func()) {
 	t.Helper()
 	failovers := 1
@@ -74,6 +73,10 @@ func testFailovers(t *testing.T, url string, settled func(), happened func() int
 			}
 		}
 		t.Logf("%s:", route)
-		wantBound(t, pours, float64(capacity*(1+happened())), leak)
+		if route == "local" { // in whose buckets this Caddy decides alone
+			wantBound(t, pours, float64(capacity*(2+happened())), 2*leak)
+		} else {
+			wantBound(t, pours, float64(capacity*(1+happened())), leak)
+		}
 	}
 }

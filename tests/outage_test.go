@@ -94,8 +94,7 @@ func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
 			} else {
 				o.log(t, name, shots)
 			}
-			// The breaker may be careful with what fails again and again, and a trial has 10 ms,
-			// which a busy machine may take for itself.
+			// A trial has the timeout, which a busy machine may take for itself.
 			if most := 30 * time.Second; o.back > most {
 				t.Errorf("%s: got limits that hold again after %v, want at most %v", name, o.back, most)
 			}

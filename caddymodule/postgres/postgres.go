@@ -10,8 +10,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule" // a Caddy that is built with this store needs the rest, too
 )
@@ -69,7 +69,7 @@ func (p *Postgres) Provision(caddy.Context) error {
 		URL: filled[0], User: filled[1], Password: filled[2], Prefix: filled[3], Table: filled[4], Logged: p.Logged,
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
-	p.store, err = stores.ConnectStore("postgres", filled, func() (sharedstore.Remote, error) {
+	p.store, err = stores.ConnectStore("postgres", filled, func() (leakybucket.Store, error) {
 		return pgstore.New(options)
 	})
 	return err

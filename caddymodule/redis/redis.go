@@ -13,8 +13,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule" // a Caddy that is built with this store needs the rest, too
 )
@@ -84,7 +84,7 @@ func (r *Redis) Provision(caddy.Context) error {
 			return err
 		}
 	}
-	r.store, err = stores.ConnectStore("redis", filled, func() (sharedstore.Remote, error) {
+	r.store, err = stores.ConnectStore("redis", filled, func() (leakybucket.Store, error) {
 		return redisstore.New(options)
 	})
 	return err

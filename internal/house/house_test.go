@@ -55,8 +55,8 @@ var rooms = []room{
 	{"tune", "engine config decision leakybucket/memstore"},
 	{"caddymodule", "admin caddyfile cli config decision engine inspector rule leakybucket/sharedstore stores tune"},
 	{"servertest", "caddymodule admin admin/wire decision engine leakybucket/memstore leakybucket/sharedstore stores telemetry"},
-	{"caddymodule/redis", "caddymodule leakybucket/sharedstore stores leakybucket/redisstore"},
-	{"caddymodule/postgres", "caddymodule leakybucket/sharedstore stores leakybucket/pgstore"},
+	{"caddymodule/redis", "caddymodule stores leakybucket/redisstore"},
+	{"caddymodule/postgres", "caddymodule stores leakybucket/pgstore"},
 	{"caddymodule/cmd/caddy", "caddymodule caddymodule/redis caddymodule/postgres"},
 }
 
@@ -79,7 +79,7 @@ type goPackage struct {
 func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	t.Helper()
 	// With the tags of tests/run.sh, so that what it has compiled is used again.
-	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/redisstore/...", "./caddymodule/...")
+	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// connectPatience is the timeout of one attempt to connect. It is shorter
-	// than TCP's first retransmission, so a lost packet costs one attempt only.
-	connectPatience = 500 * time.Millisecond
+	// connectPatience is the timeout of one attempt to connect. It is as long as
+	// requests wait for the first connection.
+	connectPatience = 2 * time.Second
 
 	// connections are one for batches, of which one runs at a time, and one for all else.
 	connections = 2

@@ -66,18 +66,22 @@ func (s *Store) groups(n int, charge func(i int) *leakybucket.Charge) []group {
 
 // atOnce calls f for all groups, many at once, and returns the gravest error.
 func (s *Store) atOnce(groups []group, f func(group) error) error {
-	ended := outcomes{shards: &s.connection.shards}
+	errs := make([]error, len(groups))
 	var wg sync.WaitGroup
 	inFlight := make(chan struct{}, mostSlots)
-	for _, g := range groups {
+	for i, g := range groups {
 		inFlight <- struct{}{}
 		wg.Go(func() {
-			ended.add(g.slot, f(g))
+			errs[i] = f(g)
 			<-inFlight
 		})
 	}
 	wg.Wait()
-	return ended.err()
+	var worst error
+	for _, err := range errs {
+		worst = graver(worst, err)
+	}
+	return worst
 }
 
 // A bySlot is a take of charges in several slots of a cluster.
@@ -243,13 +247,8 @@ func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Sett
 // graver returns the error that says more about the store: any before none, and
 // a failure of the store before a fault of one bucket.
 func graver(a, b error) error {
-	if a == nil || b != nil && isOfBuckets(a) {
+	if a == nil || b != nil && errors.Is(a, leakybucket.ErrBadBucket) {
 		return b
 	}
 	return a
-}
-
-// isOfBuckets reports whether an error is about buckets, and no failure of the store.
-func isOfBuckets(err error) bool {
-	return errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving)
 }

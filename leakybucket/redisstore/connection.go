@@ -15,9 +15,12 @@ import (
 
 const (
 	// A server that does not answer within this is given up, and asked again
-	// over a new connection. Callers have given up long before.
-	dialTimeout = 500 * time.Millisecond
-	silence     = time.Second // of a connection on which a reply is due
+	// over a new connection. It is as long as requests wait for the first connection.
+	dialTimeout = 2 * time.Second
+
+	// silence is how long a connection is quiet before rueidis pings, times two, and how
+	// often sentinels are asked for the master.
+	silence = time.Second
 
 	// retryDelay is the pause between two attempts to connect. A connection is
 	// kept at least as long before it is replaced because its server is no
@@ -32,8 +35,7 @@ type connection struct {
 	secrets []string // that no error may show
 	option  rueidis.ClientOption
 
-	begin  sync.Once
-	shards shards // of a cluster
+	begin sync.Once
 
 	ending context.Context // ends with close
 	end    context.CancelFunc
@@ -71,7 +73,7 @@ func (t *target) clientOption(o *Options) rueidis.ClientOption {
 	option := rueidis.ClientOption{
 		InitAddress: t.addresses,
 		Username:    t.username, Password: t.password, SelectDB: t.database,
-		Dialer: dialer, DialCtxFn: t.dial, ConnWriteTimeout: silence,
+		Dialer: dialer, DialCtxFn: t.dial, ConnWriteTimeout: dialTimeout, // for the first replies, too
 		DisableRetry: true, DisableCache: true,
 		PipelineMultiplex:  -1, // one connection, shared by all
 		ReadBufferEachConn: 64 << 10, WriteBufferEachConn: 64 << 10,
@@ -110,22 +112,12 @@ func (t *target) dial(ctx context.Context, address string, dialer *net.Dialer, c
 }
 
 // start begins to connect in the background. Only the first call does anything.
-func (c *connection) start() {
-	c.begin.Do(func() {
-		go c.connect()
-		if c.target.mode == cluster {
-			go c.shards.follow(c)
-		}
-	})
-}
+func (c *connection) start() { c.begin.Do(func() { go c.connect() }) }
 
 // connect tries until there is a client or the connection is closed.
 func (c *connection) connect() {
 	for c.ending.Err() == nil {
 		client, err := rueidis.NewClient(c.option)
-		if err == nil && c.target.mode == cluster {
-			_ = c.shards.learn(client) // before the first call. Without it, all slots are one shard
-		}
 		used := c.connected(client, err)
 		c.tried()
 		if used {
@@ -192,7 +184,7 @@ func (c *connection) run(script *rueidis.Lua, keys, args []string) (string, erro
 	if err != nil {
 		return "", err
 	}
-	text, err := script.Exec(context.Background(), client, keys, args).ToString() // callers share the call; silence ends it
+	text, err := script.Exec(context.Background(), client, keys, args).ToString() // callers share the call; ConnWriteTimeout ends it
 	if err != nil {
 		return "", c.failed(client, err)
 	}

@@ -168,34 +168,21 @@ func TestNewDialsNothing(t *testing.T) {
 		t.Errorf("New: got a connection from %v, want none", conn.RemoteAddr())
 	}
 	for _, s := range stores {
-		s.Start()
+		go func() { _, _ = take(s, charge("k", frozen, 1)) }()
 		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 		conn, err := listener.Accept()
 		if err != nil {
-			t.Fatalf("Start of %s: got no connection: %v", s, err)
+			t.Fatalf("first call of %s: got no connection: %v", s, err)
 		}
 		_ = conn.Close()
 		s.Close()
 	}
 }
 
-func TestStartConnectsBeforeTheFirstCall(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
-	s.Start()
-	s.Start()
-	servertest.Eventually(t, "the store has connected", func() error {
-		_, err := s.connection.get()
-		return err
-	})
-	mustTake(t, s, charge("k", frozen, 1))
-}
-
-func TestAStoreClosedBeforeItStartedNeverDials(t *testing.T) {
+func TestAStoreClosedBeforeItsFirstCallNeverDials(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	s.Close()
-	s.Start()
 	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
 		t.Errorf("take: got %v, want that the store is closed", err)
 	}

@@ -66,9 +66,6 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 	if err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))); err != nil {
 		t.Errorf("got %v from Take", err)
 	}
-	if err := s.learnAgain(); err != nil {
-		t.Errorf("got %v when it asks for the slots", err)
-	}
 }
 
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {

@@ -3,21 +3,18 @@ package redisstore_test
 import (
 	"context"
 	"log"
-	"log/slog"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
-// All processes that share the server share the limit. While the server is down, each goes
-// on with a quarter of it, and tells the server afterwards.
+// All processes that share the server share the limit. In production, put package sharedstore
+// around the store: it has a timeout, and goes on with a share of the limit in an outage.
 func Example() {
-	redis, err := redisstore.New(redisstore.Options{URL: "redis://127.0.0.1:6379/0", Prefix: "myapp:"})
+	store, err := redisstore.New(redisstore.Options{URL: "redis://127.0.0.1:6379/0", Prefix: "myapp:"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	store := sharedstore.New(redis, sharedstore.Options{Nodes: 4}, sharedstore.Log(slog.Default()))
 	defer store.Close()
 
 	limiter, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.5}, leakybucket.LimiterOptions{Zone: "login"})

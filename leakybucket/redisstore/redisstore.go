@@ -108,7 +108,7 @@ type Store struct {
 }
 
 // New returns a store for the servers of the URL. It fails only for options that
-// can never work, and does not connect: [Store.Start] or the first call does.
+// can never work, and does not connect: the first call does.
 func New(o Options) (*Store, error) {
 	connection, err := newConnection(&o)
 	if err != nil {
@@ -126,10 +126,6 @@ func New(o Options) (*Store, error) {
 	s.lanes = coalesce.New(batching, s.sendBatch)
 	return s, nil
 }
-
-// Start begins to connect in the background and returns at once. It tries until
-// it succeeds or the store is closed. Calling it again does nothing.
-func (s *Store) Start() { s.connection.start() }
 
 // Take implements [leakybucket.Store]. The first call waits for the first attempt
 // to connect. Later ones fail at once while there is no connection. One take may
@@ -208,8 +204,6 @@ func (s *Store) run(ctx context.Context, l lane, r *request) error {
 		return errClosed
 	case err != nil:
 		return fmt.Errorf("waiting for redis: %w", err)
-	case isAnswer(r.reply.err, "TRYAGAIN"):
-		return fmt.Errorf("%w: %w", leakybucket.ErrMoving, r.reply.err)
 	case r.reply.err != nil:
 		return r.reply.err
 	}
@@ -247,6 +241,5 @@ func (s *Store) now() string {
 var (
 	_ leakybucket.Store    = (*Store)(nil)
 	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Sharded  = (*Store)(nil)
 	_ leakybucket.Lister   = (*Store)(nil)
 )

@@ -96,8 +96,6 @@ func (s *Store) settleRequest(settlements []leakybucket.Settlement) *request {
 		text = appendFloat(append(text, ' '), poured)
 		text = appendFloat(append(text, ' '), st.Was.Level)
 		text = strconv.AppendInt(append(text, ' '), int64(st.Was.At), 10)
-		text = strconv.AppendInt(append(text, ' '), max(0, st.BlockRest.Microseconds()), 10)
-		text = strconv.AppendInt(append(text, ' '), int64(st.BlockStep), 10)
 		r.args = append(r.args, terms(c, i == len(settlements)-1), string(text))
 	}
 	return r

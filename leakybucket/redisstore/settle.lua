@@ -1,8 +1,7 @@
 -- Settles charges one after the other, each as leakybucket.Settlement.Apply
 -- does. KEYS[i] is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2]
--- "<diff> <poured> <level> <at> <rest> <step>": the cost that was poured, the level
--- and the instant of the decision, and the rest of a block that began elsewhere, in
--- microseconds or 0, with its step. A diff of "cancel" gives all back, "none" changes
+-- "<diff> <poured> <level> <at>": the cost that was poured, and the level and the
+-- instant of the decision. A diff of "cancel" gives all back, "none" changes
 -- nothing. The reply has a line for each request. It is empty, or "!", the number
 -- of a charge whose bucket cannot be used, and the reason.
 
@@ -28,36 +27,16 @@ local function settle(b, t, diff, poured, was, at)
 	end
 end
 
--- resume lets a block of a step last for the rest of its length from now on, unless
--- a longer one runs. A step that is remembered stays if it is larger.
-local function resume(b, t, rest, step)
-	if b.blocked == 0 or now - b.blocked >= length(t, b.step) and b.blocked <= now then
-		b.step = 0
-	end
-	step = min(step, max(1, #t.steps) - 1)
-	local longest = length(t, step)
-	if longest == 0 then
-		longest = micro(t.drain)
-	end
-	b.step = max(b.step, step)
-	b.blocked = max(b.blocked, now + min(rest, longest))
-	pour(b, t, level(b, t))
-end
-
 local count, fault = 0, nil
 for i = 1, #KEYS do
 	local b, t = bucket(KEYS[i]), terms(ARGV[2 * i + 1])
-	local diff, poured, was, at, rest, step = match(ARGV[2 * i + 2], '^(%S+) (%S+) (%S+) (%S+) (%d+) (%d+)$')
-	rest = t.steps and tonumber(rest) or 0
+	local diff, poured, was, at = match(ARGV[2 * i + 2], '^(%S+) (%S+) (%S+) (%S+)$')
 	count = count + 1
 	fault = fault or b.fault and format('!%d %s', count, b.fault)
-	-- A missing bucket is made for a pour or a block, not to give back.
-	if not b.fault and (b.kept or b.written or (tonumber(diff) or 0) > 0 or rest > 0) then
+	-- A missing bucket is made for a pour, not to give back.
+	if not b.fault and (b.kept or b.written or (tonumber(diff) or 0) > 0) then
 		redate(b, t)
 		settle(b, t, diff, tonumber(poured), tonumber(was), tonumber(at))
-		if rest > 0 then
-			resume(b, t, rest, tonumber(step))
-		end
 	end
 	if t.last then
 		reply[#reply + 1] = fault or ''

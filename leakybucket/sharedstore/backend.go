@@ -1,43 +1,30 @@
 package sharedstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"iter"
-	"maps"
-	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/sony/gobreaker/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// A Remote is a store outside of this process. It connects by itself, at its
-// first call at the latest. A call ends soon after its context does, and then no
-// longer uses its arguments. The Origin of its decisions is overwritten.
-type Remote interface {
-	leakybucket.Store
-	leakybucket.Resetter
-
-	// Start connects before the first call. It returns at once.
-	Start()
-
-	// Close ends all connections. Later calls return an error.
-	Close()
-}
-
-// A Checker is a [Remote] that can check the settings of its servers.
+// A Checker is a store that can check the settings of its servers.
 type Checker interface {
 	// Check returns warnings about settings that break limits, as far as the
 	// servers report them. It is an error if the servers do not answer.
 	Check(ctx context.Context) (warnings []string, err error)
 }
 
-// A Reporter is a [Remote] that does work which no call waits for, such as deleting
+// A Reporter is a store that does work which no call waits for, such as deleting
 // expired buckets.
 type Reporter interface {
 	// SetOnError sets the function that is called with the errors of this work. It
@@ -45,71 +32,117 @@ type Reporter interface {
 	SetOnError(func(error))
 }
 
-// ErrDown is returned by calls that are not made because the store is down.
-var ErrDown = errors.New("the store is down")
+// A Starter is a store that works in the background, such as to delete expired buckets.
+type Starter interface {
+	// Start begins that, and returns at once.
+	Start()
+}
 
-// A Backend owns a remote store and everything that must outlive a config: the
-// breaker, this node's copies of the shared buckets, and the ledger of charges
-// that the store does not know of. There must be one per process and remote
-// store, in a pool.
+// A Closer is a store that is closed when the last user has left.
+type Closer interface{ Close() }
+
+// A Backend owns a remote store and everything that must outlive a config: the breaker and
+// this node's own buckets. There must be one per process and remote store, in a pool.
 //
 // It closes the remote store after the pool has destructed it and its last user
 // has released it. All methods are safe for concurrent use.
 type Backend struct {
-	name     string
-	remote   Remote
-	sharded  leakybucket.Sharded // the remote store, or nil
-	local    *memstore.Store
-	base     time.Time // what the instants in Origin count from
-	breakers breakers
-	teller   teller
-	ledger   ledger // what this node has admitted and the store does not know of
-	releases releases
+	name    string
+	remote  leakybucket.Store
+	local   *memstore.Store
+	blocks  *blocks
+	breaker *gobreaker.TwoStepCircuitBreaker[any]
+	teller  teller
 
-	reconciling sync.Once             // begins it
-	noted       atomic.Pointer[Store] // of the config that has noted something last
-	ending      context.Context       // with close
+	// The first connection.
+	first   chan struct{}   // closed when requests wait no longer
+	also    <-chan struct{} // what they wait for besides the store; nil if nothing
+	waiting atomic.Int64    // requests
 
-	budget  atomic.Int64 // a time.Duration: the timeout of the call that failed last
-	revived func()       // ends revive; guarded by the breakers
+	// The outage. It lasts while the breaker is not closed.
+	down    atomic.Bool
+	since   time.Time             // guarded by the breaker
+	failed  atomic.Pointer[error] // why the last call did
+	failing atomic.Int64          // when that was, in Unix nanoseconds
+	budget  atomic.Int64          // the timeout of that call: a time.Duration
 
-	users   atomic.Int64 // and destructed
-	start   func()       // once
-	close   func()       // once
+	// The life cycle.
+	ending  context.Context // with close
+	users   atomic.Int64    // and destructed
+	start   func()          // once
+	close   func()          // once
 	onClose func()
 	onCall  func(took time.Duration) // nil if nobody counts calls
 }
 
-// destructed is a bit of Backend.users, which no number of users reaches.
-const destructed = 1 << 62
+const (
+	// firstWait is how long requests wait for the first connection at most, and mostWaiting
+	// how many do.
+	firstWait   = 2 * time.Second
+	mostWaiting = 1000
+
+	// The breaker opens when so many calls of the last seconds have failed, and a fifth of
+	// them all: a dead third of a cluster is a dead store. A store that hangs under load is
+	// noticed sooner, by so many failures in a row.
+	window    = 5 * time.Second
+	leastFail = 3
+	inARow    = 20
+
+	// While it is open, the store is tried every second. If it answers, so many trials in a
+	// row close the breaker.
+	leftAlone = time.Second
+	trialGap  = 200 * time.Millisecond
+	trials    = 3
+
+	// A trial asks for so many buckets, each in a call of its own, so that it reaches every
+	// part of a cluster.
+	probes = 10
+
+	// destructed is a bit of Backend.users, which no number of users reaches.
+	destructed = 1 << 62
+)
 
 // NewBackend returns the backend of a remote store. name is for the log and
 // metrics. local takes the charges of zones with the policy [Local] during an
 // outage. It may have other uses, and stays open.
 //
-// Nothing is called before the first [Backend.Attach].
-func NewBackend(name string, remote Remote, local *memstore.Store) *Backend {
-	b := &Backend{name: name, remote: remote, local: local, base: time.Now()}
+// A call of the remote store must end when its context does; [Interruptible] sees to that for
+// any store. It connects by itself, at its first call. If it is a [leakybucket.Resetter], a
+// [leakybucket.Lister], a [Checker], a [Reporter], a [Starter] or a [Closer], it is used as such.
+//
+// Nothing is called before the first [Backend.Attach] or request.
+func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
+	b := &Backend{name: name, remote: remote, local: local, blocks: newBlocks(local), first: make(chan struct{})}
 	var end context.CancelFunc
 	b.ending, end = context.WithCancel(context.Background())
-	b.ledger.entries = make(map[bucket]*entry)
 	b.budget.Store(int64(DefaultTimeout))
-	b.breakers.changed = b.changed
-	b.teller.news = make(chan func(Observer), mostNews)
-	b.teller.start = sync.OnceFunc(func() { go b.teller.run(b.ending) })
-	b.sharded, _ = remote.(leakybucket.Sharded)
-	if reporter, ok := remote.(Reporter); ok {
-		reporter.SetOnError(b.teller.stray)
+	b.breaker = gobreaker.NewTwoStepCircuitBreaker[any](gobreaker.Settings{
+		Interval: window, BucketPeriod: window / 10,
+		Timeout: leftAlone - time.Millisecond, MaxRequests: trials,
+		ReadyToTrip: func(c gobreaker.Counts) bool {
+			return c.ConsecutiveFailures >= inARow || c.TotalFailures >= leastFail && 4*c.TotalFailures >= c.TotalSuccesses
+		},
+		IsSuccessful:  func(err error) bool { return err == nil || errors.Is(err, leakybucket.ErrBadBucket) },
+		IsExcluded:    func(err error) bool { return errors.Is(err, errCallersDeadline) },
+		OnStateChange: func(_ string, _, to gobreaker.State) { b.changed(to) },
+	})
+	if reporter, can := capability[Reporter](remote); can {
+		reporter.SetOnError(func(err error) { b.teller.failed("looking after the store; requests go on", err) })
 	}
 	b.start = sync.OnceFunc(func() {
-		remote.Start()
-		if checker, ok := remote.(Checker); ok {
-			go b.check(b.ending, checker)
+		if starter, can := capability[Starter](remote); can {
+			starter.Start()
+		}
+		go b.connect()
+		if checker, can := capability[Checker](remote); can {
+			go b.check(checker)
 		}
 	})
 	b.close = sync.OnceFunc(func() {
 		end()
-		remote.Close()
+		if closer, can := remote.(Closer); can {
+			closer.Close()
+		}
 		if b.onClose != nil {
 			b.onClose()
 		}
@@ -124,6 +157,10 @@ func (b *Backend) OnClose(f func()) { b.onClose = f }
 // OnCall sets a function to be called after each call that a request has made of the
 // remote store, with how long the call took. It must be called before the backend is used.
 func (b *Backend) OnCall(f func(took time.Duration)) { b.onCall = f }
+
+// AlsoAwait makes requests wait at the start until a channel is closed, too, such as for what
+// was changed at run time. It must be called before the backend is used.
+func (b *Backend) AlsoAwait(done <-chan struct{}) { b.also = done }
 
 // Attach makes o the observer, until it is detached or another one is attached.
 // The first Attach lets the remote store connect.
@@ -156,44 +193,161 @@ func (b *Backend) Destruct() error {
 	return nil
 }
 
+// Ready reports whether requests need not wait: the store was reached, or not in time.
+func (b *Backend) Ready() bool {
+	select {
+	case <-b.first:
+		return true
+	default:
+		return false
+	}
+}
+
+// Await returns when requests need not wait any longer. It returns at once if a thousand
+// wait already. Requests that only shadow zones concern must not call it.
+func (b *Backend) Await(ctx context.Context) {
+	if b.Ready() {
+		return
+	}
+	b.start()
+	defer b.waiting.Add(-1)
+	if b.waiting.Add(1) > mostWaiting {
+		return
+	}
+	select {
+	case <-b.first:
+	case <-ctx.Done():
+	}
+}
+
+// connect tries to reach the store for the first time, and lets requests go on.
+func (b *Backend) connect() {
+	ctx, cancel := context.WithTimeout(b.ending, firstWait)
+	defer cancel()
+	err := b.probe(ctx)
+	for err != nil && sleep(ctx, trialGap) {
+		if again := b.probe(ctx); again == nil || ctx.Err() == nil {
+			err = again // otherwise the one before says more
+		}
+	}
+	switch {
+	case b.ending.Err() != nil:
+	case err != nil:
+		b.trip(fmt.Errorf("not reached within %v: %w", firstWait, err))
+	case b.also != nil:
+		select {
+		case <-b.also:
+		case <-ctx.Done():
+		}
+	}
+	close(b.first)
+}
+
+// probe asks the store for buckets that no zone can have and that are soon empty again. A
+// ping of the server would not do: one that answers it may be read-only, or full.
+func (b *Backend) probe(ctx context.Context) error {
+	var errs [probes]error
+	var all sync.WaitGroup
+	for i := range errs {
+		all.Go(func() {
+			charge := leakybucket.Charge{Zone: "@probe", Key: strconv.Itoa(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
+			errs[i] = b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
+		})
+	}
+	all.Wait()
+	return cmp.Or(errs[:]...)
+}
+
+// trip opens the breaker.
+func (b *Backend) trip(err error) {
+	b.failed.Store(&err)
+	for !b.down.Load() {
+		done, refused := b.breaker.Allow()
+		if refused != nil {
+			return
+		}
+		done(err)
+	}
+}
+
+// changed is called by the breaker, with its lock held.
+func (b *Backend) changed(to gobreaker.State) {
+	switch {
+	case to == gobreaker.StateOpen && !b.down.Load():
+		b.since = time.Now()
+		b.down.Store(true)
+		b.teller.down(*b.failed.Load())
+		go b.revive()
+	case to == gobreaker.StateClosed:
+		b.down.Store(false)
+		after := time.Since(b.since)
+		b.teller.tell(func(o Observer) { o.Up(after) })
+	}
+}
+
+// revive tries the store until it answers. No request does, so none waits for it.
+func (b *Backend) revive() {
+	last, told := (*b.failed.Load()).Error(), 0
+	for b.down.Load() && sleep(b.ending, trialGap) {
+		done, refused := b.breaker.Allow()
+		if refused != nil {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(b.ending, time.Duration(b.budget.Load()))
+		err := b.probe(ctx)
+		if err != nil && ctx.Err() == nil && told < mostReasons && !strings.Contains(last, err.Error()) {
+			last, told = err.Error(), told+1 // another reason than at first, such as a wrong password
+			b.teller.tell(func(o Observer) { o.Failed("trying the store, which is down", err) })
+		}
+		cancel()
+		done(err)
+	}
+}
+
+// sleep returns false if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
 // A call is one call of the remote store, with a budget of its own.
 type call struct {
-	permit
 	ctx       context.Context
 	cancel    context.CancelFunc
+	done      func(error) // tells the breaker
 	began     time.Time
 	timeout   time.Duration
 	shortened bool // to the caller's own deadline
-	trial     bool // of a shard that is down
 }
 
-// leastTrial is how long a trial may take at least. An answer after the timeout is a
-// failure, but to connect, or to learn that a password is wrong, takes longer.
-const leastTrial = 500 * time.Millisecond
+// errCallersDeadline is wrapped by the error of a call that ran out of a budget shorter than
+// the timeout, which is no failure of the store.
+var errCallersDeadline = errors.New("the caller's deadline has passed")
 
-// begin returns a call of some shards that ends after the timeout, or at the caller's
-// deadline if that is sooner, and reports whether it may be made. Canceling the caller's
-// context does not end it. Nothing of the caller's ends a trial.
-func (b *Backend) begin(ctx context.Context, timeout time.Duration, shards ...int) (c call, admitted bool) {
-	c = call{timeout: timeout, began: time.Now()}
-	if c.permit, admitted = b.breakers.admit(c.began, shards...); !admitted {
+// begin returns a call that ends after the timeout, or at the caller's deadline if that is
+// sooner, and reports whether it may be made. A client that hangs up does not end it.
+func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, admitted bool) {
+	if !b.Ready() || b.down.Load() {
 		return c, false
 	}
-	for p := &c.permit; p != nil; p = p.beside {
-		c.trial = c.trial || p.trial
+	done, refused := b.breaker.Allow()
+	if refused != nil {
+		return c, false
 	}
+	c = call{done: done, began: time.Now(), timeout: timeout}
 	deadline := c.began.Add(timeout)
-	if c.trial {
-		deadline = c.began.Add(max(timeout, leastTrial))
-	} else if own, ok := ctx.Deadline(); ok && own.Before(deadline) {
+	if own, has := ctx.Deadline(); has && own.Before(deadline) {
 		deadline, c.shortened = own, true
 	}
 	c.ctx, c.cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	return c, true
 }
 
-// end records how a call ended. An error is no failure of the store if it is
-// about one bucket, or if the call ran out of a shortened budget.
+// end records how a call ended.
 func (b *Backend) end(c call, what string, err error) error {
 	late := err != nil && c.ctx.Err() != nil
 	c.cancel()
@@ -201,147 +355,54 @@ func (b *Backend) end(c call, what string, err error) error {
 		b.onCall(time.Since(c.began))
 	}
 	switch {
+	case err == nil:
 	case late && c.shortened:
-		return err
-	case late:
-		err = fmt.Errorf("no answer within the timeout: %w", err)
+		err = fmt.Errorf("%w: %w", errCallersDeadline, err)
+	default:
+		if late {
+			err = fmt.Errorf("no answer within %v: %w", c.timeout, err)
+		}
+		why := err // which, unlike err, may be on the heap
+		b.failed.Store(&why)
+		if !errors.Is(err, leakybucket.ErrBadBucket) {
+			b.failing.Store(time.Now().UnixNano())
+			b.budget.Store(int64(c.timeout))
+		}
+		b.teller.count(func(o Observer) { o.Errors(1) })
 	}
-	if err != nil {
-		b.teller.failed(what, err, c.trial)
+	c.done(err)
+	if err != nil && !c.shortened && !b.down.Load() { // the outage is told with its reason
+		b.teller.failed(what, err)
 	}
-	b.count(&c, err)
 	return err
 }
 
-// count makes the breakers know how a call ended.
-func (b *Backend) count(c *call, err error) {
-	now := time.Now()
-	if errors.Is(err, leakybucket.ErrBadBucket) || errors.Is(err, leakybucket.ErrMoving) {
-		err = nil
-	}
-	slow := err == nil && c.trial && now.Sub(c.began) > c.timeout
-	if slow {
-		err = fmt.Errorf("got an answer after %v, later than the timeout", now.Sub(c.began))
-	}
-	switch {
-	case err != nil && !c.trial:
-		b.budget.Store(int64(c.timeout))
-	case err != nil && !errors.Is(err, context.DeadlineExceeded):
-		// The first calls to fail may have met a connection that was just closed.
-		b.teller.explained(err)
-	}
-	for p := &c.permit; p != nil; p = p.beside {
-		if slow && !p.trial || !failed(err, p.shard) {
-			b.breakers.report(p, nil, now)
-		} else {
-			b.breakers.report(p, err, now)
-		}
+// lost counts charges that stay as they were reserved.
+func (b *Backend) lost(settlements []leakybucket.Settlement) {
+	for i := range settlements {
+		b.teller.count(func(o Observer) { o.Unsettled(settlements[i].Charge.Zone, 1) })
 	}
 }
 
-// failed reports whether a shard failed a call that ended with err.
-func failed(err error, shard int) bool {
-	if err == nil {
-		return false
-	}
-	var some *leakybucket.ShardError
-	return !errors.As(err, &some) || slices.Contains(some.Shards, shard)
+// Down reports whether the store is known to be down, so that it is left alone.
+func (b *Backend) Down() bool { return b.down.Load() }
+
+// Failing reports whether calls fail: the store is down, or a call failed lately.
+func (b *Backend) Failing() bool {
+	return b.Down() || time.Since(time.Unix(0, b.failing.Load())) < window
 }
 
-// changed tells the observer that an outage begins or ends.
-func (b *Backend) changed(down bool, err error, after time.Duration) {
-	if !down {
-		b.revived()
-		b.teller.tell(func(o Observer) { o.Up(after) })
-		return
-	}
-	b.teller.down(err)
-	var ctx context.Context
-	ctx, b.revived = context.WithCancel(b.ending)
-	go b.revive(ctx)
-}
-
-// revive tries the shards that are down and that no request tries.
-func (b *Backend) revive(ctx context.Context) {
-	ticker := time.NewTicker(firstHold)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-ticker.C:
-			for _, shard := range b.breakers.neglected(now) {
-				go b.ping(shard)
-			}
-		}
-	}
-}
-
-// ping takes from a bucket that no zone can have and that is soon empty again. A
-// ping of the server would not do: one that answers it may be read-only, or full.
-func (b *Backend) ping(shard int) {
-	charge := leakybucket.Charge{Zone: "@probe", Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-	for i := 0; b.shardOf(&charge) != shard; i++ {
-		if i == mostProbes {
-			b.breakers.forget(shard, time.Now())
-			return
-		}
-		charge.Key = strconv.Itoa(i)
-	}
-	c, admitted := b.begin(context.Background(), time.Duration(b.budget.Load()), shard)
-	if !admitted {
-		return
-	}
-	defer c.cancel()
-	b.count(&c, b.remote.Take(c.ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1)))
-}
-
-// mostProbes is how many keys are tried for one in a shard before the shard counts as
-// gone. It finds a single slot of a Redis Cluster nearly always.
-const mostProbes = 100_000
-
-// shardOf returns the shard of a charge's bucket.
-func (b *Backend) shardOf(c *leakybucket.Charge) int {
-	if b.sharded == nil {
-		return 0
-	}
-	return b.sharded.Shard(c)
-}
-
-// shardsOf appends the shards of charges, each once.
-func (b *Backend) shardsOf(shards []int, charges []leakybucket.Charge) []int {
-	if b.sharded == nil {
-		return append(shards, 0)
-	}
-	for i := range charges {
-		if shard := b.sharded.Shard(&charges[i]); !slices.Contains(shards, shard) {
-			shards = append(shards, shard)
-		}
-	}
-	return shards
-}
-
-// byShard divides what belongs to charges by their shards.
-func byShard[T any](b *Backend, all []T, charge func(*T) *leakybucket.Charge) iter.Seq2[int, []T] {
-	if b.sharded == nil {
-		return func(yield func(int, []T) bool) { yield(0, all) }
-	}
-	parts := make(map[int][]T)
-	for i := range all {
-		shard := b.sharded.Shard(charge(&all[i]))
-		parts[shard] = append(parts[shard], all[i])
-	}
-	return maps.All(parts)
-}
+// Board returns the board of the remote store, if it has one.
+func (b *Backend) Board() (leakybucket.Board, bool) { return capability[leakybucket.Board](b.remote) }
 
 // check tells the observer the servers' warnings, once they answer.
-func (b *Backend) check(ctx context.Context, checker Checker) {
+func (b *Backend) check(checker Checker) {
 	const again = 5 * time.Second
-	for ctx.Err() == nil {
-		within, done := context.WithTimeout(ctx, again)
-		warnings, err := checker.Check(within)
+	for b.ending.Err() == nil {
+		ctx, done := context.WithTimeout(b.ending, again)
+		warnings, err := checker.Check(ctx)
 		if err != nil {
-			<-within.Done()
+			<-ctx.Done()
 		}
 		done()
 		for _, text := range warnings {
@@ -352,34 +413,3 @@ func (b *Backend) check(ctx context.Context, checker Checker) {
 		}
 	}
 }
-
-// Down reports whether the store, or a shard of it, is known to be down, so that it is
-// left alone.
-func (b *Backend) Down() bool { return b.breakers.isOpen() }
-
-// goHeld calls f in a goroutine, which holds the remote store open.
-func (b *Backend) goHeld(f func()) {
-	b.Hold()
-	go func() {
-		defer b.Release()
-		f()
-	}()
-}
-
-// DownFor reports whether the shard of a bucket is known to be down.
-func (b *Backend) DownFor(c *leakybucket.Charge) bool {
-	return b.Down() && b.breakers.isOpenFor(b.shardOf(c))
-}
-
-// Board returns the board of the remote store, if it has one.
-func (b *Backend) Board() (board leakybucket.Board, has bool) {
-	board, has = b.remote.(leakybucket.Board)
-	return board, has
-}
-
-// Shards returns how many shards were called since the process began, and how many of
-// those are down. A store without shards is one.
-func (b *Backend) Shards() (shards, down int) { return b.breakers.count() }
-
-// Failing reports whether calls fail: a shard is down, or a call failed lately.
-func (b *Backend) Failing() bool { return b.breakers.isFailing(time.Now()) }

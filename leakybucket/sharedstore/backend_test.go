@@ -3,9 +3,7 @@ package sharedstore
 import (
 	"context"
 	"errors"
-	"os/exec"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,60 +13,65 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-func TestNothingIsCalledBeforeTheFirstObserverIsAttached(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &checked{remote: remote{Store: memstore.New(memstore.Options{})}}
-		b := NewBackend("test", r, memstore.New(memstore.Options{}))
-		b.With(Options{})
-		<-time.After(time.Minute)
-		if r.started.Load() != 0 || r.checks.Load() != 0 || r.takes.Load() != 0 {
-			t.Error("before: got the remote store called, want it left alone")
-		}
-		var first, second witness
-		b.Attach(&first)
-		b.Attach(&second)
-		synctest.Wait()
-		if got := r.started.Load(); got != 1 {
-			t.Errorf("after: got it started %d times, want once", got)
-		}
-		_ = b.Destruct()
-	})
-}
-
-// A checked store has warnings once it answers.
+// A checked store has warnings once it answers, and begins work.
 type checked struct {
-	remote
-	checks atomic.Int32
+	*remote
+	checks, starts atomic.Int32
+	onError        func(error)
 }
 
-func (c *checked) Check(ctx context.Context) ([]string, error) {
-	if c.checks.Add(1); c.hung.Load() {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	if c.down.Load() {
+func (c *checked) Start() { c.starts.Add(1) }
+
+func (c *checked) SetOnError(f func(error)) { c.onError = f }
+
+func (c *checked) Check(context.Context) ([]string, error) {
+	if c.checks.Add(1); c.down.Load() {
 		return nil, errors.New("connection refused")
 	}
 	return []string{"maxmemory-policy is allkeys-lru"}, nil
 }
 
-func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
+func TestNothingIsCalledBeforeTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &checked{remote: remote{Store: memstore.New(memstore.Options{})}}
-		r.down.Store(true)
-		b, w := NewBackend("test", r, memstore.New(memstore.Options{})), new(witness)
-		b.Attach(w)
-		<-time.After(12 * time.Second)
-		r.down.Store(false)
-		<-time.After(time.Minute)
-		if got := w.heard(); len(got) != 1 || got[0] != "warned: maxmemory-policy is allkeys-lru" || r.checks.Load() != 4 {
-			t.Errorf("got %q in %d checks, want one warning in 4", got, r.checks.Load())
+		r := &checked{remote: newRemote()}
+		n := begin(t, r, Options{})
+		time.Sleep(time.Minute)
+		if r.Buckets()["@probe"] != 0 || r.checks.Load() != 0 || r.starts.Load() != 0 {
+			t.Error("before: got the remote store called, want it left alone")
 		}
-		_ = b.Destruct()
+		n.backend.Attach(n.witness)
+		n.backend.Attach(new(witness))
+		synctest.Wait()
+		if r.checks.Load() != 1 || r.starts.Load() != 1 {
+			t.Errorf("got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
+		}
+		r.onError(errors.New("disk full"))
+		n.wantHeard() // the other one is
+		n.backend.Detach(n.witness)
 	})
 }
 
-func TestTheRemoteStoreIsClosedWhenItsLastUserHasLeft(t *testing.T) {
+func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &checked{remote: newRemote()}
+		r.down.Store(true)
+		n := begin(t, r, Options{})
+		n.backend.Attach(n.witness)
+		time.Sleep(12 * time.Second)
+		r.down.Store(false)
+		time.Sleep(time.Minute)
+		if got := n.witness.heard(); !slices.Contains(got, "warned: maxmemory-policy is allkeys-lru") || r.checks.Load() != 4 {
+			t.Errorf("got %q in %d checks, want one warning in 4", got, r.checks.Load())
+		}
+		r.onError(errors.New("disk full"))
+		synctest.Wait()
+		if got := n.witness.heard(); got[len(got)-1] != "looking a: disk full" {
+			t.Errorf("got %q, want the error that no call waited for", got)
+		}
+	})
+}
+
+func TestTheStoreIsClosedWhenItsLastUserHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, closed := startNode(t, Options{}), 0
 		n.backend.OnClose(func() { closed++ })
@@ -91,119 +94,96 @@ func TestTheRemoteStoreIsClosedWhenItsLastUserHasLeft(t *testing.T) {
 	})
 }
 
-func TestNothingOfAStoreRunsOnWhenItIsClosed(t *testing.T) {
+// TestNothingRunsOn when the store is closed in an outage: the bubble would not end.
+func TestNothingRunsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &checked{remote: remote{Store: memstore.New(memstore.Options{})}}
+		r := &checked{remote: newRemote()}
 		r.down.Store(true)
-		b := NewBackend("test", r, memstore.New(memstore.Options{}))
-		b.Attach(new(witness))
-		for range failuresToOpen {
-			_ = b.With(Options{}).Take(t.Context(), []leakybucket.Charge{hourly(1, 1)}, make([]leakybucket.Decision, 1))
-		}
-		<-time.After(12 * time.Second) // of checks and probes
-		_ = b.Destruct()
-		synctest.Wait() // and nothing is left that waits for time to pass
-		wantEnded(t, "Backend).check", "Backend).revive", "teller).run")
-	})
-}
-
-func TestAnOutageIsToldOnceAndItsEndToo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
-		c := hourly(100, 1)
-		n.remote.down.Store(true)
-		n.wantAdmitted(50, c, 50)
-		<-time.After(3*time.Second - time.Millisecond)
-		n.remote.down.Store(false)
-		<-time.After(2 * longestHold)
-		n.wantAdmitted(5, c, 5)
+		n := begin(t, r, Options{})
+		n.backend.Attach(n.witness)
+		time.Sleep(12 * time.Second)
+		_ = n.backend.Destruct()
 		synctest.Wait()
-		got := n.witness.heard()
-		if last := len(got) - 1; last == 2 && strings.HasPrefix(got[last], "up after ") {
-			got[last] = "up" // the next trial is due within a second or so
-		}
-		if want := []string{"asking th: connection refused", "down: connection refused", "up"}; !slices.Equal(got, want) {
-			t.Errorf("got %q heard, want %q", got, want)
-		}
-		if n.witness.errors != failuresToOpen {
-			t.Errorf("got %d errors counted, want %d", n.witness.errors, failuresToOpen)
-		}
 	})
 }
 
-// Requests have no time to learn that a password is wrong. Probes have.
-func TestTheReasonOfAnOutageIsToldOnceItIsKnown(t *testing.T) {
+func TestCallsAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{})
+		var took []time.Duration
+		n.backend.OnCall(func(d time.Duration) { took = append(took, d) })
+		n.remote.slow.Store(int64(30 * time.Millisecond))
+		n.take(hourly(9, 1))
 		n.remote.hung.Store(true)
-		n.wantAdmitted(5, hourly(100, 1), 5)
-		n.remote.down.Store(true)
-		n.remote.hung.Store(false)
-		<-time.After(10 * time.Second)
-		const late = "no answer within the timeout: context deadline exceeded"
-		n.wantHeard("asking th: "+late, "down: "+late, "why the s: connection refused")
+		n.take(hourly(9, 1))
+		if want := []time.Duration{30 * time.Millisecond, DefaultTimeout}; !slices.Equal(took, want) {
+			t.Errorf("got %v, want %v", took, want)
+		}
 	})
 }
 
-func TestAnObserverThatHangsHangsNobody(t *testing.T) {
+// A stubborn store heeds no context, and uses its arguments until it returns.
+type stubborn struct {
+	leakybucket.Store
+	takes  atomic.Int64 // in nanoseconds
+	seen   atomic.Pointer[string]
+	panics atomic.Bool
+}
+
+func (s *stubborn) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	if s.panics.Load() {
+		panic("nil map")
+	}
+	time.Sleep(time.Duration(s.takes.Load()))
+	if charges[0].Zone != "@probe" {
+		s.seen.Store(&charges[0].Key)
+	}
+	return s.Store.Take(ctx, charges, decisions)
+}
+
+func TestInterruptible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := startNode(t, Options{})
-		hanging := make(chan struct{})
-		n.witness.tell = func() { <-hanging }
-		c := hourly(1e6, 1)
-		start := time.Now()
-		for range 500 {
-			n.remote.down.Store(true)
-			n.wantAdmitted(5, c, 5)
-			charged, was := n.take(c)
-			_ = n.settle(charged, was, -1)
-			if got := time.Since(start); got != 0 {
-				t.Fatalf("got a request wait %v, want none to", got)
+		s := &stubborn{Store: memstore.New(memstore.Options{})}
+		n := begin(t, Interruptible(s), Options{Zone: policies(Deny)})
+		n.backend.Attach(n.witness)
+		n.wantAdmitted(1, hourly(9, 1), 1)
+		s.takes.Store(int64(700 * time.Millisecond))
+		charges, decisions, began := []leakybucket.Charge{hourly(9, 1)}, make([]leakybucket.Decision, 1), time.Now()
+		err := n.Take(t.Context(), charges, decisions)
+		if took := time.Since(began); err != nil || took != DefaultTimeout || decisions[0].Fits {
+			t.Errorf("got %+v, %v after %v, want it denied after the timeout", decisions, err, took)
+		}
+		charges[0].Key = "mallory"
+		time.Sleep(time.Second)
+		if got := *s.seen.Load(); got != "someone" {
+			t.Errorf("got %s charged, want someone", got)
+		}
+		if err := n.Reset(t.Context(), "z", "someone", false); err == nil {
+			t.Error("of a store that resets nothing: got no error")
+		}
+		s.takes.Store(0)
+		s.panics.Store(true)
+		n.wantAdmitted(30, hourly(9, 1), 0)
+		s.panics.Store(false)
+		time.Sleep(2 * leftAlone)
+		n.wantAdmitted(1, hourly(9, 1), 1)
+	})
+	t.Run("never answers", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &stubborn{Store: memstore.New(memstore.Options{})}
+			s.takes.Store(int64(time.Hour))
+			i := Interruptible(s).(*interruptible)
+			n := begin(t, i, Options{})
+			n.backend.Attach(n.witness)
+			time.Sleep(10 * time.Minute)
+			if got := i.abandoned.Load(); got > mostAbandoned+probes {
+				t.Errorf("got %d goroutines that hang, want at most %d", got, mostAbandoned+probes)
 			}
-			n.recover()
-			start = time.Now()
-		}
-		n.backend.teller.mu.Lock()
-		if got := len(n.backend.teller.news); got > mostNews {
-			t.Errorf("got %d news kept, want at most %d", got, mostNews)
-		}
-		n.backend.teller.mu.Unlock()
-		close(hanging)
+			_ = n.backend.Destruct()
+			time.Sleep(2 * time.Hour)
+			if got := i.abandoned.Load(); got != 0 {
+				t.Errorf("once they have returned: got %d goroutines counted, want none", got)
+			}
+		})
 	})
-}
-
-func TestTheObserverThatAttachedLastIsTold(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, second := startNode(t, Options{}), new(witness)
-		n.backend.Attach(second)
-		n.backend.teller.tell(func(o Observer) { o.Warned("one") })
-		synctest.Wait()
-		n.backend.Detach(second)
-		n.backend.teller.tell(func(o Observer) { o.Warned("two") })
-		synctest.Wait()
-		n.backend.Detach(n.witness)
-		n.backend.teller.tell(func(o Observer) { o.Warned("three") })
-		n.wantHeard("warned: two")
-		if got := second.heard(); len(got) != 1 || got[0] != "warned: one" {
-			t.Errorf("the second: got %q, want one", got)
-		}
-	})
-}
-
-func TestThePackageKnowsNothingOfCaddy(t *testing.T) {
-	if _, err := exec.LookPath("go"); err != nil {
-		t.Skip("go is not on the PATH")
-	}
-	out, err := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}{{end}}", ".").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	const ours = "github.com/caddy-throttle/caddy-throttle/"
-	for _, path := range strings.Fields(string(out)) {
-		switch strings.TrimPrefix(path, ours) {
-		case "leakybucket", "leakybucket/memstore", "caddymodule/internal/expiring", "leakybucket/sharedstore":
-		default:
-			t.Errorf("got %s among what it is built of, want the library and the standard library only", path)
-		}
-	}
 }

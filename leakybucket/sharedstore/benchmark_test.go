@@ -9,15 +9,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// instant is a remote store that takes no time.
-type instant struct{ *memstore.Store }
-
-func (instant) Start() {}
-func (instant) Close() {}
-
 func benchmarkStore(tb testing.TB) (*Store, []leakybucket.Charge, []leakybucket.Decision) {
-	b := NewBackend("instant", instant{memstore.New(memstore.Options{})}, memstore.New(memstore.Options{}))
+	b := NewBackend("instant", memstore.New(memstore.Options{}), memstore.New(memstore.Options{}))
 	tb.Cleanup(func() { _ = b.Destruct() })
+	b.Await(context.Background())
 	limit := leakybucket.Limit{Capacity: 1e9, Leak: 1}
 	charges := []leakybucket.Charge{{Zone: "a", Key: "192.0.2.1", Limit: limit, Cost: 1}, {Zone: "b", Key: "192.0.2.1", Limit: limit, Cost: 1}}
 	return b.With(Options{Nodes: 2}), charges, make([]leakybucket.Decision, 2)
@@ -28,7 +23,7 @@ func BenchmarkTake(b *testing.B) {
 		for _, charges := range []int{1, 2} {
 			b.Run("store="+state+"/charges="+strconv.Itoa(charges), func(b *testing.B) {
 				s, all, decisions := benchmarkStore(b)
-				s.backend.breakers.set(state == "down")
+				s.backend.down.Store(state == "down")
 				asked := make([]leakybucket.Charge, charges)
 				b.ReportAllocs()
 				for b.Loop() {

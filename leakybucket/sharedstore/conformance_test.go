@@ -15,6 +15,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
 
+type bucket struct {
+	zone, key string
+	shadow    bool
+}
+
+func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow != 0} }
+
 // A plain store keeps states in a map, on a clock that can be set.
 type plain struct {
 	mu      sync.Mutex
@@ -76,13 +83,9 @@ func (p *plain) List(_ context.Context, of leakybucket.Filter, cursor string) (s
 	return some, next, nil
 }
 
-func (p *plain) Start() {}
-
-func (p *plain) Close() {}
-
 // A remote store that cannot list is no store that is down.
 func TestAStoreThatCannotListSaysSo(t *testing.T) {
-	b := NewBackend("mute", struct{ Remote }{&plain{}}, memstore.New(memstore.Options{}))
+	b := NewBackend("mute", struct{ leakybucket.Store }{&plain{buckets: make(map[bucket]leakybucket.State), clock: func() leakybucket.Instant { return 1e15 }}}, memstore.New(memstore.Options{}))
 	t.Cleanup(func() { _ = b.Destruct() })
 	_, _, err := b.With(Options{}).List(t.Context(), leakybucket.Filter{Zone: "z", Scan: 1}, "")
 	if err == nil || !strings.Contains(err.Error(), "mute") || b.Down() {
@@ -90,7 +93,7 @@ func TestAStoreThatCannotListSaysSo(t *testing.T) {
 	}
 }
 
-// TestAListingIsOfOneStore: this node's copies are no part of what the shared store
+// TestAListingIsOfOneStore: this node's own buckets are no part of what the shared store
 // keeps, and the other way round.
 func TestAListingIsOfOneStore(t *testing.T) {
 	p := &plain{buckets: make(map[bucket]leakybucket.State), clock: func() leakybucket.Instant { return 1e15 }}
@@ -109,7 +112,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 	s, of := b.With(Options{}), leakybucket.Filter{Zone: "z", Scan: 10}
 	var cursors []string
 	for _, down := range []bool{false, true} {
-		b.breakers.set(down)
+		b.down.Store(down)
 		some, next, err := s.List(t.Context(), of, "")
 		if err != nil || len(some) == 0 || next == "" || strings.HasPrefix(some[0].Key, "local") != down {
 			t.Fatalf("down %v: got %v, cursor %q and error %v, want some of the store that answers", down, some, next, err)
@@ -120,7 +123,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 		cursors = append(cursors, next)
 	}
 	for i, down := range []bool{true, false} {
-		b.breakers.set(down)
+		b.down.Store(down)
 		if _, _, err := s.List(t.Context(), of, cursors[i]); !errors.Is(err, leakybucket.ErrBadCursor) {
 			t.Errorf("down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
 		}
@@ -133,6 +136,10 @@ func TestTheStoreKeepsTheContractOfTheRemoteOne(t *testing.T) {
 		p.clock = func() leakybucket.Instant { return leakybucket.Instant(time.Now().UnixMicro()) }
 		b := NewBackend("plain", p, memstore.New(memstore.Options{}))
 		tb.Cleanup(func() { _ = b.Destruct() })
+		b.Await(tb.Context())
+		p.mu.Lock()
+		clear(p.buckets) // of trials
+		p.mu.Unlock()
 		// Settle waits for a fifth of it, however busy the machine is.
 		return b.With(Options{Timeout: time.Minute, Nodes: 3}), func(at leakybucket.Instant) {
 			p.mu.Lock()

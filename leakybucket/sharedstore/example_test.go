@@ -27,9 +27,6 @@ func (s *server) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 	return s.Store.Take(ctx, charges, decisions)
 }
 
-func (*server) Start() {}
-func (*server) Close() {}
-
 // Two nodes share a limit of six requests. When the server fails, each goes on with half of it.
 func Example() {
 	remote := &server{Store: memstore.New(memstore.Options{})}
@@ -55,7 +52,7 @@ func Example() {
 			return
 		}
 		d := &decisions[0]
-		fmt.Printf("%s %s: fits %v, decided by this node %v\n", zone, key, d.Fits, sharedstore.FellBack(d))
+		fmt.Printf("%s %s: fits %v, the store answered %v\n", zone, key, d.Fits, !d.Local && !d.Undecided)
 	}
 	take("pages", "203.0.113.7")
 	take("login", "203.0.113.7")
@@ -65,11 +62,11 @@ func Example() {
 		take("pages", "198.51.100.1")
 	}
 	// Output:
-	// pages 203.0.113.7: fits true, decided by this node false
-	// login 203.0.113.7: fits true, decided by this node false
-	// login 203.0.113.7: fits false, decided by this node true
-	// pages 198.51.100.1: fits true, decided by this node true
-	// pages 198.51.100.1: fits true, decided by this node true
-	// pages 198.51.100.1: fits true, decided by this node true
-	// pages 198.51.100.1: fits false, decided by this node true
+	// pages 203.0.113.7: fits true, the store answered true
+	// login 203.0.113.7: fits true, the store answered true
+	// login 203.0.113.7: fits false, the store answered false
+	// pages 198.51.100.1: fits true, the store answered false
+	// pages 198.51.100.1: fits true, the store answered false
+	// pages 198.51.100.1: fits true, the store answered false
+	// pages 198.51.100.1: fits false, the store answered false
 }

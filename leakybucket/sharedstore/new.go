@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
@@ -13,7 +14,7 @@ import (
 // and may be nil: see [Log].
 //
 // A program whose options change while it runs makes a [Backend] and a Store for each of them.
-func New(remote Remote, o Options, observer Observer) *Store {
+func New(remote leakybucket.Store, o Options, observer Observer) *Store {
 	b := NewBackend("", remote, memstore.New(memstore.Options{}))
 	if observer == nil {
 		observer = Log(slog.New(slog.DiscardHandler))
@@ -22,8 +23,8 @@ func New(remote Remote, o Options, observer Observer) *Store {
 	return b.With(o)
 }
 
-// Close ends all connections, and with them what is told in the background. Later calls go
-// by the policies of their zones. It is for stores that [New] returned.
+// Close ends all connections. Later calls go by the policies of their zones. It is for stores
+// that [New] returned.
 func (s *Store) Close() { s.backend.close() }
 
 // Log returns an observer that writes to a log.

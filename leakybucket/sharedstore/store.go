@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -62,345 +61,168 @@ func (b *Backend) With(o Options) *Store {
 }
 
 // Take implements [leakybucket.Store]. It returns within the timeout, and at once
-// while the store is down, or the shard of any charge. It fails only if this node's own
-// store does.
+// while the store is down. Only before the store was reached for the first time may it take
+// longer, see [Backend.Await]. It fails only if this node's own store does.
 //
 // Charges of zones with the policy [Local] that were decided without the shared
 // store are left as this node's share. Settle them as they are then.
 func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	b := s.backend
 	if len(charges) == 0 {
 		return nil
 	}
-	if !s.releaseAll(ctx, charges) {
-		return s.fallBack(charges, decisions, false)
+	b := s.backend
+	if slices.ContainsFunc(charges, enforced) {
+		b.Await(ctx)
 	}
-	var room [4]int
-	c, admitted := b.begin(ctx, s.timeout, b.shardsOf(room[:0], charges)...)
+	c, admitted := b.begin(ctx, s.timeout)
 	if !admitted {
-		return s.fallBack(charges, decisions, false)
+		return s.fallBack(charges, decisions)
 	}
-	asked, blocks := charges, s.untold(charges, c.began)
-	if blocks != nil {
-		asked = heed(charges, blocks)
+	held := b.blocks.running(charges, false)
+	asked := withheld(charges, held)
+	if b.end(c, "asking the store; this request falls back", b.remote.Take(c.ctx, asked, decisions)) != nil {
+		return s.fallBack(charges, decisions)
 	}
-	var err error
-	if c.trial {
-		err = s.try(ctx, c, asked, decisions)
-	} else {
-		err = b.end(c, asking, b.remote.Take(c.ctx, asked, decisions))
-	}
-	if err != nil {
-		return s.fallBack(charges, decisions, true)
-	}
-	s.accept(charges, decisions, blocks, c.began)
+	b.blocks.learn(asked, decisions)
+	refuse(held, decisions)
 	return nil
 }
 
-// asking says what a take that failed means.
-const asking = "asking the store; this request falls back"
+func enforced(c leakybucket.Charge) bool { return c.Shadow == 0 }
 
-// errSlow is why a request does not wait for a trial.
-var errSlow = errors.New("no answer within a fifth of the timeout")
-
-// try takes by a trial. The caller waits for a fifth of the timeout only, while the trial
-// goes on to its end: so a store that is slow, but within its timeout, proves it.
-func (s *Store) try(ctx context.Context, c call, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	b, asked, answers := s.backend, slices.Clone(charges), make([]leakybucket.Decision, len(charges))
-	wait := s.timeout / 5
-	if deadline, ok := ctx.Deadline(); ok {
-		wait = min(wait, time.Until(deadline))
+// fallBack decides by the zones' policies.
+func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	b, held := s.backend, s.backend.blocks.running(charges, true)
+	for i := range charges {
+		policy := s.zone(charges[i].Zone).Policy
+		decisions[i] = leakybucket.Decision{Undecided: true, Fits: policy != Deny, At: b.local.Now()}
+		if policy == Local {
+			s.share(&charges[i])
+		}
 	}
-	ended := make(chan error, 1)
-	b.goHeld(func() { ended <- b.end(c, asking, b.remote.Take(c.ctx, asked, answers)) })
-	select {
-	case err := <-ended:
-		copy(decisions, answers)
+	refuse(held, decisions)
+	var of []int // the charges that local buckets decide
+	var asked []leakybucket.Charge
+	for i, c := range charges {
+		if s.zone(c.Zone).Policy == Local {
+			if s.nodes > 1 || held != nil && held[i].rest > 0 {
+				c.Block = nil // begin none
+			}
+			c.Probe = c.Probe || !leakybucket.FitTogether(charges, decisions, c.Shadow)
+			of, asked = append(of, i), append(asked, c)
+		}
+	}
+	answers := make([]leakybucket.Decision, len(asked))
+	if err := b.local.Take(context.Background(), asked, answers); err != nil {
 		return err
-	case <-time.After(wait):
-		return errSlow
 	}
+	for i, d := range answers {
+		d.Local = true
+		decisions[of[i]] = d
+		b.blocks.began(&d)
+	}
+	refuse(held, decisions)
+	return nil
 }
 
-// accept makes decisions of the store ones that heed the blocks that it does not know of,
-// and remembers them. began is when the call began.
-func (s *Store) accept(charges []leakybucket.Charge, decisions []leakybucket.Decision, blocks []entry, began time.Time) {
-	b, now := s.backend, time.Now()
-	origin := b.origin(0, now)
-	var tellings []telling
-	for i := range charges {
-		decisions[i].Origin = origin
-		if blocks != nil && !blocks[i].blocked.IsZero() {
-			blocks[i].refuse(&decisions[i], now)
-		}
-		if s.zone(charges[i].Zone).Policy == Local {
-			tellings = s.remember(&charges[i], &decisions[i], began, now, tellings)
-		}
-	}
-	if tellings == nil {
+// share makes a charge one to this node's share of the bucket, which holds and
+// leaks its part of the limit, and at least the largest constant cost. A computed
+// cost above that capacity counts as the capacity, unless it is above the shared
+// capacity as well.
+func (s *Store) share(c *leakybucket.Charge) {
+	if s.nodes == 1 {
 		return
 	}
-	for shard, some := range byShard(b, tellings, (*telling).of) { // which the request does not wait for
-		b.goHeld(func() { s.tell(shard, some) })
+	whole, cost, undelayed := c.Limit.Capacity, c.Cost, c.Undelayed
+	fits := !c.Limit.Oversize(cost)
+	c.Limit.Capacity = max(whole/s.nodes, min(s.zone(c.Zone).MaxCost, whole))
+	c.Limit.Leak /= s.nodes
+	c.Debt /= s.nodes
+	c.Undelayed /= s.nodes
+	if fits {
+		c.Cost = min(cost, c.Limit.Capacity)
+	}
+	if c.Ceiling >= whole {
+		c.Ceiling = c.Limit.Capacity
+	} else if c.Ceiling > 0 {
+		leaking := max(0, c.Ceiling-undelayed-cost) / s.nodes // while it waits as long as it may
+		c.Ceiling = min(c.Limit.Capacity, c.Undelayed+leaking+c.Cost)
 	}
 }
 
-// remember copies the state of a shared bucket, so that an outage is no amnesty.
-// It appends what the store must be told that this node admitted without it.
-func (s *Store) remember(c *leakybucket.Charge, d *leakybucket.Decision, began, now time.Time, tellings []telling) []telling {
-	seen, own, tellings := s.reconcile(c, d, began, now, tellings)
-	local, at := *c, s.backend.local.Now()
-	s.share(&local)
-	state := leakybucket.State{Level: seen/s.nodes + own, At: at, Leak: local.Limit.Leak}
-	switch {
-	case d.BlockedUntil != 0:
-		state.BlockedUntil, state.Step = at.Add(d.BlockedUntil.Sub(d.At)), d.Step
-	case c.Block != nil:
-		// The store tells of a block only while it runs. The ladder goes on from the
-		// last one.
-		if was := s.backend.local.State(&local); was.BlockedUntil <= at {
-			state.BlockedUntil, state.Step = was.BlockedUntil, was.Step
-		}
+// InForce leaves a charge as Take would leave it now.
+func (s *Store) InForce(c *leakybucket.Charge) {
+	if s.backend.Down() && s.zone(c.Zone).Policy == Local {
+		s.share(c)
 	}
-	s.backend.local.Put(&local, state)
-	return tellings
-}
-
-// A telling is what the store is told of one bucket.
-type telling struct {
-	leakybucket.Settlement
-	blocked time.Time // the end of the block that is told, or zero
-}
-
-func (t *telling) of() *leakybucket.Charge { return &t.Charge }
-
-// reconcile compares the level of a bucket that the store has just shown with the
-// ledger. It returns the level that the bucket has there as far as is known, and the amount
-// that this node has admitted beyond that, and appends what the store can be told about it.
-func (s *Store) reconcile(c *leakybucket.Charge, d *leakybucket.Decision, began, now time.Time, tellings []telling) (seen, own float64, all []telling) {
-	b, name, poured := s.backend, bucketOf(c), 0.0
-	if d.Poured {
-		poured = c.Cost
-	}
-	seen = d.Level + poured
-	if b.ledger.empty() {
-		return seen, 0, tellings
-	}
-	if _, found := b.ledger.get(name, now); !found {
-		return seen, 0, tellings
-	}
-	b.ledger.update(name, now, func(e *entry, found bool) {
-		if !found {
-			return
-		}
-		e.setLimit(c)
-		e.share, e.wholeUntil = c.Limit.Leak/s.nodes, time.Time{}
-		untold := e.observe(d, poured, began, now)
-		if math.Abs(untold) <= dust*c.Limit.Capacity {
-			untold = 0
-		}
-		t := telling{Settlement: leakybucket.Settlement{Charge: *c, Was: *d}}
-		if e.blocked.After(now) && !e.telling {
-			t.blocked, t.BlockStep = e.blocked, e.step
-			untold = max(0, untold) // what is to be given back can wait
-		}
-		if untold < 0 { // of which nothing has leaked: that was taken off before
-			t.Charge.Cost, t.Was.Poured = -untold, true
-		}
-		if t.Diff = untold; untold != 0 || !t.blocked.IsZero() {
-			e.tell(untold)
-			tellings = append(tellings, t)
-		}
-		seen, own = e.seen, max(0, e.own+e.sent)
-	})
-	return seen, own, tellings
-}
-
-// tell pours the amounts that this node admitted without the store into buckets of a
-// shard, and begins the blocks of that time. A negative amount gives back.
-func (s *Store) tell(shard int, tellings []telling) {
-	b := s.backend
-	settlements := make([]leakybucket.Settlement, len(tellings))
-	for i := range tellings {
-		t := &tellings[i]
-		t.BlockRest = max(0, time.Until(t.blocked))
-		settlements[i] = t.Settlement
-	}
-	c, reached := b.begin(context.Background(), s.timeout, shard)
-	err := ErrDown
-	if reached {
-		err = s.settleShared(c, settlements)
-	}
-	now := time.Now()
-	for i := range tellings {
-		t := &tellings[i]
-		if t.Diff < 0 {
-			if err != nil {
-				b.teller.lost(t.Charge.Zone)
-			}
-			continue
-		}
-		told := 0.0
-		b.ledger.update(bucketOf(&t.Charge), now, func(e *entry, found bool) {
-			if !found {
-				return // it was reset
-			}
-			if err == nil {
-				told = e.sent
-			}
-			e.told(reached, err == nil, now, s.timeout)
-			if err == nil && e.blocked.Equal(t.blocked) {
-				e.blocked = time.Time{}
-			}
-		})
-		if told > 0 { // of which this node's share is in its copy from now on
-			share := t.Charge
-			s.share(&share)
-			s.adjust(share, told/s.nodes-told)
-		}
-	}
-}
-
-// settleShared settles in the remote store.
-func (s *Store) settleShared(c call, settlements []leakybucket.Settlement) error {
-	err := s.backend.remote.Settle(c.ctx, settlements)
-	return s.backend.end(c, "settling in the store; what is not known to be settled is told later, or stays as reserved", err)
 }
 
 // Settle implements [leakybucket.Store]. It corrects each charge where it was
 // taken, and ignores charges that no store took. It returns within a fifth of the
-// timeout, while a slower call of the remote store goes on. Callers may ignore
-// its errors, which the [Observer] gets.
+// timeout, while a slower call of the remote store goes on. A charge that cannot be corrected
+// stays as it was reserved, and the [Observer] counts it, so callers may ignore the error.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
-	shared := make([]leakybucket.Settlement, 0, len(settlements))
+	b := s.backend
+	var shared []leakybucket.Settlement
 	for i := range settlements {
-		switch settlement := &settlements[i]; {
-		case !FellBack(&settlement.Was):
-			shared = append(shared, *settlement)
-		case !settlement.Was.Undecided:
-			s.settleLocally(settlement)
+		switch was := &settlements[i].Was; {
+		case was.Undecided:
+		case was.Local:
+			_ = b.local.Settle(ctx, settlements[i:i+1]) // fails for no key that it has
+		default:
+			shared = append(shared, settlements[i])
 		}
 	}
 	if len(shared) == 0 {
 		return nil
 	}
-	return s.settleInTime(ctx, shared)
-}
-
-func chargeOf(settlement *leakybucket.Settlement) *leakybucket.Charge { return &settlement.Charge }
-
-// settleInTime settles charges that the remote store took, shard by shard. It waits only
-// as long as a request may be delayed.
-func (s *Store) settleInTime(ctx context.Context, settlements []leakybucket.Settlement) (failed error) {
-	b, calls, ended := s.backend, 0, make(chan error, len(settlements))
-	for shard, some := range byShard(b, settlements, chargeOf) {
-		c, admitted := b.begin(context.WithoutCancel(ctx), s.timeout, shard)
-		if !admitted {
-			s.carry(some, false)
-			failed = ErrDown
-			continue
-		}
-		calls++
-		b.goHeld(func() {
-			err := s.settleShared(c, some)
-			if err == nil {
-				s.rememberSettled(some)
-			} else {
-				s.carry(some, true)
-			}
-			ended <- err
-		})
+	c, admitted := b.begin(context.WithoutCancel(ctx), s.timeout)
+	if !admitted {
+		b.lost(shared)
+		return ErrDown
 	}
-	enough := time.After(s.timeout / 5)
-	for range calls {
-		select {
-		case err := <-ended:
-			failed = errors.Join(failed, err)
-		case <-enough:
-			return failed
+	ended := make(chan error, 1)
+	b.Hold()
+	go func() {
+		defer b.Release()
+		err := b.end(c, "settling in the store; the charges stay as reserved", b.remote.Settle(c.ctx, shared))
+		if err != nil {
+			b.lost(shared)
 		}
-	}
-	return failed
-}
-
-// rememberSettled applies settlements to this node's copies of shared buckets. A
-// cancelled charge shows when its bucket is asked next.
-func (s *Store) rememberSettled(settlements []leakybucket.Settlement) {
-	now := time.Now()
-	for i := range settlements {
-		settlement := &settlements[i]
-		c := settlement.Charge
-		diff := s.diff(settlement, c.Limit.Leak, now)
-		if diff == 0 || s.zone(c.Zone).Policy != Local {
-			continue
-		}
-		s.share(&c)
-		if _, found := s.backend.ledger.get(bucketOf(&c), now); found {
-			s.enter(&c, now, func(e *entry) {
-				if diff > 0 {
-					e.seen += e.explain(diff, now)
-				} else {
-					e.seen = max(0, e.seen+diff)
-				}
-				e.confirmed = now
-			})
-		}
-		s.adjust(c, diff/s.nodes)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(s.timeout / 5): // no client waits longer for the end of its answer
+		return nil
 	}
 }
 
-// carry enters settlements that the remote store did not confirm into the ledger.
-// If reached, the store may have executed them all the same. The ledger keeps no
-// cancelled charges, and no refunds that may have been made already.
-func (s *Store) carry(settlements []leakybucket.Settlement, reached bool) {
-	now := time.Now()
-	for i := range settlements {
-		settlement := &settlements[i]
-		c := settlement.Charge
-		diff := s.diff(settlement, c.Limit.Leak, now)
-		s.share(&c)
-		keep := func(e *entry) {
-			e.setLimit(&settlement.Charge)
-			e.admit(min(diff, max(0, e.limit.Capacity+e.debt-e.seen-e.own-e.sent)), reached)
-		}
-		if settlement.Cancel || s.zone(c.Zone).Policy != Local || diff < 0 && reached ||
-			diff != 0 && !s.enter(&c, now, keep) {
-			s.backend.teller.lost(c.Zone)
-			continue
-		}
-		s.adjust(c, diff)
+// Reset implements [leakybucket.Resetter]. If the store is down, the bucket is reset on this
+// node only, and the error wraps [ErrDown].
+func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	b := s.backend
+	_ = b.local.Reset(ctx, zone, key, shadow) // which never fails
+	b.blocks.forget(ctx, zone, key, shadow)
+	resetter, can := capability[leakybucket.Resetter](b.remote)
+	if !can {
+		return fmt.Errorf("resetting a bucket: the store %s cannot", b.name)
 	}
-}
-
-// diff returns how much a settlement changes a bucket with this leak, in units a
-// second. What has leaked since the charge cannot be given back.
-func (s *Store) diff(settlement *leakybucket.Settlement, leak float64, now time.Time) float64 {
-	switch diff := settlement.Diff; {
-	case settlement.Cancel:
-		return 0
-	case diff > 0:
-		return diff
-	case settlement.Was.Poured && diff < 0:
-		return min(0, max(diff, -settlement.Charge.Cost)+leak*s.backend.age(settlement.Was.Origin, now))
+	c, admitted := b.begin(ctx, s.timeout)
+	if !admitted {
+		return fmt.Errorf("resetting a bucket: %w", ErrDown)
 	}
-	return 0
+	return b.end(c, "resetting a bucket", resetter.Reset(c.ctx, zone, key, shadow))
 }
 
-// adjust pours into this node's own bucket, or gives back.
-func (s *Store) adjust(c leakybucket.Charge, diff float64) {
-	const late = math.MaxInt64 // charged so late that nothing has leaked since
-	settlement := leakybucket.Settlement{Charge: c, Was: leakybucket.Decision{Poured: true, At: late}, Diff: diff}
-	settlement.Charge.Cost = max(0, -diff)
-	_ = s.backend.local.Settle(context.Background(), []leakybucket.Settlement{settlement}) // fails for no key that it has
-}
-
-// ofLocal begins the cursors of this node's copies.
+// ofLocal begins the cursors of this node's own buckets.
 const ofLocal = "local-"
 
-// List implements [leakybucket.Lister]. While the store or a shard is down, it lists this
-// node's copies. It may take as long as ctx lasts, and is no sign of an outage if it fails.
+// List implements [leakybucket.Lister]. While the store is down, it lists this node's own
+// buckets. It may take as long as ctx lasts, and is no sign of an outage if it fails.
 func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) ([]leakybucket.Entry, string, error) {
-	lister, can := s.backend.remote.(leakybucket.Lister)
+	lister, can := capability[leakybucket.Lister](s.backend.remote)
 	local := s.backend.Down()
 	switch at, ofLocals := strings.CutPrefix(cursor, ofLocal); {
 	case cursor != "" && ofLocals != local:
@@ -417,8 +239,12 @@ func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) 
 	return lister.List(ctx, of, cursor)
 }
 
+// ErrDown is returned by calls that are not made because the store is down.
+var ErrDown = errors.New("the store is down")
+
 // Interface guards
 var (
-	_ leakybucket.Lister = (*Store)(nil)
-	_ leakybucket.Store  = (*Store)(nil)
+	_ leakybucket.Store    = (*Store)(nil)
+	_ leakybucket.Resetter = (*Store)(nil)
+	_ leakybucket.Lister   = (*Store)(nil)
 )

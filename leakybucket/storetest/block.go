@@ -396,67 +396,6 @@ func settlingKeepsBlocks(tb testing.TB, open Open) {
 	}
 }
 
-// resumedBlocks begins blocks that began elsewhere, as a step and the rest of its
-// length.
-func resumedBlocks(tb testing.TB, open Open) {
-	type told struct {
-		rest time.Duration
-		step uint8
-	}
-	const year = 365 * 24 * time.Hour
-	minute, ten, hour := told{40 * time.Second, 0}, told{5 * time.Minute, 1}, told{30 * time.Minute, 2}
-	for _, test := range []struct {
-		all  []told
-		want told
-	}{
-		{[]told{minute}, minute},
-		{[]told{minute, minute}, minute},
-		{[]told{minute, hour, ten}, hour},
-		{[]told{hour, ten, minute}, hour},
-		{[]told{{50 * time.Second, 0}, {10 * time.Second, 2}}, told{50 * time.Second, 2}}, // the later end, the larger step
-		{[]told{{10 * time.Second, 2}, {50 * time.Second, 0}}, told{50 * time.Second, 2}},
-		{[]told{{2 * time.Minute, 0}}, told{time.Minute, 0}}, // never longer than the step
-		{[]told{{year, 1}}, told{10 * time.Minute, 1}},
-		{[]told{{year, 9}}, told{time.Hour, 2}},
-	} {
-		s := beginHeld(tb, open, Need{})
-		for _, t := range test.all {
-			of := s.gone(hammered(1), 0)
-			of.Was.Poured, of.BlockRest, of.BlockStep = false, t.rest, t.step
-			s.settle(of)
-		}
-		s.blocked(hammered(1), 0, test.want.rest)
-		if d := s.decide(charges(hammered(1)))[0]; d.Step != test.want.step {
-			s.Fatalf("step after %v: got %d, want %d", test.all, d.Step, test.want.step)
-		}
-		s.at(test.want.rest - us)
-		s.blocked(hammered(1), 0, test.want.rest)
-		s.at(test.want.rest)
-		s.pours(hammered(10), 0)
-		next := []time.Duration{time.Minute, 10 * time.Minute, time.Hour}[min(2, test.want.step+1)]
-		s.begins(hammered(1), 10, test.want.rest+next) // the ladder goes on from there
-	}
-
-	// It comes with an amount, changes no level, and stays where it belongs.
-	s := beginHeld(tb, open, Need{})
-	shadowed, none := shadow(hammered(1)), charge("none", limit(10, 1), 1)
-	of := s.charged(hammered(4), 0, 3)
-	of.BlockRest = time.Minute
-	beside, unheeded := s.gone(shadowed, 0), s.gone(none, 0)
-	beside.BlockRest, unheeded.BlockRest = 30*time.Second, time.Minute
-	s.settle(of, beside, unheeded)
-	s.blocked(hammered(1), 7, time.Minute)
-	s.blocked(shadowed, 0, 30*time.Second)
-	s.pours(none, 0)
-
-	// A step that nobody remembers counts no more.
-	s.at(2 * time.Hour)
-	again := s.gone(hammered(1), 0)
-	again.Was.Poured, again.BlockRest = false, 20*time.Second
-	s.settle(again)
-	s.blocked(hammered(1), 0, 2*time.Hour+20*time.Second)
-}
-
 // blocksContended lets many overflow the same bucket at once: one of them begins
 // its block, and the others find it.
 func blocksContended(tb testing.TB, open Open) {

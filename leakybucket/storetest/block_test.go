@@ -355,25 +355,6 @@ var blockTogetherMutants = []mutant{
 			c.after.BlockedUntil = c.now.Add(time.Minute)
 		}
 	}}},
-	{"hears of no block that began elsewhere", "block that began elsewhere", bugs{settle: misread(func(of *leakybucket.Settlement) { of.BlockRest = 0 })}},
-	{"adds blocks that it is told twice", "block that began elsewhere", bugs{recorrect: func(c *correcting) {
-		if c.BlockRest > 0 && c.before.BlockedUntil > c.now {
-			c.after.BlockedUntil = c.before.BlockedUntil.Add(c.BlockRest)
-		}
-	}}},
-	{"takes the last block that it is told", "block that began elsewhere", bugs{recorrect: func(c *correcting) {
-		if c.BlockRest > 0 && c.Charge.Block != nil {
-			c.after.BlockedUntil, c.after.Step = c.now.Add(c.BlockRest), c.BlockStep
-		}
-	}}},
-	{"lets a block that it is told last longer than its step", "block that began elsewhere", bugs{recorrect: func(c *correcting) {
-		if c.BlockRest > 0 && c.Charge.Block != nil {
-			c.after.BlockedUntil = max(c.after.BlockedUntil, c.now.Add(c.BlockRest))
-		}
-	}}},
-	{"makes no bucket for a block", "block that began elsewhere", bugs{recorrect: func(c *correcting) {
-		c.keep = c.keep && (c.Diff > 0 || c.before != (bucket{}))
-	}}},
 	{"keeps the end of a block in milliseconds", "model", bugs{rejudge: eachCharge(
 		func(j judging, i int, _ leakybucket.Charge, d *leakybucket.Decision) {
 			d.BlockedUntil -= d.BlockedUntil % 1000

@@ -158,9 +158,6 @@ func (m *modeller) settleSome() bool {
 			continue
 		}
 		settled := leakybucket.Settlement{Charge: was.Charge, Was: was.model, Diff: m.diff(was.Charge), Cancel: m.rng.IntN(3) == 0}
-		if m.rng.IntN(8) == 0 {
-			settled.BlockRest, settled.BlockStep = time.Duration(m.rng.Int64N(int64(time.Hour))).Truncate(time.Microsecond), uint8(m.rng.IntN(4))
-		}
 		if _, kept := m.buckets[bucketOf(settled.Charge)]; kept || settled.Creates() {
 			m.write(settled.Charge, settled.Apply(m.bucket(settled.Charge).State, m.now))
 		}

@@ -9,7 +9,7 @@ import (
 
 // optional are the interfaces that a store may implement besides [leakybucket.Store].
 var optional = []reflect.Type{
-	reflect.TypeFor[leakybucket.Resetter](), reflect.TypeFor[leakybucket.Sharded](),
+	reflect.TypeFor[leakybucket.Resetter](),
 	reflect.TypeFor[leakybucket.Counter](), reflect.TypeFor[leakybucket.Evicter](), reflect.TypeFor[leakybucket.Lister](),
 	reflect.TypeFor[leakybucket.Board](),
 }

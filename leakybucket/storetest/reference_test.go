@@ -285,13 +285,6 @@ func pageBehind(all []leakybucket.Entry, want int, cursor string) (some []leakyb
 	return some, next, nil
 }
 
-func (s *reference) Shard(c *leakybucket.Charge) int {
-	if s.shard != nil {
-		return s.shard(*c)
-	}
-	return len(c.Key) % 3
-}
-
 func (s *reference) Buckets() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,7 +315,6 @@ type bugs struct {
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
 	list      func([]leakybucket.Entry) []leakybucket.Entry
-	shard     func(leakybucket.Charge) int
 	mayPost   func(*referenceBoard, leakybucket.Post) bool
 	page      func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error)
 

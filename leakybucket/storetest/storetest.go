@@ -59,8 +59,6 @@ const (
 	Reset Promise = "resets"
 	// All buckets of a zone are found. See list.go.
 	Listing Promise = "listing"
-	// Every bucket has a shard, and there are few of them. See shard.go.
-	Shards Promise = "shards"
 	// Posts replace what their writer has seen. See board.go.
 	Boards Promise = "the board"
 	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
@@ -188,7 +186,6 @@ var cases = []testCase{
 	{Blocks, "shadow blocks apart", shadowBlocks},
 	{Blocks, "probe begins a block", probeBlocks},
 	{Blocks, "settling neither blocks nor unblocks", settlingKeepsBlocks},
-	{Blocks, "block that began elsewhere", resumedBlocks},
 	{Blocks, "blocks under contention", blocksContended},
 
 	{Bound, "fresh keys under contention", freshKeys},
@@ -224,9 +221,6 @@ var cases = []testCase{
 	{Boards, "board replaces what was seen", boardReplaces},
 	{Boards, "board keeps beats for a minute", boardBeats},
 	{Boards, "board under contention", boardContended},
-
-	{Shards, "a bucket has one shard", oneShard},
-	{Shards, "shards are few", fewShards},
 
 	{Agreement, "model", model},
 }

@@ -120,7 +120,6 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 		return nil, errors.New("the store cannot forget single buckets")
 	}
 	r := release{newJudge(e), resetter, of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
-	r.result.Pending = storeDown(e)
 	var failed error
 	for _, z := range zones {
 		failed = errors.Join(failed, r.zone(ctx, z))
@@ -179,8 +178,8 @@ func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
 	return failed
 }
 
-// errLocal is why a search of the buckets is not complete while the store is down.
-var errLocal = errors.New("the store is down: of clients that this Caddy has not met since, the buckets stay; release them again when it is back")
+// errLocal is why a release is not complete while the store is down.
+var errLocal = errors.New("the store is down: this holds on this Caddy, and buckets in the store stay; release again when it is back")
 
 // storeDown reports whether the zones decide without their shared store.
 func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down() }
@@ -190,8 +189,8 @@ func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shado
 	was, _, peeked := r.peek(ctx, z, name, shadow)
 	err := r.resetter.Reset(ctx, z.Name, name, shadow)
 	r.Blocks.Forget(z.Name, name, shadow)
-	if errors.Is(err, sharedstore.ErrLater) {
-		r.result.Pending, err = true, nil
+	if errors.Is(err, sharedstore.ErrDown) {
+		r.result.Complete, r.result.Problem, err = false, errLocal.Error(), nil
 	}
 	if err == nil && (was.Level > 0 || was.Blocked > 0) {
 		if r.result.Count++; r.result.Count <= mostNamed {

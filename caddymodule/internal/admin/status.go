@@ -114,7 +114,6 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 	}
 	if e.Shared != nil {
 		s.Name, s.Failing, s.Down = e.Shared.Name, e.Shared.Failing(), e.Shared.Down()
-		s.Shards, s.ShardsDown = e.Shared.Shards()
 		s.Calls, s.Failed, s.Took = e.Control.Rates.CallsPerSecond(s.Name, now)
 		if o := e.Shared.Outage.Load(); o != nil && s.Down {
 			s.Since, s.Why = &o.Since, o.Why

@@ -104,12 +104,12 @@ Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a
 	}
 }
 
-func TestStatusSaysHowManyShardsAreDown(t *testing.T) {
+func TestStatusSaysSinceWhenTheStoreIsDown(t *testing.T) {
 	since := time.Now().Add(-100 * time.Second)
 	out := outputOf(t, "status", map[string]any{
-		"store": wire.StoreStatus{Name: "redis", Failing: true, Down: true, Shards: 3, ShardsDown: 1, Since: &since, Why: "connection refused"},
+		"store": wire.StoreStatus{Name: "redis", Failing: true, Down: true, Since: &since, Why: "connection refused"},
 	})
-	if want := "The store redis is DOWN in 1 of 3 shards for 1m40s: connection refused\n"; !strings.Contains(out, want) {
+	if want := "The store redis is DOWN for 1m40s: connection refused\n"; !strings.Contains(out, want) {
 		t.Errorf("got\n%s\nwant it to say\n%s", out, want)
 	}
 }

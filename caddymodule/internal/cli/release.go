@@ -59,8 +59,6 @@ func (c *adminClient) release(in wire.ClientQuery) error {
 		c.printf("and %d more, %d in all\n", more, s.Count)
 	}
 	switch {
-	case s.Pending:
-		c.say("The store is down: this holds on this Caddy, and the store is told when it is back.")
 	case s.Count == 0 && in.All:
 		c.say("No bucket of the zone was in use.")
 	case s.Count == 0:

@@ -197,15 +197,12 @@ func slotsText(z *wire.ZoneStatus) string {
 }
 
 func (c *adminClient) showStore(s *wire.StoreStatus) {
-	part, speed := "", fmt.Sprintf("%s calls/s of %s ms, %s errors/s", digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
-	if s.Shards > 1 {
-		part = fmt.Sprintf(" in %d of %d shards", s.ShardsDown, s.Shards)
-	}
+	speed := fmt.Sprintf("%s calls/s of %s ms, %s errors/s", digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
 	switch name := sanitize(s.Name); {
 	case s.Down && s.Since != nil:
-		c.printf("The store %s is DOWN%s for %v: %s\n", name, part, elapsed(*s.Since), text.Printable(s.Why, 200))
+		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), text.Printable(s.Why, 200))
 	case s.Down:
-		c.printf("The store %s is DOWN%s.\n", name, part)
+		c.printf("The store %s is DOWN.\n", name)
 	case s.Name == "memory":
 	case s.Failing:
 		c.printf("The store %s is FAILING: %s.\n", name, speed)

@@ -20,11 +20,8 @@ type App struct {
 	// Caddy behind a load balancer has limits of its own.
 	StoreRaw json.RawMessage `json:"store,omitempty" caddy:"namespace=throttle.stores inline_key=module"`
 
-	// The timeout of each call of a shared store. A request makes at most three
-	// calls, or five in zones with trust_devices, one more if it is refunded, and one
-	// more if it makes its client a member. For each block that this node knows of, one
-	// request a second makes another. Default: 50ms. Too short, and a healthy store
-	// counts as down.
+	// The timeout of each call of a store that is not in memory, of which a request makes
+	// a few. Default: 50ms. Too short, and a healthy store counts as down.
 	StoreTimeout caddy.Duration `json:"store_timeout,omitempty"`
 
 	// The fallback when a shared store does not answer: `local` uses buckets in

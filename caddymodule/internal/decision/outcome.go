@@ -99,13 +99,12 @@ type terms struct {
 
 // answer is the store's decision about a charge; see [leakybucket.Decision].
 type answer struct {
-	level  float64
-	at     leakybucket.Instant
-	origin uint64
+	level float64
+	at    leakybucket.Instant
 
-	asked                   bool // the store was
-	dropped                 bool // not asked, since the store and its fallback failed, or the group has ended before
-	fits, poured, undecided bool
+	asked                          bool // the store was
+	dropped                        bool // not asked, since the store and its fallback failed, or the group has ended before
+	fits, poured, undecided, local bool
 }
 
 // Charge returns what the store is asked, or was.
@@ -125,7 +124,7 @@ func (o *Outcome) Charge() leakybucket.Charge {
 // may have changed the terms.
 func (o *Outcome) answered(c *leakybucket.Charge, d *leakybucket.Decision) {
 	o.terms = terms{c.Limit, c.Cost, c.Debt, c.Ceiling}
-	o.level, o.at, o.origin = d.Level, d.At, d.Origin
+	o.level, o.at, o.local = d.Level, d.At, d.Local
 	o.fits, o.poured, o.undecided, o.Began = d.Fits, d.Poured, d.Undecided, d.Began
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
@@ -137,7 +136,7 @@ func (o *Outcome) answered(c *leakybucket.Charge, d *leakybucket.Decision) {
 
 // was returns what a settlement must know of the store's answer.
 func (o *Outcome) was() leakybucket.Decision {
-	return leakybucket.Decision{Fits: o.fits, Poured: o.poured, Undecided: o.undecided, Level: o.level, At: o.at, Origin: o.origin}
+	return leakybucket.Decision{Fits: o.fits, Poured: o.poured, Undecided: o.undecided, Level: o.level, At: o.at, Local: o.local}
 }
 
 // later is a bit of the upper half of a ruling, which tells it from none.

@@ -363,9 +363,7 @@ func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 }
 
 // FellBack implements decision.Env.
-func (e *Engine) FellBack(d leakybucket.Decision) bool {
-	return e.Shared != nil && sharedstore.FellBack(&d)
-}
+func (e *Engine) FellBack(d leakybucket.Decision) bool { return d.Local || d.Undecided }
 
 // Look implements decision.Env.
 func (e *Engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
@@ -373,14 +371,14 @@ func (e *Engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.A
 }
 
 // KnownBlock implements decision.Env. A shared store need not be asked about a block that
-// it reported within the last second. While the bucket's shard is down, a reported block
-// counts until it ends.
+// it reported within the last second. While the store is down, a reported block counts until
+// it ends.
 func (e *Engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
 	if c.Block == nil || e.Shared == nil {
 		return blocked.Block{}, false
 	}
 	b, found, fresh := e.Blocks.Find(c)
-	return b, found && (fresh || e.Shared.DownFor(c))
+	return b, found && (fresh || e.Shared.Down())
 }
 
 // InForce implements decision.Env.

@@ -32,12 +32,12 @@ func TestAStoreThatHangsCostsNobodyMoreThanItsTimeout(t *testing.T) {
 			}
 		}
 		servertest.TheShared.Hung.Store(false)
-		<-time.After(time.Second)
+		<-time.After(3 * time.Second)
 		synctest.Wait()
 		before := servertest.TheShared.Takes.Load()
 		c.Get("/")
 		if got := servertest.TheShared.Takes.Load(); got != before+1 {
-			t.Errorf("a second after it answers again: got it asked %d times by a request, want once", got-before)
+			t.Errorf("three seconds after it answers again: got it asked %d times by a request, want once", got-before)
 		}
 	})
 }
@@ -64,12 +64,12 @@ func TestAStoreThatAnswersTooLateIsDownUntilItAnswersInTime(t *testing.T) {
 			t.Errorf("in 30s of answers after 60ms: got %d requests that waited, want %d", late, failuresToOpen)
 		}
 		servertest.TheShared.Slow.Store(int64(10 * time.Millisecond))
-		<-time.After(2 * time.Second)
+		<-time.After(3 * time.Second)
 		synctest.Wait()
 		before := servertest.TheShared.Takes.Load()
 		c.Get("/")
 		if got := servertest.TheShared.Takes.Load() - before; got != 1 {
-			t.Errorf("two seconds after it answers in time again: got it asked %d times by a request, want once", got)
+			t.Errorf("three seconds after it answers in time again: got it asked %d times by a request, want once", got)
 		}
 	})
 }
@@ -82,7 +82,7 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 		c.Statuses(50, "/")
 		<-time.After(3 * time.Second)
 		servertest.TheShared.Down.Store(false)
-		<-time.After(2 * time.Second)
+		<-time.After(3 * time.Second)
 		synctest.Wait()
 		c.Statuses(5, "/")
 		for text, want := range map[string]int{"the store is down": 1, "the store is up again": 1, "asking the store": 1} {
@@ -120,8 +120,6 @@ func TestABucketThatIsNoneIsNoOutage(t *testing.T) {
 	})
 }
 
-// Requests have too little time to learn that a password is wrong. Probes have
-// enough.
 func TestWhyAStoreIsDownIsSaidOnceItIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\n}")
@@ -130,7 +128,7 @@ func TestWhyAStoreIsDownIsSaidOnceItIsKnown(t *testing.T) {
 		servertest.TheShared.Down.Store(true)
 		servertest.TheShared.Hung.Store(false)
 		<-time.After(10 * time.Second)
-		lines := s.Logs.Lines(t, "why the store is down")
+		lines := s.Logs.Lines(t, "trying the store")
 		if len(lines) != 1 || lines[0]["error"] != "connection refused" {
 			t.Errorf("got %v, want one line that says that the connection was refused", lines)
 		}

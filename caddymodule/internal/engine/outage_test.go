@@ -12,36 +12,19 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-func TestLocalGoesOnWithTheLevelsLastSeenInTheSharedStore(t *testing.T) {
+// TestLocalBucketsAreKeptForTheNextOutage, and the store is told nothing of either.
+func TestLocalBucketsAreKeptForTheNextOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 10 1/h\n}")
 		c := s.From(servertest.Someone)
 		c.WantStatuses("/", map[int]int{200: 6})
 		servertest.TheShared.Down.Store(true)
-		c.WantStatuses("/", map[int]int{200: 4, 429: 3})
-		s.From("203.0.113.99:1").WantStatuses("/", map[int]int{200: 10, 429: 1}) // who was never seen
-	})
-}
-
-// Without that, an outage would end with an empty bucket for everybody.
-func TestChargesOfAnOutageArePouredIntoTheStoreAfterIt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 10 1/m\n}")
-		c, other := s.From(servertest.Someone), s.From("203.0.113.99:1")
-		c.WantStatuses("/", map[int]int{200: 4})
-		servertest.TheShared.Down.Store(true)
-		c.WantStatuses("/", map[int]int{200: 6, 429: 3})
-		other.WantStatuses("/", map[int]int{200: 2})
-		<-time.After(3 * time.Minute)
-		c.WantStatuses("/", map[int]int{200: 3, 429: 1})
+		c.WantStatuses("/", map[int]int{200: 10, 429: 3})
 		servertest.TheShared.Down.Store(false)
-		// The store has seen 4, of which 1 is left, and 9 more are poured.
-		<-time.After(5 * time.Second)
-		synctest.Wait()
-		c.WantStatuses("/", map[int]int{429: 3})
-		<-time.After(time.Minute)
-		c.WantStatuses("/", map[int]int{200: 1, 429: 1})
-		other.WantStatuses("/", map[int]int{200: 10, 429: 1}) // whose 2 have leaked
+		<-time.After(3 * time.Second)
+		c.WantStatuses("/", map[int]int{200: 4, 429: 3})
+		servertest.TheShared.Down.Store(true)
+		c.WantStatuses("/", map[int]int{429: 5})
 	})
 }
 
@@ -49,10 +32,8 @@ func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "nodes 4", "zone z {\nlimit 20 4/s\ncost 3 {\npath /dear\n}\n}")
 		c := s.From(servertest.Someone)
-		c.WantStatuses("/", map[int]int{200: 8})
 		servertest.TheShared.Down.Store(true)
-		// Its share is a quarter of 20, and a quarter of 8 is in it.
-		c.WantStatuses("/", map[int]int{200: 3, 429: 1})
+		c.WantStatuses("/", map[int]int{200: 5, 429: 1})
 		<-time.After(3 * time.Second)
 		c.WantStatuses("/", map[int]int{200: 3, 429: 1})
 		<-time.After(5 * time.Second)

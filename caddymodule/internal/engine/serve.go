@@ -143,6 +143,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	// by one, which is slow.
 	h.app.hold()
 	defer h.app.release()
+	h.awaitStore(r)
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
 	res, reader, err := decision.Decide(r, failed, &h.Directive, h.app)
 	defer reader.End(w)
@@ -179,6 +180,27 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		return next.ServeHTTP(w, r)
 	}
 	return h.serve(w, r, next, res)
+}
+
+// awaitStore waits at the start of the process until the store was reached, or not in time. A
+// request that only shadow zones concern does not wait.
+func (h *Handler) awaitStore(r *http.Request) {
+	if h.app.Shared == nil || h.app.Shared.Ready() {
+		return
+	}
+	s := rule.NewSubject(r)
+	if exempt, _ := h.app.ExemptsGlobally(&s); exempt {
+		return
+	}
+	for _, z := range h.Zones {
+		if z.Shadow != 0 {
+			continue
+		}
+		if concern, err := z.Concerns(&s); err != nil || concern == rule.Concerned {
+			h.app.Shared.Await(r.Context())
+			return
+		}
+	}
 }
 
 // turnAway answers a request whose client has left, or sends its body too slowly.

@@ -60,11 +60,7 @@ func (o *storeObserver) Down(err error) {
 	name := o.app.Shared.Name
 	telemetry.StoreOutages.WithLabelValues(name).Inc()
 	o.app.Shared.Outage.Store(&stores.Outage{Since: time.Now(), Why: err.Error()})
-	fields := []zap.Field{zap.String("store", name), zap.Error(err)}
-	if shards, down := o.app.Shared.Shards(); shards > 1 {
-		fields = append(fields, zap.Int("shards", shards), zap.Int("shards_down", down))
-	}
-	o.app.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", fields...)
+	o.app.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
 	o.app.emit(telemetry.Event{Name: "throttle_store_down", Data: map[string]any{"store": name, "error": err.Error()}})
 }
 

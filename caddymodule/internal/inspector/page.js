@@ -407,7 +407,7 @@ const fleetText = ({ nodes, strangers, foreign: forged, foreign_names: names, un
 };
 
 const showStore = (store, fleet) => {
-	const told = [`The store ${store.name} is ${store.down ? `down${store.shards > 1 ? ` in ${store.shards_down} of ${store.shards} shards` : ""}` : store.failing ? "failing" : "up"}.`];
+	const told = [`The store ${store.name} is ${store.down ? "down" : store.failing ? "failing" : "up"}.`];
 	if (store.calls_per_second > 0) told.push(`It takes ${number(1e3 * store.call_seconds)} ms a call, at ${number(store.calls_per_second)} calls a second.`);
 	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} calls a second fail.`);
 	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";

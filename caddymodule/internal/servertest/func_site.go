@@ -15,7 +15,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
-	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
@@ -56,7 +55,9 @@ func NewFuncSite(t testing.TB, directives string) *FuncSite {
 	Latest = s
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(`{
 		throttle {
-			store settle_test
+			store memory {
+				snapshot off
+			}
 		}
 	}
 	http:// {
@@ -95,6 +96,7 @@ func NewFuncSite(t testing.TB, directives string) *FuncSite {
 		t.Fatal(err)
 	}
 	s.App = app.(*caddymodule.App)
+	s.App.Engine().Store = s.Store
 	if err := s.App.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -273,22 +275,6 @@ func (s *FlakyStore) Sum() (n int, diff float64) {
 // site are not parallel.
 var Latest *FuncSite
 
-// flakyStoreModule makes the store a module.
-type flakyStoreModule struct{ store *FlakyStore }
-
-func (flakyStoreModule) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "throttle.stores.settle_test", New: func() caddy.Module { return new(flakyStoreModule) }}
-}
-
-func (m *flakyStoreModule) UnmarshalCaddyfile(*caddyfile.Dispenser) error { return nil }
-
-func (m *flakyStoreModule) Provision(caddy.Context) error {
-	m.store = Latest.Store
-	return nil
-}
-
-func (m *flakyStoreModule) Store() leakybucket.Store { return m.store }
-
 // upstream is the handler that settle_upstream stands for.
 type upstream struct{ site *FuncSite }
 
@@ -307,7 +293,6 @@ func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp
 }
 
 func init() {
-	caddy.RegisterModule(flakyStoreModule{})
 	caddy.RegisterModule(upstream{})
 	httpcaddyfile.RegisterHandlerDirective("settle_upstream", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 		h.Next()

@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
@@ -33,7 +34,7 @@ type Outage struct {
 // open. Stores with different options are different stores. Options may be secret:
 // only a digest is kept. Nothing connects before a config with the store starts. The
 // caller must leave the store.
-func ConnectStore(name string, options []string, open func() (sharedstore.Remote, error)) (*SharedStore, error) {
+func ConnectStore(name string, options []string, open func() (leakybucket.Store, error)) (*SharedStore, error) {
 	text, err := json.Marshal(options)
 	if err != nil {
 		return nil, err

@@ -123,14 +123,10 @@ type Released struct {
 	// Banned is set if a ban still holds for the address.
 	Banned bool `json:"banned,omitempty"`
 
-	// Complete is false if the store could not be searched through. Problem says why,
-	// unless there were too many.
+	// Complete is false if the store is down or could not be searched through. Problem says
+	// why, unless there were too many.
 	Complete bool   `json:"complete"`
 	Problem  string `json:"problem,omitempty"`
-
-	// Pending is set if the store is down: the buckets are empty on this Caddy, and the
-	// store is told when it is back.
-	Pending bool `json:"pending,omitempty"`
 
 	// Failed says why some buckets could not be emptied.
 	Failed string `json:"failed,omitempty"`

@@ -81,17 +81,12 @@ type BusyKey struct {
 type StoreStatus struct {
 	Name string `json:"name"`
 
-	// Of a shared store: whether a call failed in the last 10 seconds or the breaker of a
-	// shard is open, whether one is open, since when, and why.
+	// Of a shared store: whether a call failed in the last 5 seconds or the circuit breaker
+	// is open, whether that is open, since when, and why.
 	Failing bool       `json:"failing"`
 	Down    bool       `json:"down"`
 	Since   *time.Time `json:"down_since,omitempty"`
 	Why     string     `json:"error,omitempty"`
-
-	// How many shards of a shared store were called, and how many of them are down. A
-	// store without shards is one.
-	Shards     int `json:"shards,omitempty"`
-	ShardsDown int `json:"shards_down,omitempty"`
 
 	// Calls of a shared store a second, how many of those failed, and how many seconds
 	// one took on average.

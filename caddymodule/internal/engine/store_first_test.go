@@ -1,0 +1,161 @@
+package engine_test
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// started runs and starts a site whose store has not been reached yet.
+func started(t *testing.T, config string) *servertest.Site {
+	t.Helper()
+	s := servertest.Run(t, config)
+	if err := s.Module().Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		time.Sleep(time.Second) // for what no request waits for
+		_ = s.Module().Stop()
+	})
+	return s
+}
+
+// TestFirstRequests wait until the store was reached, if an enforced zone concerns them, but no
+// longer than two seconds after the start.
+func TestFirstRequests(t *testing.T) {
+	const far = 1500 * time.Millisecond
+	for _, test := range []struct {
+		name, global, zone, path string
+		hangs                    bool
+		want                     time.Duration
+	}{
+		{"enforced", "", "limit 3 1/h", "/", false, far},
+		{"never reached", "", "limit 3 1/h", "/", true, 2 * time.Second},
+		{"another path", "", "limit 3 1/h\nmatch path /login", "/", true, 0},
+		{"exempt", "exempt path /health", "limit 3 1/h", "/health", true, 0},
+		{"in shadow", "", "limit 3 1/h\nshadow", "/", true, 0},
+		{"slots alone", "", "in_flight 3", "/", true, 2 * time.Second},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+				servertest.TheShared.Hung.Store(test.hangs)
+				servertest.TheShared.Slow.Store(int64(far))
+				s := started(t, "{\nthrottle {\nstore test_shared\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone z {\n"+test.zone+"\n}\n}\nrespond ok\n}")
+				s.Engine().Gate.Exiting = nil
+				synctest.Wait()
+				servertest.TheShared.Slow.Store(0) // from the second call on
+				for _, want := range []time.Duration{test.want, 0} {
+					began := time.Now()
+					if w := s.From(servertest.Someone).Get(test.path); w.Code != http.StatusOK || time.Since(began) != want {
+						t.Errorf("got %d after %v, want 200 after %v", w.Code, time.Since(began), want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// foreignStore is a store module of somebody else's.
+type foreignStore struct{}
+
+func init() { caddy.RegisterModule(new(foreignStore)) }
+
+func (*foreignStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.foreign_test", New: func() caddy.Module { return new(foreignStore) }}
+}
+
+func (*foreignStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	return nil
+}
+
+func (*foreignStore) Store() leakybucket.Store { return stubborn{servertest.TheShared} }
+
+// stubborn is a store that heeds no context.
+type stubborn struct{ of *servertest.SharedStore }
+
+func (s stubborn) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	return s.of.Take(context.Background(), charges, decisions)
+}
+
+func (s stubborn) Settle(_ context.Context, settlements []leakybucket.Settlement) error {
+	return s.of.Settle(context.Background(), settlements)
+}
+
+// TestForeignStores have the timeout and the policy of all others, and no client that hangs up
+// takes one down.
+func TestForeignStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+		s := started(t, "{\nthrottle {\nstore foreign_test\non_store_error deny\n}\n}\nhttp:// {\nthrottle {\nzone z {\nlimit 3 1/h\n}\n}\nrespond ok\n}")
+		c := s.From(servertest.Someone)
+		c.WantStatuses("/", map[int]int{200: 3, 429: 2})
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for range 1000 {
+			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil).WithContext(left)
+			r.RemoteAddr = "198.51.100.1:1"
+			s.Do(r)
+		}
+		if s.Engine().Shared.Failing() {
+			t.Error("after hang-ups: got the store failing")
+		}
+		servertest.TheShared.Slow.Store(int64(700 * time.Millisecond))
+		began := time.Now()
+		if w := c.Get("/"); w.Code != http.StatusServiceUnavailable || time.Since(began) != 50*time.Millisecond {
+			t.Errorf("a store that takes 700ms: got %d after %v, want 503 after 50ms", w.Code, time.Since(began))
+		}
+		servertest.TheShared.Slow.Store(0)
+		servertest.TheShared.Down.Store(true)
+		c.WantStatuses("/", map[int]int{503: 5})
+		servertest.TheShared.Down.Store(false)
+		time.Sleep(3 * time.Second)
+		c.WantStatuses("/", map[int]int{429: 2})
+	})
+}
+
+// TestCallsOfTheStore that one request makes, by the options of its zones. The documentation
+// of store_timeout has the most.
+func TestCallsOfTheStore(t *testing.T) {
+	for _, test := range []struct {
+		name, zones    string
+		takes, settles int32
+	}{
+		{"plain", "zone a {\nlimit 100 1/h\n}", 1, 0},
+		{"several zones", "zone a {\nlimit 100 1/h\n}\nzone b {\nlimit 200 1/h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 1, 0},
+		{"delay", "zone a {\nlimit 100 1/h\ndelay 50\n}", 1, 0},
+		{"slots", "zone a {\nin_flight 5\n}", 0, 0},
+		{"block", "zone a {\nlimit 100 1/h\nblock 1h everywhere\n}", 1, 0},
+		{"settle", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}", 1, 1},
+		{"body", "zone a {\nlimit 100 1/h\ncost body_items\n}", 2, 0},
+		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\ncost body_items\n}", 2, 0},
+		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\nin_flight 5\n}", 2, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.RunShared(t, "", test.zones)
+				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`[1,2,3]`))
+				r.Header.Set("Content-Type", "application/json")
+				if w := s.Do(r); w.Code != http.StatusOK {
+					t.Fatalf("got %d, want 200", w.Code)
+				}
+				synctest.Wait()
+				if takes, settles := servertest.TheShared.Takes.Load(), servertest.TheShared.Settles.Load(); takes != test.takes || settles != test.settles {
+					t.Errorf("got %d takes and %d settlements, want %d and %d", takes, settles, test.takes, test.settles)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,307 @@
+package sharedstore
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// blocked is hourly with a ladder.
+func blocked(capacity float64) leakybucket.Charge {
+	c := hourly(capacity, 1)
+	c.Block = &leakybucket.Ladder{Steps: []time.Duration{10 * time.Minute}}
+	return c
+}
+
+// TestBound: whatever the store does, a client gets at most what the shared bucket admits,
+// and what each node's local bucket does.
+func TestBound(t *testing.T) {
+	for seed := range uint64(20) {
+		synctest.Test(t, func(t *testing.T) {
+			rng := rand.New(rand.NewPCG(seed, 1))
+			nodes := []int{1, 2, 3, 6}[rng.IntN(4)]
+			shared := newRemote()
+			var all []*node
+			for range nodes {
+				all = append(all, join(t, shared, Options{Nodes: nodes}))
+			}
+			const capacity, leak = 20.0, 0.5
+			c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}, Cost: 1, Debt: capacity}
+			admitted, began := 0.0, time.Now()
+			for range 60 {
+				shared.down.Store(rng.IntN(3) == 0)
+				shared.hung.Store(rng.IntN(3) == 0)
+				shared.slow.Store(int64(rng.IntN(3)) * int64(30*time.Millisecond))
+				for range 60 {
+					if charge, d := all[rng.IntN(nodes)].take(c); d.Poured {
+						admitted += charge.Cost
+					}
+					time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
+				}
+			}
+			elapsed := time.Since(began).Seconds()
+			share := capacity / float64(nodes)
+			bound := capacity + leak*elapsed + float64(nodes)*(share+leak/float64(nodes)*elapsed)
+			if admitted > bound*(1+1e-9) || admitted < capacity {
+				t.Errorf("seed %d, %d nodes: got %v admitted in %.0f s, want at most %.1f", seed, nodes, admitted, elapsed, bound)
+			}
+		})
+	}
+}
+
+func TestLocalBuckets(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{Nodes: 2})
+		c := hourly(10, 1)
+		n.wantAdmitted(4, c, 4)
+		n.remote.down.Store(true)
+		n.wantAdmitted(9, c, 5)
+		n.recover()
+		if got := n.remote.level(t, c); !near(got, 4) {
+			t.Errorf("after an outage: got level %v in the store, want the 4 of before", got)
+		}
+		n.wantAdmitted(9, c, 6)
+		n.remote.down.Store(true)
+		n.wantAdmitted(9, c, 0) // the local bucket was kept
+		time.Sleep(2 * time.Hour)
+		n.wantAdmitted(9, c, 1) // half of what has leaked
+	})
+}
+
+// TestShare: limits are divided, but an empty bucket takes the largest constant cost.
+func TestShare(t *testing.T) {
+	for _, test := range []struct {
+		nodes                   int
+		capacity, cost, maxCost float64
+		want                    int
+	}{
+		{1, 12, 1, 0, 12},
+		{6, 12, 1, 0, 2},
+		{6, 10, 1, 1, 1},
+		{6, 10, 5, 5, 1},
+		{6, 4, 4, 4, 1},
+		{6, 12, 12, 0, 1},  // a computed cost counts as the share
+		{6, 12, 100, 0, 0}, // and one that never fits does not
+		{6, 12, 0.5, 0, 4},
+	} {
+		t.Run(fmt.Sprintf("%v of %v by %d", test.cost, test.capacity, test.nodes), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := startNode(t, Options{Nodes: test.nodes, Zone: func(string) ZoneOptions { return ZoneOptions{MaxCost: test.maxCost} }})
+				n.remote.down.Store(true)
+				n.wantAdmitted(20, hourly(test.capacity, test.cost), test.want)
+			})
+		})
+	}
+}
+
+func TestPolicies(t *testing.T) {
+	zone := func(name string) (o ZoneOptions) {
+		o.Policy, _ = ParsePolicy(name)
+		return o
+	}
+	of := func(zone string, shadow leakybucket.Shadow) leakybucket.Charge {
+		c := hourly(2, 1)
+		c.Zone, c.Shadow = zone, shadow
+		return c
+	}
+	for _, test := range []struct {
+		name    string
+		charges []leakybucket.Charge
+		fits    []bool
+		poured  []bool
+	}{
+		{"local", []leakybucket.Charge{of("local", 0)}, []bool{true}, []bool{true}},
+		{"allow", []leakybucket.Charge{of("allow", 0)}, []bool{true}, []bool{false}},
+		{"deny", []leakybucket.Charge{of("deny", 0)}, []bool{false}, []bool{false}},
+		{"deny beside local", []leakybucket.Charge{of("local", 0), of("deny", 0)}, []bool{true, false}, []bool{false, false}},
+		{"allow beside local", []leakybucket.Charge{of("local", 0), of("allow", 0)}, []bool{true, true}, []bool{true, false}},
+		{"deny in shadow", []leakybucket.Charge{of("local", 0), of("deny", 1), of("local", 1), of("local", 2)}, []bool{true, false, true, true}, []bool{true, false, false, true}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := startNode(t, Options{Zone: zone})
+				n.remote.down.Store(true)
+				for i := range test.charges {
+					test.charges[i].Key = fmt.Sprint(i) // buckets of their own
+				}
+				charges, decisions := n.ask(test.charges...)
+				for i, d := range decisions {
+					local := charges[i].Zone == "local"
+					if d.Fits != test.fits[i] || d.Poured != test.poured[i] || d.Undecided == local || d.Local != local {
+						t.Errorf("charge %d: got %+v, want fits %v, poured %v, by a local bucket %v", i, d, test.fits[i], test.poured[i], local)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestBlocks(t *testing.T) {
+	wants := func(n *node, c leakybucket.Charge, rest time.Duration, what string) {
+		n.Helper()
+		_, d := n.take(c)
+		got := time.Duration(0)
+		if d.BlockedUntil != 0 {
+			got = d.BlockedUntil.Sub(d.At)
+		}
+		if got < rest-time.Minute || got > rest || rest > 0 && (d.Fits || d.Undecided) {
+			n.Errorf("%s: got a block of %v and %+v, want about %v", what, got, d, rest)
+		}
+	}
+	const length = 10 * time.Minute
+	t.Run("begins in an outage", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			n.remote.down.Store(true)
+			n.wantAdmitted(5, blocked(3), 3)
+			n.recover()
+			wants(n, blocked(3), length, "after the outage")
+			free := hourly(3, 1)
+			free.Key = "another"
+			if _, d := n.ask(free, blocked(3)); d[0].Poured || !d[0].Fits {
+				t.Errorf("beside a blocked bucket: got %+v, want it left as it is", d[0])
+			}
+			shadowed := blocked(3)
+			if shadowed.Shadow = 1; n.admits(1, shadowed) != 1 {
+				t.Error("in shadow: got a block of the enforced bucket")
+			}
+			time.Sleep(length)
+			n.wantAdmitted(5, blocked(3), 3)
+		})
+	})
+	t.Run("begins in shadow", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			n.remote.down.Store(true)
+			watched, enforced := blocked(1), hourly(9, 1)
+			watched.Shadow, enforced.Key = 1, "enforced"
+			for range 3 {
+				n.ask(watched, enforced)
+			}
+			n.recover()
+			if _, d := n.ask(watched, enforced); d[0].Fits || d[0].BlockedUntil == 0 || !d[1].Poured {
+				t.Errorf("got %+v, want the shadow blocked and the other poured", d)
+			}
+		})
+	})
+	t.Run("begins on no share", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Nodes: 3})
+			n.remote.down.Store(true)
+			n.wantAdmitted(50, blocked(3), 1)
+			wants(n, blocked(3), 0, "in the outage")
+			n.recover()
+			n.wantAdmitted(5, blocked(3), 3)
+		})
+	})
+	for _, policy := range []Policy{Local, Allow} {
+		t.Run("of the store holds by "+policy.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := startNode(t, Options{Nodes: 3, Zone: policies(policy)})
+				n.wantAdmitted(5, blocked(3), 3)
+				n.remote.hung.Store(true)
+				wants(n, blocked(3), length, "in the outage")
+				n.recover()
+				_ = n.remote.Reset(t.Context(), "z", "someone", false) // by another node
+				n.wantAdmitted(1, blocked(3), 1)
+				n.remote.down.Store(true)
+				n.wantAdmitted(1, blocked(3), 1)
+			})
+		})
+	}
+	t.Run("ends by a reset", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			n.wantAdmitted(5, blocked(3), 3)
+			n.remote.down.Store(true)
+			n.wantAdmitted(30, blocked(3), 0)
+			if err := n.Reset(t.Context(), "z", "someone", false); !errors.Is(err, ErrDown) {
+				t.Errorf("a reset in an outage: got %v, want that the store is down", err)
+			}
+			n.wantAdmitted(5, blocked(3), 3)
+			n.recover()
+			wants(n, blocked(3), length, "in the store, which was told nothing")
+			if err := n.Reset(t.Context(), "z", "someone", false); err != nil {
+				t.Error(err)
+			}
+			n.wantAdmitted(3, blocked(3), 3)
+		})
+	})
+}
+
+// TestClocks: the store's clock is an hour off, and is set by an hour.
+func TestClocks(t *testing.T) {
+	for _, off := range []time.Duration{-time.Hour, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			n.remote.aside(off)
+			n.wantAdmitted(5, blocked(3), 3)
+			n.remote.down.Store(true)
+			n.wantAdmitted(30, blocked(3), 0)
+			n.recover()
+			n.wantAdmitted(1, blocked(3), 0)
+			time.Sleep(10 * time.Minute)
+			n.wantAdmitted(5, blocked(30), 5)
+		})
+	}
+}
+
+func TestSettling(t *testing.T) {
+	t.Run("where it was taken", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Nodes: 2})
+			c, d := n.take(hourly(10, 1))
+			n.remote.down.Store(true)
+			local, was := n.take(hourly(10, 1))
+			if err := n.settle(local, was, 3); err != nil {
+				t.Error(err)
+			}
+			n.wantAdmitted(5, hourly(10, 1), 1)
+			n.recover()
+			if err := n.settle(c, d, 5); err != nil || !near(n.remote.level(t, c), 6) {
+				t.Errorf("got %v and level %v in the store, want none and 6", err, n.remote.level(t, c))
+			}
+			n.wantUnsettled(nil)
+		})
+	})
+	t.Run("is lost", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			c, d := n.take(hourly(10, 1))
+			n.remote.deaf.Store(true)
+			if n.settle(c, d, 5) == nil {
+				t.Error("a store that fails: got no error")
+			}
+			n.remote.down.Store(true)
+			n.admits(30, c)
+			if err := n.settle(c, d, 5); !errors.Is(err, ErrDown) {
+				t.Errorf("in an outage: got %v, want that the store is down", err)
+			}
+			n.wantUnsettled(map[string]int{"z": 2})
+			n.recover()
+			if got := n.remote.level(t, c); !near(got, 1) {
+				t.Errorf("got level %v, want the 1 that was reserved", got)
+			}
+		})
+	})
+	t.Run("is slow", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			c, d := n.take(hourly(10, 1))
+			n.remote.slow.Store(int64(40 * time.Millisecond))
+			began := time.Now()
+			if err := n.settle(c, d, 5); err != nil || time.Since(began) != DefaultTimeout/5 {
+				t.Errorf("got %v after %v, want none after a fifth of the timeout", err, time.Since(began))
+			}
+			time.Sleep(time.Second)
+			if got := n.remote.level(t, c); !near(got, 6) {
+				t.Errorf("got level %v, want 6", got)
+			}
+		})
+	})
+}
