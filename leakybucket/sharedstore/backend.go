@@ -371,10 +371,10 @@ func (b *Backend) DownFor(c *leakybucket.Charge) bool {
 	return b.Down() && b.breakers.isOpenFor(b.shardOf(c))
 }
 
-// Board returns the board of the remote store, if it has one.
-func (b *Backend) Board() (board leakybucket.Board, has bool) {
-	board, has = b.remote.(leakybucket.Board)
-	return board, has
+// Registry returns the remote store as a registry, if it is one.
+func (b *Backend) Registry() (r leakybucket.Registry, is bool) {
+	r, is = b.remote.(leakybucket.Registry)
+	return r, is
 }
 
 // Shards returns how many shards were called since the process began, and how many of

@@ -61,8 +61,8 @@ const (
 	Listing Promise = "listing"
 	// Every bucket has a shard, and there are few of them. See shard.go.
 	Shards Promise = "shards"
-	// Posts replace what their writer has seen. See board.go.
-	Boards Promise = "the board"
+	// Short texts are kept beside the buckets. See registry.go.
+	Registries Promise = "the registry"
 	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
 	Agreement Promise = "agreement with the model"
 )
@@ -221,9 +221,11 @@ var cases = []testCase{
 	{Listing, "lists while buckets come and go", listsInPages},
 	{Listing, "refuses a cursor that is none", refusesCursors},
 
-	{Boards, "board replaces what was seen", boardReplaces},
-	{Boards, "board keeps beats for a minute", boardBeats},
-	{Boards, "board under contention", boardContended},
+	{Registries, "texts by their numbers", highestStands},
+	{Registries, "writes have numbers", writesAreNumbered},
+	{Registries, "texts end", textsEnd},
+	{Registries, "many texts", manyTexts},
+	{Registries, "texts under contention", textsContended},
 
 	{Shards, "a bucket has one shard", oneShard},
 	{Shards, "shards are few", fewShards},
