@@ -5,7 +5,7 @@ import "context"
 // A Registry is a store that also keeps a few short texts for the processes that share it,
 // such as the bans of an operator. It does not know what they say.
 type Registry interface {
-	// Texts returns all texts, and the number of the last write. If that is seen, nothing was
+	// Texts returns all texts, and the mark of the last write. If that is seen, nothing was
 	// written since, and no texts are returned. A seen of -1 asks for all of them.
 	Texts(ctx context.Context, seen int64) (Texts, error)
 
@@ -13,10 +13,10 @@ type Registry interface {
 	// left out, which is no error, if the store has one of its name with a number at or above
 	// its own, or if it has ended.
 	//
-	// If any text is written, the write gets a number: the largest of the store's clock in
-	// microseconds, the number of the last write plus one, and the numbers of the texts. It
-	// returns the numbers of the last write before and after the call, which are equal if
-	// nothing was written. After an error, texts may have been written, or be written later.
+	// If any text is written, the write gets a random mark from 1 to [MostNumber]-1. So no
+	// two writes have the same, even if the store was flushed or restored in between. It returns
+	// the marks of the last write before and after the call, which are equal if nothing was
+	// written. After an error, texts may have been written, or be written later.
 	PutTexts(ctx context.Context, texts []Text) (before, last int64, err error)
 }
 
@@ -32,12 +32,12 @@ type Text struct {
 const (
 	MostTexts   = 10_000  // that Texts returns
 	LongestText = 4096    // in bytes, with the name
-	MostNumber  = 1 << 52 // of texts and writes; microseconds since 1970 reach it in 2112
+	MostNumber  = 1 << 52 // numbers and marks are below it; microseconds since 1970 reach it in 2112
 )
 
 // Texts is what a [Registry] has.
 type Texts struct {
-	Last  int64 // the number of the last write; 0 if there was none
+	Last  int64 // the mark of the last write; 0 if there was none
 	Count int   // how many texts the store has, which may be more than are returned
 
 	// Texts are at most [MostTexts], in any order, without those that have ended. What

@@ -2,6 +2,7 @@ package pgstore
 
 import (
 	"context"
+	"math/rand/v2"
 
 	"github.com/jackc/pgx/v5"
 
@@ -18,7 +19,7 @@ const (
 // Texts implements [leakybucket.Registry]. It is one round trip.
 func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, err error) {
 	batch := new(pgx.Batch)
-	// The number is read first: rows may be newer than it, and never older.
+	// The mark is read first: rows may be newer than it, and never older.
 	batch.Queue(s.sql["registry_last"], s.lastRow()).QueryRow(func(row pgx.Row) error { return row.Scan(&all.Last) })
 	batch.Queue(s.sql["registry_read"], instantParam(s.heldAt()), s.lastRow(), seen, []byte(s.prefix+textSign), []byte(s.prefix+lastSign)).Query(func(rows pgx.Rows) error {
 		var name, text []byte
@@ -50,7 +51,7 @@ func (s *Store) PutTexts(ctx context.Context, texts []leakybucket.Text) (before,
 	batch := new(pgx.Batch)
 	batch.Queue(s.sql["registry_lock"], s.registry+" "+s.prefix)
 	batch.Queue(s.sql["registry_forget"], now, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
-	batch.Queue(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow()).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &last) })
+	batch.Queue(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow(), 1+rand.Int64N(leakybucket.MostNumber-1)).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &last) })
 	return before, last, s.askRegistry(ctx, batch)
 }
 

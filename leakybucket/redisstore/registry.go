@@ -2,6 +2,7 @@ package redisstore
 
 import (
 	"context"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ func (s *Store) registryKey() string { return s.prefix + "@changes" }
 
 // Texts implements [leakybucket.Registry].
 func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, err error) {
-	reply, err := s.askRegistry(ctx, strconv.FormatInt(seen, 10))
+	reply, err := s.askRegistry(ctx, strconv.FormatInt(seen, 10), "")
 	if err == nil {
 		all, err = parseTexts(reply)
 	}
@@ -25,7 +26,8 @@ func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, e
 
 // PutTexts implements [leakybucket.Registry].
 func (s *Store) PutTexts(ctx context.Context, texts []leakybucket.Text) (before, last int64, err error) {
-	args := []string{""}
+	mark := 1 + rand.Int64N(leakybucket.MostNumber-1)
+	args := []string{"", strconv.FormatInt(mark, 10)}
 	for _, t := range texts {
 		args = append(args, t.Name, strconv.FormatInt(t.Number, 10), strconv.FormatInt(int64(t.End), 10), t.Text)
 	}

@@ -1,9 +1,9 @@
 -- Writes texts and reads all, as leakybucket.Registry says. KEYS[1] is a hash: the field ""
--- holds the number of the last write, and each field of a name "<number> <end> <text>".
--- ARGV is an instant for tests, the number that the reader has seen, or "" if it only writes,
--- and four words for each text: name, number, end and text. The reply is the number of the last
--- write before and after this one, how many texts there are, and then in turn a name and what
--- its field holds. Others may have written anything there: what is no number of ours is 0.
+-- holds the mark of the last write, and each field of a name "<number> <end> <text>". ARGV is
+-- an instant for tests, the mark that the reader has seen, or "" if it only writes, the mark of
+-- this write, and four words for each text: name, number, end and text. The reply is the mark of
+-- the last write before and after this one, how many texts there are, and then in turn a name
+-- and what its field holds. Others may have written anything there: what is no number of ours is 0.
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -19,15 +19,15 @@ end
 
 local before = number(redis.call('HGET', key, ''))
 local last = before
-for i = 3, #ARGV, 4 do
+for i = 4, #ARGV, 4 do
 	local name, fresh = ARGV[i], number(ARGV[i + 1])
 	if fresh > number(redis.call('HGET', key, name)) and tonumber(ARGV[i + 2]) > now then
 		redis.call('HSET', key, name, ARGV[i + 1] .. ' ' .. ARGV[i + 2] .. ' ' .. ARGV[i + 3])
-		last = math.max(last, before + 1, now, fresh)
+		last = tonumber(ARGV[3])
 	end
 end
-if last > before then
-	redis.call('HSET', key, '', string.format('%.0f', last))
+if last ~= before then
+	redis.call('HSET', key, '', ARGV[3])
 end
 
 local reply = {string.format('%.0f', before), string.format('%.0f', last), '0'}

@@ -326,7 +326,7 @@ type bugs struct {
 	mayPut    func(*referenceRegistry, leakybucket.Text) bool
 	page      func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error)
 
-	keepsEnded, returnsAll, numberedByClock bool
+	keepsEnded, returnsAll, keepsMark bool
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

@@ -16,6 +16,7 @@ import (
 type registrySubject struct {
 	*subject
 	registry leakybucket.Registry
+	last     int64 // the mark of the last write
 }
 
 // registries begins a case of a store that is a registry, if it is.
@@ -27,24 +28,25 @@ func registries(tb testing.TB, open Open) (s registrySubject, ok bool) {
 	return s, ok
 }
 
-// puts writes texts, and wants the numbers of the last write before and after it.
-func (s *registrySubject) puts(before, last int64, texts ...leakybucket.Text) {
+// puts writes texts, and wants a new mark if that changes anything.
+func (s *registrySubject) puts(changes bool, texts ...leakybucket.Text) {
 	s.Helper()
-	gotBefore, gotLast, err := s.registry.PutTexts(context.Background(), texts)
-	if err != nil || gotBefore != before || gotLast != last {
-		s.Fatalf("writing %+v: got numbers %d and %d, error %v, want %d and %d", texts, gotBefore, gotLast, err, before, last)
+	before, last, err := s.registry.PutTexts(context.Background(), texts)
+	if err != nil || before != s.last || (last != before) != changes || changes && (last <= 0 || last >= leakybucket.MostNumber) {
+		s.Fatalf("writing %+v: got marks %d and %d, error %v, want %d before, and another after: %v", texts, before, last, err, s.last, changes)
 	}
+	s.last = last
 }
 
 // has wants these texts, in the order of their names.
-func (s *registrySubject) has(last int64, want ...leakybucket.Text) {
+func (s *registrySubject) has(want ...leakybucket.Text) {
 	s.Helper()
 	all, err := s.registry.Texts(context.Background(), -1)
 	slices.SortFunc(all.Texts, func(a, b leakybucket.Text) int { return strings.Compare(a.Name, b.Name) })
-	if err != nil || all.Last != last || all.Count < len(want) || fmt.Sprint(all.Texts) != fmt.Sprint(want) {
-		s.Fatalf("reading: got %+v, error %v, want the last write %d and %v", all, err, last, want)
+	if err != nil || all.Last != s.last || all.Count < len(want) || fmt.Sprint(all.Texts) != fmt.Sprint(want) {
+		s.Fatalf("reading: got %+v, error %v, want the mark %d and %v", all, err, s.last, want)
 	}
-	if all, err = s.registry.Texts(context.Background(), last); err != nil || all.Last != last || len(all.Texts) > 0 {
+	if all, err = s.registry.Texts(context.Background(), s.last); err != nil || all.Last != s.last || len(all.Texts) > 0 {
 		s.Fatalf("reading after the last write: got %+v, error %v, want nothing new", all, err)
 	}
 }
@@ -60,36 +62,17 @@ func highestStands(tb testing.TB, open Open) {
 	if !ok {
 		return
 	}
-	now := int64(epoch)
-	s.has(0)
+	s.has()
 	bytes := "\x01 any \"text\" of\n bytes \xff \xc3\xbc"
-	a, b := text("a", now-5, bytes), text("b/\xff %", now+100, "2")
-	s.puts(0, now+100, a, b)
-	s.has(now+100, a, b)
-	s.puts(now+100, now+100, text("a", now-5, "equal"), text("a 2", 0, "no number"))
-	s.puts(now+100, now+100, text("b/\xff %", now+99, "lower"))
-	s.has(now+100, a, b)
-	a = text("a", now-4, "higher")
-	s.puts(now+100, now+101, text("b/\xff %", now+99, "lower"), a)
-	s.has(now+101, a, b)
-}
-
-// writesAreNumbered by the clock, above the last write and the texts.
-func writesAreNumbered(tb testing.TB, open Open) {
-	s, ok := registries(tb, open)
-	if !ok {
-		return
-	}
-	now := int64(epoch)
-	a, b, c := text("a", 1, "1"), text("b", 2, "2"), text("c", now+5e6, "3")
-	s.puts(0, now, a)
-	s.at(time.Second)
-	s.puts(now, now+1e6, b)
-	s.at(-5 * time.Minute)
-	s.puts(now+1e6, now+1e6+1, text("b", 3, "2"))
-	s.puts(now+1e6+1, now+5e6, c)
-	s.puts(now+5e6, now+5e6)
-	s.has(now+5e6, a, text("b", 3, "2"), c)
+	a, b := text("a", 5, bytes), text("b/\xff %", int64(epoch)+100, "2")
+	s.puts(true, a, b)
+	s.has(a, b)
+	s.puts(false, text("a", 5, "equal"), text("a 2", 0, "no number"))
+	s.puts(false, text("b/\xff %", int64(epoch)+99, "lower"))
+	s.has(a, b)
+	a = text("a", 6, "higher")
+	s.puts(true, text("b/\xff %", int64(epoch)+99, "lower"), a)
+	s.has(a, b)
 }
 
 // textsEnd: what has ended is neither returned nor written.
@@ -98,15 +81,14 @@ func textsEnd(tb testing.TB, open Open) {
 	if !ok {
 		return
 	}
-	now := int64(epoch)
 	brief, long := text("a", 1, "brief"), text("b", 1, "long")
 	brief.End = epoch.Add(time.Minute)
-	s.puts(0, now, brief, long)
-	s.has(now, brief, long)
+	s.puts(true, brief, long)
+	s.has(brief, long)
 	s.at(time.Minute)
-	s.has(now, long)
-	s.puts(now, now, text("c", 0, ""), brief)
-	s.has(now, long)
+	s.has(long)
+	s.puts(false, brief)
+	s.has(long)
 	if all, err := s.registry.Texts(context.Background(), -1); err != nil || all.Count != 1 {
 		s.Fatalf("reading after an end: got %+v, error %v, want a count of 1", all, err)
 	}
@@ -142,8 +124,8 @@ func manyTexts(tb testing.TB, open Open) {
 	}
 }
 
-// textsContended: what several write at once is all there, each write has its number, and the
-// one before it is that of another.
+// textsContended: what several write at once is all there, each write has its mark, and the one
+// before it is that of another.
 func textsContended(tb testing.TB, open Open) {
 	s, ok := registries(tb, open)
 	if !ok {
@@ -151,7 +133,7 @@ func textsContended(tb testing.TB, open Open) {
 	}
 	const writers, rounds = 6, 20
 	var mu sync.Mutex
-	next := make(map[int64]int64) // numbers of writes, by the one before
+	next := make(map[int64]int64) // marks of writes, by the one before
 	var all sync.WaitGroup
 	for w := range writers {
 		all.Go(func() {
@@ -160,8 +142,8 @@ func textsContended(tb testing.TB, open Open) {
 					text(fmt.Sprint(w), int64(i+1), "own"), text("shared", int64(i*writers+w+1), fmt.Sprint(w)),
 				})
 				mu.Lock()
-				if _, twice := next[before]; err != nil || twice || last <= before {
-					s.Errorf("contended write: got numbers %d and %d, error %v, want each after another", before, last, err)
+				if _, twice := next[before]; err != nil || twice || last == before {
+					s.Errorf("contended write: got marks %d and %d, error %v, want each after another", before, last, err)
 				}
 				next[before] = last
 				mu.Unlock()

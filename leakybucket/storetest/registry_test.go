@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"maps"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -53,9 +54,8 @@ func (s *reference) PutTexts(_ context.Context, texts []leakybucket.Text) (befor
 			continue
 		}
 		r.texts[t.Name] = t
-		r.last = max(r.last, before+1, int64(now), t.Number)
-		if s.numberedByClock {
-			r.last = int64(now)
+		if r.last = 1 + rand.Int64N(leakybucket.MostNumber-1); s.keepsMark {
+			r.last = 1
 		}
 	}
 	return before, r.last, nil
@@ -64,7 +64,7 @@ func (s *reference) PutTexts(_ context.Context, texts []leakybucket.Text) (befor
 var registryMutants = []mutant{
 	{"lets the last write stand", "texts by their numbers", bugs{mayPut: func(*referenceRegistry, leakybucket.Text) bool { return true }}},
 	{"lets an equal number stand", "texts by their numbers", bugs{mayPut: func(r *referenceRegistry, t leakybucket.Text) bool { return t.Number >= r.texts[t.Name].Number }}},
-	{"numbers by the clock alone", "writes have numbers", bugs{numberedByClock: true}},
+	{"has one mark for all writes", "texts by their numbers", bugs{keepsMark: true}},
 	{"keeps texts for ever", "texts end", bugs{keepsEnded: true}},
 	{"writes what has ended", "texts end", bugs{mayPut: func(r *referenceRegistry, t leakybucket.Text) bool { return t.Number > r.texts[t.Name].Number }}},
 	{"returns all texts", "many texts", bugs{returnsAll: true}},

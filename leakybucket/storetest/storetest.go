@@ -222,7 +222,6 @@ var cases = []testCase{
 	{Listing, "refuses a cursor that is none", refusesCursors},
 
 	{Registries, "texts by their numbers", highestStands},
-	{Registries, "writes have numbers", writesAreNumbered},
 	{Registries, "texts end", textsEnd},
 	{Registries, "many texts", manyTexts},
 	{Registries, "texts under contention", textsContended},

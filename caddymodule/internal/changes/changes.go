@@ -10,9 +10,10 @@
 // late replaces nothing that came after it. The end of a change is a record, too. It is kept for
 // as long as anything that it has ended or replaced, so nothing that was lifted comes back.
 //
-// Once a second, each node asks the store for the number of its last write. If that is the one
-// it has seen, nothing has changed. Any other number means that another node has written, or
-// that the store has forgotten something: it was flushed, or a failover or a backup took it back.
+// Once a second, each node asks the store for the mark of its last write, which is random. If
+// that is the one it has seen, nothing has changed. Any other mark means that another node has
+// written, or that the store has forgotten something: it was flushed, or a failover or a backup
+// took it back.
 // In both cases the node reads all, takes over what stands above its own, and writes what the
 // store lacks under the numbers that it had. What was changed while the store was down is told
 // in the same way. So nothing that holds is forgotten while a node is up.
@@ -40,7 +41,7 @@ const (
 	pollEvery = time.Second
 	patience  = time.Second // with a call of the store
 	mostPut   = 500         // records in one call
-	unread    = -1          // the number of the last write, as long as the store was not read
+	unread    = -1          // the mark of the last write, as long as the store was not read
 
 	mostJournal = 200
 )
@@ -63,7 +64,7 @@ type Copy struct {
 	logger  *zap.Logger // nil before the first Use
 
 	registry leakybucket.Registry // nil if there is none
-	seen     int64                // the number of the store's last write when it was read
+	seen     int64                // the mark of the store's last write when it was read
 	tried    time.Time            // the last poll
 	err      error                // of the last call
 	skipped  skipped              // of the store
@@ -191,7 +192,7 @@ func (c *Copy) make(e override.Entry, via string, replace bool) (*record, error)
 		return nil, fmt.Errorf("%d changes are kept already: let some end", leakybucket.MostTexts)
 	}
 	// A little at random lets two nodes that have seen the same seldom give the same number.
-	k := &record{Entry: e, Host: c.host, Number: c.records.number(now, c.seen) + rand.Int64N(1000)}
+	k := &record{Entry: e, Host: c.host, Number: c.records.number(now) + rand.Int64N(1000)}
 	if k.replaces(last); k.length() > leakybucket.LongestText {
 		return nil, errors.New("the key is too long")
 	}

@@ -159,8 +159,8 @@ func decodeTexts(all leakybucket.Texts, now time.Time) (read []*record, skips sk
 type records map[override.Name]*record
 
 // number returns the number of a change that is made now, above all that were seen.
-func (all records) number(now time.Time, seen int64) int64 {
-	highest := max(now.UnixMicro()-1, seen)
+func (all records) number(now time.Time) int64 {
+	highest := now.UnixMicro() - 1
 	for _, k := range all {
 		highest = max(highest, k.Number)
 	}

@@ -1,5 +1,5 @@
 -- Writes texts, each unless it has ended or the table has one of its name with a number at or
--- above its own. If any is written, this write gets a number. It returns the number of the last
+-- above its own. If any is written, this write gets the mark $7. It returns the mark of the last
 -- write before and after this one. Numbers from 2^52 on are not ours.
 WITH clock AS MATERIALIZED (
 	SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
@@ -14,7 +14,7 @@ WITH clock AS MATERIALIZED (
 	SELECT coalesce(max(number) FILTER (WHERE number < 4503599627370496), 0) AS number FROM {registry} WHERE name = $6
 ), last AS (
 	INSERT INTO {registry} AS kept
-	SELECT $6::bytea, greatest(now, before.number + 1, (SELECT max(number) FROM written)), 0, '' FROM clock, before
+	SELECT $6::bytea, $7::bigint, 0, ''
 	WHERE EXISTS (SELECT FROM written)
 	ON CONFLICT (name) DO UPDATE SET number = excluded.number
 	RETURNING number
