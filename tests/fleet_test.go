@@ -20,9 +20,7 @@ type fleetNode struct {
 	home string
 }
 
-const fleetKey = "signing_key 0123456789abcdef0123456789abcdef"
-
-// startFleet starts Caddys that share a store and a signing key, each with a folder of its own.
+// startFleet starts Caddys that share a store, each with a folder of its own.
 func startFleet(t *testing.T, n int, throttle string) []*fleetNode {
 	t.Helper()
 	var fleet []*fleetNode
@@ -85,17 +83,14 @@ func TestAFleetFollows(t *testing.T) {
 		if s.name == "postgres" {
 			store += "?connect_timeout=5"
 		}
-		fleet := startFleet(t, 3, store+"\nstore_timeout 2s\n"+fleetKey)
+		fleet := startFleet(t, 3, store+"\nstore_timeout 2s")
 		a, b, c := fleet[0], fleet[1], fleet[2]
-		within(t, 10*time.Second, "all know each other", fleet, func(n *fleetNode) bool {
-			return strings.Count(n.throttle("status", "--all"), "all known") == 3
-		})
 
 		out := a.throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice", "--note", "scraper")
-		if !strings.Contains(out, "on all 3 Caddys") {
-			t.Errorf("ban: got %q, want it said that it holds on all 3", out)
+		if !strings.Contains(out, "within two seconds on every Caddy of the store") {
+			t.Errorf("ban: got %q, want it said that it holds on all", out)
 		}
-		within(t, 2*time.Second, "the ban", fleet, refuses(true))
+		within(t, followTime, "the ban", fleet, refuses(true))
 		if out, err := b.tryThrottle("ban", "127.0.0.1", "--for", "2h", "--by", "bob"); err == nil || !strings.Contains(out, "by alice") {
 			t.Errorf("another ban on another Caddy: got %q, %v, want a conflict with alice's", out, err)
 		}
@@ -105,23 +100,20 @@ func TestAFleetFollows(t *testing.T) {
 
 		b.kill()
 		b.start()
-		within(t, 2*time.Second, "the ban after kill -9", fleet[1:2], refuses(true))
+		within(t, followTime, "the ban after kill -9", fleet[1:2], refuses(true))
 
 		c.kill()
-		if out := b.throttle("unban", "127.0.0.1"); !strings.Contains(out, "Ended, on 2 of 3 Caddys") {
-			t.Errorf("unban: got %q, want it said that one Caddy does not follow", out)
-		}
+		b.throttle("unban", "127.0.0.1")
 		c.start() // with its copy, in which the ban holds
-		within(t, 5*time.Second, "the end of the ban", fleet, refuses(false))
+		within(t, followTime, "the end of the ban", fleet, refuses(false))
 
 		s.kill()
 		out = a.throttle("ban", "127.0.0.1", "--for", "1h")
 		if !strings.Contains(out, "the others are told when the store answers") {
 			t.Errorf("ban in an outage: got %q, want it said that the others do not know", out)
 		}
-		within(t, 3*time.Second, "a word about the store, which no request has met", fleet[1:2], func(n *fleetNode) bool {
-			return regexp.MustCompile(`is (FAILING|DOWN)`).MatchString(n.throttle("status"))
-		})
+		a.kill() // directly after it
+		a.start()
 		if !a.banned() || b.banned() {
 			t.Error("in an outage: want the ban on the Caddy that was told, and on no other")
 		}
@@ -130,77 +122,67 @@ func TestAFleetFollows(t *testing.T) {
 		s.run()
 		within(t, 15*time.Second, "the ban after the outage", fleet, refuses(true))
 		a.throttle("unban", "127.0.0.1")
-		within(t, 2*time.Second, "the end of the ban", fleet, refuses(false))
+		within(t, followTime, "the end of the ban", fleet, refuses(false))
 		if out := a.throttle("status"); strings.Contains(out, "not told") {
 			t.Errorf("status after the outage: got %q, want no word of it", out)
 		}
-		if err := c.shutDown(); err != nil {
-			t.Error(err)
-		}
-		if out := a.throttle("ban", "127.0.0.1", "--for", "1h"); !strings.Contains(out, "on all 2 Caddys") {
-			t.Errorf("ban after a Caddy has stopped: got %q, want it counted no more", out)
-		}
 	})
 }
 
-func TestAFlushOfTheStoreEndsNoBan(t *testing.T) {
+// followTime is two seconds, and what a busy machine may need for the commands that look.
+const followTime = 10 * time.Second
+
+// TestAnEmptyStoreEndsNoBan: it is flushed, or a Redis without persistence is restarted.
+func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 	t.Parallel()
-	server := servertest.StartRedis(t)
-	fleet := startFleet(t, 2, redisServer(t, server).directive()+"\n"+fleetKey)
-	fleet[0].throttle("ban", "127.0.0.1", "--for", "1h")
-	server.Do("flushall")
-	server.Do("hset", "throttle:@board", "=ban//10.0.0.0%2F8", "99999999999999999 junk")
-	fleet[1].kill()
-	fresh := startFleet(t, 1, redisServer(t, server).directive()+"\n"+fleetKey)
-	within(t, 10*time.Second, "the ban", append(fleet[:1], fresh...), refuses(true))
-	within(t, 10*time.Second, "a warning of what somebody else has written", fresh, func(n *fleetNode) bool {
-		return strings.Contains(n.throttle("status"), "Somebody without the signing key has written 1 of the store's changes, which are ignored: ban//10.0.0.0%2F8")
-	})
-	if out := fleet[0].throttle("bans"); strings.Contains(out, "10.0.0.0") {
-		t.Errorf("bans: got %q, want nothing of what somebody else has written", out)
+	for name, empty := range map[string]func(*servertest.Redis, *storeServer){
+		"flush":   func(server *servertest.Redis, _ *storeServer) { server.Do("flushall") },
+		"restart": func(_ *servertest.Redis, s *storeServer) { s.kill(); s.run() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.StartRedis(t)
+			s := redisServer(t, server)
+			fleet := startFleet(t, 2, s.directive())
+			fleet[0].throttle("ban", "127.0.0.1", "--for", "1h")
+			fleet[0].throttle("ban", "10.0.0.0/8", "--for", "1h")
+			fleet[0].throttle("unban", "10.0.0.0/8")
+			within(t, followTime, "the ban", fleet, refuses(true))
+			empty(server, s)
+			fresh := startFleet(t, 1, s.directive())
+			within(t, followTime, "the ban", append(fleet, fresh...), refuses(true))
+			server.Do("hset", "throttle:@changes", "ban//172.16.0.0/12", "junk", "", "1")
+			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
+				return strings.Contains(n.throttle("status"), "1 entries that are no change this Caddy can read. They are skipped: ban//172.16.0.0/12")
+			})
+			if out := fresh[0].throttle("bans"); strings.Contains(out, "10.0.0.0") || strings.Contains(out, "172.16") {
+				t.Errorf("bans: got %q, want neither what was lifted nor junk", out)
+			}
+		})
 	}
 }
 
-func TestCaddysWithOtherKeysShareNoChanges(t *testing.T) {
+func TestASupportCodeIsKnownWhereItWasGiven(t *testing.T) {
 	t.Parallel()
-	store := startRedis(t).directive()
-	fleet := append(startFleet(t, 1, store), startFleet(t, 1, store)...) // each with keys in its own storage
-	within(t, 10*time.Second, "a word about the other's keys", fleet, func(n *fleetNode) bool {
-		return strings.Contains(n.throttle("status"), "1 Caddy on this store with other signing keys")
-	})
-	fleet[0].throttle("ban", "127.0.0.1", "--for", "1h")
-	<-time.After(2 * time.Second) // in which the other polls
-	if fleet[1].banned() {
-		t.Error("got a ban of a Caddy with another key")
+	fleet := startFleet(t, 2, startRedis(t).directive()+"\nstore_timeout 5s")
+	fillUp(t, fleet[0].url+"api", "X-Api-Key", "s3cret")
+	a, err := newVisitor(t, "h1").try("GET", fleet[0].url+"api", "X-Api-Key", "s3cret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code := regexp.MustCompile(`[0-9A-Z]{4}-[0-9A-Z]{4}`).FindString(a.body)
+	if out := fleet[0].throttle("why", code); code == "" || !strings.Contains(out, "capacity") {
+		t.Errorf("the page %q, code %q: got %q, want the refusal", a.body, code, out)
+	}
+	if out := fleet[1].throttle("why", code); !strings.Contains(out, "This Caddy remembers no refusal with this support code") {
+		t.Errorf("on another Caddy: got %q, want it said where to look", out)
 	}
 }
 
-func TestASupportCodeIsFoundFromAnyCaddy(t *testing.T) {
-	t.Parallel()
-	eachStore(t, func(t *testing.T, s *storeServer) {
-		// To the zone keys, a code is a key that no override lists.
-		const keys = "\nzone keys {\nkey header X-Key unlisted refuse\noverride shop unlimited\nlimit 1 1/h\n}"
-		fleet := startFleet(t, 3, s.directive()+"\nstore_timeout 5s\n"+fleetKey+keys)
-		fillUp(t, fleet[0].url+"api", "X-Api-Key", "s3cret")
-		a, err := newVisitor(t, "h1").try("GET", fleet[0].url+"api", "X-Api-Key", "s3cret")
-		if err != nil {
-			t.Fatal(err)
-		}
-		code := regexp.MustCompile(`[0-9A-Z]{4}-[0-9A-Z]{4}`).FindString(a.body)
-		if code == "" {
-			t.Fatalf("got the page %q, want a support code on it", a.body)
-		}
-		within(t, 10*time.Second, "the code", fleet, func(n *fleetNode) bool { return strings.Contains(n.throttle("why", code), "capacity") })
-		if out := fleet[1].throttle("why", "7K2M-Q8XD"); !strings.Contains(out, "No Caddy of this store remembers a refusal with this support code") {
-			t.Errorf("an unknown code: got %q, want it said", out)
-		}
-	})
-}
-
-// TestChangesOutliveTheProcess: with buckets in memory, too, but not without a snapshot.
+// TestChangesOutliveTheProcess: with buckets in memory, too, and without a snapshot of them.
 func TestChangesOutliveTheProcess(t *testing.T) {
 	t.Parallel()
-	n := startFleet(t, 1, "")[0]
+	n := startFleet(t, 1, "store memory {\nsnapshot off\n}")[0]
 	n.throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice")
 	n.throttle("limit", "api", "x0.5", "--for", "1h")
 	n.throttle("shadow", "pages", "--for", "1h")
@@ -217,16 +199,6 @@ func TestChangesOutliveTheProcess(t *testing.T) {
 	}
 	if matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json")); len(matches) != 1 {
 		t.Error("got no file with the changes")
-	}
-
-	forgetful := startFleet(t, 1, "store memory {\nsnapshot off\n}")[0]
-	if out := forgetful.throttle("ban", "127.0.0.1", "--for", "1h"); !strings.Contains(out, "unless this Caddy is restarted before") {
-		t.Errorf("without a snapshot: got %q, want it said that a restart ends it", out)
-	}
-	forgetful.kill()
-	forgetful.start()
-	if !refuses(false)(forgetful) {
-		t.Error("without a snapshot: got the ban after a restart")
 	}
 }
 

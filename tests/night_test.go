@@ -197,7 +197,7 @@ func TestASupportCodeSaysWhatWasRefused(t *testing.T) {
 			}
 		}
 	}
-	if out := c.throttle("why", "0000-0001"); !strings.Contains(out, "No Caddy of this store remembers a refusal with this support code") {
+	if out := c.throttle("why", "0000-0001"); !strings.Contains(out, "This Caddy remembers no refusal with this support code") {
 		t.Errorf("an unknown code: got\n%s\nwant that it is unknown", out)
 	}
 }

@@ -27,7 +27,7 @@ type room struct{ packages, may string }
 
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
-const concepts = "accesslog admission blocked board body clock cookie crawler detached device expiring fairqueue fold override overridefile pass " +
+const concepts = "accesslog admission blocked body changes clock cookie crawler detached device expiring fairqueue fold override overridefile pass " +
 	"recommend refusal replay response settlement signer sketch snapshot staticfile supportcode survey text tokens usage virtual"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each

@@ -22,8 +22,8 @@ type Options struct {
 
 	// Table is the table of the buckets, perhaps with a schema and a dot before
 	// it. The schema must exist. Both names are of lower-case letters, digits
-	// and _, the table's at most 57 of them. If empty, it is throttle_buckets. The table
-	// of the [leakybucket.Board] has _board behind the name.
+	// and _, the table's at most 55 of them. If empty, it is throttle_buckets. The table
+	// of the [leakybucket.Registry] has _changes behind the name.
 	Table string
 
 	// Prefix separates the buckets of sites that share a table. It is at most 64
@@ -51,7 +51,7 @@ const (
 )
 
 var (
-	tableName  = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,56}$`)
+	tableName  = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,54}$`)
 	prefixName = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,64}$`)
 )
 

@@ -20,12 +20,12 @@ type Store struct {
 	pool  *pgxpool.Pool
 	lanes *coalesce.Lanes[struct{}, *call] // a single one
 
-	prefix        string
-	table, board  string // quoted
-	address, user string // for errors
-	wantsLogged   bool
-	sql           map[string]string // statements, by their files
-	begin         []string          // begins the transaction of a batch
+	prefix          string
+	table, registry string // quoted
+	address, user   string // for errors
+	wantsLogged     bool
+	sql             map[string]string // statements, by their files
+	begin           []string          // begins the transaction of a batch
 
 	prepared     atomic.Bool   // the table is known to exist
 	preparing    chan struct{} // held by the call that prepares the table
@@ -53,7 +53,7 @@ func New(o Options) (*Store, error) {
 	s := &Store{
 		prefix:      o.Prefix,
 		table:       o.quotedTable(""),
-		board:       o.quotedTable(boardSuffix),
+		registry:    o.quotedTable(registrySuffix),
 		wantsLogged: o.Logged,
 		sql:         o.statements(),
 		begin:       o.begin(),

@@ -253,13 +253,13 @@ func TestResetEmptiesABucket(t *testing.T) {
 	}
 }
 
-// The table of the board is locked, so that all exchanges wait.
-func TestATakeWaitsForNoExchangeOfTheBoard(t *testing.T) {
+// The table of texts is locked, so that all who read it wait.
+func TestATakeWaitsForNoTexts(t *testing.T) {
 	o := Options{URL: patient(sharedServer(t).URL()), Table: unique("beside")}
 	s, other := openStore(t, o), openStore(t, o)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	if _, err := s.Exchange(ctx, leakybucket.BoardCall{}); err != nil {
+	if _, err := s.Texts(ctx, -1); err != nil {
 		t.Fatal(err)
 	}
 	mustTake(t, s, charge("k", 1))
@@ -268,21 +268,21 @@ func TestATakeWaitsForNoExchangeOfTheBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
-	if _, err := tx.Exec(ctx, "LOCK TABLE "+s.board+" IN ACCESS EXCLUSIVE MODE"); err != nil {
+	if _, err := tx.Exec(ctx, "LOCK TABLE "+s.registry+" IN ACCESS EXCLUSIVE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	var exchanges sync.WaitGroup
-	defer exchanges.Wait()
+	var readers sync.WaitGroup
+	defer readers.Wait()
 	defer cancel()
 	for range 2 * connections {
-		exchanges.Go(func() { _, _ = s.Exchange(ctx, leakybucket.BoardCall{}) })
+		readers.Go(func() { _, _ = s.Texts(ctx, -1) })
 	}
 	for s.pool.Stat().AcquiredConns() == 0 && ctx.Err() == nil {
 		runtime.Gosched()
 	}
 	for range 10 {
 		if _, err := take(ctx, s, charge("k", 1)); err != nil {
-			t.Fatalf("beside exchanges that wait: got error %v, want a decision", err)
+			t.Fatalf("beside readers who wait: got error %v, want a decision", err)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func (o *Options) statements() map[string]string {
 	if o.Logged {
 		unlogged = ""
 	}
-	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{board}", o.quotedTable(boardSuffix), "{unlogged}", unlogged, "{comment}", schemaComment)
+	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{registry}", o.quotedTable(registrySuffix), "{unlogged}", unlogged, "{comment}", schemaComment)
 	statements := make(map[string]string)
 	names, _ := fs.Glob(files, "sql/*.sql") // the pattern is valid, and what it finds is embedded
 	for _, name := range names {
@@ -48,8 +48,8 @@ func (o *Options) begin() []string {
 	return begin
 }
 
-// boardSuffix is what the name of the board's table has behind that of the buckets.
-const boardSuffix = "_board"
+// registrySuffix is what the name of the table of texts has behind that of the buckets.
+const registrySuffix = "_changes"
 
 // quotedTable returns the table's name with a suffix as statements need it.
 func (o *Options) quotedTable(suffix string) string {

@@ -43,12 +43,16 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
 		t.Errorf("got %v from Reset", err)
 	}
-	for _, text := range []string{"a text", ""} {
-		post := leakybucket.Post{Name: "name", Version: int64(2 - len(text)/6), Was: int64(1 - len(text)/6), Text: text}
-		call := leakybucket.BoardCall{Posts: []leakybucket.Post{post}, Node: "node", Beat: "beat"}
-		if answer, err := s.Exchange(t.Context(), call); err != nil || answer.Latest != post.Version {
-			t.Errorf("got %+v, %v from Exchange", answer, err)
-		}
+	text := leakybucket.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
+	if _, _, err := s.PutTexts(t.Context(), []leakybucket.Text{text}); err != nil {
+		t.Errorf("got %v from PutTexts", err)
+	}
+	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {
+		t.Errorf("got %+v, %v from Texts", all, err)
+	}
+	server.Do("hset", "shop:@changes", "ended", "1 1 text") // which is deleted
+	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {
+		t.Errorf("got %+v, %v from Texts", all, err)
 	}
 }
 

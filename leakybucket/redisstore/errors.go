@@ -25,7 +25,8 @@ var advice = []struct{ begins, advice string }{
 	{"TRYAGAIN", "a slot of the cluster is moving: takes of several of its buckets fail until that is done"},
 	{"NOAUTH", "want a password"},
 	{"WRONGPASS", "the user or the password is wrong"},
-	{"NOPERM", "the user needs ~<prefix>* and +eval +evalsha +get +set +del +hget +hset +hdel +hgetall +scan +time +info"},
+	{"NOPERM", "the user needs ~<prefix>* and +eval +evalsha +get +set +del +hget +hset +hdel +hlen +hexists +hscan +scan +time +info"},
+	{"WRONGTYPE", "somebody else has written the key: delete it, or use another prefix"},
 	{"unknown command", "want Redis 6.2 or later, or Valkey, with no commands renamed"},
 }
 

@@ -15,13 +15,13 @@ var takeLua string
 //go:embed settle.lua
 var settleLua string
 
-//go:embed board.lua
-var boardLua string
+//go:embed registry.lua
+var registryLua string
 
 // A script is run by its digest. A server that does not know it, because it was
 // restarted or its scripts were flushed, has not executed it, and is sent the text.
 var (
-	takeScript   = rueidis.NewLuaScript(bucketLua + "\n" + takeLua)
-	settleScript = rueidis.NewLuaScript(bucketLua + "\n" + settleLua)
-	boardScript  = rueidis.NewLuaScript(boardLua)
+	takeScript     = rueidis.NewLuaScript(bucketLua + "\n" + takeLua)
+	settleScript   = rueidis.NewLuaScript(bucketLua + "\n" + settleLua)
+	registryScript = rueidis.NewLuaScript(registryLua)
 )

@@ -413,3 +413,9 @@ func (b *Backend) check(checker Checker) {
 		}
 	}
 }
+
+// Registry returns the remote store as a registry, if it is one.
+func (b *Backend) Registry() (r leakybucket.Registry, is bool) {
+	r, is = b.remote.(leakybucket.Registry)
+	return r, is
+}

@@ -11,7 +11,7 @@ import (
 var optional = []reflect.Type{
 	reflect.TypeFor[leakybucket.Resetter](),
 	reflect.TypeFor[leakybucket.Counter](), reflect.TypeFor[leakybucket.Evicter](), reflect.TypeFor[leakybucket.Lister](),
-	reflect.TypeFor[leakybucket.Board](),
+	reflect.TypeFor[leakybucket.Registry](),
 }
 
 // nearly says which optional interfaces a store implements in part, or with other types.

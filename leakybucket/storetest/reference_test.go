@@ -22,7 +22,7 @@ type reference struct {
 	buckets   map[name]*bucket
 	swept     leakybucket.Instant
 	evictions uint64
-	board     referenceBoard
+	registry  referenceRegistry
 }
 
 type name struct {
@@ -315,10 +315,10 @@ type bugs struct {
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
 	list      func([]leakybucket.Entry) []leakybucket.Entry
-	mayPost   func(*referenceBoard, leakybucket.Post) bool
+	mayPut    func(*referenceRegistry, leakybucket.Text) bool
 	page      func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error)
 
-	keepsBeats bool
+	keepsEnded, returnsAll, keepsMark bool
 }
 
 // A mutant is a store with a bug, and the case that must catch it.

@@ -59,8 +59,8 @@ const (
 	Reset Promise = "resets"
 	// All buckets of a zone are found. See list.go.
 	Listing Promise = "listing"
-	// Posts replace what their writer has seen. See board.go.
-	Boards Promise = "the board"
+	// Short texts are kept beside the buckets. See registry.go.
+	Registries Promise = "the registry"
 	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
 	Agreement Promise = "agreement with the model"
 )
@@ -218,9 +218,10 @@ var cases = []testCase{
 	{Listing, "lists while buckets come and go", listsInPages},
 	{Listing, "refuses a cursor that is none", refusesCursors},
 
-	{Boards, "board replaces what was seen", boardReplaces},
-	{Boards, "board keeps beats for a minute", boardBeats},
-	{Boards, "board under contention", boardContended},
+	{Registries, "texts by their numbers", highestStands},
+	{Registries, "texts end", textsEnd},
+	{Registries, "many texts", manyTexts},
+	{Registries, "texts under contention", textsContended},
 
 	{Agreement, "model", model},
 }

@@ -66,7 +66,7 @@ func (s *reference) forgetNow() {
 }
 
 var mutants = slices.Concat(amountMutants, leakMutants, clockMutants, togetherMutants, probeMutants, settleMutants,
-	blockMutants, blockTogetherMutants, ceilingMutants, cancelMutants, resetMutants, listMutants, boardMutants, forgettingMutants, blockForgettingMutants, raceMutants)
+	blockMutants, blockTogetherMutants, ceilingMutants, cancelMutants, resetMutants, listMutants, registryMutants, forgettingMutants, blockForgettingMutants, raceMutants)
 
 // A suite that passes everything proves nothing: every mutant must be caught by
 // the case that is there for it.

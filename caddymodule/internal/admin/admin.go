@@ -65,8 +65,8 @@ func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, 
 	}}
 }
 
-// changes returns a call that changes what runs.
-func changes[T any](answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
+// acts returns a call that changes what runs.
+func acts[T any](answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
 	call := asks(*new(T), answer)
 	call.Changes = true
 	return call
@@ -83,14 +83,14 @@ var Calls = map[string]Call{
 	"/throttle/top":     asks(wire.TopQuery{}, answerTop),
 	"/throttle/why":     asks(wire.ClientQuery{}, answerWhy),
 
-	"/throttle/ban":      changes(makes(banEntry)),
-	"/throttle/unban":    changes(ends(banEntry)),
-	"/throttle/limit":    changes(makes(limitEntry)),
-	"/throttle/unlimit":  changes(ends(limitEntry)),
-	"/throttle/release":  changes(answerRelease),
-	"/throttle/revoke":   changes(answerRevoke),
-	"/throttle/shadow":   changes(makes(shadowEntry)),
-	"/throttle/unshadow": changes(ends(shadowEntry)),
+	"/throttle/ban":      acts(makes(banEntry)),
+	"/throttle/unban":    acts(ends(banEntry)),
+	"/throttle/limit":    acts(makes(limitEntry)),
+	"/throttle/unlimit":  acts(ends(limitEntry)),
+	"/throttle/release":  acts(answerRelease),
+	"/throttle/revoke":   acts(answerRevoke),
+	"/throttle/shadow":   acts(makes(shadowEntry)),
+	"/throttle/unshadow": acts(ends(shadowEntry)),
 }
 
 func serve(w http.ResponseWriter, r *http.Request) error {

@@ -12,7 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -28,9 +28,9 @@ type entryOf func(e *engine.Engine, o *wire.Change, held override.Span, ends boo
 // makes returns what makes changes of a kind. One that replaces another without leave is an
 // error of status 409.
 func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
-	return func(ctx context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
-		entry, told, err := in.change(ctx, e, of, o, false)
-		var was *board.Conflict
+	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
+		entry, told, err := in.change(e, of, o, false)
+		var was *changes.Conflict
 		if errors.As(err, &was) {
 			text := "it would replace the one that holds until " + was.Until.Local().Format(time.DateTime)
 			if was.By != "" {
@@ -49,9 +49,9 @@ func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Chang
 
 // ends returns what ends changes of a kind.
 func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
-	return func(ctx context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
-		entry, told, err := in.change(ctx, e, of, o, true)
-		if !errors.Is(err, board.ErrNothing) {
+	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
+		entry, told, err := in.change(e, of, o, true)
+		if !errors.Is(err, changes.ErrNothing) {
 			return wire.Ended{Ended: err == nil, Told: told, Key: entry.Key}, wrong(err)
 		}
 		if network, err := netip.ParsePrefix(entry.Key); entry.Kind == override.OfBan && err == nil {
@@ -68,7 +68,7 @@ func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change
 }
 
 // change makes a change, or ends one.
-func (in *input) change(ctx context.Context, e *engine.Engine, of entryOf, o *wire.Change, ends bool) (entry override.Entry, told *board.Told, err error) {
+func (in *input) change(e *engine.Engine, of entryOf, o *wire.Change, ends bool) (entry override.Entry, told *changes.Told, err error) {
 	held, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
 	if err != nil {
 		return entry, nil, err
@@ -77,12 +77,12 @@ func (in *input) change(ctx context.Context, e *engine.Engine, of entryOf, o *wi
 		return entry, nil, err
 	}
 	entry.Ended = ends
-	told, made, err := e.Control.Changes.Change(ctx, entry, in.from.Via, o.Replace, !o.More)
+	where, made, err := e.Control.Changes.Change(entry, in.from.Via, o.Replace)
 	if err != nil {
 		return entry, nil, err
 	}
 	in.changed = append(in.changed, made)
-	return entry, told, nil
+	return entry, &where, nil
 }
 
 func banEntry(_ *engine.Engine, o *wire.Change, held override.Span, _ bool) (entry override.Entry, err error) {
@@ -213,7 +213,7 @@ func answerJournal(e *engine.Engine) any {
 	return all
 }
 
-// note adds what no board tells of to the journal.
+// note adds to the journal what is no change.
 func (in *input) note(e *engine.Engine, action, of string) {
 	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: of}
 	in.changed = append(in.changed, c)

@@ -17,12 +17,12 @@ import (
 func answerZones(e *engine.Engine) any {
 	now := time.Now()
 	counts, refusals := telemetry.CountsByZone()
-	set, fleet := e.Overrides(), e.Control.Changes.State()
+	set, shared := e.Overrides(), e.Control.Changes.State()
 	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(e, now), Warnings: e.Warnings.List()}
 	kept := storeStatus(e, &result.Store, now)
-	if fleet.Shared {
-		result.Fleet = &fleet
-		result.Store.Failing = result.Store.Failing || fleet.Error != "" // it is asked every second
+	if shared.Shared {
+		result.Changes = &shared
+		result.Store.Failing = result.Store.Failing || shared.Error != "" // it is asked every second
 	}
 	for _, z := range allZones(e) {
 		s := wire.ZoneStatus{

@@ -23,7 +23,7 @@ func answerTop(_ context.Context, e *engine.Engine, _ *input, of *wire.TopQuery)
 	if err != nil {
 		return nil, err
 	}
-	result, set, now := wire.Top{Zones: []wire.TopZone{}, Nodes: len(e.Control.Changes.State().Nodes)}, e.Overrides(), time.Now()
+	result, set, now := wire.Top{Zones: []wire.TopZone{}, Shared: e.Shared != nil}, e.Overrides(), time.Now()
 	for _, z := range zones {
 		s := z.State.Recent.Top(by, mostTop, now)
 		keyOf := func(k sketch.Sender) wire.TopKey {

@@ -2,13 +2,11 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
 	"math"
 	"net/netip"
 	"slices"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -25,19 +23,13 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 	if err != nil {
 		return nil, err
 	}
-	code, isCode := supportcode.Parse(of.Client)
+	code, _ := supportcode.Parse(of.Client)
 	past, found := e.Control.Refusals.Find(code)
-	var from board.Node
-	if isCode && !found { // other Caddys may know it, which takes a second
-		var raw json.RawMessage
-		raw, from = e.Control.Changes.Ask(ctx, code.String())
-		found = raw != nil && json.Unmarshal(raw, &past) == nil
-	}
 	w := why{newJudge(e), &wire.Why{Client: of.Client, Buckets: []wire.Bucket{}, Complete: true}}
 	if !found {
 		return w.result, w.client(ctx, zones, of.Client, supportcode.Refusal{})
 	}
-	w.result.Refusal = &wire.PastRefusal{Node: from.Host}
+	w.result.Refusal = new(wire.PastRefusal)
 	return w.result, w.lookBack(ctx, zones, code, past)
 }
 

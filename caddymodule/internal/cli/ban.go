@@ -14,8 +14,8 @@ stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   h.add,
 		run: func(c *adminClient, args []string) error {
-			return c.each(args, func(network string, more bool) error {
-				return c.change("ban", wire.Change{Network: network, More: more}, &h)
+			return c.each(args, func(network string) error {
+				return c.change("ban", wire.Change{Network: network}, &h)
 			})
 		},
 	}
@@ -26,8 +26,8 @@ func unbanCommand() command {
 		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
 		long: "Ends the bans of these very networks, or of those that standard input names with -.",
 		run: func(c *adminClient, args []string) error {
-			return c.each(args, func(network string, more bool) error {
-				return c.end("unban", wire.Change{Network: network, More: more})
+			return c.each(args, func(network string) error {
+				return c.end("unban", wire.Change{Network: network})
 			})
 		},
 	}

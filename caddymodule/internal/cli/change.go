@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
@@ -92,16 +92,14 @@ func networkText(network string) string {
 }
 
 // toldText says where a change holds.
-func toldText(t *board.Told) (where string) {
+func toldText(t *changes.Told) (where string) {
 	switch {
-	case t == nil: // more follow
+	case t == nil: // nothing was made
 		return ""
 	case t.Error != "":
 		where = ", on this Caddy: the others are told when the store answers (" + text.Printable(t.Error, 200) + ")"
-	case t.Nodes > t.Holding:
-		where = fmt.Sprintf(", on %d of %d Caddys: the others follow when they reach the store", t.Holding, t.Nodes)
-	case t.Nodes > 1:
-		where = fmt.Sprintf(", on all %d Caddys", t.Nodes)
+	case t.Shared:
+		where = ", within two seconds on every Caddy of the store"
 	}
 	if !t.Kept {
 		where += ", unless this Caddy is restarted before"

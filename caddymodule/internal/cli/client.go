@@ -143,8 +143,8 @@ func (c command) completes(cmd *cobra.Command, client *adminClient) {
 const mostArguments = 10_000
 
 // each does something for each of the arguments, or for each line of standard input if the
-// argument is "-", and says whether more follow. A failure is said, and the others follow.
-func (c *adminClient) each(args []string, do func(arg string, more bool) error) error {
+// argument is "-". A failure is said, and the others follow.
+func (c *adminClient) each(args []string, do func(arg string) error) error {
 	if len(args) == 1 && args[0] == "-" {
 		lines, err := io.ReadAll(io.LimitReader(os.Stdin, 1<<20))
 		if err != nil {
@@ -155,11 +155,11 @@ func (c *adminClient) each(args []string, do func(arg string, more bool) error) 
 		}
 	}
 	if len(args) == 1 {
-		return do(args[0], false)
+		return do(args[0])
 	}
 	failed := 0
-	for i, arg := range args {
-		if err := do(arg, i < len(args)-1); err != nil {
+	for _, arg := range args {
+		if err := do(arg); err != nil {
 			failed++
 			c.printf("failed: %s: %s\n", sanitize(arg), printableLine(err.Error()))
 		}

@@ -254,11 +254,11 @@ func TestWhyShowsWholeWhichLimitABucketHas(t *testing.T) {
 
 func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
 	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
-	if out != "No Caddy of this store remembers a refusal with this support code: look for it in the access log.\n" {
+	if out != "This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.\n" {
 		t.Errorf("got\n%s\nwant one sentence", out)
 	}
 	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}}, "7K2M-Q8XD")
-	if !strings.HasPrefix(out, "No Caddy of this store remembers") || !strings.Contains(out, "As a key:\napi: no override lists this key") {
+	if !strings.HasPrefix(out, "This Caddy remembers no refusal") || !strings.Contains(out, "As a key:\napi: no override lists this key") {
 		t.Errorf("got\n%s\nwant that, and what it would be as a key", out)
 	}
 }
@@ -298,11 +298,11 @@ func TestLimitSaysWhoseLimitItIs(t *testing.T) {
 // TestTopOfManyZonesFitsOneScreen: those without requests have one line together, and the
 // requests are said to be one Caddy's.
 func TestTopOfManyZonesFitsOneScreen(t *testing.T) {
-	out := outputOf(t, "top", wire.Top{Nodes: 3, Zones: []wire.TopZone{
+	out := outputOf(t, "top", wire.Top{Shared: true, Zones: []wire.TopZone{
 		{Zone: "api"}, {Zone: "pages", Requests: 2, Seconds: 4, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 2, Admitted: 2}}}, {Zone: "search"},
 	}})
 	want := "pages: 2 requests in the last 4 s, 0 refused\nREQUESTS  REFUSED  KEY\n       2        0  203.0.113.7\n\n" +
-		"No requests in the last minute: api, search\nThese are this Caddy's requests, and 3 share the store.\n"
+		"No requests in the last minute: api, search\nThese are this Caddy's requests alone.\n"
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}

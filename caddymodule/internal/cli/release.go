@@ -36,7 +36,7 @@ line. They start afresh, and are refused again if they go on as before. Bans sta
 			if len(args) == 0 {
 				return usage.Errorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
 			}
-			return c.each(args, func(client string, _ bool) error {
+			return c.each(args, func(client string) error {
 				in.Client = asShown(client)
 				return c.release(in)
 			})

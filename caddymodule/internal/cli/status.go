@@ -6,15 +6,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func statusCommand() command {
-	var all bool
 	return command{
 		watch: true, use: "status", short: "Shows what the zones of a running Caddy do",
 		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
@@ -22,63 +19,23 @@ how many requests a second they admit and refuse, on average of the last ten to
 twenty seconds, with those of an hour ago in parentheses. Below come the store, what
 was changed at run time, what each zone has met since the config was loaded, and what
 is wrong with the config. Columns that no zone uses are left out. With --json there is more, such as totals.`,
-		flags: func(cmd *cobra.Command) {
-			cmd.Flags().BoolVar(&all, "all", false, "List the Caddys that share the store instead")
-		},
-		run: func(c *adminClient, _ []string) error {
-			if all {
-				return show(c, "zones", nil, c.showFleet)
-			}
-			return show(c, "zones", nil, c.showStatus)
-		},
+		run: func(c *adminClient, _ []string) error { return show(c, "zones", nil, c.showStatus) },
 	}
 }
 
-// showFleet lists the Caddys that share a store.
-func (c *adminClient) showFleet(s *wire.Status) {
-	if s.Fleet == nil {
-		c.say("This Caddy shares no store with others.")
+// showChanges says how this Caddy and the store agree on changes at run time.
+func (c *adminClient) showChanges(s *changes.State) {
+	if s == nil {
 		return
 	}
-	t := newTable("NODE", "HOST", numeric("PID"), "RUNS FOR", "HEARD OF", "CHANGES", "ZONES")
-	for i, n := range s.Fleet.Nodes {
-		heard, changes, zones := fmt.Sprintf("%.0f s ago", n.Age), "all known", "the same"
-		if i == 0 {
-			heard = "this one"
-		}
-		if !n.Current {
-			changes = "behind"
-		}
-		if len(n.Zones) > 0 {
-			zones = text.Printable(strings.Join(n.Zones, ", "), 40)
-		}
-		t.row(sanitize(n.ID), sanitize(n.Host), fmt.Sprint(n.PID), elapsed(n.Began).String(), heard, changes, zones)
+	if s.Error != "" {
+		c.printf("Other Caddys are not told of changes now: %s\n", text.Printable(s.Error, 200))
 	}
-	t.print(c)
-	c.showTold(s.Fleet)
-}
-
-// showTold says what keeps changes from being told to other Caddys.
-func (c *adminClient) showTold(f *board.Fleet) {
-	if f == nil {
-		return
+	if s.Untold > 0 {
+		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Untold, "change"))
 	}
-	if f.Error != "" {
-		c.printf("Other Caddys are not told of changes now: %s\n", text.Printable(f.Error, 200))
-	}
-	if f.Untold > 0 {
-		c.printf("The store has not been told of %s yet.\n", text.Plural(f.Untold, "change"))
-	}
-	if f.Strangers > 0 {
-		c.printf("%s on this store with other signing keys, so changes are not shared with them: give all the same signing_key.\n", text.Plural(f.Strangers, "Caddy"))
-	}
-	if f.Foreign > 0 {
-		c.printf("Somebody without the signing key has written %d of the store's changes, which are ignored: %s\n", f.Foreign, text.Printable(strings.Join(f.ForeignNames, ", "), 200))
-	}
-	for _, n := range f.Nodes {
-		if len(n.Zones) > 0 {
-			c.printf("%s has other zones: %s. Give each site a prefix of its own, unless it is being reloaded.\n", sanitize(n.Host), text.Printable(strings.Join(n.Zones, ", "), 200))
-		}
+	if s.Skipped > 0 {
+		c.printf("The store has %d entries that are no change this Caddy can read. They are skipped: %s\n", s.Skipped, text.Printable(strings.Join(s.Names, ", "), 200))
 	}
 }
 
@@ -86,10 +43,10 @@ func (c *adminClient) showStatus(s *wire.Status) {
 	c.showZones(s.Zones)
 	c.say("")
 	c.showStore(&s.Store)
-	if s.Fleet != nil && len(s.Fleet.Nodes) > 1 {
-		c.printf("The requests and buckets above are this Caddy's. %d share the store: see status --all.\n", len(s.Fleet.Nodes))
+	if s.Changes != nil {
+		c.say("The requests and buckets above are this Caddy's alone.")
 	}
-	c.showTold(s.Fleet)
+	c.showChanges(s.Changes)
 	for _, z := range s.Zones {
 		if z.Share != nil {
 			c.showShare(z.Zone, z.Share)

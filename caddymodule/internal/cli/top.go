@@ -41,8 +41,8 @@ marked with ~.`,
 				if len(quiet) > 0 {
 					c.printf("No requests in the last minute: %s\n", strings.Join(quiet, ", "))
 				}
-				if s.Nodes > 1 {
-					c.printf("These are this Caddy's requests, and %d share the store.\n", s.Nodes)
+				if s.Shared {
+					c.say("These are this Caddy's requests alone.")
 				}
 			})
 		},

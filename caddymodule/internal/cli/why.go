@@ -34,7 +34,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 	if s.Refusal != nil {
 		c.showRefusal(s.Refusal)
 	} else if _, code := supportcode.Parse(s.Client); code {
-		c.say("No Caddy of this store remembers a refusal with this support code: look for it in the access log.")
+		c.say("This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.")
 		if !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
 			return
 		}
@@ -67,11 +67,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 
 // showRefusal writes what was refused under a support code.
 func (c *adminClient) showRefusal(p *wire.PastRefusal) {
-	where := ""
-	if p.Node != "" {
-		where = ", by the Caddy on " + sanitize(p.Node)
-	}
-	c.printf("Refused %s ago, at %s%s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime), where)
+	c.printf("Refused %s ago, at %s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime))
 	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
 	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
 	t.row(p.Code, sanitize(p.Zone), sanitize(cmp.Or(p.Network, p.Key)), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))

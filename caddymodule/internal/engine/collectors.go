@@ -49,20 +49,18 @@ var (
 			"For how long a slot is held on average, in zones with share.", []string{"zone"}, nil),
 	}}
 
-	changes = collector{collectChanges, []*prometheus.Desc{
+	runTimeChanges = collector{collectChanges, []*prometheus.Desc{
 		prometheus.NewDesc("caddy_throttle_changes",
 			"Bans, limits and shadow switches at run time that hold.", []string{"kind"}, nil),
 		prometheus.NewDesc("caddy_throttle_shadow_by_hand",
 			"Whether the zone is in shadow by a switch at run time (1) or not (0).", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_nodes",
-			"Caddys with the same signing key that the shared store has seen in the last minute.", nil, nil),
 		prometheus.NewDesc("caddy_throttle_changes_untold",
 			"Changes at run time that the shared store does not have yet.", nil, nil),
 	}}
 )
 
 // Collectors are all of them, with those that count.
-var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Slots, changes}, telemetry.Collectors...)
+var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Slots, runTimeChanges}, telemetry.Collectors...)
 
 // RegisterMetrics registers the collectors, which a registry may have already.
 func RegisterMetrics(registry *prometheus.Registry) error {
@@ -210,7 +208,6 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
 	if state := e.Control.Changes.State(); state.Shared {
-		to.gauge(of[2], float64(len(state.Nodes)))
-		to.gauge(of[3], float64(state.Untold))
+		to.gauge(of[2], float64(state.Untold))
 	}
 }

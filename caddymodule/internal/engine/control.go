@@ -1,8 +1,6 @@
 package engine
 
 import (
-	"encoding/json"
-	"maps"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -12,12 +10,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 const controlKey = "control"
@@ -25,7 +24,7 @@ const controlKey = "control"
 // A control is how the admin API reaches what runs, what it has changed there, and what else
 // all configs share. It outlives them: a reload must not lift a ban, nor forget a support code.
 type control struct {
-	Changes  *board.Replica
+	Changes  *changes.Copy
 	Refusals supportcode.Ring // the last ones
 	Rates    telemetry.Rates
 	blocks   *blocked.Buckets
@@ -40,23 +39,11 @@ type control struct {
 
 func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
-		c := &control{blocks: blocked.NewBuckets(nil), lookups: crawler.NewLookups(), stopped: make(chan struct{})}
-		c.Changes = board.New(c.refusal)
+		c := &control{Changes: changes.New(), blocks: blocked.NewBuckets(nil), lookups: crawler.NewLookups(), stopped: make(chan struct{})}
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c
 	})
-}
-
-// refusal answers other nodes, which ask for a support code.
-func (c *control) refusal(text string) json.RawMessage {
-	code, _ := supportcode.Parse(text)
-	refusal, found := c.Refusals.Find(code)
-	if !found {
-		return nil
-	}
-	raw, _ := json.Marshal(refusal) // which fails for no refusal
-	return raw
 }
 
 // newestApp is the last of the apps in the control, or nil. Listeners read it, for which a
@@ -91,7 +78,11 @@ func (c *control) follow(e *Engine) {
 	for _, z := range e.Zones {
 		z.setLimits()
 	}
-	c.Changes.Use(e.shared, e.changesFile(), e.Logger)
+	var registry leakybucket.Registry
+	if e.Shared != nil {
+		registry, _ = e.Shared.Registry()
+	}
+	c.Changes.Use(registry, filepath.Join(caddy.AppDataDir(), "throttle", "changes.json"), e.Logger)
 }
 
 // started returns the configs that run, oldest first.
@@ -102,26 +93,6 @@ func started() (apps []*Engine) {
 		apps = slices.Clone(c.apps)
 	})
 	return apps
-}
-
-// changesFile is where changes at run time are kept. Without a snapshot none are.
-func (e *Engine) changesFile() string {
-	if e.Shared == nil && (e.Memory == nil || e.Memory.Snapshot == "") {
-		return ""
-	}
-	return filepath.Join(caddy.AppDataDir(), "throttle", "changes.json")
-}
-
-// shareBoard returns the board of the store, or nil if it has none.
-func (e *Engine) shareBoard() *board.Signed {
-	if e.Shared == nil || e.Signing.Ring == nil {
-		return nil
-	}
-	on, has := e.Shared.Board()
-	if !has {
-		return nil
-	}
-	return &board.Signed{Board: on, Keys: e.Signing.Ring, Zones: slices.Sorted(maps.Keys(e.Zones))}
 }
 
 // RunningApp returns the app of the config that runs, or nil. Its stores stay open

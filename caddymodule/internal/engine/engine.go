@@ -21,7 +21,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
@@ -74,7 +73,6 @@ type Engine struct {
 
 	Blocks  *blocked.Buckets
 	Control *control
-	shared  *board.Signed // of the store; nil if it has none
 
 	Signing       signingKeys // of device cookies and passes
 	Crawlers      configCrawlers
@@ -223,7 +221,6 @@ func (e *Engine) Start() {
 	for _, f := range e.OverrideFiles {
 		go f.watch(ctx) // each for itself, as one may hang
 	}
-	e.shared = e.shareBoard()
 	e.Control.Start(e)
 }
 

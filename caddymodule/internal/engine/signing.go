@@ -11,9 +11,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
-// signingKeys are the keys that device cookies, passes and changes on a board are signed
-// with, as one config has them. They are read from Caddy's storage when the config starts,
-// unless the config has the only one.
+// signingKeys are the keys that device cookies and passes are signed with, as one config has
+// them. They are read from Caddy's storage when the config starts, unless the config has the
+// only one.
 type signingKeys struct {
 	*signer.Ring        // nil if nothing is signed
 	Fixed        string // the secret of the config, or empty
@@ -46,7 +46,7 @@ func (s *signingKeys) start(ctx context.Context, logger *zap.Logger) {
 	}
 	waiting, tried := context.WithTimeout(ctx, patience)
 	go s.Run(ctx, tried, func(err error) {
-		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued, and no change at run time be told to other Caddys", zap.Error(err))
+		logger.Error("reading the signing keys; it is tried again every minute, and meanwhile no device cookie or pass may be issued", zap.Error(err))
 	})
 	<-waiting.Done()
 	s.last.Store(s.Ring)

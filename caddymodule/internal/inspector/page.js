@@ -192,8 +192,8 @@ form.elements.for.addEventListener("input", () => { form.elements.until.value = 
 
 // holds says until when a change holds, and where.
 const holds = ({ until, told }) => `until ${clock(until)}${where(told)}`;
-const where = ({ nodes, holding, kept, error }) => [
-	error ? "on this Caddy: the others are told when the store answers" : nodes > holding ? `on ${holding} of ${nodes} Caddys: the others follow when they reach the store` : nodes > 1 && `on all ${nodes} Caddys`,
+const where = ({ shared, kept, error }) => [
+	error ? "on this Caddy: the others are told when the store answers" : shared && "within two seconds on every Caddy of the store",
 	!kept && "unless this Caddy is restarted before",
 ].filter(Boolean).map((text) => `, ${text}`).join("");
 
@@ -395,25 +395,23 @@ const showZone = (card, z) => {
 	find(".reasons", card).hidden = reasons.length === 0;
 };
 
-// fleetText says which Caddys share changes, and what keeps them from it.
-const fleetText = ({ nodes, strangers, foreign: forged, foreign_names: names, untold, error }) => {
-	const told = nodes.length > 1 ? [`${counted(nodes.length, "Caddy")} share it: ${nodes.map((n) => visible(n.host)).join(", ")}.`] : [];
+// changesText says how this Caddy and the store agree on changes at run time.
+const changesText = ({ untold, skipped, skipped_names: names, error }) => {
+	const told = [];
 	if (error) told.push(`Other Caddys are not told of changes now: ${visible(error)}.`);
 	if (untold) told.push(`The store has not been told of ${counted(untold, "change")} yet.`);
-	if (strangers) told.push(`${counted(strangers, "Caddy")} on this store with other signing keys: changes are not shared with them.`);
-	if (forged) told.push(`Somebody without the signing key has written ${forged} of the store's changes, which are ignored: ${visible(names.join(", "))}.`);
-	for (const n of nodes) if (n.zones?.length) told.push(`${visible(n.host)} has other zones: ${visible(n.zones.join(", "))}.`);
+	if (skipped) told.push(`The store has ${skipped} entries that are no change this Caddy can read. They are skipped: ${visible((names ?? []).join(", "))}.`);
 	return told;
 };
 
-const showStore = (store, fleet) => {
+const showStore = (store, changes) => {
 	const told = [`The store ${store.name} is ${store.down ? "down" : store.failing ? "failing" : "up"}.`];
 	if (store.calls_per_second > 0) told.push(`It takes ${number(1e3 * store.call_seconds)} ms a call, at ${number(store.calls_per_second)} calls a second.`);
 	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} calls a second fail.`);
 	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";
 	told.push(`Memory holds ${counted(store.buckets, "bucket")}${most}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`);
 	if (store.snapshot_failing) told.push(`The snapshot cannot be written, so a restart takes the buckets back by ${span(store.snapshot_age)}: see Caddy's log.`);
-	if (fleet) told.push(...fleetText(fleet));
+	if (changes) told.push(...changesText(changes));
 	put(find("#store"), told.join(" "));
 	find("#down").hidden = !store.down;
 	const since = store.down_since ? ` since ${clock(store.down_since)}` : "", why = store.error ? ` It says: ${visible(store.error)}.` : "";
@@ -452,7 +450,7 @@ const choose = (select, names, first) => {
 };
 
 let chosen;
-const showZones = ({ zones, store, fleet, overrides, warnings = [] }) => {
+const showZones = ({ zones, store, changes, overrides, warnings = [] }) => {
 	const groups = Array.from(find("#zones").children), cards = new Map(Array.from(document.querySelectorAll(".zone"), (card) => [card.dataset.zone, card]));
 	const places = groups.map(() => 0);
 	for (const z of zones) {
@@ -469,7 +467,7 @@ const showZones = ({ zones, store, fleet, overrides, warnings = [] }) => {
 	for (const group of groups) group.hidden = group.lastElementChild.childElementCount === 0;
 	find("#legend").hidden = zones.length === 0;
 	find("#zoneless").hidden = zones.length > 0;
-	showStore(store, fleet);
+	showStore(store, changes);
 	showWarnings(warnings);
 	const names = zones.map((z) => z.zone);
 	for (const select of document.querySelectorAll(".any-zone")) choose(select, names, [element("option", { value: "" }, "all")]);

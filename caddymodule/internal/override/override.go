@@ -5,6 +5,7 @@ package override
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -275,11 +276,7 @@ func (s *Set) apply(e *Entry) {
 			put(s.bans, network, ban, e.Ended)
 		}
 	case OfLimit:
-		var plans map[string]leakybucket.Limit
-		if e.Plan != (leakybucket.Limit{}) {
-			plans = map[string]leakybucket.Limit{e.Limit: e.Plan}
-		}
-		if l, err := ParseLimit(e.Limit, plans); err == nil || e.Ended {
+		if l, err := e.limit(); err == nil || e.Ended {
 			l.Key, l.Span = e.Key, e.Span
 			put(s.limits, bucket{e.Zone, e.Key}, &l, e.Ended)
 		}
@@ -397,6 +394,58 @@ func (n *Name) Of() string {
 		return n.Zone + "/" + n.Key
 	}
 	return cmp.Or(n.Zone, "everything")
+}
+
+// Path returns a text that no other name has. Names of zones have no slash.
+func (n *Name) Path() string { return string(n.Kind) + "/" + n.Zone + "/" + n.Key }
+
+// Check returns an error for what nobody can have made with this version of Caddy. The end of
+// an entry says nothing but its name and until when it would have held.
+func (e *Entry) Check() error {
+	if !e.Ended && (e.Until.Before(e.Since) || e.Until.Sub(e.Since) > Longest) {
+		return fmt.Errorf("it holds from %v until %v", e.Since, e.Until)
+	}
+	if strings.Contains(e.Zone, "/") || len(e.Note) > longestNote || len(e.By) > longestNote {
+		return errors.New("its zone, note or name is none that Caddy has")
+	}
+	switch e.Kind {
+	case OfShadow:
+		if e.Key != "" {
+			return errors.New("shadow is of a whole zone")
+		}
+	case OfBan:
+		network, err := netip.ParsePrefix(e.Key)
+		if err == nil && network.String() != e.Key {
+			return fmt.Errorf("invalid network %q: want %v", e.Key, network)
+		}
+		if err == nil {
+			_, err = NewBan(network, e.Span)
+		}
+		return err
+	case OfLimit:
+		if e.Zone == "" {
+			return errors.New("a limit is of a zone")
+		}
+		if !e.Ended {
+			_, err := e.limit()
+			return err
+		}
+	default:
+		return fmt.Errorf("unknown kind %q", e.Kind)
+	}
+	return nil
+}
+
+// limit returns the limit of an entry of that kind.
+func (e *Entry) limit() (Limit, error) {
+	var plans map[string]leakybucket.Limit
+	if e.Plan != (leakybucket.Limit{}) {
+		if err := e.Plan.Validate(); err != nil {
+			return Limit{}, err
+		}
+		plans = map[string]leakybucket.Limit{e.Limit: e.Plan}
+	}
+	return ParseLimit(e.Limit, plans)
 }
 
 // Holds reports whether it changes anything at an instant.

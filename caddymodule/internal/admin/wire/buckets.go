@@ -109,7 +109,6 @@ type UnlistedKey struct {
 // A PastRefusal is the refusal that a visitor's support code names, as it was then.
 type PastRefusal struct {
 	Code    string `json:"code"`
-	Node    string `json:"node,omitempty"`    // the host of the Caddy that refused, if it was another
 	Network string `json:"network,omitempty"` // that the key stands for
 	supportcode.Refusal
 }

@@ -3,7 +3,7 @@ package wire
 import (
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 )
 
@@ -16,10 +16,6 @@ type Change struct {
 
 	// Replace lets it replace another that holds for the same. Otherwise that is an error.
 	Replace bool `json:"replace,omitempty"`
-
-	// More says that others follow at once. The answer waits for no other Caddy, and does
-	// not say where the change holds: that of the last one does.
-	More bool `json:"more,omitempty"`
 
 	// The zone. Empty means all zones, for shadow alone.
 	Zone string `json:"zone,omitempty"`
@@ -38,8 +34,8 @@ type Change struct {
 
 // An Ended says whether there was something to end.
 type Ended struct {
-	Ended bool        `json:"ended"`
-	Told  *board.Told `json:"told,omitempty"`
+	Ended bool          `json:"ended"`
+	Told  *changes.Told `json:"told,omitempty"`
 
 	// Key is that of the bucket, which the caller may have named by a secret.
 	Key string `json:"key,omitempty"`
@@ -53,8 +49,8 @@ type Revoked struct {
 // An Override is a change that holds.
 type Override struct {
 	override.Held
-	Network string      `json:"network,omitempty"` // that is banned, or that the key stands for
-	Told    *board.Told `json:"told,omitempty"`    // if it was made just now
+	Network string        `json:"network,omitempty"` // that is banned, or that the key stands for
+	Told    *changes.Told `json:"told,omitempty"`    // if it was made just now
 }
 
 // ByHeader is the header in which a command says who uses it.

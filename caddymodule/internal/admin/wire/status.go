@@ -3,7 +3,7 @@ package wire
 import (
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -12,9 +12,9 @@ import (
 type Status struct {
 	Zones     []ZoneStatus            `json:"zones"`
 	Store     StoreStatus             `json:"store"`
-	Overrides []Override              `json:"overrides"`       // the oldest first, also the answer of /throttle/overrides
-	Fleet     *board.Fleet            `json:"fleet,omitempty"` // if a shared store tells changes to others
-	Warnings  []telemetry.KeptWarning `json:"warnings"`        // of the config that runs
+	Overrides []Override              `json:"overrides"`         // the oldest first, also the answer of /throttle/overrides
+	Changes   *changes.State          `json:"changes,omitempty"` // if a shared store tells them to other Caddys
+	Warnings  []telemetry.KeptWarning `json:"warnings"`          // of the config that runs
 }
 
 // A ZoneStatus is a zone as `caddy throttle status` shows it.

@@ -10,8 +10,8 @@ import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 
 // A Top is the answer of /throttle/top.
 type Top struct {
-	Zones []TopZone `json:"zones"` // of the requests of this Caddy
-	Nodes int       `json:"nodes"` // Caddys that share the store
+	Zones  []TopZone `json:"zones"`  // of the requests of this Caddy
+	Shared bool      `json:"shared"` // the store, with other Caddys, whose requests these are not
 }
 
 // A TopQuery says who is counted.

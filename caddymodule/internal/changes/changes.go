@@ -1,0 +1,394 @@
+// Package changes keeps what operators change while Caddy runs: bans, limits and shadow
+// switches. They hold on every Caddy of a store within two seconds, and after a restart.
+// Begin with [Copy.Change].
+//
+// Each node has a [Copy] of all changes in memory and in a file. The store, a
+// [leakybucket.Registry], has the same ones. There is one record for each kind, zone and key,
+// and its number decides which one that is: the highest stands. The node that makes a change
+// gives it a number above its own clock and all numbers that it has seen, a hybrid logical
+// clock. So whoever has seen a change can replace it, and a write that a frozen store executes
+// late replaces nothing that came after it. The end of a change is a record, too. It is kept for
+// as long as anything that it has ended or replaced, so nothing that was lifted comes back.
+//
+// Once a second, each node asks the store for the mark of its last write, which is random. If
+// that is the one it has seen, nothing has changed. Any other mark means that another node has
+// written, or that the store has forgotten something: it was flushed, or a failover or a backup
+// took it back.
+// In both cases the node reads all, takes over what stands above its own, and writes what the
+// store lacks under the numbers that it had. What was changed while the store was down is told
+// in the same way. So nothing that holds is forgotten while a node is up.
+//
+// Nothing is signed: whoever may write to the store may ban. What is broken is skipped.
+package changes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const (
+	pollEvery = time.Second
+	patience  = time.Second // with a call of the store
+	mostPut   = 500         // records in one call
+	unread    = -1          // the mark of the last write, as long as the store was not read
+
+	mostJournal = 200
+)
+
+// A Copy is this node's copy of the changes. It is safe for concurrent use.
+type Copy struct {
+	Table override.Table // what holds; requests read it
+
+	host  string
+	again chan struct{} // to poll at once
+
+	// talking is held over calls of the store, and over a change as a whole. It is a channel,
+	// since those who wait for a mutex stop the virtual time of tests.
+	talking chan struct{}
+	mu      sync.Mutex // guards all below, and is held over no call
+
+	records records
+	journal []override.Change // the last ones, oldest first
+	disk    disk
+	logger  *zap.Logger // nil before the first Use
+
+	registry leakybucket.Registry // nil if there is none
+	seen     int64                // the mark of the store's last write when it was read
+	tried    time.Time            // the last poll
+	err      error                // of the last call
+	skipped  skipped              // of the store
+	read     chan struct{}        // closed once the store was read
+}
+
+// New returns a copy without changes.
+func New() *Copy {
+	host, _ := os.Hostname()
+	c := &Copy{host: host, again: make(chan struct{}, 1), talking: make(chan struct{}, 1), records: make(records), read: make(chan struct{})}
+	close(c.read)
+	return c
+}
+
+// Use lets a copy follow a store, or none if it is nil, and keeps it in a file, or gives that
+// up if path is empty. The first file that it is given is read.
+func (c *Copy) Use(registry leakybucket.Registry, path string, logger *zap.Logger) {
+	defer c.talk()()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	first := c.logger == nil
+	if c.logger = logger; path != c.disk.path {
+		c.disk.open(path, logger)
+		if first {
+			c.restore()
+		}
+		c.save()
+	}
+	if registry != c.registry {
+		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, skipped{}
+		if c.read = make(chan struct{}); registry == nil {
+			close(c.read)
+		}
+	}
+	c.pollAgain()
+}
+
+// Read returns a channel that is closed once the store that is in use now was read, or if none is.
+func (c *Copy) Read() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.read
+}
+
+// restore reads the file. mu is held.
+func (c *Copy) restore() {
+	kept, journal := c.disk.read(c.logger)
+	now := time.Now()
+	for _, k := range kept {
+		if !k.forgettable(now) {
+			c.records[k.Name] = k
+		}
+	}
+	c.apply(kept, now)
+	c.journal = journal
+}
+
+// save writes the file. mu is held.
+func (c *Copy) save() {
+	if c.logger != nil {
+		c.disk.write(c.records, c.journal, c.logger)
+	}
+}
+
+// A Conflict is the error of a change that would replace another without leave.
+type Conflict struct{ override.Entry }
+
+func (c *Conflict) Error() string { return fmt.Sprintf("another change of %v holds", c.Name) }
+
+// ErrNothing is the error of an end of nothing.
+var ErrNothing = errors.New("there is no such change")
+
+// A Told says where a change holds besides this Caddy.
+type Told struct {
+	Shared bool   `json:"shared"`          // the other Caddys of the store follow within two seconds
+	Kept   bool   `json:"kept"`            // it also holds after a restart of this Caddy
+	Error  string `json:"error,omitempty"` // why the others follow later
+}
+
+// Change makes a change, and returns what the journal has of it. It is in the file when Change
+// returns. If replace is not set, one that holds already is a [Conflict]. The end of nothing is
+// [ErrNothing]. While the store is down, a change holds here, and the other nodes follow later.
+func (c *Copy) Change(e override.Entry, via string, replace bool) (told Told, made override.Change, err error) {
+	defer c.talk()()
+	c.mu.Lock()
+	down := c.err != nil && time.Since(c.tried) < pollEvery // many changes need not wait for it one by one
+	c.mu.Unlock()
+	answered := !down && c.poll()
+	k, err := c.make(e, via, replace)
+	if err != nil {
+		return told, made, err
+	}
+	if answered && c.put([]*record{k}) {
+		c.mu.Lock()
+		stands := k.told
+		c.mu.Unlock()
+		if !stands { // others have written meanwhile
+			c.poll()
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if now := c.records[k.Name]; now != k && !now.same(k) {
+		return told, made, &Conflict{now.Entry}
+	}
+	told = Told{Shared: c.registry != nil, Kept: c.disk.saved || c.records[k.Name].told}
+	if c.registry != nil && c.err != nil {
+		told.Error = c.err.Error()
+	}
+	return told, k.journaled(via), nil
+}
+
+// make makes a change on this node.
+func (c *Copy) make(e override.Entry, via string, replace bool) (*record, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, last := time.Now(), c.records[e.Name]
+	holds := last != nil && last.Holds(now)
+	switch {
+	case e.Ended && !holds:
+		return nil, ErrNothing
+	case holds && !e.Ended && !replace:
+		return nil, &Conflict{last.Entry}
+	case last == nil && len(c.records) >= leakybucket.MostTexts:
+		return nil, fmt.Errorf("%d changes are kept already: let some end", leakybucket.MostTexts)
+	}
+	// A little at random lets two nodes that have seen the same seldom give the same number.
+	k := &record{Entry: e, Host: c.host, Number: c.records.number(now) + rand.Int64N(1000)}
+	if k.replaces(last); k.length() > leakybucket.LongestText {
+		return nil, errors.New("the key is too long")
+	}
+	c.records[k.Name] = k
+	c.apply([]*record{k}, now)
+	c.note(k.journaled(via))
+	c.save()
+	return k, nil
+}
+
+// apply lets records hold, or end what held. mu is held.
+func (c *Copy) apply(some []*record, now time.Time) {
+	entries := make([]override.Entry, len(some))
+	for i, k := range some {
+		entries[i] = k.Entry
+	}
+	c.Table.Apply(now, entries...)
+}
+
+// Note adds to the journal.
+func (c *Copy) Note(changes ...override.Change) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.note(changes...)
+	c.save()
+}
+
+// note adds to the journal, out of which the oldest falls. mu is held.
+func (c *Copy) note(changes ...override.Change) {
+	c.journal = append(c.journal, changes...)
+	c.journal = slices.Delete(c.journal, 0, max(0, len(c.journal)-mostJournal))
+}
+
+// Journal returns what was changed here, and what this node has taken over from others, the
+// last one first.
+func (c *Copy) Journal() []override.Change {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	last := append([]override.Change{}, c.journal...) // which JSON shows as a list even if it is empty
+	slices.Reverse(last)
+	return last
+}
+
+// A State is how a copy and its store agree.
+type State struct {
+	Shared  bool     `json:"-"`                       // there is a store
+	Untold  int      `json:"untold,omitempty"`        // changes that the store does not have yet
+	Skipped int      `json:"skipped,omitempty"`       // what the store has and is no change that this Caddy can read
+	Names   []string `json:"skipped_names,omitempty"` // of some of those
+	Error   string   `json:"error,omitempty"`         // of the last call
+}
+
+// State returns the state.
+func (c *Copy) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := State{Shared: c.registry != nil}
+	if !s.Shared {
+		return s
+	}
+	s.Untold, s.Skipped, s.Names = len(c.records.untold(time.Now())), c.skipped.count, c.skipped.names
+	if c.err != nil {
+		s.Error = c.err.Error()
+	}
+	return s
+}
+
+// Run follows the store until stop is closed.
+func (c *Copy) Run(stop <-chan struct{}) {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+		case <-c.again:
+		}
+		done := c.talk()
+		c.poll()
+		done()
+	}
+}
+
+// talk waits until nobody else talks to the store. The caller must call done.
+func (c *Copy) talk() (done func()) {
+	c.talking <- struct{}{}
+	return func() { <-c.talking }
+}
+
+// pollAgain lets Run poll at once.
+func (c *Copy) pollAgain() {
+	select {
+	case c.again <- struct{}{}:
+	default:
+	}
+}
+
+// poll reads what is new in the store, writes what it lacks, and reports whether it has
+// answered. talking is held.
+func (c *Copy) poll() (answered bool) {
+	c.mu.Lock()
+	now := time.Now()
+	c.records.forget(now)
+	registry, seen := c.registry, c.seen
+	c.tried = now
+	c.mu.Unlock()
+	if registry == nil {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, err := registry.Texts(ctx, seen)
+	c.mu.Lock()
+	if err != nil {
+		c.failed(err)
+		c.mu.Unlock()
+		return false
+	}
+	if all.Last != seen {
+		c.takeOver(all, now)
+	}
+	select {
+	case <-c.read:
+	default:
+		close(c.read)
+	}
+	untold := c.records.untold(now)
+	c.mu.Unlock()
+	for some := range slices.Chunk(untold, mostPut) {
+		if !c.put(some) {
+			return false
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failed(nil)
+	return true
+}
+
+// takeOver takes over all texts of the store. mu is held.
+func (c *Copy) takeOver(all leakybucket.Texts, now time.Time) {
+	read, skips := decodeTexts(all, now)
+	taken, tooMany := c.records.merge(read)
+	skips.count += len(tooMany)
+	for _, k := range tooMany {
+		skips.name(k.Path())
+	}
+	c.apply(taken, now)
+	for _, k := range taken {
+		c.note(k.journaled(k.Host))
+	}
+	if c.seen = all.Last; len(taken) > 0 {
+		c.save()
+	}
+	c.skipped.log(skips, c.logger)
+	c.skipped = skips
+}
+
+// put writes records to the store, and reports whether it has answered. talking is held.
+func (c *Copy) put(some []*record) (answered bool) {
+	texts := make([]leakybucket.Text, len(some))
+	c.mu.Lock()
+	registry := c.registry
+	for i, k := range some {
+		texts[i] = k.encode()
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	before, last, err := registry.PutTexts(ctx, texts)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		c.failed(err)
+		c.seen = unread // it is not known what was written
+		return false
+	}
+	if before != c.seen { // others have written since this node has read
+		c.pollAgain()
+		return true
+	}
+	c.seen = last
+	for _, k := range some {
+		k.told = true
+	}
+	return true
+}
+
+// failed notes how a call ended, and logs it if that is new. mu is held.
+func (c *Copy) failed(err error) {
+	switch {
+	case err != nil && c.err == nil:
+		c.logger.Warn("other Caddys are not told of changes at run time, nor this one of theirs; it is tried again every second", zap.Error(err))
+	case err == nil && c.err != nil:
+		c.logger.Info("changes at run time are shared again")
+	}
+	c.err = err
+}

@@ -1,0 +1,833 @@
+package changes
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A server is a store as Redis is one. It can be flushed, taken back and frozen.
+type server struct {
+	mu     sync.Mutex
+	texts  map[string]leakybucket.Text
+	last   int64
+	skew   time.Duration // of its clock
+	frozen bool          // calls are executed when it is thawed, and get no answer
+	late   []func()
+}
+
+func newServer() *server { return &server{texts: make(map[string]leakybucket.Text)} }
+
+// A backup is what a server had at some instant.
+type backup struct {
+	texts map[string]leakybucket.Text
+	last  int64
+}
+
+func (s *server) backup() backup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return backup{maps.Clone(s.texts), s.last}
+}
+
+func (s *server) restore(b backup, skew time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.texts, s.last, s.skew = maps.Clone(b.texts), b.last, skew
+}
+
+func (s *server) flush() { s.restore(backup{texts: map[string]leakybucket.Text{}}, s.skew) }
+
+func (s *server) freeze() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = true
+}
+
+func (s *server) thaw() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.frozen = false
+	for _, call := range s.late {
+		call()
+	}
+	s.late = nil
+}
+
+// put is PutTexts. mu is held.
+func (s *server) put(texts []leakybucket.Text) (before, last int64) {
+	before = s.last
+	now := time.Now().Add(s.skew).UnixMicro()
+	for _, t := range texts {
+		if t.Number > s.texts[t.Name].Number && int64(t.End) > now {
+			s.texts[t.Name] = t
+			s.last = 1 + rand.Int64N(leakybucket.MostNumber-1)
+		}
+	}
+	return before, s.last
+}
+
+// A link leads to a server, unless it is cut.
+type link struct {
+	*server
+	cut   bool
+	deaf  bool // calls are executed, and their answers lost
+	calls int
+}
+
+var errCut = errors.New("connection refused")
+
+func (l *link) set(cut, deaf bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cut, l.deaf = cut, deaf
+}
+
+// call executes a call, or will when the server is thawed.
+func (l *link) call(ctx context.Context, execute func()) error {
+	l.mu.Lock()
+	l.calls++
+	frozen := l.frozen
+	switch {
+	case l.cut:
+		l.mu.Unlock()
+		return errCut
+	case frozen:
+		l.late = append(l.late, execute)
+	default:
+		execute()
+	}
+	deaf := l.deaf
+	l.mu.Unlock()
+	if frozen {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	if deaf {
+		return errCut
+	}
+	return nil
+}
+
+func (l *link) Texts(ctx context.Context, seen int64) (leakybucket.Texts, error) {
+	var all leakybucket.Texts
+	err := l.call(ctx, func() {
+		if all.Last = l.last; seen != l.last {
+			all.Texts, all.Count = slices.Collect(maps.Values(l.texts)), len(l.texts)
+			all.Texts = all.Texts[:min(all.Count, leakybucket.MostTexts)]
+		}
+	})
+	if err != nil {
+		return leakybucket.Texts{}, err
+	}
+	return all, nil
+}
+
+func (l *link) PutTexts(ctx context.Context, texts []leakybucket.Text) (before, last int64, err error) {
+	texts = slices.Clone(texts)
+	if err := l.call(ctx, func() { before, last = l.put(texts) }); err != nil {
+		return 0, 0, err
+	}
+	return before, last, nil
+}
+
+// A node is a copy with its way to a server.
+type node struct {
+	*Copy
+	link *link
+	t    testing.TB
+	path string
+	stop chan struct{}
+}
+
+func start(t testing.TB, s *server, path string) *node {
+	n := &node{Copy: New(), link: &link{server: s}, t: t, path: path, stop: make(chan struct{})}
+	n.Use(n.link, path, zap.NewNop())
+	go n.Run(n.stop)
+	return n
+}
+
+// kill ends a node as kill -9 does.
+func (n *node) kill() {
+	close(n.stop)
+	defer n.talk()() // a poll may be under way
+	if n.disk.file != nil {
+		_ = n.disk.file.Close()
+	}
+}
+
+func (n *node) restart() *node {
+	n.kill()
+	return start(n.t, n.link.server, n.path)
+}
+
+// run runs a test in virtual time with nodes that share a server.
+func run(t *testing.T, nodes int, test func(t *testing.T, s *server, n []*node)) {
+	synctest.Test(t, func(t *testing.T) {
+		s, dir := newServer(), t.TempDir()
+		all := make([]*node, nodes)
+		for i := range all {
+			all[i] = start(t, s, filepath.Join(dir, fmt.Sprint("node", i)))
+		}
+		time.Sleep(time.Second)
+		test(t, s, all)
+		for _, n := range all {
+			n.kill()
+		}
+	})
+}
+
+const robber, other = "203.0.113.0/24", "198.51.100.0/24"
+
+func banOf(network string, d time.Duration, by string) override.Entry {
+	now := time.Now()
+	e, err := override.NewBan(netip.MustParsePrefix(network), override.Span{Since: now, Until: now.Add(d), By: by})
+	if err != nil {
+		panic(err)
+	}
+	return e
+}
+
+func unban(network string) override.Entry {
+	e := banOf(network, time.Hour, "")
+	e.Ended = true
+	return e
+}
+
+func (n *node) change(e override.Entry, replace bool) Told {
+	n.t.Helper()
+	told, _, err := n.Change(e, "test", replace)
+	if err != nil {
+		n.t.Fatalf("%v: got error %v, want none", e, err)
+	}
+	return told
+}
+
+// by returns who has banned a network on a node.
+func (n *node) by(network string) string {
+	if ban := n.Table.Load().Banned(netip.MustParsePrefix(network).Addr(), time.Now()); ban != nil {
+		return ban.By
+	}
+	return "nobody"
+}
+
+// want wants the same ban on all nodes.
+func want(t *testing.T, nodes []*node, network, by string) {
+	t.Helper()
+	for i, n := range nodes {
+		if got := n.by(network); got != by {
+			t.Errorf("node %d: %s is banned by %s, want by %s", i, network, got, by)
+		}
+	}
+}
+
+// agreed is two polls, and a little for what happens at the instant of the second.
+const agreed = 2*time.Second + 10*time.Millisecond
+
+func TestFollow(t *testing.T) {
+	run(t, 3, func(t *testing.T, _ *server, n []*node) {
+		if told := n[0].change(banOf(robber, time.Hour, "alice"), false); !told.Shared || !told.Kept || told.Error != "" {
+			t.Errorf("got %+v, want it shared and kept", told)
+		}
+		time.Sleep(agreed)
+		want(t, n, robber, "alice")
+		var conflict *Conflict
+		if _, _, err := n[1].Change(banOf(robber, time.Minute, "bob"), "test", false); !errors.As(err, &conflict) || conflict.By != "alice" {
+			t.Errorf("a second ban: got error %v, want a conflict with alice's", err)
+		}
+		n[1].change(banOf(robber, time.Minute, "bob"), true)
+		if _, _, err := n[0].Change(banOf(robber, time.Minute, "alice"), "test", false); !errors.As(err, &conflict) || conflict.By != "bob" {
+			t.Errorf("at once after it: got error %v, want a conflict with bob's", err)
+		}
+		time.Sleep(agreed)
+		want(t, n, robber, "bob")
+		n[2].change(unban(robber), false)
+		time.Sleep(agreed)
+		want(t, n, robber, "nobody")
+		if _, _, err := n[0].Change(unban(robber), "test", false); !errors.Is(err, ErrNothing) {
+			t.Errorf("a second end: got error %v, want ErrNothing", err)
+		}
+		if got := n[0].Journal(); len(got) != 3 || got[0].Action != "unban" || got[1].By != "bob" || got[1].Via != n[1].host || got[2].Via != "test" {
+			t.Errorf("journal of the first node: got %+v, want also what it took over", got)
+		}
+	})
+}
+
+// TestLoss takes the store back. Nothing that holds is forgotten, nothing that was lifted comes
+// back, and a node that knows of nothing writes before the others notice.
+func TestLoss(t *testing.T) {
+	for name, lose := range map[string]func(s *server, old backup){
+		"flush":                  func(s *server, _ backup) { s.flush() },
+		"failover/empty_replica": func(s *server, _ backup) { s.restore(backup{}, 0) },
+		"failover/clock_behind":  func(s *server, old backup) { s.restore(old, -5*time.Minute) },
+		"failover/clock_ahead":   func(s *server, old backup) { s.restore(old, 5*time.Minute) },
+		"backup":                 func(s *server, old backup) { s.restore(old, 0) },
+	} {
+		for _, stranger := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/stranger=%v", name, stranger), func(t *testing.T) {
+				run(t, 2, func(t *testing.T, s *server, n []*node) {
+					n[0].change(banOf(other, time.Hour, "alice"), false)
+					old := s.backup()
+					n[0].change(unban(other), false)
+					n[1].change(banOf(robber, time.Hour, "bob"), false)
+					time.Sleep(agreed)
+					if lose(s, old); s.texts == nil {
+						s.texts = map[string]leakybucket.Text{}
+					}
+					if stranger {
+						fresh := start(t, s, "")
+						fresh.change(banOf("192.0.2.0/24", time.Hour, "carol"), false)
+						n = append(n, fresh)
+						defer fresh.kill()
+					}
+					time.Sleep(agreed)
+					want(t, n, robber, "bob")
+					want(t, n, other, "nobody")
+					if stranger {
+						want(t, n, "192.0.2.0/24", "carol")
+					}
+					late := start(t, s, "")
+					time.Sleep(time.Millisecond)
+					want(t, []*node{late}, robber, "bob")
+					want(t, []*node{late}, other, "nobody")
+					late.kill()
+				})
+			})
+		}
+	}
+}
+
+// TestLateWrite thaws a store that then executes what nobody waits for any more.
+func TestLateWrite(t *testing.T) {
+	run(t, 2, func(t *testing.T, s *server, n []*node) {
+		s.freeze()
+		if told := n[0].change(banOf(robber, time.Hour, "alice"), false); told.Error == "" || !told.Kept {
+			t.Errorf("in an outage: got %+v, want it kept, and said that the others do not know", told)
+		}
+		time.Sleep(time.Minute)
+		n[0].change(unban(robber), false)
+		s.thaw()
+		time.Sleep(agreed)
+		want(t, n, robber, "nobody")
+	})
+}
+
+func TestOutage(t *testing.T) {
+	for _, deaf := range []bool{false, true} {
+		run(t, 2, func(t *testing.T, s *server, n []*node) {
+			n[0].change(banOf(other, time.Hour, "alice"), false)
+			time.Sleep(agreed)
+			for _, one := range n {
+				one.link.set(!deaf, deaf)
+			}
+			if told := n[0].change(banOf(robber, time.Hour, "alice"), false); told.Error == "" {
+				t.Error("got no error, want it said that the others do not know")
+			}
+			n[0].change(unban(other), false)
+			if state := n[0].State(); state.Untold != 2 || state.Error == "" {
+				t.Errorf("got %+v, want 2 changes untold, and why", state)
+			}
+			want(t, n[:1], robber, "alice")
+			want(t, n[1:], robber, "nobody")
+			time.Sleep(time.Second)
+			n[1].change(banOf(robber, 2*time.Hour, "bob"), false) // neither knows of the other
+			n[1] = n[1].restart()
+			n[0].link.set(false, false)
+			time.Sleep(agreed)
+			want(t, n, robber, "bob") // who came last
+			want(t, n, other, "nobody")
+			if state := n[0].State(); state.Untold != 0 || state.Error != "" {
+				t.Errorf("after the outage: got %+v, want all told", state)
+			}
+		})
+	}
+}
+
+// TestCutOff: a node that was away brings back nothing that was lifted or replaced meanwhile.
+func TestCutOff(t *testing.T) {
+	run(t, 3, func(t *testing.T, s *server, n []*node) {
+		n[0].change(banOf(robber, 20*time.Hour, "alice"), false)
+		n[0].change(banOf(other, 26*time.Hour, "alice"), false)
+		time.Sleep(agreed)
+		n[2].link.set(true, false)
+		n[1].change(unban(robber), false)
+		n[1].change(banOf(other, time.Minute, "bob"), true)
+		time.Sleep(19 * time.Hour)
+		want(t, n[:2], robber, "nobody")
+		want(t, n[:2], other, "nobody")
+		want(t, n[2:], robber, "alice")
+		n[2] = n[2].restart()
+		time.Sleep(agreed)
+		want(t, n, robber, "nobody")
+		want(t, n, other, "nobody")
+		time.Sleep(9 * time.Hour)
+		for i, one := range n {
+			if len(one.records) != 0 {
+				t.Errorf("node %d keeps %d records, want none after all ends", i, len(one.records))
+			}
+		}
+	})
+}
+
+// TestAgree does at random what can happen. Each node only ever replaces what it has by higher
+// numbers, and two seconds after the last event all nodes have the highest of each name.
+func TestAgree(t *testing.T) {
+	seeds := 60
+	if testing.Short() {
+		seeds = 10
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			run(t, 3, func(t *testing.T, s *server, n []*node) { agree(t, uint64(seed), s, n) })
+		})
+	}
+}
+
+func agree(t *testing.T, seed uint64, s *server, n []*node) {
+	random := rand.New(rand.NewPCG(seed, 0))
+	networks := []string{robber, other, "192.0.2.0/24", "10.0.0.0/8"}
+	highest, known := make(map[string]int64), make(map[*node]map[string]int64)
+	numberOf := func(one *node, network string) int64 {
+		one.mu.Lock()
+		defer one.mu.Unlock()
+		if k := one.records[banOf(network, 0, "").Name]; k != nil {
+			return k.Number
+		}
+		return 0
+	}
+	check := func() {
+		for _, one := range n {
+			if known[one] == nil {
+				known[one] = make(map[string]int64)
+			}
+			for _, network := range networks {
+				now := numberOf(one, network)
+				if now < known[one][network] {
+					t.Errorf("seed %d, %s: a node fell from %d to %d", seed, network, known[one][network], now)
+				}
+				known[one][network] = now
+			}
+		}
+	}
+	old := s.backup()
+	for step := range 60 {
+		time.Sleep(time.Duration(1+random.IntN(1000)) * time.Microsecond) // no failover takes less
+		i := random.IntN(len(n))
+		switch network := networks[random.IntN(len(networks))]; random.IntN(14) {
+		case 0, 1, 2, 3:
+			if _, _, err := n[i].Change(banOf(network, time.Hour, fmt.Sprint(step)), "test", true); err != nil && !errors.As(err, new(*Conflict)) {
+				t.Errorf("seed %d: ban: got error %v", seed, err)
+			}
+			highest[network] = max(highest[network], numberOf(n[i], network))
+		case 4, 5:
+			if _, _, err := n[i].Change(unban(network), "test", false); err != nil && !errors.Is(err, ErrNothing) && !errors.As(err, new(*Conflict)) {
+				t.Errorf("seed %d: unban: got error %v", seed, err)
+			}
+			highest[network] = max(highest[network], numberOf(n[i], network))
+		case 6:
+			n[i].link.set(random.IntN(3) > 0, random.IntN(3) == 0)
+		case 7:
+			n[i] = n[i].restart()
+		case 8:
+			s.flush()
+		case 9:
+			s.restore(old, time.Duration(random.IntN(11)-5)*time.Minute)
+		case 10:
+			old = s.backup()
+		case 11:
+			s.freeze()
+		case 12:
+			s.thaw()
+		case 13:
+			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
+		}
+		check()
+	}
+	s.thaw()
+	for _, one := range n {
+		one.link.set(false, false)
+	}
+	time.Sleep(time.Second + patience) // calls that hang end
+	fresh := start(t, s, "")
+	time.Sleep(agreed)
+	for i, one := range append(n, fresh) {
+		for _, network := range networks {
+			if got := numberOf(one, network); got != highest[network] {
+				t.Errorf("seed %d, node %d, %s: got number %d, want the highest, %d", seed, i, network, got, highest[network])
+			}
+		}
+		if state := one.State(); state.Untold != 0 || state.Error != "" || state.Skipped != 0 {
+			t.Errorf("seed %d, node %d: got %+v, want all told", seed, i, state)
+		}
+	}
+	check()
+	fresh.kill()
+	before := n[0].link.count()
+	time.Sleep(time.Minute)
+	if calls := n[0].link.count() - before; calls > 61 {
+		t.Errorf("seed %d: got %d calls in a quiet minute, want one a second", seed, calls)
+	}
+}
+
+func (l *link) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
+}
+
+// TestMany: all that fits is back within two seconds of a flush, and one more does not fit.
+func TestMany(t *testing.T) {
+	run(t, 2, func(t *testing.T, s *server, n []*node) {
+		var all []*record
+		for i := range leakybucket.MostTexts {
+			e := banOf(fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), time.Hour, "alice")
+			all = append(all, &record{Entry: e, Kept: e.Until, Number: int64(i + 1)})
+		}
+		n[0].mu.Lock()
+		n[0].records.merge(all)
+		for _, k := range all {
+			k.told = false
+		}
+		n[0].mu.Unlock()
+		time.Sleep(agreed)
+		s.flush()
+		before := n[0].link.count() + n[1].link.count()
+		time.Sleep(agreed)
+		if got := len(s.backup().texts); got != len(all) {
+			t.Errorf("after a flush: got %d texts, want all %d", got, len(all))
+		}
+		if calls := n[0].link.count() + n[1].link.count() - before; calls > 60 {
+			t.Errorf("got %d calls, want some for each %d texts", calls, mostPut)
+		}
+		if _, _, err := n[1].Change(banOf(robber, time.Hour, "x"), "test", false); err == nil {
+			t.Error("one more than fits: got no error, want one")
+		}
+		n[1].change(unban("10.0.0.0/24"), false) // which takes no room
+	})
+}
+
+// TestRead: the channel is closed once the store was read, and not before.
+func TestRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		closed := func(n *node) bool {
+			select {
+			case <-n.Read():
+				return true
+			default:
+				return false
+			}
+		}
+		n := &node{Copy: New(), link: &link{server: newServer(), cut: true}, t: t, stop: make(chan struct{})}
+		if !closed(n) {
+			t.Error("without a store: got an open channel, want a closed one")
+		}
+		n.Use(n.link, "", zap.NewNop())
+		go n.Run(n.stop)
+		time.Sleep(time.Minute)
+		if closed(n) {
+			t.Error("while the store is down: got a closed channel")
+		}
+		n.link.set(false, false)
+		time.Sleep(agreed)
+		if !closed(n) {
+			t.Error("after the first answer: got an open channel")
+		}
+		if n.Use(n.link, "", zap.NewNop()); !closed(n) {
+			t.Error("after a reload with the same store: got an open channel")
+		}
+		if n.Use(&link{server: newServer(), cut: true}, "", zap.NewNop()); closed(n) {
+			t.Error("after a reload with another store: got a closed channel")
+		}
+		if n.Use(nil, "", zap.NewNop()); !closed(n) {
+			t.Error("after the end: got an open channel, want a closed one")
+		}
+		n.kill()
+	})
+}
+
+// TestKill kills a node directly after a change, with and without a store.
+func TestKill(t *testing.T) {
+	for name, shared := range map[string]bool{"memory": false, "store": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "folder", "changes.json")
+				begin := func() *node {
+					n := &node{Copy: New(), link: &link{server: newServer(), cut: true}, t: t, stop: make(chan struct{})}
+					var registry leakybucket.Registry
+					if shared {
+						registry = n.link
+					}
+					n.Use(registry, path, zap.NewNop())
+					return n
+				}
+				n := begin()
+				if told := n.change(banOf(robber, time.Hour, "alice"), false); !told.Kept || told.Shared != shared {
+					t.Errorf("got %+v, want it kept", told)
+				}
+				n.kill()
+				n = begin()
+				if want(t, []*node{n}, robber, "alice"); len(n.Journal()) != 1 {
+					t.Errorf("got the journal %+v, want the ban", n.Journal())
+				}
+				if err := os.RemoveAll(filepath.Dir(path)); err != nil {
+					t.Fatal(err)
+				}
+				if told := n.change(unban(robber), false); told.Kept {
+					t.Errorf("without a folder: got %+v, want it said that a restart undoes it", told)
+				}
+				n.kill()
+			})
+		})
+	}
+}
+
+// logged returns a logger, and what it has logged.
+func logged() (*zap.Logger, func() []string) {
+	core, logs := observer.New(zap.InfoLevel)
+	return zap.New(core), func() (lines []string) {
+		for _, e := range logs.TakeAll() {
+			lines = append(lines, fmt.Sprint(e.Level, " ", e.Message, " ", e.ContextMap()))
+		}
+		return lines
+	}
+}
+
+// TestFile reads what may be in the file.
+func TestFile(t *testing.T) {
+	ban := func(number int, more string) string {
+		return fmt.Sprintf(`{"kind":"ban","key":"203.0.113.0/24","since":"2100-01-01T00:00:00Z","until":"2100-01-02T00:00:00Z","kept":"2100-01-02T00:00:00Z","number":%d%s}`, number, more)
+	}
+	for name, test := range map[string]struct {
+		content string
+		records int
+		log     string // all of these words
+		aside   bool
+	}{
+		"good":            {`{"format":1,"changes":[` + ban(1, "") + `],"journal":[{"at":"2100-01-01T00:00:00Z","action":"ban"}]}`, 1, "", false},
+		"another_version": {`{"format":2,"changes":{"new":1},"journal":7}`, 0, "error|cannot be used|format 2, of another version", true},
+		"no_format":       {`{"changes":[]}`, 0, "error|cannot be used|no format", true},
+		"null":            {`null`, 0, "error|cannot be used", true},
+		"empty":           {``, 0, "error|cannot be used", true},
+		"cut":             {`{"format":1,"changes":[{`, 0, "error|cannot be used", true},
+		"list":            {`[]`, 0, "error|cannot be used", true},
+		"null_change":     {`{"format":1,"changes":[null,` + ban(1, "") + `]}`, 1, "skipping|change 1|it is null", false},
+		"odd_changes": {`{"format":1,"changes":[7,"x",{},[],{"kind":"spell","since":"2100-01-01T00:00:00Z","number":1},` +
+			strings.Replace(ban(1, ""), `"ban"`, `"limit"`, 1) + `,` + strings.Replace(ban(1, ""), "0/24", "7/24", 1) + `,` + ban(-1, "") + `,` + ban(1<<52, "") + `,` +
+			strings.Replace(ban(1, ""), `"until":"2100-01-02`, `"until":"2101-01-02`, 1) + `,` + strings.Replace(ban(1, ""), `"kept":"2100`, `"kept":"2200`, 1) + `,` +
+			ban(1, `,"note":"`+strings.Repeat("x", 300)+`"`) + `,` + ban(5, "") + `],"journal":[null,7,{"at":1},{}]}`, 1, "skipping|count:12|change 5", false},
+		"no_changes":   {`{"format":1,"changes":null,"journal":null}`, 0, "", false},
+		"wrong_fields": {`{"format":1,"changes":7}`, 0, "error|cannot be used", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "changes.json")
+			if err := os.WriteFile(path, []byte(test.content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			logger, lines := logged()
+			c := New()
+			c.Use(nil, path, logger)
+			defer func() { _ = c.disk.file.Close() }()
+			if len(c.records) != test.records {
+				t.Errorf("got %d records, want %d", len(c.records), test.records)
+			}
+			got := strings.Join(lines(), "\n")
+			for word := range strings.SplitSeq(test.log, "|") {
+				if !strings.Contains(got, word) || test.log == "" && got != "" {
+					t.Errorf("got the log %q, want %q", got, test.log)
+				}
+			}
+			if _, err := os.Stat(path + ".bad"); (err == nil) != test.aside {
+				t.Errorf("set aside: got %v, want %v", err == nil, test.aside)
+			}
+			if got := c.Journal(); name == "good" && len(got) != 1 || name != "good" && len(got) > 0 {
+				t.Errorf("got the journal %+v", got)
+			}
+		})
+	}
+}
+
+// TestTaken: the file of another process is left alone.
+func TestTaken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "changes.json")
+	first, second := &node{Copy: New(), t: t}, &node{Copy: New(), t: t}
+	first.Use(nil, path, zap.NewNop())
+	defer func() { _ = first.disk.file.Close() }()
+	first.change(banOf(robber, time.Hour, "alice"), false)
+	second.Use(nil, path, zap.NewNop())
+	if told := second.change(banOf(robber, time.Hour, "bob"), false); told.Kept {
+		t.Errorf("got %+v, want it said that a restart ends it", told)
+	}
+}
+
+// TestForeign puts into the store what no node has made. It is skipped and named once, and keeps
+// nobody from changing anything.
+func TestForeign(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		logger, lines := logged()
+		n := &node{Copy: New(), link: &link{server: s}, t: t, stop: make(chan struct{})}
+		n.Use(n.link, "", logger)
+		go n.Run(n.stop)
+		n.change(banOf(robber, time.Hour, "alice"), false)
+		end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
+		kept := s.texts["ban//"+robber]
+		junk := map[string]leakybucket.Text{
+			"ban//" + robber: {Text: "junk"}, // over one of ours
+			"a":              {},
+			"b":              {Number: 1 << 51, End: end, Text: "null"},
+			"c":              {Number: 1, End: end, Text: strings.Replace(kept.Text, `"format":1`, `"format":2`, 1)},
+			"d":              {Number: 1, End: end, Text: kept.Text}, // by another name
+			"e":              {Number: leakybucket.MostNumber - 1, End: end, Text: kept.Text},
+			"ban//0.0.0.0/0": {Number: 1, End: end, Text: strings.Replace(kept.Text, robber, "0.0.0.0/0", 1)},
+			"\xff":           {Number: 1, End: end, Text: "\xff"},
+		}
+		s.mu.Lock()
+		for name, text := range junk {
+			text.Name = name
+			s.texts[name] = text
+		}
+		s.last++
+		s.mu.Unlock()
+		time.Sleep(agreed)
+		if got := s.backup().texts["ban//"+robber]; got != kept {
+			t.Errorf("in the place of junk over one of ours: got %+v, want %+v", got, kept)
+		}
+		want(t, []*node{n}, robber, "alice")
+		want(t, []*node{n}, other, "nobody")
+		n.change(unban(robber), false)
+		s.mu.Lock()
+		s.last++ // as if another had written
+		s.mu.Unlock()
+		time.Sleep(time.Minute)
+		if state := n.State(); state.Skipped != len(junk)-1 || len(state.Names) != state.Skipped {
+			t.Errorf("got %+v, want %d skipped", state, len(junk)-1)
+		}
+		got := lines()
+		if len(got) != 2 || !strings.Contains(got[1], "skipping") { // with one of ours, and without
+			t.Errorf("got the log %q, want two lines", got)
+		}
+		n.kill()
+	})
+}
+
+// TestTooMany: of 60,000 texts a node reads what it is given, and says how many there are.
+func TestTooMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer()
+		for i := range 60_000 {
+			name := fmt.Sprint("a", i)
+			s.texts[name] = leakybucket.Text{Name: name, Number: 1, Text: "x"}
+		}
+		s.last = 1
+		logger, lines := logged()
+		n := &node{Copy: New(), link: &link{server: s}, t: t, stop: make(chan struct{})}
+		n.Use(n.link, "", logger)
+		go n.Run(n.stop)
+		if told := n.change(banOf(robber, time.Hour, "alice"), false); told.Error != "" {
+			t.Errorf("got %+v, want no error", told)
+		}
+		time.Sleep(time.Minute)
+		if state := n.State(); state.Skipped < 59_999 || len(state.Names) > mostNamed || state.Untold > 0 {
+			t.Errorf("got %+v, want 60,000 skipped, of which some are named", state)
+		}
+		if got := lines(); len(got) == 0 || len(got) > 3 || !strings.Contains(got[0], "skipping") {
+			t.Errorf("got the log %q, want a line", got)
+		}
+		n.kill()
+	})
+}
+
+func TestJournal(t *testing.T) {
+	c := New()
+	for i := range mostJournal + 5 {
+		c.Note(override.Change{Of: fmt.Sprint(i)})
+	}
+	if got := c.Journal(); len(got) != mostJournal || got[0].Of != fmt.Sprint(mostJournal+4) || got[mostJournal-1].Of != "5" {
+		t.Errorf("got %d from %v to %v, want %d, the last first", len(got), got[0].Of, got[len(got)-1].Of, mostJournal)
+	}
+}
+
+// TestClock sets the clock of a node an hour back or forth. Others can still replace what it
+// has made, and it what they have.
+func TestClock(t *testing.T) {
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	all := records{override.Name{Kind: override.OfShadow}: {Number: 7}}
+	for _, skew := range []time.Duration{-time.Hour, 0, time.Hour} {
+		number := all.number(now.Add(skew))
+		if number <= 7 || number < now.Add(skew).UnixMicro() {
+			t.Errorf("clock %v: got number %d, want one above the clock and all that was seen", skew, number)
+		}
+		all[override.Name{Kind: override.OfShadow}].Number = number
+		if again := all.number(now); again <= number {
+			t.Errorf("clock right again: got number %d, want one above %d", again, number)
+		}
+	}
+}
+
+func FuzzFile(f *testing.F) {
+	e := banOf(robber, time.Hour, "alice")
+	raw, err := encodeFile(records{e.Name: {Entry: e, Kept: e.Until, Number: 1}}, []override.Change{{Action: "ban"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(raw)
+	f.Add([]byte(`{"format":1,"changes":[null],"journal":[null]}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		kept, journal, skips, err := decodeFile(raw)
+		if err != nil && len(kept)+len(journal)+skips.count > 0 {
+			t.Errorf("got %d changes of a file with the error %v", len(kept), err)
+		}
+		all := make(records)
+		for _, k := range kept {
+			all[k.Name] = k
+		}
+		again, err := encodeFile(all, journal)
+		if err != nil {
+			t.Fatalf("writing what was read: got error %v", err)
+		}
+		if kept, _, skips, err := decodeFile(again); err != nil || len(kept) != len(all) || skips.count > 0 {
+			t.Errorf("reading what was written: got %d changes, %+v, error %v, want %d", len(kept), skips, err, len(all))
+		}
+		c := New()
+		c.apply(kept, time.Now())
+		c.Table.List(time.Now())
+	})
+}
+
+func FuzzText(f *testing.F) {
+	e := banOf(robber, time.Hour, "alice")
+	good := (&record{Entry: e, Kept: e.Until, Number: 1}).encode()
+	f.Add(good.Name, good.Text, good.Number)
+	f.Add("limit/z/k", strings.NewReplacer(`"ban"`, `"limit","zone":"z","limit":"x0.5"`, robber, "k").Replace(good.Text), int64(2))
+	f.Fuzz(func(t *testing.T, name, text string, number int64) {
+		k, err := decode(leakybucket.Text{Name: name, Text: text, Number: number})
+		if err != nil {
+			return
+		}
+		same, err := decode(k.encode())
+		if err != nil || !same.same(k) || same.Name != k.Name || cmp.Compare(same.Number, k.Number) != 0 {
+			t.Errorf("got %+v, error %v, want %+v", same, err, k)
+		}
+		c := New()
+		c.apply([]*record{k}, k.Since)
+		c.Table.List(k.Since)
+	})
+}

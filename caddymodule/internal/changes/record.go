@@ -1,0 +1,232 @@
+package changes
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+const (
+	// format is that of the file and of the store's texts. Another one is an error.
+	format = 1
+
+	// keptLonger is how long a record is kept after the end of its change, so that nodes whose
+	// clocks differ forget it together.
+	keptLonger = time.Hour
+
+	// mostKept is the longest that a record is kept for what it has replaced.
+	mostKept = 2 * override.Longest
+
+	// mostNumber leaves room for the numbers of those who replace a record.
+	mostNumber = leakybucket.MostNumber - 1<<40
+)
+
+// A record is a change, or the end of one.
+type record struct {
+	override.Entry
+	Host   string    `json:"host,omitempty"` // where it was made
+	Kept   time.Time `json:"kept"`           // the end of it and of all that it has replaced
+	Number int64     `json:"number,omitempty"`
+
+	told bool // the store has it, or one of a higher number
+}
+
+// replaces lets a record take the place of another, or of none.
+func (r *record) replaces(last *record) {
+	r.Kept = r.Until
+	if last == nil {
+		return
+	}
+	if r.Ended {
+		r.Until = last.Until
+	}
+	for _, end := range []time.Time{r.Until, last.Kept} {
+		if end.After(r.Kept) {
+			r.Kept = end
+		}
+	}
+	if latest := r.Since.Add(mostKept); r.Kept.After(latest) { // the clock was set back
+		r.Kept = latest
+	}
+}
+
+// forgettable reports whether nobody needs to know the record any more.
+func (r *record) forgettable(now time.Time) bool { return now.After(r.Kept.Add(keptLonger)) }
+
+// same reports whether two records of one name are one change.
+func (r *record) same(other *record) bool {
+	return r.Since.Equal(other.Since) && r.Until.Equal(other.Until) && r.Ended == other.Ended && r.Limit == other.Limit && r.By == other.By
+}
+
+// journaled returns what the journal has of a change.
+func (r *record) journaled(via string) override.Change {
+	c := override.Change{At: r.Since, Action: string(r.Kind), Of: r.Of(), Limit: r.Limit, Until: &r.Until, Note: r.Note}
+	if c.By, c.Via = r.By, via; r.Ended {
+		c.Action, c.Until = "un"+c.Action, nil
+	}
+	return c
+}
+
+// check returns an error for what no Caddy of this version can have made.
+func (r *record) check() error {
+	switch err := r.Entry.Check(); {
+	case err != nil:
+		return err
+	case r.Number <= 0 || r.Number >= mostNumber:
+		return fmt.Errorf("invalid number %d", r.Number)
+	case r.Kept.Before(r.Since) || r.Kept.After(r.Since.Add(mostKept)):
+		return fmt.Errorf("it is kept until %v, and is of %v", r.Kept, r.Since)
+	}
+	return nil
+}
+
+// A written record is what the text of the store says of one.
+type written struct {
+	Format int `json:"format"`
+	record
+}
+
+// encode returns the text of a record for the store.
+func (r *record) encode() leakybucket.Text {
+	says := written{format, *r}
+	says.Number = 0              // it is beside the text
+	raw, _ := json.Marshal(says) // which fails for no record that was checked
+	return leakybucket.Text{Name: r.Path(), Number: r.Number, End: leakybucket.Instant(r.Kept.Add(keptLonger).UnixMicro()), Text: string(raw)}
+}
+
+// length is that of the record in the store, in bytes.
+func (r *record) length() int {
+	t := r.encode()
+	return len(t.Name) + len(t.Text)
+}
+
+// decode reads a text of the store, which anybody may have written.
+func decode(t leakybucket.Text) (*record, error) {
+	var says written
+	if t.Number == 0 {
+		return nil, errors.New("it is no change")
+	}
+	if err := unmarshal([]byte(t.Text), &says, &says.Format); err != nil {
+		return nil, err
+	}
+	r := &says.record
+	if r.Number = t.Number; r.Path() != t.Name {
+		return nil, fmt.Errorf("it is of %s", r.Path())
+	}
+	return r, r.check()
+}
+
+// unmarshal reads JSON of our format. An error says so if it has another one.
+func unmarshal(raw []byte, into any, is *int) error {
+	switch err := json.Unmarshal(raw, into); {
+	case *is == format || err != nil && *is == 0:
+		return err
+	case *is == 0:
+		return errors.New("it has no format")
+	}
+	return fmt.Errorf("it has format %d, of another version of throttle: this one knows format %d", *is, format)
+}
+
+// decodeTexts reads what a store has, without what has ended.
+func decodeTexts(all leakybucket.Texts, now time.Time) (read []*record, skips skipped) {
+	for _, t := range all.Texts {
+		switch k, err := decode(t); {
+		case err != nil:
+			skips.count++
+			skips.name(t.Name)
+			skips.why = cmp.Or(skips.why, err)
+		case !k.forgettable(now):
+			read = append(read, k)
+		}
+	}
+	if left := all.Count - len(all.Texts); left > 0 {
+		skips.count += left
+		skips.why = cmp.Or(skips.why, fmt.Errorf("there are %d, of which %d are read", all.Count, len(all.Texts)))
+	}
+	return read, skips
+}
+
+// records are those of a node. They follow the rule of numbers: of each name, the highest stands.
+type records map[override.Name]*record
+
+// number returns the number of a change that is made now, above all that were seen.
+func (all records) number(now time.Time) int64 {
+	highest := now.UnixMicro() - 1
+	for _, k := range all {
+		highest = max(highest, k.Number)
+	}
+	return highest + 1
+}
+
+// merge takes over all records of a store, and returns those that are new here, and those for
+// which there is no room. It notes which of the own ones the store has.
+func (all records) merge(read []*record) (taken, tooMany []*record) {
+	for _, own := range all {
+		own.told = false
+	}
+	for _, k := range read {
+		switch own := all[k.Name]; {
+		case own == nil && len(all) >= leakybucket.MostTexts:
+			tooMany = append(tooMany, k)
+		case own != nil && own.Number > k.Number: // the store is told again
+		case own != nil && own.Number == k.Number && own.same(k):
+			own.told = true
+		default: // of two with one number, the one in the store stands
+			k.told = true
+			all[k.Name] = k
+			taken = append(taken, k)
+		}
+	}
+	return taken, tooMany
+}
+
+// untold returns the records that the store does not have, the lowest number first.
+func (all records) untold(now time.Time) (untold []*record) {
+	for _, k := range all {
+		if !k.told && !k.forgettable(now) {
+			untold = append(untold, k)
+		}
+	}
+	slices.SortFunc(untold, func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
+	return untold
+}
+
+// forget drops what nobody needs to know any more.
+func (all records) forget(now time.Time) {
+	maps.DeleteFunc(all, func(_ override.Name, k *record) bool { return k.forgettable(now) })
+}
+
+// skipped is what a reader cannot use.
+type skipped struct {
+	count int
+	names []string // of some
+	why   error    // of one of them
+}
+
+const (
+	mostNamed   = 10
+	longestName = 100 // of them, in bytes
+)
+
+func (s *skipped) name(name string) {
+	if len(s.names) < mostNamed {
+		s.names = append(s.names, name[:min(len(name), longestName)])
+	}
+}
+
+// log names what is skipped, if that was not the same before.
+func (s *skipped) log(now skipped, logger *zap.Logger) {
+	slices.Sort(now.names)
+	if now.count > 0 && (now.count != s.count || !slices.Equal(now.names, s.names)) {
+		logger.Warn("skipping what is no change at run time", zap.Int("count", now.count), zap.Strings("names", now.names), zap.NamedError("first", now.why))
+	}
+}

@@ -1,0 +1,86 @@
+package redisstore
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// registryKey is the key of the hash that holds the texts.
+func (s *Store) registryKey() string { return s.prefix + "@changes" }
+
+// Texts implements [leakybucket.Registry].
+func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, err error) {
+	reply, err := s.askRegistry(ctx, strconv.FormatInt(seen, 10), "")
+	if err == nil {
+		all, err = parseTexts(reply)
+	}
+	return all, s.connection.explain("reading "+s.registryKey(), err)
+}
+
+// PutTexts implements [leakybucket.Registry].
+func (s *Store) PutTexts(ctx context.Context, texts []leakybucket.Text) (before, last int64, err error) {
+	mark := 1 + rand.Int64N(leakybucket.MostNumber-1)
+	args := []string{"", strconv.FormatInt(mark, 10)}
+	for _, t := range texts {
+		args = append(args, t.Name, strconv.FormatInt(t.Number, 10), strconv.FormatInt(int64(t.End), 10), t.Text)
+	}
+	reply, err := s.askRegistry(ctx, args...)
+	if err == nil {
+		before, last, err = parseWrite(reply)
+	}
+	return before, last, s.connection.explain("writing "+s.registryKey(), err)
+}
+
+// askRegistry is one round trip, or two when the server has forgotten the script.
+func (s *Store) askRegistry(ctx context.Context, args ...string) ([]string, error) {
+	args = append([]string{s.now()}, args...)
+	return ask(ctx, s.connection, func(c rueidis.Client) ([]string, error) {
+		return registryScript.Exec(context.Background(), c, []string{s.registryKey()}, args).AsStrSlice()
+	})
+}
+
+func parseWrite(reply []string) (before, last int64, err error) {
+	if len(reply) < 3 || len(reply)%2 != 1 {
+		return 0, 0, errGarbage
+	}
+	before, errBefore := strconv.ParseInt(reply[0], 10, 64)
+	last, errLast := strconv.ParseInt(reply[1], 10, 64)
+	if errBefore != nil || errLast != nil {
+		return 0, 0, errGarbage
+	}
+	return before, last, nil
+}
+
+func parseTexts(reply []string) (all leakybucket.Texts, err error) {
+	if _, all.Last, err = parseWrite(reply); err != nil {
+		return all, err
+	}
+	if all.Count, err = strconv.Atoi(reply[2]); err != nil {
+		return all, errGarbage
+	}
+	for field := range slices.Chunk(reply[3:], 2) {
+		all.Texts = append(all.Texts, parseText(field[0], field[1]))
+	}
+	return all, nil
+}
+
+// parseText reads what the field of a name holds, which somebody else may have written.
+func parseText(name, value string) leakybucket.Text {
+	number, rest, _ := strings.Cut(value, " ")
+	end, text, whole := strings.Cut(rest, " ")
+	n, errNumber := strconv.ParseInt(number, 10, 64)
+	ends, errEnd := strconv.ParseInt(end, 10, 64)
+	if !whole || errNumber != nil || errEnd != nil || n < 1 || n >= leakybucket.MostNumber {
+		return leakybucket.Text{Name: name}
+	}
+	return leakybucket.Text{Name: name, Number: n, End: leakybucket.Instant(ends), Text: text}
+}
+
+var _ leakybucket.Registry = (*Store)(nil)
