@@ -392,9 +392,6 @@ func (b *Backend) Failing() bool {
 	return b.Down() || time.Since(time.Unix(0, b.failing.Load())) < window
 }
 
-// Board returns the board of the remote store, if it has one.
-func (b *Backend) Board() (leakybucket.Board, bool) { return capability[leakybucket.Board](b.remote) }
-
 // check tells the observer the servers' warnings, once they answer.
 func (b *Backend) check(checker Checker) {
 	const again = 5 * time.Second
@@ -415,7 +412,6 @@ func (b *Backend) check(checker Checker) {
 }
 
 // Registry returns the remote store as a registry, if it is one.
-func (b *Backend) Registry() (r leakybucket.Registry, is bool) {
-	r, is = b.remote.(leakybucket.Registry)
-	return r, is
+func (b *Backend) Registry() (leakybucket.Registry, bool) {
+	return capability[leakybucket.Registry](b.remote)
 }

@@ -69,6 +69,7 @@ type Copy struct {
 	err      error                // of the last call
 	skipped  skipped              // of the store
 	read     chan struct{}        // closed once the store was read
+	onRead   func()               // called then; may be nil
 }
 
 // New returns a copy without changes.
@@ -80,8 +81,9 @@ func New() *Copy {
 }
 
 // Use lets a copy follow a store, or none if it is nil, and keeps it in a file, or gives that
-// up if path is empty. The first file that it is given is read.
-func (c *Copy) Use(registry leakybucket.Registry, path string, logger *zap.Logger) {
+// up if path is empty. The first file that it is given is read. When the store was read for the
+// first time, it calls read, if that is not nil.
+func (c *Copy) Use(registry leakybucket.Registry, path string, logger *zap.Logger, read func()) {
 	defer c.talk()()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,6 +97,7 @@ func (c *Copy) Use(registry leakybucket.Registry, path string, logger *zap.Logge
 	}
 	if registry != c.registry {
 		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, skipped{}
+		c.onRead = read
 		if c.read = make(chan struct{}); registry == nil {
 			close(c.read)
 		}
@@ -319,6 +322,9 @@ func (c *Copy) poll() (answered bool) {
 	case <-c.read:
 	default:
 		close(c.read)
+		if c.onRead != nil {
+			c.onRead()
+		}
 	}
 	untold := c.records.untold(now)
 	c.mu.Unlock()

@@ -160,7 +160,7 @@ type node struct {
 
 func start(t testing.TB, s *server, path string) *node {
 	n := &node{Copy: New(), link: &link{server: s}, t: t, path: path, stop: make(chan struct{})}
-	n.Use(n.link, path, zap.NewNop())
+	n.Use(n.link, path, zap.NewNop(), nil)
 	go n.Run(n.stop)
 	return n
 }
@@ -539,7 +539,7 @@ func TestRead(t *testing.T) {
 		if !closed(n) {
 			t.Error("without a store: got an open channel, want a closed one")
 		}
-		n.Use(n.link, "", zap.NewNop())
+		n.Use(n.link, "", zap.NewNop(), nil)
 		go n.Run(n.stop)
 		time.Sleep(time.Minute)
 		if closed(n) {
@@ -550,13 +550,13 @@ func TestRead(t *testing.T) {
 		if !closed(n) {
 			t.Error("after the first answer: got an open channel")
 		}
-		if n.Use(n.link, "", zap.NewNop()); !closed(n) {
+		if n.Use(n.link, "", zap.NewNop(), nil); !closed(n) {
 			t.Error("after a reload with the same store: got an open channel")
 		}
-		if n.Use(&link{server: newServer(), cut: true}, "", zap.NewNop()); closed(n) {
+		if n.Use(&link{server: newServer(), cut: true}, "", zap.NewNop(), nil); closed(n) {
 			t.Error("after a reload with another store: got a closed channel")
 		}
-		if n.Use(nil, "", zap.NewNop()); !closed(n) {
+		if n.Use(nil, "", zap.NewNop(), nil); !closed(n) {
 			t.Error("after the end: got an open channel, want a closed one")
 		}
 		n.kill()
@@ -575,7 +575,7 @@ func TestKill(t *testing.T) {
 					if shared {
 						registry = n.link
 					}
-					n.Use(registry, path, zap.NewNop())
+					n.Use(registry, path, zap.NewNop(), nil)
 					return n
 				}
 				n := begin()
@@ -643,7 +643,7 @@ func TestFile(t *testing.T) {
 			}
 			logger, lines := logged()
 			c := New()
-			c.Use(nil, path, logger)
+			c.Use(nil, path, logger, nil)
 			defer func() { _ = c.disk.file.Close() }()
 			if len(c.records) != test.records {
 				t.Errorf("got %d records, want %d", len(c.records), test.records)
@@ -668,10 +668,10 @@ func TestFile(t *testing.T) {
 func TestTaken(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "changes.json")
 	first, second := &node{Copy: New(), t: t}, &node{Copy: New(), t: t}
-	first.Use(nil, path, zap.NewNop())
+	first.Use(nil, path, zap.NewNop(), nil)
 	defer func() { _ = first.disk.file.Close() }()
 	first.change(banOf(robber, time.Hour, "alice"), false)
-	second.Use(nil, path, zap.NewNop())
+	second.Use(nil, path, zap.NewNop(), nil)
 	if told := second.change(banOf(robber, time.Hour, "bob"), false); told.Kept {
 		t.Errorf("got %+v, want it said that a restart ends it", told)
 	}
@@ -684,7 +684,7 @@ func TestForeign(t *testing.T) {
 		s := newServer()
 		logger, lines := logged()
 		n := &node{Copy: New(), link: &link{server: s}, t: t, stop: make(chan struct{})}
-		n.Use(n.link, "", logger)
+		n.Use(n.link, "", logger, nil)
 		go n.Run(n.stop)
 		n.change(banOf(robber, time.Hour, "alice"), false)
 		end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
@@ -739,7 +739,7 @@ func TestTooMany(t *testing.T) {
 		s.last = 1
 		logger, lines := logged()
 		n := &node{Copy: New(), link: &link{server: s}, t: t, stop: make(chan struct{})}
-		n.Use(n.link, "", logger)
+		n.Use(n.link, "", logger, nil)
 		go n.Run(n.stop)
 		if told := n.change(banOf(robber, time.Hour, "alice"), false); told.Error != "" {
 			t.Errorf("got %+v, want no error", told)

@@ -69,7 +69,7 @@ func (c *control) Stop(e *Engine) {
 		}
 	} else {
 		newestApp.Store(nil)
-		c.Changes.Use(nil, "", zap.NewNop())
+		c.Changes.Use(nil, "", zap.NewNop(), nil)
 	}
 }
 
@@ -79,10 +79,12 @@ func (c *control) follow(e *Engine) {
 		z.setLimits()
 	}
 	var registry leakybucket.Registry
+	var read func()
 	if e.Shared != nil {
 		registry, _ = e.Shared.Registry()
+		read = e.Shared.ChangesRead
 	}
-	c.Changes.Use(registry, filepath.Join(caddy.AppDataDir(), "throttle", "changes.json"), e.Logger)
+	c.Changes.Use(registry, filepath.Join(caddy.AppDataDir(), "throttle", "changes.json"), e.Logger, read)
 }
 
 // started returns the configs that run, oldest first.

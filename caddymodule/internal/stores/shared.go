@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,10 @@ type SharedStore struct {
 	key  string // in the pool
 
 	Outage atomic.Pointer[Outage] // that lasts
+
+	// ChangesRead lets requests go on that wait at the start until this Caddy knows the bans
+	// and limits that the store keeps. It may be called more than once.
+	ChangesRead func()
 }
 
 // An Outage of a shared store.
@@ -56,6 +61,11 @@ func ConnectStore(name string, options []string, open func() (leakybucket.Store,
 		}
 		taken = true
 		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name, key: key}
+		read := make(chan struct{})
+		s.ChangesRead = sync.OnceFunc(func() { close(read) })
+		if _, keeps := s.Registry(); keeps {
+			s.AlsoAwait(read)
+		}
 		s.OnCall(func(took time.Duration) { telemetry.StoreSeconds.WithLabelValues(name).Observe(took.Seconds()) })
 		s.OnClose(func() { _ = Leave(MemoryKey) })
 		return s, nil
