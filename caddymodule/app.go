@@ -177,8 +177,7 @@ func (a *App) Start() error {
 			}
 		}
 	}
-	a.engine.Start()
-	return nil
+	return a.engine.Start()
 }
 
 // Stop undoes Start. Requests of the config may still be in flight.

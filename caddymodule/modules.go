@@ -19,7 +19,7 @@ import (
 
 func init() {
 	for _, module := range []caddy.Module{
-		App{}, Memory{}, Handler{}, Seen{}, MatchBlocked{}, VerifiedCrawler{}, DropConnections{}, DropPackets{}, admin.API{}, inspector.Inspector{},
+		App{}, Memory{}, Handler{}, Seen{}, MatchBlocked{}, admin.API{}, inspector.Inspector{},
 	} {
 		caddy.RegisterModule(module)
 	}
@@ -56,6 +56,7 @@ wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			usage.RefuseUnknown(cmd)
 			cmd.AddCommand(tune.Commands()...)
+			cmd.AddCommand(guestCommands()...)
 			cmd.AddCommand(cli.Commands()...)
 		},
 	})

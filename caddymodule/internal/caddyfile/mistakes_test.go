@@ -153,19 +153,6 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 const formWarning = "keyed by a form field and has no match"
 
 var mistakes = []mistake{
-	{"zone", "in_flight 5\nexempt verified_crawler gogglebot # <-", `unknown crawler "gogglebot": did you mean googlebot?`},
-	{"zone", "in_flight 5\nexempt {\n\tverified_crawler googlebot {\n\t\tresolver 10.0.0.1:53\n\t}\n\tverified_crawler bingbot {\n\t\tresolver 8.8.8.8:53 # <-\n\t}\n}", "resolver is given twice: want one"},
-	{"zone", "in_flight 5\nexempt verified_crawler ChatGPT-User # <-", `unknown crawler "ChatGPT-User": want googlebot,`},
-	{"zone", "in_flight 5\nexempt verified_crawler Google-Extended # <-", `unknown crawler "Google-Extended": want googlebot,`},
-	{"zone", "in_flight 5\nexempt verified_crawler meta-externalagent # <-", `unknown crawler "meta-externalagent": want googlebot,`},
-	{"zone", "in_flight 5\nexempt verified_crawler mistral # <-", `unknown crawler "mistral": want googlebot,`},
-	{"site", "@bots verified_crawler # <-\nthrottle @bots pages 60 10/s", `verified_crawler names no crawler: want verified_crawler <name>...`},
-	{"site", "@bots verified_crawler ahrefs # <-\nthrottle @bots pages 60 10/s", `unknown crawler "ahrefs": want googlebot,`},
-	{"site", "@bots verified_crawler http://example.com/bots.json # <-\nthrottle @bots pages 60 10/s", `would come over plain http, where anybody can change it: want https://`},
-	{"site", "@bots verified_crawler ./bots.json # <-\nthrottle @bots pages 60 10/s", `unknown crawler "./bots.json": want googlebot,`},
-	{"site", "@bots verified_crawler 66.249.64.0/19 # <-\nthrottle @bots pages 60 10/s", `for addresses, want client_ip 66.249.64.0/19`},
-	{"site", "@bots verified_crawler bingbot {\nresolver localhost # <-\n}\nthrottle @bots pages 60 10/s", `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`},
-	{"site", "@bots verified_crawler bingbot {\ndns 127.0.0.1:53 # <-\n}\nthrottle @bots pages 60 10/s", `unknown option "dns" in verified_crawler: want resolver`},
 	{"zone", "rate 10 # <-", `unknown option "rate" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
 	{"zone", "burst 20 # <-", `unknown option "burst" in zone "pages": want limit <capacity> <leak>, such as limit 20 20/m`},
 	{"zone", "events 10 # <-\nwindow 1m", `unknown option "events" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
@@ -522,13 +509,4 @@ var mistakes = []mistake{
 	{"zone", "key host\nlimit 60 10/s\ncost body_items\nread_body 64KiB else 7 # <-", "read_body ... else: 7 is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body 64KiB else 6"},
 	{"zone", "key form log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
 	{"zone", "in_flight 5\nkey form log\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
-}
-
-func TestAWrapperTakesNoWord(t *testing.T) {
-	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
-		m := mistake{in: "file", text: "{\nservers {\n" + kind + " {\nthrottle_blocked gate # <-\n}\n}\n}\nhttp:// {\nrespond ok\n}"}
-		if _, got := m.adapt(); !strings.Contains(got, `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
-			t.Errorf("%s: got %q", kind, got)
-		}
-	}
 }

@@ -3,6 +3,7 @@
 package inspector
 
 import (
+	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -74,7 +75,7 @@ func (i *Inspector) Provision(ctx caddy.Context) (err error) {
 		return err
 	}
 	i.settle = sync.OnceFunc(func() { i.decide(ctx) })
-	i.app.AfterStart = append(i.app.AfterStart, i.settle)
+	i.app.OnStart = append(i.app.OnStart, func(context.Context) error { i.settle(); return nil })
 	return nil
 }
 

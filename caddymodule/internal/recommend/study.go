@@ -2,15 +2,18 @@
 package recommend
 
 import (
+	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 	"unique"
 
+	"github.com/caddyserver/caddy/v2"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -154,7 +157,7 @@ type client struct {
 	hours            uint32 // of the day, in UTC, in which it sent any: a bit each
 	ahead            int32  // of the other folders, by how many requests
 	first, last      uint32 // Unix seconds
-	crawlers         uint32 // that it says it is: a bit for each of crawler.Known
+	crawlers         uint32 // that it says it is: a bit for each name of crawlers
 }
 
 // NewClients returns an empty table.
@@ -184,26 +187,42 @@ func (c *Clients) Add(r *accesslog.Request) {
 	}
 }
 
+// crawlers are those that the matcher verified_crawler knows by name: none if it is not built
+// in, because then nobody can let them pass.
+var crawlers = sync.OnceValue(func() (known struct {
+	names  []string // in order
+	agents [][]string
+}) {
+	info, err := caddy.GetModule("http.matchers.verified_crawler")
+	if err != nil {
+		return known
+	}
+	agents := info.New().(interface{ KnownAgents() map[string][]string }).KnownAgents()
+	for _, name := range slices.Sorted(maps.Keys(agents)) {
+		known.names, known.agents = append(known.names, name), append(known.agents, agents[name])
+	}
+	return known
+})
+
 // claimed returns the bits of the crawlers that a user agent names.
-func claimed(agent string) (crawlers uint32) {
+func claimed(agent string) (bits uint32) {
 	agent = strings.ToLower(agent)
-	for i, known := range crawler.Known {
-		if known.Claims(agent) {
-			crawlers |= 1 << i
+	for i, words := range crawlers().agents {
+		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(agent, word) }) {
+			bits |= 1 << i
 		}
 	}
-	return crawlers
+	return bits
 }
 
 // namesOf returns the names of crawlers, in order.
-func namesOf(crawlers uint32) []string {
+func namesOf(bits uint32) []string {
 	names := []string{}
-	for i, known := range crawler.Known {
-		if crawlers&(1<<i) != 0 {
-			names = append(names, known.Name)
+	for i, name := range crawlers().names {
+		if bits&(1<<i) != 0 {
+			names = append(names, name)
 		}
 	}
-	slices.Sort(names)
 	return names
 }
 

@@ -1,19 +1,43 @@
-package caddymodule
+// Package listener is throttle_blocked, the listener wrapper and the packet-conn wrapper. Begin
+// with [DropConnections]; whom they drop is in [clients].
+package listener
 
 import (
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"reflect"
 	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/net/ipv4"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+)
+
+func init() {
+	caddy.RegisterModule(DropConnections{})
+	caddy.RegisterModule(DropPackets{})
+}
+
+// dropList is whose connections are dropped. There is one for the process, because the sockets
+// of HTTP/3 outlive configs, with the wrapper they began with.
+var dropList = newClients()
+
+// dropped counts for the process, like all metrics of throttle, so that a reload keeps it.
+var (
+	dropped = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: "caddy", Subsystem: "throttle", Name: "dropped_connections_total",
+		Help: "TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.",
+	}, []string{"transport"})
+
+	droppedTCP  = dropped.WithLabelValues("tcp")
+	droppedQUIC = dropped.WithLabelValues("quic")
 )
 
 // DropConnections is a listener wrapper that closes TCP connections of clients that are
@@ -59,9 +83,13 @@ type dropper struct{}
 
 // Provision lets the handlers of this config add clients.
 func (dropper) Provision(ctx caddy.Context) error {
-	e, err := engine.EngineOf(ctx)
-	if err == nil {
-		e.Drops = true
+	throttle, err := caddymodule.Join(ctx)
+	if err != nil {
+		return err
+	}
+	throttle.Watch(dropList)
+	if err = ctx.GetMetricsRegistry().Register(dropped); errors.As(err, new(prometheus.AlreadyRegisteredError)) {
+		return nil // by another wrapper
 	}
 	return err
 }
@@ -82,7 +110,7 @@ type dropListener struct {
 func (l *dropListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
-		if err != nil || engine.DropList.Empty() {
+		if err != nil || !dropList.some.Load() {
 			return conn, err
 		}
 		inner, secure := conn, false
@@ -90,7 +118,7 @@ func (l *dropListener) Accept() (net.Conn, error) {
 			inner, secure = c.NetConn(), true
 		}
 		switch _, plain := inner.(*net.TCPConn); {
-		case plain && dropped(inner):
+		case plain && drop(inner):
 		case plain:
 			return conn, nil
 		case secure:
@@ -99,17 +127,34 @@ func (l *dropListener) Accept() (net.Conn, error) {
 			})
 			return conn, nil
 		default:
-			return &lateConn{conn, sync.OnceValue(func() bool { return dropped(conn) })}, nil
+			return &lateConn{conn, sync.OnceValue(func() bool { return drop(conn) })}, nil
 		}
 	}
 }
 
-// dropped closes a connection at once if it is to be dropped, counts it, and reports that.
-func dropped(conn net.Conn) bool {
-	if !engine.ShouldDrop(conn.RemoteAddr()) {
+// drops reports whether connections from an address are to be dropped.
+func drops(address net.Addr) bool {
+	var peer netip.AddrPort
+	switch address := address.(type) {
+	case *net.TCPAddr:
+		peer = address.AddrPort()
+	case *net.UDPAddr:
+		peer = address.AddrPort()
+	}
+	if !peer.IsValid() {
 		return false
 	}
-	engine.DroppedTCP.Inc()
+	client := peer.Addr().Unmap().WithZone("")
+	r, found := dropList.find(client)
+	return found && r.Holds(client)
+}
+
+// drop closes a connection at once if it is to be dropped, counts it, and reports that.
+func drop(conn net.Conn) bool {
+	if !drops(conn.RemoteAddr()) {
+		return false
+	}
+	droppedTCP.Inc()
 	if tcp, ok := conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // nothing is left to wait for
 	}
@@ -158,10 +203,10 @@ func isCaddys(conn net.PacketConn) bool {
 
 // dropsPacket reports whether a packet is to be dropped, and counts it then.
 func dropsPacket(packet []byte, from net.Addr) bool {
-	if engine.DropList.Empty() || !blocked.OpensConnection(packet) || !engine.ShouldDrop(from) {
+	if !dropList.some.Load() || !opensConnection(packet) || !drops(from) {
 		return false
 	}
-	engine.DroppedQUIC.Inc()
+	droppedQUIC.Inc()
 	return true
 }
 

@@ -1,4 +1,4 @@
-package caddymodule_test
+package standard_test
 
 import (
 	"os"
@@ -9,18 +9,20 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 )
 
 func logsPage(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/logs-and-metrics.md")
+	page, err := os.ReadFile("../../docs/logs-and-metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,16 +36,23 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 		documented = append(documented, found[1]+" "+found[3])
 	}
 	slices.Sort(documented)
+	ctx, err := caddy.ProvisionContext(&caddy.Config{AppsRaw: caddy.ModuleMap{"throttle": []byte(`{}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := new(listener.DropConnections).Provision(ctx); err != nil {
+		t.Fatal(err)
+	}
+	descs := make(chan *prometheus.Desc, 1000)
+	ctx.GetMetricsRegistry().Describe(descs)
+	close(descs)
 	var registered []string
-	for _, collector := range engine.Collectors {
-		descs := make(chan *prometheus.Desc, 10)
-		collector.Describe(descs)
-		close(descs)
-		for desc := range descs {
-			found := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
-			if found == nil {
-				t.Fatalf("got the description %s", desc)
-			}
+	for desc := range descs {
+		found := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
+		if found == nil {
+			t.Fatalf("got the description %s", desc)
+		}
+		if strings.HasPrefix(found[1], "caddy_throttle_") {
 			registered = append(registered, found[1]+" "+found[2])
 		}
 	}
@@ -69,7 +78,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 	slices.Sort(documented)
 	var written []string
 	for _, file := range []string{"outcome.go", "verdict.go"} {
-		source, err := os.ReadFile(filepath.Join("internal", "decision", file))
+		source, err := os.ReadFile(filepath.Join("..", "internal", "decision", file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,25 +97,22 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 func TestTheDocumentationQuotesTheLog(t *testing.T) {
 	_, table, _ := strings.Cut(logsPage(t), "\n| message | level | when | fields |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner, err := filepath.Glob("internal/*/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files = append(files, inner...)
 	var code strings.Builder
-	for _, file := range files {
-		if strings.HasSuffix(file, "_test.go") {
-			continue
-		}
-		source, err := os.ReadFile(file)
+	for _, folder := range []string{"..", "../*", "../internal/*"} {
+		files, err := filepath.Glob(folder + "/*.go")
 		if err != nil {
 			t.Fatal(err)
 		}
-		code.Write(source)
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(source)
+		}
 	}
 	n := 0
 	for line := range strings.Lines(table) {
@@ -127,7 +133,7 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 }
 
 func TestTheDocumentationListsTheReasons(t *testing.T) {
-	page, err := os.ReadFile("../docs/options.md")
+	page, err := os.ReadFile("../../docs/options.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +159,7 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var pages strings.Builder
 	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics"} {
-		page, err := os.ReadFile("../docs/" + name + ".md")
+		page, err := os.ReadFile("../../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -178,7 +184,7 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 
 // The page about logs names every field of the commands' JSON.
 func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
-	page, err := os.ReadFile("../docs/logs-and-metrics.md")
+	page, err := os.ReadFile("../../docs/logs-and-metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +229,7 @@ func jsonNames(of reflect.Type) (names []string) {
 // The example of JSON has every field of a zone. That it is valid is tested with the
 // documentation.
 func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
-	page, err := os.ReadFile("../docs/options.md")
+	page, err := os.ReadFile("../../docs/options.md")
 	if err != nil {
 		t.Fatal(err)
 	}

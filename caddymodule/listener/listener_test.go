@@ -1,4 +1,4 @@
-package caddymodule_test
+package listener_test
 
 import (
 	"crypto/tls"
@@ -12,14 +12,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/caddyconfig"
 	dto "github.com/prometheus/client_model/go"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
 )
 
 // dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
@@ -55,7 +55,7 @@ http:// {
 // newDropSite runs the site in a process whose listeners have dropped nobody yet.
 func newDropSite(t *testing.T, gate string, global ...string) *servertest.Site {
 	t.Helper()
-	engine.DropList = blocked.NewClients()
+	listener.Forget()
 	return servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", gate, "GLOBAL", strings.Join(global, "\n")).Replace(dropSite)))
 }
 
@@ -64,7 +64,7 @@ func wantDropped(t *testing.T, want bool, addresses ...string) {
 	t.Helper()
 	for _, text := range addresses {
 		addr := netip.MustParseAddr(text)
-		tcp, udp := engine.ShouldDrop(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), engine.ShouldDrop(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
+		tcp, udp := listener.Drops(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), listener.Drops(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
 		if tcp != want || udp != want {
 			t.Errorf("%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
 		}
@@ -232,7 +232,7 @@ func TestWithExemptionsAClientIsAskedEachMinute(t *testing.T) {
 
 func TestANeighbourInTheSameNetworkMayBeExempt(t *testing.T) {
 	for _, global := range []string{"", "exempt client_ip 2001:db8::5"} {
-		engine.DropList = blocked.NewClients()
+		listener.Forget()
 		s := servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", global).Replace(dropSite)))
 		blockFor(s.From("[2001:db8::6]:1"))
 		wantDropped(t, true, "2001:db8::6")
@@ -278,7 +278,7 @@ func TestShadowAndBlocksOfOneZoneDropNobody(t *testing.T) {
 	wantDropped(t, false, "203.0.113.7")
 	s.Stop()
 
-	engine.DropList = blocked.NewClients()
+	listener.Forget()
 	s = servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "", " everywhere", "").Replace(dropSite)))
 	blockFor(s.From(servertest.Someone))
 	wantDropped(t, false, "203.0.113.7")
@@ -308,10 +308,10 @@ func TestNothingIsLearntFromEarlyData(t *testing.T) {
 }
 
 func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
-	engine.DropList = blocked.NewClients()
+	listener.Forget()
 	s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
 	blockFor(s.From(servertest.Someone))
-	if !engine.DropList.Empty() {
+	if listener.Some() {
 		t.Error("got somebody on the list, want nobody")
 	}
 	wantDropped(t, false, "203.0.113.7")
@@ -344,7 +344,7 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) {
 	const wrapper = "servers {\nlistener_wrappers {\nthrottle_blocked\ntls\n}\n}"
 	synctest.Test(t, func(t *testing.T) {
-		engine.DropList = blocked.NewClients()
+		listener.Forget()
 		s := servertest.RunSharedWith(t, wrapper, "", "zone gate {\nlimit 1 1/d\nblock 3h everywhere\n}")
 		blockFor(s.From(servertest.Someone))
 		tries := func(want bool) {
@@ -455,7 +455,7 @@ func (c farConn) RemoteAddr() net.Addr {
 func droppedSoFar(t *testing.T) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := engine.DroppedTCP.Write(&m); err != nil {
+	if err := listener.DroppedTCP.Write(&m); err != nil {
 		t.Fatal(err)
 	}
 	return m.GetCounter().GetValue()
@@ -466,7 +466,7 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	blockFor(s.From(servertest.Someone))
 	before := droppedSoFar(t)
 	conns := make(chan net.Conn, 2)
-	l := new(caddymodule.DropConnections).WrapListener(pipeListener{conns})
+	l := new(listener.DropConnections).WrapListener(pipeListener{conns})
 	told := make(chan struct{})
 	near1, far1 := net.Pipe()
 	near2, far2 := net.Pipe()
@@ -500,7 +500,7 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	blockFor(s.From(servertest.Someone))
 	core, logs := observer.New(zap.WarnLevel)
 	conns := make(chan net.Conn, 3)
-	l := caddymodule.NewDropConnections(zap.New(core)).WrapListener(pipeListener{conns})
+	l := listener.NewDropConnections(zap.New(core)).WrapListener(pipeListener{conns})
 	near, _ := net.Pipe()
 	for range 2 {
 		conns <- tls.Server(farConn{near, servertest.Someone, nil}, new(tls.Config))
@@ -558,7 +558,7 @@ func TestOnlyTheFirstPacketsOfDroppedClientsAreDropped(t *testing.T) {
 	blockFor(s.From(servertest.Someone))
 	const initial, handshake, short = "\xc3\x00\x00\x00\x01initial", "\xe3\x00\x00\x00\x01handshake", "\x43short"
 	want := []queued{{"203.0.113.8:1", initial}, {servertest.Someone, handshake}, {servertest.Someone, short}}
-	conn := new(caddymodule.DropPackets).WrapPacketConn(&packetQueue{packets: append([]queued{{servertest.Someone, initial}, {servertest.Someone, initial}}, want...)})
+	conn := new(listener.DropPackets).WrapPacketConn(&packetQueue{packets: append([]queued{{servertest.Someone, initial}, {servertest.Someone, initial}}, want...)})
 	for _, want := range want {
 		p := make([]byte, 100)
 		if n, from, err := conn.ReadFrom(p); err != nil || string(p[:n]) != want.data || from.String() != want.from {
@@ -568,58 +568,6 @@ func TestOnlyTheFirstPacketsOfDroppedClientsAreDropped(t *testing.T) {
 	if _, _, err := conn.ReadFrom(nil); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("got %v, want the end", err)
 	}
-	s.Stop()
-}
-
-func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
-	s := servertest.Run(t, `{
-		throttle {
-			exempt client_ip 203.0.113.9
-		}
-	}
-	http:// {
-		@gate throttle_blocked gate
-		@any throttle_blocked
-		@free throttle_blocked free
-		route /gate* {
-			respond @gate banned 403
-		}
-		route /any* {
-			respond @any banned 403
-		}
-		route /free* {
-			respond @free banned 403
-		}
-		throttle /x {
-			zone gate {
-				limit 5 1/s
-			}
-			zone free {
-				exempt client_ip 203.0.113.8
-				limit 5 1/s
-			}
-		}
-		respond ok
-	}`)
-	wants := func(addr string, gate, anywhere, free int) {
-		t.Helper()
-		for path, want := range map[string]int{"/gate/1": gate, "/any": anywhere, "/free": free} {
-			if got := s.From(addr + ":1").Get(path).Code; got != want {
-				t.Errorf("%s from %s: got %d, want %d", path, addr, got, want)
-			}
-		}
-	}
-	wants("203.0.113.7", 200, 200, 200)
-	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-	wants("203.0.113.7", 403, 403, 403)
-	wants("203.0.113.8", 403, 200, 200) // the zone free exempts it
-	wants("203.0.113.9", 200, 200, 200) // exempt from everything
-	wants("198.51.100.1", 200, 200, 200)
-	s.Changes("/throttle/shadow", `{"for": "1h"}`)
-	wants("203.0.113.7", 200, 200, 200)
-	s.Changes("/throttle/unshadow", `{}`)
-	s.Changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
-	wants("203.0.113.7", 200, 200, 200)
 	s.Stop()
 }
 
@@ -643,11 +591,21 @@ func TestOtherPacketConnWrappersAreNotBypassed(t *testing.T) {
 	}
 	defer udp.Close()
 	other := &countingConn{PacketConn: udp}
-	conn := new(caddymodule.DropPackets).WrapPacketConn(other)
+	conn := new(listener.DropPackets).WrapPacketConn(other)
 	if _, err := udp.WriteTo([]byte("a"), udp.LocalAddr()); err != nil {
 		t.Fatal(err)
 	}
 	if n, _, err := conn.ReadFrom(make([]byte, 10)); n != 1 || err != nil || other.read != 1 {
 		t.Errorf("got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
+	}
+}
+
+func TestAWrapperTakesNoWord(t *testing.T) {
+	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
+		text := "{\nservers {\n" + kind + " {\nthrottle_blocked gate\n}\n}\n}\nhttp:// {\nrespond ok\n}\n"
+		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
+		if err == nil || !strings.Contains(err.Error(), `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
+			t.Errorf("%s: got %v", kind, err)
+		}
 	}
 }

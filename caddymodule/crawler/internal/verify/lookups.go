@@ -1,4 +1,4 @@
-package crawler
+package verify
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 )
 
 const (
@@ -38,8 +36,10 @@ const (
 	refutedFor  = time.Hour
 	crawlersFor = 2 * verifiedFor
 
-	// How many answers of each kind, and how many networks of each kind, are kept.
-	mostAnswers  = 4096
+	// How many answers of each kind, and how many networks, are kept. What has no room is
+	// asked again.
+	mostVerified = 16_384
+	mostRefuted  = 4096
 	mostNetworks = 4096
 
 	// How many of an address's names are looked up.
@@ -69,23 +69,18 @@ func NewResolver(server string) Resolver {
 type Lookups struct {
 	mu       sync.Mutex
 	running  int
-	foreign  int // look-ups of networks in which no crawler was found
-	answers  *expiring.Table[claim, answer, bool]
-	networks *expiring.Map[netip.Prefix, network]
+	foreign  int                      // look-ups of networks in which no crawler was found
+	verified memory[claim, time.Time] // when the claim was found to hold
+	refuted  memory[claim, struct{}]
+	networks memory[netip.Prefix, network]
 }
 
 // NewLookups returns look-ups that have no answer yet.
 func NewLookups() *Lookups {
 	return &Lookups{
-		answers:  expiring.NewShares[claim](2*mostAnswers, mostAnswers, func(a answer) bool { return a.holds }),
-		networks: expiring.New[netip.Prefix, network](mostNetworks),
+		verified: newMemory[claim, time.Time](mostVerified), refuted: newMemory[claim, struct{}](mostRefuted),
+		networks: newMemory[netip.Prefix, network](mostNetworks),
 	}
-}
-
-// An answer says whether a claim holds.
-type answer struct {
-	holds bool
-	at    time.Time
 }
 
 // A network is one of which an address was looked up.
@@ -108,9 +103,12 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	known, found := l.answers.Get(c, now)
-	if found && (!known.holds || now.Sub(known.at) < verifyAgain) {
-		return known.holds
+	at, found := l.verified.get(c, now)
+	if found && now.Sub(at) < verifyAgain {
+		return true
+	}
+	if _, refuted := l.refuted.get(c, now); refuted {
+		return false
 	}
 	bits := networkIPv6
 	if c.addr.Is4() {
@@ -120,7 +118,7 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	if err != nil || l.running >= lookupsAtOnce {
 		return found
 	}
-	n, _ := l.networks.Get(of, now)
+	n, _ := l.networks.get(of, now)
 	if now.Before(n.next) || !n.crawler && l.foreign >= foreignAtOnce {
 		return found
 	}
@@ -141,7 +139,7 @@ func (l *Lookups) keep(of netip.Prefix, n network, asked time.Time) (room bool) 
 		every, lasts = crawlersEvery, crawlersFor
 	}
 	n.next = asked.Add(every)
-	return l.networks.Put(of, n, asked.Add(lasts), asked)
+	return l.networks.put(of, n, asked.Add(lasts), asked)
 }
 
 func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, asked time.Time, resolver Resolver) {
@@ -164,15 +162,14 @@ func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, asked time.Time, r
 		n.silent = 0
 	}
 	l.keep(of, n, asked)
-	if err != nil {
-		return
+	switch {
+	case err != nil:
+	case holds:
+		l.verified.put(c, now, now.Add(verifiedFor), now)
+	default:
+		delete(l.verified.entries, c)
+		l.refuted.put(c, struct{}{}, now.Add(refutedFor), now)
 	}
-	lasts := refutedFor
-	if holds {
-		lasts = verifiedFor
-	}
-	l.answers.Delete(c) // it may be of the other kind
-	l.answers.Put(c, answer{holds, now}, now.Add(lasts), now)
 }
 
 // confirm reports whether the address has a name of the crawler, and that name the

@@ -1,4 +1,4 @@
-package caddymodule_test
+package crawler_test
 
 import (
 	"crypto/sha256"
@@ -14,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
 
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 

@@ -1,4 +1,4 @@
-package caddymodule_test
+package standard_test
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package crawler
+package verify
 
 import (
 	"context"
@@ -300,8 +300,8 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 		if !s.Verified(netip.MustParseAddr("192.0.2.1"), google) {
 			t.Error("a flood of false claims has made a crawler unknown")
 		}
-		if l.answers.Len() > mostAnswers+1 || l.networks.Len() > mostNetworks {
-			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", l.answers.Len(), l.networks.Len(), mostAnswers+1, mostNetworks)
+		if refuted, networks := len(l.refuted.entries), len(l.networks.entries); refuted > mostRefuted || networks > mostNetworks {
+			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
 		}
 	})
 }

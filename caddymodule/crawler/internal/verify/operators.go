@@ -1,7 +1,7 @@
-// Package crawler tells the crawlers of search engines and AI companies from programs that
+// Package verify tells the crawlers of search engines and AI companies from programs that
 // only carry their names. An address is a crawler's if its operator publishes it, or if
 // reverse and forward DNS agree that it belongs to the operator. Begin with [Set].
-package crawler
+package verify
 
 import (
 	"fmt"
@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 )
 
 // A Crawler is known by its operator's lists of addresses, by its operator's domains,
@@ -156,8 +156,5 @@ func ParseCrawler(word string) (*Crawler, error) {
 	if _, notNetwork := netip.ParsePrefix(word); notAddress == nil || notNetwork == nil {
 		return nil, fmt.Errorf("unknown crawler %q: for addresses, want client_ip %[1]s", word)
 	}
-	if meant := text.Nearest(name, Names()); meant != "" {
-		return nil, fmt.Errorf("unknown crawler %q: did you mean %s?", word, meant)
-	}
-	return nil, fmt.Errorf("unknown crawler %q: want %s, or the list of another one, such as https://example.com/bots.json", word, strings.Join(Names(), ", "))
+	return nil, fmt.Errorf("%w, or the list of another one, such as https://example.com/bots.json", caddymodule.ErrUnknown("crawler", word, Names()...))
 }
