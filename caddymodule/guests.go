@@ -168,13 +168,13 @@ type (
 // commands are those that guests add.
 var commands []func() *cobra.Command
 
-// RegisterCommand adds a command to `caddy throttle`. It must be called in init. Caddy prints
-// the error of the command's RunE and exits with 1, or with 2 if that is of [UsageError] or
-// the flags are wrong.
+// RegisterCommand adds a command to `caddy throttle`. It must be called in init. The error of the
+// command's RunE is printed, and Caddy exits with 1, or with 2 if it is of [UsageErrorf] or the
+// flags are wrong.
 func RegisterCommand(command func() *cobra.Command) { commands = append(commands, command) }
 
-// UsageError marks an error as one of a command that is used in a wrong way.
-func UsageError(err error) error { return usage.Wrap(err) }
+// UsageErrorf returns an error of a command that is used in a wrong way.
+func UsageErrorf(format string, args ...any) error { return usage.Errorf(format, args...) }
 
 // guestCommands returns the commands that guests add.
 func guestCommands() (all []*cobra.Command) {

@@ -5,18 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 )
 
 // Manual pages are made from Markdown, which takes words in angle brackets for HTML.
 func TestManualPagesKeepTheArguments(t *testing.T) {
 	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(tune.Commands()...)
-	all.AddCommand(cli.Commands()...)
+	caddycmd.Commands()["throttle"].CobraFunc(all)
 	for _, command := range all.Commands() {
 		var page bytes.Buffer
 		if err := doc.GenMan(command, &doc.GenManHeader{Section: "8"}, &page); err != nil {

@@ -10,14 +10,15 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
 func logsPage(t *testing.T) string {
@@ -165,8 +166,9 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 		}
 		pages.Write(page)
 	}
-	commands := slices.Concat(cli.Commands(), tune.Commands())
-	for _, command := range commands {
+	all := new(cobra.Command)
+	caddycmd.Commands()["throttle"].CobraFunc(all)
+	for _, command := range all.Commands() {
 		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
 			t.Errorf("got nothing about caddy throttle %s", command.Name())
 		}

@@ -7,7 +7,9 @@ package standard
 import (
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/inspector"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/postgres"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/redis"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )

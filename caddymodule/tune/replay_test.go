@@ -13,18 +13,19 @@ import (
 	"testing"
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // what sites have beside throttle
 	"github.com/spf13/cobra"
 
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule" // the directive
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler" // whose names recommend prints
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
 // run runs a command, and returns what it prints.
 func run(ctx context.Context, args ...string) (out, complaint string, err error) {
 	var stdout, stderr strings.Builder
 	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(tune.Commands()...)
+	caddycmd.Commands()["throttle"].CobraFunc(all)
 	all.SetOut(&stdout)
 	all.SetErr(&stderr)
 	all.SetArgs(args)

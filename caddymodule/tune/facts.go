@@ -10,8 +10,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
 // logFacts are what the first requests of a log have.

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 

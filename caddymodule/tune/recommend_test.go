@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 )
 
 // A combinedLine is a line of a combined log, at a time after the start of all logs here.

@@ -9,7 +9,7 @@ import (
 	"sort"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/survey"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/survey"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 

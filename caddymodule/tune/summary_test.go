@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
 )
 
 // summaryLine is one of Caddy's access log, at a second after noon.

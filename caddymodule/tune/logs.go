@@ -21,8 +21,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
 // logFlags are the flags of all commands that read logs.
@@ -30,6 +30,15 @@ type logFlags struct {
 	host, timeField string
 	json            bool
 }
+
+const aboutLogs = `
+
+It reads files and prints what it finds. It needs no running Caddy and changes nothing.
+Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
+Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
+set, in any order. A dash is the standard input. A combined line may end with
+a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
+%D. A number without a point is taken for microseconds, unless --time-field says more.`
 
 // A finding is an [Answer].
 type finding interface{ Text() string }
@@ -49,10 +58,8 @@ func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, err
 	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
 	cmd.Flags().StringVar(&f.timeField, "time-field", "", "The field of the request's duration, and perhaps its unit: upstream_time:ms in JSON, 2 for the second word after the user agent")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
-	cmd.RunE = func(cmd *cobra.Command, logs []string) error {
-		return usage.Fail(cmd, f.run(cmd, logs, find))
-	}
-	usage.FailFlags(cmd)
+	cmd.Long += aboutLogs
+	cmd.RunE = func(cmd *cobra.Command, logs []string) error { return f.run(cmd, logs, find) }
 	return cmd
 }
 
@@ -97,9 +104,9 @@ type logReader struct {
 func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) {
 	switch {
 	case len(logs) == 0:
-		return nil, usage.Errorf("no log given: want files, or - for the standard input")
+		return nil, caddymodule.UsageErrorf("no log given: want files, or - for the standard input")
 	case strings.ContainsAny(f.host, "/ "):
-		return nil, usage.Errorf("invalid --host %q: want a name such as example.com", f.host)
+		return nil, caddymodule.UsageErrorf("invalid --host %q: want a name such as example.com", f.host)
 	}
 	options := accesslog.Options{Host: f.host, TimeField: f.timeField}
 	if slices.Contains(logs, "-") {

@@ -19,10 +19,10 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/certmagic"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
 // A replayServer is a server of the config as a replay runs it.
@@ -222,13 +222,13 @@ func flagConfig(limit string, keys []string, cost string) ([]byte, error) {
 	}
 	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": )?(?:parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
 	if said == nil {
-		return nil, usage.Errorf("reading the limit of the flags: %w", err)
+		return nil, caddymodule.UsageErrorf("reading the limit of the flags: %w", err)
 	}
 	line, _ := strconv.Atoi(said[2]) // digits
 	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(flags) {
-		return nil, usage.Errorf("reading the limit of the flags: %s", said[1])
+		return nil, caddymodule.UsageErrorf("reading the limit of the flags: %s", said[1])
 	}
-	return nil, usage.Errorf("%s: %s", flags[line], said[1])
+	return nil, caddymodule.UsageErrorf("%s: %s", flags[line], said[1])
 }
 
 // quoted returns words as tokens of a Caddyfile, each after a space.

@@ -15,12 +15,11 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
 )
 
 // ruleFlags are the flags that say through which zones requests go.
@@ -85,7 +84,7 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 	var requests *os.File
 	if f.requests != "" {
 		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
-			return nil, usage.Errorf("--requests: %w", err)
+			return nil, caddymodule.UsageErrorf("--requests: %w", err)
 		}
 		tally.out = bufio.NewWriter(requests)
 	}
@@ -117,13 +116,13 @@ func (f *ruleFlags) player(limit string, observe observer) (*player, error) {
 	}
 	rp, err := newPlayer(config, observe)
 	if err != nil {
-		return nil, usage.Wrap(err)
+		return nil, caddymodule.UsageErrorf("%w", err)
 	}
 	if rp.shown = f.zone; f.zone == "" || rp.app.Zones[f.zone] != nil {
 		return rp, nil
 	}
 	rp.close()
-	return nil, usage.Wrap(text.Unknown("zone", f.zone, " in the config", slices.Sorted(maps.Keys(rp.app.Zones))))
+	return nil, caddymodule.UsageErrorf("%w", caddymodule.ErrUnknown("zone", f.zone, slices.Sorted(maps.Keys(rp.app.Zones))...))
 }
 
 // load returns the config as JSON.
@@ -131,19 +130,19 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 	inline := len(f.keys) > 0 || limit != "" || f.cost != ""
 	switch {
 	case f.config != "" && inline:
-		return nil, usage.Errorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
+		return nil, caddymodule.UsageErrorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
 	case f.config != "":
 		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
 		if err != nil {
-			return nil, usage.Wrap(err)
+			return nil, caddymodule.UsageErrorf("%w", err)
 		}
 		return config, nil
 	case !inline:
-		return nil, usage.Errorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
+		return nil, caddymodule.UsageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
 	case limit == "":
-		return nil, usage.Errorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
+		return nil, caddymodule.UsageErrorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
 	case f.zone != "":
-		return nil, usage.Errorf("--zone needs --config")
+		return nil, caddymodule.UsageErrorf("--zone needs --config")
 	}
 	return flagConfig(limit, f.keys, f.cost)
 }
@@ -235,7 +234,7 @@ func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
 // says why. It fails if no zone is left, or if the zone to show is not.
 func (rp *player) missing(facts logFacts) (without map[string]bool, notes []string, err error) {
 	if !facts.hosts && rp.needsHost() {
-		return nil, nil, usage.Errorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
+		return nil, nil, caddymodule.UsageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
@@ -261,7 +260,7 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
 	}
 	if without[rp.shown] || len(without) == len(rp.app.Zones) {
-		return nil, nil, usage.Errorf("%s", strings.Join(notes, " "))
+		return nil, nil, caddymodule.UsageErrorf("%s", strings.Join(notes, " "))
 	}
 	return without, notes, nil
 }

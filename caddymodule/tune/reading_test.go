@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
 // TestHashedAddressesAreKeys: each is a client of its own, in replay and recommend.

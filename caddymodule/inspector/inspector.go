@@ -32,6 +32,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
+func init() {
+	caddy.RegisterModule(Inspector{})
+	httpcaddyfile.RegisterHandlerDirective("throttle_inspector", parse)
+	// Users log in before, and a handle that serves the rest of the site comes after.
+	httpcaddyfile.RegisterDirectiveOrder("throttle_inspector", httpcaddyfile.Before, "invoke")
+}
+
 // Inspector serves a page that shows what throttle does, and can change it while Caddy
 // runs, as the commands of `caddy throttle` do. It answers every request that reaches
 // it. Requests whose user Caddy has not authenticated get status 403, so put it behind
@@ -264,14 +271,14 @@ func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 	})
 }
 
-// Parse sets up the handler from Caddyfile tokens. Syntax:
+// parse sets up the handler from Caddyfile tokens. Syntax:
 //
 //	throttle_inspector [<matcher>] {
 //	    allow_changes
 //	    hosts <name>...
 //	    user_header <name>
 //	}
-func Parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	i := new(Inspector)
 	h.Next() // the directive's name
 	if h.NextArg() {

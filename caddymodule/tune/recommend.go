@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -55,13 +55,13 @@ requests are charged to --key, and those for static assets do not count.`,
 func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	spare, err := strconv.ParseFloat(strings.TrimSuffix(f.spare, "%"), 64)
 	if err != nil || !(spare >= 0 && spare <= 100) {
-		return nil, usage.Errorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
+		return nil, caddymodule.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
 	var check recommend.Limit
 	if f.check != "" {
 		limit, err := leakybucket.ParseLimit(f.check)
 		if err != nil {
-			return nil, usage.Errorf("--check: %w", err)
+			return nil, caddymodule.UsageErrorf("--check: %w", err)
 		}
 		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
 )
 
 // An Answer is what a command found in logs: its JSON is printed with --json, its text for

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
 // tenLogs are made here, besides those of the folder that the environment variable

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
 )
 
 func summaryCommand() *cobra.Command {

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
 // A Tally counts what zones decide, by their names.
