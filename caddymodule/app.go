@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -25,7 +24,6 @@ type App struct {
 
 	engine *engine.Engine
 	global map[string]*engine.Zone // by the definitions in the global options
-	known  []string                // all zones of the servers; nil before the servers were checked
 }
 
 // Engine returns what runs of the config.
@@ -153,28 +151,24 @@ func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*engine.Zone, 
 	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
 }
 
-// appOf returns the app for a module of a server. The first of them checks the config of all
-// servers.
+// appOf returns the app for a module of a server.
 func appOf(ctx caddy.Context) (*App, error) {
 	module, err := ctx.App("throttle")
 	if err != nil {
 		return nil, err
 	}
 	a := module.(*App)
-	if a.known == nil {
-		a.engine.ReadServers(ctx)
-		a.known, err = lint.CheckServers(ctx, a.Zone, a.engine.Warner)
-	}
-	return a, err
+	a.engine.ReadServers(ctx)
+	return a, nil
 }
 
-// Start lets the store connect, applies max_buckets and restores buckets.
+// Start lets the store connect, applies max_buckets and restores buckets. By now all servers
+// are provisioned, so it warns of global zones that nobody uses, which may be meant for later.
 func (a *App) Start() error {
-	if a.known == nil { // no handler and no matcher was provisioned in the HTTP app
-		for _, definition := range a.Zone {
-			if len(a.global[definition.Name].Directives) == 0 {
-				lint.WarnUnused(a.engine.Warner, definition.Name)
-			}
+	for name, z := range a.global {
+		if len(z.Directives) == 0 {
+			a.engine.Warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
+				zap.String("zone", name))
 		}
 	}
 	return a.engine.Start()

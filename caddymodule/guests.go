@@ -3,9 +3,11 @@ package caddymodule
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/cobra"
@@ -54,10 +56,14 @@ func (g *Guest) OnStart(f func(context.Context) error) {
 // NeedZone keeps a config from starting that has no zone of this name.
 func (g *Guest) NeedZone(name string) {
 	g.OnStart(func(context.Context) error {
-		if g.engine.Zones[name] == nil {
-			return ErrUnknown("zone", name, slices.Sorted(maps.Keys(g.engine.Zones))...)
+		if g.engine.Zones[name] != nil {
+			return nil
 		}
-		return nil
+		want := "want a zone of this config"
+		if meant := text.Nearest(name, slices.Sorted(maps.Keys(g.engine.Zones))); meant != "" {
+			want = "did you mean " + meant + "?"
+		}
+		return fmt.Errorf("%s asks about zone %q, which is not defined: %s", g.name, name, want)
 	})
 }
 
@@ -130,8 +136,13 @@ func (g *Guest) End(ctx context.Context, user string, kind Kind, c Change) (Ende
 	return ask[Ended](ctx, g, "un"+string(kind), user, c)
 }
 
+// origin is who changes something, and by what.
+func (g *Guest) origin(user string) override.Origin {
+	return override.Origin{Via: strings.TrimPrefix(g.name, "throttle_"), By: user}
+}
+
 func ask[Answer any](ctx context.Context, g *Guest, call, user string, of any) (answer Answer, err error) {
-	any, err := admin.Ask(ctx, "/throttle/"+call, override.Origin{Via: g.name, By: user}, of)
+	any, err := admin.Ask(ctx, "/throttle/"+call, g.origin(user), of)
 	if err == nil {
 		answer = any.(Answer)
 	}
@@ -143,7 +154,7 @@ func ask[Answer any](ctx context.Context, g *Guest, call, user string, of any) (
 // What only administrators may read is left out. If it returns an error, which is of the type
 // [caddy.APIError], nothing is written.
 func (g *Guest) Serve(w http.ResponseWriter, r *http.Request, call, user string) error {
-	return admin.Answer(w, r, "/throttle/"+call, override.Origin{Via: g.name, By: user}, admin.ForReaders)
+	return admin.Answer(w, r, "/throttle/"+call, g.origin(user), admin.ForReaders)
 }
 
 // Changes reports whether a call of the admin API, such as "ban", changes what runs.

@@ -44,7 +44,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	for _, doubt := range config.Doubts(h.Match, false) {
 		app.engine.Warner.Warn(doubt)
 	}
-	paths := config.Paths(h.Match) // which Caddy drops when it has loaded them
 	match, err := config.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {
 		return err
@@ -55,7 +54,6 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		if err != nil {
 			return err
 		}
-		z.Counts.Evidence.Wants(paths)
 		if err := duplicates.Add(z.Name, z.Definition); err != nil {
 			return err
 		}

@@ -12,7 +12,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/lint"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
@@ -36,7 +35,7 @@ func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision checks that the zone exists.
+// Provision has the zone looked for when the config starts, when all zones are known.
 func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
@@ -49,7 +48,10 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 		return err
 	}
 	m.app = app.engine
-	return lint.CheckAsked(m.Zone, app.known)
+	if m.Zone != "" {
+		(&Guest{m.app, "throttle_blocked"}).NeedZone(m.Zone)
+	}
+	return nil
 }
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.

@@ -71,10 +71,6 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"buckets pages --prefix 10.", []string{"No bucket matches"}},
 			{"buckets pages --sort key --after 127.0.0.0", []string{"127.0.0.1", "1 of 1 bucket."}},
 			{"buckets pages --sort key --after 127.0.0.1", []string{"No bucket matches"}},
-			{"check " + url + "page --client 127.0.0.1", []string{"pages ", "refused: blocked"}},
-			{"check " + url + "page --client 127.0.0.2", []string{"pages ", "fits"}},
-			{"check " + url + "login --client 127.0.0.2 --method POST --body log=bob --header Content-Type:application/x-www-form-urlencoded", []string{"login ", "bob"}},
-			{"check " + url + "elsewhere --client 127.0.0.2", []string{"no throttle directive"}},
 			{"ban 10.1.2.3 --for 1h --note matrix", []string{"is banned until"}},
 			{"limit pages x0.5 --until 23:59", []string{"pages: x0.5 holds until"}},
 			{"limit pages x0.6 --replace --until 23:58 --by carol", []string{"pages: x0.6 holds until"}},
@@ -108,7 +104,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 		}
 		wantStatus(t, url+"page", 200)
 		for _, args := range []string{
-			"status", "top", "why 127.0.0.1", "buckets pages", "check " + url + "page --client 10.0.0.1",
+			"status", "top", "why 127.0.0.1", "buckets pages",
 			"ban 10.1.2.3 --for 1h", "bans", "journal", "unban 10.1.2.3", "limit pages x2 --for 1h", "unlimit pages",
 			"shadow --all --for 1h", "unshadow --all", "release 127.0.0.1", "revoke-devices",
 		} {
@@ -154,7 +150,6 @@ func TestEachEndpointWithEachStore(t *testing.T) {
 			{"POST", "buckets", `{"zone": "pages"}`, 200, []string{`"key":"127.0.0.1"`, `"empty_in":`, `"last_used":`, `"matched":1,"complete":true}`}},
 			{"POST", "buckets", `{"zone": "pages", "sort": "key", "limit": 1}`, 200, []string{`"key":"127.0.0.1"`}},
 			{"POST", "buckets", `{"zone": "pages", "sort": "key", "after": "127.0.0.1"}`, 200, []string{`"buckets":[]`}},
-			{"POST", "check", `{"client_ip": "127.0.0.1", "url": "` + url + `page"}`, 200, []string{`"directives":1`, `"decision":"refused"`, `"reason":"blocked"`}},
 			{"POST", "ban", `{"network": "10.0.0.0/8", "for": "1h", "note": "n"}`, 200, []string{`"network":"10.0.0.0/8"`, `"until":`}},
 			{"POST", "unban", `{"network": "10.0.0.0/8"}`, 200, []string{`"ended":true`}},
 			{"POST", "limit", `{"zone": "pages", "limit": "x2", "for": "1h"}`, 200, []string{`"until":`}},

@@ -233,7 +233,6 @@ var nights = []struct {
 		n.reads(2, "release 127.28.0.1", "emptied pages/127.28.0.1")
 		n.get(0, "127.28.0.1", "page")
 		n.reads(0, "why 127.28.0.1", "fits", "Nothing refuses a request of cost 1 now.")
-		n.reads(0, "check "+n.node(0).url+"page --client 127.28.0.1", "pages", "fits")
 	}},
 	{"18 a key stands for a network", func(n *night) {
 		n.fill("127.29.0.1", "nets")

@@ -3,7 +3,7 @@
 package inspector
 
 import (
-	"context"
+	"cmp"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -18,18 +18,12 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 )
 
 func init() {
@@ -41,28 +35,29 @@ func init() {
 
 // Inspector serves a page that shows what throttle does, and can change it while Caddy
 // runs, as the commands of `caddy throttle` do. It answers every request that reaches
-// it. Requests whose user Caddy has not authenticated get status 403, so put it behind
-// `basic_auth`, another authentication, or `forward_auth`.
+// it. Unless it is `open`, requests without an authenticated user get status 403, so put it
+// behind `basic_auth`, another authentication, `forward_auth`, or client certificates.
 type Inspector struct {
 	// Let every user whom the page is shown to lift and set bans, limits and shadow,
-	// and empty buckets. Default: the page only shows. It still only shows if neither
-	// the site nor `hosts` names a host.
+	// and empty buckets. Default: the page only shows. With `open`, it needs `hosts`.
 	AllowChanges bool `json:"allow_changes,omitempty"`
 
-	// The names under which the page may be opened, without ports. Default: those of
-	// the site. Without either, a foreign page could reach this one under a name of
-	// its own (DNS rebinding).
+	// Show the page to everybody who can reach it, and not only to authenticated users:
+	// keys may hold addresses and names. Default: off.
+	Open bool `json:"open,omitempty"`
+
+	// The names under which the page may be opened, without ports. Default: any name that
+	// the site answers to. Without them, a foreign page could reach an open one under a
+	// name of its own (DNS rebinding).
 	Hosts []string `json:"hosts,omitempty"`
 
 	// The header of the authentication service's answer that names the user, such as
 	// `Remote-User`, for `forward_auth`. A header that the client sends does not
 	// count. Default: the user whom Caddy's own authentication names,
-	// `{http.auth.user.id}`.
+	// `{http.auth.user.id}`, or else a verified client certificate.
 	UserHeader string `json:"user_header,omitempty"`
 
-	app      *engine.Engine
-	settle   func() // decides about changes, once
-	readOnly string // why nothing can be changed; empty if it can
+	throttle *caddymodule.Guest
 }
 
 // CaddyModule returns the Caddy module information.
@@ -75,43 +70,19 @@ func (Inspector) CaddyModule() caddy.ModuleInfo {
 
 // Provision makes sure that the app runs, even without a zone.
 func (i *Inspector) Provision(ctx caddy.Context) (err error) {
-	if err = i.checkHosts(); err != nil {
+	if err = i.check(); err != nil {
 		return err
 	}
-	if i.app, err = engine.EngineOf(ctx); err != nil {
-		return err
-	}
-	i.settle = sync.OnceFunc(func() { i.decide(ctx) })
-	i.app.OnStart = append(i.app.OnStart, func(context.Context) error { i.settle(); return nil })
-	return nil
+	i.throttle, err = caddymodule.Join(ctx)
+	return err
 }
 
-// decide finds out whether the page may change anything. It must be called when the
-// handlers of all servers are provisioned.
-func (i *Inspector) decide(ctx caddy.Context) {
-	switch {
-	case !i.AllowChanges:
-		i.readOnly = "This page only shows. Changes need allow_changes in its configuration."
-	case len(i.Hosts) == 0 && !i.hosted(ctx):
-		i.readOnly = "This page only shows, because it answers under any host name, and so to foreign pages (DNS rebinding). Give the site a name, or add hosts."
-		i.app.Warner.Warn("throttle_inspector allows no changes, in spite of allow_changes", zap.String("why", i.readOnly))
+// check checks the options together.
+func (i *Inspector) check() error {
+	if i.Open && i.AllowChanges && i.Hosts == nil {
+		return errors.New("open and allow_changes want hosts, such as hosts throttle.example.com: a foreign page could make changes under a name of its own (DNS rebinding)")
 	}
-}
-
-// hosted reports whether matchers of the site let only its own host names through to
-// the inspector.
-func (i *Inspector) hosted(ctx caddy.Context) bool {
-	found, open := false, false
-	walk := routes.Walk{Visit: func(h *routes.Handler, _ string, way routes.Way) []string {
-		if h.Module == caddyhttp.MiddlewareHandler(i) {
-			found, open = true, open || !way.Hosted
-		}
-		return nil
-	}}
-	for _, server := range routes.ServersOf(ctx) {
-		walk.Routes(server.Routes, "", routes.Way{})
-	}
-	return found && !open
+	return i.checkHosts()
 }
 
 // checkHosts checks the hosts and makes them lower case.
@@ -163,7 +134,11 @@ func (i *Inspector) user(r *http.Request) string {
 		}
 	}
 	user, _ := replacer.GetString("http.auth.user.id")
-	return user
+	if user != "" || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return user
+	}
+	subject := &r.TLS.VerifiedChains[0][0].Subject
+	return cmp.Or(subject.CommonName, subject.String(), "a client certificate")
 }
 
 // pageSecret signs the tokens of pages. They are worth nothing once the process ends.
@@ -188,7 +163,7 @@ func sameOrigin(r *http.Request) bool {
 
 // inspectorCalls are the calls of the admin API that pages make.
 var inspectorCalls = []string{
-	"zones", "overrides", "journal", "rates", "buckets", "top", "why", "check",
+	"zones", "overrides", "journal", "rates", "buckets", "top", "why",
 	"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow",
 }
 
@@ -199,7 +174,6 @@ func forbidden(format string, args ...any) error {
 // ServeHTTP implements caddyhttp.MiddlewareHandler. It answers every request itself:
 // GET with the page, and POST with what the page asks for.
 func (i *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	i.settle()
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
@@ -221,8 +195,10 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	user := i.user(r)
 	asks := r.URL.Query()["do"]
 	switch {
-	case user == "":
-		return forbidden("nobody is logged in: put throttle_inspector behind basic_auth or another authentication of Caddy, or behind forward_auth with user_header")
+	case user == "" && !i.Open && r.Method != http.MethodPost:
+		return serveNobody(w)
+	case user == "" && !i.Open:
+		return forbidden("nobody is logged in: put basic_auth before throttle_inspector, or write open into its block")
 	case len(i.Hosts) > 0 && !slices.Contains(i.Hosts, hostOf(r)):
 		return forbidden("the host %q is none of the hosts of throttle_inspector", hostOf(r))
 	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && len(asks) == 0:
@@ -240,16 +216,17 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	case len(asks) != 1 || !slices.Contains(inspectorCalls, asks[0]):
 		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("the page has no call %q", asks)}
 	}
-	path := "/throttle/" + asks[0]
-	if admin.Calls[path].Changes && i.readOnly != "" {
-		return forbidden("%s", i.readOnly)
+	if caddymodule.Changes(asks[0]) && !i.AllowChanges {
+		return forbidden("this page only shows: changes need allow_changes in its configuration")
 	}
-	return admin.Answer(w, r, path, override.Origin{Via: "inspector", By: user}, admin.ForReaders)
+	return i.throttle.Serve(w, r, asks[0], user)
 }
 
 var (
 	//go:embed page.html
 	inspectorHTML string
+	//go:embed nobody.html
+	nobodyHTML []byte
 	//go:embed page.css
 	inspectorStyle string
 	//go:embed page.js
@@ -266,15 +243,24 @@ func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 		"img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
 		"require-trusted-types-for 'script'; trusted-types 'none'", nonce))
 	return inspectorPage.Execute(w, map[string]any{
-		"Nonce": nonce, "User": user, "Token": TokenOf(user), "ReadOnly": i.readOnly, "Warned": i.AllowChanges && i.readOnly != "",
+		"Nonce": nonce, "User": user, "Token": TokenOf(user), "ReadOnly": !i.AllowChanges,
 		"Style": template.CSS(inspectorStyle), "Script": template.JS(inspectorScript),
 	})
+}
+
+// serveNobody tells somebody without an authenticated user what the owner has to do.
+func serveNobody(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(http.StatusForbidden)
+	_, err := w.Write(nobodyHTML)
+	return err
 }
 
 // parse sets up the handler from Caddyfile tokens. Syntax:
 //
 //	throttle_inspector [<matcher>] {
 //	    allow_changes
+//	    open
 //	    hosts <name>...
 //	    user_header <name>
 //	}
@@ -284,7 +270,38 @@ func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 	if h.NextArg() {
 		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
 	}
-	return i, tokens.Options(h.Dispenser, "the directive throttle_inspector", i, i.checkHosts, "allow_changes", "hosts", "user_header")
+	seen := make(map[string]bool)
+	for h.NextBlock(0) {
+		option := h.Val()
+		words := h.RemainingArgs()
+		switch option {
+		case "allow_changes", "open":
+			if len(words) > 0 {
+				return nil, h.Errf("unexpected %q after %s: it takes no word", words[0], option)
+			}
+			i.AllowChanges, i.Open = i.AllowChanges || option == "allow_changes", i.Open || option == "open"
+		case "hosts":
+			i.Hosts = append([]string{}, words...)
+			if err := i.checkHosts(); err != nil {
+				return nil, h.WrapErr(err)
+			}
+		case "user_header":
+			if len(words) != 1 || words[0] == "" {
+				return nil, h.Errf("user_header has %d words after it: want one, such as user_header Remote-User", len(words))
+			}
+			i.UserHeader = words[0]
+		default:
+			return nil, h.WrapErr(caddymodule.ErrUnknown("option of throttle_inspector", option, "allow_changes", "open", "hosts", "user_header"))
+		}
+		if seen[option] {
+			return nil, h.Errf("%s is given twice", option)
+		}
+		seen[option] = true
+	}
+	if err := i.check(); err != nil {
+		return nil, h.WrapErr(err)
+	}
+	return i, nil
 }
 
 // Interface guards

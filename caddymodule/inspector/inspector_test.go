@@ -2,6 +2,9 @@ package inspector_test
 
 import (
 	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -15,8 +18,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/inspector"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -103,76 +109,6 @@ func bans(s *servertest.Site) int {
 	return len(slices.DeleteFunc(held, func(o wire.Override) bool { return o.Kind != "ban" }))
 }
 
-func TestTheInspectorWantsAUser(t *testing.T) {
-	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
-	v := operator{Site: s, user: "alice", token: inspector.TokenOf("")}
-	for _, r := range []*http.Request{v.request("GET", "", ""), v.request("HEAD", "", ""), v.request("POST", "?do=zones", "{}"), v.request("POST", "?do=ban", banned)} {
-		r.Header.Set("Remote-User", "alice")
-		r.Header.Set("X-Token-User-Id", "alice")
-		w := s.Do(r)
-		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), "nobody is logged in") || strings.Contains(w.Body.String(), "<") {
-			t.Errorf("%s: got %d %s, want 403 and no page", r.Method, w.Code, w.Body)
-		}
-	}
-	if n := bans(s); n != 0 {
-		t.Errorf("got %d bans, want none", n)
-	}
-}
-
-func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
-	for _, test := range []struct{ config, why string }{
-		{withInspector(""), "allow_changes"},
-		{withInspector("hosts throttle.example"), "allow_changes"},
-		{inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
-		{inspectedZones("http://throttle.example, http://:80 {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
-		{inspectedZones("http://*.example {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n"), "any host name"},
-	} {
-		s := servertest.Run(t, test.config)
-		v := newOperator(s, "alice")
-		page := s.Do(v.request("GET", "", "")).Body.String()
-		if !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") || strings.Contains(page, `id="ban"`) {
-			t.Errorf("%s: got a page that offers changes", test.why)
-		}
-		if warned := strings.Contains(page, `id="warned"`); warned != (test.why != "allow_changes") || !strings.Contains(page, "This page only shows") {
-			t.Errorf("%s: got a warning on the page: %v", test.why, warned)
-		}
-		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
-			if status, body := v.asks(call, banned); status != http.StatusForbidden || !strings.Contains(body, test.why) {
-				t.Errorf("%s: got %d %s, want 403 and %q", call, status, body, test.why)
-			}
-		}
-		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
-			t.Errorf("%s: zones: got %d %s, want 200", test.why, status, body)
-		}
-		want := 1
-		if test.why == "allow_changes" {
-			want = 0
-		}
-		s.Warned(t, "throttle_inspector allows no changes", want)
-		s.Stop()
-	}
-}
-
-func TestTheInspectorMayChangeThingsUnderItsNames(t *testing.T) {
-	for _, config := range []string{
-		withInspector("allow_changes"),
-		withInspector("allow_changes\nhosts throttle.example"),
-		inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\nhosts other.example THROTTLE.example\n}\n}\n"),
-		inspectedZones("http://throttle.example {\nhandle_path /* {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n}\n"),
-		inspectedZones("http:// {\n@named host throttle.example\nhandle @named {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\n}\n}\n}\n"),
-		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin localhost:2020\n", 1),
-		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin unix//run/caddy.sock\n", 1),
-		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin off\n", 1),
-	} {
-		s := servertest.Run(t, config)
-		if status, body := newOperator(s, "alice").asks("ban", banned); status != http.StatusOK || bans(s) != 1 {
-			t.Errorf("%s\ngot %d %s, want a ban", config, status, body)
-		}
-		s.Warned(t, "throttle_inspector allows no changes", 0)
-		s.Stop()
-	}
-}
-
 func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 	s := servertest.Run(t, withInspector("allow_changes\nhosts throttle.example"))
 	alice, bob := newOperator(s, "alice"), newOperator(s, "bob")
@@ -242,6 +178,106 @@ func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 		if status, body := alice.asks("ban", banned, accepted); status != http.StatusOK {
 			t.Errorf("%s: got %d %s, want 200", name, status, body)
 		}
+	}
+}
+
+func TestTheInspectorWantsAUser(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
+	v := operator{Site: s, user: "alice", token: inspector.TokenOf("")}
+	for _, test := range []struct {
+		r    *http.Request
+		want string
+	}{
+		{v.request("GET", "", ""), "Put <code>basic_auth</code>"},
+		{v.request("HEAD", "", ""), ""},
+		{v.request("POST", "?do=zones", "{}"), `{"error":"nobody is logged in: put basic_auth before throttle_inspector, or write open into its block"}`},
+		{v.request("POST", "?do=ban", banned), `{"error":"nobody is logged in`},
+	} {
+		test.r.Header.Set("Remote-User", "alice")
+		test.r.Header.Set("X-Token-User-Id", "alice")
+		test.r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "alice"}}}} // which nobody has verified
+		w := s.Do(test.r)
+		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), test.want) || strings.Contains(w.Body.String(), "token") {
+			t.Errorf("%s: got %d %s, want 403 and %q", test.r.Method, w.Code, w.Body, test.want)
+		}
+	}
+	if n := bans(s); n != 0 {
+		t.Errorf("got %d bans, want none", n)
+	}
+}
+
+func TestTheInspectorTakesAVerifiedClientCertificate(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
+	s.Admin(http.MethodGet, "/throttle/zones", "", nil)
+	v := operator{Site: s, token: inspector.TokenOf("carol")}
+	status, body := v.asks("ban", banned, func(r *http.Request) {
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "carol"}}}}}
+	})
+	if status != http.StatusOK || !strings.Contains(body, `"by":"carol"`) {
+		t.Errorf("got %d %s, want a ban by carol", status, body)
+	}
+}
+
+func TestAnOpenInspectorIsForEverybody(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nopen\nallow_changes\nhosts throttle.example\n}\n}\n"))
+	v := newOperator(s, "")
+	if status, body := v.asks("ban", banned); status != http.StatusOK || bans(s) != 1 {
+		t.Errorf("got %d %s, want a ban", status, body)
+	}
+	if status, body := v.asks("unban", banned, func(r *http.Request) { r.Header.Set("X-Throttle-Token", "") }); status != http.StatusForbidden {
+		t.Errorf("without the token of a page: got %d %s, want 403", status, body)
+	}
+	s.Stop()
+	err := servertest.Provision(t, map[string]string{"http": servertest.WithHandlers(`{"handler":"throttle_inspector","open":true,"allow_changes":true}`)})
+	if err == nil || !strings.Contains(err.Error(), "open and allow_changes want hosts") {
+		t.Errorf("changes without hosts: got %v, want an error", err)
+	}
+}
+
+// In Caddy's order, whatever the order of the lines, basic_auth asks before the page does.
+func TestBasicAuthAsksBeforeTheInspector(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector\n"+inspectorUsers+"\n}\n"))
+	for user, want := range map[string]int{"": http.StatusUnauthorized, "mallory": http.StatusUnauthorized, "alice": http.StatusOK} {
+		if got := s.Do(operator{Site: s, user: user}.request("GET", "", "")).Code; got != want {
+			t.Errorf("user %q: got %d, want %d", user, got, want)
+		}
+	}
+}
+
+func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
+	for _, options := range []string{"", "hosts throttle.example", "open"} {
+		s := servertest.Run(t, withInspector(options))
+		v := newOperator(s, "alice")
+		page := s.Do(v.request("GET", "", "")).Body.String()
+		if !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") || strings.Contains(page, `id="ban"`) || !strings.Contains(page, "This page only shows") {
+			t.Errorf("%q: got a page that offers changes", options)
+		}
+		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
+			if status, body := v.asks(call, banned); status != http.StatusForbidden || !strings.Contains(body, "allow_changes") {
+				t.Errorf("%q: %s: got %d %s, want 403 and allow_changes", options, call, status, body)
+			}
+		}
+		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
+			t.Errorf("%q: zones: got %d %s, want 200", options, status, body)
+		}
+		s.Stop()
+	}
+}
+
+func TestTheInspectorMayChangeThings(t *testing.T) {
+	for _, config := range []string{
+		withInspector("allow_changes"),
+		withInspector("allow_changes\nhosts throttle.example"),
+		inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\nhosts other.example THROTTLE.example\n}\n}\n"),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin localhost:2020\n", 1),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin unix//run/caddy.sock\n", 1),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin off\n", 1),
+	} {
+		s := servertest.Run(t, config)
+		if status, body := newOperator(s, "alice").asks("ban", banned); status != http.StatusOK || bans(s) != 1 {
+			t.Errorf("%s\ngot %d %s, want a ban", config, status, body)
+		}
+		s.Stop()
 	}
 }
 
@@ -578,6 +614,35 @@ http://throttle.example {
 		}
 		if name == "zones" && !strings.Contains(answer, file+":1") {
 			t.Errorf("got %s, want the line that is wrong", answer)
+		}
+	}
+}
+
+func TestGolden(t *testing.T) { golden.Run(t) }
+
+func TestMistakes(t *testing.T) {
+	for options, want := range map[string]string{
+		"allow_change":                         `unknown option of throttle_inspector "allow_change": did you mean allow_changes?`,
+		"allow_changes yes":                    `unexpected "yes" after allow_changes: it takes no word`,
+		"host throttle.example.com":            `unknown option of throttle_inspector "host": did you mean hosts?`,
+		"hosts":                                "hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com",
+		"hosts https://throttle.example.com/":  `invalid host "https://throttle.example.com/": did you mean throttle.example.com?`,
+		"hosts throttle.example.com:8443":      `invalid host "throttle.example.com:8443": hosts have no ports: did you mean throttle.example.com?`,
+		"hosts *.example.com":                  `invalid host "*.example.com": want a name such as throttle.example.com`,
+		"hosts {env.NAME}":                     `invalid host "{env.NAME}": want a name such as throttle.example.com`,
+		"hosts münchen.example":                `invalid host "münchen.example": want it in ASCII, as browsers send it (xn--...)`,
+		"user_header":                          "user_header has 0 words after it: want one",
+		"user_header Remote-User Remote-Email": "user_header has 2 words after it: want one",
+		"basic_auth {\nalice hash\n}":          `unknown option of throttle_inspector "basic_auth": want one of allow_changes,`,
+	} {
+		for text, want := range map[string]string{
+			"throttle_inspector {\n" + options + "\n}": want,
+			"throttle_inspector inspector":             `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`,
+		} {
+			_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://example.com {\n"+text+"\n}\n"), map[string]any{"filename": "Caddyfile"})
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Caddyfile:") {
+				t.Errorf("%s: got %v, want %s", text, err, want)
+			}
 		}
 	}
 }

@@ -741,29 +741,6 @@ whyForm.addEventListener("submit", (event) => {
 	lookNow();
 });
 
-// --- what would become of a request ---
-
-find("#check-form").addEventListener("submit", async (event) => {
-	event.preventDefault();
-	const fields = event.target.elements, said = find("#check-said");
-	const told = [];
-	try {
-		const { exempt, banned, directives, zones } = await ask("check", { client_ip: fields.client_ip.value.trim(), method: fields.method.value, url: fields.url.value.trim() });
-		if (exempt) told.push(["It is exempt by the global options."]);
-		if (banned) told.push(["A ban refuses it."]);
-		if (!exempt && directives === 0) told.push(["No throttle directive decides about it."]);
-		else if (!exempt && !banned && zones.length === 0) told.push(["No zone charges it."]);
-		for (const z of zones) {
-			const { decision, reason, cost } = z.verdict, after = z.verdict.for;
-			told.push([foreign(z.zone), ", key ", foreign(z.key || "none"), `: ${decision.replace("_", " ")}${reason ? `, ${reason.replaceAll("_", " ")}` : ""}${after > 0 ? `, fits in ${span(after)}` : ""}, at a cost of ${number(cost)}`]);
-		}
-	} catch (error) {
-		told.push([error.message]);
-	}
-	said.replaceChildren(...told.map((parts) => element("li", {}, ...parts)));
-	said.hidden = false;
-});
-
 // --- who changed what ---
 
 const refreshJournal = async () => {
@@ -852,6 +829,6 @@ find("#pause").addEventListener("click", (event) => {
 });
 
 put(find("#host"), location.host);
-find("#user").replaceWith(foreign(find("#user").textContent));
+for (const user of document.querySelectorAll("#user")) user.replaceWith(foreign(user.textContent)); // none if the page is open
 for (const table of document.querySelectorAll("#top-table, #changes-table, #journal-table")) table.hidden = true;
 for (const task of [tasks.zones, tasks.rates, tasks.journal, tasks.top]) run(task);

@@ -21,7 +21,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
@@ -124,13 +123,14 @@ func (c *replayConfig) noteFolders(parts ...any) {
 
 // addServer loads the routes of a server.
 func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler) error {
-	s := &replayServer{Server: routes.Strip(config)}
+	s := &replayServer{Server: stripServer(config)}
 	c.noteFolders(s.Routes, s.NamedRoutes)
 	for _, listen := range s.Listen {
 		if _, port, err := net.SplitHostPort(listen); err == nil {
 			s.ports = append(s.ports, port)
 		}
 	}
+	s.findHosts() // before Caddy drops the matchers that it has loaded
 	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, s.Server)
 	if err := s.Routes.Provision(ctx); err != nil {
 		return err
@@ -141,11 +141,9 @@ func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyht
 		}
 	}
 	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
-	s.findHosts()
 	var err error
-	s.chain, err = routes.Link(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
+	s.chain, err = linkServer(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) {
 		c.handlers = append(c.handlers, throttle.(engine.Directive).Running())
-		return throttle
 	})
 	c.servers = append(c.servers, s)
 	return err
@@ -165,7 +163,7 @@ func branches(list caddyhttp.RouteList) bool {
 // findHosts finds out which hosts the routes of a server are for.
 func (s *replayServer) findHosts() {
 	for i := range s.Routes {
-		hosts, _, _ := routes.Hosts(&s.Routes[i])
+		hosts := hostsOf(&s.Routes[i])
 		if len(hosts) == 0 {
 			s.hosts = nil
 			return

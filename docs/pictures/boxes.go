@@ -77,7 +77,7 @@ func house() string {
 		c.path("arrow", x, top(from)+height+3, x, top(to)-4)
 	}
 	box(0, 0, 3, "caddymodule", "Caddy's modules and their registration")
-	box(0, 1, 1, "caddyfile, lint", "from Caddyfiles to config")
+	box(0, 1, 1, "caddyfile", "from Caddyfiles to config")
 	box(1, 1, 1, "tune", "what access logs say")
 	box(2, 1, 1, "admin, inspector, cli", "to look and to steer")
 	box(1, 2, 2, "engine", "what runs: decide, admit, serve, settle")

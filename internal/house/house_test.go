@@ -28,7 +28,7 @@ type room struct{ packages, may string }
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
 const concepts = "admission blocked board body clock cookie detached device expiring fairqueue fold override overridefile pass " +
-	"refusal response routes settlement signer sketch snapshot staticfile supportcode text tokens usage virtual"
+	"refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage virtual"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.
@@ -45,15 +45,13 @@ var rooms = []room{
 	{"decision", "rule"},
 	{"config", "rule leakybucket/sharedstore"},
 	{"caddyfile", "config"},
-	{"lint", "config rule"},
-	{"evidence", "decision rule"},
-	{"telemetry", "decision evidence rule"},
-	{"admin/wire", "evidence telemetry"},
+	{"telemetry", "decision rule"},
+	{"admin/wire", "telemetry"},
 	{"stores", "leakybucket/sharedstore telemetry leakybucket/memstore"},
-	{"engine", "config decision evidence rule leakybucket/sharedstore stores telemetry"},
+	{"engine", "config decision rule leakybucket/sharedstore stores telemetry"},
 	{"admin", "admin/wire engine decision rule leakybucket/sharedstore stores telemetry"},
 	{"cli", "admin/wire"},
-	{"caddymodule", "admin admin/wire caddyfile cli config decision engine lint rule leakybucket/sharedstore stores"},
+	{"caddymodule", "admin admin/wire caddyfile cli config decision engine rule leakybucket/sharedstore stores"},
 	{"servertest", "caddymodule admin admin/wire decision engine leakybucket/memstore leakybucket/sharedstore stores telemetry"},
 	{"caddymodule/redis", "caddymodule leakybucket/sharedstore stores leakybucket/redisstore"},
 	{"caddymodule/postgres", "caddymodule leakybucket/sharedstore stores leakybucket/pgstore"},

@@ -82,7 +82,6 @@ var Calls = map[string]Call{
 	"/throttle/rates":     reads(answerRates),
 
 	"/throttle/buckets": asks(wire.BucketsQuery{Sort: "level", Limit: defaultListed}, answerBuckets),
-	"/throttle/check":   asks(wire.CheckQuery{Method: http.MethodGet}, answerCheck),
 	"/throttle/top":     asks(wire.TopQuery{}, answerTop),
 	"/throttle/why":     asks(wire.ClientQuery{}, answerWhy),
 
@@ -106,10 +105,20 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.Method)}
 	}
 	from := override.Origin{Via: "admin API", By: r.Header.Get(wire.ByHeader)}
-	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 {
-		from = override.Origin{Via: "remote admin", By: cmp.Or(r.TLS.VerifiedChains[0][0].Subject.CommonName, r.TLS.VerifiedChains[0][0].Subject.String())}
+	if name := certificateName(r); name != "" {
+		from = override.Origin{Via: "remote admin", By: name}
 	}
 	return Answer(w, r, r.URL.Path, from, func(answer any) any { return answer })
+}
+
+// certificateName returns whom the verified client certificate of a request's connection names,
+// or "" if there is none.
+func certificateName(r *http.Request) string {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return ""
+	}
+	subject := &r.TLS.VerifiedChains[0][0].Subject
+	return cmp.Or(subject.CommonName, subject.String(), "a client certificate")
 }
 
 func nothingAt(path string) error {

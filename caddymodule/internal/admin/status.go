@@ -29,7 +29,7 @@ func answerZones(e *engine.Engine) any {
 			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Total: counts[z.Name].Named(),
 			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, Refusals: refusals[z.Name], NearFull: z.State.Levels.NearFull(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
-			Facts: z.Counts.Evidence.Facts(),
+			Facts: z.Counts.Facts(),
 		}
 		current, hourAgo := e.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
 		if s.PerSecond = current.Named(); hourAgo != nil {

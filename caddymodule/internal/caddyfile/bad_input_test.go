@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -69,27 +68,10 @@ func TestEachConfigurationThatWasTriedIsAnErrorWithItsLine(t *testing.T) {
 	}
 }
 
-// These need the whole config, and name the site.
-func TestEachConfigurationThatWasTriedAndNeedsAllSitesIsAnError(t *testing.T) {
-	for _, c := range []triedConfig{
-		{"78", mistake{"site", "throttle {\nzone a {\nlimit 5 1/s\nexempt static_files\n}\n}", "nothing sets the site's root before it"}},
-		{"79", mistake{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", "did you mean login?"}},
-	} {
-		config, message := c.adapt()
-		if message != "" {
-			t.Fatalf("%s: got %s, want it adapted", c.number, message)
-		}
-		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: got %v, want %s", c.number, err, c.says)
-		}
-	}
-}
-
 // These may be meant, and are warned of.
 func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 	const chosen, sent, common = "keyed by values that clients choose", "anybody can send the header by which", "all clients share one bucket of the zone"
 	for _, c := range []triedConfig{
-		{"39", mistake{"global", "zone unused {\nlimit 60 10/s\n}", "no site uses it"}},
 		{"43", mistake{"zone", "limit 5 5/m\nexempt path *.css", "paths such as /index.php/x.css run PHP"}},
 		{"48", mistake{"zone", "limit 5 5/m\nexempt header User-Agent *Googlebot*", sent}},
 		{"49", mistake{"zone", "limit 5 5/m\nexempt header Cookie *wordpress_logged_in*", sent}},
@@ -104,19 +86,16 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"K2", mistake{"zone", "limit 5 5/m\nkey client_ip cookie PHPSESSID", chosen}},
 		{"K3", mistake{"zone", "limit 5 5/m\nkey client_ip query s", chosen}},
 		{"K5", mistake{"zone", "limit 5 5/m\nmatch path /login*\nkey client_ip form log", chosen}},
-		{"K4", mistake{"file", "http:// {\nthrottle pages client_ip host 5 5/m\n}", "gets a fresh bucket with each Host that it makes up"}},
 		{"48e", mistake{"zone", "limit 5 5/m\nexempt expression `{header.User-Agent}.contains('Googlebot')`", sent}},
 		{"49e", mistake{"zone", "limit 5 5/m\nexempt header_regexp Cookie wordpress_logged_in", sent}},
 		{"F2", mistake{"zone", "limit 5 5/m\nkey header X-Forwarded-For", "clients can send this header, too"}},
 		{"F2p", mistake{"zone", "limit 5 5/m\nkey {header.X-Real-Ip}", "clients can send this header, too"}},
 		{"F3", mistake{"zone", "limit 5 5/m\nkey header CF-Connecting-IP", "clients can send this header, too"}},
 		{"43f", mistake{"zone", "limit 5 5/m\nexempt path /wp-admin/admin-ajax.php*", "anybody can call the script that is exempt"}},
-		{"78f", mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}},
 		{"F1", mistake{"zone", "limit 50 1/s\ncost {header.X-Cost}", "clients choose what their requests cost"}},
 		{"S1", mistake{"zone", "limit 5 30/h\nmatch method POST\nsettle status 302 303 1", "settle status charges redirects only"}},
 		{"55", mistake{"zone", "in_flight 1", "one request at a time, and browsers"}},
 		{"L1", mistake{"zone", "limit 1 1/s", "one request at a time, and browsers"}},
-		{"E1", mistake{"site", "handle_errors {\nthrottle a 5 1/s\nrespond x\n}", "stands in error routes only"}},
 		{"F7", mistake{"site", "throttle / a 5 1/s", "path / is the front page alone"}},
 		{"F8", mistake{"zone", "limit 5 5/m\nmatch path /", "path / is the front page alone"}},
 		{"G3", mistake{"zone", "limit 5 5/m\nmatch header User-Agent bot", "want header User-Agent *bot*"}},

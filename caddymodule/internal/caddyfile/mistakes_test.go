@@ -7,14 +7,13 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // A mistake is a Caddyfile that does not mean what its owner believes. The error says
 // in which line, names the word that is wrong, and says what would be right.
 type mistake struct {
-	in   string // zone, block, inspector, site, global or file: what the text is a part of
+	in   string // zone, block, site, global or file: what the text is a part of
 	text string // whose wrong line ends with the comment <-
 	says string
 }
@@ -28,8 +27,6 @@ func (m mistake) caddyfile() string {
 		return "http://example.com {\n\tthrottle {\n" + m.text + "\n\t}\n}\n"
 	case "site":
 		return "http://example.com {\n" + m.text + "\n}\n"
-	case "inspector":
-		return "http://example.com {\n\tthrottle_inspector {\n" + m.text + "\n\t}\n}\n"
 	case "global":
 		return "{\n\tthrottle {\n" + m.text + "\n\t}\n}\nhttp://example.com {\n\tthrottle pages 60 10/s\n}\n"
 	}
@@ -78,79 +75,21 @@ func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
 	}
 }
 
-// The adapter does not see all sites together, so these are found when the config is
-// loaded. The error names the site.
-func TestAMistakeThatOnlyAllSitesTogetherShowNamesItsSite(t *testing.T) {
-	for _, m := range []mistake{
-		{"site", "@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s", `throttle_blocked asks about zone "lgoin", which is not defined: did you mean login?`},
-		{"site", "route {\nrespond hello\nthrottle pages 60 10/s\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in the site example.com`},
-		{"site", "route {\nreverse_proxy localhost:3000\nthrottle /a* pages 60 10/s\n}", `a handler before it (reverse_proxy) answers all of them: put throttle first`},
-		{"site", "route {\nfile_server\nhandle /a* {\nthrottle pages 60 10/s\n}\n}", `a handler before it (file_server) answers all of them: put throttle first`},
-		{"site", "route {\nhandle {\nrespond hello\n}\nthrottle pages 60 10/s\n}", `a handler before it (static_response) answers all of them: put throttle first`},
-		{"file", "http:// {\nroute {\nrespond hello\nthrottle pages 60 10/s\n}\n}", `zone "pages" never sees a request, because a handler before it (static_response) answers all of them: put throttle first, in apps/http/servers/srv0`},
-	} {
-		config, message := m.adapt()
-		if message != "" {
-			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
-		}
-		if err := golden.Validate(t, config); err == nil || !strings.Contains(err.Error(), m.says) {
-			t.Errorf("%s\ngot  %v\nwant %s", m.caddyfile(), err, m.says)
-		}
-	}
-}
-
-func TestAHandlerThatAnswersSomeRequestsMayStandBeforeThrottle(t *testing.T) {
-	for _, m := range []mistake{
-		{"site", "route {\nrespond /a* hello\nthrottle pages 60 10/s\n}", ""},
-		{"site", "forward_auth localhost:9091 {\nuri /auth\n}\nhandle {\nthrottle pages 60 10/s\n}", ""},
-		{"site", "route {\nfile_server {\npass_thru\n}\nthrottle pages 60 10/s\n}", ""},
-		{"site", "route {\nhandle /a* {\nrespond hello\n}\nhandle {\nthrottle pages 60 10/s\n}\n}", ""},
-		{"file", "http://a.example {\nrespond hello\n}\nhttp://b.example {\nthrottle pages 60 10/s\n}", ""},
-		{"file", "http:// {\nrespond hello\n}\nhttp://:8080 {\nthrottle pages 60 10/s\n}", ""},
-	} {
-		config, message := m.adapt()
-		if message != "" {
-			t.Fatalf("%s\ngot %s, want it adapted", m.caddyfile(), message)
-		}
-		if err := golden.Validate(t, config); err != nil {
-			t.Errorf("%s\ngot %v, want it valid", m.caddyfile(), err)
-		}
-	}
-}
-
 // These may be meant, so they are warned of.
 func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 	for _, test := range []struct {
 		mistake
 		want int
 	}{
-		{mistake{"global", "zone unused {\nlimit 60 10/s\n}", "limits nothing, because no site uses it: write throttle <zone> in a site"}, 1},
 		{mistake{"zone", "limit 60 10/s\nsettle status 401 5\nblock 10m", "add after to settle"}, 1},
-		{mistake{"zone", "limit 5 5/h\nkey form log", formWarning}, 1},
-		{mistake{"zone", "limit 5 5/h\nkey host form log", formWarning}, 1},
-		{mistake{"zone", "limit 5 5/h\nkey form log missing skip", formWarning}, 0},
-		{mistake{"zone", "limit 5 5/h\nkey form log\nmatch path /wp-login.php*", formWarning}, 0},
-		{mistake{"site", "throttle /login* login form log 5 5/h", formWarning}, 0},
-		{mistake{"site", "handle /login* {\nthrottle login form log 5 5/h\n}", formWarning}, 0},
-		{mistake{"site", "handle {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
-		{mistake{"file", "http:// {\nthrottle login form log 5 5/h\n}", formWarning}, 1},
-		{mistake{"file", "http:// {\nthrottle /login* login form log 5 5/h\n}", formWarning}, 0},
-		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle login\n}", formWarning}, 1},
-		{mistake{"file", "{\nthrottle {\nzone login {\nkey form log\nlimit 5 5/h\n}\n}\n}\nhttp://a.example {\nthrottle /login* login\n}", formWarning}, 0},
 		{mistake{"zone", "limit 60 10/s\nexempt path /wp-cron.php*", "anybody can call the script that is exempt"}, 1},
 		{mistake{"zone", "limit 60 10/s\nexempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", "anybody can call the script that is exempt"}, 0},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nreverse_proxy localhost:3000", "the site has no file_server"}, 1},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000", "the site has no file_server"}, 1},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\nphp_fastcgi localhost:9000\nfile_server", "the site has no file_server"}, 0},
-		{mistake{"site", "root * /srv\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 10/s\n}\n}\n@file file\nhandle @file {\nfile_server\n}\nhandle {\nreverse_proxy localhost:3000\n}", "the site has no file_server"}, 0},
 	} {
 		s := servertest.Run(t, test.caddyfile())
 		s.Warned(t, test.says, test.want)
 		s.Stop()
 	}
 }
-
-const formWarning = "keyed by a form field and has no match"
 
 var mistakes = []mistake{
 	{"zone", "rate 10 # <-", `unknown option "rate" in zone "pages": want limit <capacity> <leak>, such as limit 10 10/m`},
@@ -488,20 +427,6 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\ncost 5 { # <-\npath /search.php\n}", `zone "pages": path "/search.php" leaves out /search.php/x, for which PHP runs the same script: did you mean /search.php*?`},
 	{"zone", "limit 60 10/s\nkey route\nroute login /wp-login.php # <-", `zone "pages": route "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
 	{"file", "http://example.com {\n\t@login path /wp-login.php\n\tthrottle {\n\t\tzone login {\n\t\t\tmatch @login # <-\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}", `zone "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
-	{"inspector", "allow_change # <-", `unknown option "allow_change" in the directive throttle_inspector: did you mean allow_changes?`},
-	{"inspector", "allow_changes yes # <-", `unexpected "yes" after allow_changes: it takes no word`},
-	{"inspector", "host throttle.example.com # <-", `unknown option "host" in the directive throttle_inspector: did you mean hosts?`},
-	{"inspector", "hosts # <-", `hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com`},
-	{"inspector", "hosts https://throttle.example.com/ # <-", `invalid host "https://throttle.example.com/": did you mean throttle.example.com?`},
-	{"inspector", "hosts throttle.example.com:8443 # <-", `invalid host "throttle.example.com:8443": hosts have no ports: did you mean throttle.example.com?`},
-	{"inspector", "hosts *.example.com # <-", `invalid host "*.example.com": want a name such as throttle.example.com`},
-	{"inspector", "hosts {env.NAME} # <-", `invalid host "{env.NAME}": want a name such as throttle.example.com`},
-	{"inspector", "hosts münchen.example # <-", `invalid host "münchen.example": want it in ASCII, as browsers send it (xn--...)`},
-	{"inspector", "user_header # <-", `user_header has no value: want one word`},
-	{"inspector", "user_header Remote-User Remote-Email # <-", `unexpected "Remote-Email" after user_header Remote-User: want one word`},
-	{"inspector", "basic_auth { # <-\nalice hash\n}", `unknown option "basic_auth" in the directive throttle_inspector: it is a directive of the site; is a } missing before it?`},
-	{"inspector", "respond hello # <-", `unknown option "respond" in the directive throttle_inspector: it is a directive of the site; is a } missing before it?`},
-	{"site", "throttle_inspector inspector # <-", `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`},
 	{"zone", "key host\nlimit 60 10/s\ncost body_items # <-", "since client_ip is no part of the key: want read_body 64KiB else 6, or at most a tenth of the capacity"},
 	{"zone", "key text all\nlimit 60 10/s\ncost 2 {\npath /a*\n}\ncost body_bytes 1KiB # <-\nread_body 1MiB", "since client_ip is no part of the key: want read_body 1MiB else 6"},
 	{"zone", "key header X-Api-Key\nlimit 60 10/s\ncost body_items # <-", "want read_body 64KiB else 6"},

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -61,12 +60,12 @@ func TestStatusFitsOneScreen(t *testing.T) {
 		"zones": []map[string]any{
 			{
 				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
-				"since_loaded": evidence.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
+				"since_loaded": telemetry.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
 				"per_second":   ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
 			},
 			{
 				"zone": "pages", "mode": "enforcing", "total": ratesOf(845011, 0, 190, 0), "buckets": 22140,
-				"since_loaded": evidence.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
+				"since_loaded": telemetry.Facts{Since: since, Requests: 934525, Asked: 845201, Exempt: 4120331, Keys: 98211, Networks: 61544},
 				"per_second":   ratesOf(311.5, 0, 0, 0), "per_second_an_hour_ago": ratesOf(402, 0, 0, 0),
 			},
 			{
@@ -220,13 +219,7 @@ func TestChangesLastForDaysToo(t *testing.T) {
 // TestZonesOfSlotsHaveNoLevels in what is shown of them.
 func TestZonesOfSlotsHaveNoLevels(t *testing.T) {
 	slots := wire.Bucket{Zone: "php", Key: "all", Rule: "limited", By: "zone"}
-	out := outputOf(t, "check", wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: slots, Directive: 1}}}, "http://localhost/", "--client", "203.0.113.7")
-	if want := `ZONE  KEY  COST  LEVEL  OF  VERDICT                  RULE
-php   all     -      -   -  fits, if a slot is free  limited
-`; out != want {
-		t.Errorf("check: got\n%s\nwant\n%s", out, want)
-	}
-	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", Refusal: supportcode.Refusal{At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
+	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Code: "7K2M-Q8XD", Refusal: supportcode.Refusal{At: time.Now(), Zone: "php", Key: "all", Reason: "wait"}}, Buckets: []wire.Bucket{slots}, Complete: true}, "7K2M-Q8XD")
 	if strings.Contains(out, " 0 ") {
 		t.Errorf("why: got a level or a cost of a zone without a bucket:\n%s", out)
 	}
@@ -365,9 +358,8 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	by, note, longest := strings.Repeat("b", 200), strings.Repeat("ü", 200), "1000000 1000000/d"
 	until := time.Now()
 	for name, answer := range map[string]any{
-		"why login":                          wire.Why{Client: key, Refused: true, Buckets: []wire.Bucket{bucket}, Complete: true},
-		"buckets api":                        wire.Buckets{Buckets: []wire.Bucket{bucket}, Matched: 1, Complete: true},
-		"check http://x/ --client 192.0.2.1": wire.Check{Directives: 1, Zones: []wire.CheckedZone{{Bucket: bucket, Directive: 1}}},
+		"why login":   wire.Why{Client: key, Refused: true, Buckets: []wire.Bucket{bucket}, Complete: true},
+		"buckets api": wire.Buckets{Buckets: []wire.Bucket{bucket}, Matched: 1, Complete: true},
 		"bans": []map[string]string{
 			{"kind": "ban", "network": "2001:db8:1234:5678::/64", "by": by, "note": note},
 			{"kind": "limit", "zone": "api", "key": key, "limit": longest, "by": by, "note": note},

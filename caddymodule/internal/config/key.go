@@ -303,12 +303,6 @@ func (k *KeySource) Header() string {
 	return ""
 }
 
-// NamesHeader reports whether a source is a header or a parameter that programs send by its
-// name, as API keys are sent.
-func NamesHeader(sources []KeySource) bool {
-	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "header" || k.Source == "query" })
-}
-
 // ReadsHeaders reports whether a source is in the request's headers.
 func ReadsHeaders(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool {

@@ -133,14 +133,6 @@ func checkSpares(set caddy.ModuleMap) error {
 	return nil
 }
 
-// Paths returns the patterns of the path matchers in sets that Caddy has not loaded yet.
-func Paths(sets caddyhttp.RawMatcherSets) (all []string) {
-	for _, set := range sets {
-		all = append(all, matcherIn[[]string](set, "path")...)
-	}
-	return all
-}
-
 // clientsSend finds the headers that all clients send. Others may be secrets.
 var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie`)
 

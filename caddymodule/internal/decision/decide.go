@@ -112,23 +112,6 @@ func Decide(r *http.Request, failed error, d *Directive, env Env) (*Verdict, *bo
 	return p.conclude(), p.Reader, nil
 }
 
-// Preview returns what a zone would do about a request as far as that is known without the
-// store, or nil if the zone is not concerned.
-func Preview(r *http.Request, z *Zone, env Env) (*Outcome, error) {
-	p := newPlan(r, &Directive{Zones: []*Zone{z}}, env)
-	defer p.release()
-	p.preview = true
-	err := p.ask(z)
-	if err == nil && p.unread > 0 {
-		p.readBody()
-		err = p.ask(z)
-	}
-	if err != nil || len(p.outcomes) == 0 {
-		return nil, err
-	}
-	return &p.outcomes[0], nil
-}
-
 // ErrorSlots returns the entries of enforced zones of which a request in an error route
 // needs a slot and holds none. turns says that clients take turns for one that it needs or
 // holds.
@@ -319,7 +302,7 @@ func (p *plan) refuseBlockedEverywhere() {
 		if p.decided(z) {
 			continue
 		}
-		if c, block, runs := z.BlockedEverywhere(&p.Subject, &p.Buffers, p.env); runs {
+		if c, block, runs := z.blockedEverywhere(&p.Subject, &p.Buffers, p.env); runs {
 			o := p.add(z, c.Key, c.Shadow)
 			o.Limit, o.debt, o.ceiling = c.Limit, c.Debt, c.Ceiling
 			p.refuseBlocked(block)
@@ -327,10 +310,10 @@ func (p *plan) refuseBlockedEverywhere() {
 	}
 }
 
-// BlockedEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
+// blockedEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
 // one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
 // address alone and so trusts no devices.
-func (z *Zone) BlockedEverywhere(s *rule.Subject, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocked.Block, runs bool) {
+func (z *Zone) blockedEverywhere(s *rule.Subject, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocked.Block, runs bool) {
 	c, _, can := z.BlockedBucket(s, b)
 	if can {
 		block, runs = env.Believe(s.Request.Context(), &c)
@@ -372,9 +355,6 @@ func (p *plan) ask(z *Zone) error {
 		p.spare(z, concern)
 		return err
 	}
-	if z.Exempt != nil && p.SparedAsSent && !p.again {
-		p.met(z, ExemptAsSent)
-	}
 	p.measure(z)
 	if z.WantsBody(&p.Subject) {
 		p.unread = max(p.unread, z.Cost.MaxBody)
@@ -382,7 +362,7 @@ func (p *plan) ask(z *Zone) error {
 	}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
 	if k.Lacking && (!p.again || z.Key.FromBody()) {
-		p.met(z, Keyless)
+		p.keyless(z)
 	}
 	if skip {
 		return nil
@@ -465,17 +445,22 @@ func (p *plan) spare(z *Zone, concern rule.Concern) {
 	}
 	switch {
 	case p.again: // and noted before
-	case concern == rule.Exempted:
-		p.met(z, Exempt)
-	case concern == rule.Static:
-		p.met(z, NotLimited)
+	case concern == rule.Exempted || concern == rule.Static:
+		p.exempted(z)
 	}
 }
 
-// met tells the zone's Reporter of the request, unless that is only asked about.
-func (p *plan) met(z *Zone, what Meeting) {
+// exempted counts a request that a zone exempts, unless that is only asked about.
+func (p *plan) exempted(z *Zone) {
 	if !p.preview {
-		z.Reporter.Met(what, &p.Subject)
+		z.Reporter.Exempted()
+	}
+}
+
+// keyless counts a request whose key lacks a part, unless that is only asked about.
+func (p *plan) keyless(z *Zone) {
+	if !p.preview {
+		z.Reporter.Keyless()
 	}
 }
 
@@ -492,7 +477,7 @@ func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leak
 		why = rule.EarlyData
 	case k.Rule == bucketkey.Unlimited:
 		if !p.again || z.Key.FromBody() {
-			p.met(z, NotLimited)
+			p.exempted(z)
 		}
 		return true
 	case k.Rule == bucketkey.Denied:

@@ -21,7 +21,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -93,8 +92,9 @@ func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
 func (s *silent) Logs(time.Time) bool                                   { return !s.quiet }
 func (*silent) Unlogged() uint32                                        { return 0 }
 func (*silent) Unsettled(int)                                           {}
-func (*silent) Met(Meeting, *rule.Subject)                              {}
-func (*silent) Settled(*Outcome, *http.Request, *settlement.Observer, float64, bool) {
+func (*silent) Exempted()                                               {}
+func (*silent) Keyless()                                                {}
+func (*silent) Settled(float64, bool) {
 }
 func (s *silent) FellBack()                  { s.fellBack++ }
 func (s *silent) Failed(string, error, bool) { s.failed++ }

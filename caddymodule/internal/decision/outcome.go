@@ -379,17 +379,6 @@ func NewZone(r *rule.Rule, enforced, simulated *admission.Zone, meter *settlemen
 	return z
 }
 
-// A Meeting is how a request met a zone that did not charge it by its key.
-type Meeting uint8
-
-// The meetings.
-const (
-	Exempt       Meeting = iota // by the zone's exempt
-	ExemptAsSent                // exempt holds for the address as sent, and not for what a rewrite has made of it
-	NotLimited                  // as a static file, or by an override
-	Keyless                     // a part of the key is missing
-)
-
 // A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
 // use.
 type Reporter interface {
@@ -403,13 +392,14 @@ type Reporter interface {
 	Logs(now time.Time) bool
 	Unlogged() uint32
 
-	// Met notes that a request came that the zone does not charge, or why it charges another
-	// bucket than its key's.
-	Met(Meeting, *rule.Subject)
+	// Exempted counts a request that the zone exempts, or does not limit. Keyless counts one
+	// whose key lacks a part.
+	Exempted()
+	Keyless()
 
 	// Settled notes what a request has cost, in units, or that its response does not say it.
 	// FellBack counts a charge that was decided without the shared store.
-	Settled(o *Outcome, r *http.Request, response *settlement.Observer, cost float64, known bool)
+	Settled(cost float64, known bool)
 	FellBack()
 
 	// Failed warns that a matcher of this option has failed. If the zone is enforced, the

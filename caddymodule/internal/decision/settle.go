@@ -84,7 +84,7 @@ func (v *Verdict) Settle(r *http.Request, due []leakybucket.Settlement, observer
 			reserved = o.Cost
 		}
 		cost, known := o.Zone.Settle.Actual(observer, o.Limit, reserved)
-		o.Zone.Reporter.Settled(o, r, observer, cost, known)
+		o.Zone.Reporter.Settled(cost, known)
 		o.settledCost = cost
 		if !atomic.CompareAndSwapUint32(&o.correction, correctionOpen, correctionBegun) {
 			continue // a simulation has given the charge back

@@ -339,7 +339,7 @@ func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
 	if got := groups(); !maps.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"top"}, {"check", "http://example.com/", "--client", "203.0.113.7"}} {
+	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"top"}} {
 		shown := printed(t, command...)
 		if !strings.Contains(shown, want["dry"]) || strings.Contains(shown, "hard in shadow") {
 			t.Errorf("got %q, want it to say %q of the zone dry", shown, want["dry"])

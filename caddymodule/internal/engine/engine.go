@@ -26,7 +26,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -158,13 +157,8 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
-	logger := e.Warner.With(zap.String("zone", name))
-	met := evidence.New(compiled, evidence.Options{
-		Logger: logger, Requests: z.requests, NamedKey: config.NamesHeader(z.Config.Key.Sources), MissingGiven: definition.Key != nil && definition.Key.Missing != "",
-	})
-	met.Wants(config.Paths(z.Config.Match))
-	z.Counts = telemetry.New(compiled, z.State.Figures, met, telemetry.Options{
-		Logger: logger, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
+	z.Counts = telemetry.New(compiled, z.State.Figures, telemetry.Options{
+		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
 	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, &z.State.Meter, z.Counts)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -16,7 +17,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/detached"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -29,7 +29,7 @@ type Handler struct {
 	decision.Directive // its Server is nil outside of the HTTP app
 
 	app             *Engine
-	watch           evidence.Watch
+	handled         atomic.Uint64 // requests
 	Match           rule.Matchers
 	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
 	errorRoutes     bool               // the server may have some, which the handler may be in
@@ -47,7 +47,7 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 	h.Server = server
 	for _, z := range zones {
 		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
-		h.Zones, h.watch.Zones = append(h.Zones, z.Zone), append(h.watch.Zones, z.Counts.Evidence)
+		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil {
 			h.headers = h.headers.With(z.Settle.Header)
 		}
@@ -58,7 +58,7 @@ func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones 
 		}
 	}
 	for _, z := range zones {
-		z.Directives, z.watches = append(z.Directives, h.Zones), append(z.watches, &h.watch)
+		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
 	}
 	h.headers = h.headers.With(h.told...)
 	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
@@ -120,8 +120,8 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // decided about, but for those in an error route, which take slots only, and those of the
 // server itself.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	next = h.watch.Next(next)
-	concerned, failed := h.Concerns(r)
+	h.handled.Add(1)
+	concerned, failed := h.concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)
 	}
@@ -203,9 +203,9 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.V
 	return err
 }
 
-// Concerns reports whether the directive's matcher matches a request. If the matcher
+// concerns reports whether the directive's matcher matches a request. If the matcher
 // fails, the zones say what becomes of the request.
-func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
+func (h *Handler) concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}

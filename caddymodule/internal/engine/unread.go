@@ -9,15 +9,25 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/routes"
 )
 
 // ReadServers finds out what nobody reads of verdicts in each server of the HTTP app in which
-// a module is provisioned. It must be called when the first module of throttle is provisioned,
+// a module is provisioned, once. It must be called when the first module of throttle is provisioned,
 // because Caddy drops the raw config of each route that it has provisioned.
 func (e *Engine) ReadServers(ctx caddy.Context) {
+	if e.unread != nil {
+		return
+	}
 	e.unread = make(map[*caddyhttp.Server]decision.Unread)
-	for _, server := range routes.ServersOf(ctx) {
+	modules := ctx.Modules()
+	if len(modules) == 0 {
+		return
+	}
+	app, ok := modules[0].(*caddyhttp.App)
+	if !ok {
+		return
+	}
+	for _, server := range app.Servers {
 		e.unread[server] = unreadIn(server)
 	}
 }

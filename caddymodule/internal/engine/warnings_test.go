@@ -165,28 +165,6 @@ func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
-func TestAZoneBehindPHPIsWarnedOfOnce(t *testing.T) {
-	const (
-		zones = "throttle {\nzone pages {\nlimit 10 1/s\n}\nzone login {\nlimit 5 1/s\n}\n}\n"
-		files = "throttle {\nzone files {\nmatch path /files/*\nlimit 10 1/s\n}\n}\n"
-		php   = "php_fastcgi localhost:9000\n"
-	)
-	for site, want := range map[string]int{
-		"route {\n" + php + zones + "file_server\n}\n":                         2,
-		"route {\nhandle {\n" + php + "}\n" + zones + "}\n":                    2,
-		"route {\n" + zones + php + "file_server\n}\n":                         0,
-		"route {\n" + php + files + "file_server\n}\n":                         0,
-		"route {\nphp_fastcgi /blog/* localhost:9000\n" + zones + "}\n":        0,
-		"route {\nhandle /blog/* {\n" + php + "}\n" + zones + "}\n":            0,
-		zones + php + "file_server\n":                                          0,
-		"route {\nreverse_proxy /app/* localhost:3000\n" + zones + php + "}\n": 0,
-	} {
-		s := servertest.Run(t, "http://one.example {\n"+site+"}\nhttp://two.example {\n"+site+"}")
-		s.Warned(t, "zone sees no request that runs PHP, because php_fastcgi before it answers them: put throttle before php_fastcgi", want)
-		s.Stop()
-	}
-}
-
 func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
 	const text = "requests may wait longer than most clients do"
 	for options, want := range map[string]int{
@@ -267,58 +245,4 @@ func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
 		}
 	}`)
 	s.Warned(t, "holds less than some requests cost", 0)
-}
-
-func TestAnErrorRouteThatTakesNoSlotIsWarnedOf(t *testing.T) {
-	const (
-		zone  = "throttle {\nzone php {\nin_flight 5\n}\n}\n"
-		proxy = "reverse_proxy 127.0.0.1:9\n"
-		warns = "an error route asks an upstream without a slot of in_flight"
-	)
-	for _, test := range []struct {
-		name, site string
-		want       int
-	}{
-		{"a proxy", "http:// {\n" + zone + proxy + "handle_errors {\n" + proxy + "}\n}", 1},
-		{"a proxy in one of two error routes", "http:// {\n" + zone + proxy + "handle_errors 404 {\n" + zone + proxy + "}\nhandle_errors 500 {\n" + proxy + "}\n}", 1},
-		{"with the zone", "http:// {\n" + zone + proxy + "handle_errors {\n" + zone + proxy + "}\n}", 0},
-		{"with another zone", "http:// {\n" + zone + proxy + "handle_errors {\nthrottle {\nzone other {\nin_flight 5\n}\n}\n" + proxy + "}\n}", 1},
-		{"an answer", "http:// {\n" + zone + proxy + "handle_errors {\nrespond sorry\n}\n}", 0},
-		{"no slots", "http:// {\nthrottle {\nzone php {\nlimit 5 1/s\n}\n}\n" + proxy + "handle_errors {\n" + proxy + "}\n}", 0},
-		{"another site", "http://a.example {\n" + zone + proxy + "}\nhttp://b.example {\n" + proxy + "handle_errors {\n" + proxy + "}\n}", 0},
-		{"one of two sites", "http://a.example {\n" + zone + proxy + "}\nhttp://b.example {\n" + zone + proxy + "handle_errors {\n" + proxy + "}\n}", 1},
-	} {
-		t.Run(test.name, func(t *testing.T) { servertest.Run(t, test.site).Warned(t, warns, test.want) })
-	}
-}
-
-func TestRefusalsThatAskAnUpstreamWithoutASlotAreAnError(t *testing.T) {
-	routes := func(errors string) string {
-		return `{"servers":{"s":{"listen":[":8080"],"routes":[{"handle":[{"handler":"throttle","zone":[{"name":"php","in_flight":{"slots":5},"refusal":{"error":true}}]}]}],"errors":{"routes":[{"handle":[` + errors + `]}]}}}}`
-	}
-	const proxy, zone = `{"handler":"reverse_proxy","upstreams":[{"dial":"127.0.0.1:9"}]}`, `{"handler":"throttle","zone":[{"name":"php","in_flight":{"slots":5},"refusal":{"error":true}}]}`
-	const want = `zone "php" hands refusals to an error route that asks an upstream without a slot of in_flight: write throttle with the zone into the error route, or remove refusal error, in apps/http/servers/s/errors/routes/0/handle/0`
-	if err := servertest.Provision(t, map[string]string{"http": routes(proxy)}); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want %s", err, want)
-	}
-	for _, errors := range []string{zone + "," + proxy, `{"handler":"static_response"}`} {
-		if err := servertest.Provision(t, map[string]string{"http": routes(errors)}); err != nil {
-			t.Errorf("%s: got %v, want no error", errors, err)
-		}
-	}
-}
-
-// K4: a site for all hosts takes any Host that a client makes up.
-func TestAKeyByHostNeedsASiteWithNames(t *testing.T) {
-	const zone = "throttle {\nzone a {\nkey client_ip host\nlimit 5 1/s\n}\n}\n"
-	for config, want := range map[string]int{
-		"http:// {\n" + zone + "}\n":                                                             1,
-		"http:// {\n" + zone + "route /x {\n" + zone + "}\n}\n":                                  1,
-		"http://a.example, http://b.example {\n" + zone + "}\n":                                  0,
-		"http:// {\n" + strings.Replace(zone, "limit", "match host a.example\nlimit", 1) + "}\n": 0,
-	} {
-		s := servertest.Run(t, config)
-		s.Warned(t, "keyed by host in a site for all hosts", want)
-		s.Stop()
-	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -38,7 +37,7 @@ type Zone struct {
 
 	File           *overrideFile      // nil if it has none
 	Directives     [][]*decision.Zone // the zones of each directive that charges it
-	watches        []*evidence.Watch  // of these
+	handled        []*atomic.Uint64   // requests of these
 	warnedKey      bool               // of what clients choose in it
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
@@ -75,8 +74,8 @@ func (z *Zone) warnInsecure() {
 
 // requests returns how many requests the handlers had that have the zone.
 func (z *Zone) requests() (n uint64) {
-	for _, w := range z.watches {
-		n += w.Requests.Load()
+	for _, handled := range z.handled {
+		n += handled.Load()
 	}
 	return n
 }

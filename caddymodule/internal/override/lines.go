@@ -27,7 +27,7 @@ func NewLines(config bucketkey.TableConfig, prepare func(*bucketkey.Override) er
 	if err != nil {
 		return nil, err
 	}
-	l.current.Store(&Listed{config: table, met: make([]atomic.Bool, len(config.Overrides))})
+	l.current.Store(&Listed{config: table})
 	l.config.Shared = table.Shared()
 	return l, nil
 }
@@ -48,7 +48,7 @@ func (l *Lines) Load() *Listed { return l.current.Load() }
 
 // Compile returns what will be in force with the lines of a file. Errors name the line.
 func (l *Lines) Compile(file string, lines []overridefile.Line) (*Listed, error) {
-	next := &Listed{config: l.Load().config, met: l.Load().met, name: file, numbers: make([]int, len(lines))}
+	next := &Listed{config: l.Load().config, name: file, numbers: make([]int, len(lines))}
 	config := l.config
 	config.Overrides = make([]bucketkey.Override, len(lines))
 	for i := range lines {
@@ -90,10 +90,9 @@ const (
 	OfFile                 // a line of the override file
 )
 
-// Listed is the overrides of a zone at one time. It does not change, but for met.
+// Listed is the overrides of a zone at one time. It does not change.
 type Listed struct {
 	config  *bucketkey.Table
-	met     []atomic.Bool    // by requests, of the overrides of the config
 	file    *bucketkey.Table // nil if no file was read
 	name    string           // of the file
 	numbers []int            // of the lines of its overrides
@@ -111,9 +110,6 @@ func (s *Listed) Lookup(key []bucketkey.Part) (bucketkey.Entry, Source) {
 	}
 	e := s.config.Lookup(key)
 	if e.Listed() {
-		if met := &s.met[e.Override]; !met.Load() {
-			met.Store(true)
-		}
 		return e, OfConfig
 	}
 	return e, OfZone
@@ -131,17 +127,6 @@ func (s *Listed) Named(bucket string) (bucketkey.Entry, Source) {
 		return e, OfConfig
 	}
 	return s.config.Lookup(nil), OfZone
-}
-
-// Unmet returns the numbers of the overrides of the config that no key was looked up in,
-// from 1 on.
-func (s *Listed) Unmet() (numbers []int) {
-	for i := range s.met {
-		if !s.met[i].Load() {
-			numbers = append(numbers, i+1)
-		}
-	}
-	return numbers
 }
 
 // Place says where the override of an entry is written, for people. It is "" if there

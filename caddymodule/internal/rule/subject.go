@@ -32,10 +32,6 @@ type Subject struct {
 	// NoAddress is set if a key needed the client's address and there was none.
 	NoAddress bool
 
-	// SparedAsSent is set if the matchers that Spares was last asked about hold for the
-	// address as sent, and not for what a rewrite has made of it.
-	SparedAsSent bool
-
 	Vars map[string]any // the request's variables, which is nil without Caddy
 
 	Reader  *body.Ahead // replaces the request's body, once that was read ahead
@@ -50,7 +46,7 @@ type Subject struct {
 	read   bool       // ReadBody was called
 
 	sent   *target // the address as the client sent it; nil if it is the one that the request has now
-	two    bool    // both count; see [FrontController]
+	two    bool    // both count; see [frontController]
 	looked bool    // sent and two are set
 }
 
@@ -79,7 +75,7 @@ func (s *Subject) Replacer() *caddy.Replacer {
 // cheaper than a copy of an empty one: each pointer written costs a write barrier.
 func (s *Subject) Forget() {
 	s.Request, s.Judged, s.Overrides, s.Vars = nil, nil, nil, nil
-	s.NoAddress, s.SparedAsSent, s.text, s.parsed = false, false, "", false
+	s.NoAddress, s.text, s.parsed = false, "", false
 	if s.replacer != nil {
 		s.replacer = nil
 	}
@@ -184,10 +180,10 @@ type target struct {
 // indexFiles are the names of front controllers.
 var indexFiles = []string{"index.php", "index.html"}
 
-// FrontController reports whether a rewrite hands an address to an index file in a folder
+// frontController reports whether a rewrite hands an address to an index file in a folder
 // above it, whose name the client did not send. Such a file reads the address as sent, which
 // then is the only one that counts.
-func FrontController(sent, now string) bool {
+func frontController(sent, now string) bool {
 	folder, file := path.Split(now)
 	if !slices.Contains(indexFiles, file) || len(sent) <= len(folder) || !strings.HasPrefix(sent, folder) {
 		return false
@@ -209,7 +205,7 @@ func (s *Subject) lookUpAddresses() {
 	if !ok || sent.URL == nil || sent.URL.Path == now.Path && sent.URL.RawPath == now.RawPath && sent.URL.RawQuery == now.RawQuery {
 		return
 	}
-	s.sent, s.two = &target{*sent.URL, sent.RequestURI}, !FrontController(sent.URL.Path, now.Path)
+	s.sent, s.two = &target{*sent.URL, sent.RequestURI}, !frontController(sent.URL.Path, now.Path)
 }
 
 // asSent calls ask with the address that the client sent set in the request, and puts back
@@ -254,17 +250,11 @@ func (s *Subject) Matches(sets Matchers) (bool, error) {
 
 // Spares reports whether one of the sets holds for both addresses of the request.
 func (s *Subject) Spares(sets Matchers) (bool, error) {
-	s.SparedAsSent = false
 	for _, set := range sets {
-		asked := 0
-		holds, err := s.both(func() (bool, error) {
-			asked++
-			return set.MatchWithError(s.Judged)
-		})
+		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
 			return holds, err
 		}
-		s.SparedAsSent = s.SparedAsSent || asked > 1
 	}
 	return false, nil
 }

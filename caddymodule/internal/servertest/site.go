@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -29,8 +28,6 @@ type Site struct {
 	Server *caddyhttp.Server // the first, if there are several
 	Logs   *MemoryLog
 	Stop   func()
-
-	Later time.Duration // of the days that evidence has judged
 }
 
 // Run adapts a Caddyfile and runs it until the test ends. Caddy's data folder is a new

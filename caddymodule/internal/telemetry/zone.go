@@ -20,12 +20,10 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
@@ -60,6 +58,9 @@ type Options struct {
 	Denies bool          // the zone refuses requests while that does not answer
 	Group  func() string // what the figures of shadow mean
 	Wanted func() Subscriptions
+
+	Requests func() uint64 // how many the handlers had that have the zone
+
 	Events *Background[Event]  // closed before the context of the config ends
 	Lines  *Background[func()] // of the log, about refusals
 }
@@ -67,10 +68,10 @@ type Options struct {
 // A Zone counts and logs what a zone of one config decides.
 type Zone struct {
 	Options
-	Evidence *evidence.Zone
-	rule     *rule.Rule
-	figures  *Figures
-	reasons  [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
+	met     met
+	rule    *rule.Rule
+	figures *Figures
+	reasons [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
 
 	decided   counters
 	waits     [fairqueue.Ranks]prometheus.Observer // nil without share
@@ -89,9 +90,9 @@ type Zone struct {
 	failures, passesFull *rate.Limiter // of warnings
 }
 
-func New(compiled *rule.Rule, figures *Figures, met *evidence.Zone, options Options) *Zone {
+func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	t := &Zone{
-		Options: options, Evidence: met, rule: compiled, figures: figures,
+		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1), passesFull: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
 	t.reasons = t.possible()
@@ -138,7 +139,7 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 	}
 	t.countPresented(o)
 	if why != rule.Banned && why != rule.Error { // which hold whatever the zone matches
-		t.Evidence.Decided(o, r)
+		t.met.decided(o, r)
 	}
 	if d == decision.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
@@ -152,17 +153,6 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 		t.overflows[d].note(o)
 		t.figures.Refused.Add(o.RefusedKey())
 	}
-}
-
-// Met implements decision.Reporter.
-func (t *Zone) Met(what decision.Meeting, s *rule.Subject) { t.Evidence.Met(what, s) }
-
-// Settled implements decision.Reporter.
-func (t *Zone) Settled(o *decision.Outcome, r *http.Request, response *settlement.Observer, cost float64, known bool) {
-	if !known {
-		t.Unsettled(1)
-	}
-	t.Evidence.Settled(o, r, response, cost, known)
 }
 
 // FellBack implements decision.Reporter.

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/board"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/evidence"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -41,7 +40,7 @@ type ZoneStatus struct {
 
 	OverrideFile *overridefile.Status `json:"override_file,omitempty"`
 
-	Facts evidence.Facts `json:"since_loaded"`
+	Facts telemetry.Facts `json:"since_loaded"`
 
 	Buckets     int    `json:"buckets"` // in this process's memory
 	RefusedKeys uint64 `json:"refused_keys"`

@@ -48,31 +48,3 @@ type Rates struct {
 	Hour map[string][]telemetry.Rate `json:"hour"`
 	Day  map[string][]telemetry.Rate `json:"day"`
 }
-
-// A CheckQuery describes a request that is not made.
-type CheckQuery struct {
-	ClientIP string            `json:"client_ip"`         // Required.
-	Method   string            `json:"method,omitempty"`  // Default: GET
-	URL      string            `json:"url"`               // with the host. Required.
-	Headers  map[string]string `json:"headers,omitempty"` // one value each
-	Body     string            `json:"body,omitempty"`
-}
-
-// A Check is the answer of /throttle/check: what would become of the request.
-type Check struct {
-	Exempt bool `json:"exempt,omitempty"` // by the global options
-
-	// Banned is set if a ban of the client answers, before any zone.
-	Banned bool `json:"banned,omitempty"`
-
-	// How many throttle directives the request would come to. None means that no site
-	// or matcher leads it to one.
-	Directives int           `json:"directives"`
-	Zones      []CheckedZone `json:"zones"` // that would charge the request or refuse it, in this order
-}
-
-// A CheckedZone is a zone's part of it.
-type CheckedZone struct {
-	Bucket
-	Directive int `json:"directive"` // the first is 1; zones of one are charged together
-}

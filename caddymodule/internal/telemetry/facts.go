@@ -1,0 +1,77 @@
+package telemetry
+
+import (
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// Of many requests a sample is enough to count keys and networks by: all of the first
+// sampledAfter, then one in sampledShare.
+const (
+	sampledAfter = 4096
+	sampledShare = 16
+)
+
+// Facts are what a zone has met since its config was loaded.
+type Facts struct {
+	Since    time.Time `json:"since"`
+	Requests uint64    `json:"requests"` // of the handlers that have the zone
+	Asked    uint64    `json:"asked"`    // of these, those that the zone decided about
+	Exempt   uint64    `json:"exempt"`   // or not limited by an override
+	Keyless  uint64    `json:"without_key"`
+	Keys     uint64    `json:"keys"`     // at least
+	Networks uint64    `json:"networks"` // at least; /24 or /48
+	Charged  uint64    `json:"charged"`  // reservations that were kept when the response was known
+	Refunded uint64    `json:"refunded"` // reservations that were given back
+}
+
+// met counts what a zone of one config has met. Its sketches take 24 KiB each.
+type met struct {
+	since                                     time.Time
+	asked, exempt, keyless, charged, refunded atomic.Uint64
+	keys, networks                            sketch.Distinct
+}
+
+// decided counts a request that the zone has decided about.
+func (m *met) decided(o *decision.Outcome, r *http.Request) {
+	if n := m.asked.Add(1); n > sampledAfter && n%sampledShare != 0 {
+		return
+	}
+	m.keys.Add(o.Key)
+	if client := o.ClientIP(r); client.IsValid() {
+		var room [48]byte
+		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))
+	}
+}
+
+// Facts returns what the zone has met.
+func (t *Zone) Facts() Facts {
+	m := &t.met
+	return Facts{
+		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
+		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
+	}
+}
+
+// Exempted implements decision.Reporter.
+func (t *Zone) Exempted() { t.met.exempt.Add(1) }
+
+// Keyless implements decision.Reporter.
+func (t *Zone) Keyless() { t.met.keyless.Add(1) }
+
+// Settled implements decision.Reporter.
+func (t *Zone) Settled(cost float64, known bool) {
+	switch {
+	case !known:
+		t.Unsettled(1)
+	case cost == 0:
+		t.met.refunded.Add(1)
+	default:
+		t.met.charged.Add(1)
+	}
+}
