@@ -546,7 +546,7 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 // The first configuration of docs/inspector.md lets nobody guess for long, and users
 // who have logged in look for as long as they like.
 func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
-	page, err := os.ReadFile("../../../docs/inspector.md")
+	page, err := os.ReadFile("../../docs/inspector.md")
 	if err != nil {
 		t.Fatal(err)
 	}

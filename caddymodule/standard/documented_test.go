@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
@@ -41,7 +40,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := new(listener.DropConnections).Provision(ctx); err != nil {
+	if _, err := ctx.LoadModuleByID("caddy.listeners.throttle_blocked", nil); err != nil {
 		t.Fatal(err)
 	}
 	descs := make(chan *prometheus.Desc, 1000)

@@ -67,7 +67,7 @@ var guests = []room{
 	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket"},
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
-		"config decision engine leakybucket leakybucket/memstore"},
+		"admission blocked config decision engine settlement virtual leakybucket leakybucket/memstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }

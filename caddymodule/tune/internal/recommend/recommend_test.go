@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler" // which knows the names of crawlers
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
