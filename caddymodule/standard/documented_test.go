@@ -127,8 +127,8 @@ func TestTheDocumentationQuotesTheLog(t *testing.T) {
 			}
 		}
 	}
-	if n != 13 {
-		t.Errorf("got %d messages, want 13", n)
+	if n != 12 {
+		t.Errorf("got %d messages, want 12", n)
 	}
 }
 
