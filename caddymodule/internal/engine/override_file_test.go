@@ -326,10 +326,10 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 			t.Errorf("capacity %v: got %q, want %q", capacity, got[capacity], want)
 		}
 	}
-	var checked wire.Check
-	s.Admin(http.MethodPost, "/throttle/check", `{"client_ip": "203.0.113.7", "url": "http://example.com/", "headers": {"X-Api-Key": "leaked"}}`, &checked)
-	if len(checked.Zones) != 1 || checked.Zones[0].Verdict.Reason != "denied" || checked.Zones[0].From != file+":3" {
-		t.Errorf("got %+v, want it denied by the third line", checked.Zones)
+	var why wire.Why
+	s.Admin(http.MethodPost, "/throttle/why", `{"client": "leaked"}`, &why)
+	if len(why.Buckets) != 1 || why.Buckets[0].Verdict.Reason != "denied" || why.Buckets[0].From != file+":3" {
+		t.Errorf("got %+v, want it denied by the third line", why.Buckets)
 	}
 	read := func() *overridefile.Status {
 		t.Helper()
