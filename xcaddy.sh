@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds ./caddy with this checkout's throttle and all its stores:
+# Builds ./caddy with this checkout's throttle, all its guests and all its stores:
 #
 #	./xcaddy.sh        build
 #	./xcaddy.sh run    build, then run Caddyfile.example
@@ -11,6 +11,7 @@ cd "$(dirname "$0")"
 
 module=github.com/caddy-throttle/caddy-throttle
 tags=nobadger,nomysql,nopgx
+export GOWORK=off # or what the tests require would choose what is built
 
 fail() {
 	echo "xcaddy.sh: $*" >&2
@@ -18,18 +19,13 @@ fail() {
 }
 
 build_with_xcaddy() {
-	local version with=(--with "$module/caddymodule") store part replace=()
+	local version part replace=()
 	version=$(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2) || return
-	for store in redis postgres; do
-		if [[ -d caddymodule/$store ]]; then
-			with+=(--with "$module/caddymodule/$store")
-		fi
-	done
 	# xcaddy does not heed what go.mod replaces.
 	for part in '' /leakybucket /leakybucket/pgstore /leakybucket/redisstore /leakybucket/sharedstore; do
 		replace+=(--replace "$module$part=$PWD$part")
 	done
-	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" "${with[@]}" "${replace[@]}" --output "$PWD/caddy"
+	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" --with "$module/caddymodule/standard" "${replace[@]}" --output "$PWD/caddy"
 }
 
 build_plainly() {

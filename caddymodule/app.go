@@ -25,7 +25,6 @@ type App struct {
 
 	engine *engine.Engine
 	global map[string]*engine.Zone // by the definitions in the global options
-	asked  []string                // zones that throttle_blocked asks about
 
 	foreign *stores.SharedStore // of a StoreModule; nil otherwise
 }
@@ -177,22 +176,15 @@ func appOf(ctx caddy.Context) (*App, error) {
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. By now all servers
-// are provisioned, so it finds zones that are asked about and not defined, which is an error,
-// and global zones that nobody uses, which may be meant for later.
+// are provisioned, so it warns of global zones that nobody uses, which may be meant for later.
 func (a *App) Start() error {
-	for _, name := range a.asked {
-		if a.engine.Zones[name] == nil {
-			return config.ErrAskedZone(name, slices.Sorted(maps.Keys(a.engine.Zones)))
-		}
-	}
 	for name, z := range a.global {
 		if len(z.Directives) == 0 {
 			a.engine.Warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
 				zap.String("zone", name))
 		}
 	}
-	a.engine.Start()
-	return nil
+	return a.engine.Start()
 }
 
 // Stop undoes Start. Requests of the config may still be in flight.

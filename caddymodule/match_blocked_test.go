@@ -158,3 +158,55 @@ func TestThePlaceholderTellsWhetherTheClientIsBlocked(t *testing.T) {
 		s.Stop()
 	}
 }
+
+func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			exempt client_ip 203.0.113.9
+		}
+	}
+	http:// {
+		@gate throttle_blocked gate
+		@any throttle_blocked
+		@free throttle_blocked free
+		route /gate* {
+			respond @gate banned 403
+		}
+		route /any* {
+			respond @any banned 403
+		}
+		route /free* {
+			respond @free banned 403
+		}
+		throttle /x {
+			zone gate {
+				limit 5 1/s
+			}
+			zone free {
+				exempt client_ip 203.0.113.8
+				limit 5 1/s
+			}
+		}
+		respond ok
+	}`)
+	wants := func(addr string, gate, anywhere, free int) {
+		t.Helper()
+		for path, want := range map[string]int{"/gate/1": gate, "/any": anywhere, "/free": free} {
+			if got := s.From(addr + ":1").Get(path).Code; got != want {
+				t.Errorf("%s from %s: got %d, want %d", path, addr, got, want)
+			}
+		}
+	}
+	wants("203.0.113.7", 200, 200, 200)
+	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+	wants("203.0.113.7", 403, 403, 403)
+	wants("203.0.113.8", 403, 200, 200) // the zone free exempts it
+	wants("203.0.113.9", 200, 200, 200) // exempt from everything
+	wants("198.51.100.1", 200, 200, 200)
+	s.Changes("/throttle/shadow", `{"for": "1h"}`)
+	wants("203.0.113.7", 200, 200, 200)
+	s.Changes("/throttle/unshadow", `{}`)
+	s.Changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
+	wants("203.0.113.7", 200, 200, 200)
+	s.Stop()
+}

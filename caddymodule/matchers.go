@@ -1,12 +1,8 @@
 package caddymodule
 
 import (
-	"errors"
-	"fmt"
 	"iter"
 	"net/http"
-	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -14,11 +10,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 // MatchBlocked matches requests of clients that a zone with `block` has banned, or an
@@ -41,7 +35,7 @@ func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
 	}
 }
 
-// Provision remembers the zone, for when all zones are known.
+// Provision has the zone looked for when the config starts, when all zones are known.
 func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
@@ -55,7 +49,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	}
 	m.app = app.engine
 	if m.Zone != "" {
-		app.asked = append(app.asked, m.Zone)
+		(&Guest{m.app, "throttle_blocked"}).NeedZone(m.Zone)
 	}
 	return nil
 }
@@ -124,111 +118,9 @@ func (m *MatchBlocked) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	return nil
 }
 
-// VerifiedCrawler matches requests of crawlers that have proved to be what they are:
-// the client's address is on the list that the operator publishes, or reverse and
-// forward DNS agree that it belongs to the operator. A user agent alone proves nothing.
-//
-// Lists are fetched over https in the background, when Caddy starts and then once a
-// day. The last good copy is kept in Caddy's storage. DNS is asked in the background,
-// too, for clients whose user agent names a crawler that has a domain. So the first
-// visit from an address that is on no list does not match.
-type VerifiedCrawler struct {
-	// The crawlers: names such as `googlebot`, or URLs of lists. A list is JSON with
-	// `prefixes` of `ipv4Prefix` and `ipv6Prefix`, or text with a network in each line.
-	// Required.
-	Crawlers []string `json:"crawlers,omitempty"`
-
-	// The DNS server that confirms addresses, as host:port. Default: those of the
-	// system.
-	Resolver string `json:"resolver,omitempty"`
-
-	set *crawler.Set
-}
-
-// CaddyModule returns the Caddy module information.
-func (VerifiedCrawler) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.matchers.verified_crawler",
-		New: func() caddy.Module { return new(VerifiedCrawler) },
-	}
-}
-
-// Provision finds the crawlers. It dials nothing.
-func (m *VerifiedCrawler) Provision(ctx caddy.Context) error {
-	crawlers, err := m.parse()
-	if err != nil {
-		return err
-	}
-	e, err := engine.EngineOf(ctx)
-	if err != nil {
-		return err
-	}
-	m.set = e.Crawlers.Join(ctx, crawlers, m.Resolver)
-	return nil
-}
-
-// parse returns the crawlers that the matcher names.
-func (m *VerifiedCrawler) parse() (crawlers []*crawler.Crawler, err error) {
-	if len(m.Crawlers) == 0 {
-		return nil, fmt.Errorf("verified_crawler names no crawler: want %s, or a URL", strings.Join(crawler.Names(), ", "))
-	}
-	for _, name := range m.Crawlers {
-		c, err := crawler.ParseCrawler(name)
-		if err != nil {
-			return nil, err
-		}
-		crawlers = append(crawlers, c)
-	}
-	if _, err := netip.ParseAddrPort(m.Resolver); err != nil && m.Resolver != "" {
-		return nil, fmt.Errorf("invalid resolver %q: want an address and a port, such as 127.0.0.1:53", m.Resolver)
-	}
-	return crawlers, nil
-}
-
-// MatchWithError implements caddyhttp.RequestMatcherWithError.
-func (m *VerifiedCrawler) MatchWithError(r *http.Request) (bool, error) {
-	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
-	text, _, _ = strings.Cut(text, "%") // the zone of a link-local address
-	addr, err := netip.ParseAddr(text)
-	return err == nil && m.set.Verified(addr, r.UserAgent()), nil
-}
-
-// UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
-//
-//	verified_crawler <name|url>... {
-//	    resolver <address:port>
-//	}
-func (m *VerifiedCrawler) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	for d.Next() {
-		words := d.RemainingArgs()
-		if len(words) == 0 {
-			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
-		}
-		m.Crawlers = append(m.Crawlers, words...)
-		if _, err := m.parse(); err != nil {
-			return d.WrapErr(err)
-		}
-		twice := m.Resolver != "" // by another line of the same matcher
-		err := tokens.Options(d, "verified_crawler", tokens.Fields{"resolver": &m.Resolver}, func() error {
-			if twice {
-				return errors.New("resolver is given twice: want one")
-			}
-			_, err := m.parse()
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Interface guards
 var (
 	_ caddy.Provisioner                 = (*MatchBlocked)(nil)
 	_ caddyhttp.RequestMatcherWithError = (*MatchBlocked)(nil)
 	_ caddyfile.Unmarshaler             = (*MatchBlocked)(nil)
-	_ caddy.Provisioner                 = (*VerifiedCrawler)(nil)
-	_ caddyhttp.RequestMatcherWithError = (*VerifiedCrawler)(nil)
-	_ caddyfile.Unmarshaler             = (*VerifiedCrawler)(nil)
 )

@@ -12,27 +12,22 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inspector"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 func init() {
 	for _, module := range []caddy.Module{
-		App{}, Memory{}, Handler{}, Seen{}, MatchBlocked{}, VerifiedCrawler{}, DropConnections{}, DropPackets{}, admin.API{}, inspector.Inspector{},
+		App{}, Memory{}, Handler{}, Seen{}, MatchBlocked{}, admin.API{},
 	} {
 		caddy.RegisterModule(module)
 	}
 	httpcaddyfile.RegisterGlobalOption("throttle", zonefile.ParseGlobal)
 	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
 	httpcaddyfile.RegisterDirective("throttle_seen", parseSeen)
-	httpcaddyfile.RegisterHandlerDirective("throttle_inspector", inspector.Parse)
 	// Reports of browsers must not fill the buckets of the people who send them.
 	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body")
 	// Rules see both addresses, and passwords are not checked before.
 	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
-	// Users log in before, and a handle that serves the rest of the site comes after.
-	httpcaddyfile.RegisterDirectiveOrder("throttle_inspector", httpcaddyfile.Before, "invoke")
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "throttle",
 		Usage: "COMMAND ...", // in capitals, as manual pages lose words in angle brackets
@@ -41,21 +36,10 @@ func init() {
 Most commands speak to a running Caddy, over its admin endpoint: they show what the
 limits do, let clients back in, and ban networks for a while.
 
-The commands replay, recommend and summary tune limits before they are enforced,
-from the access logs that a site has already. They read files and print what they
-find. They need no running Caddy and change nothing.
-
-Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
-Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
-set, in any order. A dash is the standard input. A combined line may end with
-a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
-%D. A number without a point is taken for microseconds, unless --time-field says more.
-
-The exit code is 1 if a log cannot be read, and 2 if the command is used in a
-wrong way.`,
+The exit code is 1 if something fails, and 2 if the command is used in a wrong way.`,
 		CobraFunc: func(cmd *cobra.Command) {
 			usage.RefuseUnknown(cmd)
-			cmd.AddCommand(tune.Commands()...)
+			cmd.AddCommand(guestCommands()...)
 			cmd.AddCommand(cli.Commands()...)
 		},
 	})

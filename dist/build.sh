@@ -4,7 +4,7 @@
 #	dist/build.sh                        everything
 #	dist/build.sh linux/amd64 ...        for these platforms only
 #
-#	caddy-throttle_VERSION_OS_ARCH.tar.gz    Caddy with throttle and all its stores
+#	caddy-throttle_VERSION_OS_ARCH.tar.gz    Caddy with throttle, its guests and its stores
 #	caddy-throttle_VERSION_ARCH.deb, .rpm    the same as packages, for Linux
 #	caddy-throttle_VERSION_OS_ARCH.cdx.json  what is compiled in, as CycloneDX
 #	SHA256SUMS
@@ -18,7 +18,7 @@ module=github.com/caddy-throttle/caddy-throttle
 all=(linux/amd64 linux/arm64 linux/armv7 darwin/amd64 darwin/arm64 windows/amd64 freebsd/amd64)
 
 # tool runs a program that dist/go.mod requires.
-tool() { GOWORK=off GOOS='' GOARCH='' GOARM='' go tool -modfile="$PWD/dist/go.mod" "$@"; }
+tool() { GOOS='' GOARCH='' GOARM='' go tool -modfile="$PWD/dist/go.mod" "$@"; }
 
 # build compiles a static program.
 build() {
@@ -72,7 +72,7 @@ done
 VERSION=${VERSION:-$(dist/version.sh)}
 OUT=$(realpath --canonicalize-missing "${OUT:-dist/out}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-export VERSION SOURCE_DATE_EPOCH GOFLAGS=
+export VERSION SOURCE_DATE_EPOCH GOFLAGS='' GOWORK=off # what tests require chooses nothing here
 umask 022
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT

@@ -24,9 +24,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule"
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/postgres"
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/redis"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 )
 
 // A machine has the files that configurations in the documentation name.

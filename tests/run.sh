@@ -134,7 +134,7 @@ go_is_here() {
 check_shell() {
 	if have shellcheck; then
 		step shellcheck
-		shellcheck tests/run.sh bench/run.sh xcaddy.sh .ci/run dist/*.sh dist/deb/* dist/rpm/*
+		shellcheck tests/*.sh bench/run.sh xcaddy.sh .ci/run dist/*.sh dist/deb/* dist/rpm/*
 	fi
 }
 
@@ -190,9 +190,12 @@ test_units() {
 	fi
 	step "go test ${race[*]}"
 	go test "${race[@]}" -timeout 30m -tags "$tags" -skip "$counted" "${packages[@]}"
+	step 'the core without its guests'
+	tests/core.sh "${race[@]}" -timeout 30m -skip "$counted"
+	step 'the stores'
 	go test "${race[@]}" "${short[@]}" -p 1 -timeout 30m -tags "$tags" "${stores[@]}"
 	step 'go test, of what one goroutine counts'
-	go test -timeout 30m -tags "$tags" -run "$counted" ./caddymodule/internal/{admission,caddyfile,decision,engine,inspector,telemetry,tune} ./leakybucket/storetest
+	go test -timeout 30m -tags "$tags" -run "$counted" ./caddymodule/internal/{admission,caddyfile,decision,engine,telemetry} ./caddymodule/{inspector,tune} ./leakybucket/storetest
 }
 
 test_packages() {

@@ -61,7 +61,7 @@ func request() string {
 // house shows the packages, and what each is built upon.
 func house() string {
 	c := newCanvas(800, 766, "The house",
-		"Packages from the top to the bottom: caddymodule, then the Caddyfile, the tools for logs and those at run time, the engine with its stores and telemetry, config and decision, the rule, the packages of one concept, and leakybucket. Arrows point down, to what a package is built upon.")
+		"Packages from the top to the bottom: the guests inspector, crawler, listener and tune, then caddymodule, then the Caddyfile and what steers at run time, the engine with its stores and telemetry, config and decision, the rule, the packages of one concept, and leakybucket. Arrows point down, to what a package is built upon.")
 	const height, step = 62.0, 88.0
 	left := []float64{28, 286, 544}
 	top := func(row int) float64 { return 60 + step*float64(row) }
@@ -76,27 +76,25 @@ func house() string {
 		x := left[column] + width(1)/2
 		c.path("arrow", x, top(from)+height+3, x, top(to)-4)
 	}
-	box(0, 0, 3, "caddymodule", "Caddy's modules and their registration")
-	box(0, 1, 1, "caddyfile", "from Caddyfiles to config")
-	box(1, 1, 1, "tune", "what access logs say")
-	box(2, 1, 1, "admin, inspector, cli", "to look and to steer")
-	box(1, 2, 2, "engine", "what runs: decide, admit, serve, settle")
+	box(0, 0, 3, "guests: inspector, crawler, listener, tune", "what not every site needs; standard imports them all")
+	box(0, 1, 3, "caddymodule", "Caddy's modules and their registration, and the doors for guests")
+	box(0, 2, 1, "caddyfile", "from Caddyfiles to config")
+	box(1, 2, 1, "engine", "decide, admit, serve, settle")
+	box(2, 2, 1, "admin, cli", "to look and to steer")
 	box(1, 3, 1, "telemetry", "counters, log lines, events")
 	box(2, 3, 1, "stores", "what outlives a config")
 	box(0, 4, 1, "config", "JSON, compiled to rules")
 	box(1, 4, 1, "decision", "one request, one verdict")
 	box(0, 5, 2, "rule", "the compiled zone: match, key, cost, limit, settle")
-	box(0, 6, 3, "one concept each", "admission, body, settlement, refusal, pass, override, accesslog, ...")
+	box(0, 6, 3, "one concept each", "admission, body, settlement, refusal, pass, override, ...")
 	box(0, 7, 3, "leakybucket", "the model and its stores, a library of its own")
 	for column := range left {
 		down(column, 0, 1)
+		down(column, 1, 2)
 	}
-	down(0, 1, 4)
-	down(1, 1, 2)
-	down(2, 1, 2)
+	down(0, 2, 4)
 	down(1, 2, 3)
 	down(2, 2, 3)
-	c.path("arrow", left[1]-3, top(2)+height/2, left[0]+190, top(2)+height/2, left[0]+190, top(4)-4)
 	down(1, 3, 4)
 	down(2, 3, 6)
 	down(0, 4, 5)

@@ -58,7 +58,9 @@ func reads(answer func(e *engine.Engine) any) Call {
 func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
 	return Call{Method: http.MethodPost, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
 		of := defaults
-		if err := in.decode(&of); err != nil {
+		if in.of != nil {
+			of = in.of.(T)
+		} else if err := in.decode(&of); err != nil {
 			return nil, err
 		}
 		return answer(ctx, e, in, &of)
@@ -97,26 +99,30 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 	call, found := Calls[r.URL.Path]
 	switch {
 	case !found:
-		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", r.URL.Path)}
+		return nothingAt(r.URL.Path)
 	case r.Method != call.Method:
 		w.Header().Set("Allow", call.Method)
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.Method)}
 	}
 	from := override.Origin{Via: "admin API", By: r.Header.Get(wire.ByHeader)}
-	if name := CertificateName(r); name != "" {
+	if name := certificateName(r); name != "" {
 		from = override.Origin{Via: "remote admin", By: name}
 	}
 	return Answer(w, r, r.URL.Path, from, func(answer any) any { return answer })
 }
 
-// CertificateName returns whom the verified client certificate of a request's connection names,
+// certificateName returns whom the verified client certificate of a request's connection names,
 // or "" if there is none.
-func CertificateName(r *http.Request) string {
+func certificateName(r *http.Request) string {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
 		return ""
 	}
 	subject := &r.TLS.VerifiedChains[0][0].Subject
 	return cmp.Or(subject.CommonName, subject.String(), "a client certificate")
+}
+
+func nothingAt(path string) error {
+	return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", path)}
 }
 
 // Answer makes the call of a path, one of [Calls], to the app that runs, and writes what is
@@ -129,30 +135,49 @@ func Answer(w http.ResponseWriter, r *http.Request, path string, from override.O
 			return err
 		}
 	}
-	e, release := engine.RunningApp()
-	if e == nil {
-		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
-	}
-	defer release()
-	ctx, cancel := context.WithTimeout(r.Context(), timeout)
-	defer cancel()
-	answer, err := Calls[path].answer(ctx, e, in)
+	answer, err := in.ask(r.Context(), path)
 	if err != nil {
-		if !errors.As(err, new(caddy.APIError)) {
-			err = caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
-		}
 		return err
-	}
-	for _, change := range in.changed {
-		by := zap.Skip()
-		if from.By != "" {
-			by = zap.String("by", from.By)
-		}
-		e.Logger.Warn("changed at run time", zap.String("via", from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	return json.NewEncoder(w).Encode(shown(answer)) // which escapes HTML
+}
+
+// Ask makes the call of a path for a caller in this process, as Answer does. Its input is of
+// the type that the path's JSON is of, or nil.
+func Ask(ctx context.Context, path string, from override.Origin, of any) (any, error) {
+	return (&input{from: from, of: of}).ask(ctx, path)
+}
+
+// ask makes a call with the input.
+func (in *input) ask(ctx context.Context, path string) (any, error) {
+	call, found := Calls[path]
+	if !found {
+		return nil, nothingAt(path)
+	}
+	e, release := engine.RunningApp()
+	if e == nil {
+		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
+	}
+	defer release()
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	answer, err := call.answer(ctx, e, in)
+	if err != nil {
+		if !errors.As(err, new(caddy.APIError)) {
+			err = caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
+		}
+		return nil, err
+	}
+	for _, change := range in.changed {
+		by := zap.Skip()
+		if in.from.By != "" {
+			by = zap.String("by", in.from.By)
+		}
+		e.Logger.Warn("changed at run time", zap.String("via", in.from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
+	}
+	return answer, nil
 }
 
 // logged returns what the log says of a change. A client may be named by a secret.

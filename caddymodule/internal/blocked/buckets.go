@@ -1,6 +1,5 @@
-// Package blocked remembers what this process knows to be blocked, in bounded memory:
-// [Buckets] with a block, and [Clients] whose connections may be dropped before they cost
-// a handshake. It depends on no zone. Begin with [Buckets].
+// Package blocked remembers which buckets this process knows to be blocked, in bounded memory.
+// It depends on no zone. Begin with [Buckets].
 package blocked
 
 import (

@@ -34,7 +34,6 @@ var triedErrors = []triedConfig{
 	{"94", mistake{"zone", "limit 5 5/m\nkey header X-Api-Key: # <-", `invalid header name "X-Api-Key:"`}},
 	{"76", mistake{"zone", "limit 5 5/m\nrefusal status 444 # <-", "status 444 is nginx's word for a closed connection, and Caddy would send it"}},
 	{"A5", mistake{"zone", "limit 5 5/m\noverride_file /no/such/file # <-", "reading override_file: stat /no/such/file: no such file or directory"}},
-	{"A6", mistake{"zone", "limit 5 5/m\nexempt verified_crawler /no/such/list # <-", `unknown crawler "/no/such/list": want googlebot`}},
 	{"A7", mistake{"zone", "limit 5 5/m\nmatch expression `{path}.foo(` # <-", "expression: compiling CEL program: ERROR: <input>:1:38: Syntax error"}},
 	{"34", mistake{"zone", "limit 5 5/m\nmatch vars_regexp {uri} ( # <-", "vars_regexp: compiling matcher regexp (: error parsing regexp: missing closing ): `(`"}},
 	{"35", mistake{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid snapshot_interval 10ms: want one from 100ms to 24h0m0s`}},

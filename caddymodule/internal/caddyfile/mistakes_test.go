@@ -13,7 +13,7 @@ import (
 // A mistake is a Caddyfile that does not mean what its owner believes. The error says
 // in which line, names the word that is wrong, and says what would be right.
 type mistake struct {
-	in   string // zone, block, inspector, site, global or file: what the text is a part of
+	in   string // zone, block, site, global or file: what the text is a part of
 	text string // whose wrong line ends with the comment <-
 	says string
 }
@@ -27,8 +27,6 @@ func (m mistake) caddyfile() string {
 		return "http://example.com {\n\tthrottle {\n" + m.text + "\n\t}\n}\n"
 	case "site":
 		return "http://example.com {\n" + m.text + "\n}\n"
-	case "inspector":
-		return "http://example.com {\n\tthrottle_inspector {\n" + m.text + "\n\t}\n}\n"
 	case "global":
 		return "{\n\tthrottle {\n" + m.text + "\n\t}\n}\nhttp://example.com {\n\tthrottle pages 60 10/s\n}\n"
 	}
@@ -96,19 +94,6 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 var mistakes = []mistake{
 	{"zone", "limit_req zone=one burst=20 nodelay # <-", `unknown option "limit_req" in zone "pages": want one of match, exempt, key, route, limit,`},
 	{"zone", "shaddow # <-", `unknown option "shaddow" in zone "pages": did you mean shadow?`},
-	{"zone", "in_flight 5\nexempt verified_crawler gogglebot # <-", `unknown crawler "gogglebot": did you mean googlebot?`},
-	{"zone", "in_flight 5\nexempt {\n\tverified_crawler googlebot {\n\t\tresolver 10.0.0.1:53\n\t}\n\tverified_crawler bingbot {\n\t\tresolver 8.8.8.8:53 # <-\n\t}\n}", "resolver is given twice: want one"},
-	{"zone", "in_flight 5\nexempt verified_crawler ChatGPT-User # <-", `unknown crawler "ChatGPT-User": want googlebot,`},
-	{"zone", "in_flight 5\nexempt verified_crawler Google-Extended # <-", `unknown crawler "Google-Extended": want googlebot,`},
-	{"zone", "in_flight 5\nexempt verified_crawler meta-externalagent # <-", `unknown crawler "meta-externalagent": want googlebot,`},
-	{"zone", "in_flight 5\nexempt verified_crawler mistral # <-", `unknown crawler "mistral": want googlebot,`},
-	{"site", "@bots verified_crawler # <-\nthrottle @bots pages 60 10/s", `verified_crawler names no crawler: want verified_crawler <name>...`},
-	{"site", "@bots verified_crawler ahrefs # <-\nthrottle @bots pages 60 10/s", `unknown crawler "ahrefs": want googlebot,`},
-	{"site", "@bots verified_crawler http://example.com/bots.json # <-\nthrottle @bots pages 60 10/s", `would come over plain http, where anybody can change it: want https://`},
-	{"site", "@bots verified_crawler ./bots.json # <-\nthrottle @bots pages 60 10/s", `unknown crawler "./bots.json": want googlebot,`},
-	{"site", "@bots verified_crawler 66.249.64.0/19 # <-\nthrottle @bots pages 60 10/s", `for addresses, want client_ip 66.249.64.0/19`},
-	{"site", "@bots verified_crawler bingbot {\nresolver localhost # <-\n}\nthrottle @bots pages 60 10/s", `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`},
-	{"site", "@bots verified_crawler bingbot {\ndns 127.0.0.1:53 # <-\n}\nthrottle @bots pages 60 10/s", `unknown option "dns" in verified_crawler: want resolver`},
 	{"zone", "limit 10 2  # <-", `invalid rate "2": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
 	{"zone", "limit 10 2r/s  # <-", `invalid rate "2r/s": did you mean 2/s?`},
 	{"zone", "limit 10 5/20  # <-", `invalid rate "5/20": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
@@ -396,20 +381,6 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\ncost 5 { # <-\npath /search.php\n}", `zone "pages": path "/search.php" leaves out /search.php/x, for which PHP runs the same script: did you mean /search.php*?`},
 	{"zone", "limit 60 10/s\nkey route\nroute login /wp-login.php # <-", `zone "pages": route "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
 	{"file", "http://example.com {\n\t@login path /wp-login.php\n\tthrottle {\n\t\tzone login {\n\t\t\tmatch @login # <-\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}", `zone "login": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
-	{"inspector", "allow_change # <-", `unknown option "allow_change" in the directive throttle_inspector: did you mean allow_changes?`},
-	{"inspector", "allow_changes yes # <-", `unexpected "yes" after allow_changes: it takes no word`},
-	{"inspector", "host throttle.example.com # <-", `unknown option "host" in the directive throttle_inspector: did you mean hosts?`},
-	{"inspector", "hosts # <-", `hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com`},
-	{"inspector", "hosts https://throttle.example.com/ # <-", `invalid host "https://throttle.example.com/": did you mean throttle.example.com?`},
-	{"inspector", "hosts throttle.example.com:8443 # <-", `invalid host "throttle.example.com:8443": hosts have no ports: did you mean throttle.example.com?`},
-	{"inspector", "hosts *.example.com # <-", `invalid host "*.example.com": want a name such as throttle.example.com`},
-	{"inspector", "hosts {env.NAME} # <-", `invalid host "{env.NAME}": want a name such as throttle.example.com`},
-	{"inspector", "hosts münchen.example # <-", `invalid host "münchen.example": want it in ASCII, as browsers send it (xn--...)`},
-	{"inspector", "user_header # <-", `user_header has no value: want one word`},
-	{"inspector", "user_header Remote-User Remote-Email # <-", `unexpected "Remote-Email" after user_header Remote-User: want one word`},
-	{"inspector", "basic_auth { # <-\nalice hash\n}", `unknown option "basic_auth" in the directive throttle_inspector: want one of allow_changes, hosts, open, user_header`},
-	{"inspector", "respond hello # <-", `unknown option "respond" in the directive throttle_inspector: want one of allow_changes, hosts, open, user_header`},
-	{"site", "throttle_inspector inspector # <-", `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`},
 	{"zone", "key host\nlimit 60 10/s\ncost body_items # <-", "since client_ip is no part of the key: want read_body 64KiB else 6, or at most a tenth of the capacity"},
 	{"zone", "key text all\nlimit 60 10/s\ncost 2 {\npath /a*\n}\ncost body_bytes 1KiB # <-\nread_body 1MiB", "since client_ip is no part of the key: want read_body 1MiB else 6"},
 	{"zone", "key header X-Api-Key\nlimit 60 10/s\ncost body_items # <-", "want read_body 64KiB else 6"},
@@ -417,13 +388,4 @@ var mistakes = []mistake{
 	{"zone", "key host\nlimit 60 10/s\ncost body_items\nread_body 64KiB else 7 # <-", "read_body ... else: 7 is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body 64KiB else 6"},
 	{"zone", "key form log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
 	{"zone", "in_flight 5\nkey form log\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
-}
-
-func TestAWrapperTakesNoWord(t *testing.T) {
-	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
-		m := mistake{in: "file", text: "{\nservers {\n" + kind + " {\nthrottle_blocked gate # <-\n}\n}\n}\nhttp:// {\nrespond ok\n}"}
-		if _, got := m.adapt(); !strings.Contains(got, `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
-			t.Errorf("%s: got %q", kind, got)
-		}
-	}
 }

@@ -23,16 +23,6 @@ func ErrUnknownZone(name string, known []string) error {
 	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
 }
 
-// ErrAskedZone reports a zone that throttle_blocked asks about, and none of those of the
-// config.
-func ErrAskedZone(name string, known []string) error {
-	want := "want a zone of this config, or no name for any of them"
-	if meant := text.Nearest(name, known); meant != "" {
-		want = "did you mean " + meant + "?"
-	}
-	return fmt.Errorf("throttle_blocked asks about zone %q, which is not defined: %s", name, want)
-}
-
 // Zone is a named rate limit: which requests it charges, to whose bucket, how
 // much the bucket holds, and what happens when it overflows. A zone is one budget
 // wherever its name appears, so all definitions of one name must be equal. A zone

@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -29,9 +28,7 @@ type control struct {
 	Rates    telemetry.Rates
 	blocks   *blocked.Buckets
 	keys     atomic.Pointer[signer.Ring] // of the config that started last
-	lists    crawler.Lists
-	lookups  *crawler.Lookups
-	stopped  chan struct{} // closed when no config uses it any more
+	stopped  chan struct{}               // closed when no config uses it any more
 
 	mu   sync.Mutex
 	apps []*Engine // of configs that have started and not stopped, oldest first
@@ -39,7 +36,7 @@ type control struct {
 
 func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
-		c := &control{Changes: changes.New(), blocks: blocked.NewBuckets(nil), lookups: crawler.NewLookups(), stopped: make(chan struct{})}
+		c := &control{Changes: changes.New(), blocks: blocked.NewBuckets(nil), stopped: make(chan struct{})}
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c

@@ -64,10 +64,11 @@ type Engine struct {
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	Zones      map[string]*Zone
-	Blockers   []*decision.Zone // whose blocks hold in all handlers
-	StopBeside func()           // ends what runs beside requests, such as the watching of files; nil before Start
+	Blockers   []*decision.Zone              // whose blocks hold in all handlers
+	OnStart    []func(context.Context) error // see caddymodule.OnStart
+	StopBeside func()                        // ends what runs beside requests, such as the watching of files; nil before Start
 
-	Drops        bool           // a listener drops clients that are out
+	watchers     []Watcher
 	exemptsSome  bool           // by the global options, or in a zone
 	configNumber *atomic.Uint64 // see [lastConfig]
 
@@ -75,8 +76,7 @@ type Engine struct {
 	Control *control
 
 	Signing       signingKeys // of device cookies and passes
-	Crawlers      configCrawlers
-	decision.Door // its Clock, which requests go by, is nil but in a replay
+	decision.Door             // its Clock, which requests go by, is nil but in a replay
 
 	OverrideFiles map[string]*overrideFile // by their paths
 
@@ -112,7 +112,6 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
 	e.Door = decision.Door{Gate: &admission.Gate{Exiting: exiting, Waived: e.waived}, Buffers: RequestBuffers, Refund: e.refundLater}
 	e.Blocks, e.Signing.last = e.Control.blocks, &e.Control.keys
-	e.Crawlers.lists, e.Crawlers.lookups = &e.Control.lists, e.Control.lookups
 	e.subscribed = sync.OnceValue(e.subscriptions)
 	e.subscribers, err = watchExit(ctx)
 	return e, err
@@ -197,8 +196,17 @@ func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. It logs
-// which zones are one budget for several handlers.
-func (e *Engine) Start() {
+// which zones are one budget for several handlers. What waits for the start comes first; its
+// first error keeps the config from starting.
+func (e *Engine) Start() error {
+	ctx, stop := context.WithCancel(context.Background())
+	for _, f := range e.OnStart {
+		if err := f(ctx); err != nil {
+			stop()
+			return err
+		}
+	}
+	e.StopBeside = stop
 	if e.Memory != nil {
 		e.Memory.Start(e.savedLimits())
 	}
@@ -207,25 +215,23 @@ func (e *Engine) Start() {
 		telemetry.CountStore(e.Shared.Name)
 		e.Shared.Attach(e.observer)
 	}
-	ctx, stop := context.WithCancel(context.Background())
-	e.StopBeside = stop
 	e.Signing.start(ctx, e.Logger)
-	e.Crawlers.start(ctx, e.Logger)
 	for name, z := range e.Zones {
 		if len(z.Directives) > 1 {
 			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
 				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
 		}
 	}
-	e.forgetDropped()
+	e.refuseAgain()
 	for _, f := range e.OverrideFiles {
 		go f.watch(ctx) // each for itself, as one may hang
 	}
 	e.Control.Start(e)
+	return nil
 }
 
 func (e *Engine) fileChanged(f *overrideFile) {
-	e.forgetDropped()
+	e.refuseAgain()
 	for _, z := range e.Zones {
 		if z.File == f {
 			z.warnOversize()
@@ -322,9 +328,7 @@ func (e *Engine) ExemptsGlobally(s *rule.Subject) (bool, error) {
 // Exempts implements decision.Env.
 func (e *Engine) Exempts(s *rule.Subject) (bool, error) {
 	e.Warned.proxies(s) // also if the proxy's own address is exempt
-	if e.Drops {
-		e.noteProxy(s)
-	}
+	e.tellForwards(s)
 	return e.ExemptsGlobally(s)
 }
 

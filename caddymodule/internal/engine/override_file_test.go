@@ -326,6 +326,11 @@ func TestStatusAndBucketsSayWhereLimitsComeFrom(t *testing.T) {
 			t.Errorf("capacity %v: got %q, want %q", capacity, got[capacity], want)
 		}
 	}
+	var why wire.Why
+	s.Admin(http.MethodPost, "/throttle/why", `{"client": "leaked"}`, &why)
+	if len(why.Buckets) != 1 || why.Buckets[0].Verdict.Reason != "denied" || why.Buckets[0].From != file+":3" {
+		t.Errorf("got %+v, want it denied by the third line", why.Buckets)
+	}
 	read := func() *overridefile.Status {
 		t.Helper()
 		var s1 struct {

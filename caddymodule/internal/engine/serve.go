@@ -219,7 +219,7 @@ func (h *Handler) turnAway(w http.ResponseWriter, r *http.Request, res *decision
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
 	res.NotServed()
 	refusal := res.Refusal(r, &h.app.Control.Refusals, now)
-	refusal.Close = h.app.Drops && h.app.addDropped(r, res, config)
+	refusal.Close = h.app.tellRefused(r, res, config)
 	err := refusal.Write(w, r, body.Received(r))
 	res.Forget()
 	return err

@@ -67,9 +67,6 @@ var (
 
 	EventsDropped = newCounters("events_dropped_total",
 		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
-
-	Dropped = newCounters("dropped_connections_total",
-		"TCP connections and QUIC packets of clients that are out, which were dropped before they cost a handshake.", "transport")
 )
 
 // unranked stands for the rank of requests that have none.

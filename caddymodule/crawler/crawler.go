@@ -1,0 +1,160 @@
+// Package crawler is the matcher verified_crawler. Begin with [Matcher].
+package crawler
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/crawler/internal/verify"
+)
+
+func init() { caddy.RegisterModule(Matcher{}) }
+
+// The lists and the answers of DNS outlive configs, so that a reload forgets none. Both are
+// bounded.
+var (
+	lists   verify.Lists
+	lookups = verify.NewLookups()
+)
+
+// patience is how long a config waits for copies of lists when it starts. A storage that takes
+// longer must not keep sites from being served.
+const patience = time.Second
+
+// Matcher matches requests of crawlers that have proved to be what they are:
+// the client's address is on the list that the operator publishes, or reverse and
+// forward DNS agree that it belongs to the operator. A user agent alone proves nothing.
+//
+// Lists are fetched over https in the background, when Caddy starts and then once a
+// day. The last good copy is kept in Caddy's storage. DNS is asked in the background,
+// too, for clients whose user agent names a crawler that has a domain. So the first
+// visit from an address that is on no list does not match.
+type Matcher struct {
+	// The crawlers: names such as `googlebot`, or URLs of lists. A list is JSON with
+	// `prefixes` of `ipv4Prefix` and `ipv6Prefix`, or text with a network in each line.
+	// Required.
+	Crawlers []string `json:"crawlers,omitempty"`
+
+	// The DNS server that confirms addresses, as host:port. Default: those of the
+	// system.
+	Resolver string `json:"resolver,omitempty"`
+
+	set *verify.Set
+}
+
+// CaddyModule returns the Caddy module information.
+func (Matcher) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.matchers.verified_crawler",
+		New: func() caddy.Module { return new(Matcher) },
+	}
+}
+
+// Provision finds the crawlers. It dials nothing: lists are fetched once the config starts.
+func (m *Matcher) Provision(ctx caddy.Context) error {
+	crawlers, err := m.parse()
+	if err != nil {
+		return err
+	}
+	throttle, err := caddymodule.Join(ctx)
+	if err != nil {
+		return err
+	}
+	m.set = verify.NewSet(&lists, lookups, crawlers, m.Resolver)
+	config := &verify.Config{Storage: ctx.Storage(), Warn: func(source string, err error) {
+		ctx.Logger().Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
+	}}
+	throttle.OnStart(func(running context.Context) error {
+		context.AfterFunc(running, lists.Use(m.set.Sources, config, patience))
+		return nil
+	})
+	return nil
+}
+
+// parse returns the crawlers that the matcher names.
+func (m *Matcher) parse() (crawlers []*verify.Crawler, err error) {
+	if len(m.Crawlers) == 0 {
+		return nil, fmt.Errorf("verified_crawler names no crawler: want %s, or a URL", strings.Join(verify.Names(), ", "))
+	}
+	for _, name := range m.Crawlers {
+		c, err := verify.ParseCrawler(name)
+		if err != nil {
+			return nil, err
+		}
+		crawlers = append(crawlers, c)
+	}
+	if _, err := netip.ParseAddrPort(m.Resolver); err != nil && m.Resolver != "" {
+		return nil, fmt.Errorf("invalid resolver %q: want an address and a port, such as 127.0.0.1:53", m.Resolver)
+	}
+	return crawlers, nil
+}
+
+// KnownAgents returns what the User-Agent of each known crawler contains, in lower case, by the
+// name of the crawler. `caddy throttle recommend` asks it.
+func (Matcher) KnownAgents() map[string][]string {
+	agents := make(map[string][]string)
+	for _, c := range verify.Known {
+		agents[c.Name] = c.Agents
+	}
+	return agents
+}
+
+// MatchWithError implements caddyhttp.RequestMatcherWithError.
+func (m *Matcher) MatchWithError(r *http.Request) (bool, error) {
+	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)
+	text, _, _ = strings.Cut(text, "%") // the zone of a link-local address
+	addr, err := netip.ParseAddr(text)
+	return err == nil && m.set.Verified(addr, r.UserAgent()), nil
+}
+
+// UnmarshalCaddyfile sets up the matcher from Caddyfile tokens. Syntax:
+//
+//	verified_crawler <name|url>... {
+//	    resolver <address:port>
+//	}
+func (m *Matcher) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	for d.Next() {
+		words := d.RemainingArgs()
+		if len(words) == 0 {
+			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
+		}
+		m.Crawlers = append(m.Crawlers, words...)
+		if _, err := m.parse(); err != nil {
+			return d.WrapErr(err)
+		}
+		for nesting := d.Nesting(); d.NextBlock(nesting); {
+			switch d.Val() {
+			case "resolver":
+				if m.Resolver != "" {
+					return d.Err("resolver is given twice: want one")
+				}
+				if !d.AllArgs(&m.Resolver) {
+					return d.Err("want resolver <address:port>, such as resolver 127.0.0.1:53")
+				}
+			default:
+				return d.WrapErr(caddymodule.ErrUnknown("option of verified_crawler", d.Val(), "resolver"))
+			}
+			if _, err := m.parse(); err != nil {
+				return d.WrapErr(err)
+			}
+		}
+	}
+	return nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner                 = (*Matcher)(nil)
+	_ caddyhttp.RequestMatcherWithError = (*Matcher)(nil)
+	_ caddyfile.Unmarshaler             = (*Matcher)(nil)
+)

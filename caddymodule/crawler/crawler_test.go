@@ -1,0 +1,199 @@
+package crawler_test
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/miekg/dns"
+
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+const amazonAgent = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1; +https://developer.amazon.com/support/amazonbot)"
+
+// crawlerNames runs a DNS server that knows the crawler 203.0.113.77 and a liar,
+// 198.51.100.77. It counts the questions.
+func crawlerNames(t *testing.T) (address string, asked *atomic.Int64) {
+	t.Helper()
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = new(atomic.Int64)
+	server := &dns.Server{PacketConn: packets, Handler: dns.HandlerFunc(func(w dns.ResponseWriter, r *dns.Msg) {
+		asked.Add(1)
+		answer := new(dns.Msg).SetReply(r)
+		record := map[string]string{
+			"77.113.0.203.in-addr.arpa. PTR":         "203-0-113-77.crawl.amazonbot.amazon.",
+			"203-0-113-77.crawl.amazonbot.amazon. A": "203.0.113.77",
+			"77.100.51.198.in-addr.arpa. PTR":        "203-0-113-77.crawl.amazonbot.amazon.",
+		}[r.Question[0].Name+" "+dns.TypeToString[r.Question[0].Qtype]]
+		if record != "" {
+			if rr, err := dns.NewRR(r.Question[0].Name + " " + dns.TypeToString[r.Question[0].Qtype] + " " + record); err == nil {
+				answer.Answer = append(answer.Answer, rr)
+			}
+		}
+		_ = w.WriteMsg(answer)
+	})}
+	go server.ActivateAndServe()
+	t.Cleanup(func() { server.Shutdown() })
+	return packets.LocalAddr().String(), asked
+}
+
+// asBot sends a request to a server in this process, from an address and as a bot. It has
+// a connection of its own, and sends it again if a reload has closed that unread.
+func asBot(t *testing.T, site, from, agent string) string {
+	t.Helper()
+	r, err := http.NewRequest(http.MethodGet, "http://127.0.0.1"+site, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("X-Forwarded-For", from)
+	r.Header.Set("User-Agent", agent)
+	r.Close = true
+	response, err := http.DefaultClient.Do(r)
+	for range 3 {
+		if err == nil {
+			break
+		}
+		response, err = http.DefaultClient.Do(r)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	return response.Header.Get("X-Crawler") + fmt.Sprint(response.StatusCode)
+}
+
+// becomes waits until a request is answered in a way.
+func becomes(t *testing.T, want string, ask func() string) {
+	t.Helper()
+	got := ""
+	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if got = ask(); got == want {
+			return
+		}
+	}
+	t.Fatalf("got %q for 30 seconds, want %q", got, want)
+}
+
+const crawlerSite = `{
+	servers {
+		trusted_proxies static 127.0.0.0/8
+	}
+	throttle {
+		exempt {
+			verified_crawler FILE
+		}
+	}
+}
+http://ADDRESS {
+	@crawler verified_crawler amazonbot FILE {
+		resolver RESOLVER
+	}
+	header @crawler X-Crawler crawler
+	throttle {
+		zone pages {
+			limit 1 1/d
+			exempt @crawler
+		}
+	}
+	respond ok
+}`
+
+func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testing.T) {
+	resolver, asked := crawlerNames(t)
+	const list = "https://127.0.0.1:1/partners.json"
+	digest := sha256.Sum256([]byte(list))
+	copied := fmt.Appendf(nil, `{"url":%q,"fetched":%q,"prefixes":["192.0.2.0/28"]}`, list, time.Now().Format(time.RFC3339))
+	if err := caddy.DefaultStorage.Store(t.Context(), fmt.Sprintf("throttle/crawlers/%x.json", digest[:8]), copied); err != nil {
+		t.Fatal(err)
+	}
+	addr := servertest.FreeAddress(t)
+	config := strings.NewReplacer("ADDRESS", addr, "RESOLVER", resolver, "FILE", list).Replace(crawlerSite)
+	servertest.MustLoad(t, config)
+	for range 3 {
+		if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
+			t.Errorf("from a listed address: got %q, want it exempt", got)
+		}
+	}
+	if got := asBot(t, addr, "203.0.113.77", "curl/8"); got != "200" {
+		t.Errorf("before the claim: got %q, want it to fill the bucket", got)
+	}
+	// The zone asks after header has: it may know by then.
+	if got := asBot(t, addr, "203.0.113.77", amazonAgent); strings.HasPrefix(got, "crawler") {
+		t.Errorf("the first visit: got %q, want it unverified", got)
+	}
+	becomes(t, "crawler200", func() string { return asBot(t, addr, "203.0.113.77", amazonAgent) })
+	if got := asBot(t, addr, "203.0.113.77", "curl/8"); got != "429" {
+		t.Errorf("without a claim: got %q, want it refused", got)
+	}
+	before := asked.Load()
+	for range 3 {
+		if got := asBot(t, addr, "198.51.100.77", amazonAgent); strings.HasPrefix(got, "crawler") {
+			t.Errorf("from an address with a false name: got %q", got)
+		}
+		becomes(t, "429", func() string { return asBot(t, addr, "198.51.100.77", amazonAgent) })
+	}
+	if got := asBot(t, addr, "198.51.100.8", "Mozilla/5.0 Firefox/140.0"); got != "200" {
+		t.Errorf("a person: got %q, want 200", got)
+	}
+	becomes(t, "true", func() string { return fmt.Sprint(asked.Load() >= before+2) })
+
+	if err := servertest.Load(t, strings.Replace(config, "limit 1 ", "limit 2 ", 1)); err != nil { // a reload forgets nothing
+		t.Fatal(err)
+	}
+	if got := asBot(t, addr, "203.0.113.77", amazonAgent); got != "crawler200" {
+		t.Errorf("after a reload: got %q, want it verified", got)
+	}
+	if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
+		t.Errorf("after a reload, from a listed address: got %q, want it verified", got)
+	}
+}
+
+func TestValidatingAConfigAsksNobodyAboutCrawlers(t *testing.T) {
+	resolver, asked := crawlerNames(t)
+	operator := servertest.Listen(t, "127.0.0.1:0")
+	defer operator.Close()
+	var fetched atomic.Int64
+	go func() {
+		for {
+			conn, err := operator.Accept()
+			if err != nil {
+				return
+			}
+			fetched.Add(1)
+			_ = conn.Close()
+		}
+	}()
+	config := strings.NewReplacer("ADDRESS", servertest.FreeAddress(t), "RESOLVER", resolver, "FILE", "https://"+operator.Addr().String()+"/bots.json").Replace(crawlerSite)
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
+	var validated caddy.Config
+	if err := json.Unmarshal(servertest.Adapt(t, config), &validated); err != nil {
+		t.Fatal(err)
+	}
+	validated.Logging = servertest.NewMemoryLog(t).Logging()
+	if err := caddy.Validate(&validated); err != nil {
+		t.Fatal(err)
+	}
+	if n := fetched.Load(); n != 0 {
+		t.Errorf("the list was fetched %d times by a config that was not started, want never", n)
+	}
+	servertest.MustLoad(t, config)
+	becomes(t, "true", func() string { return fmt.Sprint(fetched.Load() > 0) })
+	if n := fetched.Load(); n != 1 {
+		t.Errorf("the list was fetched %d times, want once, by the config that was started", n)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("DNS was asked %d times without a request, want never", n)
+	}
+}

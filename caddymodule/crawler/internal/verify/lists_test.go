@@ -1,0 +1,357 @@
+package verify
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A memoryStorage keeps copies of lists.
+type memoryStorage struct {
+	sync.Map
+	fails atomic.Bool
+}
+
+func (s *memoryStorage) Load(_ context.Context, key string) ([]byte, error) {
+	if s.fails.Load() {
+		return nil, fmt.Errorf("storage is down")
+	}
+	if value, found := s.Map.Load(key); found {
+		return value.([]byte), nil
+	}
+	return nil, fs.ErrNotExist
+}
+
+func (s *memoryStorage) Store(_ context.Context, key string, value []byte) error {
+	if s.fails.Load() {
+		return fmt.Errorf("storage is down")
+	}
+	s.Map.Store(key, value)
+	return nil
+}
+
+// An operator answers instead of the network.
+type operator struct {
+	answer atomic.Pointer[string] // status and body
+	asked  atomic.Int64
+}
+
+func (o *operator) publish(list string) { o.answer.Store(&list) }
+
+func (o *operator) RoundTrip(r *http.Request) (*http.Response, error) {
+	o.asked.Add(1)
+	answer := o.answer.Load()
+	if answer == nil {
+		return nil, fmt.Errorf("no route to host")
+	}
+	w := httptest.NewRecorder()
+	fmt.Fprint(w, *answer)
+	response := w.Result()
+	response.Request = r
+	return response, nil
+}
+
+// A watched is a set with one list, and the warnings about it.
+type watched struct {
+	*Set
+	storage  *memoryStorage
+	operator *operator
+	lists    *Lists
+	release  func()
+
+	mu       sync.Mutex
+	warnings []string
+}
+
+const published = "https://example.com/bots.json"
+
+func watch(storage *memoryStorage, o *operator, source string) *watched {
+	w := &watched{storage: storage, operator: o, lists: &Lists{Transport: o}}
+	w.Set = NewSet(w.lists, NewLookups(), []*Crawler{{Lists: []string{source}}}, "")
+	w.use()
+	return w
+}
+
+func (w *watched) use() {
+	w.release = w.lists.Use(w.Sources, &Config{Storage: w.storage, Warn: func(_ string, err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.warnings = append(w.warnings, err.Error())
+	}}, time.Minute)
+}
+
+func (w *watched) knows(t *testing.T, addr string, want bool) {
+	t.Helper()
+	if got := w.Verified(netip.MustParseAddr(addr), ""); got != want {
+		t.Errorf("%s: got %v, want %v", addr, got, want)
+	}
+}
+
+func (w *watched) warned(t *testing.T, want string) {
+	t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if got := strings.Join(w.warnings, "\n"); want == "" && got != "" || !strings.Contains(got, want) {
+		t.Errorf("got the warnings %q, want %q", got, want)
+	}
+	w.warnings = nil
+}
+
+func TestListsAreFetchedOnceADayAndTheLastGoodOneIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish(`{"prefixes":[{"ipv4Prefix":"192.0.2.0/28"},{"ipv4Prefix":"192.0.2.32/28"},{"ipv4Prefix":"192.0.2.64/28"}]}`)
+		w := watch(storage, o, published)
+		synctest.Wait()
+		w.knows(t, "192.0.2.1", true)
+		w.knows(t, "192.0.2.17", false)
+		w.warned(t, "")
+
+		o.publish(`{"prefixes":[{"ipv4Prefix":"192.0.2.16/28"},{"ipv4Prefix":"192.0.2.32/28"},{"ipv4Prefix":"192.0.2.64/28"}]}`)
+		time.Sleep(19 * time.Hour)
+		w.knows(t, "192.0.2.17", false)
+		time.Sleep(10 * time.Hour)
+		w.knows(t, "192.0.2.17", true)
+		w.knows(t, "192.0.2.1", false)
+		if got := o.asked.Load(); got != 2 {
+			t.Errorf("the list was fetched %d times, want 2", got)
+		}
+
+		for _, bad := range []struct{ list, warning string }{
+			{`{"prefixes":[{"ipv4Prefix":"192.0.2.0/28"},{"ipv4P`, "reading its JSON"},
+			{`{"prefixes":[{"ipv4Prefix":"0.0.0.0/0"}]}`, "wider than /12"},
+			{`{"prefixes":[{"ipv4Prefix":"10.0.0.0/16"}]}`, "private or reserved"},
+			{`{}`, "has no networks"},
+			{"192.0.2.128/28" + strings.Repeat("\n", maxList), "larger than 1 MiB"},
+		} {
+			o.publish(bad.list)
+			time.Sleep(35 * time.Hour)
+			w.warned(t, bad.warning)
+			w.knows(t, "192.0.2.17", true)
+			w.knows(t, "198.51.100.1", false)
+			w.knows(t, "10.0.0.1", false)
+		}
+		w.release()
+		synctest.Wait()
+	})
+}
+
+func TestAListIsInUseAfterARestartAlthoughItsOperatorIsOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish("192.0.2.0/28")
+		first := watch(storage, o, published)
+		synctest.Wait()
+		first.release()
+
+		o.answer.Store(nil)
+		o.asked.Store(0)
+		second := watch(storage, o, published)
+		second.knows(t, "192.0.2.1", true) // at once
+		time.Sleep(19 * time.Hour)
+		if got := o.asked.Load(); got != 0 {
+			t.Errorf("a list of today was fetched %d times, want 0", got)
+		}
+		time.Sleep(4 * 24 * time.Hour)
+		second.knows(t, "192.0.2.1", true)
+		second.warned(t, "no route to host")
+		if got := o.asked.Load(); got < 8 || got > 60 {
+			t.Errorf("a list out of reach was asked for %d times in four days, want about one in six hours", got)
+		}
+		second.release()
+
+		storage.Map.Store(storageKey(published), []byte(`{"url":"`+published+`","prefixes":["0.0.0.0/0"]}`))
+		third := watch(storage, o, published)
+		third.knows(t, "192.0.2.1", false)
+		third.knows(t, "203.0.113.1", false)
+		third.warned(t, "wider than /12")
+		third.release()
+		synctest.Wait()
+	})
+}
+
+func TestAReloadForgetsNoList(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish("192.0.2.0/28")
+		w := watch(storage, o, published)
+		synctest.Wait()
+		last := w.release
+		w.use()
+		last()
+		w.knows(t, "192.0.2.1", true)
+		if got := o.asked.Load(); got != 1 {
+			t.Errorf("the list was fetched %d times, want once", got)
+		}
+		w.release()
+		w.release() // a second time
+		synctest.Wait()
+	})
+}
+
+func TestNodesWithOneStorageFetchAListOnceADay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		o.publish("192.0.2.0/28")
+		first, second := watch(storage, o, published), watch(storage, o, published)
+		synctest.Wait()
+		o.asked.Store(0)
+		time.Sleep(10 * 24 * time.Hour)
+		if got := o.asked.Load(); got < 7 || got > 15 {
+			t.Errorf("two nodes fetched the list %d times in ten days, want about ten", got)
+		}
+		first.release()
+		second.release()
+		synctest.Wait()
+	})
+}
+
+func TestAListIsUsedAlthoughStorageIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, storage := new(operator), new(memoryStorage)
+		storage.fails.Store(true)
+		o.publish("192.0.2.0/28")
+		w := watch(storage, o, published)
+		synctest.Wait()
+		w.knows(t, "192.0.2.1", true)
+		w.warned(t, "storage is down")
+		w.release()
+		synctest.Wait()
+	})
+}
+
+func TestAListComesOverHTTPSOnly(t *testing.T) {
+	plain := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "192.0.2.0/28") }))
+	defer plain.Close()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/good":
+			fmt.Fprint(w, "192.0.2.0/28")
+		case "/moved":
+			http.Redirect(w, r, "/good", http.StatusFound)
+		case "/plain":
+			http.Redirect(w, r, plain.URL, http.StatusFound)
+		case "/loop":
+			http.Redirect(w, r, "/loop", http.StatusFound)
+		case "/large":
+			fmt.Fprint(w, strings.Repeat("#", maxList+1))
+		case "/bomb": // 64 MiB in 64 KiB
+			w.Header().Set("Content-Encoding", "gzip")
+			packed := gzip.NewWriter(w)
+			for range 64 {
+				packed.Write(bytes.Repeat([]byte("#"), 1<<20))
+			}
+			packed.Close()
+		case "/packed":
+			w.Header().Set("Content-Encoding", "gzip")
+			packed := gzip.NewWriter(w)
+			fmt.Fprint(packed, "192.0.2.0/28")
+			packed.Close()
+		case "/html":
+			fmt.Fprint(w, "<!DOCTYPE html>\n<title>Our crawlers</title>\n<p>192.0.2.0/28\n")
+		case "/empty":
+			fmt.Fprint(w, `{"creationTime":"2026-11-01T00:00:00.000000","prefixes":[]}`)
+		case "/broken":
+			w.Header().Set("Content-Length", "1000")
+			fmt.Fprint(w, "192.0.2.0/28\n")
+		default:
+			http.Error(w, "192.0.2.0/28", http.StatusNotFound)
+		}
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	l := &Lists{Transport: server.Client().Transport}
+	for path, want := range map[string]string{
+		"/good": "", "/moved": "", "/plain": "redirected to plain http", "/loop": "redirected too often",
+		"/packed": "", "/bomb": "larger than 1 MiB", "/html": "which is no network", "/empty": "it has no networks",
+		"/large": "larger than 1 MiB", "/broken": "unexpected EOF", "/none": "got status 404",
+	} {
+		s := &list{source: server.URL + path, transport: l.Transport}
+		networks, err := s.fetch(t.Context())
+		if want == "" && (err != nil || len(networks) != 1) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v and %v, want %q", path, networks, err, want)
+		}
+	}
+	stranger := &list{source: server.URL + "/good"}
+	if _, err := stranger.fetch(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
+		t.Errorf("from a server with an unknown certificate: got %v, want an error", err)
+	}
+}
+
+// An operator may not send Caddy to a service of the inner network. A list that is there
+// itself, or that moves on its own host, is fetched.
+func TestNoRedirectLeadsToAnotherHost(t *testing.T) {
+	var asked atomic.Int64
+	inside := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		asked.Add(1)
+		fmt.Fprint(w, "192.0.2.0/28")
+	}))
+	defer inside.Close()
+	operator := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/moved":
+			http.Redirect(w, r, "/list", http.StatusMovedPermanently)
+		case "/inside":
+			http.Redirect(w, r, inside.URL, http.StatusFound)
+		default:
+			fmt.Fprint(w, "192.0.2.0/28")
+		}
+	}))
+	defer operator.Close()
+	l := &Lists{Transport: operator.Client().Transport} // which knows the certificate of both
+	for _, path := range []string{"/list", "/moved"} {
+		if _, err := (&list{source: operator.URL + path, transport: l.Transport}).fetch(t.Context()); err != nil {
+			t.Errorf("%s: got %v, want it fetched", path, err)
+		}
+	}
+	_, err := (&list{source: operator.URL + "/inside", transport: l.Transport}).fetch(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "it is redirected to another host: if that is the operator's, name the list "+inside.URL) || asked.Load() != 0 {
+		t.Errorf("got %v after %d requests inside, want it refused before", err, asked.Load())
+	}
+}
+
+// A list that takes too long is given up, and asked for again later.
+func TestAListThatNeverEndsIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		s := &list{source: published, transport: stuck{}}
+		if networks, err := s.fetch(t.Context()); err == nil || time.Since(began) != fetchTimeout {
+			t.Errorf("got %v and %v after %v, want an error after %v", networks, err, time.Since(began), fetchTimeout)
+		}
+	})
+}
+
+// A stuck operator sends a network every ten seconds, for ever.
+type stuck struct{}
+
+func (stuck) RoundTrip(r *http.Request) (*http.Response, error) {
+	ours, theirs := io.Pipe()
+	go func() {
+		for {
+			select {
+			case <-r.Context().Done():
+				theirs.CloseWithError(r.Context().Err())
+				return
+			case <-time.After(10 * time.Second):
+				if _, err := io.WriteString(theirs, "192.0.2.0/28\n"); err != nil {
+					return
+				}
+			}
+		}
+	}()
+	return &http.Response{StatusCode: http.StatusOK, Body: ours, Request: r}, nil
+}

@@ -1,0 +1,495 @@
+package verify
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/miekg/dns"
+)
+
+// A names is a resolver with answers of its own.
+type names struct {
+	mu    sync.Mutex
+	ptr   map[string][]string // by address
+	addrs map[string]string   // by name
+	slow  time.Duration
+	fails bool
+	dead  func(addr string) bool // its reverse DNS never answers
+	asked []string
+	most  int // at once
+	now   int
+}
+
+func (n *names) ask(ctx context.Context, what string) error {
+	n.mu.Lock()
+	n.asked = append(n.asked, what)
+	n.now++
+	n.most = max(n.most, n.now)
+	slow, fails := n.slow, n.fails
+	if n.dead != nil && n.dead(what) {
+		slow = time.Hour
+	}
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		n.now--
+		n.mu.Unlock()
+	}()
+	if slow > 0 { // two timers that are due at once fail the race detector: see go.dev/issue/78156
+		select {
+		case <-time.After(slow):
+		case <-ctx.Done():
+			return &net.DNSError{Err: "timeout", IsTimeout: true}
+		}
+	}
+	if fails {
+		return &net.DNSError{Err: "server misbehaving", IsTemporary: true}
+	}
+	return nil
+}
+
+func (n *names) LookupAddr(ctx context.Context, addr string) ([]string, error) {
+	if err := n.ask(ctx, addr); err != nil {
+		return nil, err
+	}
+	if n.ptr[addr] == nil {
+		return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
+	}
+	return n.ptr[addr], nil
+}
+
+func (n *names) LookupNetIP(ctx context.Context, _, host string) ([]netip.Addr, error) {
+	if err := n.ask(ctx, host); err != nil {
+		return nil, err
+	}
+	if n.addrs[host] == "" {
+		return nil, &net.DNSError{Err: "no such host", IsNotFound: true}
+	}
+	return []netip.Addr{netip.MustParseAddr("203.0.113.99"), netip.MustParseAddr(n.addrs[host])}, nil
+}
+
+func (n *names) count() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.asked)
+}
+
+// lookUps returns a set of crawlers that asks the resolver.
+func lookUps(n Resolver, crawlers ...string) (*Set, *Lookups) {
+	var known []*Crawler
+	for _, name := range crawlers {
+		known = append(known, Find(name))
+	}
+	l := NewLookups()
+	s := NewSet(new(Lists), l, known, "")
+	s.resolver = n
+	return s, l
+}
+
+const (
+	google    = "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)"
+	amazon    = "Mozilla/5.0 (KHTML, like Gecko; compatible; Amazonbot/0.1) Chrome/1"
+	adsGoogle = "AdsBot-Google (+http://www.google.com/adsbot.html)"
+)
+
+func TestANameCountsOnlyIfItsAddressesConfirmIt(t *testing.T) {
+	for _, test := range []struct {
+		name, agent string
+		ptr         []string
+		addrs       map[string]string
+		want        bool
+	}{
+		{"confirmed", google, []string{"crawl-192-0-2-1.googlebot.com."}, map[string]string{"crawl-192-0-2-1.googlebot.com.": "192.0.2.1"}, true},
+		{"in capitals", google, []string{"Crawl.GoogleBot.COM."}, map[string]string{"Crawl.GoogleBot.COM.": "192.0.2.1"}, true},
+		{"mapped", google, []string{"crawl.googlebot.com."}, map[string]string{"crawl.googlebot.com.": "::ffff:192.0.2.1"}, true},
+		{"the second name", google, []string{"other.example.", "crawl.googlebot.com."}, map[string]string{"crawl.googlebot.com.": "192.0.2.1"}, true},
+		{"another address", google, []string{"crawl-192-0-2-1.googlebot.com."}, map[string]string{"crawl-192-0-2-1.googlebot.com.": "192.0.2.2"}, false},
+		{"no address", google, []string{"crawl-192-0-2-1.googlebot.com."}, nil, false},
+		{"no name", google, nil, nil, false},
+		{"a name that ends alike", google, []string{"crawl.notgooglebot.com."}, map[string]string{"crawl.notgooglebot.com.": "192.0.2.1"}, false},
+		{"a name that begins alike", google, []string{"crawl.googlebot.com.example."}, map[string]string{"crawl.googlebot.com.example.": "192.0.2.1"}, false},
+		{"the domain itself", google, []string{"googlebot.com."}, map[string]string{"googlebot.com.": "192.0.2.1"}, false},
+		{"another crawler's name", amazon, []string{"crawl.googlebot.com."}, map[string]string{"crawl.googlebot.com.": "192.0.2.1"}, false},
+		{"special", adsGoogle, []string{"rate-limited-proxy-192-0-2-1.google.com."}, map[string]string{"rate-limited-proxy-192-0-2-1.google.com.": "192.0.2.1"}, true},
+		{"a fetcher that users trigger", adsGoogle, []string{"google-proxy-192-0-2-1.google.com."}, map[string]string{"google-proxy-192-0-2-1.google.com.": "192.0.2.1"}, false},
+		{"the fourth of its names", google, []string{"a.googlebot.com.", "b.googlebot.com.", "c.googlebot.com.", "d.googlebot.com."}, map[string]string{"d.googlebot.com.": "192.0.2.1"}, false},
+		{"hostile names", google, []string{"", ".", "..googlebot.com.", strings.Repeat("a.", 2000), "\x00.googlebot.com"}, nil, false},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := &names{ptr: map[string][]string{"192.0.2.1": test.ptr}, addrs: test.addrs}
+			s, _ := lookUps(n, "googlebot", "google-special", "amazonbot")
+			addr := netip.MustParseAddr("192.0.2.1")
+			if s.Verified(addr, test.agent) {
+				t.Errorf("%s: the first visit is verified", test.name)
+			}
+			synctest.Wait()
+			if got := s.Verified(addr, test.agent); got != test.want {
+				t.Errorf("%s: got %v, want %v", test.name, got, test.want)
+			}
+		})
+	}
+}
+
+func TestDNSIsAskedOnlyForUserAgentsThatClaimACrawler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(names)
+		s, _ := lookUps(n, "googlebot", "amazonbot", "gptbot")
+		ask := func(agent string) {
+			s.Verified(netip.MustParseAddr("192.0.2.1"), agent)
+			synctest.Wait()
+		}
+		for _, agent := range []string{"", "Mozilla/5.0 Firefox/140.0", "Mozilla/5.0 (compatible; bingbot/2.0)", "GPTBot/1.2", strings.Repeat(" ", mostAgent) + google} {
+			ask(agent)
+		}
+		if n.count() != 0 {
+			t.Errorf("DNS was asked about %q, want none", n.asked)
+		}
+		ask(google)
+		if n.count() == 0 {
+			t.Error("DNS was not asked about a claim")
+		}
+	})
+}
+
+func TestAnswersAreKeptAndAskedForAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "crawl.googlebot.com."
+		n := &names{ptr: map[string][]string{"192.0.2.1": {name}}, addrs: map[string]string{name: "192.0.2.1"}}
+		s, _ := lookUps(n, "googlebot")
+		ask := func(addr string) bool {
+			verified := s.Verified(netip.MustParseAddr(addr), google)
+			synctest.Wait()
+			return verified
+		}
+		step := func(wait time.Duration, addr string, verified bool, asked int) {
+			t.Helper()
+			time.Sleep(wait)
+			before := n.count()
+			if got := ask(addr); got != verified {
+				t.Errorf("%s: got %v, want %v", addr, got, verified)
+			}
+			if got := n.count() - before; got != asked {
+				t.Errorf("%s: DNS was asked %d times, want %d", addr, got, asked)
+			}
+		}
+		step(0, "192.0.2.1", false, 2)
+		step(0, "192.0.2.1", true, 0)
+		step(11*time.Hour, "192.0.2.1", true, 0)
+		step(2*time.Hour, "192.0.2.1", true, 2) // looked up before it is forgotten
+		step(11*time.Hour, "192.0.2.1", true, 0)
+
+		n.fails = true
+		step(2*time.Hour, "192.0.2.1", true, 1)
+		step(0, "192.0.2.1", true, 0)           // once a minute
+		step(time.Minute, "192.0.2.1", true, 1) // and still verified
+		step(12*time.Hour, "192.0.2.1", false, 1)
+		n.fails = false
+		step(time.Minute, "192.0.2.1", false, 2)
+		step(0, "192.0.2.1", true, 0)
+
+		n.addrs = nil // the operator gives the address back
+		step(13*time.Hour, "192.0.2.1", true, 2)
+		step(0, "192.0.2.1", false, 0)
+
+		step(0, "198.51.100.1", false, 1)
+		step(59*time.Minute, "198.51.100.1", false, 0)
+		step(2*time.Minute, "198.51.100.1", false, 1)
+	})
+}
+
+func TestTwoForeignLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &names{slow: time.Hour}
+		s, _ := lookUps(n, "googlebot")
+		for i := range 100 {
+			s.Verified(netip.AddrFrom4([4]byte{192, 0, byte(i), 1}), google)
+		}
+		synctest.Wait()
+		if n.count() != foreignAtOnce {
+			t.Errorf("got %d look-ups, want %d", n.count(), foreignAtOnce)
+		}
+		time.Sleep(lookupTimeout + time.Millisecond) // each ends by its timeout
+		n.slow = 0
+		for i := range 100 {
+			s.Verified(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), google)
+			s.Verified(netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::1", i)), google)
+			synctest.Wait()
+		}
+		if got := n.count() - foreignAtOnce; got != 2 {
+			t.Errorf("got %d look-ups for a /24 and a /48, want one each", got)
+		}
+		time.Sleep(networkEvery)
+		s.Verified(netip.MustParseAddr("198.51.100.77"), google)
+		synctest.Wait()
+		if got := n.count() - foreignAtOnce; got != 3 {
+			t.Errorf("got %d look-ups a minute later, want one more", got-2)
+		}
+		if n.most > foreignAtOnce {
+			t.Errorf("%d look-ups ran at once, want at most %d", n.most, foreignAtOnce)
+		}
+	})
+}
+
+// A flood of claims from 256 networks whose reverse DNS never answers, 50 a second for ten
+// minutes, beside two true crawlers that come once a second.
+func TestDeadNetworksStarveNoCrawler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const known, fresh = "192.0.2.1", "198.51.100.1"
+		n := &names{
+			ptr:   map[string][]string{known: {"a.googlebot.com."}, fresh: {"b.googlebot.com."}},
+			addrs: map[string]string{"a.googlebot.com.": known, "b.googlebot.com.": fresh},
+			dead:  func(addr string) bool { return strings.HasPrefix(addr, "60.") },
+		}
+		s, _ := lookUps(n, "googlebot")
+		s.Verified(netip.MustParseAddr(known), google)
+		synctest.Wait()
+		time.Sleep(verifiedFor + time.Hour) // since its last visit
+
+		random, claims, looked := rand.New(rand.NewPCG(1, 2)), 0, 0
+		began, verified := time.Now(), make(map[string]time.Duration)
+		for ; time.Since(began) < 10*time.Minute; time.Sleep(20 * time.Millisecond) {
+			s.Verified(netip.AddrFrom4([4]byte{60, 0, byte(random.IntN(256)), byte(claims)}), google)
+			if claims++; claims%50 != 0 {
+				continue
+			}
+			for _, crawler := range []string{known, fresh} {
+				if _, done := verified[crawler]; !done && s.Verified(netip.MustParseAddr(crawler), google) {
+					verified[crawler] = time.Since(began)
+				}
+			}
+			if looked == 0 && claims >= 5*50*60 {
+				looked = n.count()
+			}
+		}
+		for crawler, most := range map[string]time.Duration{known: 10 * time.Second, fresh: 90 * time.Second} {
+			if delay, done := verified[crawler]; !done || delay > most {
+				t.Errorf("%s: got verified %v after %v, want it within %v", crawler, done, delay, most)
+			}
+		}
+		if later := n.count() - looked; later > looked/2 {
+			t.Errorf("got %d questions in five minutes and %d in the next, want far fewer", looked, later)
+		}
+		t.Logf("verified after %v; %d questions", verified, n.count())
+	})
+}
+
+func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const name = "crawl.googlebot.com."
+		n := &names{ptr: map[string][]string{"192.0.2.1": {name}}, addrs: map[string]string{name: "192.0.2.1"}}
+		s, l := lookUps(n, "googlebot")
+		s.Verified(netip.MustParseAddr("192.0.2.1"), google)
+		synctest.Wait()
+		for i := range mostNetworks + 500 {
+			if i%mostNetworks == 0 {
+				time.Sleep(networkEvery)
+			}
+			s.Verified(netip.AddrFrom4([4]byte{60, byte(i >> 8), byte(i), 1}), google)
+			synctest.Wait()
+		}
+		if !s.Verified(netip.MustParseAddr("192.0.2.1"), google) {
+			t.Error("a flood of false claims has made a crawler unknown")
+		}
+		if refuted, networks := len(l.refuted.entries), len(l.networks.entries); refuted > mostRefuted || networks > mostNetworks {
+			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
+		}
+	})
+}
+
+func TestWhileTooManyNetworksAreKnownNoOtherIsLookedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := new(names)
+		s, _ := lookUps(n, "googlebot")
+		claims := 0
+		claim := func() (asked int) {
+			claims++
+			before := n.count()
+			s.Verified(netip.AddrFrom4([4]byte{60, byte(claims >> 8), byte(claims), 1}), google)
+			synctest.Wait()
+			return n.count() - before
+		}
+		for claims < mostNetworks {
+			claim()
+		}
+		time.Sleep(networkEvery - 1)
+		if asked := claim(); asked > 0 {
+			t.Errorf("got %d questions while all places are taken, want none", asked)
+		}
+		time.Sleep(1)
+		if asked := claim(); asked == 0 {
+			t.Error("got no question once the networks were forgotten")
+		}
+	})
+}
+
+func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
+	s, _ := lookUps(new(names), "claudebot", "duckduckbot", "gptbot")
+	for name, of := range map[string]string{"gptbot": "198.51.100.0/24", "claudebot": "192.0.2.0/24", "duckduckbot": "192.0.2.9/32"} {
+		s.lists.know(Find(name).Lists[0], networks(of))
+	}
+	for _, test := range []struct {
+		addr, agent string
+		want        bool
+	}{
+		{"192.0.2.1", "Mozilla/5.0 (compatible; ClaudeBot/1.0; +claudebot@anthropic.com)", true},
+		{"192.0.2.1", "Mozilla/5.0 (compatible; Claude-User/1.0; +Claude-User@anthropic.com)", false},
+		{"192.0.2.1", "", false},
+		{"203.0.113.1", "ClaudeBot/1.0", false},
+		{"192.0.2.9", "DuckDuckBot/1.1; (+http://duckduckgo.com/duckduckbot.html)", true},
+		{"192.0.2.9", "DuckAssistBot/1.2; (+http://duckduckgo.com/duckassistbot.html)", false},
+		{"192.0.2.8", "DuckDuckBot/1.1", false},
+		{"198.51.100.1", "", true},
+		{"::ffff:198.51.100.1", "", true},
+	} {
+		if got := s.Verified(netip.MustParseAddr(test.addr), test.agent); got != test.want {
+			t.Errorf("%s as %q: got %v, want %v", test.addr, test.agent, got, test.want)
+		}
+	}
+	if s.Verified(netip.Addr{}, google) {
+		t.Error("no address is verified")
+	}
+}
+
+func TestEveryKnownCrawlerCanBeVerified(t *testing.T) {
+	for _, c := range Known {
+		if len(c.Lists)+len(c.Domains) == 0 || len(c.Agents) == 0 || c.Name != strings.ToLower(c.Name) {
+			t.Errorf("%+v lacks something", c)
+		}
+		for _, list := range c.Lists {
+			if !strings.HasPrefix(list, "https://") {
+				t.Errorf("%s: %s is no https URL", c.Name, list)
+			}
+		}
+		if slices.ContainsFunc(c.Agents, func(agent string) bool { return strings.Contains(agent, "-user") }) {
+			t.Errorf("%s is a fetcher that users trigger", c.Name)
+		}
+	}
+}
+
+// nameServer runs a DNS server, and returns its address.
+func nameServer(t testing.TB, answer dns.HandlerFunc) string {
+	t.Helper()
+	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &dns.Server{PacketConn: packets, Handler: answer}
+	go server.ActivateAndServe()
+	t.Cleanup(func() { server.Shutdown() })
+	return packets.LocalAddr().String()
+}
+
+func TestHostileAnswersOfARealServerProveNothing(t *testing.T) {
+	reply := func(w dns.ResponseWriter, r *dns.Msg, records ...string) {
+		answer := new(dns.Msg).SetReply(r)
+		for _, text := range records {
+			record, err := dns.NewRR(text)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			answer.Answer = append(answer.Answer, record)
+		}
+		w.WriteMsg(answer)
+	}
+	for _, test := range []struct {
+		name   string
+		answer dns.HandlerFunc
+		want   bool
+	}{
+		{"a crawler", func(w dns.ResponseWriter, r *dns.Msg) {
+			if q := r.Question[0]; q.Qtype == dns.TypePTR {
+				reply(w, r, q.Name+" PTR crawl-192-0-2-1.googlebot.com.")
+			} else if q.Qtype == dns.TypeA {
+				reply(w, r, q.Name+" A 192.0.2.1")
+			} else {
+				reply(w, r)
+			}
+		}, true},
+		{"a name that is not confirmed", func(w dns.ResponseWriter, r *dns.Msg) {
+			if q := r.Question[0]; q.Qtype == dns.TypePTR {
+				reply(w, r, q.Name+" PTR crawl-192-0-2-1.googlebot.com.")
+			} else {
+				reply(w, r, q.Name+" A 66.249.66.1")
+			}
+		}, false},
+		{"hundreds of names", func(w dns.ResponseWriter, r *dns.Msg) {
+			q, records := r.Question[0], []string(nil)
+			for i := range 300 {
+				records = append(records, fmt.Sprintf("%s PTR n%d.googlebot.com.", q.Name, i))
+			}
+			if q.Qtype == dns.TypePTR {
+				reply(w, r, records...)
+			} else {
+				reply(w, r)
+			}
+		}, false},
+		{"garbage", func(w dns.ResponseWriter, r *dns.Msg) {
+			w.Write(append(binary.BigEndian.AppendUint16(nil, r.Id), []byte("\x84\x00\x00\x01\xff\xff\xc0\x0c\xc0\x0c")...))
+		}, false},
+		{"nothing at all", func(dns.ResponseWriter, *dns.Msg) {}, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), lookupTimeout)
+			defer cancel()
+			if test.want { // which must not depend on how fast this machine is
+				ctx = t.Context()
+			}
+			got, err := confirm(ctx, claim{addr: netip.MustParseAddr("192.0.2.1"), crawler: Find("googlebot")}, NewResolver(nameServer(t, test.answer)))
+			if got != test.want || test.want && err != nil {
+				t.Errorf("got %v and %v, want %v", got, err, test.want)
+			}
+		})
+	}
+}
+
+// FuzzAnswersOfDNS answers every question with the same bytes. Nothing that fits both
+// questions can prove the address.
+func FuzzAnswersOfDNS(f *testing.F) {
+	ptr := new(dns.Msg).SetQuestion("1.2.0.192.in-addr.arpa.", dns.TypePTR)
+	record, _ := dns.NewRR("1.2.0.192.in-addr.arpa. PTR crawl.googlebot.com.")
+	ptr.Response, ptr.Answer = true, []dns.RR{record}
+	packed, err := ptr.Pack()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(packed)
+	f.Add(packed[:20])
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		answer = answer[:min(len(answer), 1<<16-1)]
+		resolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+			ours, theirs := net.Pipe()
+			go func() {
+				defer theirs.Close()
+				question := make([]byte, 1<<16)
+				n, err := theirs.Read(question)
+				if err != nil || n < 4 {
+					return
+				}
+				reply := slices.Clone(answer)
+				if len(reply) >= 2 {
+					copy(reply, question[2:4]) // the ID, after the length
+				}
+				theirs.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
+			}()
+			return ours, nil
+		}}
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		if proved, _ := confirm(ctx, claim{addr: netip.MustParseAddr("192.0.2.1"), crawler: Find("googlebot")}, resolver); proved {
+			t.Errorf("%x proves the address", answer)
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package caddymodule
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+)
+
+// A Guest is how a Caddy module of another package uses throttle: a handler, a matcher, a
+// listener wrapper, an app. The module registers itself with Caddy, and joins when it is
+// provisioned:
+//
+//	func (m *Module) Provision(ctx caddy.Context) (err error) {
+//		m.throttle, err = caddymodule.Join(ctx)
+//		return err
+//	}
+//
+// The packages inspector, crawler and listener are guests. OnStart, NeedZone and Watch belong
+// in Provision; all other methods may be called once the config has started, by any goroutine.
+type Guest struct {
+	engine *engine.Engine
+	name   string
+}
+
+// Join lets a module use the throttle app of its config. The app then runs even if the config
+// has no zones.
+func Join(ctx caddy.Context) (*Guest, error) {
+	e, err := engine.EngineOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &Guest{e, ctx.Module().CaddyModule().ID.Name()}, nil
+}
+
+// OnStart has f called when the config starts, after all its modules have been provisioned. A
+// config that is only validated never calls it. An error keeps the config from starting. The
+// context is done when the config stops.
+func (g *Guest) OnStart(f func(context.Context) error) {
+	g.engine.OnStart = append(g.engine.OnStart, f)
+}
+
+// NeedZone keeps a config from starting that has no zone of this name.
+func (g *Guest) NeedZone(name string) {
+	g.OnStart(func(context.Context) error {
+		if g.engine.Zones[name] != nil {
+			return nil
+		}
+		want := "want a zone of this config"
+		if meant := text.Nearest(name, slices.Sorted(maps.Keys(g.engine.Zones))); meant != "" {
+			want = "did you mean " + meant + "?"
+		}
+		return fmt.Errorf("%s asks about zone %q, which is not defined: %s", g.name, name, want)
+	})
+}
+
+// Watch has w told about clients whose every request is refused. A watcher that is given twice
+// is told once.
+func (g *Guest) Watch(w Watcher) { g.engine.Watch(w) }
+
+type (
+	// A Watcher is told about the peers of connections, so that it can close those of clients
+	// that are refused anyway, see [Guest.Watch].
+	Watcher = engine.Watcher
+
+	// Refused is a client whose every request is refused, see [Watcher].
+	Refused = engine.Refused
+)
+
+// The methods below ask and change what runs now, as the admin API and the commands do. Their
+// errors are of the type [caddy.APIError]. user is who changes something, for the journal and
+// the log.
+
+// Status returns all zones with their counters, the store, and what was changed at run time.
+func (g *Guest) Status(ctx context.Context) (Status, error) {
+	return ask[Status](ctx, g, "zones", "", nil)
+}
+
+// Rates returns the figures of each zone over the last hour and the last day.
+func (g *Guest) Rates(ctx context.Context) (Rates, error) {
+	return ask[Rates](ctx, g, "rates", "", nil)
+}
+
+// Buckets lists buckets of a zone, with the verdict about their clients. A query with Refused
+// lists clients that are refused.
+func (g *Guest) Buckets(ctx context.Context, query BucketsQuery) (Buckets, error) {
+	query.Sort, query.Limit = cmp.Or(query.Sort, "level"), cmp.Or(query.Limit, 100)
+	return ask[Buckets](ctx, g, "buckets", "", query)
+}
+
+// Why says whether a client is refused, and by which zones and bans.
+func (g *Guest) Why(ctx context.Context, client ClientQuery) (Why, error) {
+	why, err := ask[*Why](ctx, g, "why", "", client)
+	if err != nil {
+		return Why{}, err
+	}
+	return *why, nil
+}
+
+// Release empties the buckets of a client, and ends its blocks.
+func (g *Guest) Release(ctx context.Context, user string, client ClientQuery) (Released, error) {
+	return ask[Released](ctx, g, "release", user, client)
+}
+
+// Kind is what a [Change] changes.
+type Kind string
+
+// The kinds of changes.
+const (
+	Ban    Kind = "ban"    // refuses a network in all zones
+	Limit  Kind = "limit"  // gives a zone, or one key of it, another limit
+	Shadow Kind = "shadow" // makes a zone, or all of them, refuse nobody
+)
+
+// Begin makes a change, as `caddy throttle ban`, `limit` and `shadow` do. With a shared store
+// it holds on all its Caddys.
+func (g *Guest) Begin(ctx context.Context, user string, kind Kind, c Change) (Override, error) {
+	return ask[Override](ctx, g, string(kind), user, c)
+}
+
+// End ends a change that holds.
+func (g *Guest) End(ctx context.Context, user string, kind Kind, c Change) (Ended, error) {
+	return ask[Ended](ctx, g, "un"+string(kind), user, c)
+}
+
+// origin is who changes something, and by what.
+func (g *Guest) origin(user string) override.Origin {
+	return override.Origin{Via: strings.TrimPrefix(g.name, "throttle_"), By: user}
+}
+
+func ask[Answer any](ctx context.Context, g *Guest, call, user string, of any) (answer Answer, err error) {
+	any, err := admin.Ask(ctx, "/throttle/"+call, g.origin(user), of)
+	if err == nil {
+		answer = any.(Answer)
+	}
+	return answer, err
+}
+
+// Serve answers a request with a call of the admin API, such as "zones", for a user whom the
+// guest has authenticated. The body is that of the admin API, whatever the request's method.
+// What only administrators may read is left out. If it returns an error, which is of the type
+// [caddy.APIError], nothing is written.
+func (g *Guest) Serve(w http.ResponseWriter, r *http.Request, call, user string) error {
+	return admin.Answer(w, r, "/throttle/"+call, g.origin(user), admin.ForReaders)
+}
+
+// Changes reports whether a call of the admin API, such as "ban", changes what runs.
+func Changes(call string) bool { return admin.Calls["/throttle/"+call].Changes }
+
+// What the methods of [Guest] take and return has the fields of the admin API's JSON.
+type (
+	Status       = wire.Status
+	Rates        = wire.Rates
+	BucketsQuery = wire.BucketsQuery
+	Buckets      = wire.Buckets
+	Bucket       = wire.Bucket
+	Verdict      = wire.Verdict
+	ClientQuery  = wire.ClientQuery
+	Why          = wire.Why
+	Released     = wire.Released
+	Change       = wire.Change
+	Override     = wire.Override
+	Ended        = wire.Ended
+)
+
+// commands are those that guests add.
+var commands []func() *cobra.Command
+
+// RegisterCommand adds a command to `caddy throttle`. It must be called in init. The error of the
+// command's RunE is printed, and Caddy exits with 1, or with 2 if it is of [UsageErrorf] or the
+// flags are wrong.
+func RegisterCommand(command func() *cobra.Command) { commands = append(commands, command) }
+
+// UsageErrorf returns an error of a command that is used in a wrong way.
+func UsageErrorf(format string, args ...any) error { return usage.Errorf(format, args...) }
+
+// guestCommands returns the commands that guests add.
+func guestCommands() (all []*cobra.Command) {
+	for _, command := range commands {
+		c := command()
+		run := c.RunE
+		c.RunE = func(cmd *cobra.Command, args []string) error { return usage.Fail(cmd, run(cmd, args)) }
+		usage.FailFlags(c)
+		all = append(all, c)
+	}
+	return all
+}
+
+// ErrUnknown returns the error of an unknown word, such as of an option or a name, that says
+// which known one was probably meant. kind is what the word names.
+func ErrUnknown(kind, word string, known ...string) error { return text.Unknown(kind, word, "", known) }

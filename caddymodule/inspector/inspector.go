@@ -1,0 +1,311 @@
+// Package inspector is the page that shows what throttle does, and changes it. Begin with
+// [Inspector]. What it shows comes from the admin API.
+package inspector
+
+import (
+	"cmp"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+)
+
+func init() {
+	caddy.RegisterModule(Inspector{})
+	httpcaddyfile.RegisterHandlerDirective("throttle_inspector", parse)
+	// Users log in before, and a handle that serves the rest of the site comes after.
+	httpcaddyfile.RegisterDirectiveOrder("throttle_inspector", httpcaddyfile.Before, "invoke")
+}
+
+// Inspector serves a page that shows what throttle does, and can change it while Caddy
+// runs, as the commands of `caddy throttle` do. It answers every request that reaches
+// it. Unless it is `open`, requests without an authenticated user get status 403, so put it
+// behind `basic_auth`, another authentication, `forward_auth`, or client certificates.
+type Inspector struct {
+	// Let every user whom the page is shown to lift and set bans, limits and shadow,
+	// and empty buckets. Default: the page only shows. With `open`, it needs `hosts`.
+	AllowChanges bool `json:"allow_changes,omitempty"`
+
+	// Show the page to everybody who can reach it, and not only to authenticated users:
+	// keys may hold addresses and names. Default: off.
+	Open bool `json:"open,omitempty"`
+
+	// The names under which the page may be opened, without ports. Default: any name that
+	// the site answers to. Without them, a foreign page could reach an open one under a
+	// name of its own (DNS rebinding).
+	Hosts []string `json:"hosts,omitempty"`
+
+	// The header of the authentication service's answer that names the user, such as
+	// `Remote-User`, for `forward_auth`. A header that the client sends does not
+	// count. Default: the user whom Caddy's own authentication names,
+	// `{http.auth.user.id}`, or else a verified client certificate.
+	UserHeader string `json:"user_header,omitempty"`
+
+	throttle *caddymodule.Guest
+}
+
+// CaddyModule returns the Caddy module information.
+func (Inspector) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{
+		ID:  "http.handlers.throttle_inspector",
+		New: func() caddy.Module { return new(Inspector) },
+	}
+}
+
+// Provision makes sure that the app runs, even without a zone.
+func (i *Inspector) Provision(ctx caddy.Context) (err error) {
+	if err = i.check(); err != nil {
+		return err
+	}
+	i.throttle, err = caddymodule.Join(ctx)
+	return err
+}
+
+// check checks the options together.
+func (i *Inspector) check() error {
+	if i.Open && i.AllowChanges && i.Hosts == nil {
+		return errors.New("open and allow_changes want hosts, such as hosts throttle.example.com: a foreign page could make changes under a name of its own (DNS rebinding)")
+	}
+	return i.checkHosts()
+}
+
+// checkHosts checks the hosts and makes them lower case.
+func (i *Inspector) checkHosts() (err error) {
+	if i.Hosts != nil && len(i.Hosts) == 0 {
+		return errors.New("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
+	}
+	for n, host := range i.Hosts {
+		if i.Hosts[n], err = parseHost(host); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseHost checks one of the hosts and returns it in lower case.
+func parseHost(host string) (string, error) {
+	if u, err := url.Parse(host); err == nil && u.Scheme != "" && u.Host != "" {
+		return "", fmt.Errorf("invalid host %q: did you mean %s?", host, u.Hostname())
+	}
+	bare := strings.Trim(host, "[]")
+	if name, port, err := net.SplitHostPort(host); err == nil && port != "" {
+		return "", fmt.Errorf("invalid host %q: hosts have no ports: did you mean %s?", host, name)
+	}
+	switch {
+	case bare == "" || strings.ContainsAny(bare, "/*{} ,@"):
+		return "", fmt.Errorf("invalid host %q: want a name such as throttle.example.com", host)
+	case strings.ContainsFunc(bare, func(c rune) bool { return c > '~' }):
+		return "", fmt.Errorf("invalid host %q: want it in ASCII, as browsers send it (xn--...)", host)
+	}
+	return strings.ToLower(bare), nil
+}
+
+// hostOf returns the host of a request, without the port.
+func hostOf(r *http.Request) string {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
+}
+
+// user returns the name of the user whom somebody else has authenticated, or "".
+func (i *Inspector) user(r *http.Request) string {
+	replacer := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	if i.UserHeader != "" {
+		if user, _ := replacer.GetString("http.reverse_proxy.header." + http.CanonicalHeaderKey(i.UserHeader)); user != "" {
+			return user
+		}
+	}
+	user, _ := replacer.GetString("http.auth.user.id")
+	if user != "" || r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
+		return user
+	}
+	subject := &r.TLS.VerifiedChains[0][0].Subject
+	return cmp.Or(subject.CommonName, subject.String(), "a client certificate")
+}
+
+// pageSecret signs the tokens of pages. They are worth nothing once the process ends.
+var pageSecret = []byte(rand.Text())
+
+// TokenOf returns what the pages of a user send to show that they come from here.
+func TokenOf(user string) string {
+	h := hmac.New(sha256.New, pageSecret)
+	h.Write([]byte(user))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// sameOrigin reports whether a request comes from a page of the host that it is for.
+func sameOrigin(r *http.Request) bool {
+	sites, origins := r.Header["Sec-Fetch-Site"], r.Header["Origin"]
+	foreign := func(origin string) bool {
+		return !strings.EqualFold(origin, "https://"+r.Host) && !strings.EqualFold(origin, "http://"+r.Host)
+	}
+	return max(len(sites), len(origins)) == 1 &&
+		!slices.ContainsFunc(sites, func(site string) bool { return site != "same-origin" }) && !slices.ContainsFunc(origins, foreign)
+}
+
+// inspectorCalls are the calls of the admin API that pages make.
+var inspectorCalls = []string{
+	"zones", "overrides", "journal", "rates", "buckets", "top", "why",
+	"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow",
+}
+
+func forbidden(format string, args ...any) error {
+	return caddy.APIError{HTTPStatus: http.StatusForbidden, Err: fmt.Errorf(format, args...)}
+}
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler. It answers every request itself:
+// GET with the page, and POST with what the page asks for.
+func (i *Inspector) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Content-Security-Policy", "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	err := i.serve(w, r)
+	var refused caddy.APIError
+	if err == nil || !errors.As(err, &refused) {
+		return err
+	}
+	h.Set("Content-Type", "application/json")
+	w.WriteHeader(refused.HTTPStatus)
+	return json.NewEncoder(w).Encode(map[string]string{"error": refused.Error()})
+}
+
+func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
+	user := i.user(r)
+	asks := r.URL.Query()["do"]
+	switch {
+	case user == "" && !i.Open && r.Method != http.MethodPost:
+		return serveNobody(w)
+	case user == "" && !i.Open:
+		return forbidden("nobody is logged in: put basic_auth before throttle_inspector, or write open into its block")
+	case len(i.Hosts) > 0 && !slices.Contains(i.Hosts, hostOf(r)):
+		return forbidden("the host %q is none of the hosts of throttle_inspector", hostOf(r))
+	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && len(asks) == 0:
+		return i.servePage(w, user)
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", "GET, HEAD, POST")
+		if len(asks) > 0 {
+			w.Header().Set("Allow", http.MethodPost)
+		}
+		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want POST", r.Method)}
+	case !sameOrigin(r):
+		return forbidden("the request comes from another site: want Sec-Fetch-Site same-origin, or an Origin that is the host")
+	case !hmac.Equal([]byte(r.Header.Get("X-Throttle-Token")), []byte(TokenOf(user))):
+		return forbidden("the page is older than this Caddy: load it again")
+	case len(asks) != 1 || !slices.Contains(inspectorCalls, asks[0]):
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("the page has no call %q", asks)}
+	}
+	if caddymodule.Changes(asks[0]) && !i.AllowChanges {
+		return forbidden("this page only shows: changes need allow_changes in its configuration")
+	}
+	return i.throttle.Serve(w, r, asks[0], user)
+}
+
+var (
+	//go:embed page.html
+	inspectorHTML string
+	//go:embed nobody.html
+	nobodyHTML []byte
+	//go:embed page.css
+	inspectorStyle string
+	//go:embed page.js
+	inspectorScript string
+
+	inspectorPage = template.Must(template.New("page").Parse(inspectorHTML))
+)
+
+// servePage writes the page. All it shows comes later, by its script.
+func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
+	nonce := rand.Text()
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", fmt.Sprintf("default-src 'none'; script-src 'nonce-%s'; style-src 'nonce-%[1]s'; "+
+		"img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "+
+		"require-trusted-types-for 'script'; trusted-types 'none'", nonce))
+	return inspectorPage.Execute(w, map[string]any{
+		"Nonce": nonce, "User": user, "Token": TokenOf(user), "ReadOnly": !i.AllowChanges,
+		"Style": template.CSS(inspectorStyle), "Script": template.JS(inspectorScript),
+	})
+}
+
+// serveNobody tells somebody without an authenticated user what the owner has to do.
+func serveNobody(w http.ResponseWriter) error {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(http.StatusForbidden)
+	_, err := w.Write(nobodyHTML)
+	return err
+}
+
+// parse sets up the handler from Caddyfile tokens. Syntax:
+//
+//	throttle_inspector [<matcher>] {
+//	    allow_changes
+//	    open
+//	    hosts <name>...
+//	    user_header <name>
+//	}
+func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
+	i := new(Inspector)
+	h.Next() // the directive's name
+	if h.NextArg() {
+		return nil, h.Errf("unexpected %q after throttle_inspector: want a matcher such as /inspector, and options in a block", h.Val())
+	}
+	seen := make(map[string]bool)
+	for h.NextBlock(0) {
+		option := h.Val()
+		words := h.RemainingArgs()
+		switch option {
+		case "allow_changes", "open":
+			if len(words) > 0 {
+				return nil, h.Errf("unexpected %q after %s: it takes no word", words[0], option)
+			}
+			i.AllowChanges, i.Open = i.AllowChanges || option == "allow_changes", i.Open || option == "open"
+		case "hosts":
+			i.Hosts = append([]string{}, words...)
+			if err := i.checkHosts(); err != nil {
+				return nil, h.WrapErr(err)
+			}
+		case "user_header":
+			if len(words) != 1 || words[0] == "" {
+				return nil, h.Errf("user_header has %d words after it: want one, such as user_header Remote-User", len(words))
+			}
+			i.UserHeader = words[0]
+		default:
+			return nil, h.WrapErr(caddymodule.ErrUnknown("option of throttle_inspector", option, "allow_changes", "open", "hosts", "user_header"))
+		}
+		if seen[option] {
+			return nil, h.Errf("%s is given twice", option)
+		}
+		seen[option] = true
+	}
+	if err := i.check(); err != nil {
+		return nil, h.WrapErr(err)
+	}
+	return i, nil
+}
+
+// Interface guards
+var (
+	_ caddy.Provisioner           = (*Inspector)(nil)
+	_ caddyhttp.MiddlewareHandler = (*Inspector)(nil)
+)

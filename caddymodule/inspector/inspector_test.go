@@ -1,0 +1,648 @@
+package inspector_test
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/inspector"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+// The password of alice and bob is secret.
+const inspectorUsers = `basic_auth {
+	alice $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW
+	bob $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW
+}`
+
+// inspectedZones has zones in a site, and the inspector in another one.
+func inspectedZones(inspector string) string {
+	return `{
+	throttle {
+		zone pages {
+			limit 2 1/h
+		}
+	}
+}
+http://shop.example {
+	throttle pages
+	respond ok
+}
+` + inspector
+}
+
+func withInspector(options string) string {
+	return inspectedZones("http://throttle.example {\n" + inspectorUsers + "\nthrottle_inspector {\n" + options + "\n}\n}\n")
+}
+
+// An operator is a user who has the page open.
+type operator struct {
+	*servertest.Site
+	user  string
+	token string
+}
+
+// visits opens the page, which must be shown.
+func newOperator(s *servertest.Site, user string) operator {
+	s.Helper()
+	s.Admin(http.MethodGet, "/throttle/zones", "", nil) // the app has started
+	v := operator{Site: s, user: user}
+	w := s.Do(v.request(http.MethodGet, "", ""))
+	found := regexp.MustCompile(`name="token" content="([0-9a-f]{64})"`).FindStringSubmatch(w.Body.String())
+	if w.Code != http.StatusOK || found == nil {
+		s.Fatalf("got %d %.300s, want the page with a token", w.Code, w.Body)
+	}
+	v.token = found[1]
+	return v
+}
+
+func (v operator) request(method, query, body string) *http.Request {
+	r := httptest.NewRequest(method, "http://throttle.example/"+query, strings.NewReader(body))
+	r.RemoteAddr = "198.51.100.9:1"
+	if v.user != "" {
+		r.SetBasicAuth(v.user, "secret")
+	}
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	r.Header.Set("Origin", "http://throttle.example")
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("X-Throttle-Token", v.token)
+	return r
+}
+
+// asks makes a call as the page does, but for what change does to the request.
+func (v operator) asks(call, body string, change ...func(*http.Request)) (int, string) {
+	v.Helper()
+	r := v.request(http.MethodPost, "?do="+call, body)
+	for _, f := range change {
+		f(r)
+	}
+	w := v.Do(r)
+	return w.Code, w.Body.String()
+}
+
+const banned = `{"network": "203.0.113.0/24", "for": "2h", "replace": true}`
+
+// bans reports how many bans hold.
+func bans(s *servertest.Site) int {
+	s.Helper()
+	var held []wire.Override
+	s.Admin(http.MethodGet, "/throttle/overrides", "", &held)
+	return len(slices.DeleteFunc(held, func(o wire.Override) bool { return o.Kind != "ban" }))
+}
+
+func TestTheInspectorRefusesForgedRequests(t *testing.T) {
+	s := servertest.Run(t, withInspector("allow_changes\nhosts throttle.example"))
+	alice, bob := newOperator(s, "alice"), newOperator(s, "bob")
+	header := func(name string, values ...string) func(*http.Request) {
+		return func(r *http.Request) { r.Header[name] = values }
+	}
+	both := func(a, b func(*http.Request)) func(*http.Request) {
+		return func(r *http.Request) { a(r); b(r) }
+	}
+	method := func(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
+	for name, test := range map[string]struct {
+		forge func(*http.Request)
+		want  int
+	}{
+		"another site":            {header("Sec-Fetch-Site", "cross-site"), 403},
+		"a sister site":           {header("Sec-Fetch-Site", "same-site"), 403},
+		"the address bar":         {header("Sec-Fetch-Site", "none"), 403},
+		"two sites":               {header("Sec-Fetch-Site", "same-origin", "same-origin"), 403},
+		"a foreign origin":        {header("Origin", "http://evil.example"), 403},
+		"an origin like ours":     {header("Origin", "http://throttle.example.evil.example"), 403},
+		"another port":            {header("Origin", "http://throttle.example:8080"), 403},
+		"no web origin":           {header("Origin", "file://throttle.example"), 403},
+		"a null origin":           {header("Origin", "null"), 403},
+		"an empty origin":         {header("Origin", ""), 403},
+		"two origins":             {header("Origin", "http://throttle.example", "http://evil.example"), 403},
+		"a foreign origin alone":  {both(header("Sec-Fetch-Site"), header("Origin", "http://evil.example")), 403},
+		"no origin":               {both(header("Sec-Fetch-Site"), header("Origin")), 403},
+		"no token":                {header("X-Throttle-Token"), 403},
+		"a wrong token":           {header("X-Throttle-Token", strings.Repeat("0", 64)), 403},
+		"the token of bob":        {header("X-Throttle-Token", bob.token), 403},
+		"a form":                  {header("Content-Type", "application/x-www-form-urlencoded"), 415},
+		"plain text":              {header("Content-Type", "text/plain"), 415},
+		"no type":                 {header("Content-Type"), 415},
+		"a rebinding host":        {func(r *http.Request) { r.Host = "evil.example"; r.Header["Origin"] = []string{"http://evil.example"} }, 0},
+		"GET":                     {method("GET"), 405},
+		"HEAD":                    {method("HEAD"), 405},
+		"PUT":                     {method("PUT"), 405},
+		"DELETE":                  {method("DELETE"), 405},
+		"OPTIONS":                 {method("OPTIONS"), 405},
+		"a method of its own":     {method("post"), 405},
+		"no user":                 {header("Authorization"), 401},
+		"a wrong password":        {header("Authorization", "Basic YWxpY2U6d3Jvbmc="), 401},
+		"two calls":               {func(r *http.Request) { r.URL.RawQuery = "do=zones&do=ban" }, 404},
+		"no call":                 {func(r *http.Request) { r.URL.RawQuery = "" }, 404},
+		"a call with a path":      {func(r *http.Request) { r.URL.RawQuery = "do=../ban" }, 404},
+		"a whole path":            {func(r *http.Request) { r.URL.RawQuery = "do=/throttle/ban" }, 404},
+		"a call of the admin API": {func(r *http.Request) { r.URL.RawQuery = "do=revoke" }, 404},
+		"another call of Caddy":   {func(r *http.Request) { r.URL.RawQuery = "do=../load" }, 404},
+		"a call in capitals":      {func(r *http.Request) { r.URL.RawQuery = "do=BAN" }, 404},
+		"a call with a zero byte": {func(r *http.Request) { r.URL.RawQuery = "do=ban%00" }, 404},
+		"a call encoded twice":    {func(r *http.Request) { r.URL.RawQuery = "do=%2562an" }, 404},
+	} {
+		status, body := alice.asks("ban", banned, test.forge)
+		if status != test.want && test.want != 0 || test.want == 0 && status == 200 && strings.Contains(body, "network") {
+			t.Errorf("%s: got %d %s, want %d", name, status, body, test.want)
+		}
+		if n := bans(s); n != 0 {
+			t.Fatalf("%s: got %d bans, want none", name, n)
+		}
+	}
+	for name, accepted := range map[string]func(*http.Request){
+		"as it is":      func(*http.Request) {},
+		"without site":  header("Sec-Fetch-Site"),
+		"only the site": header("Origin"),
+		"behind a path": func(r *http.Request) { r.URL.Path = "/../%2e%2e//ban" },
+	} {
+		if status, body := alice.asks("ban", banned, accepted); status != http.StatusOK {
+			t.Errorf("%s: got %d %s, want 200", name, status, body)
+		}
+	}
+}
+
+func TestTheInspectorWantsAUser(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
+	v := operator{Site: s, user: "alice", token: inspector.TokenOf("")}
+	for _, test := range []struct {
+		r    *http.Request
+		want string
+	}{
+		{v.request("GET", "", ""), "Put <code>basic_auth</code>"},
+		{v.request("HEAD", "", ""), ""},
+		{v.request("POST", "?do=zones", "{}"), `{"error":"nobody is logged in: put basic_auth before throttle_inspector, or write open into its block"}`},
+		{v.request("POST", "?do=ban", banned), `{"error":"nobody is logged in`},
+	} {
+		test.r.Header.Set("Remote-User", "alice")
+		test.r.Header.Set("X-Token-User-Id", "alice")
+		test.r.TLS = &tls.ConnectionState{PeerCertificates: []*x509.Certificate{{Subject: pkix.Name{CommonName: "alice"}}}} // which nobody has verified
+		w := s.Do(test.r)
+		if w.Code != http.StatusForbidden || !strings.Contains(w.Body.String(), test.want) || strings.Contains(w.Body.String(), "token") {
+			t.Errorf("%s: got %d %s, want 403 and %q", test.r.Method, w.Code, w.Body, test.want)
+		}
+	}
+	if n := bans(s); n != 0 {
+		t.Errorf("got %d bans, want none", n)
+	}
+}
+
+func TestTheInspectorTakesAVerifiedClientCertificate(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nallow_changes\n}\n}\n"))
+	s.Admin(http.MethodGet, "/throttle/zones", "", nil)
+	v := operator{Site: s, token: inspector.TokenOf("carol")}
+	status, body := v.asks("ban", banned, func(r *http.Request) {
+		r.TLS = &tls.ConnectionState{VerifiedChains: [][]*x509.Certificate{{{Subject: pkix.Name{CommonName: "carol"}}}}}
+	})
+	if status != http.StatusOK || !strings.Contains(body, `"by":"carol"`) {
+		t.Errorf("got %d %s, want a ban by carol", status, body)
+	}
+}
+
+func TestAnOpenInspectorIsForEverybody(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector {\nopen\nallow_changes\nhosts throttle.example\n}\n}\n"))
+	v := newOperator(s, "")
+	if status, body := v.asks("ban", banned); status != http.StatusOK || bans(s) != 1 {
+		t.Errorf("got %d %s, want a ban", status, body)
+	}
+	if status, body := v.asks("unban", banned, func(r *http.Request) { r.Header.Set("X-Throttle-Token", "") }); status != http.StatusForbidden {
+		t.Errorf("without the token of a page: got %d %s, want 403", status, body)
+	}
+	s.Stop()
+	err := servertest.Provision(t, map[string]string{"http": servertest.WithHandlers(`{"handler":"throttle_inspector","open":true,"allow_changes":true}`)})
+	if err == nil || !strings.Contains(err.Error(), "open and allow_changes want hosts") {
+		t.Errorf("changes without hosts: got %v, want an error", err)
+	}
+}
+
+// In Caddy's order, whatever the order of the lines, basic_auth asks before the page does.
+func TestBasicAuthAsksBeforeTheInspector(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector\n"+inspectorUsers+"\n}\n"))
+	for user, want := range map[string]int{"": http.StatusUnauthorized, "mallory": http.StatusUnauthorized, "alice": http.StatusOK} {
+		if got := s.Do(operator{Site: s, user: user}.request("GET", "", "")).Code; got != want {
+			t.Errorf("user %q: got %d, want %d", user, got, want)
+		}
+	}
+}
+
+func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
+	for _, options := range []string{"", "hosts throttle.example", "open"} {
+		s := servertest.Run(t, withInspector(options))
+		v := newOperator(s, "alice")
+		page := s.Do(v.request("GET", "", "")).Body.String()
+		if !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") || strings.Contains(page, `id="ban"`) || !strings.Contains(page, "This page only shows") {
+			t.Errorf("%q: got a page that offers changes", options)
+		}
+		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
+			if status, body := v.asks(call, banned); status != http.StatusForbidden || !strings.Contains(body, "allow_changes") {
+				t.Errorf("%q: %s: got %d %s, want 403 and allow_changes", options, call, status, body)
+			}
+		}
+		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
+			t.Errorf("%q: zones: got %d %s, want 200", options, status, body)
+		}
+		s.Stop()
+	}
+}
+
+func TestTheInspectorMayChangeThings(t *testing.T) {
+	for _, config := range []string{
+		withInspector("allow_changes"),
+		withInspector("allow_changes\nhosts throttle.example"),
+		inspectedZones("http:// {\n" + inspectorUsers + "\nthrottle_inspector {\nallow_changes\nhosts other.example THROTTLE.example\n}\n}\n"),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin localhost:2020\n", 1),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin unix//run/caddy.sock\n", 1),
+		strings.Replace(withInspector("allow_changes"), "{\n", "{\nadmin off\n", 1),
+	} {
+		s := servertest.Run(t, config)
+		if status, body := newOperator(s, "alice").asks("ban", banned); status != http.StatusOK || bans(s) != 1 {
+			t.Errorf("%s\ngot %d %s, want a ban", config, status, body)
+		}
+		s.Stop()
+	}
+}
+
+// Under a name of its own, a foreign page is of the same origin as the inspector.
+func TestTheInspectorRefusesHostsThatRebind(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http:// {\n"+inspectorUsers+"\nthrottle_inspector {\nallow_changes\nhosts throttle.example 192.0.2.1 ::1\n}\n}\n"))
+	v := newOperator(s, "alice")
+	for host, want := range map[string]int{
+		"throttle.example": 200, "Throttle.Example:8443": 200, "throttle.example.": 200, "192.0.2.1": 200, "[::1]:8080": 200, "[::1]": 200,
+		"evil.example": 403, "throttle.example.evil.example": 403, "xthrottle.example": 403, "192.0.2.10": 403, ":80": 403, "[::2]": 403,
+	} {
+		rebind := func(r *http.Request) {
+			r.Host = host
+			r.Header.Set("Origin", "http://"+host)
+		}
+		for _, call := range []string{"zones", "ban"} {
+			if status, body := v.asks(call, banned, rebind); status != want && (call != "zones" || status == 200) {
+				t.Errorf("%s at %q: got %d %s, want %d", call, host, status, body, want)
+			}
+		}
+		r := v.request("GET", "", "")
+		r.Host = host
+		if got := s.Do(r).Code; got != want {
+			t.Errorf("the page at %q: got %d, want %d", host, got, want)
+		}
+	}
+}
+
+func TestZonesAndKeysOfTheInspectorAreNoPaths(t *testing.T) {
+	s := servertest.Run(t, withInspector("allow_changes"))
+	v := newOperator(s, "alice")
+	for _, zone := range []string{"", "/", "..", "../pages", "pages/", "%70ages", "pages%00", "pages\x00", "PAGES", "<script>", "~pages", "pages/203.0.113.7"} {
+		of, _ := json.Marshal(zone)
+		for call, body := range map[string]string{
+			"limit":   fmt.Sprintf(`{"zone": %s, "limit": "x2", "for": "1h"}`, of),
+			"buckets": fmt.Sprintf(`{"zone": %s}`, of),
+			"why":     fmt.Sprintf(`{"zone": %s, "client": "x"}`, of),
+			"release": fmt.Sprintf(`{"zone": %s, "client": "x"}`, of),
+		} {
+			want := http.StatusNotFound
+			if zone == "" && (call == "why" || call == "release") {
+				want = http.StatusOK // all zones
+			}
+			if status, answer := v.asks(call, body); status != want {
+				t.Errorf("%s in zone %q: got %d %s, want %d", call, zone, status, answer, want)
+			}
+		}
+	}
+	s.From(servertest.Someone).Get("http://shop.example/")
+	for _, key := range []string{"/", "..", "../203.0.113.7", "203.0.113.7/..", "%3203.0.113.7", "203.0.113.7%00", "*", "198.51.100.0/24", " 203.0.113.7"} {
+		of, _ := json.Marshal(key)
+		if status, answer := v.asks("release", fmt.Sprintf(`{"client": %s}`, of)); !strings.Contains(answer, `"freed":[]`) && status != http.StatusBadRequest {
+			t.Errorf("release of %q: got %d %s, want nothing freed", key, status, answer)
+		}
+	}
+	if status, answer := v.asks("release", `{"client": ""}`); status != http.StatusBadRequest {
+		t.Errorf("release of nobody: got %d %s, want 400", status, answer)
+	}
+	if status, answer := v.asks("release", `{"client": "203.0.113.7"}`); !strings.Contains(answer, `"freed":["pages/203.0.113.7"]`) {
+		t.Errorf("got %d %s, want one bucket freed", status, answer)
+	}
+}
+
+func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
+	s := servertest.Run(t, strings.Replace(withInspector("allow_changes"), "\tbob ", "\t\"admin API\" ", 1))
+	newOperator(s, "alice").asks("ban", banned)
+	newOperator(s, "admin API").asks("unban", `{"network": "203.0.113.0/24"}`)
+	s.Changes("/throttle/shadow", `{"for": "1h"}`)
+	_, answer := newOperator(s, "alice").asks("journal", "{}")
+	var journal []override.Change
+	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, c := range journal {
+		told = append(told, c.Via+": "+c.By+" "+c.Action+" "+c.Of)
+	}
+	if want := "[admin API:  shadow everything inspector: admin API unban 203.0.113.0/24 inspector: alice ban 203.0.113.0/24]"; fmt.Sprint(told) != want {
+		t.Errorf("got %v, want %s", told, want)
+	}
+	if lines := s.Logs.Lines(t, "changed at run time"); len(lines) != 3 ||
+		lines[0]["by"] != "alice" || lines[1]["by"] != "admin API" || lines[1]["via"] != "inspector" || lines[2]["by"] != nil || lines[2]["via"] != "admin API" {
+		t.Errorf("got the log %v, want two users of the inspector, and the admin API", lines)
+	}
+}
+
+func TestTwoUsersOfTheInspectorMayChangeThingsAtOnce(t *testing.T) {
+	s := servertest.Run(t, withInspector("allow_changes"))
+	var writers sync.WaitGroup
+	for n, user := range []string{"alice", "bob"} {
+		v := newOperator(s, user)
+		writers.Go(func() {
+			for i := range 40 {
+				own := fmt.Sprintf(`{"network": "198.51.%d.%d", "for": "1h"}`, 100+n, i)
+				both := fmt.Sprintf(`{"zone": "pages", "limit": "x%d", "for": "1h", "note": %q, "replace": true}`, i+1, user)
+				for call, body := range map[string]string{"ban": own, "limit": both} {
+					if status, answer := v.asks(call, body); status != http.StatusOK {
+						t.Errorf("%s of %s: got %d %s, want 200", call, user, status, answer)
+					}
+				}
+			}
+		})
+	}
+	writers.Wait()
+	var held []wire.Override
+	s.Admin(http.MethodGet, "/throttle/overrides", "", &held)
+	var journal []override.Change
+	s.Admin(http.MethodGet, "/throttle/journal", "", &journal)
+	if len(held) != 81 || bans(s) != 80 || len(journal) != 160 {
+		t.Errorf("got %d bans, %d in all and %d changes, want 80, 81 and 160", bans(s), len(held), len(journal))
+	}
+	for _, c := range journal {
+		if c.Action == "limit" {
+			i := slices.IndexFunc(held, func(o wire.Override) bool { return o.Kind == "limit" })
+			if got := held[i]; got.Limit != c.Limit || got.Note != c.By {
+				t.Errorf("got the limit %s of %s, want the last one of the journal, %s of %s", got.Limit, got.Note, c.Limit, c.By)
+			}
+			break
+		}
+	}
+}
+
+// A service authenticates, and names the user in its answer.
+func TestTheInspectorTrustsForwardAuthAndNoHeaderOfTheClient(t *testing.T) {
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("Cookie") {
+		case "session=carol":
+			w.Header().Set("Remote-User", "carol")
+		case "session=nameless":
+		default:
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	}))
+	defer service.Close()
+	forward := "forward_auth " + service.Listener.Addr().String() + " {\nuri /verify\n}\n"
+	for _, test := range []struct {
+		options, auth, cookie string
+		want                  int
+	}{
+		{"allow_changes\nuser_header Remote-User", forward, "session=carol", 200},
+		{"allow_changes\nuser_header remote-user", forward, "session=carol", 200},
+		{"allow_changes\nuser_header Remote-User", forward, "session=nameless", 403},
+		{"allow_changes\nuser_header Remote-User", forward, "", 401},
+		{"allow_changes", forward, "session=carol", 403},
+		{"allow_changes\nuser_header Remote-User", "", "session=carol", 403},
+	} {
+		s := servertest.Run(t, inspectedZones("http://throttle.example {\n"+test.auth+"throttle_inspector {\n"+test.options+"\n}\n}\n"))
+		s.Admin(http.MethodGet, "/throttle/zones", "", nil)
+		v := operator{Site: s, token: inspector.TokenOf("carol")}
+		claim := func(r *http.Request) {
+			r.Header.Set("Cookie", test.cookie)
+			r.Header.Set("Remote-User", "mallory")
+		}
+		if status, body := v.asks("ban", banned, claim); status != test.want {
+			t.Errorf("%s, with %q: got %d %s, want %d", test.options, test.cookie, status, body, test.want)
+		}
+		s.Stop()
+	}
+}
+
+func TestThePageOfTheInspectorIsGuarded(t *testing.T) {
+	s := servertest.Run(t, withInspector("allow_changes"))
+	v := newOperator(s, "alice")
+	nonces := make(map[string]bool)
+	for range 3 {
+		w := s.Do(v.request("GET", "", ""))
+		policy := w.Header().Get("Content-Security-Policy")
+		nonce := regexp.MustCompile(`script-src 'nonce-([A-Z2-7]{26})'; style-src 'nonce-([A-Z2-7]{26})'`).FindStringSubmatch(policy)
+		if nonce == nil || nonce[1] != nonce[2] || nonces[nonce[1]] {
+			t.Fatalf("got the policy %s, want a nonce of its own", policy)
+		}
+		nonces[nonce[1]] = true
+		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "connect-src 'self'"} {
+			if !strings.Contains(policy, want) {
+				t.Errorf("got the policy %s, want %s", policy, want)
+			}
+		}
+		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
+			t.Errorf("got the policy %s, want nothing unsafe and no other host", policy)
+		}
+		page := w.Body.String()
+		if n := strings.Count(page, `nonce="`+nonce[1]+`"`); n != 2 || strings.Count(page, "<script") != 1 || strings.Count(page, "<style") != 1 {
+			t.Errorf("got %d nonces, want one script and one style with them", n)
+		}
+		for _, never := range []string{"innerHTML =", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "http://", "https://", ` style="`, "onclick="} {
+			if at := strings.Index(strings.ReplaceAll(page, "http://www.w3.org/2000/svg", ""), never); at >= 0 {
+				t.Errorf("got %q in the page, want none", never)
+			}
+		}
+	}
+	for _, r := range []*http.Request{v.request("GET", "", ""), v.request("POST", "?do=zones", "{}"), v.request("POST", "?do=none", "{}"), v.request("PUT", "", "")} {
+		w := s.Do(r)
+		for name, want := range map[string]string{
+			"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "X-Frame-Options": "DENY", "Referrer-Policy": "same-origin",
+			"Cross-Origin-Resource-Policy": "same-origin",
+		} {
+			if got := w.Header().Get(name); got != want {
+				t.Errorf("%s: got %s %q, want %q", r.Method, name, got, want)
+			}
+		}
+		if !strings.Contains(w.Header().Get("Content-Security-Policy"), "default-src 'none'") {
+			t.Errorf("%s: got no policy", r.Method)
+		}
+	}
+}
+
+func TestAUserWithAHostileNameIsOnlyText(t *testing.T) {
+	const name = `</script><img src=x onerror=alert(1)>"'`
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Remote-User", name) }))
+	defer service.Close()
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nforward_auth "+service.Listener.Addr().String()+" {\nuri /verify\n}\nthrottle_inspector {\nuser_header Remote-User\n}\n}\n"))
+	w := s.Do(operator{Site: s}.request("GET", "", ""))
+	if page := w.Body.String(); w.Code != 200 || strings.Contains(page, "<img") || !strings.Contains(page, "&lt;/script&gt;&lt;img") {
+		t.Errorf("got %d, want the page with the name as text", w.Code)
+	}
+}
+
+func TestTheInspectorNeedsNoZone(t *testing.T) {
+	s := servertest.Run(t, "http://throttle.example {\n"+inspectorUsers+"\nthrottle_inspector\n}\n")
+	if status, body := newOperator(s, "alice").asks("zones", "{}"); status != 200 || !strings.Contains(body, `"zones":[]`) {
+		t.Errorf("got %d %s, want no zones", status, body)
+	}
+}
+
+func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
+	s := servertest.Run(t, inspectedZones("http://throttle.example {\nhandle {\nrespond site\n}\nthrottle_inspector /inspector\nthrottle pages\n"+
+		strings.Replace(inspectorUsers, "{", "/inspector {", 1)+"\n}\n"))
+	v := operator{Site: s, user: "alice"}
+	for path, want := range map[string]string{"inspector": "Skip to the status", "other": "site"} {
+		r := v.request("GET", path, "")
+		if got := s.Do(r).Body.String(); !strings.Contains(got, want) {
+			t.Errorf("/%s: got %.100s, want %s", path, got, want)
+		}
+	}
+	// throttle comes first, so it charges the inspector's requests, too.
+	if got := s.Do(v.request("GET", "inspector", "")).Code; got != http.StatusTooManyRequests {
+		t.Errorf("the third request: got %d, want 429", got)
+	}
+}
+
+func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, servertest.ThreeZones)
+		s.Admin(http.MethodGet, "/throttle/zones", "", nil)
+		synctest.Wait() // the first sample
+		s.From(servertest.Someone).Passes(2, "/pages")
+		<-time.After(3*telemetry.SampleEvery + telemetry.SampleEvery/2)
+		var got wire.Rates
+		s.Admin(http.MethodGet, "/throttle/rates", "", &got)
+		for _, plots := range []map[string][]telemetry.Rate{got.Hour, got.Day} {
+			if p := plots["pages"]; len(p) != 1 || p[0].Admitted != 2./30 || p[0].Refused != 1./30 || len(plots) != 1 {
+				t.Errorf("got %+v, want two admitted and one refused in 30 s, for pages alone", plots)
+			}
+		}
+		<-time.After(30 * time.Hour) // what is kept is bounded
+		s.From(servertest.Someone).Passes(2, "/pages")
+		<-time.After(2 * telemetry.SampleEvery)
+		s.Admin(http.MethodGet, "/throttle/rates", "", &got)
+		if hour, day := got.Hour["pages"], got.Day["pages"]; len(hour) != 60 || len(day) != 97 || hour[59].Refused == 0 && hour[59].Admitted == 0 ||
+			hour[59].At.Sub(hour[0].At) != 59*time.Minute || day[96].At.Sub(day[0].At) < 23*time.Hour {
+			t.Errorf("got %d points of an hour and %d of a day, want 60 and 97, up to now", len(hour), len(day))
+		}
+	})
+}
+
+// The first configuration of docs/inspector.md lets nobody guess for long, and users
+// who have logged in look for as long as they like.
+func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
+	page, err := os.ReadFile("../../docs/inspector.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindStringSubmatch(string(page))[1]
+	config = regexp.MustCompile(`alice \S+`).ReplaceAllString(config, "alice $$2a$$04$$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW")
+	s := servertest.Run(t, strings.Replace(config, "throttle.example.com {", "http://throttle.example {", 1))
+	v := newOperator(s, "alice")
+	for range 30 { // monitors, link previews, and browsers before their first log-in
+		r := v.request("GET", "", "")
+		r.Header.Del("Authorization")
+		if status := s.Do(r).Code; status != http.StatusUnauthorized {
+			t.Fatalf("got %d without a password, want 401", status)
+		}
+	}
+	for range 50 {
+		if status, body := v.asks("zones", "{}"); status != http.StatusOK {
+			t.Fatalf("got %d %s, want 200 for somebody who has logged in", status, body)
+		}
+	}
+	counts := make(map[int]int)
+	for range 30 {
+		r := v.request("GET", "", "")
+		r.SetBasicAuth("alice", "guess")
+		counts[s.Do(r).Code]++
+	}
+	if counts[401] != 10 || counts[429] != 20 {
+		t.Errorf("got %v, want 10 guesses and 20 refusals", counts)
+	}
+}
+
+// Overrides name partners by their plain API keys, and a wrong line of a file by its words.
+func TestTheInspectorTellsReadersNoPlainKey(t *testing.T) {
+	file := servertest.OverrideText(t, "PLAIN-IN-FILE 10 1/s\n")
+	s := servertest.Run(t, `http://shop.example {
+	throttle {
+		zone api {
+			key header X-Api-Key
+			limit 1 1/h
+			override PLAIN-PARTNER 600 10/s
+			override_file `+file+`
+		}
+	}
+	respond ok
+}
+http://throttle.example {
+	`+inspectorUsers+`
+	throttle_inspector
+}`)
+	for _, key := range []string{"PLAIN-PARTNER", "PLAIN-IN-FILE", "PLAIN-STRANGER"} {
+		for range 2 {
+			r := operator{Site: s}.request("GET", "", "")
+			r.Host = "shop.example"
+			r.Header.Set("X-Api-Key", key)
+			s.Do(r)
+		}
+	}
+	servertest.WriteFile(t, file, "PLAIN-IN-FILE PLAIN-SECOND\n")
+	s.Looks()
+	v := newOperator(s, "bob")
+	for _, call := range []string{"zones", "overrides", "journal", "rates", `top {}`, `top {"by": "ip"}`, `buckets {"zone": "api"}`, `why {"client": "198.51.100.9"}`} {
+		name, body, _ := strings.Cut(call, " ")
+		status, answer := v.asks(name, cmp.Or(body, "{}"))
+		if status != http.StatusOK || strings.Contains(answer, "PLAIN") {
+			t.Errorf("%s: got %d and a plain key in %s", call, status, answer)
+		}
+		if name == "zones" && !strings.Contains(answer, file+":1") {
+			t.Errorf("got %s, want the line that is wrong", answer)
+		}
+	}
+}
+
+func TestGolden(t *testing.T) { golden.Run(t) }
+
+func TestMistakes(t *testing.T) {
+	for options, want := range map[string]string{
+		"allow_change":                         `unknown option of throttle_inspector "allow_change": did you mean allow_changes?`,
+		"allow_changes yes":                    `unexpected "yes" after allow_changes: it takes no word`,
+		"host throttle.example.com":            `unknown option of throttle_inspector "host": did you mean hosts?`,
+		"hosts":                                "hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com",
+		"hosts https://throttle.example.com/":  `invalid host "https://throttle.example.com/": did you mean throttle.example.com?`,
+		"hosts throttle.example.com:8443":      `invalid host "throttle.example.com:8443": hosts have no ports: did you mean throttle.example.com?`,
+		"hosts *.example.com":                  `invalid host "*.example.com": want a name such as throttle.example.com`,
+		"hosts {env.NAME}":                     `invalid host "{env.NAME}": want a name such as throttle.example.com`,
+		"hosts münchen.example":                `invalid host "münchen.example": want it in ASCII, as browsers send it (xn--...)`,
+		"user_header":                          "user_header has 0 words after it: want one",
+		"user_header Remote-User Remote-Email": "user_header has 2 words after it: want one",
+		"basic_auth {\nalice hash\n}":          `unknown option of throttle_inspector "basic_auth": want one of allow_changes,`,
+	} {
+		for text, want := range map[string]string{
+			"throttle_inspector {\n" + options + "\n}": want,
+			"throttle_inspector inspector":             `unexpected "inspector" after throttle_inspector: want a matcher such as /inspector, and options in a block`,
+		} {
+			_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http://example.com {\n"+text+"\n}\n"), map[string]any{"filename": "Caddyfile"})
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "Caddyfile:") {
+				t.Errorf("%s: got %v, want %s", text, err, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package listener
+
+import (
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+const (
+	// mostClients bounds the list. Clients that do not fit are refused by the handler.
+	mostClients = 100_000
+
+	// mostProxies is how many peers may be known to forward requests of others. If there
+	// are more, nobody is added to the list, since some proxies are unknown.
+	mostProxies = 100_000
+
+	// proxyFor is how long a peer counts as a proxy after its last forwarding header.
+	proxyFor = 24 * time.Hour
+)
+
+// clients is a list of those whose connections are dropped before they cost a handshake. A
+// listener knows neither trusted proxies nor exemptions, so clients are added once a handler
+// has refused them. It is safe for concurrent use. It implements [caddymodule.Watcher].
+type clients struct {
+	some    atomic.Bool // whether anybody was ever added
+	mu      sync.RWMutex
+	refused map[netip.Prefix]caddymodule.Refused
+	proxies map[netip.Addr]time.Time // when they last forwarded a request
+	blind   time.Time                // until when nobody is added
+}
+
+func newClients() *clients {
+	return &clients{refused: make(map[netip.Prefix]caddymodule.Refused), proxies: make(map[netip.Addr]time.Time)}
+}
+
+// Refused implements [caddymodule.Watcher]. Nobody is added whose address cannot be that of one
+// client alone, or who is a proxy.
+func (l *clients) Refused(r caddymodule.Refused) (closes bool) {
+	now, peer := time.Now(), r.Client.Addr()
+	if !public(peer) {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.blind) || l.proxy(peer, now) {
+		return false
+	}
+	if !makeRoom(l.refused, r.Client, mostClients, func(r caddymodule.Refused) bool { return !now.Before(r.Until) }) {
+		return false
+	}
+	l.refused[r.Client] = r
+	l.some.Store(true)
+	return true
+}
+
+// Forwards implements [caddymodule.Watcher]. For a day, connections of the peer are not
+// dropped.
+func (l *clients) Forwards(peer netip.Addr) {
+	now := time.Now()
+	peer = network(peer)
+	l.mu.RLock()
+	last := l.proxies[peer]
+	l.mu.RUnlock()
+	if now.Sub(last) < proxyFor/24 {
+		return // which spares the lock
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !makeRoom(l.proxies, peer, mostProxies, func(last time.Time) bool { return now.Sub(last) >= proxyFor }) {
+		l.blind = now.Add(proxyFor)
+		return
+	}
+	l.proxies[peer] = now
+}
+
+// find returns what refuses a peer, unless that is a proxy.
+func (l *clients) find(peer netip.Addr) (r caddymodule.Refused, found bool) {
+	now := time.Now()
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	r, found = l.refused[netip.PrefixFrom(peer, peer.BitLen())]
+	if !found && peer.Is6() {
+		r, found = l.refused[netip.PrefixFrom(network(peer), 64)]
+	}
+	return r, found && now.Before(r.Until) && !l.proxy(peer, now)
+}
+
+// proxy reports whether a peer is a proxy. It must be called with the lock held.
+func (l *clients) proxy(peer netip.Addr, now time.Time) bool {
+	last, known := l.proxies[network(peer)]
+	return known && now.Sub(last) < proxyFor
+}
+
+// makeRoom reports whether a map has room for a key. If it is full, an entry that has ended
+// gives way, if there is one among a few, so that a flood does not search all.
+func makeRoom[K comparable, V any](m map[K]V, k K, most int, ended func(V) bool) bool {
+	if _, known := m[k]; known || len(m) < most {
+		return true
+	}
+	looked := 0
+	for other, v := range m { // in random order
+		if ended(v) {
+			delete(m, other)
+			return true
+		}
+		if looked++; looked == 8 {
+			break
+		}
+	}
+	return false
+}
+
+// network returns the address itself, or the first of the /64 of an IPv6 address, since
+// proxies and clients have whole ones.
+func network(addr netip.Addr) netip.Addr { return bucketkey.ClientPrefix(addr, 32, 64).Addr() }
+
+// shared are the addresses between customers and the NAT of their provider. They are
+// never seen on the Internet, but are used inside of networks like private ones.
+var shared = netip.MustParsePrefix("100.64.0.0/10")
+
+// public reports whether an address may be that of one client somewhere on the Internet.
+// Loopback and private addresses are those of proxies, containers and probes.
+func public(addr netip.Addr) bool {
+	return addr.IsGlobalUnicast() && !addr.IsPrivate() && !addr.Is4In6() && !shared.Contains(addr)
+}
+
+// opensConnection reports whether a UDP packet begins a QUIC connection, or is early data
+// of one (RFC 9000, section 17.2; RFC 9369, section 3.2). Packets of connections that
+// exist do not.
+func opensConnection(packet []byte) bool {
+	if len(packet) < 5 || packet[0]&0x80 == 0 { // a short header
+		return false
+	}
+	kind := packet[0] >> 4 & 3
+	switch [4]byte(packet[1:5]) {
+	case [4]byte{0, 0, 0, 1}: // version 1
+		return kind <= 1
+	case [4]byte{0x6b, 0x33, 0x43, 0xcf}: // version 2
+		return kind == 1 || kind == 2
+	}
+	return true // a version that must be negotiated
+}

@@ -1,0 +1,248 @@
+package standard_test
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/spf13/cobra"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+)
+
+func logsPage(t *testing.T) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/logs-and-metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(page)
+}
+
+func TestTheDocumentationListsTheMetrics(t *testing.T) {
+	page := logsPage(t)
+	var documented []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(caddy_throttle_\\w+)(\\{([\\w,]+)\\})?` \\|").FindAllStringSubmatch(page, -1) {
+		documented = append(documented, found[1]+" "+found[3])
+	}
+	slices.Sort(documented)
+	ctx, err := caddy.ProvisionContext(&caddy.Config{AppsRaw: caddy.ModuleMap{"throttle": []byte(`{}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ctx.LoadModuleByID("caddy.listeners.throttle_blocked", nil); err != nil {
+		t.Fatal(err)
+	}
+	descs := make(chan *prometheus.Desc, 1000)
+	ctx.GetMetricsRegistry().Describe(descs)
+	close(descs)
+	var registered []string
+	for desc := range descs {
+		found := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
+		if found == nil {
+			t.Fatalf("got the description %s", desc)
+		}
+		if strings.HasPrefix(found[1], "caddy_throttle_") {
+			registered = append(registered, found[1]+" "+found[2])
+		}
+	}
+	slices.Sort(registered)
+	if !slices.Equal(documented, registered) {
+		t.Errorf("got the metrics\n%s\nin the documentation, want\n%s", strings.Join(documented, "\n"), strings.Join(registered, "\n"))
+	}
+	for _, name := range regexp.MustCompile(`caddy_throttle_\w+`).FindAllString(page, -1) {
+		name = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "") // of a histogram
+		if name != "caddy_throttle_" && !slices.ContainsFunc(registered, func(line string) bool { return strings.HasPrefix(line, name+" ") }) {
+			t.Errorf("got a query for %s, which is no metric", name)
+		}
+	}
+}
+
+func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
+	_, table, _ := strings.Cut(logsPage(t), "\n| field | unit | is |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var documented []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, found[1])
+	}
+	slices.Sort(documented)
+	var written []string
+	for _, file := range []string{"outcome.go", "verdict.go"} {
+		source, err := os.ReadFile(filepath.Join("..", "internal", "decision", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`(?:enc\.Add\w+|zap\.Objects)\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+			written = append(written, found[1])
+		}
+	}
+	slices.Sort(written)
+	if !slices.Equal(documented, written) {
+		t.Errorf("got the fields %v in the documentation, want %v", documented, written)
+	}
+}
+
+// The messages in the table of the log are those that the code logs, as far as they
+// are not cut by dots.
+func TestTheDocumentationQuotesTheLog(t *testing.T) {
+	_, table, _ := strings.Cut(logsPage(t), "\n| message | level | when | fields |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var code strings.Builder
+	for _, folder := range []string{"..", "../*", "../internal/*"} {
+		files, err := filepath.Glob(folder + "/*.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			source, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(source)
+		}
+	}
+	n := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, found := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+			n++
+			if message := strings.TrimSuffix(found[1], "..."); !strings.Contains(code.String(), `"`+message) {
+				t.Errorf("got the message %q in the documentation, which nothing logs", message)
+			}
+		}
+	}
+	if n != 12 {
+		t.Errorf("got %d messages, want 12", n)
+	}
+}
+
+func TestTheDocumentationListsTheReasons(t *testing.T) {
+	page, err := os.ReadFile("../../docs/options.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "\n| reason | the request was refused because | `Retry-After` |\n")
+	table, _, _ = strings.Cut(table, "\n\n")
+	var documented, want []string
+	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (yes|no) \\|$").FindAllStringSubmatch(table, -1) {
+		documented = append(documented, found[1]+" "+found[2])
+	}
+	for why := range rule.Reasons {
+		if why != rule.None {
+			want = append(want, why.String()+" "+map[bool]string{true: "yes", false: "no"}[why.Waits()])
+		}
+	}
+	slices.Sort(documented)
+	slices.Sort(want)
+	if !slices.Equal(documented, want) {
+		t.Errorf("got the reasons %q in the documentation, want %q", documented, want)
+	}
+}
+
+// Every flag of a command is on one of the pages about commands.
+func TestTheDocumentationHasEveryFlag(t *testing.T) {
+	var pages strings.Builder
+	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics"} {
+		page, err := os.ReadFile("../../docs/" + name + ".md")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages.Write(page)
+	}
+	all := new(cobra.Command)
+	caddycmd.Commands()["throttle"].CobraFunc(all)
+	for _, command := range all.Commands() {
+		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
+			t.Errorf("got nothing about caddy throttle %s", command.Name())
+		}
+		flags := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(command.Flags().FlagUsages(), -1)
+		if len(flags) == 0 {
+			t.Errorf("caddy throttle %s: got no flags", command.Name())
+		}
+		for _, flag := range flags {
+			if !regexp.MustCompile(flag[1] + `\b`).MatchString(pages.String()) {
+				t.Errorf("caddy throttle %s: got nothing about %s", command.Name(), flag[1])
+			}
+		}
+	}
+}
+
+// The page about logs names every field of the commands' JSON.
+func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
+	page, err := os.ReadFile("../../docs/logs-and-metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(page), "\n## JSON\n")
+	recommended, replayed, _ := strings.Cut(text, "`replay --json`")
+	for _, test := range []struct {
+		name, text string
+		of         any
+	}{
+		{"recommend", recommended, tune.Recommendation{}},
+		{"replay", recommended + replayed, tune.Report{}},
+	} {
+		names := jsonNames(reflect.TypeOf(test.of))
+		if len(names) < 10 {
+			t.Errorf("%s: got the fields %v, want more", test.name, names)
+		}
+		for _, name := range names {
+			if !strings.Contains(test.text, "`"+name+"`") {
+				t.Errorf("%s: got nothing about the field %q", test.name, name)
+			}
+		}
+	}
+}
+
+// jsonNames returns the names of all fields in the JSON of a type.
+func jsonNames(of reflect.Type) (names []string) {
+	switch of.Kind() {
+	case reflect.Pointer, reflect.Slice:
+		return jsonNames(of.Elem())
+	case reflect.Struct:
+		for i := range of.NumField() {
+			field := of.Field(i)
+			if name, _, _ := strings.Cut(field.Tag.Get("json"), ","); name != "" && name != "-" {
+				names = append(names, name)
+			}
+			names = append(names, jsonNames(field.Type)...)
+		}
+	}
+	return names
+}
+
+// The example of JSON has every field of a zone. That it is valid is tested with the
+// documentation.
+func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
+	page, err := os.ReadFile("../../docs/options.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, example, _ := strings.Cut(string(page), "\n## JSON\n")
+	example, _, _ = strings.Cut(example, "\n## ")
+	names := jsonNames(reflect.TypeFor[config.Zone]())
+	if len(names) < 50 {
+		t.Errorf("got the fields %v, want more", names)
+	}
+	for _, name := range names {
+		if !strings.Contains(example, `"`+name+`":`) {
+			t.Errorf("got no %q in the example", name)
+		}
+	}
+}

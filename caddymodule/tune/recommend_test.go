@@ -1,0 +1,308 @@
+package tune_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
+)
+
+// A combinedLine is a line of a combined log, at a time after the start of all logs here.
+type combinedLine struct {
+	at                       time.Duration
+	addr, method, uri, agent string
+}
+
+var logStart = time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
+
+func (l combinedLine) String() string {
+	return fmt.Sprintf("%s - - [%s] \"%s %s HTTP/1.1\" 200 512 \"-\" \"%s\"\n", l.addr, logStart.Add(l.at).Format("02/Jan/2006:15:04:05 -0700"), l.method, l.uri, l.agent)
+}
+
+// writeLog writes lines into a file, and returns its name.
+func writeLog(t testing.TB, lines ...combinedLine) string {
+	t.Helper()
+	var b bytes.Buffer
+	for _, l := range lines {
+		b.WriteString(l.String())
+	}
+	return writeFile(t, "access.log", b.String())
+}
+
+// mixedLines are people, an office and three scrapers, in two days.
+func mixedLines() (lines []combinedLine) {
+	for n := range 1800 {
+		lines = append(lines, combinedLine{time.Duration(n) * time.Second, fmt.Sprintf("203.0.113.%d", 66+n%3), "GET", fmt.Sprintf("/page/%d?x", n), fmt.Sprintf("bot/%d", n%3)})
+	}
+	for n := range 200 {
+		at, person := time.Duration(n)*10*time.Minute, fmt.Sprintf("198.51.100.%d", n%40)
+		lines = append(lines, combinedLine{at, person, "GET", "/", "Mozilla"}, combinedLine{at, person, "GET", "/style.css", "Mozilla"})
+	}
+	for n := range 60 {
+		at, agent := time.Duration(n/30)*25*time.Hour+time.Duration(n%30)*time.Second, fmt.Sprintf("Mozilla/%d", n%12)
+		lines = append(lines, combinedLine{at, "203.0.113.10", "GET", "/", agent}, combinedLine{at, "203.0.113.10", "POST", "/login", agent}, combinedLine{at, "203.0.113.10", "GET", "/style.css", agent})
+	}
+	slices.SortStableFunc(lines, func(a, b combinedLine) int { return cmp.Compare(a.at, b.at) })
+	return lines
+}
+
+// recommended runs the command with its defaults and these flags.
+func recommended(t testing.TB, log string, flags ...string) *tune.Recommendation {
+	t.Helper()
+	return ranJSON[tune.Recommendation](t, append([]string{"recommend", log}, flags...)...)
+}
+
+// TestTheRecommendedLinesAdapt pastes what is recommended into a site.
+func TestTheRecommendedLinesAdapt(t *testing.T) {
+	r := recommended(t, writeLog(t, mixedLines()...), "--spare", "97")
+	z := r.Zones[0]
+	if len(z.Overrides) != 1 || !strings.Contains(z.Caddyfile, "\t\t# override 203.0.113.10 ") || !strings.Contains(z.Caddyfile, "exempt static_files") {
+		t.Fatalf("got\n%s\nwant lines with a comment on the office", z.Caddyfile)
+	}
+	adapted := adapt(t, "example.com {\nroot * /srv\n"+z.Caddyfile+"php_fastcgi unix//run/php.sock\n}\n")
+	best := z.Units.Best()
+	if want := fmt.Sprintf(`"exempt_static_files":[{}],"limit":"%v %s"`, best.Capacity, best.Leak); !bytes.Contains(adapted, []byte(want)) {
+		t.Errorf("got %s, want it to contain %s", adapted, want)
+	}
+	if !bytes.Contains(adapted, []byte(`"shadow":{}`)) {
+		t.Errorf("got %s, want a zone in shadow", adapted)
+	}
+}
+
+// TestTheRecommendedLinesOfAZoneOfAConfigAdapt puts them where they say.
+func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
+	const config = ":80 {\nthrottle {\nzone pages {\nmatch method GET\nlimit 60 2/s\n}\nzone rest {\nmatch not path /login\nkey client_ip\ncost 3\nlimit 9 5/m\n}\n}\n}\n"
+	file := writeFile(t, "Caddyfile", config)
+	log := writeLog(t, mixedLines()...)
+	r := recommended(t, log, "--config", file)
+	if len(r.Zones) != 2 || r.Zones[0].Zone != "pages" || r.Zones[1].Zone != "rest" {
+		t.Fatalf("got %d zones, want pages and rest", len(r.Zones))
+	}
+	rest, n := r.Zones[1], len(mixedLines())-60
+	if rest.Requests != n || rest.Keys != 44 || rest.Units.Load != 3*float64(n) {
+		t.Errorf("got %d requests of %d keys with a load of %v, want %d of 44 with three times that: the zone's match and cost count", rest.Requests, rest.Keys, rest.Units.Load, n)
+	}
+	if pages := r.Zones[0]; pages.Requests != len(mixedLines())-60 {
+		t.Errorf("got %d requests of pages, want all but the posts: the zone exempts no assets", pages.Requests)
+	}
+	adapt(t, strings.Replace(config, "limit 9 5/m\n", rest.Caddyfile, 1))
+	one := recommended(t, log, "--config", file, "--zone", "rest", "--spare", "100")
+	if len(one.Zones) != 1 || one.Zones[0].Zone != "rest" {
+		t.Errorf("got %d zones with --zone, want rest alone", len(one.Zones))
+	}
+}
+
+// TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines, spelled as they were given.
+func TestTheKeyAndTheCostOfTheFlagsAreAmongTheLines(t *testing.T) {
+	r := recommended(t, writeLog(t, mixedLines()...), "--key", "client_ip", "--key", "method", "--cost", "2")
+	z := r.Zones[0]
+	if want := "\t\tkey client_ip method\n\t\tcost 2\n\t\tlimit "; !strings.Contains(z.Caddyfile, want) {
+		t.Errorf("got\n%s\nwant it to contain %q", z.Caddyfile, want)
+	}
+	adapt(t, "example.com {\nroot * /srv\n"+z.Caddyfile+"respond ok\n}\n")
+	if z.Units.Load != 2*float64(z.Requests) {
+		t.Errorf("got a load of %v by %d requests, want 2 for each", z.Units.Load, z.Requests)
+	}
+}
+
+// TestRecommendRefusesWrongUse: what is wrong is said before a log is read.
+func TestRecommendRefusesWrongUse(t *testing.T) {
+	log := writeLog(t, mixedLines()[:10]...)
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle pages client_ip 5 1/s\n}\n")
+	for _, c := range []struct {
+		name  string
+		flags []string
+		want  string
+	}{
+		{"a share that is none", []string{"--spare", "most"}, `invalid --spare "most"`},
+		{"a limit that is none", []string{"--check", "120"}, "--check: "},
+		{"a limit without a burst", []string{"--check", "2/s"}, "--check: "},
+		{"a share above all", []string{"--spare", "100.1"}, "want a percentage from 0 to 100"},
+		{"a zone that does not exist", []string{"--config", config, "--zone", "page"}, "did you mean pages?"},
+		{"a key that logs do not hold", []string{"--key", "form log"}, "logs hold no bodies"},
+		{"a cookie in a combined log", []string{"--key", "cookie sid"}, "its key is in the header Cookie, which the log does not show"},
+		{"an unknown key", []string{"--key", "clientip"}, `--key: unknown key source "clientip": did you mean client_ip?`},
+		{"a key that lacks a word", []string{"--key", "header"}, `--key: key source "header" has no name: want one after it`},
+		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
+		{"a key and a config", []string{"--config", config, "--key", "host"}, "exclude each other"},
+	} {
+		if got := wrongUse(t, append([]string{"recommend", log}, c.flags...)...); !strings.Contains(got, c.want) {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// TestHostileLogsLeaveNoControlBytes prints a recommendation from a log whose keys are
+// written by an attacker.
+func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
+	var lines []combinedLine
+	for n := range 50 {
+		lines = append(lines, combinedLine{time.Duration(n) * time.Second, "203.0.113.66", "GET", "/", `\x1b[2J<script>alert(1)</script>`})
+	}
+	r := recommended(t, writeLog(t, lines...), "--key", "header User-Agent")
+	if got := r.Zones[0].Top[0].Key; !strings.HasPrefix(got, "%1B[2J") {
+		t.Errorf("got the key %q, want its control byte escaped", got)
+	}
+	r.Zones[0].Withheld = nil // which would leave the list out
+	r.Zones[0].Refused = append(r.Zones[0].Refused, recommend.Key{Key: "\x1b[2Jkey", Agent: "\x07agent", Asks: "/\x1b]0;"})
+	if got := r.Text(); strings.ContainsAny(got, "\x1b\x07\x00") || !strings.Contains(got, `\x1b[2Jkey`) {
+		t.Errorf("got control bytes, or no key, in %q", got)
+	}
+}
+
+// TestTheJSONOfARecommendationHasNoNulls: scripts iterate over its lists.
+func TestTheJSONOfARecommendationHasNoNulls(t *testing.T) {
+	got := ran(t, "recommend", "--json", writeLog(t, mixedLines()[:1]...))
+	if strings.Contains(got, "null") || strings.Contains(got, "NaN") {
+		t.Errorf("got %s, want no null in it", got)
+	}
+}
+
+// TestALogOfAssetsOnlyHasNothingToRecommend and says so.
+func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
+	got := ran(t, "recommend", writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}))
+	if !strings.Contains(got, "No zone charges any of these requests.") {
+		t.Errorf("got %q, want that no zone charges any", got)
+	}
+}
+
+// TestAnInterruptedRecommendationIsOfTheRequestsSoFar also says so.
+func TestAnInterruptedRecommendationIsOfTheRequestsSoFar(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, flag := range []string{"--json", "--json=false"} {
+		got, _, err := run(ctx, "recommend", flag, writeLog(t, mixedLines()...))
+		var r tune.Recommendation
+		if flag == "--json" && json.Unmarshal([]byte(got), &r) == nil {
+			if n := r.Zones[0].Requests; !r.Partial || n == 0 || n > 1000 {
+				t.Errorf("got %d requests, partial %v, want some of them, and that they are not all", n, r.Partial)
+			}
+		} else if err != nil || !strings.HasPrefix(got, "Interrupted:") {
+			t.Errorf("got %v and %.40q, want that it was interrupted", err, got)
+		}
+	}
+}
+
+// TestAZoneThatSettlesSecondsGetsALimitForThem by the durations of a Caddy log.
+func TestAZoneThatSettlesSecondsGetsALimitForThem(t *testing.T) {
+	var b strings.Builder
+	for n := range 300 {
+		fmt.Fprintf(&b, `{"ts":%d.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.%d","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":0.2,"status":200,"size":1}`+"\n", logStart.Unix()+int64(n), n%10)
+	}
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit 30 0.5/s\nin_flight 4\n}\n}\n}\n")
+	r := recommended(t, writeFile(t, "access.log", b.String()), "--config", config)
+	z := r.Zones[0]
+	if z.Requests != 300 || z.Seconds == nil || math.Abs(z.Seconds.Load-60) > 1e-6 || z.InFlight == nil || z.InFlight.Most != 1 {
+		t.Errorf("got %d requests, %+v, %+v, want 300, 60 seconds of work, and one at once", z.Requests, z.Seconds, z.InFlight)
+	}
+}
+
+// One client with one request: the words agree with the numbers.
+func TestRecommendCountsInWords(t *testing.T) {
+	log := `192.0.2.1 - - [07/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "Mozilla/5.0"` + "\n" +
+		`::1 - - [07/Mar/2026:10:00:01 +0000] "OPTIONS * HTTP/1.0" 200 5 "-" "Apache (internal dummy connection)"` + "\n" +
+		`192.0.2.2 - - [07/Mar/2026:10:00:02 +0000] "CONNECT example.com:443 HTTP/1.1" 405 5 "-" "-"` + "\n"
+	out := ran(t, "recommend", writeFile(t, "access.log", log))
+	for _, want := range []string{"- Only 1 request was charged.", "1 request of 1 client from", "\nNo limit is recommended:\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("got\n%s\nwant %q", out, want)
+		}
+	}
+	for _, wrong := range []string{"1 requests", "1 clients", "Mind:"} {
+		if strings.Contains(out, wrong) {
+			t.Errorf("got %q in\n%s", wrong, out)
+		}
+	}
+}
+
+func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
+	var log strings.Builder
+	for i, unlogged := range []string{"", `,"unlogged":1200`, `,"unlogged":"many"`, `,"unlogged":34,"zones":[{"zone":"a","unlogged":34},{"zone":"b"}]`, `,"key":"\"unlogged\":99"`} {
+		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
+	}
+	r := recommended(t, writeFile(t, "access.log", log.String()))
+	if r.Log.Unlogged != 1234 {
+		t.Errorf("got %d, want 1234", r.Log.Unlogged)
+	}
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log kept them out: their clients seem quieter than they were: 1,234.") {
+		t.Errorf("got the notes %s, want how many requests are missing", notes)
+	}
+}
+
+// TestMatchersOnWhatTheLogHidesAreSaid: Caddy logs cookies as REDACTED, and combined logs hold
+// two headers. A zone that matches by them is left out of a recommendation, and a replay says
+// that it cannot know.
+func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
+	redacted := writeFile(t, "access.log", strings.Repeat(`{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["REDACTED"]}},"duration":0.2,"status":200,"size":1}`+"\n", 9))
+	readable := writeFile(t, "readable.log", `{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["a=b"]}},"duration":0.2,"status":200,"size":1}`+"\n")
+	combined := writeLog(t, mixedLines()[:20]...)
+	replaced := func(name, by string) string {
+		data, err := os.ReadFile(redacted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return writeFile(t, name, strings.ReplaceAll(string(data), `{"Cookie":["REDACTED"]}`, by))
+	}
+	hashed, deleted := replaced("hashed.log", `{"Cookie":["b5d4045c"]}`), replaced("deleted.log", "{}")
+	for _, c := range []struct {
+		about, site, log, hidden string
+	}{
+		{"a cookie", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", redacted, "Cookie"},
+		{"a cookie that can be read", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", readable, ""},
+		{"a cost by a cookie", "zone members {\nlimit 50 1/s\ncost 5 {\nnot header Cookie *logged_in*\n}\n}", redacted, "Cookie"},
+		{"exempt by a header", "zone members {\nlimit 5 1/s\nexempt header X-Secret s3cret\n}", combined, "X-Secret"},
+		{"exempt by a header that Caddy logs", "zone members {\nlimit 5 1/s\nexempt header X-Secret s3cret\n}", redacted, ""},
+		{"an expression", "zone members {\nlimit 5 1/s\nmatch expression `{http.request.header.X-Plan} == \"a\"`\n}", combined, "X-Plan"},
+		{"a hashed cookie", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", hashed, "Cookie"},
+		{"headers that were deleted", "zone members {\nmatch not header User-Agent *bot*\nlimit 5 1/s\n}", deleted, "User-Agent"},
+		{"a cost in a header", "zone members {\nlimit 50 1/s\ncost {http.request.header.X-Cost}\n}", combined, "X-Cost"},
+		{"a rank by a cookie", "zone members {\nkey host\nin_flight 2 {\nshare client_ip\nrank member issued sid*\n}\n}", redacted, "Cookie"},
+		{"the user agent", "zone members {\nlimit 5 1/s\nmatch header User-Agent *bot*\n}", combined, ""},
+	} {
+		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\n"+c.site+"\n}\n}\n")
+		notes := strings.Join(recommended(t, c.log, "--config", config).Notes, "\n")
+		left := "zone members is left out: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show."
+		if got := strings.Contains(notes, left); got != (c.hidden != "") {
+			t.Errorf("%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
+		}
+		r := ranJSON[tune.Report](t, "replay", "--config", config, c.log)
+		said := "zone members: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
+		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
+			t.Errorf("%s: replay noted %q, want %q: %v", c.about, notes, said, c.hidden != "")
+		}
+		for _, z := range r.Zones {
+			if marked := c.hidden != "" && z.Name == "members"; strings.Contains(z.Unknown, "look at the header "+c.hidden) != marked || !marked && z.Unknown != "" {
+				t.Errorf("%s: got zone %s marked %q, want %v", c.about, z.Name, z.Unknown, marked)
+			}
+		}
+	}
+	routes := writeFile(t, "Caddyfile", ":80 {\n@in header Cookie *logged_in*\nhandle @in {\nrespond in\n}\nhandle {\nthrottle all 60 2/s\n}\n}\n")
+	if notes := strings.Join(recommended(t, redacted, "--config", routes).Notes, "\n"); !strings.Contains(notes, "matchers of the config look at the header Cookie, which the log does not show") {
+		t.Errorf("a matcher of a route: got the notes %q, want that the log does not show cookies", notes)
+	}
+}
+
+// TestReplayOfAKeySaysThatItCountsAssets, since recommend does not.
+func TestReplayOfAKeySaysThatItCountsAssets(t *testing.T) {
+	log := writeLog(t, mixedLines()...)
+	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--limit", "60 1/s", log)
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "260 requests for static assets count here.") {
+		t.Errorf("got the notes %q, want that 260 assets count", r.Notes)
+	}
+	checked := recommended(t, log, "--check", "60 1/s").Zones[0].Units.Best()
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone pages {\nexempt path *.css\nlimit 60 1/s\n}\n}\n}\n")
+	z := ranJSON[tune.Report](t, "replay", "--config", config, log).Zones[0]
+	if int(z.Decisions["refused"]) != checked.RefusedRequests || z.RefusedKeys != checked.RefusedKeys {
+		t.Errorf("got %v of %d keys refused by replay without assets, want %d of %d as --check says", z.Decisions["refused"], z.RefusedKeys, checked.RefusedRequests, checked.RefusedKeys)
+	}
+}

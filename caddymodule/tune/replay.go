@@ -1,0 +1,269 @@
+package tune
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// A player runs the requests of a log through the handlers of a config, in virtual
+// time. It is for one goroutine. The upstream does what the log says: it takes as long,
+// and answers with the same status and size.
+type player struct {
+	*replayConfig
+	world     *virtual.World
+	observe   observer
+	store     leakybucket.Store          // if nil, a memory store for as many buckets as there are keys
+	read      func([]*accesslog.Request) // is called with all requests before they are run
+	pagesOnly bool                       // requests for static assets are not run
+	shown     string                     // the only zone to observe, or empty
+
+	times   bool              // how long a request takes, and how much is sent, matters
+	headers bool              // and what requests have in their headers
+	only    caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
+	assets  int               // requests for static assets
+	skipped int64             // requests that no server hands to its routes
+	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
+}
+
+// An observer learns what the zones decide that are shown. It is called once for each outcome, when it is
+// final. The request is that of the log.
+type observer func(o *decision.Outcome, req *accesslog.Request)
+
+// newPlayer loads a config, as JSON, for a replay.
+func newPlayer(config []byte, observe observer) (*player, error) {
+	rp := &player{
+		world: virtual.New(), observe: observe, unknown: make(map[string]string),
+		read: func([]*accesslog.Request) {},
+	}
+	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
+	if err != nil {
+		return nil, err
+	}
+	rp.replayConfig = c
+	return rp, nil
+}
+
+// begin makes the zones go by virtual time, and takes those out of all handlers that cannot
+// be replayed because the log lacks what they need. It must be called once, before the
+// first request.
+func (rp *player) begin(without map[string]bool) {
+	a := rp.app
+	if a.Store = rp.store; a.Store == nil {
+		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
+	}
+	a.Clock, a.Gate = rp.world, new(admission.Gate)
+	a.Blocks = blocked.NewBuckets(rp.world)
+	left := func(z *decision.Zone) bool { return without[z.Name] }
+	for _, h := range rp.handlers {
+		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
+	}
+	a.Blockers = slices.DeleteFunc(slices.Clone(a.Blockers), left)
+	// Without matchers and placeholders, nothing but one handler sees the requests.
+	alone := !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && a.Exempt == nil
+	for _, z := range a.Zones {
+		if len(z.Static) > 0 && len(rp.absent) > 0 {
+			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
+		}
+		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
+		rp.headers = rp.headers || config.ReadsHeaders(z.Config.Key.Sources)
+		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
+		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
+		z.Reporter = replayReporter{z.Reporter, rp}
+		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
+		if z.Settle != nil {
+			rp.times = true // charges are corrected when the response is known
+		}
+		rp.times = rp.times || len(z.Refund) > 0
+	}
+	if alone && !rp.times {
+		rp.only = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+			return rp.handlers[0].ServeHTTP(w, r, caddyhttp.HandlerFunc(rp.upstream))
+		})
+	}
+}
+
+// assets matches requests for static assets, by their endings: the files are not here.
+type assets struct{}
+
+// MatchWithError implements caddyhttp.RequestMatcherWithError.
+func (assets) MatchWithError(r *http.Request) (bool, error) { return loggedOf(r).Asset(), nil }
+
+// instant is the time as buckets have it.
+func (rp *player) instant() leakybucket.Instant {
+	return leakybucket.Instant(rp.world.Now().UnixMicro())
+}
+
+// loggedKey is the context key of the request of the log.
+type loggedKey struct{}
+
+// loggedOf returns the request of the log that an http.Request stands for.
+func loggedOf(r *http.Request) *accesslog.Request {
+	req, _ := r.Context().Value(loggedKey{}).(*accesslog.Request)
+	return req
+}
+
+// A replayReporter tells a replay what its zones decide, and a zone's own reporter the rest.
+type replayReporter struct {
+	decision.Reporter
+	rp *player
+}
+
+// Decided implements decision.Reporter.
+func (r replayReporter) Decided(o *decision.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
+	if r.rp.shown == "" || r.rp.shown == o.Zone.Name {
+		r.rp.observe(o, loggedOf(asked))
+	}
+}
+
+// run runs one request, after everything that has to happen before it arrives.
+func (rp *player) run(req *accesslog.Request) {
+	if req.Asset() {
+		if rp.assets++; rp.pagesOnly {
+			return
+		}
+	}
+	rp.world.Advance(req.At)
+	ctx, w, chain := context.WithValue(context.Background(), loggedKey{}, req), new(discarded), rp.only
+	if chain != nil {
+		ctx = context.WithValue(ctx, caddyhttp.VarsCtxKey, make(map[string]any))
+	}
+	r := newRequest(ctx, req)
+	if r == nil {
+		rp.skipped++
+		return
+	}
+	if chain == nil || rp.headers {
+		for name, value := range req.Headers() {
+			r.Header[name] = append(r.Header[name], value)
+		}
+	}
+	if chain == nil {
+		server := rp.serverOf(req)
+		r, chain = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server), server.chain
+	}
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP(req))
+	if !rp.times {
+		_ = chain.ServeHTTP(w, r) // it cannot wait
+		return
+	}
+	rp.world.Go(func() { _ = chain.ServeHTTP(w, r) })
+}
+
+// upstream answers as the log says.
+func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
+	if !rp.times || !awaited(r) {
+		return nil
+	}
+	req := loggedOf(r)
+	status := req.Status
+	if status < 100 || status > 599 {
+		status = http.StatusOK
+	}
+	took := served(req)
+	if status == http.StatusSwitchingProtocols {
+		w.WriteHeader(status)
+		rp.world.Sleep(took)
+		return nil
+	}
+	rp.world.Sleep(took)
+	w.WriteHeader(status)
+	for left := req.Size; left > 0; left -= int64(len(zeros)) {
+		if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// awaited reports whether a zone waits for the request's end.
+func awaited(r *http.Request) bool {
+	for res := decision.VerdictOf(r); res != nil; res = res.Next() {
+		if needs := res.Needs(); needs.Settles || needs.Held {
+			return true
+		}
+	}
+	return false
+}
+
+// zeros are a body to send.
+var zeros = make([]byte, 1<<20)
+
+// served returns how long the upstream had the request. What it waited in zones is in
+// the log, and does not count.
+func served(req *accesslog.Request) time.Duration {
+	return max(0, req.Duration-req.ThrottleDelay())
+}
+
+// completed is the state of all connections whose handshake is over.
+var completed = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
+
+// newRequest returns the request of a log without its headers, as net/http hands it to
+// Caddy, or nil if net/http would refuse it.
+func newRequest(ctx context.Context, req *accesslog.Request) *http.Request {
+	uri := req.URI
+	if req.Method == http.MethodConnect && !strings.HasPrefix(uri, "/") {
+		uri = "http://" + uri
+	}
+	u, err := url.ParseRequestURI(uri)
+	if err != nil {
+		return nil
+	}
+	r := &http.Request{
+		Method: req.Method, URL: u, Proto: req.Proto, Header: make(http.Header), Body: http.NoBody, ContentLength: max(0, req.Received),
+		Host: req.Host, RemoteAddr: net.JoinHostPort(req.Remote, "1"), RequestURI: req.URI,
+	}
+	if u.Host != "" {
+		r.Host, u.Host, u.Scheme = u.Host, "", ""
+	}
+	var ok bool
+	if r.ProtoMajor, r.ProtoMinor, ok = http.ParseHTTPVersion(req.Proto); !ok {
+		r.Proto, r.ProtoMajor, r.ProtoMinor = "HTTP/1.1", 1, 1
+	}
+	if req.TLS {
+		r.TLS = completed
+	}
+	return r.WithContext(ctx)
+}
+
+// clientIP returns the address of the client as zones see it, which keys keep.
+func clientIP(req *accesslog.Request) string {
+	if req.StandsIn {
+		return req.Client.String()
+	}
+	return strings.Clone(req.ClientText)
+}
+
+// discarded is a response that nobody reads.
+type discarded struct{ header http.Header }
+
+// Header implements http.ResponseWriter.
+func (d *discarded) Header() http.Header {
+	if d.header == nil {
+		d.header = make(http.Header)
+	}
+	return d.header
+}
+
+// Write implements http.ResponseWriter.
+func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (d *discarded) WriteHeader(int) {}

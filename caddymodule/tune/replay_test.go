@@ -1,0 +1,189 @@
+package tune_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
+	_ "github.com/caddyserver/caddy/v2/modules/standard" // what sites have beside throttle
+	"github.com/spf13/cobra"
+
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler" // whose names recommend prints
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+)
+
+// run runs a command, and returns what it prints.
+func run(ctx context.Context, args ...string) (out, complaint string, err error) {
+	var stdout, stderr strings.Builder
+	all := &cobra.Command{Use: "throttle"}
+	caddycmd.Commands()["throttle"].CobraFunc(all)
+	all.SetOut(&stdout)
+	all.SetErr(&stderr)
+	all.SetArgs(args)
+	err = all.ExecuteContext(ctx)
+	return stdout.String(), stderr.String(), err
+}
+
+// ran runs a command that must succeed.
+func ran(t testing.TB, args ...string) string {
+	t.Helper()
+	out, complaint, err := run(t.Context(), args...)
+	if err != nil || complaint != "" {
+		t.Fatalf("%q: got %v and %s", args, err, complaint)
+	}
+	return out
+}
+
+// ranJSON returns what it prints with --json.
+func ranJSON[T any](t testing.TB, args ...string) *T {
+	t.Helper()
+	found := new(T)
+	if err := json.Unmarshal([]byte(ran(t, append(args, "--json")...)), found); err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+// wrongUse runs a command that must exit with 2, and returns its complaint.
+func wrongUse(t *testing.T, args ...string) string {
+	t.Helper()
+	out, complaint, err := run(t.Context(), args...)
+	if err == nil || err.Error() != "exiting with status 2" || out != "" {
+		t.Errorf("%q: got %v and %q, want exit code 2", args, err, out)
+	}
+	return complaint
+}
+
+// writeFile writes a file, and returns its name.
+func writeFile(t testing.TB, name, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// adapt returns the JSON of a Caddyfile.
+func adapt(t testing.TB, caddyfile string) []byte {
+	t.Helper()
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		t.Fatalf("%v\n%s", err, caddyfile)
+	}
+	return adapted
+}
+
+// The flags make up a Caddyfile. Its lines are nothing to the caller.
+func TestErrorsInFlagsNameTheFlag(t *testing.T) {
+	log := writeLog(t, mixedLines()[:1]...)
+	for _, test := range []struct {
+		flags []string
+		want  string
+	}{
+		{[]string{"--limit", "x 1/s"}, `--limit: invalid capacity "x": want a number from `},
+		{[]string{"--limit", "5 1/q"}, `--limit: invalid rate "1/q": want <number>/<s|m|h|d>`},
+		{[]string{"--limit", "5 1/s}\n"}, `--limit: invalid rate "1/s}": want `},
+		{[]string{"--limit", "1 1/s", "--cost", "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
+		{[]string{"--limit", "5 1/s", "--cost", "1", "--key", "host", "--key", "foo"}, `--key: unknown key source "foo"`},
+		{[]string{"--limit", "5 1/s", "--key", " "}, "--key: "},
+	} {
+		if got := wrongUse(t, append([]string{"replay", log}, test.flags...)...); !strings.HasPrefix(got, "Error: "+test.want) || strings.Contains(got, "at flags") {
+			t.Errorf("got %q, want it to begin with %s", got, test.want)
+		}
+	}
+}
+
+// A replay of a config with groups decides about each request of a log as a replay of the
+// enforced config does, and of zones that are in shadow each by itself as of each alone.
+func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
+	var log strings.Builder
+	rng := rand.New(rand.NewPCG(3, 4))
+	at := 1772364600.0
+	for range 3000 {
+		at += rng.ExpFloat64() * 0.12
+		fmt.Fprintf(&log, `{"ts":%f,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.%[2]d","client_ip":"203.0.113.%[2]d",`+
+			`"proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/%[3]d","headers":{"User-Agent":["browser %[4]d"]}},"duration":%[5]f,"size":9,"status":200}`+"\n",
+			at, 1+rng.IntN(6), rng.IntN(9), rng.IntN(3), rng.Float64())
+	}
+	file := writeFile(t, "access.log", log.String())
+	zones := []string{
+		"zone pages {\nlimit 8 2/s\nblock 5s 30s\n", "zone agents {\nkey header User-Agent\nlimit 20 4/s\ncost 1.5\n",
+		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
+	}
+	decided := func(block string) map[string]string {
+		each := filepath.Join(t.TempDir(), "requests.json")
+		ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
+		raw, err := os.ReadFile(each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := make(map[string]string)
+		for line := range bytes.Lines(raw) {
+			var d struct {
+				Line                   int
+				Zone, Decision, Reason string
+				Delay                  float64 `json:"delay"`
+			}
+			if err := json.Unmarshal(line, &d); err != nil {
+				t.Fatal(err)
+			}
+			seen[fmt.Sprint(d.Zone, " ", d.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.Decision, "shadow_"), d.Reason, d.Delay)
+		}
+		if len(seen) < 3000 {
+			t.Fatalf("got %d decisions, want one for each request at least", len(seen))
+		}
+		return seen
+	}
+	for _, some := range [][]string{zones[:3], {zones[0], zones[1], zones[3]}} {
+		whole, own, alone := strings.Join(some, "}\n")+"}\n", "", make(map[string]string)
+		for _, zone := range some {
+			own += zone + "shadow\n}\n"
+			maps.Copy(alone, decided(zone+"}\n"))
+		}
+		if !maps.Equal(decided("shadow\n"+whole), decided(whole)) {
+			t.Errorf("in shadow: got other decisions than enforced\n%s", whole)
+		}
+		if !maps.Equal(decided(own), alone) {
+			t.Errorf("each zone in shadow by itself: got other decisions than alone\n%s", own)
+		}
+	}
+}
+
+// A log has the status of a response, and neither its cookies nor its headers.
+func TestReplayRefund(t *testing.T) {
+	var log strings.Builder
+	for i, status := range []int{200, 200, 200, 302, 302, 302, 302, 302, 302, 200, 200} {
+		fmt.Fprintf(&log, `{"ts":%d,"logger":"http.log.access","msg":"handled request","request":{"remote_ip":"203.0.113.1","client_ip":"203.0.113.1",`+
+			`"proto":"HTTP/1.1","method":"POST","host":"example.com","uri":"/login","headers":{}},"duration":0.01,"size":9,"status":%d}`+"\n", 1772364600+i, status)
+	}
+	file := writeFile(t, "access.log", log.String())
+	for refund, want := range map[string]struct {
+		refused int
+		note    bool
+	}{
+		"refund status 302":              {1, false},
+		"refund cookie sid_*":            {6, true},
+		"refund header Location */home*": {6, true},
+	} {
+		each := filepath.Join(t.TempDir(), "requests.json")
+		out := ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\nzone login {\nlimit 5 1/d\n"+refund+"\n}\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
+		raw, err := os.ReadFile(each)
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused := bytes.Count(raw, []byte(`"decision":"refused"`))
+		if note := strings.Contains(out, "such refunds are left out"); refused != want.refused || note != want.note {
+			t.Errorf("%s: got %d refused and a note: %v, want %d and %v\n%s", refund, refused, note, want.refused, want.note, out)
+		}
+	}
+}

@@ -1,0 +1,121 @@
+package tune_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
+)
+
+// summaryLine is one of Caddy's access log, at a second after noon.
+func summaryLine(second int, uri, throttle string) string {
+	if throttle != "" {
+		throttle = `,"throttle":` + throttle
+	}
+	quoted, err := json.Marshal(uri)
+	if err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf(`{"level":"info","ts":%d.5,"logger":"http.log.access.log0","msg":"handled request","request":{"remote_ip":"203.0.113.7","client_ip":"203.0.113.7","proto":"HTTP/2.0","method":"GET","host":"example.com","uri":%s,"headers":{}},"duration":0.5,"size":10,"status":200%s}`+"\n",
+		1795348800+second, quoted, throttle)
+}
+
+// summaryOf returns the summary of a log, and its text.
+func summaryOf(t *testing.T, lines ...string) (*tune.Report, string) {
+	t.Helper()
+	file := writeFile(t, "access.log", strings.Join(lines, ""))
+	return ranJSON[tune.Report](t, "summary", file), ran(t, "summary", file)
+}
+
+const (
+	summaryAdmitted = `{"zone":"pages","decision":"admitted","key":"203.0.113.7","cost":1,"level":3,"capacity":10}`
+	summaryRefused  = `{"zone":"pages","decision":"refused","reason":"capacity","key":"203.0.113.9","cost":1,"level":10,"capacity":10,"retry_after":5}`
+	// The fuller zone decides, and the other one was asked, too.
+	summaryBoth = `{"zone":"login","decision":"shadow_refused","reason":"blocked","key":"203.0.113.7","cost":1,"level":5,"capacity":5,"zones":[` +
+		`{"zone":"login","decision":"shadow_refused","reason":"blocked","key":"203.0.113.7","cost":1,"level":5,"capacity":5},` +
+		`{"zone":"pages","decision":"admitted","key":"203.0.113.7","cost":1,"level":9.5,"capacity":10}]}`
+	summarySlots = `{"zone":"slots","decision":"delayed","key":"203.0.113.7","delay":2.5}`
+)
+
+// The deciding zone is not the only one.
+func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
+	r, text := summaryOf(t,
+		summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/?a", summaryBoth), summaryLine(2, "/?b", summaryBoth),
+		summaryLine(3, "/x?1", summaryRefused), summaryLine(4, "/x?2", summaryRefused), summaryLine(5, "/y", summaryRefused),
+		summaryLine(6, "/", summarySlots), summaryLine(7, "/style.css", ""))
+	if want := "Note: requests that a zone was asked about: 7 of 8.\n"; !strings.Contains(text, want) {
+		t.Errorf("got\n%s\nwant %q", text, want)
+	}
+	if len(r.Zones) != 3 || r.Zones[0].Name != "login" || r.Zones[1].Name != "pages" || r.Zones[2].Name != "slots" {
+		t.Fatalf("got %+v, want the zones login, pages and slots", r.Zones)
+	}
+	login, pages, slots := r.Zones[0], r.Zones[1], r.Zones[2]
+	if want := map[string]int64{"shadow_refused": 2}; !reflect.DeepEqual(login.Decisions, want) || login.Reasons["blocked"] != 2 {
+		t.Errorf("login: got %v and %v, want %v, all blocked", login.Decisions, login.Reasons, want)
+	}
+	if want := map[string]int64{"admitted": 3, "refused": 3}; !reflect.DeepEqual(pages.Decisions, want) {
+		t.Errorf("pages: got %v, want %v", pages.Decisions, want)
+	}
+	if pages.Requests != 6 || pages.Keys != 2 || pages.RefusedKeys != 1 || pages.Fullest != [4]int{0, 0, 0, 1} {
+		t.Errorf("pages: got %+v, want 6 requests of 2 keys, one refused and the other near the limit", pages)
+	}
+	if want := []replay.Route{{Path: "/x", Refused: 2}, {Path: "/y", Refused: 1}}; !reflect.DeepEqual(pages.Routes, want) {
+		t.Errorf("pages: got routes %v, want %v", pages.Routes, want)
+	}
+	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].Last.Sub(pages.Worst[0].First).Seconds() != 2 {
+		t.Errorf("pages: got %+v, want one key with 3 refusals in 2 seconds", pages.Worst)
+	}
+	if len(pages.Hours) != 1 || pages.Hours[0].Refused != 3 {
+		t.Errorf("pages: got %v by hour, want 3 in one hour", pages.Hours)
+	}
+	if slots.Fullest != [4]int{} || slots.LongestDelay != 2.5 {
+		t.Errorf("slots: got %+v, want a delay of 2.5 s and no buckets", slots)
+	}
+}
+
+func TestAFieldThatIsNoneIsCountedAndNoMore(t *testing.T) {
+	_, text := summaryOf(t, summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/", `"text"`), summaryLine(2, "/", `{"zone":7}`), summaryLine(3, "/", `[]`), summaryLine(4, "/", `{}`))
+	for _, want := range []string{"asked about: 1 of 5.\n", "could not be read: 3.\n"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got\n%s\nwant %q", text, want)
+		}
+	}
+}
+
+func TestTheTextOfASummaryEscapesWhatClientsSent(t *testing.T) {
+	evil := strings.ReplaceAll(summaryRefused, "203.0.113.9", `\u001b[2Jevil`)
+	_, text := summaryOf(t, summaryLine(0, "/", summaryAdmitted), summaryLine(1, "/\x1b]0;owned\x07", evil), summaryLine(2, "/", summaryBoth))
+	for _, want := range []string{"3 requests from 2026-11-22 12:00:00 to 2026-11-22 12:00:02 UTC", `\x1b[2Jevil`, `1  /\x1b]0;owned\a`, "75% or more        1  █"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("got\n%s\nwant it to contain %q", text, want)
+		}
+	}
+	if strings.ContainsAny(text, "\x1b\x07") {
+		t.Errorf("got control bytes in %q", text)
+	}
+}
+
+func TestASummaryOfALogWithoutTheFieldSaysWhatToRunInstead(t *testing.T) {
+	_, text := summaryOf(t, summaryLine(0, "/", ""))
+	if !strings.Contains(text, "No line has the field throttle") || !strings.Contains(text, "run caddy throttle replay or recommend") {
+		t.Errorf("got %q, want that no line has the field, and what to run", text)
+	}
+}
+
+func TestASummarySaysHowManyRefusalsItCannotSee(t *testing.T) {
+	r, text := summaryOf(t,
+		summaryLine(0, "/", `{"zone":"pages","decision":"refused","reason":"capacity","key":"a","level":10,"capacity":10,"unlogged":1200}`),
+		summaryLine(1, "/", strings.ReplaceAll(summaryBoth, `"level":9.5`, `"level":9.5,"unlogged":34`)),
+		summaryLine(2, "/?unlogged", summaryAdmitted))
+	if login, pages := r.Zones[0].Unlogged, r.Zones[1].Unlogged; login != 0 || pages != 1234 || r.Log.Unlogged != 1234 {
+		t.Errorf("got %d, %d and %d, want 0, 1234 and 1234", login, pages, r.Log.Unlogged)
+	}
+	if strings.Count(text, "refused and not in the log, as refusal log says: 1,234") != 1 {
+		t.Errorf("got\n%s\nwant a line with 1,234", text)
+	}
+}

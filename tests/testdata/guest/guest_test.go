@@ -1,0 +1,94 @@
+package guest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig"
+	_ "github.com/caddyserver/caddy/v2/modules/standard"
+)
+
+const site = `{
+	admin off
+	persist_config off
+	servers {
+		trusted_proxies static 127.0.0.0/8
+	}
+}
+http://ADDRESS {
+	handle /warden {
+		warden ZONE
+	}
+	handle {
+		throttle pages 1 1/d
+		respond ok
+	}
+}`
+
+func load(t *testing.T, address, zone string) error {
+	t.Helper()
+	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(strings.NewReplacer("ADDRESS", address, "ZONE", zone).Replace(site)), map[string]any{"filename": "Caddyfile"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return caddy.Load(config, true)
+}
+
+func TestWarden(t *testing.T) {
+	t.Setenv("XDG_DATA_HOME", t.TempDir())
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := l.Addr().String()
+	_ = l.Close()
+	if err := load(t, address, "page"); err == nil || !strings.Contains(err.Error(), `warden asks about zone "page", which is not defined: did you mean pages?`) {
+		t.Fatalf("got %v, want the zone that was meant", err)
+	}
+	if err := load(t, address, "pages"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = caddy.Stop() }()
+
+	ask := func(method, path, from string) string {
+		t.Helper()
+		r, err := http.NewRequest(method, "http://"+address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("X-Forwarded-For", from)
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(response.StatusCode, " ", strings.TrimSpace(string(body)))
+	}
+	for _, step := range []struct{ method, path, from, want string }{
+		{"GET", "/warden", "", "200"},
+		{"GET", "/", "203.0.113.7", "200 ok"},
+		{"GET", "/", "203.0.113.7", "429"},
+		{"GET", "/warden", "", "200 203.0.113.7 capacity true false"},
+		{"POST", "/warden?network=203.0.113.0/24", "", `200 "203.0.113.0/24"`},
+		{"GET", "/", "203.0.113.8", "429"},
+		{"GET", "/warden", "", "200 203.0.113.7 banned true true"},
+		{"DELETE", "/warden?network=203.0.113.0/24", "", "200 true"},
+		{"GET", "/", "203.0.113.8", "200 ok"},
+		{"DELETE", "/warden?network=203.0.113.0/24", "", "200 false"},
+		{"POST", "/warden?network=nowhere", "", "500"},
+	} {
+		if got := ask(step.method, step.path, step.from); !strings.HasPrefix(got, step.want) {
+			t.Errorf("%s %s: got %q, want %q", step.method, step.path, got, step.want)
+		}
+	}
+}
