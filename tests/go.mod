@@ -47,4 +47,5 @@ replace (
 	github.com/caddy-throttle/caddy-throttle/leakybucket => ../leakybucket
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ../leakybucket/pgstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ../leakybucket/redisstore
+	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore => ../leakybucket/sharedstore
 )
