@@ -37,7 +37,7 @@ func TestMistakes(t *testing.T) {
 
 func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 	for matcher, want := range map[string]string{
-		`{}`:                              "verified_crawler names no crawler",
+		`{}`:                              "verified_crawler: nothing stands after it",
 		`{"crawlers":["gogglebot"]}`:      `unknown crawler "gogglebot": did you mean googlebot`,
 		`{"crawlers":["http://a.com/a"]}`: "over plain http",
 		`{"crawlers":["bingbot"],"resolver":"127.0.0.1"}`: `invalid resolver "127.0.0.1"`,

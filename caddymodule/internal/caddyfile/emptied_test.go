@@ -33,7 +33,6 @@ func TestEmptiedMatcher(t *testing.T) {
 		{"vars_regexp a {$NET}", ""},
 		{"expression {$NET}", ""},
 		{"not {$NET}", ""},
-		{"verified_crawler {$NET}", "names no crawler"},
 		{"{$NET}", "no matchers"},
 	} {
 		for _, m := range []mistake{

@@ -27,11 +27,23 @@ func (d *Distinct) Reset() {
 func (d *Distinct) Add(key string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.begin()
+	d.of.InsertHash(maphash.String(d.seed, key))
+}
+
+// AddBytes counts a key that is given as bytes.
+func (d *Distinct) AddBytes(key []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.begin()
+	d.of.InsertHash(maphash.Bytes(d.seed, key))
+}
+
+func (d *Distinct) begin() {
 	if d.of == nil {
 		// The sparse form is exact for longer, and takes microseconds for each key.
 		d.seed, d.of = maphash.MakeSeed(), hyperloglog.NewNoSparse()
 	}
-	d.of.InsertHash(maphash.String(d.seed, key))
 }
 
 // Estimate returns how many different keys were added.

@@ -44,7 +44,8 @@ func (m *met) decided(o *decision.Outcome, r *http.Request) {
 	}
 	m.keys.Add(o.Key)
 	if client := o.ClientIP(r); client.IsValid() {
-		m.networks.Add(bucketkey.ClientPrefix(client, 24, 48).String())
+		var room [48]byte
+		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))
 	}
 }
 
