@@ -48,5 +48,5 @@ row 'tests, all lines of _test.go' "$(files '_test\.go$' '^$' | xargs cat | wc -
 row 'suites and tools, code' "$(files "$suites" '_test\.go$' | code)"
 row 'packages that ship' "$(shipped '' | xargs -n1 dirname | sort -u | wc -l)"
 row 'options with a section of their own' "$(cat docs/zone-reference.md docs/in-flight*.md 2>/dev/null | grep -cE '^#{3,4} ')"
-row 'words, README and docs' "$(cat README.md $(find docs -name '*.md') | wc -w)"
+row 'words, README and docs' "$(find README.md docs -name '*.md' -exec cat {} + | wc -w)"
 row 'direct dependencies of the root module' "$(sed -n '/^require (/,/^)/p' go.mod | grep -v '// indirect' | grep -c '^	')"
