@@ -2,7 +2,7 @@ package tune
 
 import (
 	"bufio"
-	"cmp"
+	"errors"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -96,7 +96,7 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", recommend.Counted(rp.assets, "request")))
 	}
 	if requests != nil {
-		if err := cmp.Or(tally.out.Flush(), requests.Close()); err != nil {
+		if err := errors.Join(tally.out.Flush(), requests.Close()); err != nil {
 			return nil, fmt.Errorf("writing --requests: %w", err)
 		}
 	}
