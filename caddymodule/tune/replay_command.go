@@ -2,8 +2,8 @@ package tune
 
 import (
 	"bufio"
-	"errors"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
