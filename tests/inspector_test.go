@@ -313,13 +313,10 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.when("the bucket", "document.querySelector('#buckets-table tbody .key')?.textContent === '203.0.113.20'")
 		b.click("#pause")
 		b.run(`window.answers = performance.getEntriesByType("resource").length; window.first = document.querySelector("#buckets-table .level span").textContent`)
-		b.when("a lower level", `document.querySelector("#buckets-table .level span").textContent !== first`)
+		b.when("a lower level", `parseFloat(document.querySelector("#buckets-table .level span").textContent) < parseFloat(first)`)
 		scale := `Number(/scaleX\(([0-9.]+)/.exec(document.querySelector("#buckets-table .track div").style.transform)[1])`
 		b.run("window.scale = " + scale)
 		b.when("a shorter bar", scale+" < scale")
-		if first, now := eval[float64](b, "parseFloat(first)"), eval[float64](b, `parseFloat(document.querySelector("#buckets-table .level span").textContent)`); now >= first {
-			t.Errorf("got the level %v after %v, want it to drain", now, first)
-		}
 		b.sound()
 	})
 

@@ -126,7 +126,7 @@ var nights = []struct {
 			n.Fatal(err)
 		}
 		code := regexp.MustCompile(`[0-9A-Z]{4}-[0-9A-Z]{4}`).FindString(a.body)
-		n.reads(1, "why "+strings.ToLower(code), "Refused ", "capacity", "127.23.0.1")
+		n.reads(0, "why "+strings.ToLower(code), "Refused ", "capacity", "127.23.0.1")
 	}},
 	{"5 a bad deploy refuses everybody", func(n *night) {
 		n.fill("127.24.0.1", "page")
@@ -217,7 +217,9 @@ var nights = []struct {
 		n.reads(0, "limit pages x0.5 --for 1h --by alice", "holds until")
 		n.reads(1, "limit pages x2 --for 1h --by bob", "by alice", "--replace")
 		n.reads(2, "limit pages x2 --for 1h --by bob --replace", "holds until")
-		n.reads(0, "bans", "limit x2", "bob")
+		within(n.T, 15*time.Second, "the limit of bob", n.fleet[:1], func(node *fleetNode) bool {
+			return strings.Contains(node.throttle("bans"), "limit x2")
+		})
 		if status, message := n.node(0).load(n.node(0).site.caddyfile(n.node(0).admin)); status != 200 {
 			n.Errorf("reloading: got %d %s", status, message)
 		}

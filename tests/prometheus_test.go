@@ -61,7 +61,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	redis := servertest.StartRedis(t)
 	store := redisServer(t, redis)
 	port := freePort(t)
-	c := startCaddy(t, config{throttle: store.directive(), sites: fmt.Sprintf(everyMetric, port, writeFile(t, "customers", "# nobody\n"))})
+	c := startCaddy(t, config{throttle: store.directive(), servers: "listener_wrappers {\n\tthrottle_blocked\n}", sites: fmt.Sprintf(everyMetric, port, writeFile(t, "customers", "# nobody\n"))})
 	c.waitForStore(t, store)
 
 	// The delay keeps this client from taking all of the machine.

@@ -149,7 +149,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 	}{
 		{limit, 2, "no log given"},
 		{[]string{log}, 2, "no limits given"},
-		{[]string{"--limit", "3", log}, 2, "limit 3: want limit <capacity> <leak>"},
+		{[]string{"--limit", "3", log}, 2, "want limit <capacity> <leak>"},
 		{append(keyed("client_ip"), "--config", site, log), 2, "exclude each other"},
 		{keyed("clientip", log), 2, "clientip"},
 		{[]string{"--limit", "3 3", log}, 2, `invalid rate "3": want <number>/<s|m|h|d>`},
@@ -162,7 +162,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 		{[]string{"--config", site, "--zone", "logn", log}, 2, "did you mean login?"},
 		{[]string{"--config", site, log}, 2, "give --host"},
 		{[]string{"--config", bare, log}, 2, "no throttle handler"},
-		{[]string{"--config", wrong, log}, 2, "want limit "},
+		{[]string{"--config", wrong, log}, 2, `unknown option "capcity"`},
 		{[]string{"--config", body, "--host", "example.com", log}, 2, "form field"},
 		{[]string{"--config", "absent", log}, 2, "absent"},
 		{keyed("client_ip", "--nonsense", log), 2, "nonsense"},

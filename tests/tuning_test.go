@@ -330,7 +330,7 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--limit|5 1/s":                        "unknown flag: --limit",
 		"replay|good":                                         "no limits given: want --config",
 		"replay|good|--key|client_ip":                         `want --limit "<capacity> <leak>"`,
-		"replay|good|--limit|60":                              "such as limit 60 60/m",
+		"replay|good|--limit|60":                              "want limit <capacity> <leak>",
 		"replay|good|--limit|60 1/parsec":                     `invalid rate "1/parsec"`,
 		"replay|good|--limit|-5 1/s":                          `invalid capacity "-5"`,
 		"replay|good|--limit|5 1/s|--requests|missing/x":      "--requests: ",
