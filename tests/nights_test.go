@@ -115,6 +115,10 @@ var nights = []struct {
 	}},
 	{"3 a client of the API hammers", func(n *night) {
 		n.types(1, "limit", "api", "a plain key", "deny", "--for", "1h")
+		// Until then, each request would fill the bucket.
+		within(n.T, followTime, "the denial", n.fleet, func(node *fleetNode) bool {
+			return strings.Contains(node.throttle("bans"), "deny")
+		})
 		n.all(429, "127.22.0.1", "api", "X-Api-Key", "a plain key")
 		n.types(2, "unlimit", "api", "a plain key")
 		n.all(200, "127.22.0.1", "api", "X-Api-Key", "a plain key")

@@ -63,16 +63,8 @@ http://:%d {
 				if got, most := in(down, up), capacity+3+leak*(up-down).Seconds(); float64(got) > most {
 					t.Errorf("got %d admitted without the store, want at most %v", got, most)
 				}
-				outages := 0
-				for _, n := range nodes {
-					outages += n.outages(t)
-				}
-				// There are more if the store stumbles at its start. And nodes
-				// probe 0.1 s after the last probe has failed, which may take 0.5
-				// s, and longer on a busy machine: two nodes admit their shares
-				// while one already asks the store.
-				const apart = 2. / 3 * leak * 2
-				wantBound(t, pours, capacity*(1+max(1, float64(outages)/3))+apart, leak)
+				// The store's bound, and that of the three shares.
+				wantBound(t, pours, 2*capacity, 2*leak)
 			})
 		})
 	}
