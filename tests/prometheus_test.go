@@ -82,7 +82,11 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 		<-ended
 	}()
 
-	remembers := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", freePort(t))}) // with a snapshot
+	inMemory := freePort(t)
+	remembers := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/h\n}", inMemory)}) // with a snapshot, and a bucket
+	if resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", inMemory)); err == nil {
+		resp.Body.Close()
+	}
 	p := startPrometheus(t, binary, c.admin, remembers.admin)
 	left := dashboardQueries(t)
 	maps.Copy(left, tableQueries(t))
