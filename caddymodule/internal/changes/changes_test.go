@@ -289,9 +289,12 @@ func TestLoss(t *testing.T) {
 					n[0].change(unban(other), false)
 					n[1].change(banOf(robber, time.Hour, "bob"), false)
 					time.Sleep(agreed)
-					if lose(s, old); s.texts == nil {
+					lose(s, old)
+					s.mu.Lock()
+					if s.texts == nil {
 						s.texts = map[string]leakybucket.Text{}
 					}
+					s.mu.Unlock()
 					if stranger {
 						fresh := start(t, s, "")
 						fresh.change(banOf("192.0.2.0/24", time.Hour, "carol"), false)

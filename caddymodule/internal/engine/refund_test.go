@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,12 +231,17 @@ func TestRefundBoundsGuesses(t *testing.T) {
 func TestRefundHoldsGuessesInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := loginZone(t, "refund status 302", dokuWiki)
+		var mu sync.Mutex
 		running, most, done := 0, 0, make(chan struct{}, 80)
 		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			mu.Lock()
 			running++
 			most = max(most, running)
+			mu.Unlock()
 			time.Sleep(time.Second)
+			mu.Lock()
 			running--
+			mu.Unlock()
 			return dokuWiki(w, r)
 		}
 		for range 80 {
@@ -243,7 +249,6 @@ func TestRefundHoldsGuessesInFlight(t *testing.T) {
 				logIn(s, "wrong", "?do=redirect")
 				done <- struct{}{}
 			}()
-			synctest.Wait() // one writes the counters at a time
 		}
 		for range 80 {
 			<-done
