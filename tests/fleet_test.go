@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -99,7 +100,13 @@ func TestAFleetFollows(t *testing.T) {
 		}
 
 		b.kill()
+		if err := os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")); err != nil {
+			t.Fatal(err)
+		}
 		b.start()
+		if !refuses(true)(b) {
+			t.Error("a Caddy that knows of nothing: got its first request through, want it to wait for the store's ban")
+		}
 		within(t, followTime, "the ban after kill -9", fleet[1:2], refuses(true))
 
 		c.kill()
