@@ -212,7 +212,7 @@ test_packages() {
 
 test_system() {
 	step 'the whole system'
-	local limit=20m
+	local limit=30m
 	[[ ${TEST_LONG:-} != 1 ]] || limit=90m
 	[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
 	# More tests at once than processors, because many wait for a Retry-After.
