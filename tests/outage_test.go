@@ -38,7 +38,7 @@ func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 				name := fmt.Sprintf("%s, outage %d", how, n+1)
 				o.wantWithout(t, name, shots)
 				o.wantQuick(t, name, shots)
-				mostBack := 15 * time.Second
+				mostBack := 2 * time.Minute
 				if long() {
 					mostBack = time.Second
 				}
@@ -95,7 +95,7 @@ func TestABadNetworkToTheStoreIsNoOutageOfTheSite(t *testing.T) {
 				o.log(t, name, shots)
 			}
 			// A trial has the timeout, which a busy machine may take for itself.
-			if most := 30 * time.Second; o.back > most {
+			if most := 2 * time.Minute; o.back > most {
 				t.Errorf("%s: got limits that hold again after %v, want at most %v", name, o.back, most)
 			}
 		}
