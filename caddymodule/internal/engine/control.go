@@ -36,7 +36,7 @@ type control struct {
 
 func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
-		c := &control{Changes: changes.New(), blocks: blocked.NewBuckets(nil), stopped: make(chan struct{})}
+		c := &control{Changes: changes.New(), blocks: blocked.NewBuckets(), stopped: make(chan struct{})}
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c
@@ -72,9 +72,6 @@ func (c *control) Stop(e *Engine) {
 
 // follow lets what is shared go by a config, which is the newest that runs.
 func (c *control) follow(e *Engine) {
-	for _, z := range e.Zones {
-		z.setLimits()
-	}
 	var registry leakybucket.Registry
 	var read func()
 	if e.Shared != nil {

@@ -116,9 +116,6 @@ func (s *Subject) Ban(now time.Time) *override.Ban {
 // divided among clients. It is the zero Prefix if the request has no address.
 func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Address(), 32, 64) }
 
-// LeaveBody makes the body count as one that was not read.
-func (s *Subject) LeaveBody() { s.read = true }
-
 // ReadBody has look read the body ahead, if it has at most so many bytes.
 func (s *Subject) ReadBody(look func(*http.Request, netip.Prefix, int64) (*body.Ahead, *body.Body), most int64) {
 	s.Reader, s.body = look(s.Request, s.Client(), most)

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
@@ -36,10 +35,7 @@ func Forget(zone string) {
 
 var (
 	Requests = newCounters("requests_total",
-		"Requests by zone, decision and reason, and in zones with share by the client's rank.", "zone", "decision", "reason", "rank")
-
-	Passes = newCounters("passes_total",
-		"Passes of clients in zones with share, by what happened to them.", "zone", "event")
+		"Requests by zone, decision and reason.", "zone", "decision", "reason")
 
 	Unsettled = newCounters("unsettled_total",
 		"Charges left as reserved, because the response did not say what the request cost, or the store did not answer.", "zone")
@@ -69,19 +65,14 @@ var (
 		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
 )
 
-// unranked stands for the rank of requests that have none.
-const unranked = fairqueue.Ranks
-
 // counters are the counters of one zone, looked up before requests come. All others are nil.
-type counters [fairqueue.Ranks + 1][decision.Decisions][rule.Reasons]prometheus.Counter
+type counters [decision.Decisions][rule.Reasons]prometheus.Counter
 
 func countersOf(t *Zone) (c counters) {
-	for rank := range c {
-		for d := range decision.Decisions {
-			for r := range rule.Reasons {
-				if t.reasons[d].Has(r) && t.ranked(r) == (rank != unranked) {
-					c[rank][d][r] = t.requests(fairqueue.Rank(rank), d, r)
-				}
+	for d := range decision.Decisions {
+		for r := range rule.Reasons {
+			if t.reasons[d].Has(r) {
+				c[d][r] = t.requests(d, r)
 			}
 		}
 	}
@@ -89,22 +80,8 @@ func countersOf(t *Zone) (c counters) {
 }
 
 // requests looks a counter up.
-func (t *Zone) requests(rank fairqueue.Rank, d decision.Decision, why rule.Reason) prometheus.Counter {
-	name := ""
-	if rank != unranked {
-		name = rank.String()
-	}
-	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), name)
-}
-
-// ranked reports whether a zone counts what it decides for this reason by rank: only
-// requests that come as far as to a slot have one.
-func (t *Zone) ranked(why rule.Reason) bool {
-	switch why {
-	case rule.None, rule.QueueFull, rule.TurnTooLate, rule.Timeout:
-		return t.rule.Share != nil
-	}
-	return false
+func (t *Zone) requests(d decision.Decision, why rule.Reason) prometheus.Counter {
+	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String())
 }
 
 // possible returns the reasons of each decision that the zone can make. It has series for
@@ -121,7 +98,7 @@ func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
 	if t.rule.Shadow != 0 || t.rule.Enforce < 100 {
 		reasons[decision.ShadowRefused] = why
 	}
-	if t.rule.LetsWait() {
+	if t.rule.Delay != nil {
 		if reasons[decision.Refused] != 0 {
 			reasons[decision.Delayed] = none
 		}

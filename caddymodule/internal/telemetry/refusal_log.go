@@ -40,7 +40,7 @@ type refusalLog struct {
 
 // note counts a refusal.
 func (l *refusalLog) note(o *decision.Outcome) {
-	l.keys.Add(o.RefusedKey())
+	l.keys.Add(o.Key)
 	if l.count.Add(1) == 1 {
 		l.begin()
 	}
