@@ -18,7 +18,7 @@ import (
 
 // Refusal is what refused clients get, and what is logged of it.
 type Refusal struct {
-	// The status, from 400 to 599. Default: 429, and 503 in a zone with share.
+	// The status, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
 
 	// The text that people see when this zone refuses them, such as `Too

@@ -115,7 +115,8 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 }
 
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
-// be equal. The zone joins what other configs with its name share. Its matchers are loaded within the module whose context it is.
+// be equal. The zone joins what other configs with its name share. Its matchers are loaded
+// within the module whose context it is.
 func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, err error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
