@@ -36,7 +36,7 @@ func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
 	for i := range 20 { // before and after the slot of what is full
 		k := charge(fmt.Sprint("k", i), leakybucket.Limit{Capacity: 10, Leak: 1e-6}, 3)
 		shadow := k
-		shadow.Shadow = 1
+		shadow.Shadow = true
 		all := []leakybucket.Charge{k, full, k, shadow}
 		decisions := make([]leakybucket.Decision, len(all))
 		if err := s.Take(context.Background(), all, decisions); err != nil {
@@ -68,7 +68,7 @@ func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 	roomy := func(i int) leakybucket.Charge { return charge(fmt.Sprint("roomy", i), frozen, 1) }
 	scarce := charge("scarce", leakybucket.Limit{Capacity: 20, Leak: 1e-6}, 1)
 	watched := charge("watched", frozen, 1)
-	watched.Shadow = 1
+	watched.Shadow = true
 	const callers, rounds = 8, 20
 	var admitted [callers]int
 	var wg sync.WaitGroup
