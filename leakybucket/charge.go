@@ -37,7 +37,7 @@ type Charge struct {
 // level by methods of [Limit]: what remains, how long to wait.
 type Decision struct {
 	Fits   bool    // the bucket would not overflow, and is not blocked
-	Poured bool    // the cost was poured: it fits, and so does every charge that could keep it back
+	Poured bool    // the cost was poured: every enforced charge of the take fits (for a shadow one: every charge)
 	Level  float64 // how full the bucket was before this charge (a probe: before all), in units of cost
 	At     Instant // when that was so, on the store's clock
 
@@ -134,8 +134,9 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 	}
 }
 
-// Fit reports whether all enforced charges of a take fit, by their decisions, and whether
-// all of its charges do. Only then are the enforced ones poured, or those of shadow.
+// Fit reports whether all enforced charges of a take fit, by their decisions, and whether all
+// of its charges do. A store pours enforced charges if the former is true, and shadow charges
+// if the latter is.
 func Fit(charges []Charge, decisions []Decision) (enforced, all bool) {
 	enforced, all = true, true
 	for i := range charges {

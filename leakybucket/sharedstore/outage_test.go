@@ -190,8 +190,11 @@ func TestBlocks(t *testing.T) {
 				n.ask(watched, enforced)
 			}
 			n.recover()
-			if _, d := n.ask(watched, enforced); d[0].Fits || d[0].BlockedUntil == 0 || !d[1].Poured {
-				t.Errorf("got %+v, want the shadow blocked and the other poured", d)
+			other := watched
+			other.Key = "other"
+			_, d := n.ask(watched, enforced, other)
+			if d[0].Fits || d[0].BlockedUntil == 0 || !d[1].Poured || !d[2].Fits || d[2].Poured {
+				t.Errorf("got %+v, want the shadow blocked, the enforced poured and the other shadow held", d)
 			}
 		})
 	})
