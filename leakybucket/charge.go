@@ -27,29 +27,17 @@ type Charge struct {
 	// Probe charges ask and pour nothing. Like others, they may begin a block.
 	Probe bool
 
-	// Shadow charges, those of another number than 0, use buckets of their own and
-	// never keep enforced charges from being poured. Those of one number are judged
-	// together with the enforced ones, as if they were enforced, too.
-	Shadow Shadow
-}
-
-// Shadow is 0 for enforced charges, and otherwise the number of a group of shadow
-// charges. A number has no meaning beyond its take. To name a bucket, any will do.
-type Shadow uint8
-
-// ShadowIf returns the number of a group if shadow is true, to name a bucket.
-func ShadowIf(shadow bool) Shadow {
-	if shadow {
-		return 1
-	}
-	return 0
+	// Shadow charges are a dry run. They use buckets of their own and never keep
+	// enforced charges from being poured. They are poured if every charge of the take
+	// fits, as if all of them were enforced.
+	Shadow bool
 }
 
 // A Decision says what became of one charge. Everything else follows from its
 // level by methods of [Limit]: what remains, how long to wait.
 type Decision struct {
 	Fits   bool    // the bucket would not overflow, and is not blocked
-	Poured bool    // the cost was poured: it fits, and so does every charge taken with it
+	Poured bool    // the cost was poured: every enforced charge of the take fits (for a shadow one: every charge)
 	Level  float64 // how full the bucket was before this charge (a probe: before all), in units of cost
 	At     Instant // when that was so, on the store's clock
 
@@ -129,38 +117,34 @@ func TakeAll(charges []Charge, states []State, now Instant, decisions []Decision
 			cost = costOfBucket(charges, c)
 		}
 		c.judge(&states[i], cost, now, &decisions[i])
-		if shared && decisions[i].Began {
-			carryBack(charges, states, i) // a pour by an earlier charge must not undo the block
-		}
 	}
-	group, fits := Shadow(0), FitTogether(charges, decisions, 0)
-	if !fits {
-		return
-	}
+	enforced, all := Fit(charges, decisions)
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
+		if !enforced || c.Shadow && !all {
+			continue
+		}
 		if shared {
 			carry(charges, states, i)
 		}
-		if c.Shadow != group {
-			group, fits = c.Shadow, FitTogether(charges, decisions, c.Shadow)
-		}
-		if fits && !c.Probe {
+		if !c.Probe {
 			d.Poured, d.Level = true, states[i].level(now, c.Limit.Leak)
 			c.Limit.write(&states[i], d.Level+c.Cost, now)
 		}
 	}
 }
 
-// FitTogether reports whether all enforced charges and all of a group of shadow fit,
-// by their decisions. Only then are those of the group poured.
-func FitTogether(charges []Charge, decisions []Decision, group Shadow) bool {
+// Fit reports whether all enforced charges of a take fit, by their decisions, and whether all
+// of its charges do. A store pours enforced charges if the former is true, and shadow charges
+// if the latter is.
+func Fit(charges []Charge, decisions []Decision) (enforced, all bool) {
+	enforced, all = true, true
 	for i := range charges {
-		if in := charges[i].Shadow; !decisions[i].Fits && (in == 0 || in == group) {
-			return false
+		if !decisions[i].Fits {
+			enforced, all = enforced && charges[i].Shadow, false
 		}
 	}
-	return true
+	return enforced, all
 }
 
 // anyShared reports whether two charges name the same bucket. Most often none do, and
@@ -192,15 +176,6 @@ func carry(charges []Charge, states []State, i int) {
 	}
 }
 
-// carryBack lets earlier charges find their bucket as the i-th left it.
-func carryBack(charges []Charge, states []State, i int) {
-	for j := range i {
-		if charges[i].SameBucket(&charges[j]) {
-			states[j] = states[i]
-		}
-	}
-}
-
 // costOfBucket returns what all charges together ask of the bucket of c. A
 // negative cost, which does not fit, makes no room for the others.
 func costOfBucket(charges []Charge, c *Charge) float64 {
@@ -222,5 +197,5 @@ func lastByte(s string) int {
 
 // SameBucket reports whether two charges name the same bucket.
 func (c *Charge) SameBucket(other *Charge) bool {
-	return c == other || c.Zone == other.Zone && c.Key == other.Key && (c.Shadow == 0) == (other.Shadow == 0)
+	return c == other || c.Zone == other.Zone && c.Key == other.Key && c.Shadow == other.Shadow
 }

@@ -13,11 +13,10 @@ type Store interface {
 	// on the store's clock. It writes one decision for each charge. The slice
 	// decisions must be as long as charges.
 	//
-	// If one enforced charge does not fit, nothing is poured anywhere, shadow
-	// charges included. A shadow charge that does not fit keeps back nothing but
-	// those of its group, see [Charge.Shadow]. Several charges may name the same
-	// bucket, with the same limit, debt and block. Each of them is judged with the
-	// sum of their costs.
+	// If one enforced charge does not fit, nothing is poured anywhere. If one shadow
+	// charge does not fit, no shadow charge is poured. Several charges may name the
+	// same bucket, with the same limit, debt and block. Each of them is judged with
+	// the sum of their costs.
 	//
 	// A charge that overflows begins a block of its bucket if its Block is set
 	// and none runs, whatever becomes of the others. A charge that could never

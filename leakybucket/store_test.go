@@ -41,7 +41,7 @@ func enforced(key string, cost float64) Charge {
 
 func shadow(key string, cost float64) Charge {
 	c := enforced(key, cost)
-	c.Shadow = 1
+	c.Shadow = true
 	return c
 }
 
@@ -71,22 +71,18 @@ func TestShadowNeverStandsInTheWay(t *testing.T) {
 		{false, false, 4, State{Level: 4, At: 0}},
 		{true, false, 9, State{Level: 9, At: 0}},
 	})
-	alone := shadow("b", 2)
-	alone.Shadow = 2
-	runTakeAll(t, []Charge{shadow("a", 1), alone}, states, 0, []want{
-		{true, true, 4, State{Level: 5, At: 0}},
-		{false, false, 9, State{Level: 9, At: 0}},
-	})
 }
 
-func TestAGroupOfShadowIsPouredAllOrNone(t *testing.T) {
-	other := shadow("c", 2)
-	other.Shadow = 2
-	states := []State{{Level: 4}, {Level: 9}, {Level: 1}, {Level: 2}}
-	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2), other, enforced("d", 3)}, states, 0, []want{
+func TestShadowIsPouredAllOrNone(t *testing.T) {
+	states := []State{{Level: 4}, {Level: 9}, {Level: 2}}
+	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2), enforced("c", 3)}, states, 0, []want{
 		{true, false, 4, State{Level: 4, At: 0}},
 		{false, false, 9, State{Level: 9, At: 0}},
-		{true, true, 1, State{Level: 3, At: 0}},
+		{true, true, 2, State{Level: 5, At: 0}},
+	})
+	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 1), enforced("c", 3)}, states, 0, []want{
+		{true, true, 4, State{Level: 5, At: 0}},
+		{true, true, 9, State{Level: 10, At: 0}},
 		{true, true, 2, State{Level: 5, At: 0}},
 	})
 }
@@ -113,14 +109,12 @@ func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
 	})
 }
 
-// Under two limits at once one of two shadow charges to a bucket may fit alone.
 func TestTheLastChargeToABucketHoldsItsFinalState(t *testing.T) {
-	small := shadow("a", 1)
-	small.Limit.Capacity = 5
-	small.Shadow = 2
-	runTakeAll(t, []Charge{shadow("a", 3), small}, []State{{Level: 4}, {Level: 4}}, 0, []want{
+	probe := shadow("a", 1)
+	probe.Probe = true
+	runTakeAll(t, []Charge{shadow("a", 3), probe}, []State{{Level: 4}, {Level: 4}}, 0, []want{
 		{true, true, 4, State{Level: 7, At: 0}},
-		{false, false, 4, State{Level: 7, At: 0}},
+		{true, false, 4, State{Level: 7, At: 0}},
 	})
 }
 
@@ -153,7 +147,7 @@ func TestTakeAllOfOneIsTake(t *testing.T) {
 	costs := []float64{0, 1, 2.5, 10, 10.5, -1, nan, inf}
 	for range 10_000 {
 		c := enforced("a", costs[rng.IntN(len(costs))])
-		c.Shadow = Shadow(rng.IntN(3))
+		c.Shadow = rng.IntN(2) == 0
 		s := State{Level: 12 * rng.Float64(), At: at(30 * rng.Float64())}
 		now := at(30 * rng.Float64())
 		state, d := c.Limit.Take(s, c.Cost, now)

@@ -76,7 +76,7 @@ func TestABlockedBucketHoldsBackWhatIsBesideIt(t *testing.T) {
 func TestAShadowBlockHoldsBackNothingButItself(t *testing.T) {
 	c := blocking(ladder(time.Minute))
 	shadowed := to(c, "a", 1)
-	shadowed.Shadow = 1
+	shadowed.Shadow = true
 	full, poured := State{Level: 10, At: at(1000)}, State{Level: 1, At: at(1000)}
 	fullBlocked := State{Level: 10, At: at(1000), BlockedUntil: at(1060)}
 	runTakeAllBlocks(t, []Charge{shadowed, to(c, "a", 1)}, []State{full, {}}, []blockWant{
@@ -109,7 +109,7 @@ func TestChargesToOneBucketBeginOneBlock(t *testing.T) {
 	})
 	// One that is no amount begins none, and keeps no other from it.
 	runTakeAllBlocks(t, []Charge{to(c, "a", -2), to(c, "a", 6), to(c, "a", -1)}, []State{half, half, half}, []blockWant{
-		{overflowed, false, 0, halfBlocked},
+		{overflowed, false, 0, half},
 		{began, false, 1060, halfBlocked},
 		{blocked, false, 1060, halfBlocked},
 	})
@@ -119,24 +119,20 @@ func TestChargesToOneBucketBeginOneBlock(t *testing.T) {
 	})
 }
 
-// Of two shadow charges to a bucket one may fit beneath its ceiling and the
-// other not. The pour of the first must not undo the block that the second
-// begins, whichever of them comes first.
-func TestAPourKeepsTheBlockThatALaterChargeBegins(t *testing.T) {
+// Of two charges to a bucket one may fit beneath its ceiling and the other not.
+func TestOneOfTwoChargesToABucketBeginsABlock(t *testing.T) {
 	fits := blocking(ladder(time.Minute))
-	fits.Shadow = 1
 	overflows := fits
-	overflows.Ceiling, overflows.Shadow = 3, 2
+	overflows.Ceiling = 3
 	half := State{Level: 5, At: at(1000)}
-	after := State{Level: 6, At: at(1000), BlockedUntil: at(1060)}
+	halfBlocked := State{Level: 5, At: at(1000), BlockedUntil: at(1060)}
 	runTakeAllBlocks(t, []Charge{fits, overflows}, []State{half, half}, []blockWant{
-		{fitted, true, 0, after},
-		{began, false, 1060, after},
+		{fitted, false, 0, half},
+		{began, false, 1060, halfBlocked},
 	})
-	unpoured := State{Level: 5, At: at(1000), BlockedUntil: at(1060)}
 	runTakeAllBlocks(t, []Charge{overflows, fits}, []State{half, half}, []blockWant{
-		{began, false, 1060, unpoured},
-		{blocked, false, 1060, unpoured},
+		{began, false, 1060, halfBlocked},
+		{blocked, false, 1060, halfBlocked},
 	})
 }
 

@@ -33,7 +33,7 @@ func block(t *testing.T, s *Store, c leakybucket.Charge) leakybucket.Decision {
 
 func reset(t *testing.T, s *Store, c leakybucket.Charge) {
 	t.Helper()
-	if err := s.Reset(context.Background(), c.Zone, c.Key, c.Shadow != 0); err != nil {
+	if err := s.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
 		t.Errorf("resetting %s/%.40q: got error %v, want none", c.Zone, c.Key, err)
 	}
 }

@@ -53,7 +53,7 @@ func (sh *shard) charge(at int) *leakybucket.Charge {
 	if s.zone&digestBit != 0 {
 		key = spell(key)
 	}
-	return &leakybucket.Charge{Zone: zone, Key: string(key), Shadow: leakybucket.ShadowIf(s.zone&shadowBit != 0)}
+	return &leakybucket.Charge{Zone: zone, Key: string(key), Shadow: s.zone&shadowBit != 0}
 }
 
 // checkTable: every bucket is found where it is, and some slots are free.

@@ -360,7 +360,7 @@ func (s *Store) Now() leakybucket.Instant { return s.now() }
 
 // Reset implements [leakybucket.Resetter].
 func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
-	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow)}
+	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}
 	hash := s.hasher.charge(c)
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
@@ -407,7 +407,7 @@ func (s *Store) now() leakybucket.Instant {
 type hasher struct{ zone, key maphash.Seed }
 
 func (h hasher) charge(c *leakybucket.Charge) uint64 {
-	return combine(maphash.String(h.zone, c.Zone), maphash.String(h.key, c.Key), c.Shadow != 0)
+	return combine(maphash.String(h.zone, c.Zone), maphash.String(h.key, c.Key), c.Shadow)
 }
 
 func combine(zone, key uint64, shadow bool) uint64 {

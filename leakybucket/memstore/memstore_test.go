@@ -95,7 +95,7 @@ func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
 func TestNamesOfOneHashAreTwoBuckets(t *testing.T) {
 	s := New(Options{MaxBuckets: 100})
 	sh := &s.shards[0]
-	names := []leakybucket.Charge{charge("a", 1), charge("b", 1), charge("ab", 1), {Zone: "zon", Key: "ea"}, {Zone: "other", Key: "a"}, {Zone: "zone", Key: "a", Shadow: 1}}
+	names := []leakybucket.Charge{charge("a", 1), charge("b", 1), charge("ab", 1), {Zone: "zon", Key: "ea"}, {Zone: "other", Key: "a"}, {Zone: "zone", Key: "a", Shadow: true}}
 	const hash = 0x1234567890abcdef
 	for i := range names {
 		if at, kept := sh.find(hash, &names[i]); kept {

@@ -209,7 +209,7 @@ func (q *sequence) settle() map[leakybucket.Charge]leakybucket.State {
 // reset forgets a bucket that is there or not.
 func (q *sequence) reset() map[leakybucket.Charge]leakybucket.State {
 	c := q.charge()
-	if err := q.store.Reset(context.Background(), c.Zone, c.Key, c.Shadow != 0); err != nil {
+	if err := q.store.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
 		q.t.Errorf("resetting %s/%.40q: %v", c.Zone, c.Key, err)
 	}
 	if slot, kept := q.slot(c); kept {
@@ -232,7 +232,7 @@ func (q *sequence) charge() leakybucket.Charge {
 	c := leakybucket.Charge{
 		Zone:   []string{"", "a", "zone", strings.Repeat("z", 300)}[i%4],
 		Key:    hostileKey(i),
-		Shadow: leakybucket.ShadowIf(i%5 == 0),
+		Shadow: i%5 == 0,
 		Limit:  leakybucket.Limit{Capacity: 10, Leak: math.Pow(10, float64(q.rng.IntN(4))-2)},
 	}
 	c.Cost, c.Debt = q.cost(c.Limit), 5

@@ -110,11 +110,11 @@ func (sh *shard) find(hash uint64, c *leakybucket.Charge) (at int, kept bool) {
 // is reports whether a slot keeps the bucket that c names.
 func (sh *shard) is(s *slot, c *leakybucket.Charge) bool {
 	if s.zone&^zoneMask == 0 && s.zone != spelledZone && s.key <= slotRoom { // most are like that
-		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && c.Shadow == 0
+		return string(s.room[:s.key]) == c.Key && sh.zones[s.zone].name == c.Zone && !c.Shadow
 	}
 	zone, kept := sh.name(s)
 	switch {
-	case zone != c.Zone || (s.zone&shadowBit != 0) != (c.Shadow != 0):
+	case zone != c.Zone || (s.zone&shadowBit != 0) != c.Shadow:
 		return false
 	case s.zone&digestBit != 0:
 		return spells(c.Key, kept)
@@ -192,7 +192,7 @@ func (sh *shard) setName(s *slot, c *leakybucket.Charge) {
 	default:
 		s.setOffset(sh.addName(name))
 	}
-	if c.Shadow != 0 {
+	if c.Shadow {
 		s.zone |= shadowBit
 	}
 }

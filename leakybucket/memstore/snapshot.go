@@ -203,7 +203,7 @@ func readRecords(records []byte, yield func(*leakybucket.Charge, leakybucket.Sta
 			return fmt.Errorf("%w: its last bucket is cut off", ErrBadSnapshot)
 		}
 		yield(&leakybucket.Charge{
-			Zone: string(records[n:zone]), Key: string(records[zone:next]), Shadow: leakybucket.ShadowIf(r.Shadow),
+			Zone: string(records[n:zone]), Key: string(records[zone:next]), Shadow: r.Shadow,
 		}, r.State)
 		records = records[next:]
 	}

@@ -53,7 +53,7 @@ func someBuckets(t testing.TB, now *leakybucket.Instant) *Store {
 	for _, zone := range []string{"zone", "another", ""} {
 		for _, shadow := range []bool{false, true} {
 			for i, key := range someKeys {
-				c := leakybucket.Charge{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow)}
+				c := leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}
 				state := leakybucket.State{Level: float64(500 + i), At: *now, Leak: 1}
 				s.Put(&c, state)
 				c.Key = "blocked " + key

@@ -27,4 +27,4 @@ func (s *Store) name(zone, key string, shadow bool) string {
 	return name
 }
 
-func (s *Store) nameOf(c *leakybucket.Charge) string { return s.name(c.Zone, c.Key, c.Shadow != 0) }
+func (s *Store) nameOf(c *leakybucket.Charge) string { return s.name(c.Zone, c.Key, c.Shadow) }

@@ -38,7 +38,7 @@ func slotOf(key string) uint16 {
 }
 
 func (s *Store) slotOfCharge(c *leakybucket.Charge) uint16 {
-	return slotOf(s.name(c.Zone, c.Key, c.Shadow != 0))
+	return slotOf(s.name(c.Zone, c.Key, c.Shadow))
 }
 
 // A group is the charges of one take that share a slot.
@@ -94,11 +94,6 @@ type bySlot struct {
 // takeBySlot asks all slots at once, and pours into all at once if all fit. If a
 // slot refuses the pour, because others poured in between, all is given back and
 // poured once more, slot after slot: of two such takes one is then admitted.
-//
-// The answers to an earlier probe of the same request are not used as the asking. They
-// would serve where a body was read for its items and has one item only: elsewhere the
-// probe lacks a charge or had another cost. That round trip is dear where it is wrong: a
-// pour that races costs at least four more.
 func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if len(charges) == 1 {
 		return s.takeTogether(ctx, s.slotOfCharge(&charges[0]), charges, decisions, false)
@@ -112,8 +107,9 @@ func (s *Store) takeBySlot(ctx context.Context, charges []leakybucket.Charge, de
 	if err := t.take(ctx, asks, true); err != nil {
 		return err
 	}
+	held := t.held()
 	pours := t.groups(len(charges), func(i int) *leakybucket.Charge {
-		if charges[i].Probe || !t.fit(i) {
+		if charges[i].Probe || held(i) {
 			return nil
 		}
 		return &charges[i]
@@ -154,13 +150,14 @@ func (t *bySlot) pourPatiently(ctx context.Context, one []group) (refused bool, 
 	}
 }
 
-// fit reports whether charge i fits, and so do all that it is judged with.
-func (t *bySlot) fit(i int) bool {
-	return leakybucket.FitTogether(t.charges, t.decisions, t.charges[i].Shadow)
+// held returns which charges must not be poured, by the decisions so far.
+func (t *bySlot) held() func(i int) bool {
+	enforced, all := leakybucket.Fit(t.charges, t.decisions)
+	return func(i int) bool { return !enforced || t.charges[i].Shadow && !all }
 }
 
 // refuses reports whether charge i keeps all others from being poured.
-func (t *bySlot) refuses(i int) bool { return !t.decisions[i].Fits && t.charges[i].Shadow == 0 }
+func (t *bySlot) refuses(i int) bool { return !t.decisions[i].Fits && !t.charges[i].Shadow }
 
 // take takes the charges of all groups at once. Asking pours nothing. Pouring begins no
 // block, since a charge that fitted when it was asked exceeds no limit of its own.
@@ -187,8 +184,9 @@ func (t *bySlot) takeGroup(ctx context.Context, g group, asking bool) error {
 // charges that did not fit. It reports whether enforced ones were among those.
 func (t *bySlot) undo(ctx context.Context, err error) (raced bool, _ error) {
 	var back []int
+	held := t.held()
 	for i := range t.decisions {
-		if t.decisions[i].Poured && (err != nil || !t.fit(i)) {
+		if t.decisions[i].Poured && (err != nil || held(i)) {
 			back = append(back, i)
 		}
 		raced = raced || t.refuses(i)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,7 +37,7 @@ func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
 	for i := range 20 { // before and after the slot of what is full
 		k := charge(fmt.Sprint("k", i), leakybucket.Limit{Capacity: 10, Leak: 1e-6}, 3)
 		shadow := k
-		shadow.Shadow = 1
+		shadow.Shadow = true
 		all := []leakybucket.Charge{k, full, k, shadow}
 		decisions := make([]leakybucket.Decision, len(all))
 		if err := s.Take(context.Background(), all, decisions); err != nil {
@@ -65,51 +66,63 @@ func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
 func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	s := open(t, Options{URL: c.URL()})
-	roomy := func(i int) leakybucket.Charge { return charge(fmt.Sprint("roomy", i), frozen, 1) }
-	scarce := charge("scarce", leakybucket.Limit{Capacity: 20, Leak: 1e-6}, 1)
-	watched := charge("watched", frozen, 1)
-	watched.Shadow = 1
-	const callers, rounds = 8, 20
-	var admitted [callers]int
-	var wg sync.WaitGroup
-	for w := range callers {
-		wg.Go(func() {
-			all := []leakybucket.Charge{watched, roomy(0), scarce, roomy(1), roomy(2)}
-			decisions := make([]leakybucket.Decision, len(all))
-			for range rounds {
-				if err := s.Take(context.Background(), all, decisions); err != nil {
-					t.Error(err)
-					return
-				}
-				poured := 0
-				for _, d := range decisions {
-					if d.Poured {
-						poured++
+	const callers, rounds, capacity = 8, 20, 20
+	roomy := func(key string) leakybucket.Charge { return charge(key, frozen, 1) }
+	scarce := charge("scarce", leakybucket.Limit{Capacity: capacity, Leak: 1e-6}, 1)
+	shadow := func(c leakybucket.Charge) leakybucket.Charge {
+		c.Key, c.Shadow = "shadow "+c.Key, true
+		return c
+	}
+	for _, test := range []struct {
+		name             string
+		charges          []leakybucket.Charge
+		enforced, shadow int // how often they are poured
+	}{
+		{"enforced", []leakybucket.Charge{shadow(roomy("a")), roomy("a"), scarce, roomy("b"), roomy("c")}, capacity, capacity},
+		{"shadow", []leakybucket.Charge{roomy("d"), shadow(roomy("d")), shadow(scarce), shadow(roomy("e")), roomy("e")}, callers * rounds, capacity},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var poured [2]atomic.Int64 // enforced, shadow
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					decisions := make([]leakybucket.Decision, len(test.charges))
+					for range rounds {
+						if err := s.Take(context.Background(), test.charges, decisions); err != nil {
+							t.Error(err)
+							return
+						}
+						enforced, all := leakybucket.Fit(test.charges, decisions)
+						for i, d := range decisions {
+							if want := enforced && (all || !test.charges[i].Shadow); d.Poured != want {
+								t.Errorf("take: got %+v, want poured %v of charge %d", decisions, want, i)
+							}
+						}
+						if enforced {
+							poured[0].Add(1)
+						}
+						if all {
+							poured[1].Add(1)
+						}
 					}
+				})
+			}
+			wg.Wait()
+			if enforced, shadow := poured[0].Load(), poured[1].Load(); enforced != int64(test.enforced) || shadow != int64(test.shadow) {
+				t.Errorf("poured: got %d enforced and %d shadow, want %d and %d", enforced, shadow, test.enforced, test.shadow)
+			}
+			for _, c := range test.charges {
+				want := test.enforced
+				if c.Shadow {
+					want = test.shadow
 				}
-				if poured != 0 && poured != len(all) || (poured > 0) != decisions[2].Fits {
-					t.Errorf("take: got %+v, want all or none poured", decisions)
-				}
-				if poured > 0 {
-					admitted[w]++
+				// Units that leaked while a charge was there are not given back, though it
+				// leaked but once for all of them.
+				if got := levelOf(t, s, c); math.Abs(got-float64(want)) > leaked {
+					t.Errorf("level of %s: got %v, want %d", c.Key, got, want)
 				}
 			}
 		})
-	}
-	wg.Wait()
-	sum := 0
-	for _, n := range admitted {
-		sum += n
-	}
-	if sum != 20 {
-		t.Errorf("admitted: got %d, want 20, the capacity of the scarce one", sum)
-	}
-	for _, ch := range []leakybucket.Charge{roomy(0), roomy(1), roomy(2), scarce, watched} {
-		// Units that leaked while a charge was there are not given back, though it leaked
-		// but once for all of them.
-		if got := levelOf(t, s, ch); math.Abs(got-float64(sum)) > leaked {
-			t.Errorf("level of %s: got %v, want %d", ch.Key, got, sum)
-		}
 	}
 }
 

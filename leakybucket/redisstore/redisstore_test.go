@@ -24,7 +24,7 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5"; got != want {
 		t.Errorf("key of a bucket: got %q, want %q", got, want)
 	}
-	c.Shadow, c.Block = 1, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
+	c.Shadow, c.Block = true, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
 	mustTake(t, s, c)
 	c.Cost = 9
 	mustTake(t, s, c)

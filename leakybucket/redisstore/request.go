@@ -59,7 +59,7 @@ func (s *Store) takeRequest(charges []leakybucket.Charge, blockless bool) *reque
 	r := &request{keys: make([]string, len(charges)), args: make([]string, 0, 2*len(charges))}
 	for i := range charges {
 		c := &charges[i]
-		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow != 0)
+		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow)
 		cost := ""
 		if c.Cost == c.Cost {
 			cost = string(appendFloat(nil, c.Cost))
@@ -79,7 +79,7 @@ func (s *Store) settleRequest(settlements []leakybucket.Settlement) *request {
 	for i := range settlements {
 		st := &settlements[i]
 		c := &st.Charge
-		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow != 0)
+		r.keys[i] = s.name(c.Zone, c.Key, c.Shadow)
 		text := make([]byte, 0, 80)
 		switch {
 		case st.Cancel && st.Was.Poured:
@@ -113,8 +113,8 @@ func terms(c *leakybucket.Charge, last bool) string {
 	if c.Block != nil {
 		text = append(text, 'b')
 	}
-	if c.Shadow != 0 {
-		text = strconv.AppendUint(text, uint64(c.Shadow), 10)
+	if c.Shadow {
+		text = append(text, 's')
 	}
 	for _, number := range [...]float64{c.Limit.Capacity, c.Limit.Leak, c.Debt, c.Ceiling} {
 		text = appendFloat(append(text, ' '), number)

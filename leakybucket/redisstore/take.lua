@@ -55,21 +55,9 @@ end
 -- reused for the next one.
 local charges, n, fault = {}, 0, nil
 
--- together reports whether all enforced charges fit, and all of a group of shadow.
-local function together(group)
-	for i = 1, n do
-		local c = charges[i]
-		if c.flags ~= 1 and c.flags ~= 3 and (not c.t.shadow or c.t.shadow == group) then
-			return false
-		end
-	end
-	return true
-end
-
 -- ask judges all charges of a request, each by the sum of the costs asked of its
--- bucket. It pours the enforced ones if all of them fit, and then each group of
--- shadow of which all fit. A negative cost does not fit, and
--- makes no room for others.
+-- bucket. It pours the enforced ones if all of them fit, and those of shadow if
+-- all charges do. A negative cost does not fit, and makes no room for others.
 local function ask()
 	if n == 1 then -- the same, faster
 		local c = charges[1]
@@ -89,20 +77,17 @@ local function ask()
 			c.b.sum = c.b.sum + c.cost
 		end
 	end
+	local enforced, all = true, true
 	for i = 1, n do
 		local c = charges[i]
 		judge(c, c.b.sum)
-	end
-	local group, fit = nil, together(nil)
-	if not fit then
-		return
+		if c.flags ~= 1 then
+			enforced, all = enforced and c.t.shadow, false
+		end
 	end
 	for i = 1, n do
 		local c = charges[i]
-		if c.t.shadow ~= group then
-			group, fit = c.t.shadow, together(c.t.shadow)
-		end
-		if fit and not c.t.probe then
+		if enforced and (all or not c.t.shadow) and not c.t.probe then
 			c.flags, c.level = 3, level(c.b)
 			pour(c.b, c.t, c.level + c.cost)
 		end

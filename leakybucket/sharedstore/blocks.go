@@ -83,7 +83,7 @@ func (b *blocks) learn(charges []leakybucket.Charge, decisions []leakybucket.Dec
 				raise(&b.lastReported, state.BlockedUntil)
 			}
 		case b.lastReported.Load() > int64(now):
-			_ = b.reported.Reset(context.Background(), c.Zone, c.Key, c.Shadow != 0) // never fails
+			_ = b.reported.Reset(context.Background(), c.Zone, c.Key, c.Shadow) // never fails
 		}
 	}
 }
@@ -111,9 +111,7 @@ func withheld(charges []leakybucket.Charge, held []hold) []leakybucket.Charge {
 		}
 		asked[i].Block = nil
 		for j := range asked {
-			if group := asked[i].Shadow; group == 0 || group == asked[j].Shadow {
-				asked[j].Probe = true
-			}
+			asked[j].Probe = asked[j].Probe || asked[j].Shadow || !asked[i].Shadow
 		}
 	}
 	return asked

@@ -20,7 +20,7 @@ type bucket struct {
 	shadow    bool
 }
 
-func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow != 0} }
+func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow} }
 
 // A plain store keeps states in a map, on a clock that can be set.
 type plain struct {

@@ -116,7 +116,7 @@ func TestWaiting(t *testing.T) {
 			}
 		}
 		shadowed := hourly(10, 1)
-		shadowed.Shadow = 1
+		shadowed.Shadow = true
 		atOnce(t.Context(), shadowed)
 		left, leave := context.WithCancel(t.Context())
 		leave()

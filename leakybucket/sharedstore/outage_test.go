@@ -104,9 +104,14 @@ func TestPolicies(t *testing.T) {
 		o.Policy, _ = ParsePolicy(name)
 		return o
 	}
-	of := func(zone string, shadow leakybucket.Shadow) leakybucket.Charge {
+	of := func(zone string) leakybucket.Charge {
 		c := hourly(2, 1)
-		c.Zone, c.Shadow = zone, shadow
+		c.Zone = zone
+		return c
+	}
+	shadow := func(zone string) leakybucket.Charge {
+		c := of(zone)
+		c.Shadow = true
 		return c
 	}
 	for _, test := range []struct {
@@ -115,12 +120,13 @@ func TestPolicies(t *testing.T) {
 		fits    []bool
 		poured  []bool
 	}{
-		{"local", []leakybucket.Charge{of("local", 0)}, []bool{true}, []bool{true}},
-		{"allow", []leakybucket.Charge{of("allow", 0)}, []bool{true}, []bool{false}},
-		{"deny", []leakybucket.Charge{of("deny", 0)}, []bool{false}, []bool{false}},
-		{"deny beside local", []leakybucket.Charge{of("local", 0), of("deny", 0)}, []bool{true, false}, []bool{false, false}},
-		{"allow beside local", []leakybucket.Charge{of("local", 0), of("allow", 0)}, []bool{true, true}, []bool{true, false}},
-		{"deny in shadow", []leakybucket.Charge{of("local", 0), of("deny", 1), of("local", 1), of("local", 2)}, []bool{true, false, true, true}, []bool{true, false, false, true}},
+		{"local", []leakybucket.Charge{of("local")}, []bool{true}, []bool{true}},
+		{"allow", []leakybucket.Charge{of("allow")}, []bool{true}, []bool{false}},
+		{"deny", []leakybucket.Charge{of("deny")}, []bool{false}, []bool{false}},
+		{"deny beside local", []leakybucket.Charge{of("local"), of("deny")}, []bool{true, false}, []bool{false, false}},
+		{"allow beside local", []leakybucket.Charge{of("local"), of("allow")}, []bool{true, true}, []bool{true, false}},
+		{"deny in shadow", []leakybucket.Charge{of("local"), shadow("deny"), shadow("local")}, []bool{true, false, true}, []bool{true, false, false}},
+		{"deny beside shadow", []leakybucket.Charge{of("deny"), shadow("local")}, []bool{false, true}, []bool{false, false}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -167,7 +173,7 @@ func TestBlocks(t *testing.T) {
 				t.Errorf("beside a blocked bucket: got %+v, want it left as it is", d[0])
 			}
 			shadowed := blocked(3)
-			if shadowed.Shadow = 1; n.admits(1, shadowed) != 1 {
+			if shadowed.Shadow = true; n.admits(1, shadowed) != 1 {
 				t.Error("in shadow: got a block of the enforced bucket")
 			}
 			time.Sleep(length)
@@ -179,13 +185,16 @@ func TestBlocks(t *testing.T) {
 			n := startNode(t, Options{})
 			n.remote.down.Store(true)
 			watched, enforced := blocked(1), hourly(9, 1)
-			watched.Shadow, enforced.Key = 1, "enforced"
+			watched.Shadow, enforced.Key = true, "enforced"
 			for range 3 {
 				n.ask(watched, enforced)
 			}
 			n.recover()
-			if _, d := n.ask(watched, enforced); d[0].Fits || d[0].BlockedUntil == 0 || !d[1].Poured {
-				t.Errorf("got %+v, want the shadow blocked and the other poured", d)
+			other := watched
+			other.Key = "other"
+			_, d := n.ask(watched, enforced, other)
+			if d[0].Fits || d[0].BlockedUntil == 0 || !d[1].Poured || !d[2].Fits || d[2].Poured {
+				t.Errorf("got %+v, want the shadow blocked, the enforced poured and the other shadow held", d)
 			}
 		})
 	})

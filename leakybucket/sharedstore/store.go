@@ -88,7 +88,7 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 	return nil
 }
 
-func enforced(c leakybucket.Charge) bool { return c.Shadow == 0 }
+func enforced(c leakybucket.Charge) bool { return !c.Shadow }
 
 // fallBack decides by the zones' policies.
 func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
@@ -101,6 +101,7 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 		}
 	}
 	refuse(held, decisions)
+	enforcedFit, allFit := leakybucket.Fit(charges, decisions)
 	var of []int // the charges that local buckets decide
 	var asked []leakybucket.Charge
 	for i, c := range charges {
@@ -108,7 +109,7 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 			if s.nodes > 1 || held != nil && held[i].rest > 0 {
 				c.Block = nil // begin none
 			}
-			c.Probe = c.Probe || !leakybucket.FitTogether(charges, decisions, c.Shadow)
+			c.Probe = c.Probe || !enforcedFit || c.Shadow && !allFit
 			of, asked = append(of, i), append(asked, c)
 		}
 	}

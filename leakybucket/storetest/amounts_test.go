@@ -83,7 +83,7 @@ var ceilingMutants = []mutant{
 	{"holds all charges to a bucket against the lowest ceiling", "ceilings", bugs{take: func(s *reference, t taking) error {
 		return mistake(func(c *leakybucket.Charge) {
 			for _, other := range t.charges {
-				if other.Key == c.Key && (other.Shadow == 0) == (c.Shadow == 0) && other.Ceiling > 0 && (c.Ceiling == 0 || other.Ceiling < c.Ceiling) {
+				if other.Key == c.Key && other.Shadow == c.Shadow && other.Ceiling > 0 && (c.Ceiling == 0 || other.Ceiling < c.Ceiling) {
 					c.Ceiling = other.Ceiling
 				}
 			}

@@ -309,14 +309,12 @@ func blockOfOneBucketTwice(tb testing.TB, open Open) {
 	s.take(charges(k(5), k(5)), want{poured, 0}, want{poured, 5})
 	s.take(charges(k(1), k(1)), want{begins(61 * time.Minute), 10}, want{blocked(61 * time.Minute), 10})
 
-	// One fits beneath its ceiling, the other does not, and begins a block that
-	// what the first pours must not undo.
-	low := below(shadow(guarded("low")), 3)
-	high := below(low, 0)
-	high.Shadow = 2
+	// One fits beneath its ceiling, the other does not, and begins a block.
+	high := guarded("high")
+	low := below(high, 3)
 	s.pours(costing(high, 5), 0)
-	s.take(charges(high, low), want{poured, 5}, want{begins(2 * time.Minute), 5})
-	s.blocked(high, 6, 2*time.Minute)
+	s.take(charges(high, low), want{held, 5}, want{begins(2 * time.Minute), 5})
+	s.blocked(high, 5, 2*time.Minute)
 	s.at(2 * time.Minute)
 	s.pours(costing(high, 5), 0)
 	s.take(charges(low, high), want{begins(62 * time.Minute), 5}, want{blocked(62 * time.Minute), 5})

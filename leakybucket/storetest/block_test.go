@@ -303,27 +303,26 @@ var blockTogetherMutants = []mutant{
 		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
 			d.Began = d.Began || d.BlockedUntil != 0 && j.before[i].BlockedUntil <= j.now
 		})}},
-	{"pours over a block that a later charge begins", "block of the same bucket twice", bugs{rejudge: eachCharge(
+	{"keeps the block that the first charge to a bucket begins only", "block of the same bucket twice", bugs{rejudge: eachCharge(
 		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
 			for k := range i {
-				if d.Began && j.decisions[k].Poured && j.charges[k].Key == c.Key {
-					j.states[k] = leakybucket.State{Level: j.states[k].Level, At: j.now}
+				if d.Began && j.charges[k].Key == c.Key {
 					j.states[i] = j.states[k]
 				}
 			}
 		})}},
 
 	{"blocks no shadow", "shadow blocks apart", bugs{rejudge: unblock(
-		func(_ judging, _ int, c leakybucket.Charge) bool { return c.Shadow != 0 })}},
+		func(_ judging, _ int, c leakybucket.Charge) bool { return c.Shadow })}},
 	{"refuses what a shadow block would", "shadow blocks apart", bugs{take: mistake(func(c *leakybucket.Charge) {
 		if c.Block != nil {
-			c.Shadow = 0
+			c.Shadow = false
 		}
 	})}},
 	{"blocks shadow and enforced together", "shadow blocks apart", bugs{rejudge: func(j judging) {
 		for i, c := range j.charges {
 			for k, other := range j.charges {
-				if c.Key == other.Key && c.Shadow != 0 && other.Shadow == 0 && j.decisions[i].Began && !j.decisions[k].Began {
+				if c.Key == other.Key && c.Shadow && !other.Shadow && j.decisions[i].Began && !j.decisions[k].Began {
 					j.states[k].BlockedUntil = j.states[i].BlockedUntil
 				}
 			}

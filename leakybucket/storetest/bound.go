@@ -213,7 +213,7 @@ func allOrNoneContended(tb testing.TB, open Open) {
 
 // bucketOf names the bucket of a charge among those of a case.
 func bucketOf(c leakybucket.Charge) string {
-	if c.Shadow != 0 {
+	if c.Shadow {
 		return "~" + c.Zone + "/" + c.Key
 	}
 	return c.Zone + "/" + c.Key

@@ -23,7 +23,7 @@ type bucketName struct {
 	shadow    bool
 }
 
-func nameOf(c *leakybucket.Charge) bucketName { return bucketName{c.Zone, c.Key, c.Shadow != 0} }
+func nameOf(c *leakybucket.Charge) bucketName { return bucketName{c.Zone, c.Key, c.Shadow} }
 
 func (s *mapStore) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if err := ctx.Err(); err != nil {

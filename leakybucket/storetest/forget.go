@@ -434,7 +434,7 @@ func resets(tb testing.TB, open Open) (*subject, func(c leakybucket.Charge)) {
 	}
 	return s, func(c leakybucket.Charge) {
 		s.Helper()
-		if err := resetter.Reset(context.Background(), c.Zone, c.Key, c.Shadow != 0); err != nil {
+		if err := resetter.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
 			s.Fatalf("resetting %s: got error %v, want none", bucketOf(c), err)
 		}
 	}

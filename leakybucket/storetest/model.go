@@ -202,7 +202,7 @@ func (m *modeller) charge(beside []leakybucket.Charge) leakybucket.Charge {
 	key := m.rng.IntN(len(modelScales))
 	l := modelLimits[m.rng.IntN(len(modelLimits))]
 	c := charge(fmt.Sprint("k", key), limit(l.Capacity*modelScales[key], l.Leak*modelScales[key]), 0)
-	c.Shadow = []leakybucket.Shadow{0, 0, 0, 0, 1, 2}[m.rng.IntN(6)]
+	c.Shadow = m.rng.IntN(3) == 0
 	c.Probe = m.rng.IntN(6) == 0
 	c.Block = modelLadders[key]
 	if m.rng.IntN(6) == 0 {

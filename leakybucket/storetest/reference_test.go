@@ -193,7 +193,7 @@ func (s *reference) forgets(c leakybucket.Charge, state leakybucket.State) leaky
 }
 
 func (s *reference) name(c leakybucket.Charge) name {
-	n := name{c.Zone, c.Key, c.Shadow != 0}
+	n := name{c.Zone, c.Key, c.Shadow}
 	if s.rename != nil {
 		s.rename(&n)
 	}
@@ -246,7 +246,7 @@ func (s *reference) drop(before func(a, b *bucket) bool) {
 func (s *reference) Reset(_ context.Context, zone, key string, shadow bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := s.name(leakybucket.Charge{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow)})
+	n := s.name(leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})
 	if s.reset != nil {
 		return s.reset(s, n)
 	}

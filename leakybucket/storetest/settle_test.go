@@ -163,9 +163,9 @@ var settleMutants = []mutant{
 	{"trims a key when it settles", "keys are bytes", bugs{settle: misread(
 		func(of *leakybucket.Settlement) { of.Charge.Key = strings.TrimRight(of.Charge.Key, " ") })}},
 	{"settles the enforced bucket for a shadow charge", "shadow is settled apart", bugs{settle: misread(
-		func(of *leakybucket.Settlement) { of.Charge.Shadow = 0 })}},
+		func(of *leakybucket.Settlement) { of.Charge.Shadow = false })}},
 	{"settles no shadow", "shadow is settled apart", bugs{settle: misread(func(of *leakybucket.Settlement) {
-		if of.Charge.Shadow != 0 {
+		if of.Charge.Shadow {
 			of.Diff = 0
 		}
 	})}},
@@ -320,7 +320,7 @@ var cancelMutants = []mutant{
 	})}},
 	{"cancels the enforced charge for a shadow one", "cancelled after others came", bugs{settle: misread(func(of *leakybucket.Settlement) {
 		if of.Cancel {
-			of.Charge.Shadow = 0
+			of.Charge.Shadow = false
 		}
 	})}},
 	{"cancels from what all have read", "several cancelled together", bugs{settle: correctAllThenWrite}},

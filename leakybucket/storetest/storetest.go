@@ -145,7 +145,7 @@ var cases = []testCase{
 	{Names, "keys are bytes", keysAreBytes},
 
 	{Shadow, "shadow refuses nobody", shadowRefusesNobody},
-	{Shadow, "shadow is judged by groups", shadowTogether},
+	{Shadow, "shadow is poured together", shadowTogether},
 	{Shadow, "shadow is not poured beside a refusal", shadowBesideRefusal},
 	{Shadow, "shadow has buckets of its own", shadowOwnBuckets},
 	{Shadow, "shadow probe refuses nobody", shadowProbe},

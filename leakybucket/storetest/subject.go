@@ -192,7 +192,7 @@ func charge(key string, l leakybucket.Limit, cost float64) leakybucket.Charge {
 }
 
 func shadow(c leakybucket.Charge) leakybucket.Charge {
-	c.Shadow = 1
+	c.Shadow = true
 	return c
 }
 
@@ -221,7 +221,7 @@ func charges(c ...leakybucket.Charge) []leakybucket.Charge { return c }
 // describe keeps a hostile key from filling the screen.
 func describe(c leakybucket.Charge) string {
 	zone := c.Zone
-	if c.Shadow != 0 {
+	if c.Shadow {
 		zone = "~" + zone
 	}
 	cost := "cost"

@@ -280,51 +280,41 @@ func probeBeside(tb testing.TB, open Open) {
 func shadowProbe(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	full := shadow(charge("full", limit(1, 1), 1))
-	full.Shadow = 2
 	k := charge("k", limit(10, 1), 1)
 	s.pours(full, 0)
 	s.take(charges(probe(full), k), want{refused, 1}, want{poured, 0})
-	s.take(charges(k, shadow(k), probe(full)), want{poured, 1}, want{poured, 0}, want{refused, 1})
-	s.take(charges(probe(shadow(k)), k), want{held, 1}, want{poured, 2})
-	s.take(charges(probe(k), shadow(k)), want{held, 3}, want{poured, 1})
+	s.take(charges(k, shadow(k), probe(full)), want{poured, 1}, want{held, 0}, want{refused, 1})
+	s.take(charges(probe(shadow(k)), k), want{held, 0}, want{poured, 2})
+	s.take(charges(probe(k), shadow(k)), want{held, 3}, want{poured, 0})
 	s.wantLevel(k, 3)
-	s.wantLevel(shadow(k), 2)
+	s.wantLevel(shadow(k), 1)
 }
 
 func shadowRefusesNobody(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	full := shadow(charge("full", limit(1, 1), 1))
 	enforced := charge("enforced", limit(10, 1), 1)
-	other := shadow(charge("other", limit(10, 1), 1))
 	s.pours(full, 0)
 	s.take(charges(full, enforced), want{refused, 1}, want{poured, 0})
 	s.take(charges(enforced, full), want{poured, 1}, want{refused, 1})
-	other.Shadow = 2
-	s.take(charges(other, full, enforced), want{poured, 0}, want{refused, 1}, want{poured, 2})
-	s.take(charges(full, other), want{refused, 1}, want{poured, 1})
 	s.wantLevel(full, 1) // its own overflow pours nothing, as if it were enforced
 	s.at(time.Second)
-	s.take(charges(full, enforced), want{poured, 0}, want{poured, 2})
+	s.take(charges(full, enforced), want{poured, 0}, want{poured, 1})
 }
 
-// shadowTogether: charges of one group are poured all or none, and those of others
-// as if they stood alone.
+// shadowTogether: the shadow charges of one take are poured all or none.
 func shadowTogether(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
-	of := func(group leakybucket.Shadow, key string, capacity float64) leakybucket.Charge {
-		c := shadow(charge(key, limit(capacity, 1), 1))
-		c.Shadow = group
-		return c
-	}
-	small, large, other := of(1, "small", 2), of(1, "large", 5), of(12, "other", 5)
+	small, large := shadow(charge("small", limit(2, 1), 1)), shadow(charge("large", limit(5, 1), 1))
 	enforced := charge("enforced", limit(3, 1), 1)
-	all := charges(small, enforced, other, large)
-	s.take(all, want{poured, 0}, want{poured, 0}, want{poured, 0}, want{poured, 0})
-	s.take(all, want{poured, 1}, want{poured, 1}, want{poured, 1}, want{poured, 1})
-	s.take(all, want{refused, 2}, want{poured, 2}, want{poured, 2}, want{held, 2})
-	s.take(all, want{refused, 2}, want{refused, 3}, want{held, 3}, want{held, 2})
-	s.take(charges(large, probe(small), other), want{held, 2}, want{refused, 2}, want{poured, 3})
-	s.take(charges(other, of(2, "large", 5), small), want{poured, 4}, want{poured, 2}, want{refused, 2})
+	all := charges(small, enforced, large)
+	s.take(all, want{poured, 0}, want{poured, 0}, want{poured, 0})
+	s.take(all, want{poured, 1}, want{poured, 1}, want{poured, 1})
+	s.take(all, want{refused, 2}, want{poured, 2}, want{held, 2})
+	s.take(all, want{refused, 2}, want{refused, 3}, want{held, 2})
+	s.take(charges(large, small), want{held, 2}, want{refused, 2})
+	s.take(charges(large, probe(small)), want{held, 2}, want{refused, 2})
+	s.take(charges(large, shadow(enforced)), want{poured, 2}, want{poured, 0})
 	s.wantLevel(large, 3)
 }
 

@@ -51,7 +51,7 @@ var togetherMutants = []mutant{
 	{"shares buckets between shadow and enforced", "shadow has buckets of its own", bugs{rename: func(n *name) { n.shadow = false }}},
 	{"refuses what shadow would", "shadow refuses nobody", bugs{rejudge: func(j judging) {
 		for i, c := range j.charges {
-			if c.Shadow != 0 && !j.decisions[i].Fits {
+			if c.Shadow && !j.decisions[i].Fits {
 				copy(j.states, j.before)
 				for k := range j.decisions {
 					j.decisions[k].Poured = false
@@ -59,19 +59,18 @@ var togetherMutants = []mutant{
 			}
 		}
 	}}},
-	{"takes all shadow for one group", "shadow is judged by groups", bugs{take: mistake(
-		func(c *leakybucket.Charge) { c.Shadow = min(c.Shadow, 1) })}},
-	{"takes each shadow for a group", "shadow is judged by groups", bugs{rejudge: eachCharge(
+	{"judges each shadow for itself", "shadow is poured together", bugs{rejudge: eachCharge(
 		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
-			if c.Shadow != 0 {
+			enforced, _ := leakybucket.Fit(j.charges, j.decisions)
+			if c.Shadow && enforced && !c.Probe {
 				j.states[i], *d = c.Limit.Take(j.before[i], c.Cost, j.now)
 			}
 		})}},
 	{"pours shadow over the capacity", "shadow refuses nobody", bugs{rejudge: alsoPour(
-		func(c leakybucket.Charge, _ float64) bool { return c.Shadow != 0 && !c.Limit.Oversize(c.Cost) })}},
+		func(c leakybucket.Charge, _ float64) bool { return c.Shadow && !c.Limit.Oversize(c.Cost) })}},
 	{"pours shadow beside a refusal", "shadow is not poured beside a refusal", bugs{rejudge: eachCharge(
 		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
-			if c.Shadow != 0 {
+			if c.Shadow {
 				j.states[i], *d = c.Limit.Take(j.before[i], c.Cost, j.now)
 			}
 		})}},
@@ -136,7 +135,7 @@ var probeMutants = []mutant{
 	{"refuses what a shadow probe would", "shadow probe refuses nobody", bugs{take: mistake(
 		func(c *leakybucket.Charge) {
 			if c.Probe {
-				c.Shadow = 0
+				c.Shadow = false
 			}
 		})}},
 }
