@@ -66,7 +66,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, err
 	}
 	if s.Ban(time.Now()) != nil {
-		if by := decision.BannedBy(m.zones(), &s); by != nil && by.Shadow == 0 {
+		if by := decision.BannedBy(m.zones(), &s); by != nil && !by.Shadow {
 			return true, nil
 		}
 	}
@@ -75,7 +75,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	}
 	for z := range m.zones() {
 		c, device, can := z.BlockedBucket(&s, b)
-		if !can || c.Shadow != 0 || res.Decided(z) {
+		if !can || c.Shadow || res.Decided(z) {
 			continue
 		}
 		_, runs := m.app.Believe(r.Context(), time.Now(), &c)

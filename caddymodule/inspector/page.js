@@ -381,7 +381,7 @@ const showZone = (card, z) => {
 	put(find(".met", card), met(z.since_loaded));
 	const notes = [];
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
-	if (z.group) notes.push(`Shadow counts ${visible(z.group)}.`);
+	if (z.mode !== "enforcing") notes.push("Shadow counts as if all zones of the same throttle were enforced.");
 	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
 	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
@@ -559,7 +559,7 @@ const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
 	const row = element("tr", { role: "row" },
-		cell("", "key", foreign(b.network ?? b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [b.group ? ` (shadow, ${visible(b.group)})` : " (shadow)"] : []))]),
+		cell("", "key", foreign(b.network ?? b.key, "long")), ...(sortable ? [] : [cell("", "text", foreign(b.zone), ...(b.shadow ? [" (shadow)"] : []))]),
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
 		cell("empty in", "n"), cell("blocked", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
 	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.network ?? b.key, b.zone))] : []));

@@ -104,7 +104,7 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 	}
 	zones := tally.Zones()
 	for _, zone := range zones {
-		zone.Group = rp.app.Zones[zone.Name].JudgedWith(nil)
+		zone.Shadow = rp.app.Zones[zone.Name].Mode(nil, time.Time{}) != "enforcing"
 		zone.Unknown = rp.unknown[zone.Name]
 	}
 	return reportOf(in, zones, notes), nil

@@ -37,9 +37,6 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 	limit = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: sourceNames[by], From: place}
 	account, set, now := rule.AccountOf(name), e.Overrides(), time.Now()
-	if shadow {
-		b.Group = z.JudgedWith(set)
-	}
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
 		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Cost.Most, now)
@@ -284,7 +281,7 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Entry
 		s.blocked = k.State.BlockedUntil.Sub(k.Now)
 	}
 	if whole.Capacity > 0 {
-		c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: leakybucket.ShadowIf(l.Shadow), Limit: whole}
+		c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: whole}
 		j.InForce(&c)
 		s.limit = c.Limit
 	}

@@ -24,7 +24,7 @@ func answerZones(e *engine.Engine) any {
 	}
 	for _, z := range allZones(e) {
 		s := wire.ZoneStatus{
-			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Total: counts[z.Name].Named(),
+			Zone: z.Name, Mode: z.Mode(set, now), Total: counts[z.Name].Named(),
 			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, Refusals: refusals[z.Name], NearFull: z.State.Levels.NearFull(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 			Facts: z.Counts.Facts(),

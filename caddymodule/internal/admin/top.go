@@ -34,7 +34,7 @@ func answerTop(_ context.Context, e *engine.Engine, _ *input, of *wire.TopQuery)
 			return key
 		}
 		top := wire.TopZone{
-			Zone: z.Name, Mode: z.Mode(set, now), Group: z.JudgedWith(set), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
+			Zone: z.Name, Mode: z.Mode(set, now), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
 			Busiest: converted(s.Busiest, keyOf), Denied: converted(s.MostRefused, keyOf),
 		}
 		for i := range top.Denied {

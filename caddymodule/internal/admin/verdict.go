@@ -53,9 +53,9 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 // verdict returns what becomes of a request of a cost, in the order of [decision.Decide]. The
 // ban, if not nil, holds for its client.
 func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
-	c := z.Charge(&rule.Bucket{Name: b.Key, Limit: s.limit}, leakybucket.ShadowIf(b.Shadow), cost)
+	c := z.Charge(&rule.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, cost)
 	limit := s.limit.WithCeiling(c.Ceiling)
-	shadow := b.Shadow || z.GroupOf(j.set, rule.AccountOf(b.Key)) != 0
+	shadow := b.Shadow || z.InShadow(j.set, rule.AccountOf(b.Key))
 	refuse := func(why rule.Reason, by string, rest time.Duration) wire.Verdict {
 		decided := decision.Refused
 		if shadow {
@@ -65,7 +65,7 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ba
 	}
 	switch {
 	case ban != nil:
-		shadow = z.Shadow != 0 // a zone's switch at run time leaves bans as they are
+		shadow = z.Shadow // a zone's switch at run time leaves bans as they are
 		return refuse(rule.Banned, "ban", ban.Left(j.now))
 	case z.Key.Unlisted == rule.Refuse && z.Unlisted(b.Key) != "":
 		return refuse(rule.UnlistedKey, "key", 0)

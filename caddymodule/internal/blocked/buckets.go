@@ -30,7 +30,7 @@ type bucket struct {
 	shadow    bool
 }
 
-func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow != 0} }
+func bucketOf(c *leakybucket.Charge) bucket { return bucket{c.Zone, c.Key, c.Shadow} }
 
 // A Block is a known block.
 type Block struct {

@@ -208,7 +208,7 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 	z.ExemptStaticFiles = slices.Concat(d.ExemptStaticFiles, z.ExemptStaticFiles)
 	z.OnStoreError = cmp.Or(z.OnStoreError, d.OnStoreError)
 	if d.Shadow != nil && z.Shadow == nil && z.Enforce == 0 { // which is a shadow of its own
-		z.Shadow = &config.Shadow{Together: true, ServerTiming: d.Shadow.ServerTiming}
+		z.Shadow = &config.Shadow{ServerTiming: d.Shadow.ServerTiming}
 	}
 	if d.Refusal != nil {
 		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal, z.Limit != "")

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -67,5 +68,7 @@ func (c *adminClient) showBuckets(buckets []wire.Bucket) {
 		t.row(zone, sanitize(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
 	}
 	t.print(c)
-	c.showGroups(buckets)
+	if slices.ContainsFunc(buckets, func(b wire.Bucket) bool { return b.Shadow }) {
+		c.printf(inShadow)
+	}
 }

@@ -73,10 +73,8 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 			fmt.Sprint(z.Buckets), waitingText(z))
 	}
 	t.print(c)
-	for _, z := range zones {
-		if z.Total["shadow_refused"] > 0 {
-			c.showGroup(z.Zone, z.Group)
-		}
+	if slices.ContainsFunc(zones, func(z wire.ZoneStatus) bool { return z.Total["shadow_refused"] > 0 }) {
+		c.printf(inShadow)
 	}
 }
 

@@ -69,9 +69,9 @@ func refusals(z *wire.TopZone) (how, refused string) {
 	case "", "enforcing":
 		return "", "refused"
 	case "shadow":
-		return " (shadow, " + sanitize(z.Group) + ")", "would have been refused"
+		return " (shadow)", "would have been refused"
 	}
-	return " (" + sanitize(z.Mode) + ", the rest in shadow, " + sanitize(z.Group) + ")", "refused, or would have been"
+	return " (" + sanitize(z.Mode) + ", the rest in shadow)", "refused, or would have been"
 }
 
 // shownSenders is how many lines a zone has in top, for each of the two lists.

@@ -3,7 +3,6 @@ package cli
 import (
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -141,21 +140,8 @@ func measures(cost, level, capacity float64) (c, l, of string) {
 	return "-", "-", "-"
 }
 
-// showGroup says what the figures of a zone in shadow mean.
-func (c *adminClient) showGroup(zone, group string) {
-	if group != "" {
-		c.printf("%s in shadow: %s\n", sanitize(zone), sanitize(group))
-	}
-}
-
-// showGroups does so for the zones of buckets.
-func (c *adminClient) showGroups(buckets []wire.Bucket) {
-	for i, b := range buckets {
-		if !slices.ContainsFunc(buckets[:i], func(before wire.Bucket) bool { return before.Zone == b.Zone && before.Shadow == b.Shadow }) {
-			c.showGroup(b.Zone, b.Group)
-		}
-	}
-}
+// inShadow says what the figures of zones in shadow mean.
+const inShadow = "Shadow counts as if all zones of the same throttle were enforced.\n"
 
 // showPartial says that a search did not find everything.
 func (c *adminClient) showPartial(complete bool, problem string) {

@@ -61,9 +61,7 @@ func firstError(steps ...func() error) error {
 
 // Load completes the rule that Compile has returned. After that only override_file changes it.
 func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
-	if given.Shadow && r.Shadow == 0 {
-		r.Shadow = rule.ShadowGlobal
-	}
+	r.Shadow = r.Shadow || given.Shadow
 	if r.Trust != nil {
 		r.Trust.Insecure, r.Trust.Keys = given.Insecure, given.Keys()
 	}

@@ -5,13 +5,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
-// Shadow makes a zone a dry run.
+// Shadow makes a zone a dry run. It counts requests as if all zones of its handler were enforced.
 type Shadow struct {
-	// Judge the zone together with the enforced zones and with those of the same handler
-	// that have this too, as if all of them were enforced. In a Caddyfile, `shadow` beside
-	// the zones. Default: with the enforced zones only.
-	Together bool `json:"together,omitempty"`
-
 	// Mark responses that the zone would have refused with the header
 	// `Server-Timing: throttle;desc="<zone>"`. A script in the page can read it and
 	// report it to the handler `throttle_seen`, so that you know how many of the
@@ -25,10 +20,7 @@ func (s *Shadow) compile(r *rule.Rule, percent int) error {
 	if s == nil {
 		return Within("enforce", percent, 1, 100)
 	}
-	r.Shadow, r.ServerTiming = rule.ShadowOwn, s.ServerTiming
-	if s.Together {
-		r.Shadow = rule.ShadowBeside
-	}
+	r.Shadow, r.ServerTiming = true, s.ServerTiming
 	return refuse("enforce", percent != 100, "enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others")
 }
 

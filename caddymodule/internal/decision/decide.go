@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"math"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -239,14 +238,8 @@ func (p *plan) refuseBanned() (refused bool) {
 	}
 	if p.ban(by, rest); p.refused {
 		ban.Hit()
-		return true
 	}
-	for _, z := range p.Zones { // all in shadow, each group for itself
-		if z != by && (z.Shadow != by.Shadow || z.Shadow == rule.ShadowOwn) {
-			p.ban(z, rest)
-		}
-	}
-	return false
+	return p.refused
 }
 
 // ban refuses the request because its client is banned for so long, and counts that for a
@@ -264,7 +257,7 @@ func BannedBy(zones iter.Seq[*Zone], s *rule.Subject) (by *Zone) {
 		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return nil
 		}
-		if by == nil || by.Shadow != 0 {
+		if by == nil || by.Shadow {
 			by = z
 		}
 	}
@@ -297,16 +290,15 @@ func (z *Zone) blockedEverywhere(s *rule.Subject, now time.Time, b *rule.Buffers
 }
 
 // fail counts a request for which a matcher of a zone has failed. It returns the matcher's
-// own error if the zone is enforced, so that the request fails. For a group of shadow the
-// request fails once, as enforcement asks no zone after that.
+// own error if the zone is enforced, so that the request fails. In shadow it fails once, as
+// enforcement asks no zone after that.
 func (p *plan) fail(z *Zone, err error) error {
 	k, _, _ := z.Find(&p.Subject, &p.Buffers)
-	shadow := z.GroupOf(p.Overrides, k.Name)
-	enforced := shadow == 0
-	if enforced || shadow >= rule.ShadowOwn || !p.ends(shadow, false) {
+	shadow := z.InShadow(p.Overrides, k.Name)
+	if !shadow || !p.ends(true, false) {
 		o := p.add(z, k.Name, shadow)
 		p.refuse(rule.Error)
-		if enforced {
+		if !shadow {
 			o.report(p.Request, p.now, nil)
 		}
 	}
@@ -315,11 +307,11 @@ func (p *plan) fail(z *Zone, err error) error {
 	if errors.As(err, &failed) {
 		option, err = failed.Option, failed.Err
 	}
-	z.Reporter.Failed(option, err, enforced)
-	if enforced {
-		return err
+	z.Reporter.Failed(option, err, !shadow)
+	if shadow {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // ask adds the charge of a zone if the zone concerns the request, or its refusal if that
@@ -341,8 +333,8 @@ func (p *plan) ask(z *Zone) error {
 	if skip {
 		return nil
 	}
-	shadow := z.GroupOf(p.Overrides, k.Name)
-	if shadow != 0 && p.earlier.ended(shadow) || p.decideByKey(z, &k, why, shadow) {
+	shadow := z.InShadow(p.Overrides, k.Name)
+	if p.decideByKey(z, &k, why, shadow) {
 		return nil
 	}
 	return p.charge(z, &k, shadow)
@@ -362,11 +354,11 @@ func (p *plan) spare(z *Zone, concern rule.Concern) {
 
 // decideByKey reports whether the zone refuses the request, or has no limit for it,
 // because of its key alone. If it refuses, that is added.
-func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
+func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow bool) bool {
 	switch {
 	case why != rule.None:
 	case k.Address && p.Early(): // the address may be forged
-		if shadow != 0 {
+		if shadow {
 			return true
 		}
 		why = rule.EarlyData
@@ -386,7 +378,7 @@ func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leak
 }
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
-func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error {
+func (p *plan) charge(z *Zone, k *rule.Bucket, shadow bool) error {
 	cost, wantsBody, readsBody, err := z.Cost.Charged(&p.Subject, k.Limit)
 	if err != nil {
 		return err
@@ -470,14 +462,14 @@ func (p *plan) exempt(z *Zone) exemption {
 	if err != nil {
 		return e
 	}
-	e.charge = z.Charge(&k, z.GroupOf(p.Overrides, k.Name), cost)
+	e.charge = z.Charge(&k, z.InShadow(p.Overrides, k.Name), cost)
 	e.charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }
 
 // add appends the outcome of a zone. It is filled in place, where it stays, because outcomes
 // are large.
-func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
+func (p *plan) add(z *Zone, key string, shadow bool) *Outcome {
 	if p.verdict == nil {
 		p.verdict = newVerdict(len(p.Zones), p.Unread)
 		p.outcomes = p.verdict.Outcomes[:0]
@@ -489,9 +481,6 @@ func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 		p.outcomes = append(p.outcomes, Outcome{})
 	}
 	o := &p.outcomes[n]
-	if shadow == rule.ShadowOwn {
-		shadow += leakybucket.Shadow(min(n, math.MaxUint8-int(rule.ShadowOwn))) // which no other zone has
-	}
 	o.Zone, o.Key, o.Shadow = z, key, shadow
 	return o
 }
@@ -500,7 +489,7 @@ func (p *plan) add(z *Zone, key string, shadow leakybucket.Shadow) *Outcome {
 func (p *plan) refuse(why rule.Reason) {
 	o := &p.outcomes[len(p.outcomes)-1]
 	o.Refuse(why)
-	p.refused = p.refused || o.Shadow == 0
+	p.refused = p.refused || !o.Shadow
 }
 
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
@@ -523,7 +512,7 @@ func (p *plan) refuseBlocked(b blocked.Block) {
 // must be asked again.
 func (p *plan) readBody() {
 	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Shadow != 0 && o.Began {
+		if o := &p.outcomes[i]; o.Shadow && o.Began {
 			p.began = append(p.began, o.Zone)
 		}
 	}
@@ -540,9 +529,9 @@ func (p *plan) probe() {
 }
 
 // take asks the store about all charges, and once more if a device has used up what it may:
-// then its account is charged. If a zone refuses without asking, none of its group are asked
-// about, and if it is enforced none at all: a refused request must not be charged by other
-// zones. If even the memory store fails, take returns false and the request passes.
+// then its account is charged. If a zone in shadow refuses without asking, no other one in shadow
+// is asked about, and if an enforced zone does none at all: a refused request must not be charged
+// by other zones. If even the memory store fails, take returns false and the request passes.
 func (p *plan) take() bool {
 	p.of = p.of[:0]
 	for i := range p.outcomes {
@@ -587,7 +576,7 @@ func (p *plan) answered() {
 	for i, of := range p.of {
 		o := &p.outcomes[of]
 		o.answered(&p.charges[i], &p.decisions[i])
-		p.refused = p.refused || o.Shadow == 0 && !o.fits
+		p.refused = p.refused || !o.Shadow && !o.fits
 	}
 }
 
@@ -606,21 +595,16 @@ func (p *plan) fallBack() bool {
 // chargeAccounts leaves in p.of what the store must be asked again. Its frame is large, and few
 // requests come here.
 func (p *plan) chargeAccounts() {
-	poured := false
-	var again [math.MaxUint8 + 1]bool // by group
-	for i := range p.of {
-		again[p.charges[i].Shadow] = again[p.charges[i].Shadow] || p.overflows(i)
-		poured = poured || p.decisions[i].Poured
-	}
+	poured, _ := leakybucket.Fit(p.charges, p.decisions)
 	left := 0
 	for i, of := range p.of {
 		o, d := &p.outcomes[of], &p.decisions[i]
 		switch {
 		case p.overflows(i):
 			o.chargeAccount()
-		case poured && !again[p.charges[i].Shadow]:
+		case poured && !o.Shadow:
 			o.answered(&p.charges[i], d)
-			continue // only shadows of another group are full
+			continue // only shadows are full
 		case d.Began:
 			p.began = append(p.began, o.Zone)
 		}

@@ -68,10 +68,10 @@ type Outcome struct {
 
 	// What the decision followed from:
 
-	Shadow  leakybucket.Shadow // the group in which the zone only counts for this key; 0 if it is enforced
-	Began   bool               // this request began the block
-	probe   bool               // the store is asked, and pours nothing
-	starved bool               // there was no memory to read the body that the zone wanted
+	Shadow  bool // the zone only counts for this key
+	Began   bool // this request began the block
+	probe   bool // the store is asked, and pours nothing
+	starved bool // there was no memory to read the body that the zone wanted
 }
 
 // terms are those of a charge, in units; see [leakybucket.Charge].
@@ -86,7 +86,7 @@ type answer struct {
 	at    leakybucket.Instant
 
 	asked                          bool // the store was
-	dropped                        bool // not asked, since the store and its fallback failed, or the group has ended before
+	dropped                        bool // not asked, since the store and its fallback failed, or the request has ended before
 	fits, poured, undecided, local bool
 }
 
@@ -130,7 +130,7 @@ func (o *Outcome) Reason() rule.Reason { return o.reason }
 
 // Refuse decides that the zone refuses. In shadow, that is only counted.
 func (o *Outcome) Refuse(why rule.Reason) {
-	if o.decision, o.reason = Refused, why; o.Shadow != 0 {
+	if o.decision, o.reason = Refused, why; o.Shadow {
 		o.decision = ShadowRefused
 	}
 }
@@ -216,7 +216,7 @@ func (p *plan) finish(o *Outcome) {
 	switch o.Delay = delay; {
 	case delay == 0:
 		o.decision = Admitted
-	case o.Shadow != 0:
+	case o.Shadow:
 		o.decision = ShadowDelayed
 	default:
 		o.decision = Delayed
@@ -243,15 +243,15 @@ func (p *plan) judge(o *Outcome) rule.Reason {
 	return rule.Capacity
 }
 
-// ends reports whether the request ends for a group, because an enforced zone or one of
-// the group refuses it. Unless answered, only refusals without asking the store count.
-func (p *plan) ends(group leakybucket.Shadow, answered bool) bool {
-	if p.refused || group == 0 {
+// ends reports whether the request ends for enforced zones, because one of them refuses it, or
+// for zones in shadow, because any zone refuses it or would. Unless answered, only refusals
+// without asking the store count.
+func (p *plan) ends(shadow, answered bool) bool {
+	if p.refused || !shadow {
 		return p.refused
 	}
 	for i := range p.outcomes {
-		o := &p.outcomes[i]
-		if o.Shadow == group && (o.Reason() != rule.None || answered && o.asked && !o.fits) {
+		if o := &p.outcomes[i]; o.Reason() != rule.None || answered && o.asked && !o.fits {
 			return true
 		}
 	}

@@ -163,7 +163,7 @@ func (v *Verdict) announce(header http.Header) {
 // or nil if there is none.
 func (v *Verdict) nearest() (nearest *Outcome) {
 	for o := range v.all {
-		if o.Limit.Capacity > 0 && o.Shadow == 0 && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
+		if o.Limit.Capacity > 0 && !o.Shadow && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 	}

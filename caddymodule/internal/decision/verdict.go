@@ -13,8 +13,6 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Verdict holds the outcomes of one handler for a request. The verdicts of all handlers
@@ -193,7 +191,7 @@ func (v *Verdict) Refused() bool {
 // An empty name means any zone.
 func (v *Verdict) Blocked(zone string) bool {
 	for o := range v.all {
-		if o.Block > 0 && o.Shadow == 0 && (zone == "" || zone == o.Zone.Name) {
+		if o.Block > 0 && !o.Shadow && (zone == "" || zone == o.Zone.Name) {
 			return true
 		}
 	}
@@ -287,16 +285,4 @@ func (v *Verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 		zap.Objects("zones", slices.Collect(v.all)).AddTo(enc)
 	}
 	return nil
-}
-
-// ended reports whether the request has ended for a group in an earlier handler.
-func (v *Verdict) ended(group leakybucket.Shadow) bool {
-	for ; v != nil && group < rule.ShadowBeside; v = v.next {
-		for i := range v.Outcomes {
-			if o := &v.Outcomes[i]; o.Shadow == group && o.Reason() != rule.None {
-				return true
-			}
-		}
-	}
-	return false
 }

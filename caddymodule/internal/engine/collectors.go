@@ -136,7 +136,7 @@ func eachZone(f func(*Zone)) {
 
 func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 	eachZone(func(z *Zone) {
-		if z.Delay != nil && z.Shadow == 0 {
+		if z.Delay != nil && !z.Shadow {
 			to.gauge(of[0], float64(z.State.Waiting.Taken()), z.Name)
 		}
 	})

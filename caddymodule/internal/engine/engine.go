@@ -153,7 +153,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 	}
 	z.Counts = telemetry.New(compiled, z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
-		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, Events: e.events, Lines: e.lines,
+		Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
 	z.Zone = &decision.Zone{Rule: compiled, Places: &z.State.Waiting, Reporter: z.Counts}
 	e.Zones[name] = z

@@ -172,7 +172,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 		return
 	}
 	for _, z := range h.Zones {
-		if z.Shadow != 0 {
+		if z.Shadow {
 			continue
 		}
 		if concern, err := z.Concerns(&s); err != nil || concern == rule.Concerned {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +12,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -69,43 +67,10 @@ func (z *Zone) requests() (n uint64) {
 	return n
 }
 
-// JudgedWith says together with which zones of its directives the zone is judged where it is in
-// shadow: those that are enforced, and those in shadow by the same word. It is empty for a
-// zone that is enforced for all keys.
-func (z *Zone) JudgedWith(set *override.Set) string {
-	own := z.Group(set)
-	if own == 0 && z.Enforce == 100 {
-		return ""
-	}
-	var names []string
-	for _, zones := range z.Directives {
-		for _, other := range zones {
-			name, group := other.Name, other.Group(set)
-			if other == z.Zone || group != 0 && (group != own || group == rule.ShadowOwn) {
-				continue
-			}
-			if other.Enforce < 100 {
-				name = fmt.Sprintf("%s (%d%% of its keys)", name, other.Enforce)
-			}
-			if !slices.Contains(names, name) {
-				names = append(names, name)
-			}
-		}
-	}
-	if len(names) == 0 {
-		return "as if enforced alone"
-	}
-	const named = 4
-	if others := len(names) - named; others > 1 {
-		names = append(names[:named-1], fmt.Sprintf("%s and %d others", names[named-1], others))
-	}
-	return "as if enforced together with " + strings.Join(names, ", ")
-}
-
 // Mode says whether the zone refuses, by the config and the switches at run time.
 func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	switch {
-	case z.Shadow != 0 || set.Shadow(z.Name, now):
+	case z.Shadow || set.Shadow(z.Name, now):
 		return "shadow"
 	case z.Enforce < 100:
 		return fmt.Sprintf("enforcing %d%%", z.Enforce)

@@ -69,7 +69,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, devi
 	if client := r.DeviceClient(s, &k); client != nil {
 		device = DeviceKey(k.Name, client)
 	}
-	return r.Charge(&k, r.GroupOf(s.Overrides, k.Name), 0), device, true
+	return r.Charge(&k, r.InShadow(s.Overrides, k.Name), 0), device, true
 }
 
 // fallback returns the bucket for requests without a usable key.

@@ -78,7 +78,7 @@ func (r *Rule) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float
 }
 
 // Charge returns the charge of a cost to the bucket of a key.
-func (r *Rule) Charge(k *Bucket, shadow leakybucket.Shadow, cost float64) leakybucket.Charge {
+func (r *Rule) Charge(k *Bucket, shadow bool, cost float64) leakybucket.Charge {
 	c := leakybucket.Charge{Zone: r.Name, Key: k.Name, Shadow: shadow, Limit: k.Limit, Cost: cost, Block: r.Block}
 	c.Debt, c.Ceiling, c.Probe = r.Terms(k.Limit, cost)
 	if r.Delay != nil {
@@ -90,7 +90,7 @@ func (r *Rule) Charge(k *Bucket, shadow leakybucket.Shadow, cost float64) leakyb
 // Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
 // its cost fits no bucket.
 func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
-	c := r.Charge(&Bucket{Name: name, Limit: limit}, leakybucket.ShadowIf(shadow), -1)
+	c := r.Charge(&Bucket{Name: name, Limit: limit}, shadow, -1)
 	c.Probe = true
 	return c
 }
@@ -127,45 +127,16 @@ type Refusal struct {
 
 // Mode is for whom a zone is enforced. For all others it is a dry run.
 type Mode struct {
-	Shadow  leakybucket.Shadow // the word that has put the zone there; 0 if the config has none
-	Enforce int                // percent of the keys; the others are in shadow
+	Shadow  bool // for nobody, by the config
+	Enforce int  // percent of the keys; the others are in shadow
 
 	// ServerTiming marks responses to requests that the zone would have refused.
 	ServerTiming bool
 }
 
-// The groups of shadow: which word has put a zone there. Zones of one group are judged
-// together, as after the edit that takes the word away. Groups from ShadowOwn on are of
-// one zone, which has a word of its own. A group has a meaning for one request only.
-const (
-	ShadowGlobal leakybucket.Shadow = iota + 1 // shadow in the global options
-	ShadowSwitch                               // the switch at run time for all zones
-	ShadowBeside                               // shadow beside the zones of a handler
-	ShadowOwn                                  // shadow or enforce in the zone, or its switch at run time
-)
-
-// GroupOf returns the group of a request with this key, or 0 if it is enforced.
-func (r *Rule) GroupOf(overrides *override.Set, key string) leakybucket.Shadow {
-	if !r.chooses(key) {
-		return ShadowOwn
-	}
-	return r.Group(overrides)
-}
-
-// Group returns the group of the keys that the zone does not leave to shadow by enforce,
-// or 0 if it is enforced for them. Without overrides, the config alone counts.
-func (r *Rule) Group(overrides *override.Set) leakybucket.Shadow {
-	if r.Shadow != 0 || overrides == nil {
-		return r.Shadow
-	}
-	now := time.Now()
-	switch {
-	case !overrides.Shadow(r.Name, now):
-		return 0
-	case overrides.AllShadow(now):
-		return ShadowSwitch
-	}
-	return ShadowOwn
+// InShadow reports whether the zone only counts requests with this key.
+func (r *Rule) InShadow(overrides *override.Set, key string) bool {
+	return r.Shadow || !r.chooses(key) || overrides != nil && overrides.Shadow(r.Name, time.Now())
 }
 
 // chooses reports whether a key is among those that enforce chooses. The hash has no

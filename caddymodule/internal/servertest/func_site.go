@@ -168,7 +168,7 @@ func (s *FuncSite) Level(zone string, shadow bool) float64 {
 	s.Helper()
 	s.Wait()
 	charge := leakybucket.Charge{
-		Zone: zone, Key: s.Client, Shadow: leakybucket.ShadowIf(shadow), Probe: true,
+		Zone: zone, Key: s.Client, Shadow: shadow, Probe: true,
 		Limit: leakybucket.Limit{Capacity: 1000, Leak: 1.0 / 86400},
 	}
 	decisions := make([]leakybucket.Decision, 1)

@@ -167,7 +167,7 @@ func Sleep(d time.Duration) {
 // Fullness returns how full a bucket is.
 func (s *FuncSite) Fullness(zone, key string, capacity, leak float64, shadow bool) float64 {
 	s.Helper()
-	charges := []leakybucket.Charge{{Zone: zone, Key: key, Shadow: leakybucket.ShadowIf(shadow), Probe: true, Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}}
+	charges := []leakybucket.Charge{{Zone: zone, Key: key, Shadow: shadow, Probe: true, Limit: leakybucket.Limit{Capacity: capacity, Leak: leak}}}
 	decisions := make([]leakybucket.Decision, 1)
 	if err := s.Store.Store.Take(context.Background(), charges, decisions); err != nil {
 		s.Fatal(err)

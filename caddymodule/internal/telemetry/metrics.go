@@ -92,10 +92,10 @@ func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
 		why = why.With(rule.NoStore)
 	}
 	reasons[decision.Admitted] = none
-	if t.rule.Shadow == 0 {
+	if !t.rule.Shadow {
 		reasons[decision.Refused] = why | t.rule.Refusals(true)
 	}
-	if t.rule.Shadow != 0 || t.rule.Enforce < 100 {
+	if t.rule.Shadow || t.rule.Enforce < 100 {
 		reasons[decision.ShadowRefused] = why
 	}
 	if t.rule.Delay != nil {

@@ -138,9 +138,6 @@ func (l *refusalLog) summarize() (some bool) {
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
 	l.keys.Reset()
-	if l.decision == decision.ShadowRefused {
-		fields = append(fields, zap.String("group", l.zone.Group()))
-	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}

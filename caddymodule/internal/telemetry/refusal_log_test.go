@@ -28,7 +28,7 @@ type told struct {
 // newRefusalLog returns the log of a zone that writes to a core of zap.
 func newRefusalLog(name string, d decision.Decision, core zapcore.Core) *refusalLog {
 	return &refusalLog{decision: d, zone: &Zone{rule: &rule.Rule{Name: name, Mode: rule.Mode{Enforce: 100}}, Options: Options{
-		Logger: zap.New(core).With(zap.String("zone", name)), Group: func() string { return "" }, Lines: newLines(),
+		Logger: zap.New(core).With(zap.String("zone", name)), Lines: newLines(),
 	}}}
 }
 

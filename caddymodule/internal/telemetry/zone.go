@@ -36,9 +36,8 @@ func NewFigures() *Figures { return &Figures{people: newPeople()} }
 // Options are what a zone's figures depend on beside its rule.
 type Options struct {
 	Logger *zap.Logger
-	Shared bool          // the config has a shared store
-	Denies bool          // the zone refuses requests while that does not answer
-	Group  func() string // what the figures of shadow mean
+	Shared bool // the config has a shared store
+	Denies bool // the zone refuses requests while that does not answer
 	Wanted func() Subscriptions
 
 	Requests func() uint64 // how many the handlers had that have the zone

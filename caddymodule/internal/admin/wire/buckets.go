@@ -8,10 +8,9 @@ type Bucket struct {
 	Key      string  `json:"key"`
 	Network  string  `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
 	Shadow   bool    `json:"shadow,omitempty"`
-	Group    string  `json:"group,omitempty"` // of shadow, as in the status
-	Rule     string  `json:"rule"`            // limited, unlimited or deny
-	By       string  `json:"by"`              // zone, override, override_file or run_time
-	From     string  `json:"from,omitempty"`  // the place of the override
+	Rule     string  `json:"rule"`           // limited, unlimited or deny
+	By       string  `json:"by"`             // zone, override, override_file or run_time
+	From     string  `json:"from,omitempty"` // the place of the override
 	Capacity float64 `json:"capacity,omitempty"`
 	Leak     float64 `json:"leak,omitempty"` // units a second
 	Level    float64 `json:"level"`

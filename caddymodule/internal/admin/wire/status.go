@@ -19,9 +19,8 @@ type Status struct {
 
 // A ZoneStatus is a zone as `caddy throttle status` shows it.
 type ZoneStatus struct {
-	Zone  string `json:"zone"`
-	Mode  string `json:"mode"`            // enforcing, shadow, or the percent that is enforced
-	Group string `json:"group,omitempty"` // with which zones it is judged together in shadow, in words
+	Zone string `json:"zone"`
+	Mode string `json:"mode"` // enforcing, shadow, or the percent that is enforced
 
 	Capacity float64 `json:"capacity,omitempty"` // of the zone's own limit, without overrides
 	Leak     float64 `json:"leak,omitempty"`     // units a second

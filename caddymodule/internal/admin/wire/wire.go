@@ -23,8 +23,7 @@ type TopQuery struct {
 // A TopZone is who made the most requests of a zone, about in the last minute.
 type TopZone struct {
 	Zone     string   `json:"zone"`
-	Mode     string   `json:"mode"` // as in the status
-	Group    string   `json:"group,omitempty"`
+	Mode     string   `json:"mode"`     // as in the status
 	Requests int      `json:"requests"` // refused ones included
 	Refused  int      `json:"refused"`  // by enforcement and shadow
 	Seconds  float64  `json:"seconds"`

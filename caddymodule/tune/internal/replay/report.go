@@ -85,7 +85,7 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 type Zone struct {
 	Name          string           `json:"zone"`
 	Requests      int64            `json:"requests"`
-	Group         string           `json:"group,omitempty"`   // of a zone in shadow: as if enforced together with which zones
+	Shadow        bool             `json:"shadow,omitempty"`  // for some keys at least: counted as if all zones of the same throttle were enforced
 	Unknown       string           `json:"unknown,omitempty"` // why the log cannot answer for the zone
 	Decisions     map[string]int64 `json:"decisions"`         // by admitted, delayed, refused, shadow_delayed, shadow_refused
 	Unlogged      int64            `json:"unlogged"`          // refusals that refusal log kept out of the log

@@ -27,8 +27,8 @@ const (
 func (z *Zone) Text() string {
 	b := new(strings.Builder)
 	fmt.Fprintf(b, "Zone %s", z.Name)
-	if z.Group != "" {
-		fmt.Fprintf(b, " (shadow: %s)", z.Group)
+	if z.Shadow {
+		b.WriteString(" (shadow: as if all zones of its throttle were enforced)")
 	}
 	if z.Unknown != "" {
 		fmt.Fprintf(b, " (unknown: %s)", z.Unknown)
