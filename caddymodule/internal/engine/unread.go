@@ -75,7 +75,7 @@ func plainJSON(config any) string {
 // knownHandlers are those that read no placeholders but the ones that their config names.
 var knownHandlers = map[string]bool{
 	"acme_server": true, "authentication": true, "copy_response": true, "copy_response_headers": true, "encode": true,
-	"error": true, "file_server": true, "headers": true, "intercept": true, "log_append": true, "map": true, "metrics": true,
+	"error": true, "file_server": true, "headers": true, "in_flight": true, "intercept": true, "log_append": true, "map": true, "metrics": true,
 	"php": true, "push": true, "request_body": true, "reverse_proxy": true, "rewrite": true, "static_response": true,
 	"subroute": true, "throttle": true, "throttle_inspector": true, "throttle_seen": true, "tracing": true, "vars": true,
 }
