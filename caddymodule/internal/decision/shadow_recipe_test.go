@@ -1,13 +1,11 @@
 package decision_test
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -15,11 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -86,14 +80,11 @@ func differing(got, want map[string]string) (lines []string) {
 	return lines[:min(5, len(lines))]
 }
 
-func TestZonesInShadowByOneWordAreJudgedTogether(t *testing.T) {
+func TestZonesInShadowAreJudgedTogether(t *testing.T) {
 	zones := func(within string) string {
 		return "zone small {\nlimit 2 1/d\n" + within + "\n}\nzone large {\nlimit 5 1/d\n" + within + "\n}"
 	}
-	for block, want := range map[string]float64{
-		"shadow\n" + zones(""): 0,
-		zones("shadow"):        5,
-	} {
+	for _, block := range []string{"shadow\n" + zones(""), zones("shadow")} {
 		servertest.InBubble(t, func(t *testing.T) {
 			s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
 			for range 10 {
@@ -101,16 +92,15 @@ func TestZonesInShadowByOneWordAreJudgedTogether(t *testing.T) {
 					t.Errorf("got %v, want 200", v.Code)
 				}
 			}
-			small, large := servertest.Counted(t, telemetry.Requests, "small")["shadow_refused capacity"], servertest.Counted(t, telemetry.Requests, "large")["shadow_refused capacity"]
-			if small != 8 || large != want {
-				t.Errorf("%s\ngot %v and %v, want 8 and %v", block, small, large, want)
+			small, large := servertest.RefusedOf(t, "small"), servertest.RefusedOf(t, "large")
+			if small != 8 || large != 0 {
+				t.Errorf("%s\ngot %v and %v, want 8 and none", block, small, large)
 			}
 		})
 	}
 }
 
-// A whole recipe in shadow decides about each request as the recipe does when it is enforced,
-// and zones that are in shadow each by itself as each does alone.
+// A whole recipe in shadow decides about each request as the recipe does when it is enforced.
 func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 	seed := testseed.Of(t)
 	recipes := 300
@@ -143,13 +133,6 @@ func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 		if lines := differing(decidedBy(t, n, "shadow\n"+zones("")), decidedBy(t, n, zones(""))); len(lines) > 0 {
 			t.Fatalf("%s, in shadow:\n%s\n%s", where, strings.Join(lines, "\n"), zones(""))
 		}
-		alone := make(map[string]string)
-		for i, name := range names {
-			maps.Copy(alone, decidedBy(t, n, "zone "+name+" {\n"+bodies[i]+"}"))
-		}
-		if lines := differing(decidedBy(t, n, zones("shadow\n")), alone); len(lines) > 0 {
-			t.Fatalf("%s, each zone in shadow by itself:\n%s\n%s", where, strings.Join(lines, "\n"), zones(""))
-		}
 	}
 }
 
@@ -174,117 +157,9 @@ func TestAMatcherThatErrsFailsNoRequestInShadow(t *testing.T) {
 	}
 }
 
-func TestALargeGroupIsNamedByItsFirst(t *testing.T) {
-	for zones, want := range map[int]string{
-		1: "as if enforced alone",
-		6: "as if enforced together with z1, z2, z3, z4, z5",
-		7: "as if enforced together with z1, z2, z3, z4 and 2 others",
-	} {
-		site := "http:// {\nthrottle {\nshadow\n"
-		for i := range zones {
-			site += fmt.Sprintf("zone z%d {\nlimit %d 1/d\n}\n", i, 5+i)
-		}
-		s := servertest.Run(t, site+"}\nrespond ok\n}")
-		var status wire.Status
-		s.Admin(http.MethodGet, "/throttle/zones", "", &status)
-		if got := status.Zones[0].Group; got != want {
-			t.Errorf("the first of %d zones: got %q, want %q", zones, got, want)
-		}
-		s.Stop()
-	}
-}
-
-func TestTheFiguresOfShadowNameTheirGroup(t *testing.T) {
-	const site = `http:// {
-		throttle {
-			shadow
-			zone pages {
-				limit 4 1/d
-			}
-			zone login {
-				limit 5 1/d
-			}
-			zone own {
-				limit 6 1/d
-				shadow
-			}
-		}
-		throttle {
-			zone hard {
-				limit 7 1/d
-			}
-			zone tenth {
-				limit 8 1/d
-				enforce 10
-			}
-			zone dry {
-				limit 9 1/d
-				shadow
-			}
-		}
-		respond ok
-	}`
-	s := servertest.Run(t, site)
-	s.From(servertest.Someone).Get("/")
-	groups := func() map[string]string {
-		var status wire.Status
-		s.Admin(http.MethodGet, "/throttle/zones", "", &status)
-		found := make(map[string]string)
-		for _, z := range status.Zones {
-			found[z.Zone] = z.Group
-		}
-		return found
-	}
-	want := map[string]string{
-		"pages": "as if enforced together with login", "login": "as if enforced together with pages", "own": "as if enforced alone",
-		"hard": "", "tenth": "as if enforced together with hard", "dry": "as if enforced together with hard, tenth (10% of its keys)",
-	}
-	if got := groups(); !maps.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	for _, command := range [][]string{{"why", "203.0.113.7"}, {"buckets", "dry", "--shadow"}, {"top"}} {
-		shown := printed(t, command...)
-		if !strings.Contains(shown, want["dry"]) || strings.Contains(shown, "hard in shadow") {
-			t.Errorf("got %q, want it to say %q of the zone dry", shown, want["dry"])
-		}
-	}
-	for range 4 { // of which pages would refuse the last
-		s.From(servertest.Someone).Get("/")
-	}
-	if shown := printed(t, "status"); !strings.Contains(shown, "pages in shadow: "+want["pages"]) || strings.Contains(shown, "dry in shadow") {
-		t.Errorf("got %q, want it to say %q of the zone pages, and nothing of zones that would have refused nothing", shown, want["pages"])
-	}
-	s.Changes("/throttle/shadow", `{"for": "30m"}`)
-	want["hard"], want["tenth"], want["dry"] = "as if enforced together with tenth (10% of its keys)", "as if enforced together with hard", "as if enforced alone"
-	if got := groups(); !maps.Equal(got, want) {
-		t.Errorf("with everything in shadow: got %q, want %q", got, want)
-	}
-	s.Changes("/throttle/unshadow", `{}`)
-	s.Changes("/throttle/shadow", `{"zone": "hard", "for": "30m"}`)
-	if got := groups(); got["hard"] != want["hard"] || got["dry"] != want["hard"] {
-		t.Errorf("with the zone hard in shadow: got %q, want hard and dry both %q", got, want["hard"])
-	}
-}
-
-// The line of the log that sums up what a group would have refused names it, too.
-func TestTheLogNamesTheGroupOfShadow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, "http:// {\nthrottle {\nshadow\nzone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
-		for range 4 {
-			s.From(servertest.Someone).Answers("/", http.StatusOK)
-		}
-		time.Sleep(2 * time.Minute)
-		synctest.Wait()
-		lines := s.Logs.Lines(t, "zone would have refused requests")
-		if len(lines) != 1 || lines[0]["group"] != "as if enforced together with large" || lines[0]["requests"] != 2.0 {
-			t.Errorf("got %v, want one line of 2 requests, as if enforced together with large", lines)
-		}
-	})
-}
-
 // A client that enforce chooses is judged by both zones. Of the others, the zone counts as if
 // it were enforced beside the one that is.
-func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
+func TestEnforceJudgesEachClient(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := servertest.NewWaitSite(t, "throttle {\nzone half {\nlimit 2 1/d\nenforce 50\n}\nzone all {\nlimit 3 1/d\n}\n}", 0)
 		seen, chosen := witnessed(s.App), 0
@@ -297,7 +172,7 @@ func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
 				}
 			}
 			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
-			if s.App.Engine().Zones["half"].GroupOf(nil, client) == 0 {
+			if !s.App.Engine().Zones["half"].InShadow(nil, client) {
 				chosen++
 				want, all = 2, "admitted admitted - - - -"
 			}
@@ -319,9 +194,8 @@ func TestEnforceJudgesEachClientInItsGroup(t *testing.T) {
 	})
 }
 
-// The switch at run time makes one group of all zones, and a switch of one zone a group of
-// its own.
-func TestTheSwitchToShadowMakesAGroup(t *testing.T) {
+// The switch at run time does what the word in the config does, for all zones or one.
+func TestTheSwitchToShadow(t *testing.T) {
 	for _, test := range []struct {
 		of                 string
 		small, large, code float64
@@ -343,9 +217,9 @@ func TestTheSwitchToShadowMakesAGroup(t *testing.T) {
 	}
 }
 
-// What the global options exempt counts in no group. If their matcher fails, each request
-// counts once in the group, as enforcement would fail it once.
-func TestAGlobalExemptionHoldsForAGroup(t *testing.T) {
+// What the global options exempt counts nowhere. If their matcher fails, each request counts
+// once, as enforcement would fail it once.
+func TestAGlobalExemptionHoldsInShadow(t *testing.T) {
 	for _, shadow := range []string{"", "shadow\n"} {
 		s := servertest.Run(t, "{\nthrottle {\nexempt expression `int({header.X-N}) > 0`\n}\n}\nhttp:// {\nthrottle {\n"+shadow+
 			"zone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
@@ -395,24 +269,4 @@ func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
 			t.Errorf("got %v counted, want 150", n)
 		}
 	})
-}
-
-// printed returns what a command prints of the app that runs.
-func printed(t *testing.T, command ...string) string {
-	t.Helper()
-	admin := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := servertest.ServeAdmin(w, r); err != nil {
-			t.Error(err)
-		}
-	}))
-	defer admin.Close()
-	var out bytes.Buffer
-	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(cli.Commands()...)
-	all.SetOut(&out)
-	all.SetArgs(append(command, "--address", strings.TrimPrefix(admin.URL, "http://")))
-	if err := all.Execute(); err != nil {
-		t.Fatal(err)
-	}
-	return out.String()
 }
