@@ -58,8 +58,8 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			args string
 			want []string // each in the output
 		}{
-			{"status", []string{"pages ", "enforcing", "hidden", "shadow", "SHADOW/S", "hidden in shadow: as if enforced alone", "Nothing was changed at run time."}},
-			{"top", []string{"pages: 4 requests in the last", "1 refused", "hidden (shadow, as if enforced alone): 2 requests", "127.0.0.1", "No requests in the last minute: login"}},
+			{"status", []string{"pages ", "enforcing", "hidden", "shadow", "SHADOW/S", "Shadow counts as if all zones of the same throttle were enforced.", "Nothing was changed at run time."}},
+			{"top", []string{"pages: 4 requests in the last", "1 refused", "hidden (shadow): 2 requests", "127.0.0.1", "No requests in the last minute: login"}},
 			{"top pages --by ip", []string{"pages: 4 requests", "127.0.0.1\n"}},
 			{"top pages --by /24", []string{"127.0.0.0/24\n"}},
 			{"top pages --by /16", []string{"127.0.0.0/16\n"}},

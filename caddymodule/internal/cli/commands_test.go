@@ -117,13 +117,13 @@ func TestStatusSaysSinceWhenTheStoreIsDown(t *testing.T) {
 // TestStatusHasColumnsForWhatZonesDo, and no others.
 func TestStatusHasColumnsForWhatZonesDo(t *testing.T) {
 	out := outputOf(t, "status", map[string]any{"zones": []map[string]any{
-		{"zone": "php", "mode": "shadow", "group": "as if enforced alone", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
-		{"zone": "quiet", "mode": "shadow", "group": "as if enforced together with all the others", "total": ratesOf(5, 0, 0, 0)}, // with no figure to explain
+		{"zone": "php", "mode": "shadow", "total": ratesOf(5, 4, 0, 3), "per_second": ratesOf(1, 0.5, 0, 2), "waiting": 7, "max_waiting": 1000},
+		{"zone": "quiet", "mode": "shadow", "total": ratesOf(5, 0, 0, 0)}, // with no figure to explain
 	}})
 	if want := `ZONE   MODE    ADMITTED/S  DELAYED/S  REFUSED/S  SHADOW/S  BUCKETS  WAITING
 php    shadow         1.5        0.5          0         2        0   7/1000
 quiet  shadow           0          -          0         -        0        -
-php in shadow: as if enforced alone
+Shadow counts as if all zones of the same throttle were enforced.
 
 `; !strings.HasPrefix(out, want) {
 		t.Errorf("got\n%s\nwant it to begin with\n%s", out, want)
@@ -138,8 +138,8 @@ func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
 			Denied:  []wire.TopKey{{Key: "evil\r\n\u202e\x1b[2J", Requests: 1297, Admitted: 2, Refused: 1297}, {Key: "198.51.100.1", Requests: 3, Admitted: 1, Refused: 3}},
 		},
 		{Zone: "quiet"},
-		{Zone: "dry", Mode: "shadow", Group: "as if enforced alone", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
-		{Zone: "tenth", Mode: "enforcing 10%", Group: "as if enforced together with login", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
+		{Zone: "dry", Mode: "shadow", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
+		{Zone: "tenth", Mode: "enforcing 10%", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
 	}})
 	want := `login: 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
@@ -147,11 +147,11 @@ REQUESTS  REFUSED  KEY
     1299     1297  evil\r\n\u202e\x1b[2J
        4        3  198.51.100.1
 
-dry (shadow, as if enforced alone): 5 requests in the last 65 s, 3 would have been refused
+dry (shadow): 5 requests in the last 65 s, 3 would have been refused
 REQUESTS  REFUSED  KEY
        5        3  203.0.113.7
 
-tenth (enforcing 10%, the rest in shadow, as if enforced together with login): 5 requests in the last 65 s, 3 refused, or would have been
+tenth (enforcing 10%, the rest in shadow): 5 requests in the last 65 s, 3 refused, or would have been
 REQUESTS  REFUSED  KEY
        5        3  203.0.113.7
 
