@@ -177,6 +177,7 @@ func (d *dropTest) wantsSilence(address string) {
 }
 
 func TestClientsThatAreOutAreDroppedBeforeTLSAndQUIC(t *testing.T) {
+	t.Parallel()
 	if !inNamespace(t, serverAddress, attacker, harmless, forgottenCDN, bannedClient, "2001:db8::1/64", attackerOfIPv6+"/64") {
 		return
 	}

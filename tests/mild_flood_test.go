@@ -11,9 +11,12 @@ import (
 	"time"
 )
 
-// TestNewcomersGetInBesideACrowd lets crowds come to sites of their own, all at the same time and
-// beside no other test: they ask seldom and wait for most of it.
+// TestNewcomersGetInBesideACrowd lets crowds come to sites of their own, all at the same time:
+// they ask seldom and wait for most of it. With TEST_LONG=1 no other test runs beside them.
 func TestNewcomersGetInBesideACrowd(t *testing.T) {
+	if !long() {
+		t.Parallel()
+	}
 	for name, test := range map[string]func(*testing.T){
 		"a mild flood of fresh addresses":     aMildFloodHurtsNobody,
 		"robots that keep their first pass":   robotsThatKeepTheirFirstPassLeaveNewcomersIn,

@@ -12,6 +12,7 @@ import (
 // TestASlowPageDrainsItsBucketBySeconds: the log must charge every request for
 // the time that PHP took.
 func TestASlowPageDrainsItsBucketBySeconds(t *testing.T) {
+	t.Parallel()
 	const capacity, reserved = 2.0, 0.1
 	php := phpSite(t)
 	eachProtocol(t, func(t *testing.T, protocol string) {

@@ -26,6 +26,7 @@ http://:%d {
 // TestNobodyHoldsSlotsByAByteASecond: from 20 s after an attack has begun, everybody else is
 // served within 5 s, and on a busy machine at all.
 func TestNobodyHoldsSlotsByAByteASecond(t *testing.T) {
+	t.Parallel()
 	most := startTime
 	if long() {
 		most = 5 * time.Second
