@@ -174,26 +174,27 @@ concurrent() {
 		<(go list -tags "$tags" -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}} ' "$@" | sed -n 's/^\([^ ]*\)\.test /\1 /p' | grep -v "$server" | cut -d' ' -f1 | sort)
 }
 
-# test_units runs the unit tests. Stores that talk to servers are tested one after the
-# other, because they measure time, and with -short unless TEST_LONG is set.
 test_units() {
-	local race=() short=(-short) shared
-	[[ ${TEST_LONG:-} != 1 ]] || short=()
 	step 'go test'
 	go test -vet=off -timeout 30m -tags "$tags" "${packages[@]}"
 	step 'go test, of the core without its guests' # of which Go has kept what is the same
 	tests/core.sh -timeout 30m
+	local race=() shared=()
 	if compiles_c; then
 		race=(-race)
 		export CGO_ENABLED=1
-		step 'go test -race'
 		mapfile -t shared < <(concurrent "${packages[@]}")
-		go test -race -short -vet=off -timeout 30m -tags "$tags" "${shared[@]}"
 	else
 		echo 'SKIPPED: the race detector, which needs gcc'
 	fi
-	step 'the stores'
-	go test "${race[@]}" "${short[@]}" -vet=off -p 1 -timeout 30m -tags "$tags" "${stores[@]}"
+	step "go test ${race[*]}, and the stores"
+	if [[ ${TEST_LONG:-} == 1 ]]; then # stores measure time
+		go test "${race[@]}" -p 1 -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
+		stores=()
+	fi
+	if ((${#shared[@]} + ${#stores[@]})); then
+		go test "${race[@]}" -short -vet=off -timeout 30m -tags "$tags" "${shared[@]}" "${stores[@]}"
+	fi
 }
 
 test_packages() {
