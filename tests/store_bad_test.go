@@ -81,7 +81,8 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
 			port := freePort(t)
-			c := startCaddy(t, config{throttle: s.directive(), sites: outageSite(port)})
+			// Faults are answered at once. What a busy store needs for other answers is no fault.
+			c := startCaddy(t, config{throttle: s.directive() + "\nstore_timeout 1s", sites: outageSite(port)})
 			l := startLoad(t, port)
 			o := l.outageUntil(t, 500*time.Millisecond, f.begin, func() {
 				eventually(t, fmt.Sprintf("a line in the log that says %q", f.says), func() bool { return len(c.logLines(f.says)) > 0 })
