@@ -172,7 +172,7 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 
 func TestASupportCodeIsKnownWhereItWasGiven(t *testing.T) {
 	t.Parallel()
-	fleet := startFleet(t, 2, startRedis(t).directive()+"\nstore_timeout 5s")
+	fleet := startFleet(t, 2, startRedis(t).directive()+"\nstore_timeout 30s")
 	fillUp(t, fleet[0].url+"api", "X-Api-Key", "s3cret")
 	a, err := newVisitor(t, "h1").try("GET", fleet[0].url+"api", "X-Api-Key", "s3cret")
 	if err != nil {
