@@ -11,6 +11,7 @@ import (
 // TestBurstPassesUntilItOverflowsAndAgainAfterRetryAfter waits exactly as long as
 // Retry-After says.
 func TestBurstPassesUntilItOverflowsAndAgainAfterRetryAfter(t *testing.T) {
+	t.Parallel()
 	const capacity, leak = 4, 2 // per second
 	for _, start := range []func(*testing.T) site{phpSite, rackSite} {
 		s := start(t)

@@ -12,6 +12,7 @@ import (
 // TestThemesOfDebiansWordPressAreFree, which are links from one folder of the package to the
 // other. The guide has the lines.
 func TestThemesOfDebiansWordPressAreFree(t *testing.T) {
+	t.Parallel()
 	const folder = "/var/lib/wordpress/wp-content"
 	if link, err := os.Readlink(folder + "/themes/" + filepath.Base(wordPressTheme)); err != nil || link != wordPressTheme {
 		need(t, "wordpress with its theme twentytwentythree, as Debian installs it")

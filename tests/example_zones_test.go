@@ -42,6 +42,7 @@ func startExample(t *testing.T, directives string) (port int, c *caddy) {
 
 // TestCaddyfileExampleLimitsFailedLogins on the sites that it says it is for.
 func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
+	t.Parallel()
 	for _, s := range loginSites(t) {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()

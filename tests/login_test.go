@@ -61,6 +61,7 @@ func eachLogin(t *testing.T, f func(t *testing.T, s loginSite, protocol string))
 // TestFailedLoginsAreLimitedAndSuccessfulOnesHardly: one address tries one account after the
 // other. Ten right log-ins cost as much as one that failed.
 func TestFailedLoginsAreLimitedAndSuccessfulOnesHardly(t *testing.T) {
+	t.Parallel()
 	const most = 5
 	eachLogin(t, func(t *testing.T, s loginSite, protocol string) {
 		port, c := s.start(t, most, 1000)
@@ -94,6 +95,7 @@ func TestFailedLoginsAreLimitedAndSuccessfulOnesHardly(t *testing.T) {
 // TestGuessesOnOneAccountFromAHundredAddressesAreLimited: each address guesses
 // once, and spells the account in its own way.
 func TestGuessesOnOneAccountFromAHundredAddressesAreLimited(t *testing.T) {
+	t.Parallel()
 	const most, addresses = 10, 100
 	eachLogin(t, func(t *testing.T, s loginSite, protocol string) {
 		port, _ := s.start(t, 1000, most)

@@ -11,9 +11,12 @@ import (
 	"time"
 )
 
-// TestNewcomersGetInBesideACrowd lets crowds come to sites of their own, all at the same time and
-// beside no other test: they ask seldom and wait for most of it.
+// TestNewcomersGetInBesideACrowd lets crowds come to sites of their own, all at the same time:
+// they ask seldom and wait for most of it. With TEST_LONG=1 no other test runs beside them.
 func TestNewcomersGetInBesideACrowd(t *testing.T) {
+	if !long() {
+		t.Parallel()
+	}
 	for name, test := range map[string]func(*testing.T){
 		"a mild flood of fresh addresses":     aMildFloodHurtsNobody,
 		"robots that keep their first pass":   robotsThatKeepTheirFirstPassLeaveNewcomersIn,
@@ -43,11 +46,15 @@ func aMildFloodHurtsNobody(t *testing.T) {
 		})
 	})
 	t.Logf("the 95th percentile of 30 views: %v in order of arrival, %v with share, where %d were refused", inOrder, withTurns, refused)
-	if slack := 500 * time.Millisecond; withTurns > inOrder+inOrder/10+slack {
+	if slack := 500 * time.Millisecond; long() && withTurns > inOrder+inOrder/10+slack {
 		t.Errorf("with share: got a 95th percentile of %v, want about the %v of the order of arrival at most", withTurns, inOrder)
 	}
-	if refused > 2 { // 1.5 are one in twenty
-		t.Errorf("with share: got %d of 30 views refused, want one in twenty at most", refused)
+	most := int64(15) // on a machine that stands still for a while
+	if long() {
+		most = 2 // 1.5 are one in twenty
+	}
+	if refused > most {
+		t.Errorf("with share: got %d of 30 views refused, want %d at most", refused, most)
 	}
 }
 

@@ -24,7 +24,7 @@ func eachKindOfStore(t *testing.T, test func(t *testing.T, options string)) {
 		if s.name == "postgres" {
 			store += "?connect_timeout=5" // not half a second, which a starved machine may need
 		}
-		test(t, store+"\nstore_timeout 5s\non_store_error deny")
+		test(t, store+"\nstore_timeout 30s\non_store_error deny")
 	})
 }
 
@@ -206,7 +206,7 @@ func TestASupportCodeSaysWhatWasRefused(t *testing.T) {
 func TestAReleaseOnOneNodeHoldsOnAll(t *testing.T) {
 	t.Parallel()
 	eachStore(t, func(t *testing.T, s *storeServer) {
-		nodes := startNodes(t, s.through(s.address)+"\nstore_timeout 5s\non_store_error deny", nightSite, 0, 0)
+		nodes := startNodes(t, s.through(s.address)+"\nstore_timeout 30s\non_store_error deny", nightSite, 0, 0)
 		fillUp(t, nodes[0].url+"login")
 		wantStatus(t, nodes[1].url+"login", 429)
 		nodes[0].throttle("release", "127.0.0.1")
@@ -328,7 +328,7 @@ func TestAReleaseWorksWithoutTheRightToScan(t *testing.T) {
 	server := servertest.StartRedis(t, "--user", "app", "on", ">s3cret", "~throttle:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
 	port := freePort(t)
 	c := startCaddy(t, config{
-		throttle: "store redis redis://app:s3cret@" + server.Addr + "\nstore_timeout 5s\non_store_error deny",
+		throttle: "store redis redis://app:s3cret@" + server.Addr + "\nstore_timeout 30s\non_store_error deny",
 		sites:    nightSite(port),
 	})
 	url := fmt.Sprintf("http://127.0.0.1:%d/", port)

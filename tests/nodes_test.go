@@ -167,7 +167,7 @@ func TestThreeCaddysKeepOneBucket(t *testing.T) {
 			t.Log("SKIPPED: clocks that differ, which only root can make")
 		}
 		const capacity, leak = 20, 10 // far less than a starved machine can ask for
-		throttle := s.directive() + "\nstore_timeout 5s\non_store_error deny"
+		throttle := s.directive() + "\nstore_timeout 30s\non_store_error deny"
 		nodes := startNodes(t, throttle, func(port int) string {
 			return fmt.Sprintf(strings.TrimSpace(`
 http://:%d {

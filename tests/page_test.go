@@ -54,7 +54,7 @@ func newTab(t *testing.T, browser context.Context, language, scheme string, widt
 	t.Helper()
 	ctx, end := chromedp.NewContext(browser)
 	t.Cleanup(end)
-	ctx, stop := context.WithTimeout(ctx, 5*time.Minute)
+	ctx, stop := context.WithTimeout(ctx, 10*time.Minute)
 	t.Cleanup(stop)
 	b := tab{ctx, t}
 	messages := chromedp.Console(ctx)

@@ -105,6 +105,7 @@ var spellings = []string{
 // then asks for the login in another spelling. If PHP runs wp-login.php, the zone
 // has missed the request.
 func TestNoSpellingOfALoginPathGetsAFreePass(t *testing.T) {
+	t.Parallel()
 	php := phpSite(t)
 	for _, pattern := range []string{"path /wp-login.php*", "path_regexp (?i)^/+wp-login\\.php"} {
 		t.Run(strings.Fields(pattern)[0], func(t *testing.T) {

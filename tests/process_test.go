@@ -16,7 +16,7 @@ import (
 
 // startTime is how long a server may take until it answers. It is long for busy
 // machines.
-const startTime = 30 * time.Second
+const startTime = time.Minute
 
 // process is a server that runs beside the tests.
 type process struct {

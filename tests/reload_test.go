@@ -46,6 +46,7 @@ func (tr *traffic) answers() int {
 // TestReloadUnderLoadLosesNoBucketAndDropsNoRequest: each reload that lost its
 // buckets would admit one capacity more.
 func TestReloadUnderLoadLosesNoBucketAndDropsNoRequest(t *testing.T) {
+	t.Parallel()
 	const capacity, leak, reloads, perProtocol = 30, 20, 6, 3
 	for _, start := range []func(*testing.T) site{phpSite, rackSite} {
 		s := start(t)

@@ -148,23 +148,11 @@ check_format() {
 	fi
 }
 
-# Tests that count for long what one goroutine does, or what virtual time lets happen in one
-# order, or that hold one more store to the whole suite. The race detector finds nothing there
-# that it does not find in shorter ones, and takes ten times as long.
-counted='^Test(AClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder|AFloodMakesNoSeries'
-counted+='|ARecipeInShadowPredictsWhatEnforcingItDoes|ARecommendationIsStable|ARecommendationIsWhatBruteForceFinds'
-counted+='|AShadowDelaysNobodyAndCountsWhatEnforcementWould|AShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses'
-counted+='|AStoreIsHeldToWhatItPromises|ASwarmLeavesPeopleIn|EachRuleOfTheLawIsNeeded'
-counted+='|EnforceHoldsForThatManyKeysAndForThemAlways|MembersLeaveOthersATenth|RetryAfterIsTrueForAnyLimitAndCost'
-counted+='|ShadowRefusesAsManyAsEnforcementWithinThreePoints|SlotsAndTurnsBesideAGroupComeWithinThreePoints'
-counted+='|StoreThatForgetsAtOncePasses|TheAdminAPIGivesRatesToPlot|TheLimitFoundInAMonthHoldsInIt'
-counted+='|WhySaysWhatARequestWouldMeet|WhySaysWhatARequestWouldMeetInAnOutage)$'
-
 test_quickly() {
 	step 'go test'
-	go test -short -timeout 20m -tags "$tags" "${packages[@]}" "${stores[@]}"
+	go test -short -vet=off -timeout 20m -tags "$tags" "${packages[@]}" "${stores[@]}"
 	step 'the whole system'
-	go test -short -count=1 -parallel 8 -timeout 20m -tags "$tags" ./tests/...
+	go test -short -vet=off -count=1 -parallel 8 -timeout 20m -tags "$tags" ./tests/...
 	local missing
 	missing=$(missing_packages | tr '\n' ' ')
 	step 'skipped'
@@ -175,27 +163,38 @@ test_quickly() {
 	fi
 }
 
-# test_units runs the unit tests. Stores that talk to servers are tested one after the
-# other, because they measure time, and with -short unless TEST_LONG is set.
+# concurrent prints the packages that lock, wait or count together, of which the race detector
+# may find something. Without TEST_LONG=1 those are left out that are tested with Caddy's
+# server: to compile it once more takes longer than all their tests.
+concurrent() {
+	local server=' github.com/caddyserver/caddy/v2/modules/caddyhttp '
+	[[ ${TEST_LONG:-} != 1 ]] || server=' none '
+	comm -12 \
+		<(go list -tags "$tags" -f '{{.ImportPath}}{{range .Imports}} {{.}}{{end}} ' "$@" | grep -E ' sync(/atomic)? ' | cut -d' ' -f1 | sort) \
+		<(go list -tags "$tags" -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}} ' "$@" | sed -n 's/^\([^ ]*\)\.test /\1 /p' | grep -v "$server" | cut -d' ' -f1 | sort)
+}
+
 test_units() {
-	local race=() short=(-short) rest guests
-	[[ ${TEST_LONG:-} != 1 ]] || short=()
+	step 'go test'
+	go test -vet=off -timeout 30m -tags "$tags" "${packages[@]}"
+	step 'go test, of the core without its guests' # of which Go has kept what is the same
+	tests/core.sh -timeout 30m
+	local race=() shared=()
 	if compiles_c; then
 		race=(-race)
 		export CGO_ENABLED=1
+		mapfile -t shared < <(concurrent "${packages[@]}")
 	else
 		echo 'SKIPPED: the race detector, which needs gcc'
 	fi
-	step "go test ${race[*]}, of the core without its guests"
-	tests/core.sh "${race[@]}" -timeout 30m -skip "$counted"
-	step "go test ${race[*]}, of the rest"
-	mapfile -t rest < <(printf '%s\n' "${packages[@]}" | grep -Ev '/caddymodule(/|$)|/internal/swarm$')
-	mapfile -t guests < <(printf '%s\n' "${packages[@]}" | grep -E '/caddymodule/(inspector|crawler|listener|tune|standard|cmd)(/|$)')
-	go test "${race[@]}" -timeout 30m -tags "$tags" -skip "$counted" "${rest[@]}" "${guests[@]}"
-	step 'the stores'
-	go test "${race[@]}" "${short[@]}" -p 1 -timeout 30m -tags "$tags" "${stores[@]}"
-	step 'go test, of what one goroutine counts'
-	go test -timeout 30m -tags "$tags" -run "$counted" ./caddymodule/internal/{admission,caddyfile,decision,engine,telemetry} ./caddymodule/{inspector,tune} ./leakybucket/storetest
+	step "go test ${race[*]}, and the stores"
+	if [[ ${TEST_LONG:-} == 1 ]]; then # stores measure time
+		go test "${race[@]}" -p 1 -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
+		stores=()
+	fi
+	if ((${#shared[@]} + ${#stores[@]})); then
+		go test "${race[@]}" -short -vet=off -timeout 30m -tags "$tags" "${shared[@]}" "${stores[@]}"
+	fi
 }
 
 test_packages() {
@@ -216,14 +215,14 @@ test_system() {
 	[[ ${TEST_LONG:-} != 1 ]] || limit=90m
 	[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
 	# More tests at once than processors, because many wait for a Retry-After.
-	go test -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...
+	go test -vet=off -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...
 }
 
 test_all() {
 	test_units
 	# bench is no part of go.work: the peers that it measures must not choose what is built here.
 	step 'the benchmarks build'
-	(cd bench && export GOWORK=off && go vet -tags "$tags" ./... && go test -short -timeout 60m -tags "$tags" ./...)
+	(cd bench && export GOWORK=off && go vet -tags "$tags" ./... && go test -short -vet=off -timeout 60m -tags "$tags" ./...)
 	if [[ ${TEST_LONG:-} == 1 ]]; then
 		step 'memstore and requests have lost no ground'
 		bench/run.sh --guard

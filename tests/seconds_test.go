@@ -2,7 +2,6 @@ package tests
 
 import (
 	"fmt"
-	"os"
 	"regexp"
 	"strconv"
 	"sync"
@@ -13,6 +12,7 @@ import (
 // TestASlowPageDrainsItsBucketBySeconds: the log must charge every request for
 // the time that PHP took.
 func TestASlowPageDrainsItsBucketBySeconds(t *testing.T) {
+	t.Parallel()
 	const capacity, reserved = 2.0, 0.1
 	php := phpSite(t)
 	eachProtocol(t, func(t *testing.T, protocol string) {
@@ -89,7 +89,7 @@ func TestTwentyClientsOfOneKeyUseNoMoreThanTheLeak(t *testing.T) {
 	t.Parallel()
 	const clients, leak, page = 20, 1.0, 100 * time.Millisecond
 	length, capacity := 10*time.Second, 0.5
-	if os.Getenv("TEST_LONG") == "1" {
+	if long() {
 		length, capacity = time.Minute, 3
 	}
 	php := phpSite(t)
@@ -139,12 +139,17 @@ http://:%d {
 	took := time.Since(began).Seconds()
 	use := worked / (leak * took)
 	t.Logf("%d pages and %d refusals in %.1f s: %.2f worker-seconds, %.3f of the leak", pages, refusals, took, worked, use)
-	if use > 1.1 {
-		t.Errorf("got %.3f of the leak used, want at most 1.1", use)
+	// A page costs no less than its reservation, and only those that were under way at the end
+	// may cost more than the bucket had room for.
+	if most := (capacity+leak*took)/page.Seconds() + 1; float64(pages) > most {
+		t.Errorf("got %d pages, want at most %.0f", pages, most)
+	}
+	if pages == 0 || refusals == 0 {
+		t.Errorf("got %d pages and %d refusals, want some of both", pages, refusals)
 	}
 	// Clients are charged for the time they waited, which on a busy machine is
 	// longer than PHP worked.
-	if use < 0.25 || refusals == 0 {
-		t.Errorf("got %.3f of the leak used and %d refusals, want much of it used and the rest refused", use, refusals)
+	if long() && (use < 0.25 || use > 1.1) {
+		t.Errorf("got %.3f of the leak used, want from 0.25 to 1.1", use)
 	}
 }

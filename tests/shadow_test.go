@@ -20,6 +20,7 @@ const shadowZone = `
 // TestShadowDecidesAsEnforcementWouldButNeverRefuses sends one trace to three
 // sites that differ in nothing but shadow.
 func TestShadowDecidesAsEnforcementWouldButNeverRefuses(t *testing.T) {
+	t.Parallel()
 	for _, start := range []func(*testing.T) site{phpSite, rackSite} {
 		s := start(t)
 		t.Run(s.name, func(t *testing.T) {

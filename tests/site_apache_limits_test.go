@@ -137,6 +137,7 @@ func served(t *testing.T, url string, n, atOnce int, kept bool) (ok int) {
 // throttle with what the page about migrating has beside it. mod_evasive counts in each
 // process of Apache, as the page says.
 func TestWeRefuseAsApachesModulesDo(t *testing.T) {
+	t.Parallel()
 	for _, test := range []struct {
 		name, module, original, lines, path string
 

@@ -84,9 +84,9 @@ func startApache(t *testing.T, dir, recipe, more string, changes ...string) (str
 	return "\treverse_proxy " + address + "\n", p
 }
 
-// TestWordPressUnderApacheBehindCaddy: the recipe's lines for Apache and the README's
+// wordPressUnderApacheBehindCaddy: the recipe's lines for Apache and the README's
 // configuration protect it as they do WordPress under php-fpm, and hurt nobody.
-func TestWordPressUnderApacheBehindCaddy(t *testing.T) {
+func wordPressUnderApacheBehindCaddy(t *testing.T) {
 	proxy := apacheSite.use(t)
 	apacheLog := func(text string) []string { return linesWith(t, filepath.Join(apacheSite.dir, "access.log"), text) }
 	blocks := configsUnder(t, "recipes/wordpress.md", "## Apache behind Caddy", 2)

@@ -36,6 +36,7 @@ func installDevise(t *testing.T, a *application) {
 }
 
 func TestTheRecipeOfDeviseKnowsWhoHasLoggedIn(t *testing.T) {
+	t.Parallel()
 	devise.use(t)
 	s := startTrial(t, "rails.md", append([]string{
 		"/srv/app/public", t.TempDir(),

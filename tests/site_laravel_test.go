@@ -38,6 +38,7 @@ func installLaravel(t *testing.T, a *application) {
 }
 
 func TestTheRecipeOfLaravelKnowsWhoHasLoggedIn(t *testing.T) {
+	t.Parallel()
 	laravel.use(t)
 	s := startSection(t, "under-a-swarm.md", "# Under a swarm",
 		"\t\tzone php {\n\t\t\texempt static_files\n\t\t\tin_flight 5 {\n\t\t\t\tshare\n\t\t\t}\n\t\t}\n", sectionCode(t, "under-a-swarm.md", "### Laravel", "caddyfile"),

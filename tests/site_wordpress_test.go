@@ -12,6 +12,40 @@ import (
 // log-ins as WooCommerce does, too, with the plug-in of the recipe.
 var wordPress = application{install: installWordPress}
 
+// TestWordPress has what needs WordPress follow one another, and run beside other tests. With
+// TEST_LONG=1 it measures, and nothing else runs.
+func TestWordPress(t *testing.T) {
+	if !long() {
+		t.Parallel()
+	}
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"the first configuration", firstConfigurationHolds},
+		{"the first configuration on a network", firstConfigurationHoldsOnANetwork},
+		{"guesses", wordPressChecksFewGuesses},
+		{"guesses in disguise", wordPressSeesGuessesInDisguise},
+		{"guesses by XML-RPC", wordPressChecksFewGuessesByXMLRPC},
+		{"other guesses", wordPressChecksFewOtherGuesses},
+		{"guesses in a shop", wordPressChecksFewGuessesInAShop},
+		{"guesses behind rewrites", wordPressChecksFewGuessesBehindRewrites},
+		{"application passwords", wordPressChecksFewApplicationPasswords},
+		{"searches in disguise", wordPressPaysForSearchesInDisguise},
+		{"cached pages", wordPressServesCachedPagesFree},
+		{"what runs PHP", wordPressChargesWhatRunsPHP},
+		{"a flood", wordPressServesAFloodOnce},
+		{"fast in a flood", wordPressIsFastInAFlood},
+		{"people", wordPressServesPeople},
+		{"visitors in a crowd", wordPressServesVisitorsInACrowd},
+		{"a refused author", wordPressLosesNothingOfARefusedAuthor},
+		{"under Apache", wordPressUnderApacheBehindCaddy},
+		{"who has logged in", recipeOfWordPressKnowsWhoHasLoggedIn},
+	} {
+		t.Run(test.name, test.run)
+	}
+}
+
 // Of Debian's packages wordpress and wordpress-theme-twentytwentythree.
 const (
 	wordPressPackage = "/usr/share/wordpress"

@@ -19,7 +19,7 @@ func TestABlockIsKnownOnEveryNodeWithoutAsking(t *testing.T) {
 			replies.Add(1)
 			return false
 		})
-		nodes := startNodes(t, s.through(proxy.Addr)+"\nstore_timeout 5s\non_store_error deny", func(port int) string {
+		nodes := startNodes(t, s.through(proxy.Addr)+"\nstore_timeout 30s\non_store_error deny", func(port int) string {
 			return fmt.Sprintf(`
 http://:%d {
 	throttle /login {
@@ -32,6 +32,9 @@ http://:%d {
 	respond ok
 }`, port)
 		}, 0, 0, 0)
+		for _, n := range nodes {
+			eventually(t, "a store that answers", func() bool { return newVisitor(t, "h1").get(t, n.url+"page").status == 200 })
+		}
 		guesser := newVisitor(t, "h1")
 		guesser.pourUntilRefused(t, nodes[0].url+"login")
 		for i, n := range nodes {

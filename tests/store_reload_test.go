@@ -23,7 +23,7 @@ func TestReloadsKeepTheConnectionsToAStore(t *testing.T) {
 		})
 		port := freePort(t)
 		generation := func(n int, address string) config {
-			return config{throttle: s.through(address) + "\nstore_timeout 5s\non_store_error deny", sites: fmt.Sprintf(`
+			return config{throttle: s.through(address) + "\nstore_timeout 30s\non_store_error deny", sites: fmt.Sprintf(`
 http://:%d {
 	header Generation %d
 	throttle {

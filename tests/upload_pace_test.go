@@ -24,8 +24,13 @@ http://:%d {
 }`
 
 // TestNobodyHoldsSlotsByAByteASecond: from 20 s after an attack has begun, everybody else is
-// served within 5 s.
+// served within 5 s, and on a busy machine at all.
 func TestNobodyHoldsSlotsByAByteASecond(t *testing.T) {
+	t.Parallel()
+	most := startTime
+	if long() {
+		most = 5 * time.Second
+	}
 	for _, test := range []struct {
 		name, options string
 		begin         func(u *slowUploads)
@@ -59,12 +64,12 @@ func TestNobodyHoldsSlotsByAByteASecond(t *testing.T) {
 			for time.Since(began) < test.lasts {
 				v, at := newVisitor(t, "h1"), time.Now()
 				a := v.get(t, "http://"+u.address)
-				for a.status == http.StatusServiceUnavailable && time.Since(at) < 5*time.Second {
+				for a.status == http.StatusServiceUnavailable && time.Since(at) < most {
 					time.Sleep(500 * time.Millisecond)
 					a = v.get(t, "http://"+u.address)
 				}
-				if took := time.Since(at); a.status != http.StatusOK || took > 5*time.Second {
-					t.Errorf("after %v: got %d after %v, want 200 within 5 s", at.Sub(began).Round(time.Second), a.status, took)
+				if took := time.Since(at); a.status != http.StatusOK || took > most {
+					t.Errorf("after %v: got %d after %v, want 200 within %v", at.Sub(began).Round(time.Second), a.status, took, most)
 				}
 				time.Sleep(time.Second)
 			}

@@ -21,7 +21,7 @@ import (
 // figure is asserted.
 func TestAThousandWaitingRequestsAreServedInTime(t *testing.T) {
 	const most = 10 * time.Millisecond
-	alone := os.Getenv("TEST_LONG") == "1"
+	alone := long()
 	if !alone {
 		t.Parallel()
 	}
@@ -91,7 +91,7 @@ func (v *visitor) waitAThousandTimes(t *testing.T, url, log string) (late []time
 		}
 	}
 	slices.Sort(late)
-	if len(late) < keys*(perKey-1)*9/10 {
+	if len(late) == 0 || long() && len(late) < keys*(perKey-1)*9/10 {
 		t.Fatalf("got %d that waited of %d, want most of them", len(late), keys*perKey)
 	}
 	return late

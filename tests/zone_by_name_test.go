@@ -8,6 +8,7 @@ import (
 // TestTwoSitesThatNameOneZoneHaveOneBudget: a PHP site and a Rack site,
 // however the zone is written.
 func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
+	t.Parallel()
 	const capacity = 7
 	php, rack := phpSite(t), rackSite(t)
 	for _, c := range []struct{ name, global, site string }{

@@ -224,9 +224,9 @@ func (b *Backend) Await(ctx context.Context) {
 func (b *Backend) connect() {
 	ctx, cancel := context.WithTimeout(b.ending, firstWait)
 	defer cancel()
-	err := b.probe(ctx)
+	err := b.probe(ctx, firstWait)
 	for err != nil && sleep(ctx, trialGap) {
-		if again := b.probe(ctx); again == nil || ctx.Err() == nil {
+		if again := b.probe(ctx, firstWait); again == nil || ctx.Err() == nil {
 			err = again // otherwise the one before says more
 		}
 	}
@@ -243,20 +243,38 @@ func (b *Backend) connect() {
 	close(b.first)
 }
 
-// probe asks the store for buckets that no zone can have and that are soon empty again. A
-// ping of the server would not do: one that answers it may be read-only, or full.
-func (b *Backend) probe(ctx context.Context) error {
+// probe asks the store for buckets that no zone can have and that are soon empty again, and
+// once more for those for which it did not answer within the budget: the store may be as busy
+// as the breaker forgives it, but no part of it may be dead. A ping of the server would not do:
+// one that answers it may be read-only, or full.
+func (b *Backend) probe(ctx context.Context, budget time.Duration) error {
 	var errs [probes]error
 	var all sync.WaitGroup
+	ask := func(i int) error {
+		ctx, cancel := context.WithTimeout(ctx, budget)
+		defer cancel()
+		charge := leakybucket.Charge{Zone: "@probe", Key: strconv.Itoa(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
+		err := b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
+		if err != nil && ctx.Err() != nil {
+			return late{err}
+		}
+		return err
+	}
 	for i := range errs {
 		all.Go(func() {
-			charge := leakybucket.Charge{Zone: "@probe", Key: strconv.Itoa(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-			errs[i] = b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
+			if errs[i] = ask(i); errs[i] != nil && ctx.Err() == nil {
+				errs[i] = ask(i)
+			}
 		})
 	}
 	all.Wait()
 	return cmp.Or(errs[:]...)
 }
+
+// late is the error of a call that ran out of its budget, which says little of the store.
+type late struct{ error }
+
+func (l late) Unwrap() error { return l.error }
 
 // trip opens the breaker.
 func (b *Backend) trip(err error) {
@@ -293,13 +311,12 @@ func (b *Backend) revive() {
 		if refused != nil {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(b.ending, time.Duration(b.budget.Load()))
-		err := b.probe(ctx)
-		if err != nil && ctx.Err() == nil && told < mostReasons && !strings.Contains(last, err.Error()) {
+		err := b.probe(b.ending, time.Duration(b.budget.Load()))
+		var slow late
+		if err != nil && !errors.As(err, &slow) && told < mostReasons && !strings.Contains(last, err.Error()) {
 			last, told = err.Error(), told+1 // another reason than at first, such as a wrong password
 			b.teller.tell(func(o Observer) { o.Failed("trying the store, which is down", err) })
 		}
-		cancel()
 		done(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,6 +93,32 @@ func TestBreaker(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRecoveryOfABusyStore: a store that loses as many calls as the breaker forgives is not
+// down any more.
+func TestRecoveryOfABusyStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := startNode(t, Options{})
+		n.remote.hung.Store(true)
+		n.admits(30, hourly(100, 1))
+		if !n.backend.Down() {
+			t.Fatal("got no outage")
+		}
+		var calls atomic.Int64
+		tenth := func(*leakybucket.Charge) error {
+			if calls.Add(1)%probes == 0 {
+				return errors.New("connection reset")
+			}
+			return nil
+		}
+		n.remote.fate.Store(&tenth)
+		n.remote.hung.Store(false)
+		time.Sleep(10 * time.Second)
+		if n.backend.Down() {
+			t.Error("got the outage going on, want it over")
+		}
+	})
 }
 
 // TestHangUps: clients that leave by the thousand are no failure, nor is a caller's own

@@ -68,16 +68,13 @@ type Copy struct {
 	tried    time.Time            // the last poll
 	err      error                // of the last call
 	skipped  skipped              // of the store
-	read     chan struct{}        // closed once the store was read
-	onRead   func()               // called then; may be nil
+	onRead   func()               // called once the store was read, and nil from then on
 }
 
 // New returns a copy without changes.
 func New() *Copy {
 	host, _ := os.Hostname()
-	c := &Copy{host: host, again: make(chan struct{}, 1), talking: make(chan struct{}, 1), records: make(records), read: make(chan struct{})}
-	close(c.read)
-	return c
+	return &Copy{host: host, again: make(chan struct{}, 1), talking: make(chan struct{}, 1), records: make(records)}
 }
 
 // Use lets a copy follow a store, or none if it is nil, and keeps it in a file, or gives that
@@ -98,18 +95,8 @@ func (c *Copy) Use(registry leakybucket.Registry, path string, logger *zap.Logge
 	if registry != c.registry {
 		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, skipped{}
 		c.onRead = read
-		if c.read = make(chan struct{}); registry == nil {
-			close(c.read)
-		}
 	}
 	c.pollAgain()
-}
-
-// Read returns a channel that is closed once the store that is in use now was read, or if none is.
-func (c *Copy) Read() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.read
 }
 
 // restore reads the file. mu is held.
@@ -318,13 +305,9 @@ func (c *Copy) poll() (answered bool) {
 	if all.Last != seen {
 		c.takeOver(all, now)
 	}
-	select {
-	case <-c.read:
-	default:
-		close(c.read)
-		if c.onRead != nil {
-			c.onRead()
-		}
+	if c.onRead != nil {
+		c.onRead()
+		c.onRead = nil
 	}
 	untold := c.records.untold(now)
 	c.mu.Unlock()

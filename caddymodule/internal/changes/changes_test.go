@@ -527,42 +527,36 @@ func TestMany(t *testing.T) {
 	})
 }
 
-// TestRead: the channel is closed once the store was read, and not before.
+// TestRead: it is told once that the store was read, and not before.
 func TestRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		closed := func(n *node) bool {
-			select {
-			case <-n.Read():
-				return true
-			default:
-				return false
+		n := &node{Copy: New(), link: &link{server: newServer(), cut: true}, t: t, stop: make(chan struct{})}
+		told := 0
+		wants := func(when string, want int) {
+			t.Helper()
+			time.Sleep(agreed)
+			n.mu.Lock() // with which it is told
+			defer n.mu.Unlock()
+			if told != want {
+				t.Errorf("%s: got it told %d times, want %d", when, told, want)
 			}
 		}
-		n := &node{Copy: New(), link: &link{server: newServer(), cut: true}, t: t, stop: make(chan struct{})}
-		if !closed(n) {
-			t.Error("without a store: got an open channel, want a closed one")
-		}
-		n.Use(n.link, "", zap.NewNop(), nil)
+		use := func(registry leakybucket.Registry) { n.Use(registry, "", zap.NewNop(), func() { told++ }) }
 		go n.Run(n.stop)
-		time.Sleep(time.Minute)
-		if closed(n) {
-			t.Error("while the store is down: got a closed channel")
-		}
+		use(n.link)
+		wants("while the store is down", 0)
 		n.link.set(false, false)
-		time.Sleep(agreed)
-		if !closed(n) {
-			t.Error("after the first answer: got an open channel")
-		}
-		if n.Use(n.link, "", zap.NewNop(), nil); !closed(n) {
-			t.Error("after a reload with the same store: got an open channel")
-		}
-		if n.Use(&link{server: newServer(), cut: true}, "", zap.NewNop(), nil); closed(n) {
-			t.Error("after a reload with another store: got a closed channel")
-		}
-		if n.Use(nil, "", zap.NewNop(), nil); !closed(n) {
-			t.Error("after the end: got an open channel, want a closed one")
-		}
-		n.kill()
+		wants("after the first answer", 1)
+		use(n.link)
+		wants("after a reload with the same store", 1)
+		other := &link{server: newServer(), cut: true}
+		use(other)
+		wants("after a reload with another store", 1)
+		other.set(false, false)
+		wants("after its first answer", 2)
+		use(nil)
+		wants("without a store", 2)
+		close(n.stop)
 	})
 }
 
