@@ -57,6 +57,10 @@ func (v *visitor) ask(url string, answers chan<- answer) (leave context.CancelFu
 	return leave
 }
 
+// known is how long Caddy may take to notice that a client has left, on a machine that does
+// nothing else: asserted with TEST_LONG=1.
+const known = 100 * time.Millisecond
+
 // TestAClientThatLeavesMakesRoomAtOnce for others to wait, whichever protocol
 // they speak.
 func TestAClientThatLeavesMakesRoomAtOnce(t *testing.T) {
@@ -99,12 +103,12 @@ func TestAClientThatLeavesMakesRoomAtOnce(t *testing.T) {
 				}
 				waiting = waiting[:most/2]
 				eventually(t, "half of the hall", func() bool { return c.waiting(t, "hall") <= most/2 })
-				if took = time.Since(began); took <= known {
+				if took = time.Since(began); took <= known || !long() {
 					break
 				}
 			}
 			t.Logf("half of %d who waited had made room after %v", most, took)
-			if took > known {
+			if long() && took > known {
 				t.Errorf("got room after %v, want it after %v", took, known)
 			}
 			fill()
@@ -161,12 +165,12 @@ func TestAClientThatLeavesWhileServedFreesTheSlotAtOnce(t *testing.T) {
 				if a.status != 200 {
 					t.Fatalf("the second: got %d %s, want 200", a.status, a.body)
 				}
-				if took <= known {
+				if took <= known || !long() {
 					break
 				}
 			}
 			t.Logf("the next was served %v after", took)
-			if took > known {
+			if long() && took > known {
 				t.Errorf("got the next served %v after, want at most %v", took, known)
 			}
 			eventually(t, "no slot to be held", func() bool { return c.served(t, "workers") == 0 })
