@@ -1,11 +1,10 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,9 +21,8 @@ const turnsOptions = "exempt static_files\nshare\nrank member issued wordpress_l
 
 // What the rows of the table are called.
 const (
-	turnsName  = "share and ranks"
-	shadowName = "shadow"
-	reloading  = ", page reloads"
+	turnsName = "share and ranks"
+	reloading = ", page reloads"
 )
 
 func turns() holder { return caddyBefore(turnsName, swarmWorkers, turnsOptions) }
@@ -163,12 +161,6 @@ func (d demand) of(row *swarm.Row) (all []demanded) {
 		}
 	}
 	return all
-}
-
-// onePage is traffic that does not depend on who is refused: each person wants one page,
-// and does not come back.
-func onePage(times float64) onslaught {
-	return onslaughtOf(times, "").with(fmt.Sprintf("x%g, one page each", times), func(s *swarm.Scenario) { s.Once = true })
 }
 
 // What the short form demands: so much more than in the order of arrival, unless many
