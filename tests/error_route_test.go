@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// errorSite has requests that err before and behind throttle, and an upstream that writes
+// errorSite has requests that err before and behind in_flight, and an upstream that writes
 // the error pages.
 const errorSite = `
 https://localhost:%d {
@@ -22,7 +22,7 @@ https://localhost:%d {
 			max_size 10
 		}
 		error /early* 404
-		throttle workers
+		in_flight workers
 		error /denied* 403
 		error /upload* 413
 		reverse_proxy /large* %[4]s
@@ -46,11 +46,11 @@ func TestErrorPagesOfTheUpstreamTakeSlots(t *testing.T) {
 		page         string // of each answer; "" if they differ
 	}{
 		{"missing", "", 404, "by the upstream"},
-		{"missing", "throttle workers", 404, "by the upstream"},
+		{"missing", "in_flight workers", 404, "by the upstream"},
 		{"denied", "", 403, "by the upstream"},
 		{"upload", "", 413, "by the upstream"},
 		{"large", "", 413, ""}, // whose error page breaks off at the upstream, for the same reason
-		{"early", "throttle workers", 404, ""},
+		{"early", "in_flight workers", 404, ""},
 	} {
 		for _, share := range []string{"", "share client_ip"} {
 			t.Run(fmt.Sprintf("%s %s %s", test.path, test.routed, share), func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestErrorPagesOfTheUpstreamTakeSlots(t *testing.T) {
 				reader := startUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
 				port := freePort(t)
 				c := startCaddy(t, config{
-					throttle:  "zone workers {\nkey host\nin_flight 2 wait 2m queue 1000 {\n" + share + "\n}\n}",
+					throttle:  "in_flight workers 2 {\nwait 2m\nqueue 1000\n" + share + "\n}",
 					sites:     fmt.Sprintf(errorSite, port, u.address, test.routed, reader.address),
 					protocols: "h1 h2 h3",
 				})

@@ -44,7 +44,7 @@ func TestOneClientHoldsNoMoreWorkersThanItMay(t *testing.T) {
 				}
 			})
 			port := freePort(t)
-			caddy := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n zone workers {\n in_flight %d %s\n }\n }\n %s\n}", port, mostWorkers, c.maxWait, php)})
+			caddy := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n in_flight workers %d client_ip {\n %s\n }\n %s\n}", port, mostWorkers, c.maxWait, php)})
 			url := fmt.Sprintf("http://127.0.0.1:%d/slow.php?for=", port)
 			newVisitor(t, "h1").get(t, url+"0")
 
@@ -97,7 +97,7 @@ func (c *greed) visit(t *testing.T, caddy *caddy, greedy, other *visitor, url st
 }
 
 // TestTheSurplusOfOneKeyQueuesForSlotsInOrder. Requests that would wait longer
-// than max_wait are refused.
+// than wait are refused, and one client gets no more than half of the places.
 func TestTheSurplusOfOneKeyQueuesForSlotsInOrder(t *testing.T) {
 	t.Parallel()
 	const queued = 20
@@ -106,20 +106,15 @@ func TestTheSurplusOfOneKeyQueuesForSlotsInOrder(t *testing.T) {
 	port := freePort(t)
 	c := startCaddy(t, config{sites: fmt.Sprintf(`
 http://:%d {
-	throttle /patient {
-		zone patient {
-			key text everybody
-			in_flight 1 wait 1m queue %d
-		}
+	in_flight /patient patient 1 {
+		wait 1m
+		queue %d
 	}
-	throttle /hasty {
-		zone hasty {
-			key text everybody
-			in_flight 1 wait 300ms
-		}
+	in_flight /hasty hasty 1 {
+		wait 300ms
 	}
 	reverse_proxy %s
-}`, port, queued, upstream.address)})
+}`, port, 2*queued, upstream.address)})
 	base := fmt.Sprintf("http://127.0.0.1:%d", port)
 	v := newVisitor(t, "h2")
 	answers := make(chan answer, queued+2)
@@ -129,8 +124,8 @@ http://:%d {
 		v.ask(fmt.Sprintf("%s/patient?id=%d", base, n+1), answers)
 		eventually(t, "one more to wait", func() bool { return c.waiting(t, "patient") == n+1 })
 	}
-	if a := v.get(t, base+"/patient"); a.status != 429 || c.metric(t, "caddy_throttle_requests_total", `zone="patient"`, `reason="waiting"`) != 1 {
-		t.Errorf("one more than may wait: got %d, want 429 for the reason waiting", a.status)
+	if a := v.get(t, base+"/patient"); a.status != 429 || c.metric(t, "caddy_throttle_requests_total", `zone="patient"`, `reason="queue_full"`) != 1 {
+		t.Errorf("one more than may wait: got %d, want 429 for the reason queue_full", a.status)
 	}
 
 	v.ask(base+"/hasty?id=hasty", answers)
@@ -167,7 +162,7 @@ http://:%d {
 func TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft(t *testing.T) {
 	t.Parallel()
 	port := freePort(t)
-	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n zone workers {\n in_flight 1\n }\n }\n %s\n}", port, phpSite(t).directives)})
+	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n in_flight workers 1 client_ip\n %s\n}", port, phpSite(t).directives)})
 	const page = time.Second
 	url := fmt.Sprintf("http://127.0.0.1:%d/slow.php?for=%d", port, page.Milliseconds())
 	v := newVisitor(t, "h2")

@@ -44,13 +44,9 @@ func newcomersBesideMembers(t *testing.T, accounts int) (newcomers int64, byMemb
 	c := startCaddy(t, config{
 		servers: "trusted_proxies static 127.0.0.1/32\ntrusted_proxies_strict",
 		sites: fmt.Sprintf(`http://:%d {
-			throttle {
-				zone php {
-					in_flight 5 {
-						share
-						rank member issued wordpress_logged_in_*
-					}
-				}
+			in_flight php 5 {
+				share
+				rank member issued wordpress_logged_in_*
 			}
 			reverse_proxy %s
 		}`, port, u.address),

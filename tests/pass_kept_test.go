@@ -19,12 +19,8 @@ func robotsThatKeepTheirFirstPassLeaveNewcomersIn(t *testing.T) {
 	startCaddy(t, config{
 		servers: "trusted_proxies static 127.0.0.1/32\ntrusted_proxies_strict",
 		sites: fmt.Sprintf(`http://:%d {
-			throttle {
-				zone php {
-					in_flight 5 {
-						share
-					}
-				}
+			in_flight php 5 {
+				share
 			}
 			reverse_proxy %s
 		}`, port, u.address),

@@ -119,14 +119,11 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 			env: storage, protocols: "h1 h2 h3",
 			sites: fmt.Sprintf(`https://localhost:%d {
 				tls internal
-				throttle {
-					zone php {
-						exempt path /ready
-						in_flight 1 wait 1s {
-							share
-							rank member issued member_*
-						}
-					}
+				in_flight php 1 {
+					exempt path /ready
+					wait 1s
+					share
+					rank member issued member_*
 				}
 				reverse_proxy %s
 			}`, port, u.address),
@@ -206,13 +203,10 @@ func TestThroughACachingProxyNoTwoClientsGetTheSamePass(t *testing.T) {
 	defer u.release()
 	port := freePort(t)
 	c := startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", sites: fmt.Sprintf(`http://:%d {
-		throttle {
-			zone php {
-				in_flight 2 wait 3s {
-					share
-					rank member issued member_*
-				}
-			}
+		in_flight php 2 {
+			wait 3s
+			share
+			rank member issued member_*
 		}
 		reverse_proxy %s
 	}`, port, u.address)})
@@ -304,13 +298,9 @@ func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
 	port := freePort(t)
 	c := startCaddy(t, config{protocols: "h1 h2", sites: fmt.Sprintf(`https://localhost:%d {
 		tls %s
-		throttle {
-			zone php {
-				exempt path /favicon.ico
-				in_flight 1 {
-					share
-				}
-			}
+		in_flight php 1 {
+			exempt path /favicon.ico
+			share
 		}
 		reverse_proxy %s
 	}`, port, writeCertificate(t), u.address)})
@@ -356,12 +346,9 @@ func TestOverPlainHTTPNobodyGetsAPass(t *testing.T) {
 	defer u.release()
 	port := freePort(t)
 	startCaddy(t, config{sites: fmt.Sprintf(`http://:%d {
-		throttle {
-			zone php {
-				in_flight 1 wait 1s {
-					share
-				}
-			}
+		in_flight php 1 {
+			wait 1s
+			share
 		}
 		reverse_proxy %s
 	}`, port, u.address)})

@@ -22,17 +22,12 @@ import (
 // everyMetric is a site whose zones have all metrics.
 const everyMetric = `
 http://:%d {
-	throttle /slots {
-		zone slots {
-			in_flight 1 wait 1s
-		}
+	in_flight /slots slots 1 client_ip {
+		wait 1s
 	}
-	throttle /swarm {
-		zone swarm {
-			in_flight 2 wait 1s {
-				share
-			}
-		}
+	in_flight /swarm swarm 2 {
+		wait 1s
+		share
 	}
 	throttle /queue {
 		zone queue {

@@ -3,12 +3,10 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 )
 
@@ -156,37 +154,6 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 				t.Errorf("got Retry-After of %.2f hours, want the nine until one fits", hours)
 			}
 		}
-	})
-	t.Run("and sends four at a time", func(t *testing.T) {
-		t.Parallel()
-		s := startSection(t, "recipes/apis.md", "## Downloads", "/srv/files", root)
-		var downloads sync.WaitGroup
-		hold := make(chan struct{})
-		for range 6 {
-			downloads.Go(func() {
-				req, err := http.NewRequest("GET", s.url+"/files/large", nil)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				req.Header.Set("X-Forwarded-For", client)
-				resp, err := s.client.Do(req)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				<-hold
-				resp.Body.Close()
-			})
-		}
-		eventually(t, "four downloads, and two that wait", func() bool {
-			return s.metric(t, "caddy_throttle_in_flight", `zone="downloads"`) == 4 && s.metric(t, "caddy_throttle_waiting", `zone="downloads"`) == 2
-		})
-		if got := s.must(get("192.0.2.2", "/files/ten")).status; got != 200 {
-			t.Errorf("another client: got %d, want 200", got)
-		}
-		close(hold)
-		downloads.Wait()
 	})
 }
 

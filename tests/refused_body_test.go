@@ -23,7 +23,6 @@ func TestRefusedRequestsWithSmallBodiesShareAConnection(t *testing.T) {
 		{"alone", "", "limit 1 1/d", http.StatusTooManyRequests},
 		{"a part is read for the cost", "", "limit 6 1/d\ncost body_bytes 1\nread_body 1KiB", http.StatusTooManyRequests},
 		{"delays", "", "limit 2 1/d\ndelay wait 2s", http.StatusTooManyRequests},
-		{"slots and a buffer", "", "limit 1 1/d\nin_flight 1 buffer 16KiB", http.StatusTooManyRequests},
 		{"an outage", fmt.Sprintf("store redis redis://127.0.0.1:%d", freePort(t)), "limit 1 1/d\non_store_error deny", http.StatusServiceUnavailable},
 	} {
 		t.Run(test.name, func(t *testing.T) {

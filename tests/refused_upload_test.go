@@ -151,13 +151,12 @@ http://:%[1]d, https://localhost:%[2]d {
 			match not path /slots /hold
 			limit 1 1/d
 		}
-		zone slots {
-			key text all
-			match path /slots /hold
-			in_flight 1 buffer 1MiB
-			refusal {
-				status 503
-			}
+	}
+	@slots path /slots /hold
+	in_flight @slots slots 1 {
+		buffer off
+		refusal {
+			status 503
 		}
 	}
 	reverse_proxy %[5]s

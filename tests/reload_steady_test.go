@@ -29,9 +29,9 @@ http://:%d {
 			key text everybody
 			limit 10000000 2000/d
 		}
-		zone slots {
-			in_flight 100 wait 10s
-		}
+	}
+	in_flight slots 100 client_ip {
+		wait 10s
 	}
 	respond ok
 }`, port, n)}

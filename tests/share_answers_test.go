@@ -177,7 +177,7 @@ func TestClientsSeeTheSameAnswersWithShareAndWithout(t *testing.T) {
 		"flush":  "%s\nreverse_proxy " + upstream + " {\nflush_interval 5ms\n}",
 	}
 	var routes strings.Builder
-	zone := block("throttle", block("zone php", "in_flight 3 wait 60s {\n\tshare\n}")+"\n"+block("zone seconds", "limit 1000 1000/s\nsettle seconds"))
+	zone := block("throttle", block("zone seconds", "limit 1000 1000/s\nsettle seconds")) + "\n" + block("in_flight php 3", "wait 60s\nshare")
 	for name, route := range variants {
 		for side, throttle := range map[string]string{"with": zone, "without": ""} {
 			fmt.Fprintf(&routes, "handle_path /%s/%s/* {\nroute {\n%s\n}\n}\n", side, name, fmt.Sprintf(route, throttle))
@@ -298,7 +298,7 @@ func TestAZoneWithSharePassesOnAtOnceWhatIsFlushed(t *testing.T) {
 		}
 	})
 	port, secure := freePort(t), freePort(t)
-	route := block("throttle", slots("php", 1)) + "\nreverse_proxy " + u.address
+	route := slots("php", 1) + "\nreverse_proxy " + u.address
 	c := startCaddy(t, config{protocols: "h1 h2 h2c h3", grace: "1s", sites: fmt.Sprintf("http://:%d {\n%s\n}\nhttps://localhost:%d {\ntls internal\nrespond /ready 204\n%[2]s\n}\n", port, route, secure)})
 	quick := newQUICVisitor(t, nil)
 	eventually(t, "a certificate", func() bool {
@@ -354,7 +354,7 @@ func TestASlowReaderKeepsNeitherASlotNorCaddy(t *testing.T) {
 	u := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, largeAnswer) })
 	port := freePort(t)
 	c := startCaddy(t, config{protocols: "h1 h2 h3", grace: "1s", sites: fmt.Sprintf("https://localhost:%d {\ntls internal\nlog\nrespond /ready 204\n%s\nreverse_proxy %s\n}",
-		port, block("throttle", slots("php", 1)), u.address)})
+		port, slots("php", 1), u.address)})
 	url := fmt.Sprintf("https://localhost:%d/", port)
 	v := newNarrowVisitor(t)
 	eventually(t, "a certificate", func() bool {
@@ -409,7 +409,7 @@ func TestASlowReaderOverHTTP3IsCut(t *testing.T) {
 	})
 	port := freePort(t)
 	c := startCaddy(t, config{protocols: "h1 h2 h3", sites: fmt.Sprintf("https://localhost:%d {\ntls internal\nrespond /ready 204\n%s\nreverse_proxy %s\n}",
-		port, block("throttle", slots("php", 6)), u.address)}) // all have one address, which gets half
+		port, slots("php", 6), u.address)}) // all have one address, which gets half
 	url := fmt.Sprintf("https://localhost:%d/", port)
 	type end struct {
 		bytes int64
@@ -484,7 +484,7 @@ func TestATunnelThroughAZoneWithShareCarriesBothWays(t *testing.T) {
 		_, _ = io.Copy(conn, buffered)
 	})
 	port := freePort(t)
-	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, block("throttle", slots("php", 1)), u.address)})
+	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, slots("php", 1), u.address)})
 	for range 3 { // more than there are slots
 		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
 		if err != nil {

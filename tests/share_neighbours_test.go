@@ -24,16 +24,16 @@ func startHeldSite(t *testing.T, global, throttle string) *heldSite {
 	t.Helper()
 	port, u := freePort(t), startHeldUpstream(t)
 	s := &heldSite{upstream: u, url: fmt.Sprintf("http://127.0.0.1:%d/", port), site: func(throttle string) config {
-		return config{throttle: global, sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, block("throttle", throttle), u.address)}
+		return config{throttle: global, sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, throttle, u.address)}
 	}}
 	s.caddy = startCaddy(t, s.site(throttle))
 	return s
 }
 
-// slots is a zone in which requests may wait for long, which is more than a busy machine
+// slots is an in_flight in which requests may wait for long, which is more than a busy machine
 // needs.
 func slots(name string, n int) string {
-	return block("zone "+name, fmt.Sprintf("in_flight %d wait 10m {\n\tshare\n}", n)) + "\n"
+	return block(fmt.Sprintf("in_flight %s %d", name, n), "wait 10m\nshare") + "\n"
 }
 
 // queue lets so many clients wait for their turn.
@@ -103,24 +103,19 @@ func TestAReloadNeverLosesThoseWhoWaitForTheirTurn(t *testing.T) {
 	}
 }
 
-func TestShadowAtRunTimeFreesThoseWhoWaitForTheirTurn(t *testing.T) {
+func TestShadowAtRunTimeLetsNobodyWaitForASlot(t *testing.T) {
 	t.Parallel()
-	for name, what := range map[string]string{"one zone": "php", "everything": "--all"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := startHeldSite(t, "", slots("php", 1))
-			s.upstream.hold(t, s.url)
-			answers := s.queue(t, "php", 2)
-			s.throttle("shadow", what, "--for", "1h")
-			eventually(t, "all to be at the upstream", func() bool { return s.upstream.holds.Load() == 3 })
-			s.throttle("unshadow", what)
-			later := s.queue(t, "php", 1) // the slot is still held
-			s.wantServed(t, later)
-			s.wantServed(t, answers)
-			s.upstream.release()
-			s.wantIdle(t, "php")
-		})
-	}
+	s := startHeldSite(t, "", slots("php", 1))
+	s.upstream.hold(t, s.url)
+	answers := s.queue(t, "php", 1)
+	s.throttle("shadow", "--all", "--for", "1h")
+	s.upstream.hold(t, s.url)
+	s.throttle("unshadow", "--all")
+	later := s.queue(t, "php", 2) // one of them waited before
+	s.wantServed(t, answers)
+	s.wantServed(t, later)
+	s.upstream.release()
+	s.wantIdle(t, "php")
 }
 
 // A client that a bucket refuses or that is exempt takes no slot, and is told so at once
@@ -128,6 +123,7 @@ func TestShadowAtRunTimeFreesThoseWhoWaitForTheirTurn(t *testing.T) {
 func TestOtherZonesDecideBesideAFullZoneWithShare(t *testing.T) {
 	t.Parallel()
 	s := startHeldSite(t, "exempt path /exempt", slots("php", 1)+`
+	throttle {
 		zone buckets {
 			match path /bucket
 			limit 1 1/h
@@ -137,7 +133,8 @@ func TestOtherZonesDecideBesideAFullZoneWithShare(t *testing.T) {
 			match path /hold
 			limit 100 1/h
 			settle seconds
-		}`)
+		}
+	}`)
 	v := newVisitor(t, "h1")
 	if a := v.get(t, s.url+"bucket"); a.status != http.StatusOK {
 		t.Fatalf("got %d, want the first one served", a.status)
@@ -165,7 +162,7 @@ func TestAStoreInTroubleKeepsNoSlotOfAZoneWithShare(t *testing.T) {
 	t.Parallel()
 	redis := startRedis(t)
 	network := startToxics(t, redis.address)
-	s := startHeldSite(t, redis.through(network.address), slots("php", 2)+block("zone buckets", "limit 1000 1000/s"))
+	s := startHeldSite(t, redis.through(network.address), slots("php", 2)+block("throttle", block("zone buckets", "limit 1000 1000/s")))
 	s.waitForStore(t, redis)
 	v := newVisitor(t, "h1")
 	check := func(state string) {
@@ -202,7 +199,7 @@ func startTwoShared(t *testing.T, all, below string) (first, second *heldSite) {
 		return config{
 			servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict",
 			sites: fmt.Sprintf("http://:%d {\nroute {\n%s\n%s\nuri strip_prefix /second\nreverse_proxy %s\n}\n%s\n}",
-				port, block("throttle", all), block("throttle /second/*", below), u.address, more),
+				port, all, below, u.address, more),
 		}
 	}}
 	first.caddy = startCaddy(t, first.site(""))
@@ -216,7 +213,7 @@ func TestARequestTakesItsTurnsInTwoHandlers(t *testing.T) {
 	for _, zone := range []string{"all", "site"} {
 		t.Run(zone, func(t *testing.T) {
 			t.Parallel()
-			s, second := startTwoShared(t, slots(zone, 2), slots("second", 1))
+			s, second := startTwoShared(t, slots(zone, 2), slots("/second/* second", 1))
 			becomes := func(what string, want ...int) {
 				t.Helper()
 				eventually(t, what, func() bool {
@@ -250,8 +247,8 @@ func TestARequestTakesItsTurnsInTwoHandlers(t *testing.T) {
 func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 	t.Parallel()
 	for name, below := range map[string]string{
-		"row":    "zone second {\nin_flight 1 wait 200ms {\n\tshare\n}\n}",
-		"bucket": "zone second {\nlimit 1 1/d\n}",
+		"row":    "in_flight /second/* second 1 {\nwait 200ms\nshare\n}",
+		"bucket": "throttle /second/* second 1 1/d",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -283,7 +280,7 @@ func TestARefusalInTheSecondHandlerCountsForNothingInTheFirst(t *testing.T) {
 // Each zone has a cookie and ranks of its own.
 func TestPassesOfTwoHandlersStandSideBySide(t *testing.T) {
 	t.Parallel()
-	s, second := startTwoShared(t, "zone site {\nin_flight 2 wait 200ms {\n\tshare\n}\n}", "zone second {\nin_flight 1 wait 200ms {\n\tshare\n}\n}")
+	s, second := startTwoShared(t, "in_flight site 2 {\nwait 200ms\nshare\n}", "in_flight /second/* second 1 {\nwait 200ms\nshare\n}")
 	v := newVisitor(t, "h1")
 	browse := func(url, cookies string) answer {
 		return v.get(t, url, append(opens(cookies), "X-Forwarded-Proto", "https", "X-Forwarded-For", "192.0.2.1")...)
@@ -317,7 +314,7 @@ func TestSlotsOfTwoHandlersEndWithTheUpstreamsAnswer(t *testing.T) {
 	u := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, largeAnswer) })
 	port := freePort(t)
 	c := startCaddy(t, config{protocols: "h1 h2 h3", sites: fmt.Sprintf("https://localhost:%d {\ntls internal\nroute {\nrespond /ready 204\n%s\n%s\nreverse_proxy %s\n}\n}",
-		port, block("throttle", slots("all", 1)), block("throttle", slots("second", 1)), u.address)})
+		port, slots("all", 1), slots("second", 1), u.address)})
 	v, url := newNarrowVisitor(t), fmt.Sprintf("https://localhost:%d/", port)
 	eventually(t, "a certificate", func() bool {
 		_, err := v.try("GET", url+"ready")
@@ -354,12 +351,9 @@ func TestSlotsAreTheWorkersThatPHPHasBusy(t *testing.T) {
 			}
 		}
 		handle {
-			throttle {
-				zone php {
-					in_flight %d wait 40s {
-						share
-					}
-				}
+			in_flight php %d {
+				wait 40s
+				share
 			}
 			root * %s
 			php_fastcgi unix/%[2]s

@@ -41,7 +41,7 @@ func TestTheRecipeOfLaravelKnowsWhoHasLoggedIn(t *testing.T) {
 	t.Parallel()
 	laravel.use(t)
 	s := startSection(t, "under-a-swarm.md", "# Under a swarm",
-		"\t\tzone php {\n\t\t\texempt static_files\n\t\t\tin_flight 5 {\n\t\t\t\tshare\n\t\t\t}\n\t\t}\n", sectionCode(t, "under-a-swarm.md", "### Laravel", "caddyfile"),
+		"\tin_flight php 5 {\n\t\texempt static_files\n\t\tshare\n\t}\n", sectionCode(t, "under-a-swarm.md", "### Laravel", "caddyfile"),
 		"/srv/www", filepath.Join(laravel.dir, "laravel/public"),
 		"unix//run/php/php8.4-fpm.sock", "unix/"+filepath.Join(laravel.dir, "fpm.sock"))
 	alice := s.session("203.0.113.1", "theme=dark")

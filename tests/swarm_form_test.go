@@ -239,10 +239,6 @@ func swarmTable() (names []rowName) {
 			names = append(names, rowName{trial.name, turnsName})
 		}
 	}
-	for _, trial := range shadowTrials() {
-		name := trial.traffic().name
-		names = append(names, rowName{name, turnsName}, rowName{name, shadowName})
-	}
 	return names
 }
 
@@ -279,14 +275,6 @@ func swarmPage(rows []swarm.Row) string {
 			want, got = []string{"new visitors: the limit"}, []string{swarm.Percent(row.First.Share())}
 		}
 		fmt.Fprintf(&text, "| %s | %s | %s | %.0f%s |\n", trial.name, strings.Join(want, ", "), strings.Join(got, ", "), row.Lasted.Minutes(), busyMark(row))
-	}
-	text.WriteString("\n| traffic | upstream by | refused when enforced, % | in shadow, % |\n|---|---|---|---|\n")
-	for _, trial := range shadowTrials() {
-		name := trial.traffic().name
-		truth, shadow := find(name, turnsName), find(name, shadowName)
-		if truth != nil && shadow != nil {
-			fmt.Fprintf(&text, "| x%g | `%s` | %s%s | %s%s |\n", trial.times, trial.by, swarm.Percent(truth.Refusals()), busyMark(truth), swarm.Percent(shadow.Refusals()), busyMark(shadow))
-		}
 	}
 	text.WriteString("\n| in front of PHP | traffic | members | new visitors | and with a page that reloads | wasted work | workers used |\n|---|---|---|---|---|---|---|\n")
 	for _, times := range []float64{2, 10} {

@@ -1,11 +1,11 @@
 package tests
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"net/http"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,17 +17,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
 )
 
-// turnsZone is the zone of docs/under-a-swarm.md, for a site of WordPress.
-const turnsZone = "exempt static_files\nin_flight 5 {\n\tshare\n\trank member issued wordpress_logged_in_*\n}"
+// turns are the options of in_flight in docs/under-a-swarm.md, for a site of WordPress.
+const turnsOptions = "exempt static_files\nshare\nrank member issued wordpress_logged_in_*"
 
 // What the rows of the table are called.
 const (
-	turnsName  = "share and ranks"
-	shadowName = "shadow"
-	reloading  = ", page reloads"
+	turnsName = "share and ranks"
+	reloading = ", page reloads"
 )
 
-func turns() holder { return caddyBefore(turnsName, turnsZone) }
+func turns() holder { return caddyBefore(turnsName, swarmWorkers, turnsOptions) }
 
 // with returns a traffic with one more change.
 func (o onslaught) with(name string, change func(*swarm.Scenario)) onslaught {
@@ -52,7 +51,7 @@ type demand struct{ members, first, nat, fetches, sessions, utilisation, wasted 
 // swarmTrial is a row of the table.
 type swarmTrial struct {
 	onslaught
-	zone string // turnsZone if empty
+	slots int // swarmWorkers if zero
 	demand
 	short bool // tried in every run
 }
@@ -93,7 +92,7 @@ func swarmTrials() []swarmTrial {
 	for _, slots := range []int{2, 3, 10, 20} {
 		trials = append(trials, swarmTrial{
 			onslaught: onslaughtOf(10, fmt.Sprintf("in_flight %d", slots)),
-			zone:      strings.Replace(turnsZone, "in_flight 5", fmt.Sprint("in_flight ", slots), 1), demand: demand{first: 0.93},
+			slots:     slots, demand: demand{first: 0.93},
 		})
 	}
 	return trials
@@ -113,12 +112,8 @@ func TestPeopleGetInUnderASwarm(t *testing.T) {
 	for _, trial := range swarmTrials() {
 		t.Run(trial.name, func(t *testing.T) {
 			t.Parallel()
-			zone := trial.zone
-			if zone == "" {
-				zone = turnsZone
-			}
 			rows := form.try(t, trial.onslaught, tried{turnsName, func(t *testing.T, s swarm.Scenario) *swarm.Result {
-				site, _ := startSwarmCaddy(t, zone)
+				site, _ := startSwarmCaddy(t, cmp.Or(trial.slots, swarmWorkers), turnsOptions)
 				return run(t, site, s)
 			}})
 			demandsNothing(t, rows...)
@@ -169,67 +164,6 @@ func (d demand) of(row *swarm.Row) (all []demanded) {
 	return all
 }
 
-// onePage is traffic that does not depend on who is refused: each person wants one page,
-// and does not come back.
-func onePage(times float64) onslaught {
-	return onslaughtOf(times, "").with(fmt.Sprintf("x%g, one page each", times), func(s *swarm.Scenario) { s.Once = true })
-}
-
-// A shadowTrial compares two sites, one of which only watches.
-type shadowTrial struct {
-	times float64 // of what the workers can serve
-	by    string  // which handler asks them
-	start func(t *testing.T, zone string) (swarm.Site, *caddy)
-	most  float64 // between the shares that are refused
-}
-
-func shadowTrials() (trials []shadowTrial) {
-	for _, times := range []float64{0.7, 1, 1.5, 2, 5} {
-		trials = append(trials, shadowTrial{times, "php_fastcgi", startSwarmCaddy, 0.03})
-	}
-	for _, times := range []float64{1.5, 2} {
-		// Shadow must guess for how long the upstream works when clients have left.
-		trials = append(trials, shadowTrial{times, "reverse_proxy", startSwarmProxy, 0.07})
-	}
-	return trials
-}
-
-// traffic names what the two sites have in common.
-func (s shadowTrial) traffic() onslaught {
-	what := onePage(s.times)
-	if s.by != "php_fastcgi" {
-		what.name += ", " + s.by
-	}
-	return what
-}
-
-// TestShadowRefusesAsManyAsEnforcementUnderASwarm sends the same traffic to two sites at
-// the same time, one of which only watches.
-func TestShadowRefusesAsManyAsEnforcementUnderASwarm(t *testing.T) {
-	form := longSwarm(t)
-	for _, trial := range shadowTrials() {
-		what := trial.traffic()
-		t.Run(what.name, func(t *testing.T) {
-			t.Parallel()
-			count := func(zone, decision string) runner {
-				return func(t *testing.T, s swarm.Scenario) *swarm.Result {
-					site, running := trial.start(t, zone)
-					result := run(t, site, s)
-					result.Refused = running.decisions(t, "php", decision)
-					result.Decided = int(running.metric(t, "caddy_throttle_requests_total", `zone="php"`))
-					return result
-				}
-			}
-			rows := form.try(t, what,
-				tried{turnsName, count(turnsZone, "refused")}, tried{shadowName, count(turnsZone+"\nshadow", "shadow_refused")})
-			demandsNothing(t, rows...)
-			if got, want := rows[1].Refusals(), rows[0].Refusals(); math.Abs(got-want) > trial.most {
-				t.Errorf("got %s %% refused in shadow and %s %% enforced, want no more than %.0f points between them", swarm.Percent(got), swarm.Percent(want), 100*trial.most)
-			}
-		})
-	}
-}
-
 // What the short form demands: so much more than in the order of arrival, unless many
 // get in anyway because a busy machine sends too few robots.
 const (
@@ -257,7 +191,7 @@ func tryInShort(t *testing.T) {
 	add := func(h holder, what onslaught) *shortRow {
 		return &shortRow{onslaught: what, Row: swarm.Row{Traffic: what.name, Site: h.name, Trials: 1}, site: h.start(t)}
 	}
-	fifo := add(caddyBefore("first come, first served", fifoZone), freshSwarm(10))
+	fifo := add(caddyBefore("first come, first served", swarmWorkers, fifoOptions), freshSwarm(10))
 	rows := []*shortRow{fifo}
 	for _, trial := range swarmTrials() {
 		if trial.short {
@@ -312,13 +246,9 @@ func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 		return config{servers: "trusted_proxies static 127.0.0.0/8", sites: fmt.Sprintf(`http://:%d {
 	root * %s
 	route {
-		throttle {
-			zone php {
-				in_flight %d {
-					share
-					rank member issued wordpress_logged_in_*
-				}
-			}
+		in_flight php %d {
+			share
+			rank member issued wordpress_logged_in_*
 		}
 		error /broken 500
 		abort /panics
@@ -405,10 +335,8 @@ func TestAPersonGetsInUnderASwarmInABrowser(t *testing.T) {
 	site := fmt.Sprintf("import site\nroot * %s\nphp_fastcgi unix/%s", root, socket)
 	running := startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8", sites: fmt.Sprintf(`
 (site) {
-	throttle {
-		zone php {
-			%s
-		}
+	in_flight php 5 {
+		%s
 	}
 }
 http://localhost:%d {
@@ -417,7 +345,7 @@ http://localhost:%d {
 https://localhost:%d {
 	tls %s
 	%[3]s
-}`, turnsZone, plain, site, secure, writeCertificate(t))})
+}`, turnsOptions, plain, site, secure, writeCertificate(t))})
 	ctx, end := context.WithCancel(t.Context())
 	var all sync.WaitGroup
 	all.Go(func() {

@@ -95,41 +95,33 @@ type holder struct {
 	start func(t *testing.T) swarm.Site
 }
 
-// caddyBefore holds the site up by a zone, or by nothing.
-func caddyBefore(name, zone string) holder {
+// caddyBefore holds the site up by in_flight with so many slots, or by nothing.
+func caddyBefore(name string, slots int, options string) holder {
 	return holder{name, func(t *testing.T) swarm.Site {
-		site, _ := startSwarmCaddy(t, zone)
+		site, _ := startSwarmCaddy(t, slots, options)
 		return site
 	}}
 }
 
-func startSwarmCaddy(t *testing.T, zone string) (site swarm.Site, running *caddy) {
+func startSwarmCaddy(t *testing.T, slots int, options string) (site swarm.Site, running *caddy) {
 	root, socket := startSwarmPHP(t)
-	return startSwarmSite(t, zone, fmt.Sprintf("root * %s\nphp_fastcgi unix/%s", root, socket), workLog(socket))
+	return startSwarmSite(t, slots, options, fmt.Sprintf("root * %s\nphp_fastcgi unix/%s", root, socket), workLog(socket))
 }
 
-// startSwarmProxy starts another Caddy between the zone and PHP, as an upstream that
-// works on when the proxy in front of it takes a call back.
-func startSwarmProxy(t *testing.T, zone string) (site swarm.Site, running *caddy) {
-	upstream, _ := startSwarmCaddy(t, "")
-	zone = strings.Replace(zone, "exempt static_files\n", "", 1) // it has no files
-	return startSwarmSite(t, zone, "reverse_proxy "+strings.TrimPrefix(upstream.URL, "http://"), upstream.Log)
-}
-
-func startSwarmSite(t *testing.T, zone, upstream, log string) (site swarm.Site, running *caddy) {
+func startSwarmSite(t *testing.T, slots int, options, upstream, log string) (site swarm.Site, running *caddy) {
 	port := freePort(t)
-	if zone != "" {
-		zone = block("throttle", block("zone php", zone))
+	if slots > 0 {
+		options = block(fmt.Sprint("in_flight php ", slots), options)
 	}
 	running = startCaddy(t, config{
 		servers: "trusted_proxies static 127.0.0.0/8",
-		sites:   fmt.Sprintf("http://:%d {\n%s\n%s\n}", port, zone, upstream),
+		sites:   fmt.Sprintf("http://:%d {\n%s\n%s\n}", port, options, upstream),
 	})
 	return swarm.Site{URL: fmt.Sprintf("http://127.0.0.1:%d", port), Log: log}, running
 }
 
-// Today's zone, first come, first served.
-const fifoZone = "key text everybody\nin_flight 5 wait 10s queue 200"
+// First come, first served.
+const fifoOptions = "wait 10s\nqueue 200"
 
 // nginxBefore refuses whatever the workers cannot take at once.
 func nginxBefore() holder {
@@ -155,7 +147,7 @@ func haproxyBefore(queue time.Duration, classes bool) holder {
 		rule = "http-request set-priority-class int(-10) if { req.cook(wordpress_logged_in_0123) -m found }"
 	}
 	return holder{name, func(t *testing.T) swarm.Site {
-		upstream, _ := startSwarmCaddy(t, "")
+		upstream, _ := startSwarmCaddy(t, 0, "")
 		port := freePort(t)
 		startHAProxy(t, port, fmt.Sprintf(`global
 	maxconn 2000
@@ -222,8 +214,8 @@ func scenario(seed uint64) swarm.Scenario {
 // baselines are what people put in front of PHP today.
 func baselines() []holder {
 	return []holder{
-		caddyBefore("nothing", ""), nginxBefore(), haproxyBefore(3*time.Second, false), haproxyBefore(10*time.Second, false),
-		haproxyBefore(3*time.Second, true), haproxyBefore(10*time.Second, true), caddyBefore("first come, first served", fifoZone),
+		caddyBefore("nothing", 0, ""), nginxBefore(), haproxyBefore(3*time.Second, false), haproxyBefore(10*time.Second, false),
+		haproxyBefore(3*time.Second, true), haproxyBefore(10*time.Second, true), caddyBefore("first come, first served", swarmWorkers, fifoOptions),
 	}
 }
 

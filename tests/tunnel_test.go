@@ -41,12 +41,7 @@ func TestATunnelHoldsNoSlotOnceItIsOpen(t *testing.T) {
 				env: "GODEBUG=http2xconnect=1",
 				sites: fmt.Sprintf(`
 http://:%d {
-	throttle {
-		zone slots {
-			key text everybody
-			in_flight 1
-		}
-	}
+	in_flight slots 1
 	reverse_proxy %s
 }`, port, upstream.address),
 			})

@@ -125,12 +125,11 @@ http://:%d {
 			limit %d %d/s
 			delay
 		}
-		zone slots {
-			exempt {
-				path /free
-			}
-			in_flight %d wait 20s
-		}
+	}
+	in_flight slots %d client_ip {
+		exempt path /free
+		wait 20s
+		queue 1000
 	}
 	respond /free ok
 	reverse_proxy %s

@@ -136,14 +136,9 @@ func TestAClientThatLeavesWhileServedFreesTheSlotAtOnce(t *testing.T) {
 		}
 	})
 	c, kinds := startForAll(t, `
-	throttle {
-		zone workers {
-			exempt {
-				path /free
-			}
-			key query key
-			in_flight 1 wait 30s
-		}
+	in_flight workers 1 query key {
+		exempt path /free
+		wait 30s
 	}
 	reverse_proxy `+upstream.address)
 	for _, kind := range kinds {

@@ -103,11 +103,8 @@ http://:%d, https://localhost:%d {
 			delay
 		}
 	}
-	throttle /slot {
-		zone slots {
-			key text everybody
-			in_flight 1 wait 10m
-		}
+	in_flight /slot slots 1 {
+		wait 10m
 	}
 	respond /turn ok
 	respond /free ok
@@ -207,11 +204,8 @@ func TestAThousandThatBreakOffLoseNoSlot(t *testing.T) {
 			port := freePort(t)
 			caddy := startCaddy(t, config{sites: fmt.Sprintf(`
 http://:%d {
-	throttle {
-		zone slots {
-			key text everybody
-			in_flight %d wait 30s
-		}
+	in_flight slots %d {
+		wait 30s
 	}
 	%s
 }`, port, slots, fmt.Sprintf(c.directives, upstream.address))})
