@@ -7,7 +7,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"

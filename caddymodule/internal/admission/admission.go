@@ -27,7 +27,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 )
 
 // An Entry is the delay and the slot of a request in one zone.

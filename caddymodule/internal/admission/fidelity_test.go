@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
 )
 

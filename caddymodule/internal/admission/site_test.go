@@ -17,8 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
-	cookies "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	cookies "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 )
 
 // A Zone holds the queues and slots of a zone. It outlives configs. Enforced and

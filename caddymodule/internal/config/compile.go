@@ -10,7 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"

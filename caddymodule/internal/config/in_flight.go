@@ -12,6 +12,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"

@@ -23,7 +23,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"

@@ -14,7 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"

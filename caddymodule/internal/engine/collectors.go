@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"

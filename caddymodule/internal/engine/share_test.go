@@ -27,7 +27,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"

@@ -1,7 +1,7 @@
 package engine
 
 import (
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 
 	"cmp"
 	"fmt"

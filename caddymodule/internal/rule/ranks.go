@@ -3,8 +3,8 @@ package rule
 import (
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"

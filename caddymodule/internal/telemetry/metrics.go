@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 

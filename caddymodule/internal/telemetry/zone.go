@@ -21,8 +21,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )

@@ -23,8 +23,8 @@
 //   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
 //     is also the caller's timeout.
 //   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
-//     order, or is refused if it would be the last itself. One key has at most a tenth
-//     of the places.
+//     order, or is refused if it would be the last itself. A key may always hold a
+//     tenth of the places, and more as long as it holds fewer than are still free.
 //
 // A key is forgotten as soon as none of its requests waits or holds a slot. State is
 // therefore bounded by the requests that wait and the slots, however many clients
@@ -83,7 +83,8 @@ type Limits struct {
 // half is how many slots a key may hold while others wait.
 func (l Limits) half() int { return (l.InFlight + 1) / 2 }
 
-// WaitingPerKey is how many requests of one key may wait: a tenth, rounded up.
+// WaitingPerKey is how many requests of one key may wait however few places are free: a
+// tenth, rounded up.
 func (l Limits) WaitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
 
 const (
@@ -158,6 +159,10 @@ type Request struct {
 	// Network is where a member comes from. The zero Prefix is none.
 	Network netip.Prefix
 
+	// Crowded says that the request must not wait: others of its client hold as many places
+	// as they may, by a rule of the caller's.
+	Crowded bool
+
 	// Owner is the caller's own. The queue does not look at it.
 	Owner any
 
@@ -198,10 +203,10 @@ const (
 	// Waiting requests are in a row until Next returns them, they are displaced or
 	// they leave.
 	Waiting
-	// TooLong means that the predicted wait exceeds MaxWait.
+	// TooLong means that the predicted wait exceeds MaxWait, or that this is zero.
 	TooLong
 	// Full means that MaxWaiting requests wait in the zone and none of them can give its place
-	// to this one, or that a tenth of MaxWaiting wait with the same key.
+	// to this one, or that those with the same key hold as many places as they may.
 	Full
 )
 
@@ -295,9 +300,9 @@ func (q *Queue) judge(r *Request) (d Decision) {
 	}
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
-	case d.Predicted > q.limits.MaxWait:
+	case d.Predicted > q.limits.MaxWait || q.limits.MaxWait == 0:
 		d.Outcome = TooLong
-	case q.keyFull(r):
+	case r.Crowded || q.keyFull(r):
 		d.Outcome = Full
 	case q.Common.Waiting >= q.limits.MaxWaiting:
 		if d.Displaced = q.last(); d.Displaced == nil || inOrder(d.Displaced, r) < 0 {
@@ -525,7 +530,7 @@ func (q *Queue) crowds(r *Request) bool {
 
 // keyFull reports whether as many requests wait with a key of r as may.
 func (q *Queue) keyFull(r *Request) bool {
-	most := q.limits.WaitingPerKey()
+	most := max(q.limits.WaitingPerKey(), q.limits.MaxWaiting-q.Common.Waiting)
 	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.waiting >= most })
 }
 

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 )
 
 var office = netip.MustParseAddr("203.0.113.7")
