@@ -1,8 +1,6 @@
 package caddyfile
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -144,11 +142,8 @@ func (r *inFlightReader) parseRefusal() error {
 
 // checkIn compiles an in_flight of a site, so that the adapter reports its errors with a line.
 func (r *inFlightReader) checkIn(h httpcaddyfile.Helper) error {
-	app := new(config.App)
-	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
-		_ = json.Unmarshal(global.Value, app) // as ParseGlobal has made and checked it
-	}
-	defined := definitions(h, app)
+	app := globalApp(h)
+	defined := definedIn(h, app)
 	full := &r.InFlight
 	if !full.Reference() {
 		if err := r.check(app.Buffer); err != nil {
@@ -159,16 +154,17 @@ func (r *inFlightReader) checkIn(h httpcaddyfile.Helper) error {
 	} else {
 		return r.unknown(app, defined)
 	}
-	return defined.add(r.Name, definition{kind: "in_flight", text: full.Definition(), place: r.place})
+	return defined.add(r.Name, definition{"in_flight", full.Definition(), r.place})
 }
 
 // unknown reports a name alone that the global options do not define.
 func (r *inFlightReader) unknown(app *config.App, defined definitions) error {
-	if other, found := defined[r.Name]; found && other.kind == "in_flight" {
+	other, found := defined[r.Name]
+	switch {
+	case found && other.kind == "zone":
+		return fmt.Errorf("%q is a zone, and no in_flight: want throttle %[1]s in place of in_flight %[1]s, %s", r.Name, r.place)
+	case found:
 		return fmt.Errorf("in_flight %q is defined in a site, and only those in the global options can be used by name: move it there, defined %s, used %s", r.Name, other.place, r.place)
-	}
-	if slices.ContainsFunc(app.Zone, func(z *config.Zone) bool { return z.Name == r.Name }) {
-		return fmt.Errorf("%q is a zone, not an in_flight: want throttle %[1]s, %s", r.Name, r.place)
 	}
 	var known []string
 	for _, f := range app.InFlight {
@@ -186,6 +182,30 @@ func (r *inFlightReader) check(buffer *config.Buffer) error {
 	}
 	if err != nil {
 		return r.about(err)
+	}
+	return nil
+}
+
+// addInFlight checks the definitions in the global options, and adds them to the app.
+func addInFlight(app *config.App, limits []*inFlightReader, zones []*zoneReader, defaults *zoneReader) error {
+	places := make(definitions)
+	for _, z := range zones {
+		places[z.zone.Name] = definition{"zone", "", z.place}
+	}
+	for _, r := range limits {
+		r.inherit(defaults)
+		other, twice := places[r.Name]
+		switch {
+		case twice && other.kind == "zone":
+			return places.add(r.Name, definition{"in_flight", "", r.place})
+		case twice:
+			return fmt.Errorf("in_flight %q is given twice in the global options, %s and %s", r.Name, other.place, r.place)
+		}
+		places[r.Name] = definition{"in_flight", "", r.place}
+		if err := r.check(app.Buffer); err != nil {
+			return err
+		}
+		app.InFlight = append(app.InFlight, &r.InFlight)
 	}
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // Compile checks the zone as far as possible without loading matchers and files, and
 // returns its rule without these. It does not change the zone.
 func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
-	if err := CheckZoneName(z.Name); err != nil {
+	if err := CheckName("zone", z.Name); err != nil {
 		return nil, err
 	}
 	full, r := z.WithDefaults(), &rule.Rule{Name: z.Name}

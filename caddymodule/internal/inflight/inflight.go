@@ -8,6 +8,7 @@ package inflight
 import (
 	"cmp"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -45,6 +46,7 @@ type Options struct {
 	Shadow   bool                  // the global options put all there
 	Static   []*staticfile.Matcher // what they exempt
 	Longest  int64                 // of a body, in bytes
+	InAll    int64                 // of all bodies
 	Bodies   *body.Store
 	Keys     func() *signer.Ring
 	Refusals *supportcode.Ring
@@ -62,10 +64,10 @@ type Limit struct {
 	Sites           int // handlers that have it
 
 	Options
-	rule   *config.InFlightRule
-	exempt rule.Matchers
-	ranks  ranks
-	limits gate.Limits
+	rule    *config.InFlightRule
+	exempt  rule.Matchers
+	ranks   ranks
+	limits  gate.Limits
 	longest int64 // of a body, in bytes; below 0 bodies are handed on as they come
 	counts  *counts
 }
@@ -77,7 +79,7 @@ type State struct {
 	Gate    gate.Gate
 	passes  *pass.Memory
 	members *members
-	figures figures
+	limits  atomic.Pointer[gate.Limits] // of the config that has started last
 	name    string
 }
 
@@ -111,6 +113,9 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	l.Shadow = l.Shadow || o.Shadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
 	l.longest = cmp.Or(compiled.Buffer, o.Longest)
+	if err = config.CheckBuffer(l.longest, o.InAll); err != nil {
+		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
+	}
 	if err = l.load(ctx, definition); err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
@@ -131,7 +136,7 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 	l.Static = append(static, l.Static...)
 	var passes *pass.Zone
 	if l.SendsPasses() {
-		passes = &pass.Zone{Name: l.Name, Keys: l.Keys(), Memory: l.State.passes, Full: l.passesFull, Insecure: l.insecure}
+		passes = &pass.Zone{Name: l.Name, Keys: l.Keys(), Memory: l.State.passes, Full: func() { l.counts.passesFull() }, Insecure: func() { l.counts.loggedInInsecurely() }}
 	}
 	l.ranks, err = loadRanks(ctx, definition, passes)
 	return err
@@ -141,7 +146,10 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 func (l *Limit) Leave() error { return stores.Leave(stateKey(l.Name)) }
 
 // Started lets those who wait go by the limits of a config that has started.
-func (l *Limit) Started() { l.State.Gate.SetLimits(l.limits) }
+func (l *Limit) Started() {
+	l.State.Gate.SetLimits(l.limits)
+	l.State.limits.Store(&l.limits)
+}
 
 // InShadow reports whether the limit only counts, by the config or by a switch at run time.
 func (l *Limit) InShadow() bool {

@@ -157,8 +157,8 @@ type memberPlace struct {
 }
 
 const (
-	membersAnHour  = 20 // accounts of a network that become members
-	mostNetworks   = 10_000
+	membersAnHour   = 20 // accounts of a network that become members
+	mostNetworks    = 10_000
 	mostMemberships = 10_000
 )
 
