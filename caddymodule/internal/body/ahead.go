@@ -224,15 +224,17 @@ func (a *Ahead) End(w http.ResponseWriter) {
 	a.memory.end()
 }
 
-// Received reports whether the client has sent all of a request's body, as far
+// AllReceived reports whether the client has sent all of a request's body, as far
 // as is known. It may be asked before Look, after it, or without it, and
 // concurrently with reading.
-func Received(r *http.Request) bool {
+func AllReceived(r *http.Request) bool {
 	return none(r) || received(r.Body)
 }
 
 func received(body io.ReadCloser) bool {
 	switch b := body.(type) {
+	case *Received:
+		return true
 	case *trackedBody:
 		return b.over.Load() || received(b.ReadCloser)
 	case *Paced:
@@ -284,7 +286,7 @@ const (
 // is a tunnel and left alone. All other bodies are buffered, whatever the request says
 // they are for: conversations such as gRPC should not come here.
 func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix, most int64, exiting <-chan struct{}) (*Ahead, Ended) {
-	if r.Method == http.MethodConnect || Received(r) {
+	if r.Method == http.MethodConnect || AllReceived(r) {
 		return nil, Ready
 	}
 	a := m.readAhead(r, client)

@@ -41,7 +41,7 @@ func TestABufferHandsOnEveryByteInOrder(t *testing.T) {
 	for _, most := range []int64{1, smallestPiece, mib, 16 * mib} {
 		memory := NewMemory(640 * mib)
 		server := listen(t, fills(memory, most, func(w http.ResponseWriter, r *http.Request, ended Ended) {
-			used, received := memory.Used(), Received(r)
+			used, received := memory.Used(), AllReceived(r)
 			if ended != Ready || used > most+1 {
 				t.Errorf("got ended %v with %d bytes in use, want at most %d", ended, used, most)
 			}
@@ -86,8 +86,8 @@ func TestABufferAfterLookHandsOnWhatLookRead(t *testing.T) {
 		defer reader.End(w)
 		buffer, ended := memory.Fill(r.Context(), r, netip.Prefix{}, mib, nil)
 		defer buffer.End(w)
-		if ended != Ready || r.ContentLength < mib && !Received(r) {
-			t.Errorf("got ended %v, received %v", ended, Received(r))
+		if ended != Ready || r.ContentLength < mib && !AllReceived(r) {
+			t.Errorf("got ended %v, received %v", ended, AllReceived(r))
 		}
 		if r.ContentLength >= 0 && r.ContentLength <= kib64 && buffer != nil {
 			t.Error("got a buffer of what has been read")
@@ -328,8 +328,8 @@ func TestAnErrorOfABodyIsHandedOnAfterItsBytes(t *testing.T) {
 func TestABufferMakesTheClientContinue(t *testing.T) {
 	memory := NewMemory(10 * mib)
 	server := listen(t, fills(memory, mib, func(w http.ResponseWriter, r *http.Request, ended Ended) {
-		if ended != Ready || !Received(r) {
-			t.Errorf("got ended %v and received %v", ended, Received(r))
+		if ended != Ready || !AllReceived(r) {
+			t.Errorf("got ended %v and received %v", ended, AllReceived(r))
 		}
 		_, _ = io.Copy(w, r.Body)
 	}))
@@ -366,14 +366,14 @@ func TestATrackedBodyIsReceivedWhenItsEndIsRead(t *testing.T) {
 		{"a body that breaks off", httptest.NewRequest("POST", "/", io.MultiReader(strings.NewReader("x"), failsWith{io.ErrUnexpectedEOF})), false, false},
 	} {
 		Track(test.r)
-		if Received(test.r) != test.first {
-			t.Errorf("%s: got received %v at once, want %v", test.name, Received(test.r), test.first)
+		if AllReceived(test.r) != test.first {
+			t.Errorf("%s: got received %v at once, want %v", test.name, AllReceived(test.r), test.first)
 		}
 		for range 2 {
 			_, _ = io.Copy(io.Discard, test.r.Body)
 		}
-		if Received(test.r) != test.last {
-			t.Errorf("%s: got received %v, want %v", test.name, Received(test.r), test.last)
+		if AllReceived(test.r) != test.last {
+			t.Errorf("%s: got received %v, want %v", test.name, AllReceived(test.r), test.last)
 		}
 	}
 }

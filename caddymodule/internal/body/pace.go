@@ -43,7 +43,7 @@ type Paced struct {
 // and replaces r.Body. It returns nil if there is nothing left to read. The body of a
 // CONNECT request is a tunnel and left alone. ctx is that of the client.
 func Pace(ctx context.Context, w http.ResponseWriter, r *http.Request) *Paced {
-	if r.Method == http.MethodConnect || Received(r) {
+	if r.Method == http.MethodConnect || AllReceived(r) {
 		return nil
 	}
 	b, paced := r.Body.(*Paced)
@@ -123,7 +123,7 @@ type trackedBody struct {
 	over atomic.Bool
 }
 
-// Track replaces r.Body so that [Received] knows when all of it has been read. The body of
+// Track replaces r.Body so that [AllReceived] knows when all of it has been read. The body of
 // a CONNECT request is a tunnel and left alone. A body that breaks off never ends.
 func Track(r *http.Request) {
 	if !none(r) && r.Method != http.MethodConnect {

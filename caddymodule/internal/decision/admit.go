@@ -132,7 +132,7 @@ func (v *Verdict) Admit(r *http.Request, door *Door) (buffer *body.Ahead, stayed
 		return nil, true, nil
 	}
 	var ready func() (admission.Why, int)
-	if most, index := requestBuffer(held); most > 0 && !body.Received(r) {
+	if most, index := requestBuffer(held); most > 0 && !body.AllReceived(r) {
 		ready = func() (why admission.Why, in int) {
 			buffer, why, in = door.buffer(r, v.Client(r), most, index)
 			return why, in

@@ -681,7 +681,7 @@ func (p *plan) checkTurns() {
 		if o.Zone.Delay != nil {
 			return // by the end of the delay, all may be different
 		}
-		saves = saves || o.asked || o.Shadow == 0 && o.Zone.RequestBuffer > 0 && !body.Received(p.Request)
+		saves = saves || o.asked || o.Shadow == 0 && o.Zone.RequestBuffer > 0 && !body.AllReceived(p.Request)
 	}
 	if !saves {
 		return

@@ -220,7 +220,7 @@ func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.V
 	res.NotServed()
 	refusal := res.Refusal(r, &h.app.Control.Refusals, now)
 	refusal.Close = h.app.tellRefused(r, res, config)
-	err := refusal.Write(w, r, body.Received(r))
+	err := refusal.Write(w, r, body.AllReceived(r))
 	res.Forget()
 	return err
 }
@@ -290,7 +290,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		case !needs.Simulates || needs.Turns:
 		case observer.UpstreamFailed(err):
 			res.Saw(admission.Failed)
-		case observer.ClientLeft(err) && body.Received(r): // nobody works on half a request
+		case observer.ClientLeft(err) && body.AllReceived(r): // nobody works on half a request
 			res.Saw(admission.ClientLeft)
 		}
 		if needs.Held {
@@ -399,7 +399,7 @@ func (h *Handler) serveError(w http.ResponseWriter, r *http.Request, next caddyh
 		if result.Why != admission.Admitted {
 			failed, _ := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 			f := refusal.Refusal{Status: response.StatusOf(failed)}
-			return f.Write(w, r, body.Received(r))
+			return f.Write(w, r, body.AllReceived(r))
 		}
 		decision.Hold(r, grant)
 		body.Pace(r.Context(), w, r)
