@@ -196,15 +196,18 @@ func (v *visit) receive(s *rule.Subject) (err error) {
 }
 
 // serve calls the next handler. The slot is given back when the upstream is done, whether or not
-// the client has the whole answer. If the next handler returns an error, it is kept until the error
-// route has answered, which may ask the upstream, too.
+// the client has the whole response. If the next handler returns an error, it is kept until the
+// error route has answered, which may ask the upstream, too.
 func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) error {
 	v.hold()
-	c := call.Call{Served: v.served}
-	if v.ranks.learn() {
-		c.BeforeHeaders = v.answered
+	if v.record.Client == nil {
+		v.record.Client = v.r.Context()
+		defer func() { v.record.Client = nil }()
 	}
-	err := c.Serve(w, v.r, next)
+	if v.ranks.listen() {
+		next = listening{v, next}
+	}
+	err := call.Serve(w, v.r, next, call.Options{Store: v.Bodies, Client: v.asks.Client, Served: v.served, Exiting: v.Exiting})
 	if err != nil {
 		v.keep()
 	}

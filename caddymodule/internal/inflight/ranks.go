@@ -48,13 +48,14 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Zone) (r rank
 	return r, nil
 }
 
-// learn reports whether the upstream tells who is a member.
-func (r *ranks) learn() bool { return r.pass != nil && r.pass.LearnsMembers() }
+// listen reports whether responses tell who is a member.
+func (r *ranks) listen() bool { return r.pass != nil && r.pass.LearnsMembers() }
 
 // strip removes headers by which only the upstream may name users.
 func (r *ranks) strip(header http.Header) {
 	for _, name := range r.told {
 		delete(header, name)
+		delete(header, http.TrailerPrefix+name)
 	}
 }
 
@@ -129,19 +130,6 @@ func (v *visit) comesBack() time.Duration {
 		tries = 0
 	}
 	return pass.RetryAfter(tries, rand.Float64())
-}
-
-// answered adds the pass of a member to a response that names one, or takes it away, before the
-// headers of the response are sent.
-func (v *visit) answered(status int, header http.Header) {
-	if v.r.Method != http.MethodConnect && status >= 200 {
-		now := time.Now()
-		event := v.client.Answered(status, header, now, func(account pass.ID) bool {
-			return v.State.members.join(v.asks.Client.Addr().String(), account, now)
-		})
-		v.counts.answered(v.client.New(), event)
-	}
-	v.ranks.strip(header)
 }
 
 // members bound how many accounts of a network become members.
