@@ -23,8 +23,9 @@
 //   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
 //     is also the caller's timeout.
 //   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
-//     order, or is refused if it would be the last itself. A key may always hold a
-//     tenth of the places, and more as long as it holds fewer than are still free.
+//     order, or is refused if it would be the last itself. A key may hold a tenth
+//     of the places. In the last rank, where its surplus keeps nobody else waiting, it
+//     may hold more, as long as that is fewer than are still free.
 //
 // A key is forgotten as soon as none of its requests waits or holds a slot. State is
 // therefore bounded by the requests that wait and the slots, however many clients
@@ -83,8 +84,7 @@ type Limits struct {
 // half is how many slots a key may hold while others wait.
 func (l Limits) half() int { return (l.InFlight + 1) / 2 }
 
-// WaitingPerKey is how many requests of one key may wait however few places are free: a
-// tenth, rounded up.
+// WaitingPerKey is how many requests of one key may wait, at any rank: a tenth, rounded up.
 func (l Limits) WaitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
 
 const (
@@ -535,7 +535,10 @@ func (q *Queue) crowds(r *Request) bool {
 
 // keyFull reports whether as many requests wait with a key of r as may.
 func (q *Queue) keyFull(r *Request) bool {
-	most := max(q.limits.WaitingPerKey(), q.limits.MaxWaiting-q.Common.Waiting)
+	most := q.limits.WaitingPerKey()
+	if r.Rank == First {
+		most = max(most, q.limits.MaxWaiting-q.Common.Waiting)
+	}
 	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.waiting >= most })
 }
 

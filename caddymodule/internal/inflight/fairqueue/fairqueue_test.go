@@ -367,16 +367,17 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	}
 }
 
-// A tenth of three places is one. The greedy key gets a second one while two are free, and
-// nobody's rank gives it a third.
-func TestAKeyHoldsATenthOrAsManyPlacesAsAreFree(t *testing.T) {
+// A tenth of three places is one. In the last rank, the greedy key gets a second one while two
+// are free.
+func TestAKeyHoldsATenthOrInTheLastRankAsManyPlacesAsAreFree(t *testing.T) {
 	q := &Queue{Common: new(Common)}
 	limits := Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3}
 	q.SetLimits(limits)
 	come(t, q, Served, First, "a")
 	come(t, q, Waiting, First, "greedy")
+	come(t, q, Full, Returned, "greedy")
 	second := come(t, q, Waiting, First, "greedy", "pass")
-	come(t, q, Full, Member, "greedy")
+	come(t, q, Full, First, "greedy")
 	come(t, q, Waiting, First, "b")
 	if got := q.Arrive(&Request{Rank: First, Keys: [2]string{"c"}}); got.Displaced != second {
 		t.Errorf("got %+v, want a place for that of the greedy key's second one", got)

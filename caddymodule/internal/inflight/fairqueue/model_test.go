@@ -195,7 +195,7 @@ func (m *model) arrive(request *Request) (d Decision) {
 	}
 	for _, key := range r.keys {
 		waiting := m.count(func(o *modelled) bool { return !o.serving && slices.Contains(o.keys, key) })
-		if 10*waiting >= m.limits.MaxWaiting && waiting >= m.limits.MaxWaiting-len(row) {
+		if 10*waiting >= m.limits.MaxWaiting && (r.rank != First || waiting >= m.limits.MaxWaiting-len(row)) {
 			d.Outcome = Full
 			return d
 		}
