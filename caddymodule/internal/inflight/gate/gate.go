@@ -199,6 +199,7 @@ func (g *Gate) await(s *Slot, r *Request, l Limits) Why {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.limits = l
 	s.early = cmp.Or(r.Keys[1], r.Keys[0])
 	if g.tooEarly >= l.Queue-g.all.Waiting || g.early[s.early] >= l.turns().WaitingPerKey() || g.crowded(s.client, l) {
 		return QueueFull
