@@ -47,7 +47,7 @@ func TestSpool(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t, Bounds{})
 			random := rand.New(rand.NewPCG(1, uint64(memory)))
-			for range 20 {
+			for range 6 {
 				spool, want := s.NewSpool(alice, memory), new(bytes.Buffer)
 				for range 200 {
 					if random.IntN(2) == 0 {
