@@ -210,6 +210,8 @@ func (c *slowConn) Write(p []byte) (int, error) {
 	}
 }
 
+func (c *slowConn) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
 func (c *slowConn) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c.hijacked = true
 	return nil, nil, nil
