@@ -97,6 +97,9 @@ func (b *Received) receive(ctx context.Context, r *http.Request, most int64) (si
 		}
 		switch {
 		case errors.Is(err, io.EOF):
+			if len(b.rest) == 0 {
+				b.freeRest() // everything lies in the file
+			}
 			return size, nil
 		case err != nil:
 			return size, classify(err)

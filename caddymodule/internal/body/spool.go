@@ -61,7 +61,7 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 		last.size += written
 		n += written
 		if err != nil {
-			s.store.writeFailed(err)
+			s.store.fileFailed(err)
 			return n, ErrNoRoom
 		}
 	}
@@ -109,8 +109,11 @@ func (s *Spool) peek(p []byte) (int, error) {
 	if first.piece != nil {
 		return copy(p, first.piece[s.read:]), nil
 	}
-	n := min(len(p), first.size-s.read)
-	return first.block.file.ReadAt(p[:n], first.block.offset()+int64(s.read))
+	n, err := first.block.file.ReadAt(p[:min(len(p), first.size-s.read)], first.block.offset()+int64(s.read))
+	if err != nil {
+		s.store.fileFailed(err)
+	}
+	return n, err
 }
 
 // Next returns bytes from the front, none if the spool is empty. Until Discard they stay as they

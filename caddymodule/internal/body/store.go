@@ -174,12 +174,11 @@ func (s *Store) block(client netip.Prefix) (b block, ok bool) {
 		return b, false
 	}
 	if err := s.grow(); err != nil {
-		s.disk.give(client, blockSize)
 		s.fail(err)
-		return b, false
-	}
-	if len(s.unused) == 0 {
-		s.disk.give(client, blockSize)
+		if s.disk.give(client, blockSize); s.disk.used == 0 && s.file != nil {
+			_ = s.file.Close()
+			s.file = nil
+		}
 		return b, false
 	}
 	last := len(s.unused) - 1
@@ -188,25 +187,27 @@ func (s *Store) block(client netip.Prefix) (b block, ok bool) {
 	return b, true
 }
 
-// grow sees to it that there is a file with a block that is not in use, as far as the disk
-// has room. The caller holds the lock.
-func (s *Store) grow() (err error) {
+// grow sees to it that there is a file with a block that nobody holds. The caller holds the lock.
+func (s *Store) grow() error {
 	if s.file == nil {
-		if s.file, err = s.create(s.dir); err != nil {
-			s.file = nil
+		f, err := s.create(s.dir)
+		if err != nil {
 			return err
 		}
+		s.file = f
 	}
 	if len(s.unused) > 0 {
 		return nil
 	}
-	switch free, err := s.file.Free(); {
-	case err != nil:
+	free, err := s.file.Free()
+	if err != nil {
 		return err
-	case (s.length+1)*blockSize <= free:
-		s.unused = append(s.unused, s.length)
-		s.length++
 	}
+	if size := (s.length + 1) * blockSize; size > free {
+		return fmt.Errorf("the disk has %d MiB free, and the file would be longer than that", free>>20)
+	}
+	s.unused = append(s.unused, s.length)
+	s.length++
 	return nil
 }
 
@@ -224,8 +225,8 @@ func (s *Store) freeBlock(client netip.Prefix, b block) {
 	}
 }
 
-// writeFailed notes that the file cannot be written, such as on a full disk.
-func (s *Store) writeFailed(err error) {
+// fileFailed notes that the file cannot be written, such as on a full disk, or read.
+func (s *Store) fileFailed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fail(err)
@@ -235,7 +236,7 @@ func (s *Store) writeFailed(err error) {
 func (s *Store) fail(err error) {
 	if !s.failed {
 		s.failed = true
-		s.logf(fmt.Errorf("storing request bodies and responses in %s: %w: want a directory with room that Caddy may write to; until then they stay in memory, up to %d MiB", s.dir, err, s.memory.most>>20))
+		s.logf(fmt.Errorf("storing request bodies and responses in %s: %w: want a directory that Caddy may write to, with room; what fits stays in memory", s.dir, err))
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package fairqueue decides which request gets the next slot of a zone, and which one is
-// refused, when more clients want the upstream than it can serve. Begin with [Queue].
+// Package fairqueue decides which request gets the next slot, and which one is refused, when
+// more clients want the upstream than it can serve. Begin with [Queue].
 //
-// The zone has as many slots as the upstream has workers. While all are taken,
+// There are as many slots as the upstream has workers. While all are taken,
 // requests wait in four rows, one for each [Rank], and the order of service is:
 //
 //   - A free slot goes at once to a request that arrives while nobody eligible waits.
@@ -23,8 +23,9 @@
 //   - A request whose predicted wait exceeds Limits.MaxWait is refused on arrival. That
 //     is also the caller's timeout.
 //   - At most Limits.MaxWaiting requests wait. One more displaces the last in the
-//     order, or is refused if it would be the last itself. A key may always hold a
-//     tenth of the places, and more as long as it holds fewer than are still free.
+//     order, or is refused if it would be the last itself. A key may hold a tenth
+//     of the places. In the last rank, where its surplus keeps nobody else waiting, it
+//     may hold more, as long as that is fewer than are still free.
 //
 // A key is forgotten as soon as none of its requests waits or holds a slot. State is
 // therefore bounded by the requests that wait and the slots, however many clients
@@ -66,7 +67,7 @@ func (r Rank) String() string {
 	return [...]string{"member", "returned", "crawler", "first"}[r]
 }
 
-// Limits are those of a zone. They may change at any time.
+// Limits are those of a queue. They may change at any time.
 type Limits struct {
 	// InFlight is the number of slots. After it was lowered, requests that hold a
 	// slot keep it, and nobody else gets one until enough are given back.
@@ -83,8 +84,7 @@ type Limits struct {
 // half is how many slots a key may hold while others wait.
 func (l Limits) half() int { return (l.InFlight + 1) / 2 }
 
-// WaitingPerKey is how many requests of one key may wait however few places are free: a
-// tenth, rounded up.
+// WaitingPerKey is how many requests of one key may wait, at any rank: a tenth, rounded up.
 func (l Limits) WaitingPerKey() int { return (l.MaxWaiting + 9) / 10 }
 
 const (
@@ -124,13 +124,13 @@ func (m *Mean) Duration() time.Duration {
 	return time.Duration(m.value() * float64(time.Microsecond))
 }
 
-// A Common is what the queues of a zone have in common. The zero Common is that of none.
+// A Common is what the queues of several keys have in common. The zero Common is that of none.
 type Common struct {
 	Mean             Mean // of slots; charges and predictions go by it
 	Running, Waiting int  // requests. The caller may let others wait, for something else.
 }
 
-// A Queue is the slots and rows of one key of a zone, or of all keys that share. It has no
+// A Queue is the slots and rows of one key, or of all requests if these have none. It has no
 // slots before SetLimits is called. It is not safe for concurrent use.
 type Queue struct {
 	*Common // required
@@ -159,8 +159,8 @@ type Request struct {
 	// Network is where a member comes from. The zero Prefix is none.
 	Network netip.Prefix
 
-	// Crowded says that the request must not wait: others of its client hold as many places
-	// as they may, by a rule of the caller's.
+	// Crowded says that the request may not wait, since others hold the places that it could
+	// get, by a rule of the caller's.
 	Crowded bool
 
 	// Owner is the caller's own. The queue does not look at it.
@@ -205,9 +205,12 @@ const (
 	Waiting
 	// TooLong means that the predicted wait exceeds MaxWait, or that this is zero.
 	TooLong
-	// Full means that MaxWaiting requests wait in the zone and none of them can give its place
-	// to this one, or that those with the same key hold as many places as they may.
+	// Full means that MaxWaiting requests wait and none of them can give its place to this one,
+	// or that those with the same key hold as many places as they may.
 	Full
+	// Crowded means that Request.Crowded says so, and nothing else would have kept the request
+	// from waiting, or only that MaxWaiting others do.
+	Crowded
 )
 
 // A Decision is what becomes of a request that arrives.
@@ -232,7 +235,7 @@ func (q *Queue) SetLimits(l Limits) { q.limits = l }
 // of them; the mean is in Common.
 func (q *Queue) Idle() bool { return q.running+q.waiting == 0 }
 
-// Reset prepares an idle queue for use by another zone. It keeps its memory.
+// Reset prepares an idle queue for use by another key. It keeps its memory.
 func (q *Queue) Reset() {
 	q.limits, q.arrivals, q.virtual = Limits{}, 0, [Ranks]micros{}
 }
@@ -302,8 +305,10 @@ func (q *Queue) judge(r *Request) (d Decision) {
 	switch {
 	case d.Predicted > q.limits.MaxWait || q.limits.MaxWait == 0:
 		d.Outcome = TooLong
-	case r.Crowded || q.keyFull(r):
+	case q.keyFull(r):
 		d.Outcome = Full
+	case r.Crowded:
+		d.Outcome = Crowded
 	case q.Common.Waiting >= q.limits.MaxWaiting:
 		if d.Displaced = q.last(); d.Displaced == nil || inOrder(d.Displaced, r) < 0 {
 			d.Outcome, d.Displaced = Full, nil
@@ -530,7 +535,10 @@ func (q *Queue) crowds(r *Request) bool {
 
 // keyFull reports whether as many requests wait with a key of r as may.
 func (q *Queue) keyFull(r *Request) bool {
-	most := max(q.limits.WaitingPerKey(), q.limits.MaxWaiting-q.Common.Waiting)
+	most := q.limits.WaitingPerKey()
+	if r.Rank == First {
+		most = max(most, q.limits.MaxWaiting-q.Common.Waiting)
+	}
 	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.waiting >= most })
 }
 
@@ -560,6 +568,10 @@ func (q *Queue) last() *Request {
 	}
 	return nil
 }
+
+// Before reports whether a request goes before another one of its queue. Either has arrived, if
+// only to be refused.
+func (r *Request) Before(o *Request) bool { return inOrder(r, o) < 0 }
 
 // inOrder compares requests by their ranks, then their turns, then by arrival.
 func inOrder(a, b *Request) int {

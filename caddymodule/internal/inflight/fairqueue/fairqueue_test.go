@@ -12,7 +12,7 @@ import (
 
 // String returns a name of the outcome.
 func (o Outcome) String() string {
-	return [...]string{"served", "waiting", "too long", "full"}[o]
+	return [...]string{"served", "waiting", "too long", "full", "crowded"}[o]
 }
 
 // newQueue returns a queue whose row is long and whose waits are.
@@ -365,6 +365,29 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	if q.Waiting(First) != 0 || q.Waiting(Returned) != 2 || q.Waiting(Member) != 1 {
 		t.Errorf("got %d, %d and %d waiting", q.Waiting(First), q.Waiting(Returned), q.Waiting(Member))
 	}
+}
+
+// A tenth of three places is one. In the last rank, the greedy key gets a second one while two
+// are free.
+func TestAKeyHoldsATenthOrInTheLastRankAsManyPlacesAsAreFree(t *testing.T) {
+	q := &Queue{Common: new(Common)}
+	limits := Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3}
+	q.SetLimits(limits)
+	come(t, q, Served, First, "a")
+	come(t, q, Waiting, First, "greedy")
+	come(t, q, Full, Returned, "greedy")
+	second := come(t, q, Waiting, First, "greedy", "pass")
+	come(t, q, Full, First, "greedy")
+	come(t, q, Waiting, First, "b")
+	if got := q.Arrive(&Request{Rank: First, Keys: [2]string{"c"}}); got.Displaced != second {
+		t.Errorf("got %+v, want a place for that of the greedy key's second one", got)
+	}
+	limits.MaxWaiting = 50
+	q.SetLimits(limits)
+	for range 23 {
+		come(t, q, Waiting, First, "greedy")
+	}
+	come(t, q, Full, First, "greedy") // which holds 24, with 24 free
 }
 
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {

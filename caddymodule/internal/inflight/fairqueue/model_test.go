@@ -189,16 +189,20 @@ func (m *model) arrive(request *Request) (d Decision) {
 		predicted = min(predicted, (owing+m.mean)/slots)
 	}
 	d.Predicted = time.Duration(predicted * 1000)
-	if d.Predicted > m.limits.MaxWait {
+	if d.Predicted > m.limits.MaxWait || m.limits.MaxWait == 0 {
 		d.Outcome = TooLong
 		return d
 	}
 	for _, key := range r.keys {
 		waiting := m.count(func(o *modelled) bool { return !o.serving && slices.Contains(o.keys, key) })
-		if 10*waiting >= m.limits.MaxWaiting {
+		if 10*waiting >= m.limits.MaxWaiting && (r.rank != First || waiting >= m.limits.MaxWaiting-len(row)) {
 			d.Outcome = Full
 			return d
 		}
+	}
+	if request.Crowded {
+		d.Outcome = Crowded
+		return d
 	}
 	if len(row) >= m.limits.MaxWaiting {
 		if d.Ahead == len(row) {
@@ -422,6 +426,7 @@ func (p *pair) operate(bytes []byte) {
 			if a >= 250 {
 				r.Keys[1] = r.Keys[0]
 			}
+			r.Crowded = bytes[3]%16 == 15
 			if network := bytes[3] % 4; network > 0 {
 				r.Network = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, network}), 24)
 			}
@@ -469,7 +474,7 @@ func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
 		}
 		displaced, passedOver = displaced+p.displaced, passedOver+p.passedOver
 	}
-	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full} {
+	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full, Crowded} {
 		if seen[outcome] < 10 {
 			t.Errorf("got %v only %d times, want more to test", outcome, seen[outcome])
 		}

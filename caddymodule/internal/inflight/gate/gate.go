@@ -16,7 +16,8 @@
 //     So a client alone has half of the queue, and nobody is kept out as long as anybody holds
 //     two places.
 //   - With share, a client may always hold a tenth of the places, and more as long as it holds
-//     fewer than are still free. If none is free, the last in order is displaced.
+//     fewer than are still free. Otherwise its own last in order is displaced. If no place is
+//     free, the last of all is.
 //
 // A gate keeps no configuration. Limits come with each request, so that slots, queues and the
 // order in them survive a reload.
@@ -120,7 +121,7 @@ type Gate struct {
 	watched  map[string]int           // requests in shadow, by key
 }
 
-// A keyState is the slots of a key. It exists while the key has requests.
+// A keyState is the slots of a key. It exists while the key has requests, and always for "".
 type keyState struct {
 	name  string
 	slots fairqueue.Queue // and who waits for one
@@ -178,7 +179,7 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, r *
 		if l.Wait == 0 {
 			result.Why = Busy
 		}
-	case fairqueue.Full:
+	default:
 		result.Why = QueueFull
 	}
 	if result.Why == Admitted && result.Waited > 0 && ctx.Err() != nil { // both at once
@@ -198,6 +199,7 @@ func (g *Gate) await(s *Slot, r *Request, l Limits) Why {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.limits = l
 	s.early = cmp.Or(r.Keys[1], r.Keys[0])
 	if g.tooEarly >= l.Queue-g.all.Waiting || g.early[s.early] >= l.turns().WaitingPerKey() || g.crowded(s.client, l) {
 		return QueueFull
@@ -249,12 +251,17 @@ func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool)
 	}
 	s.turn.Owner, s.turn.Crowded = s, g.crowded(s.client, l)
 	d := k.slots.Arrive(&s.turn)
-	if d.Outcome == fairqueue.Full && !l.Share {
-		if last := g.heaviest(s.client); last != nil {
-			g.leave(last, QueueFull, k)
-			s.turn.Crowded = false
-			d = k.slots.Arrive(&s.turn)
-		}
+	var last *Slot
+	switch {
+	case l.Share && d.Outcome == fairqueue.Crowded:
+		last = g.lastOf(s)
+	case !l.Share && d.Outcome >= fairqueue.Full:
+		last = g.heaviest(s.client)
+	}
+	if last != nil {
+		g.leave(last, QueueFull, k)
+		s.turn.Crowded = false
+		d = k.slots.Arrive(&s.turn)
 	}
 	if d.Displaced != nil {
 		g.end(d.Displaced.Owner.(*Slot), QueueFull)
@@ -279,6 +286,17 @@ func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
 		most = max(most, l.turns().WaitingPerKey())
 	}
 	return len(g.clients[client]) >= most
+}
+
+// lastOf returns the request of the same client that goes last, if that is after this one, or nil.
+func (g *Gate) lastOf(s *Slot) (last *Slot) {
+	turn := &s.turn
+	for _, o := range g.clients[s.client] {
+		if o.key != nil && turn.Before(&o.turn) {
+			last, turn = o, &o.turn
+		}
+	}
+	return last
 }
 
 // heaviest returns the last request of the client that holds most places, at least two more
@@ -403,7 +421,7 @@ func (g *Gate) state(key string) *keyState {
 }
 
 // advance gives free slots of a key to those whose turn it is, and forgets the key after its last
-// request. It is called after each change.
+// request. It is called after each change. One key is kept: most gates have no other.
 func (g *Gate) advance(k *keyState) {
 	for k.slots.Len() > 0 {
 		r := k.slots.Next()
@@ -416,7 +434,7 @@ func (g *Gate) advance(k *keyState) {
 		}
 		g.end(s, Admitted)
 	}
-	if k.slots.Idle() {
+	if k.name != "" && k.slots.Idle() {
 		delete(g.keys, k.name)
 		k.name = ""
 		k.slots.Reset()
@@ -475,13 +493,16 @@ func (g *Gate) Load() (l Load) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.Running, l.Mean = g.all.Running, g.all.Mean.Duration()
-	l.Slots = g.limits.Slots * (len(g.keys) + len(g.watched))
 	for _, k := range g.keys {
 		l.Most = max(l.Most, k.slots.Running())
+		if !k.slots.Idle() {
+			l.Slots += g.limits.Slots
+		}
 	}
 	for _, n := range g.watched {
 		l.Running += n
 		l.Most = max(l.Most, n)
+		l.Slots += g.limits.Slots
 	}
 	for _, waiting := range g.clients {
 		for _, s := range waiting {
