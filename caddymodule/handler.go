@@ -14,8 +14,9 @@ import (
 // Handler limits the rate of requests with leaky buckets. It charges each request to
 // one bucket in every zone that matches it, all or none. A request that does not
 // fit is refused with a Retry-After that says when to come back. A zone charges a
-// request once, even if it is rewritten or passes several handlers. Inside error
-// routes it charges nothing, and takes a slot of in_flight if the request holds none.
+// request once, even if it is rewritten or passes several handlers. A request that is
+// refused further in, by another throttle or in_flight, costs nothing. Inside error
+// routes nothing is charged.
 type Handler struct {
 	config.Handler
 	running *engine.Handler

@@ -78,10 +78,10 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		if !can || c.Shadow != 0 || res.Decided(z) {
 			continue
 		}
-		_, runs := m.app.Believe(r.Context(), &c)
+		_, runs := m.app.Believe(r.Context(), time.Now(), &c)
 		if runs && device != "" {
 			c.Key = device
-			_, runs = m.app.Believe(r.Context(), &c)
+			_, runs = m.app.Believe(r.Context(), time.Now(), &c)
 		}
 		if runs {
 			return true, nil

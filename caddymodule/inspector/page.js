@@ -317,7 +317,7 @@ const zoneCard = (zone) => {
 		element("div", { class: "head" }, element("h4", {}, foreign(zone)), element("span", { class: "own" }), element("span", { class: "badge" })),
 		element("div", { class: "plot" }, element("span", { class: "most" }), picture, element("p", { class: "axis" }, element("span"), element("span"), element("span")), slider, element("p", { class: "read" })),
 		element("dl", {}, figure("Admitted/s", "admitted"), figure("Refused/s", "refused"), figure("Shadow/s", "shadow"),
-			figure("Buckets", "buckets"), figure("Keys refused", "keys"), figure("In flight", "flight")),
+			figure("Buckets", "buckets"), figure("Keys refused", "keys"), figure("Waiting", "waiting")),
 		element("p", { class: "reasons", hidden: "" }), element("p", { class: "met soft" }), element("p", { class: "note", hidden: "" }), element("ul", { class: "advice", hidden: "" }));
 	picture.addEventListener("pointermove", (event) => {
 		const box = picture.getBoundingClientRect(), x = 1000 * (event.clientX - box.left) / box.width;
@@ -332,7 +332,6 @@ const zoneCard = (zone) => {
 
 // limitOf returns a limit as a Caddyfile has it.
 const limitOf = ({ capacity, leak }) => {
-	if (!capacity) return "no limit of its own";
 	const [per, unit] = [[1, "s"], [60, "m"], [3600, "h"], [86400, "d"]].find(([per]) => leak * per >= 1) ?? [86400, "d"];
 	return `${number(capacity)} ${number(leak * per)}/${unit}`;
 };
@@ -363,7 +362,7 @@ const showZone = (card, z) => {
 	badge.classList.toggle("shadow", z.mode === "shadow");
 	put(find(".own", card), limitOf(z));
 	find("[data-of=shadow]", card).parentNode.hidden = !z.total.shadow_refused;
-	find("[data-of=flight]", card).parentNode.hidden = !z.slots && !z.max_waiting;
+	find("[data-of=waiting]", card).parentNode.hidden = !z.max_waiting;
 	const current = z.per_second, before = z.per_second_an_hour_ago;
 	const show = (name, value, ago, alarm) => {
 		const figure = find(`[data-of=${name}]`, card);
@@ -378,10 +377,7 @@ const showZone = (card, z) => {
 	show("shadow", rate(current.shadow_refused), before && `1 h ago ${rate(before.shadow_refused)}`, current.shadow_refused > 0);
 	show("keys", whole.format(z.refused_keys));
 	show("buckets", whole.format(z.buckets));
-	const busy = [];
-	if (z.waiting) busy.push(`${whole.format(z.waiting)} waiting`);
-	if (z.slots) busy.push(`most of a key ${whole.format(z.in_flight_most ?? 0)} of ${whole.format(z.slots)}`);
-	show("flight", whole.format(z.in_flight), busy.join(", ") || undefined);
+	show("waiting", `${whole.format(z.waiting)} of ${whole.format(z.max_waiting ?? 0)}`);
 	put(find(".met", card), met(z.since_loaded));
 	const notes = [];
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);

@@ -89,7 +89,7 @@ func (f *logFacts) lacks(z *config.Zone) string {
 // sentHeader finds the headers and cookies that expressions and placeholders ask for.
 var sentHeader = regexp.MustCompile(`\bheader(?:_regexp)?\(\s*(?:\{\s*)?(?:['\x60]|\\")([^'"\x60\\]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
 
-// hidden returns the headers that matchers, costs and ranks in a part of a config look at and
+// hidden returns the headers that matchers and costs in a part of a config look at and
 // that the log does not show.
 func (f *logFacts) hidden(part []byte) (names []string) {
 	found := func(name string) {
@@ -108,9 +108,6 @@ func (f *logFacts) hidden(part []byte) (names []string) {
 			for name := range headers {
 				found(name)
 			}
-		}
-		if object["rank"] == "member" && (object["issued"] != nil || object["told"] != nil) {
-			found("Cookie")
 		}
 	})
 	slices.Sort(names)
@@ -140,8 +137,8 @@ func (f *logFacts) doubts(z *config.Zone) (notes []string) {
 	if slices.ContainsFunc(z.Refund, func(r config.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }) {
 		notes = append(notes, fmt.Sprintf("zone %s refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right log-ins are charged like wrong ones.", z.Name))
 	}
-	if z.InFlight != nil && !f.durations {
-		notes = append(notes, fmt.Sprintf("zone %s limits requests in flight, and the log has no durations: every request counts as answered at once.", z.Name))
+	if z.Delay != nil {
+		notes = append(notes, fmt.Sprintf("zone %s delays requests, and nobody waits in a replay: delayed are those whom the level of their bucket would have let wait. How many may wait at once does not count, and the upstream gets them at once.", z.Name))
 	}
 	if z.TrustDevices != nil {
 		notes = append(notes, fmt.Sprintf("zone %s trusts devices, whose cookies logs do not hold: all requests are charged to the account.", z.Name))

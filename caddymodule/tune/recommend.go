@@ -130,11 +130,7 @@ func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
 		study = recommend.NewStudy(shown, s.clients, s.options)
 		s.of[name] = study
 	}
-	cost := o.Cost
-	if o.Zone.SlotsOnly() {
-		cost = 1
-	}
-	study.Add(req, req.Shown(o.Key), cost)
+	study.Add(req, req.Shown(o.Key), o.Cost)
 }
 
 // A roomyStore admits everything: what limits there are does not matter.

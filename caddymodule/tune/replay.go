@@ -7,35 +7,40 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/virtual"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// A player runs the requests of a log through the handlers of a config, in virtual
-// time. It is for one goroutine. The upstream does what the log says: it takes as long,
-// and answers with the same status and size.
+// A player runs the requests of a log through the zones of a config, at the times of the log.
+// It is for one goroutine. The upstream does what the log says: it takes as long, and answers
+// with the same status and size.
 type player struct {
 	*replayConfig
-	world     *virtual.World
+	now       time.Time
+	events    []event // to come, in order
 	observe   observer
 	store     leakybucket.Store          // if nil, a memory store for as many buckets as there are keys
 	read      func([]*accesslog.Request) // is called with all requests before they are run
 	pagesOnly bool                       // requests for static assets are not run
 	shown     string                     // the only zone to observe, or empty
 
-	times   bool              // how long a request takes, and how much is sent, matters
+	answers bool              // what the upstream answers matters to some zone
+	awaited bool              // and to one that has charged the request
+	took    time.Duration     // by the upstream for the request; 0 if it was not asked
 	headers bool              // and what requests have in their headers
 	only    caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
 	assets  int               // requests for static assets
@@ -50,10 +55,10 @@ type observer func(o *decision.Outcome, req *accesslog.Request)
 // newPlayer loads a config, as JSON, for a replay.
 func newPlayer(config []byte, observe observer) (*player, error) {
 	rp := &player{
-		world: virtual.New(), observe: observe, unknown: make(map[string]string),
+		observe: observe, unknown: make(map[string]string),
 		read: func([]*accesslog.Request) {},
 	}
-	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream))
+	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream), rp.limit)
 	if err != nil {
 		return nil, err
 	}
@@ -61,16 +66,15 @@ func newPlayer(config []byte, observe observer) (*player, error) {
 	return rp, nil
 }
 
-// begin makes the zones go by virtual time, and takes those out of all handlers that cannot
-// be replayed because the log lacks what they need. It must be called once, before the
-// first request.
+// begin makes the store go by the time of the log, and takes those zones out of all handlers
+// that cannot be replayed because the log lacks what they need. It must be called once, before
+// the first request.
 func (rp *player) begin(without map[string]bool) {
 	a := rp.app
 	if a.Store = rp.store; a.Store == nil {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
-	a.Clock, a.Gate = rp.world, new(admission.Gate)
-	a.Blocks = blocked.NewBuckets(rp.world)
+	a.Blocks = blocked.NewBuckets()
 	left := func(z *decision.Zone) bool { return without[z.Name] }
 	for _, h := range rp.handlers {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
@@ -84,19 +88,91 @@ func (rp *player) begin(without map[string]bool) {
 		}
 		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
 		rp.headers = rp.headers || config.ReadsHeaders(z.Config.Key.Sources)
-		z.Enforced = &admission.Zone{Name: z.Name, Clock: rp.world}
-		z.Simulated = &admission.Zone{Name: z.Name, Clock: rp.world}
 		z.Reporter = replayReporter{z.Reporter, rp}
-		rp.times = rp.times || z.Delay != nil || z.InFlight > 0
-		if z.Settle != nil {
-			rp.times = true // charges are corrected when the response is known
-		}
-		rp.times = rp.times || len(z.Refund) > 0
+		rp.answers = rp.answers || z.Settle != nil || len(z.Refund) > 0
 	}
-	if alone && !rp.times {
+	if alone && !rp.answers {
 		rp.only = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-			return rp.handlers[0].ServeHTTP(w, r, caddyhttp.HandlerFunc(rp.upstream))
+			return rp.limit(rp.handlers[0]).ServeHTTP(w, r, caddyhttp.HandlerFunc(rp.upstream))
 		})
+	}
+}
+
+// A limiter stands for a throttle handler. It decides and settles as that does, at the time of
+// the log, and lets nobody wait.
+type limiter struct {
+	*engine.Handler
+	rp *player
+}
+
+// limit returns what stands for a handler.
+func (rp *player) limit(h *engine.Handler) caddyhttp.MiddlewareHandler { return limiter{h, rp} }
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
+func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	concerned, failed := l.Concerns(r)
+	if !concerned {
+		return next.ServeHTTP(w, r)
+	}
+	rp := l.rp
+	verdict, _, err := decision.Decide(r, rp.now, failed, &l.Directive, rp.app)
+	if err != nil {
+		record.Of(r).Refused = true
+		return err
+	}
+	verdict.Report(r, &l.Directive, rp.now, w.Header())
+	if verdict.Refused() {
+		record.Of(r).Refused = true
+		w.WriteHeader(verdict.Decisive().Zone.Status)
+		return nil
+	}
+	needs, observer := verdict.Needs(), new(settlement.Observer)
+	if observer.OwnHeader = needs.OwnHeader; needs.Settles {
+		rp.awaited = true
+		err = observer.Serve(w, r, next)
+	} else {
+		err = next.ServeHTTP(w, r)
+	}
+	if within := record.Find(r); within != nil && within.Refused && verdict != nil {
+		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(nil)) // in memory, which does not fail
+	} else if needs.Settles {
+		observer.Took(rp.took)
+		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, nil, observer)) })
+	}
+	return err
+}
+
+// An event is what is to happen at a time.
+type event struct {
+	at time.Time
+	do func()
+}
+
+// after lets something happen later: of what happens at one time, what was asked for first
+// comes first.
+func (rp *player) after(d time.Duration, do func()) {
+	at := rp.now.Add(d)
+	i := sort.Search(len(rp.events), func(i int) bool { return rp.events[i].at.After(at) })
+	rp.events = slices.Insert(rp.events, i, event{at, do})
+}
+
+// advance lets the time pass until then, and everything happen that is due.
+func (rp *player) advance(then time.Time) {
+	for len(rp.events) > 0 && !rp.events[0].at.After(then) {
+		due := rp.events[0]
+		rp.events = rp.events[1:]
+		rp.now = due.at
+		due.do()
+	}
+	if then.After(rp.now) {
+		rp.now = then
+	}
+}
+
+// finish lets everything happen that is left.
+func (rp *player) finish() {
+	for len(rp.events) > 0 {
+		rp.advance(rp.events[0].at)
 	}
 }
 
@@ -108,7 +184,7 @@ func (assets) MatchWithError(r *http.Request) (bool, error) { return loggedOf(r)
 
 // instant is the time as buckets have it.
 func (rp *player) instant() leakybucket.Instant {
-	return leakybucket.Instant(rp.world.Now().UnixMicro())
+	return leakybucket.Instant(rp.now.UnixMicro())
 }
 
 // loggedKey is the context key of the request of the log.
@@ -140,7 +216,7 @@ func (rp *player) run(req *accesslog.Request) {
 			return
 		}
 	}
-	rp.world.Advance(req.At)
+	rp.advance(req.At)
 	ctx, w, chain := context.WithValue(context.Background(), loggedKey{}, req), new(discarded), rp.only
 	if chain != nil {
 		ctx = context.WithValue(ctx, caddyhttp.VarsCtxKey, make(map[string]any))
@@ -160,16 +236,13 @@ func (rp *player) run(req *accesslog.Request) {
 		r, chain = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server), server.chain
 	}
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP(req))
-	if !rp.times {
-		_ = chain.ServeHTTP(w, r) // it cannot wait
-		return
-	}
-	rp.world.Go(func() { _ = chain.ServeHTTP(w, r) })
+	rp.awaited, rp.took = false, 0
+	_ = chain.ServeHTTP(w, r)
 }
 
 // upstream answers as the log says.
 func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
-	if !rp.times || !awaited(r) {
+	if !rp.answers || !rp.awaited {
 		return nil
 	}
 	req := loggedOf(r)
@@ -177,30 +250,17 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	if status < 100 || status > 599 {
 		status = http.StatusOK
 	}
-	took := served(req)
+	rp.took = served(req)
+	w.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {
-		w.WriteHeader(status)
-		rp.world.Sleep(took)
 		return nil
 	}
-	rp.world.Sleep(took)
-	w.WriteHeader(status)
 	for left := req.Size; left > 0; left -= int64(len(zeros)) {
 		if _, err := w.Write(zeros[:min(left, int64(len(zeros)))]); err != nil {
 			return nil
 		}
 	}
 	return nil
-}
-
-// awaited reports whether a zone waits for the request's end.
-func awaited(r *http.Request) bool {
-	for res := decision.VerdictOf(r); res != nil; res = res.Next() {
-		if needs := res.Needs(); needs.Settles || needs.Held {
-			return true
-		}
-	}
-	return false
 }
 
 // zeros are a body to send.

@@ -51,9 +51,11 @@ func replayCommand() *cobra.Command {
 		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --limit LIMIT LOG...",
 		Short: "Shows what limits would have done to the requests of access logs",
 		Long: `
-Runs the requests of access logs through the limits of a config, in virtual time,
-and shows what they would have done: requests admitted, refused and delayed, the
-keys that were refused most, when and where, and the fullest that a bucket was.
+Runs the requests of access logs through the limits of a config, at the times of
+the log, and shows what they would have done: requests admitted, refused and delayed,
+the keys that were refused most, when and where, and the fullest that a bucket was.
+Nobody waits: delayed are those whom the level of their bucket would have let wait.
+in_flight is not replayed.
 
 With --config, requests go through the routes, matchers and zones of a Caddyfile
 or of JSON, as in the running Caddy. Nothing else of the config is loaded: no log
@@ -168,7 +170,7 @@ func (rp *player) runAll(in *logReader) (notes []string, err error) {
 	if in.err != nil {
 		return nil, in.err
 	}
-	rp.world.Finish()
+	rp.finish()
 	if log := in.Stats(); !in.interrupted() && !rp.strict && log.Unsorted > 0 {
 		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Unsorted, log.Requests)
 	}
@@ -213,9 +215,8 @@ type replayTally struct {
 
 // note is an observer.
 func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
-	d, why := o.Ruling()
 	outcome := &accesslog.Outcome{
-		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: d.String(), Reason: why.String(), Cost: o.Cost,
+		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: o.Decision().String(), Reason: o.Reason().String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
 	}
 	t.Add(outcome, req)
@@ -241,7 +242,7 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 		z := rp.app.Zones[name]
 		why := facts.lacks(&z.Config)
 		if names := facts.hidden([]byte(z.Definition)); why == "" && len(names) > 0 {
-			hidden := fmt.Sprintf("its matchers, costs or ranks look at the header %s, which the log does not show", strings.Join(names, ", "))
+			hidden := fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
 			if rp.strict {
 				why = hidden
 			} else {

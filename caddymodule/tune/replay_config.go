@@ -44,10 +44,11 @@ type replayConfig struct {
 	close    func()
 }
 
-// loadReplayConfig loads a config, whose requests end at upstream. Nothing is loaded but
+// loadReplayConfig loads a config, whose requests end at upstream. What limit returns stands
+// for each throttle handler. Nothing is loaded but
 // throttle and the routes that lead to it: no listener, log, storage, certificate, upstream
 // or shared store.
-func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfig, err error) {
+func loadReplayConfig(config []byte, upstream caddyhttp.Handler, limit func(*engine.Handler) caddyhttp.MiddlewareHandler) (_ *replayConfig, err error) {
 	var whole struct {
 		Apps struct {
 			HTTP struct {
@@ -89,7 +90,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler) (_ *replayConfi
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(whole.Apps.HTTP.Servers)) {
-		if err := c.addServer(loading, name, whole.Apps.HTTP.Servers[name], upstream); err != nil {
+		if err := c.addServer(loading, name, whole.Apps.HTTP.Servers[name], upstream, limit); err != nil {
 			return nil, fmt.Errorf("loading the config of server %s: %w", name, err)
 		}
 	}
@@ -122,7 +123,7 @@ func (c *replayConfig) noteFolders(parts ...any) {
 }
 
 // addServer loads the routes of a server.
-func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler) error {
+func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler, limit func(*engine.Handler) caddyhttp.MiddlewareHandler) error {
 	s := &replayServer{Server: stripServer(config)}
 	c.noteFolders(s.Routes, s.NamedRoutes)
 	for _, listen := range s.Listen {
@@ -142,8 +143,10 @@ func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyht
 	}
 	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
 	var err error
-	s.chain, err = linkServer(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) {
-		c.handlers = append(c.handlers, throttle.(engine.Directive).Running())
+	s.chain, err = linkServer(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
+		running := throttle.(engine.Directive).Running()
+		c.handlers = append(c.handlers, running)
+		return limit(running)
 	})
 	c.servers = append(c.servers, s)
 	return err

@@ -129,34 +129,34 @@ func (h *routeHandler) replace(module caddyhttp.MiddlewareHandler) {
 }
 
 // linkServer returns a chain of the provisioned routes of a server that was stripped. It ends
-// at end, as do terminal routes, which Caddy would end with an empty answer. found is called
-// with each throttle handler.
-func linkServer(ctx caddy.Context, server *caddyhttp.Server, end caddyhttp.Handler, found func(throttle caddyhttp.MiddlewareHandler)) (caddyhttp.Handler, error) {
+// at end, as do terminal routes, which Caddy would end with an empty answer. What instead
+// returns is in the place of each throttle handler.
+func linkServer(ctx caddy.Context, server *caddyhttp.Server, end caddyhttp.Handler, instead func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler) (caddyhttp.Handler, error) {
 	for _, route := range server.NamedRoutes {
-		if err := linkRoute(ctx, route, end, found); err != nil {
+		if err := linkRoute(ctx, route, end, instead); err != nil {
 			return nil, err
 		}
 	}
 	for i := range server.Routes {
-		if err := linkRoute(ctx, &server.Routes[i], end, found); err != nil {
+		if err := linkRoute(ctx, &server.Routes[i], end, instead); err != nil {
 			return nil, err
 		}
 	}
 	return server.Routes.Compile(end), nil
 }
 
-func linkRoute(ctx caddy.Context, route *caddyhttp.Route, end caddyhttp.Handler, found func(throttle caddyhttp.MiddlewareHandler)) error {
-	for _, handler := range route.Handlers {
+func linkRoute(ctx caddy.Context, route *caddyhttp.Route, end caddyhttp.Handler, instead func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler) error {
+	for i, handler := range route.Handlers {
 		switch h := handler.(type) {
 		case *caddyhttp.Subroute:
 			for i := range h.Routes {
-				if err := linkRoute(ctx, &h.Routes[i], end, found); err != nil {
+				if err := linkRoute(ctx, &h.Routes[i], end, instead); err != nil {
 					return err
 				}
 			}
 		case caddy.Module:
 			if h.CaddyModule().ID.Name() == "throttle" {
-				found(handler)
+				route.Handlers[i] = instead(handler)
 			}
 		}
 	}

@@ -27,8 +27,8 @@ type room struct{ packages, may string }
 
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
-const concepts = "admission blocked body changes clock cookie detached device expiring fold inflight/fairqueue inflight/gate inflight/pass override overridefile " +
-	"refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage virtual"
+const concepts = "blocked body changes cookie detached device expiring fold inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
+	"record refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.
@@ -67,7 +67,7 @@ var guests = []room{
 	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket"},
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
-		"admission blocked config decision engine settlement virtual leakybucket leakybucket/memstore"},
+		"blocked config decision engine record settlement leakybucket leakybucket/memstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }

@@ -52,7 +52,7 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (b wire.Bucket, s state, err error) {
 	b, s.limit = describe(j.Engine, z, name, shadow)
 	whole := s.limit
-	if !z.SlotsOnly() && whole.Capacity > 0 {
+	if whole.Capacity > 0 {
 		charges := []leakybucket.Charge{z.Peek(name, whole, shadow)}
 		var d [1]leakybucket.Decision
 		if err := j.Store.Take(ctx, charges, d[:]); err != nil {
@@ -75,7 +75,7 @@ func (j judge) search(ctx context.Context, z *engine.Zone, owned rule.Owned, sha
 	names = owned.Names
 	lister, can := j.Store.(leakybucket.Lister)
 	switch {
-	case !owned.Search || z.SlotsOnly():
+	case !owned.Search:
 		return names, true, nil
 	case !can:
 		return names, false, nil
@@ -153,9 +153,6 @@ type release struct {
 
 // zone empties buckets of a zone. It goes on after an error, and returns the last one.
 func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
-	if z.SlotsOnly() {
-		return nil
-	}
 	owned := rule.Owned{Search: true, All: true}
 	if !r.of.All {
 		owned = z.Owned(r.of.Client)

@@ -134,9 +134,6 @@ func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool)
 	if _, can := z.NameOf(key); key != "" && !can && len(z.Key.Parts) == 1 && z.Key.Parts[0].ClientIP {
 		return entry, badRequest("invalid key %q: the key of zone %q is an address, such as 203.0.113.7", key, z.Name)
 	}
-	if z.SlotsOnly() && limit.Limits() {
-		return entry, badRequest("zone %q has no capacity and leak: want unlimited or deny", z.Name)
-	}
 	return override.NewLimit(z.Name, key, limit, held), nil
 }
 

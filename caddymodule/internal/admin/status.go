@@ -7,8 +7,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -35,18 +33,13 @@ func answerZones(e *engine.Engine) any {
 		if s.PerSecond = current.Named(); hourAgo != nil {
 			s.HourAgo = hourAgo.Named()
 		}
-		s.Waiting, s.InFlight = z.State.Enforced.Counts()
 		if f := z.File; f != nil {
 			inForce := f.Status()
 			s.OverrideFile = &inForce
 		}
-		if z.LetsWait() {
-			s.WaitingMost = z.MaxWaiting
+		if z.Delay != nil {
+			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.MaxWaiting
 		}
-		if s.Slots = z.InFlight; s.Slots > 0 {
-			s.InFlightMost = z.State.Enforced.Load().Most
-		}
-		s.Share = describeShare(z, now)
 		for _, o := range result.Overrides {
 			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == z.Name) && (s.ShadowUntil == nil || o.Until.After(*s.ShadowUntil)) {
 				s.ShadowUntil = &o.Until
@@ -58,28 +51,6 @@ func answerZones(e *engine.Engine) any {
 		result.Zones = append(result.Zones, s)
 	}
 	return result
-}
-
-// busiestShown is how many of the busiest keys the status shows.
-const busiestShown = 10
-
-// describeShare describes the slots of a zone with share, or returns nil.
-func describeShare(z *engine.Zone, now time.Time) *wire.Slots {
-	if z.Share == nil {
-		return nil
-	}
-	load, ahead := z.State.Enforced.Load(), 0
-	s := &wire.Slots{
-		Busy: load.Running, Slots: cmp.Or(load.Slots, z.InFlight), MeanSeconds: load.Mean.Seconds(),
-	}
-	for _, k := range z.State.Busiest.Top(sketch.ByKey, busiestShown, now).Busiest {
-		s.Top = append(s.Top, wire.BusyKey{Key: k.Name, Seconds: float64(k.Requests) / 1000})
-	}
-	for rank := range fairqueue.Rank(fairqueue.Ranks) {
-		s.Rows = append(s.Rows, wire.SlotRow{Rank: rank.String(), Waiting: load.Waiting[rank], Ahead: ahead})
-		ahead += load.Waiting[rank]
-	}
-	return s
 }
 
 // quoted are the words that errors quote.

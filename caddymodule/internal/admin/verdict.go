@@ -71,7 +71,7 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ba
 		return refuse(rule.UnlistedKey, "key", 0)
 	case b.Rule == "deny":
 		return refuse(rule.Denied, "override", 0)
-	case b.Rule == "unlimited", b.Capacity == 0: // or slots, of which nobody knows whether one is free then
+	case b.Rule == "unlimited":
 	case s.denied:
 		return refuse(rule.NoStore, "store", 0)
 	case s.blocked > 0 && z.Everywhere:

@@ -73,23 +73,6 @@ func parseKey(r *zoneReader) (err error) {
 	return r.details(details)
 }
 
-func parseInFlight(r *zoneReader) error {
-	f := new(config.InFlight)
-	r.zone.InFlight = f
-	return r.detailed(tokens.Fields{
-		"wait": &f.Wait, "queue": &f.Queue, "pass": &f.Pass, "buffer": &f.Buffer,
-		"share": func() (err error) {
-			words := r.RemainingArgs()
-			if len(words) == 0 {
-				words = []string{"client_ip"}
-			}
-			f.Share, err = parseSources(words)
-			return tokens.Wrap(r.Dispenser, err)
-		},
-		"rank": func() error { return parseRank(r.Helper, f) },
-	}, 1, &f.Slots)
-}
-
 func parseReadBody(r *zoneReader) error {
 	b := new(config.ReadBody)
 	r.zone.ReadBody = b
@@ -295,35 +278,6 @@ func readPage(caddyfile, name string) (string, error) {
 		err = fmt.Errorf("reading page: %w", err)
 	}
 	return string(page), err
-}
-
-const rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"
-
-// parseRank reads who is served before others.
-func parseRank(h httpcaddyfile.Helper, f *config.InFlight) error {
-	rank := config.Rank{Rank: nextWord(h.Dispenser)}
-	if rank.Rank != config.RankMember && rank.Rank != config.RankCrawler {
-		return h.Errf("unknown rank %q: want rank %s", rank.Rank, rankSyntax)
-	}
-	h.NextArg()
-	switch kind := nextWord(h.Dispenser); kind {
-	case "issued":
-		if rank.Issued = h.RemainingArgs()[1:]; slices.Contains(rank.Issued, "told") {
-			return h.Err("rank member issued and rank member told stand on one line: want a line for each")
-		}
-	case "told":
-		words := h.RemainingArgs()
-		if len(words) != 3 {
-			return h.Err("wrong number of words after rank member told: want one response header and the cookie of the session, such as X-Throttle-User _redmine_session")
-		}
-		rank.Told, rank.Session = words[1], words[2]
-	default:
-		if err := parseMatchers(h, "rank "+rank.Rank, &rank.Match); err != nil {
-			return err
-		}
-	}
-	f.Rank = append(f.Rank, rank)
-	return nil
 }
 
 // nextWord returns the next word of a line, or "", and reads nothing.

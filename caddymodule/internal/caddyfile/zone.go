@@ -25,7 +25,7 @@ type zoneReader struct {
 	zone   *config.Zone
 	option *ZoneOption         // that is read
 	place  string              // of the zone
-	places map[string][]string // of its options, and of their details as in "in_flight wait"
+	places map[string][]string // of its options, and of their details as in "delay wait"
 }
 
 func newZoneReader(h httpcaddyfile.Helper) *zoneReader {
@@ -65,7 +65,6 @@ var ZoneOptions = []ZoneOption{
 	{Name: "refund", Syntax: "status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", Repeats: true, Parse: parseRefund},
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
-	{Name: "in_flight", Syntax: "<n> [wait <duration>] [queue <n>] [pass off] [buffer <size>] { share [<source>...]; rank " + rankSyntax + " }", Parse: parseInFlight},
 	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: parseBlock},
 	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [jitter <percent>] [code off] [zone_header] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
 	{Name: "on_store_error", Syntax: "local|allow|deny", Beside: true, Parse: func(r *zoneReader) error {

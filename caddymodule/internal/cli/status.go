@@ -47,11 +47,6 @@ func (c *adminClient) showStatus(s *wire.Status) {
 		c.say("The requests and buckets above are this Caddy's alone.")
 	}
 	c.showChanges(s.Changes)
-	for _, z := range s.Zones {
-		if z.Share != nil {
-			c.showShare(z.Zone, z.Share)
-		}
-	}
 	c.showOverrides(&s.Overrides)
 	c.showFiles(s.Zones)
 	c.showFacts(s.Zones)
@@ -64,7 +59,7 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 		return
 	}
 	t := newTable("ZONE", "MODE", numeric("ADMITTED/S"), numeric("DELAYED/S"), numeric("REFUSED/S"), numeric("SHADOW/S"),
-		numeric("BUCKETS"), numeric("WAITING"), numeric("SLOTS"))
+		numeric("BUCKETS"), numeric("WAITING"))
 	for i := range zones {
 		z := &zones[i]
 		delayed, shadow := "", ""
@@ -75,7 +70,7 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 			shadow = rateText(z, "shadow_refused")
 		}
 		t.row(sanitize(z.Zone), modeText(z), rateText(z, "admitted", "delayed", "shadow_delayed"), delayed, rateText(z, "refused"), shadow,
-			fmt.Sprint(z.Buckets), waitingText(z), slotsText(z))
+			fmt.Sprint(z.Buckets), waitingText(z))
 	}
 	t.print(c)
 	for _, z := range zones {
@@ -142,17 +137,6 @@ func waitingText(z *wire.ZoneStatus) string {
 	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
 }
 
-// slotsText returns how many slots are in use, and of how many the key that uses most.
-func slotsText(z *wire.ZoneStatus) string {
-	switch {
-	case z.Slots == 0:
-		return ""
-	case z.InFlight == z.InFlightMost:
-		return fmt.Sprintf("%d/%d", z.InFlight, z.Slots)
-	}
-	return fmt.Sprintf("%d (%d/%d)", z.InFlight, z.InFlightMost, z.Slots)
-}
-
 func (c *adminClient) showStore(s *wire.StoreStatus) {
 	speed := fmt.Sprintf("%s calls/s of %s ms, %s errors/s", digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
 	switch name := sanitize(s.Name); {
@@ -174,22 +158,6 @@ func (c *adminClient) showStore(s *wire.StoreStatus) {
 	if s.SnapshotFailing {
 		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
 	}
-}
-
-// showShare shows what the slots of a zone with share have to do.
-func (c *adminClient) showShare(zone string, s *wire.Slots) {
-	var rows, keys []string
-	for _, row := range s.Rows {
-		rows = append(rows, fmt.Sprintf("%d %s", row.Waiting, row.Rank))
-	}
-	c.printf("%s: %d of %d slots busy, mean %.1f s. Waiting: %s.", sanitize(zone), s.Busy, s.Slots, s.MeanSeconds, strings.Join(rows, ", "))
-	for _, k := range s.Top {
-		keys = append(keys, fmt.Sprintf("%s %.1f s", sanitize(k.Key), k.Seconds))
-	}
-	if len(keys) > 0 {
-		c.printf(" Busiest: %s.", strings.Join(keys, ", "))
-	}
-	c.say("")
 }
 
 // showFiles says which override files are in force, and which are wrong.

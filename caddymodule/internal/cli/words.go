@@ -111,8 +111,6 @@ func verdictText(b *wire.Bucket) string {
 	switch {
 	case v.Reason != "":
 		text = "refused: " + v.Reason + lasting(v)
-	case b.Capacity == 0 && b.Rule == "limited":
-		text = "fits, if a slot is free"
 	case b.Dearest != nil && b.Dearest.Reason != "":
 		v = b.Dearest
 		text = "fits; at cost " + digits(v.Cost) + " refused: " + v.Reason + lasting(v)
@@ -132,7 +130,7 @@ func lasting(v *wire.Verdict) string {
 }
 
 // measures returns the cost of a request, and the level and capacity of its bucket. A
-// zone of slots, or a rule without a bucket, has none.
+// rule without a bucket has none.
 func measures(cost, level, capacity float64) (c, l, of string) {
 	switch {
 	case capacity > 0:

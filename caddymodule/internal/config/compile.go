@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -27,21 +26,20 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 	err := firstError( // each part after those that it asks
 		func() error { return among("on_store_error", full.OnStoreError, StorePolicies...) },
 		func() error { return full.Shadow.compile(r, full.Enforce) },
-		func() error { return full.checkTogether(z) },
+		full.checkTogether,
 		func() error { return compileLimit(full.Limit, r) },
 		func() error { return compileRoutes(full.Route, &r.Key) },
 		func() error { return full.Key.compile(&r.Key) },
 		full.checkKey,
 		func() error { return compileOverrides(full.Override, r, plans, full.TrustDevices != nil) },
-		func() error { return compileCosts(full.Cost, r, full.Settle != nil || full.InFlight != nil) },
+		func() error { return compileCosts(full.Cost, r, full.Settle != nil) },
 		func() error { return full.ReadBody.compile(r, z.ReadBody != nil) },
 		func() error { return full.Settle.compile(r) },
 		func() error { return compileRefunds(full.Refund, r) },
 		func() error { return full.TrustDevices.compile(r, full.Key.Sources) },
 		func() error { return full.Delay.compile(r) },
-		func() error { return full.InFlight.compile(r, z.InFlight, !full.Key.Plain) },
 		func() error { return full.Block.compile(r) },
-		func() error { return full.Refusal.compile(r, z.Refusal) },
+		func() error { return full.Refusal.compile(&r.Refusal, z.Refusal) },
 		func() error { return checkMatching(full.Match, full.Exempt) },
 	)
 	if err != nil {
@@ -72,7 +70,6 @@ func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
 	err := firstError(
 		func() error { return z.loadMatching(ctx, r, &given) },
 		func() error { return loadCosts(ctx, z.Cost, r) },
-		func() error { return z.InFlight.load(ctx, r, &given) },
 	)
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
@@ -103,21 +100,14 @@ func (z *Zone) loadMatching(ctx caddy.Context, r *rule.Rule, given *Given) (err 
 // the same meaning are equal. Key, refusal and read_body are never nil in it.
 func (z *Zone) WithDefaults() Zone {
 	full := *z
-	key, status := KeySource{Source: "client_ip"}, http.StatusTooManyRequests
-	if z.InFlight.shares() {
-		key, status = KeySource{Source: "text", Text: "all"}, http.StatusServiceUnavailable
-	}
-	full.Key = z.Key.withDefault(key)
+	full.Key = z.Key.withDefault(KeySource{Source: "client_ip"})
 	full.ReadBody = orNew(z.ReadBody)
 	full.ReadBody.Most = cmp.Or(full.ReadBody.Most, "64KiB")
 	full.Refusal = orNew(z.Refusal)
-	full.Refusal.Status = cmp.Or(full.Refusal.Status, status)
+	full.Refusal.Status = cmp.Or(full.Refusal.Status, http.StatusTooManyRequests)
 	full.Refusal.RetryAfter = cmp.Or(full.Refusal.RetryAfter, retryEmpty)
 	full.Refusal.Log = cmp.Or(full.Refusal.Log, logAll)
 	full.Enforce = cmp.Or(z.Enforce, 100)
-	if z.InFlight != nil {
-		full.InFlight = z.InFlight.withDefaults()
-	}
 	if z.Delay != nil {
 		full.Delay = orNew(z.Delay)
 		full.Delay.Queue = cmp.Or(z.Delay.Queue, 1000)
@@ -134,34 +124,18 @@ func (z *Zone) WithDefaults() Zone {
 	return full
 }
 
-// checkTogether checks parts beside each other, while each checks itself. It refuses a zone
-// without a limit or slots, and what makes no sense without one of these, or with share. The
-// zone has its defaults, and written has not. Its errors come before those of the parts.
-func (z *Zone) checkTogether(written *Zone) error {
-	shares := z.InFlight.shares()
-	keyless := shares && written.Key.Given() == nil
-	limited := func(option string, given bool) error {
-		return refuse(option, given && z.Limit == "", "%s has no meaning without limit: the zone only limits how many requests are in flight", option)
-	}
+// checkTogether checks parts beside each other, while each checks itself. Its errors come
+// before those of the parts.
+func (z *Zone) checkTogether() error {
 	return cmp.Or(
-		refuse("limit", shares && z.Limit != "", "limit and in_flight ... share exclude each other: a zone with share limits how many requests are in flight, so give the bucket a zone of its own"),
-		refuse("override", keyless && len(z.Override) > 0, "override has no meaning with share and without key, because all clients have one key: want exempt client_ip <network> for those who need no slot"),
-		refuse("override_file", keyless && z.OverrideFile != "", "override_file has no meaning with share and without key, because all clients have one key"),
-		refuse("enforce", shares && z.Enforce != 100, "enforce has no meaning with share, because all clients take turns for the same slots: want shadow for a dry run"),
-		refuse("limit", z.Limit == "" && z.InFlight == nil, "no limit given: want limit <capacity> <leak>, such as limit 120 2/s"),
-		limited("cost", len(z.Cost) > 0),
-		limited("settle", z.Settle != nil),
-		limited("refund", len(z.Refund) > 0),
+		refuse("limit", z.Limit == "", "no limit given: want limit <capacity> <leak>, such as limit 120 2/s"),
 		refuse("refund", len(z.Refund) > 0 && z.Settle != nil, "refund and settle exclude each other: refund gives back what success costs, and settle replaces the charge by another one"),
-		limited("trust_devices", z.TrustDevices != nil),
-		limited("delay", z.Delay != nil),
-		limited("block", z.Block != nil),
 	)
 }
 
 // checkKey refuses what has no meaning with the key.
 func (z *Zone) checkKey() error {
-	if len(z.Route) > 0 && !namesRoute(z.Key.Sources) && !(z.InFlight.shares() && namesRoute(z.InFlight.Share)) {
+	if len(z.Route) > 0 && !namesRoute(z.Key.Sources) {
 		return About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
 	return refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0 && z.OverrideFile == "", "unlisted has no meaning without override or override_file")
@@ -169,19 +143,13 @@ func (z *Zone) checkKey() error {
 
 // Given is what the rule of a zone takes from outside of its definition.
 type Given struct {
-	Shadow     bool                  // the global options put all zones there
-	Static     []*staticfile.Matcher // what they exempt
-	Keys       func() *signer.Ring
-	Passes     *clientpass.Memory
-	PassesFull func() // see [clientpass.Zone]
-	Insecure   func() // see [clientpass.Zone] and [device.Trust]
+	Shadow   bool                  // the global options put all zones there
+	Static   []*staticfile.Matcher // what they exempt
+	Keys     func() *signer.Ring
+	Insecure func() // see [device.Trust]
 }
 
-// compileLimit compiles the limit, which a zone with in_flight need not have.
 func compileLimit(limit string, r *rule.Rule) (err error) {
-	if limit == "" {
-		return nil
-	}
 	if r.Limit, err = leakybucket.ParseLimit(limit); err != nil {
 		err = fmt.Errorf("parsing limit: %w", err)
 	}

@@ -183,7 +183,7 @@ func compileCosts(costs []Cost, r *rule.Rule, limited bool) error {
 	if !byDefault && !limited && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
 		return About("cost", len(costs)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
-	if byDefault && !r.SlotsOnly() {
+	if byDefault {
 		if err := r.Limit.ValidateCost(rule.DefaultCost); err != nil {
 			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
@@ -206,9 +206,6 @@ func loadCosts(ctx caddy.Context, costs []Cost, r *rule.Rule) (err error) {
 // constants returns every cost of a zone that is known before a request comes. The
 // default cost is one of them if no line is for all requests.
 func constants(r *rule.Rule) (all []float64) {
-	if r.SlotsOnly() {
-		return nil
-	}
 	if r.Cost.ByDefault {
 		all = append(all, rule.DefaultCost)
 	}

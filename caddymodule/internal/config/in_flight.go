@@ -12,7 +12,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -170,7 +169,10 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		func() error { return f.compileShare(r) },
 		f.checkRanks,
 		func() error { return CheckExempt(f.Exempt) },
-		func() error { return full.Refusal.compile(&r.Refusal, f.Refusal, false) },
+		func() error {
+			return refuse("refusal retry_after", f.Refusal != nil && (f.Refusal.RetryAfter != "" || f.Refusal.Jitter != 0), "retry_after and jitter have no meaning in in_flight: nobody knows when a slot is free")
+		},
+		func() error { return full.Refusal.compile(&r.Refusal, f.Refusal) },
 	)
 	if err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", f.Name, err)

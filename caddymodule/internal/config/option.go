@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
-// MostAtOnce is the most slots and places in a queue that a zone may have.
+// MostAtOnce is the most places in a queue that there may be.
 const MostAtOnce = 1_000_000
 
 // switchOff is the word that switches something off.

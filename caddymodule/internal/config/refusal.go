@@ -18,7 +18,7 @@ import (
 
 // Refusal is what refused clients get, and what is logged of it.
 type Refusal struct {
-	// The status, from 400 to 599. Default: 429, and 503 in a zone with share.
+	// The status, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
 
 	// The text that people see when this zone refuses them, such as `Too
@@ -80,17 +80,16 @@ const (
 	logAll     = "all"
 )
 
-// compile compiles what refused clients get. It comes after the limit. written is without
+// compile compiles what refused clients get. written is without
 // defaults, or nil.
-func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
+func (r *Refusal) compile(compiled *rule.Refusal, written *Refusal) error {
 	logLimit, wrongLog := ParseLogRefused(r.Log)
 	page, wrongPage := r.compilePage()
 	floor, wrongFloor := parseRetryAfter(r.RetryAfter)
-	zone.Refusal = rule.Refusal{
+	*compiled = rule.Refusal{
 		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "", LogLimit: logLimit,
 		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
 	}
-	retries := written != nil && (written.RetryAfter != "" || r.Jitter != 0)
 	own := r.PageHTML != nil || r.PageStyle != nil
 	return cmp.Or(
 		About("refusal log", 0, wrongLog),
@@ -99,7 +98,6 @@ func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
 		among("refusal code", r.Code, switchOff),
 		refuse("refusal", written != nil && *written == Refusal{}, "refusal has no option: want one, such as refusal status 503"),
 		refuse("refusal status", r.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),
-		refuse("refusal retry_after", zone.SlotsOnly() && retries, "retry_after has no meaning without limit: the zone only limits how many requests are in flight"),
 		refuse("refusal page", r.PageHTML != nil && r.PageStyle != nil, "page_style and page_html exclude each other: a page of your own has its own style"),
 		refuse("refusal page", own && r.Error, "page and error exclude each other: error routes write their own page"),
 		About("refusal message", 0, checkMessage(r.Message)),

@@ -51,8 +51,8 @@ type Zone struct {
 
 	// The burst and the sustained rate, such as `120 2/s`. The burst is how much a
 	// bucket holds before it overflows, in units of cost. The rate is how fast it
-	// drains: `2/s`, `30/m`, `1000/h`, `5000/d` or `5/20s`. Required, unless in_flight
-	// is given. With too small a burst, one page view with many assets is refused.
+	// drains: `2/s`, `30/m`, `1000/h`, `5000/d` or `5/20s`. Required. With too small a
+	// burst, one page view with many assets is refused.
 	Limit string `json:"limit,omitempty"`
 
 	// Other limits for some keys. If several match, the one that names most parts
@@ -90,9 +90,6 @@ type Zone struct {
 	// charged before it has leaked. Default: all requests that fit pass at once.
 	Delay *Delay `json:"delay,omitempty"`
 
-	// The concurrency limit. Default: any number of requests at once.
-	InFlight *InFlight `json:"in_flight,omitempty"`
-
 	// Refuse a key for a while after an overflow. Default: only the requests that
 	// overflow are refused.
 	Block *Block `json:"block,omitempty"`
@@ -118,7 +115,7 @@ type Zone struct {
 // Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
 func (z *Zone) Reference() bool {
-	return z.Limit == "" && z.InFlight == nil && len(z.Match) == 0 && len(z.Exempt) == 0 && len(z.ExemptStaticFiles) == 0 &&
+	return z.Limit == "" && len(z.Match) == 0 && len(z.Exempt) == 0 && len(z.ExemptStaticFiles) == 0 &&
 		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && z.OverrideFile == "" && len(z.Cost) == 0 && z.ReadBody == nil &&
 		z.Settle == nil && len(z.Refund) == 0 && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
 		z.Shadow == nil && z.Enforce == 0

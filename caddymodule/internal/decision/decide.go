@@ -19,11 +19,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -40,11 +38,12 @@ type Directive struct {
 	Announces bool // responses get the rate-limit headers
 }
 
-// Unread is what nobody reads of a verdict after its handler, as is known when the config is
-// loaded. The zero value means that somebody may read everything.
+// Unread is what nobody reads after a handler, as is known when the config is loaded. The
+// zero value means that somebody may read everything.
 type Unread struct {
 	Verdict      bool // no other handler, matcher or log line reads it
 	Placeholders bool
+	Record       bool // no other handler of throttle or in_flight shares it
 }
 
 // An Env is what lies outside of a request and the zones of its handler. Its methods are
@@ -59,16 +58,16 @@ type Env interface {
 	// Everywhere returns the zones whose blocks hold everywhere, or nil if none runs.
 	Everywhere() []*Zone
 
-	// Believe returns the block that runs for a charge. KnownBlock returns one only if it
+	// Believe returns the block that runs now for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
-	Believe(context.Context, *leakybucket.Charge) (blocked.Block, bool)
-	KnownBlock(*leakybucket.Charge) (blocked.Block, bool)
+	Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool)
+	KnownBlock(now time.Time, c *leakybucket.Charge) (blocked.Block, bool)
 
 	// InForce leaves a charge as Take would leave it now.
 	InForce(*leakybucket.Charge)
 
 	// Take asks the store. If that fails, the request passes.
-	Take(context.Context, []leakybucket.Charge, []leakybucket.Decision) error
+	Take(ctx context.Context, now time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error
 
 	// FellBack reports whether a decision was made without the shared store.
 	FellBack(leakybucket.Decision) bool
@@ -80,22 +79,33 @@ type Env interface {
 	NoAddress()
 }
 
-// Decide finds out what the zones of a handler do about a request: it collects their
+// Decide finds out what the zones of a handler do about a request now: it collects their
 // charges, reads the body if one depends on it, and asks the store. The Verdict is nil if no
-// zone charges the request, measures it, or exempts it as a static file. Otherwise it is also
+// zone charges the request or exempts it as a static file. Otherwise it is also
 // published to placeholders and to the access log. failed is the error of the handler's own
 // matcher. The Ahead, if not nil, has replaced the request's body and must be ended, also
 // after an error, which is that of a zone's matcher.
-func Decide(r *http.Request, failed error, d *Directive, env Env) (*Verdict, *body.Ahead, error) {
-	p := newPlan(r, d, env)
+func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (*Verdict, *body.Ahead, error) {
+	p := newPlan(r, now, d, env)
 	p.failed = failed
-	defer p.release()
+	decided := false
+	defer func() {
+		if !decided { // a matcher or the store panics, and the connection ends
+			p.Reader.End(nil)
+		}
+		p.release()
+	}()
+	verdict, reader, err := p.decide()
+	decided = true
+	return verdict, reader, err
+}
+
+func (p *plan) decide() (*Verdict, *body.Ahead, error) {
 	if err := p.evaluate(); err != nil {
 		return nil, nil, err
 	}
 	if p.unread > 0 {
 		// Ask for the least it can cost first: a refused client uploads nothing.
-		p.checkSlots()
 		p.probe()
 		if !p.take() || p.refused {
 			return p.conclude(), nil, nil
@@ -106,38 +116,8 @@ func Decide(r *http.Request, failed error, d *Directive, env Env) (*Verdict, *bo
 			return nil, p.Reader, err
 		}
 	}
-	p.checkSlots()
 	p.take()
 	return p.conclude(), p.Reader, nil
-}
-
-// ErrorSlots returns the entries of enforced zones of which a request in an error route
-// needs a slot and holds none. turns says that clients take turns for one that it needs or
-// holds.
-func ErrorSlots(r *http.Request, d *Directive, env Env) (entries []admission.Entry, turns bool) {
-	p := newPlan(r, d, env)
-	defer p.release()
-	p.preview = true
-	p.LeaveBody()
-	if exempt, err := env.Exempts(&p.Subject); exempt || err != nil {
-		return nil, false
-	}
-	for _, z := range d.Zones {
-		switch {
-		case z.InFlight == 0:
-		case p.earlier.HoldsSlot(z.Enforced):
-			turns = turns || z.Share != nil
-		default:
-			_ = p.ask(z) // a matcher that errs here matches nothing: there is no other error route
-		}
-	}
-	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.takesSlot() {
-			entries = append(entries, admission.Entry{Zone: o.Zone.Enforced, Key: o.Key, InFlight: o.Zone.InFlight})
-			turns = turns || o.Turn != nil
-		}
-	}
-	return entries, turns
 }
 
 // A plan collects the charges of one handler's zones for a request, and the store's
@@ -149,8 +129,8 @@ type plan struct {
 
 	*Directive
 	env      Env
+	now      time.Time
 	failed   error     // of the handler's own matcher
-	preview  bool      // nothing is known but the request
 	again    bool      // the zones are asked once more, since the body is known
 	earlier  *Verdict  // of the handlers that the request has passed, or nil
 	verdict  *Verdict  // nil before there is an outcome
@@ -160,21 +140,19 @@ type plan struct {
 	of        []int                // the index of each charge's outcome
 	decisions []leakybucket.Decision
 
-	began       []*Zone // shadow zones whose block began with the probe
-	static      []exemption
-	unread      int64 // how much of the body must be read to know all, in bytes
-	refused     bool  // an enforced zone refuses
-	slotMissing bool  // an enforced zone has no free slot
-	waits       bool  // in some zone requests wait, and take slots after that
+	began   []*Zone // shadow zones whose block began with the probe
+	static  []exemption
+	unread  int64 // how much of the body must be read to know all, in bytes
+	refused bool  // an enforced zone refuses
 }
 
 var planPool = sync.Pool{New: func() any { return new(plan) }}
 
-func newPlan(r *http.Request, d *Directive, env Env) *plan {
+func newPlan(r *http.Request, now time.Time, d *Directive, env Env) *plan {
 	p := planPool.Get().(*plan)
 	p.Look(r)
 	p.Overrides = env.Overrides()
-	p.Directive, p.env = d, env
+	p.Directive, p.env, p.now = d, env, now
 	if !d.Unread.Verdict {
 		p.earlier, _ = p.Vars[verdictVar].(*Verdict)
 	}
@@ -186,7 +164,7 @@ func newPlan(r *http.Request, d *Directive, env Env) *plan {
 func (p *plan) release() {
 	p.verdict, p.outcomes = nil, nil
 	p.reset()
-	p.Directive, p.env, p.failed, p.earlier, p.preview, p.again = nil, nil, nil, nil, false, false
+	p.Directive, p.env, p.failed, p.earlier, p.again = nil, nil, nil, nil, false
 	clear(p.began)
 	p.began, p.refused = p.began[:0], false
 	p.Forget()
@@ -199,7 +177,7 @@ func (p *plan) reset() {
 	clear(p.outcomes)
 	clear(p.charges)
 	p.outcomes, p.charges, p.of, p.static = p.outcomes[:0], p.charges[:0], p.of[:0], nil
-	p.unread, p.waits, p.slotMissing = 0, false, false
+	p.unread = 0
 }
 
 // evaluate collects the charges of all zones that concern the request: the bucket, its
@@ -250,12 +228,11 @@ func (p *plan) refuseBanned() (refused bool) {
 	if p.Overrides == nil {
 		return false
 	}
-	now := time.Now()
-	ban := p.Ban(now)
+	ban := p.Ban(p.now)
 	if ban == nil || slices.ContainsFunc(p.Zones, p.decided) {
 		return false
 	}
-	rest := ban.Left(now)
+	rest := ban.Left(p.now)
 	by := BannedBy(slices.Values(p.Zones), &p.Subject)
 	if by == nil {
 		return false
@@ -300,7 +277,7 @@ func (p *plan) refuseBlockedEverywhere() {
 		if p.decided(z) {
 			continue
 		}
-		if c, block, runs := z.blockedEverywhere(&p.Subject, &p.Buffers, p.env); runs {
+		if c, block, runs := z.blockedEverywhere(&p.Subject, p.now, &p.Buffers, p.env); runs {
 			o := p.add(z, c.Key, c.Shadow)
 			o.Limit, o.debt, o.ceiling = c.Limit, c.Debt, c.Ceiling
 			p.refuseBlocked(block)
@@ -311,10 +288,10 @@ func (p *plan) refuseBlockedEverywhere() {
 // blockedEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
 // one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
 // address alone and so trusts no devices.
-func (z *Zone) blockedEverywhere(s *rule.Subject, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocked.Block, runs bool) {
+func (z *Zone) blockedEverywhere(s *rule.Subject, now time.Time, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocked.Block, runs bool) {
 	c, _, can := z.BlockedBucket(s, b)
 	if can {
-		block, runs = env.Believe(s.Request.Context(), &c)
+		block, runs = env.Believe(s.Request.Context(), now, &c)
 	}
 	return c, block, runs
 }
@@ -330,7 +307,7 @@ func (p *plan) fail(z *Zone, err error) error {
 		o := p.add(z, k.Name, shadow)
 		p.refuse(rule.Error)
 		if enforced {
-			o.report(p.Request, time.Now(), nil)
+			o.report(p.Request, p.now, nil)
 		}
 	}
 	option := "exempt in the global options"
@@ -359,80 +336,16 @@ func (p *plan) ask(z *Zone) error {
 	}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
 	if k.Lacking && (!p.again || z.Key.FromBody()) {
-		p.keyless(z)
+		z.Reporter.Keyless()
 	}
 	if skip {
 		return nil
 	}
 	shadow := z.GroupOf(p.Overrides, k.Name)
-	switch {
-	case shadow != 0 && p.earlier.ended(shadow):
-		if z.Share != nil {
-			o := p.add(z, k.Name, shadow)
-			o.Turn, o.dropped = turnOf(z.Rule, &p.Subject, &p.Buffers), true // it only watches
-		}
-		return nil
-	case p.decideByKey(z, &k, why, shadow):
-		return nil
-	case z.SlotsOnly():
-		p.add(z, k.Name, shadow).Turn = turnOf(z.Rule, &p.Subject, &p.Buffers)
-		p.waits = p.waits || z.LetsWait()
+	if shadow != 0 && p.earlier.ended(shadow) || p.decideByKey(z, &k, why, shadow) {
 		return nil
 	}
 	return p.charge(z, &k, shadow)
-}
-
-// A Turn is how a request takes turns for the slots of a zone with share.
-type Turn struct {
-	admission.Turn
-	Standing rule.Standing
-}
-
-// turns are used again where nobody else reads the verdict.
-var turns = sync.Pool{New: func() any { return new(Turn) }}
-
-// forget lets a turn be used again that nobody else knows, since it has never waited. A nil
-// turn is none.
-func (t *Turn) forget() {
-	if t != nil && t.Owner == nil {
-		*t = Turn{}
-		turns.Put(t)
-	}
-}
-
-// The keys of members and of passes begin so. Share keys never do, because a leading @
-// in a part of a key is escaped.
-const (
-	memberKey = "@member/"
-	passKey   = "@pass/"
-)
-
-// turnOf returns a new turn of a request, or nil if the zone has no share.
-func turnOf(r *rule.Rule, s *rule.Subject, b *rule.Buffers) *Turn {
-	if r.Share == nil {
-		return nil
-	}
-	t := turns.Get().(*Turn)
-	t.Standing.Rank = fairqueue.First
-	if r.Ranks != nil {
-		t.Standing = r.Ranks.Standing(s)
-	}
-	t.Rank = t.Standing.Rank
-	if t.Rank == fairqueue.Member {
-		t.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
-	}
-	if t.Rank == fairqueue.Member && t.Standing.Member != "" {
-		t.Keys[0] = memberKey + t.Standing.Member
-		return t
-	}
-	t.Keys[0] = r.Share.Name(s, b)
-	switch {
-	case t.Standing.Early > 0:
-		t.Keys[1] = memberKey + t.Standing.Member
-	case t.Standing.Pass != "":
-		t.Keys[1] = passKey + t.Standing.Pass
-	}
-	return t
 }
 
 // spare notes that a zone does not charge the request.
@@ -443,21 +356,7 @@ func (p *plan) spare(z *Zone, concern rule.Concern) {
 	switch {
 	case p.again: // and noted before
 	case concern == rule.Exempted || concern == rule.Static:
-		p.exempted(z)
-	}
-}
-
-// exempted counts a request that a zone exempts, unless that is only asked about.
-func (p *plan) exempted(z *Zone) {
-	if !p.preview {
 		z.Reporter.Exempted()
-	}
-}
-
-// keyless counts a request whose key lacks a part, unless that is only asked about.
-func (p *plan) keyless(z *Zone) {
-	if !p.preview {
-		z.Reporter.Keyless()
 	}
 }
 
@@ -466,15 +365,14 @@ func (p *plan) keyless(z *Zone) {
 func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow leakybucket.Shadow) bool {
 	switch {
 	case why != rule.None:
-	case (k.Address || z.Share != nil) && p.Early():
-		// The address may be forged. Turns and ranks may follow from it, whatever the key.
+	case k.Address && p.Early(): // the address may be forged
 		if shadow != 0 {
 			return true
 		}
 		why = rule.EarlyData
 	case k.Rule == bucketkey.Unlimited:
 		if !p.again || z.Key.FromBody() {
-			p.exempted(z)
+			z.Reporter.Exempted()
 		}
 		return true
 	case k.Rule == bucketkey.Denied:
@@ -500,7 +398,7 @@ func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error 
 		o.device = &knownDevice{client: client}
 		o.chargeDevice()
 	}
-	if z.Block != nil && !p.preview {
+	if z.Block != nil {
 		block, runs := p.knownBlock(o)
 		if runs && o.chargesDevice() {
 			o.chargeAccount()
@@ -516,14 +414,13 @@ func (p *plan) charge(z *Zone, k *rule.Bucket, shadow leakybucket.Shadow) error 
 		p.unread = max(p.unread, z.Cost.MaxBody)
 	}
 	o.asked = true
-	p.waits = p.waits || z.LetsWait()
 	return nil
 }
 
 // knownBlock returns the block of an outcome's bucket that makes it unnecessary to ask the store.
 func (p *plan) knownBlock(o *Outcome) (blocked.Block, bool) {
 	p.charges = append(p.charges[:0], o.Charge())
-	return p.env.KnownBlock(&p.charges[0])
+	return p.env.KnownBlock(p.now, &p.charges[0])
 }
 
 // A knownDevice is what a request's device cookies tell to one zone.
@@ -566,7 +463,7 @@ type exemption struct {
 func (p *plan) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
 	k, why, skip := z.Find(&p.Subject, &p.Buffers)
-	if z.SlotsOnly() || why != rule.None || skip || k.Rule != bucketkey.Limited {
+	if why != rule.None || skip || k.Rule != bucketkey.Limited {
 		return e
 	}
 	cost, _, _, err := z.Cost.Charged(&p.Subject, k.Limit)
@@ -609,12 +506,12 @@ func (p *plan) refuse(why rule.Reason) {
 // refuseBlocked makes the last outcome a refusal by a block that is known to run.
 func (p *plan) refuseBlocked(b blocked.Block) {
 	o := &p.outcomes[len(p.outcomes)-1]
-	c, now := o.Charge(), o.admissionZone().Now()
+	c := o.Charge()
 	p.env.InForce(&c)
 	o.terms = terms{c.Limit, c.Cost, c.Debt, c.Ceiling}
 	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
-	o.level = o.Limit.Level(seen, leakybucket.Instant(now.Sub(b.Seen).Microseconds()))
-	o.Block = b.Until.Sub(now)
+	o.level = o.Limit.Level(seen, leakybucket.Instant(p.now.Sub(b.Seen).Microseconds()))
+	o.Block = b.Until.Sub(p.now)
 	why := rule.Blocked
 	if o.Limit.Oversize(o.Cost) {
 		why = rule.Oversize
@@ -642,62 +539,6 @@ func (p *plan) probe() {
 	}
 }
 
-// checkSlots finds out whether slots are free, and takes none. If an enforced zone
-// has no free slot, all charges become probes. If a shadow zone has none, those of its
-// group do. If requests may wait, it only looks whether they would be refused at
-// once, because slots are taken after the wait.
-func (p *plan) checkSlots() {
-	if p.waits {
-		p.checkTurns()
-		return
-	}
-	for i := range p.outcomes {
-		o := &p.outcomes[i]
-		if o.Zone.InFlight == 0 || o.Reason() != rule.None || o.wouldBe() == admission.Admitted {
-			continue
-		}
-		o.noSlot = true
-		if o.Shadow == 0 {
-			p.slotMissing = true
-			continue
-		}
-		for j := range p.outcomes {
-			if p.outcomes[j].Shadow == o.Shadow {
-				p.outcomes[j].probe = true
-			}
-		}
-	}
-	if p.slotMissing {
-		p.probe()
-	}
-}
-
-// checkTurns refuses the request if a zone with share would do so at once. Then the
-// store is not asked, and the body not read.
-func (p *plan) checkTurns() {
-	saves := p.unread > 0
-	for i := range p.outcomes {
-		o := &p.outcomes[i]
-		if o.Zone.Delay != nil {
-			return // by the end of the delay, all may be different
-		}
-		saves = saves || o.asked || o.Shadow == 0 && o.Zone.RequestBuffer > 0 && !body.AllReceived(p.Request)
-	}
-	if !saves {
-		return
-	}
-	for i := range p.outcomes {
-		o := &p.outcomes[i]
-		if o.Turn == nil || o.Shadow != 0 || o.Reason() != rule.None {
-			continue
-		}
-		if why := o.wouldBe(); why != admission.Admitted {
-			o.Refuse(o.Zone.reasonOf(why))
-			p.refused = true
-		}
-	}
-}
-
 // take asks the store about all charges, and once more if a device has used up what it may:
 // then its account is charged. If a zone refuses without asking, none of its group are asked
 // about, and if it is enforced none at all: a refused request must not be charged by other
@@ -715,12 +556,11 @@ func (p *plan) take() bool {
 		return false
 	}
 	p.answered()
-	p.refused = p.refused || p.slotMissing
 	return true
 }
 
-// askStore asks about the charges in p.of. If that fails, their zones count as if they had no
-// bucket.
+// askStore asks about the charges in p.of. If that fails, their zones count as if they had not
+// been asked.
 func (p *plan) askStore() bool {
 	if len(p.of) == 0 {
 		return true
@@ -730,12 +570,12 @@ func (p *plan) askStore() bool {
 		p.charges = append(p.charges, p.outcomes[of].Charge())
 	}
 	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
-	if p.env.Take(p.Request.Context(), p.charges, p.decisions) == nil {
+	if p.env.Take(p.Request.Context(), p.now, p.charges, p.decisions) == nil {
 		return true
 	}
 	for i := range p.outcomes {
 		if o := &p.outcomes[i]; o.asked {
-			o.asked, o.dropped = false, o.Zone.InFlight == 0 // slots need no store
+			o.asked, o.dropped = false, true
 			o.answered(&leakybucket.Charge{}, &leakybucket.Decision{Undecided: true})
 		}
 	}
@@ -807,7 +647,7 @@ func (p *plan) conclude() *Verdict {
 		p.finish(o)
 	}
 	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Decision() != Withdrawn || o.watches() && !p.refused {
+		if o := &p.outcomes[i]; o.Decision() != Withdrawn {
 			if kept < i {
 				p.outcomes[kept] = *o
 			}
@@ -831,9 +671,7 @@ func (p *plan) conclude() *Verdict {
 		v = newVerdict(0, p.Unread)
 	}
 	v.Outcomes = p.outcomes[:kept]
-	if len(p.static) > 0 {
-		v.beside = &beside{static: p.static}
-	}
+	v.static = p.static
 	if !p.Unread.Verdict {
 		v.publish(p)
 	}

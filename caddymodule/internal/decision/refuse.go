@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -15,7 +13,7 @@ import (
 
 // Refusal returns the refusal of the request, as the decisive zone configures it. If
 // that wants a support code, the refusal is remembered in a ring.
-func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time) refusal.Refusal {
+func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
 	o := v.Decisive()
 	wait := o.TimeToFit()
 	f := refusal.Refusal{
@@ -32,11 +30,8 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 	if o.Zone.ZoneHeader {
 		f.Zone = o.Zone.Name
 	}
-	if o.Turn != nil {
-		f.Busy = o.busy(r)
-	}
 	switch {
-	case o.ended == admission.Exiting, o.Reason() == rule.NoStore:
+	case o.exiting, o.Reason() == rule.NoStore:
 		f.Status = http.StatusServiceUnavailable
 	case o.Reason() == rule.EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
@@ -44,28 +39,10 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 	return f
 }
 
-// busy returns how a request is refused that did not get its turn.
-func (o *Outcome) busy(r *http.Request) *refusal.Busy {
-	standing := &o.Turn.Standing
-	b := &refusal.Busy{Reload: standing.Tries < pass.Reloads}
-	if standing.Client.Known() && o.early() <= 0 {
-		after, client := o.RetryAfter(), o.ClientIP(r)
-		b.Pass = func(header http.Header) {
-			o.Zone.Reporter.CountPass(standing.Client.Refused(header, time.Now(), after, client))
-		}
-		b.NoPass = func() { o.Zone.Reporter.CountPass(standing.Client.RefusedApart(time.Now(), after, client)) }
-	}
-	return b
-}
-
-// early returns for how long a member is still to stay away who came too early, and has
-// waited for its time or was refused at once.
-func (o *Outcome) early() time.Duration { return o.Turn.Standing.Early - o.Delay }
-
 const (
-	// slotWait is the Retry-After of clients that found no free slot. When one will
-	// be free is not known.
-	slotWait = time.Second
+	// memoryWait is the Retry-After of clients for whose bodies there was no memory: as long
+	// as others need to have theirs read.
+	memoryWait = time.Second
 
 	// outageWait is the Retry-After of clients that were refused without a store.
 	// Most outages are over in seconds.
@@ -80,9 +57,7 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 	switch why := o.Reason(); {
 	case !why.Waits():
 		return 0
-	case o.Turn != nil:
-		return wait
-	case why == rule.InFlight || why == rule.NoStore:
+	case why == rule.NoStore:
 		return wait
 	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
 		wait = max(wait, o.Limit.TimeToEmpty(o.level))
@@ -95,48 +70,21 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
-	if o.LostTurn() {
-		if rest := o.early(); rest > 0 {
-			return rest
-		}
-		return pass.RetryAfter(o.Turn.Standing.Ordered(), float64(o.jitter))
-	}
 	switch o.Reason() {
 	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
 		if o.Limit.Leak > 0 {
 			return max(o.Block, o.Limit.WithCeiling(o.ceiling).TimeToFit(o.level, o.Cost))
 		}
 		if o.starved {
-			return slotWait // as long as others need to read theirs
+			return memoryWait
 		}
 		return o.Block
-	case rule.InFlight:
-		return slotWait
 	case rule.NoStore:
 		return outageWait
 	case rule.QueueFull:
-		if o.Zone.Delay != nil && o.Delay > 0 {
-			return o.Delay // by then, the queue ahead has leaked
-		}
-		return slotWait
+		return o.Delay // by then, the queue ahead has leaked
 	}
 	return 0
-}
-
-// LostTurn reports whether the request was refused because its turn would come, or has
-// come, too late, or because the rows were full.
-func (o *Outcome) LostTurn() bool {
-	why := o.Reason()
-	return o.Turn != nil && (why == rule.QueueFull || why == rule.TurnTooLate || why == rule.Timeout)
-}
-
-// RefusedKey returns the key that was refused: that of the bucket, or the client's who has
-// lost its turn.
-func (o *Outcome) RefusedKey() string {
-	if o.LostTurn() {
-		return o.Turn.Keys[0]
-	}
-	return o.Key
 }
 
 // stronger reports whether o, rather than other, decides about the request. The
@@ -156,7 +104,7 @@ func (o *Outcome) stronger(other *Outcome) bool {
 }
 
 // fuller reports whether the bucket of o is fuller than that of other. It does not
-// divide: a zone without a bucket has a capacity of 0 and counts as empty.
+// divide: what was refused without asking the store has a capacity of 0 and counts as empty.
 func (o *Outcome) fuller(other *Outcome) bool {
 	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
 }

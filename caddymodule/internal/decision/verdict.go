@@ -12,7 +12,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -22,45 +21,10 @@ import (
 // that the request passes form a list. Methods about the whole request must be called
 // on the first; see [VerdictOf].
 type Verdict struct {
-	// Outcomes are those of this handler's zones. They do not move, since simulations
-	// hold pointers to them while the request is served.
-	Outcomes []Outcome
-
-	grant  *admission.Grant // the handler's slots while the request is served
-	beside *beside          // nil for most requests
-
-	outer, next *Verdict // the first of the handlers around this one, or nil; that of the next one inside
-	pooled      bool     // nobody else knows the verdict
-}
-
-// beside is what few requests need.
-type beside struct {
-	static      []exemption  // the zones that exempt the request as a static file
-	simulations []simulation // of groups in shadow, and of zones with share that only watch
-}
-
-// A simulation is that of a group.
-type simulation struct {
-	*admission.Simulation
-	group leakybucket.Shadow
-}
-
-// aside returns what few requests need, which is empty for most. It must not be changed.
-func (v *Verdict) aside() *beside {
-	if v.beside == nil {
-		return &nothingBeside
-	}
-	return v.beside
-}
-
-var nothingBeside beside
-
-// simulates notes a simulation.
-func (v *Verdict) simulates(s simulation) {
-	if v.beside == nil {
-		v.beside = new(beside)
-	}
-	v.beside.simulations = append(v.beside.simulations, s)
+	Outcomes []Outcome   // of this handler's zones
+	static   []exemption // the zones that exempt the request as a static file
+	next     *Verdict    // of the next handler inside
+	pooled   bool        // nobody else knows the verdict
 }
 
 // verdictVar is the variable with the first verdict. No user would choose its name.
@@ -104,21 +68,18 @@ func newVerdict(n int, unread Unread) *Verdict {
 // Forget ends the life of a verdict that nobody else reads, once its request was served. Where
 // that is not so, it does nothing.
 func (v *Verdict) Forget() {
-	if v == nil || !v.pooled || len(v.aside().simulations) > 0 {
+	if v == nil || !v.pooled {
 		return
 	}
-	for i := range v.Outcomes {
-		v.Outcomes[i].Turn.forget()
-	}
 	clear(v.Outcomes)
-	v.Outcomes, v.beside, v.grant = v.Outcomes[:0], nil, nil
+	v.Outcomes, v.static = v.Outcomes[:0], nil
 	verdictPool.Put(v)
 }
 
-// Report calls the zones' Reporters with all final outcomes, the header of the response,
-// and with the time or, if that was not read, zero. Simulations report their own outcomes
-// when they end. Report also keeps the request out of the access log, if a zone wants that of
-// this refusal, and announces the limits in the header. A nil verdict has nothing to report.
+// Report calls the zones' Reporters with all outcomes, which are final now, and with the
+// header of the response. It also keeps the request out of the access log, if a zone wants
+// that of this refusal, and announces the limits in the header. A nil verdict has nothing to
+// report.
 func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header http.Header) {
 	if v == nil {
 		return
@@ -134,17 +95,14 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 		if line && o.Decision() != Withdrawn {
 			o.unlogged = o.Zone.Reporter.Unlogged()
 		}
-		if !o.simulating {
-			o.report(r, now, header)
-		}
+		o.report(r, now, header)
 	}
 	if d.Announces {
 		v.announce(header)
 	}
 }
 
-// report calls the zone's Reporter with a final outcome. It must be called once: by
-// [Verdict.Report], or by the simulation when it ends.
+// report calls the zone's Reporter with a final outcome. It must be called once.
 func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
 	if o.Decision() != Withdrawn {
 		o.Zone.Reporter.Decided(o, r, now, header)
@@ -154,11 +112,8 @@ func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
 // publish shows the verdict to later handlers, placeholders and the access log. The last two
 // compute values only when they are read.
 func (v *Verdict) publish(p *plan) {
-	if v.outer = p.earlier; v.outer != nil {
-		v.outer.last().next = v
-		for i := range v.Outcomes {
-			v.endAround(&v.Outcomes[i])
-		}
+	if p.earlier != nil {
+		p.earlier.last().next = v
 		return
 	}
 	if p.Vars != nil {
@@ -196,10 +151,6 @@ func logged(r *http.Request, server *caddyhttp.Server) bool {
 	return !skipped
 }
 
-// Next returns the verdict of the next handler that has decided about the request, or
-// nil.
-func (v *Verdict) Next() *Verdict { return v.next }
-
 // all iterates over the outcomes of the request that were not withdrawn.
 func (v *Verdict) all(yield func(*Outcome) bool) {
 	for ; v != nil; v = v.next {
@@ -217,7 +168,7 @@ func (v *Verdict) Decided(z *Zone) (found bool) {
 		for i := range v.Outcomes {
 			found = found || v.Outcomes[i].Zone == z
 		}
-		for _, exempt := range v.aside().static {
+		for _, exempt := range v.static {
 			found = found || exempt.zone == z
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -40,14 +39,8 @@ var (
 			"Times that the snapshot could not be written.", nil, nil),
 	}}
 
-	Slots = collector{collectSlots, []*prometheus.Desc{
-		prometheus.NewDesc("caddy_throttle_waiting",
-			"Requests that wait for their delay or for a slot, in zones with share by the client's rank.", []string{"zone", "rank"}, nil),
-		prometheus.NewDesc("caddy_throttle_in_flight",
-			"Requests that hold a slot of in_flight.", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
-			"For how long a slot is held on average, in zones with share.", []string{"zone"}, nil),
-	}}
+	Waiting = collector{collectWaiting, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_waiting",
+		"Requests that wait for their delay.", []string{"zone"}, nil)}}
 
 	runTimeChanges = collector{collectChanges, []*prometheus.Desc{
 		prometheus.NewDesc("caddy_throttle_changes",
@@ -60,7 +53,7 @@ var (
 )
 
 // Collectors are all of them, with those that count.
-var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Slots, runTimeChanges}, telemetry.Collectors...)
+var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Waiting, runTimeChanges}, telemetry.Collectors...)
 
 // RegisterMetrics registers the collectors, which a registry may have already.
 func RegisterMetrics(registry *prometheus.Registry) error {
@@ -141,23 +134,10 @@ func eachZone(f func(*Zone)) {
 	}
 }
 
-func collectSlots(of []*prometheus.Desc, to metricsChannel) {
+func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 	eachZone(func(z *Zone) {
-		waiting, served := z.State.Enforced.Counts()
-		switch {
-		case z.Shadow != 0:
-			return
-		case z.Share != nil:
-			load := z.State.Enforced.Load()
-			for rank := range fairqueue.Rank(fairqueue.Ranks) {
-				to.gauge(of[0], float64(load.Waiting[rank]), z.Name, rank.String())
-			}
-			to.gauge(of[2], load.Mean.Seconds(), z.Name)
-		case z.LetsWait():
-			to.gauge(of[0], float64(waiting), z.Name, "")
-		}
-		if z.InFlight > 0 {
-			to.gauge(of[1], float64(served), z.Name)
+		if z.Delay != nil && z.Shadow == 0 {
+			to.gauge(of[0], float64(z.State.Waiting.Taken()), z.Name)
 		}
 	})
 }
@@ -176,9 +156,6 @@ func collectKeys(of []*prometheus.Desc, to metricsChannel) {
 
 func collectLevels(of []*prometheus.Desc, to metricsChannel) {
 	eachZone(func(z *Zone) {
-		if z.SlotsOnly() {
-			return
-		}
 		l := z.State
 		sum, count, upTo := float64(l.Levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
 		for i := range l.Levels.Counts {

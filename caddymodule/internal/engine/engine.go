@@ -1,6 +1,6 @@
-// Package engine is what runs of a config: its zones with their queues, the way of a request
-// through them, and what all configs of the process share. Begin with [Handler.ServeHTTP],
-// which decides, admits, serves and settles.
+// Package engine is what runs of a config: its zones, the way of a request through them, and
+// what all configs of the process share. Begin with [Handler.ServeHTTP], which decides,
+// waits, serves and settles.
 package engine
 
 import (
@@ -19,12 +19,11 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -35,10 +34,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
-// RequestBuffers bounds what is held of the bodies of all requests together, for
-// in_flight ... buffer and to find out keys and costs. There is one, since there is one
-// memory, whatever configs are running.
-var RequestBuffers = body.NewMemory(config.MostBuffered)
+// RequestBuffers bounds what is held of the bodies of all requests together, in bytes, to
+// find out keys and costs. There is one, since there is one memory, whatever configs are
+// running.
+var RequestBuffers = body.NewMemory(64 << 20)
 
 // An Engine is what runs of a config: its zones, the store that they ask, and what they
 // share with the configs before and after it.
@@ -64,6 +63,7 @@ type Engine struct {
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	Zones      map[string]*Zone
+	InFlight   map[string]*inflight.Limit
 	Blockers   []*decision.Zone              // whose blocks hold in all handlers
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the watching of files; nil before Start
@@ -75,8 +75,8 @@ type Engine struct {
 	Blocks  *blocked.Buckets
 	Control *control
 
-	Signing       signingKeys // of device cookies and passes
-	decision.Door             // its Clock, which requests go by, is nil but in a replay
+	Signing signingKeys     // of device cookies and passes
+	Exiting <-chan struct{} // closed when the process is about to end; then nobody waits
 
 	OverrideFiles map[string]*overrideFile // by their paths
 
@@ -104,22 +104,21 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
-		Zones: make(map[string]*Zone), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
+		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
 	}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
-	e.Door = decision.Door{Gate: &admission.Gate{Exiting: exiting, Waived: e.waived}, Buffers: RequestBuffers, Refund: e.refundLater}
-	e.Blocks, e.Signing.last = e.Control.blocks, &e.Control.keys
+	e.Exiting, e.Blocks, e.Signing.last = exiting, e.Control.blocks, &e.Control.keys
 	e.subscribed = sync.OnceValue(e.subscriptions)
 	e.subscribers, err = watchExit(ctx)
 	return e, err
 }
 
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
-// be equal. The zone joins the queues and slots that other configs share. Its matchers are
-// loaded within the module whose context it is.
+// be equal. The zone joins what other configs with its name share. Its matchers are loaded
+// within the module whose context it is.
 func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, err error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
@@ -135,6 +134,9 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 		}
 		return z, nil
 	}
+	if e.InFlight[name] != nil {
+		return nil, errOneNameSpace(name)
+	}
 	z = &Zone{Config: definition.WithDefaults(), Definition: text, State: JoinState(name)}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, e.app.OnStoreError)) // both have been checked
 	defer func() {
@@ -143,8 +145,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 		}
 	}()
 	if err = definition.Load(ctx, compiled, config.Given{
-		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
-		Passes: z.State.Passes, PassesFull: func() { z.Counts.WarnPassesFull() }, Insecure: z.warnInsecure,
+		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) }, Insecure: z.warnInsecure,
 	}); err != nil {
 		return nil, err
 	}
@@ -159,7 +160,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
 		Group: func() string { return z.JudgedWith(e.Overrides()) }, Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
-	z.Zone = decision.NewZone(compiled, &z.State.Enforced, &z.State.Simulated, z.Counts)
+	z.Zone = &decision.Zone{Rule: compiled, Places: &z.State.Waiting, Reporter: z.Counts}
 	e.Zones[name] = z
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
 	if compiled.Everywhere {
@@ -256,25 +257,25 @@ func (e *Engine) End() {
 // outlives the config.
 func (e *Engine) CleanUp() error {
 	var errs []error
-	var counts []*telemetry.Zone
+	var logs []*telemetry.RefusalLog
 	for _, z := range e.Zones {
-		counts = append(counts, z.Counts)
+		logs = append(logs, z.Counts.RefusalLogs()...)
 	}
-	telemetry.FlushLogs(counts, e.lines)
+	for _, l := range e.InFlight {
+		logs = append(logs, l.RefusalLogs()...)
+	}
+	telemetry.FlushLogs(logs, e.lines)
 	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
+	}
+	for _, l := range e.InFlight {
+		errs = append(errs, l.Leave())
 	}
 	errs = append(errs, stores.Leave(controlKey))
 	if e.Shared != nil {
 		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
 	}
 	return errors.Join(errs...)
-}
-
-// waived returns a channel that is closed when these zones, or all, are switched to
-// shadow.
-func (e *Engine) waived(zones []string) (<-chan struct{}, func()) {
-	return e.Control.Changes.Table.Shadowed(zones, time.Now())
 }
 
 // hold keeps the shared store open until release, because requests in flight may
@@ -291,22 +292,18 @@ func (e *Engine) release() {
 	}
 }
 
-// refundLater gives back a charge for which no request waits.
-func (e *Engine) refundLater(refund leakybucket.Settlement) {
-	e.hold()
-	clock.AfterFunc(e.Clock, 0, func() {
-		defer e.release()
-		e.refund([]leakybucket.Settlement{refund})
-	})
-}
-
-// refund gives back the charges of a request that is not served.
-func (e *Engine) refund(settlements []leakybucket.Settlement) {
-	if len(settlements) == 0 {
+// correct has the store correct charges. If it fails, they stay as they were reserved.
+func (e *Engine) correct(due []leakybucket.Settlement) {
+	if len(due) == 0 {
 		return
 	}
-	if err := e.Store.Settle(context.Background(), settlements); err != nil && e.Shared == nil {
-		e.Logger.Error("refunding a request that was not served; it stays charged", zap.Error(err))
+	// The client's leaving must not keep it from paying. A shared store tells its observer
+	// itself.
+	if err := e.Store.Settle(context.Background(), due); err != nil && e.Shared == nil {
+		for i := range due {
+			e.unsettled(due[i].Charge.Zone, 1)
+		}
+		e.Logger.Error("settling; the reservations stay", zap.Error(err))
 	}
 }
 
@@ -347,18 +344,18 @@ func (e *Engine) Everywhere() []*decision.Zone {
 }
 
 // Believe implements decision.Env.
-func (e *Engine) Believe(ctx context.Context, c *leakybucket.Charge) (blocked.Block, bool) {
-	return e.Blocks.Believe(ctx, c, e.Store)
+func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
+	return e.Blocks.Believe(ctx, now, c, e.Store)
 }
 
 // Take implements decision.Env. It notes the blocks that it sees.
-func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+func (e *Engine) Take(ctx context.Context, now time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if err := e.Store.Take(ctx, charges, decisions); err != nil {
 		e.Logger.Error("asking the store; the request passes", zap.Error(err))
 		return err
 	}
 	for i := range charges {
-		e.Blocks.Note(&charges[i], &decisions[i])
+		e.Blocks.Note(now, &charges[i], &decisions[i])
 	}
 	return nil
 }
@@ -374,11 +371,11 @@ func (e *Engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.A
 // KnownBlock implements decision.Env. A shared store need not be asked about a block that
 // it reported within the last second. While the store is down, a reported block counts until
 // it ends.
-func (e *Engine) KnownBlock(c *leakybucket.Charge) (blocked.Block, bool) {
+func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
 	if c.Block == nil || e.Shared == nil {
 		return blocked.Block{}, false
 	}
-	b, found, fresh := e.Blocks.Find(c)
+	b, found, fresh := e.Blocks.Find(now, c)
 	return b, found && (fresh || e.Shared.Down())
 }
 

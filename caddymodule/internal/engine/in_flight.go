@@ -34,8 +34,8 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 		return nil, err
 	}
 	l, err := inflight.New(ctx, definition, inflight.Options{
-		Env: e, Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
-		Bodies: e.Control.Bodies, Longest: longest, InAll: inAll, Refusals: &e.Control.Refusals, Exiting: exiting,
+		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
+		Bodies: e.Control.Bodies, Longest: longest, InAll: inAll, Refusals: &e.Control.Refusals, Exiting: e.Exiting,
 		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: e.lines,
 	})
 	if err != nil {

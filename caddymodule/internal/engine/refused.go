@@ -60,7 +60,7 @@ func (r Refused) Holds(peer netip.Addr) bool {
 	if l := overrides.Limit(r.block.Zone, r.block.Key, now); l != nil && !l.Limits() {
 		return false
 	}
-	_, runs, fresh := a.Blocks.Find(r.block)
+	_, runs, fresh := a.Blocks.Find(now, r.block)
 	if runs && !fresh && a.Shared != nil {
 		confirmLater(*r.block)
 	}
@@ -95,7 +95,7 @@ func confirmLater(c leakybucket.Charge) {
 		defer func() { <-confirming }()
 		if a, release := RunningApp(); a != nil {
 			defer release()
-			a.Blocks.Believe(a.Ctx, &c, a.Store)
+			a.Blocks.Believe(a.Ctx, time.Now(), &c, a.Store)
 		}
 	}()
 }

@@ -29,9 +29,7 @@ func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 				of.byLeak[c.Limit.Leak] = c
 			}
 		}
-		if !z.SlotsOnly() {
-			zones[name] = of
-		}
+		zones[name] = of
 	}
 	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
 		of, known := zones[c.Zone]
@@ -45,7 +43,7 @@ func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
 		now := e.Memory.Memory.Now()
 		if s := c.Restore(saved, now); s.BlockedUntil > now {
-			e.Blocks.Note(c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
+			e.Blocks.Note(time.Now(), c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
 		}
 		return true
 	}

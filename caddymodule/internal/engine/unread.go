@@ -35,7 +35,9 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 // unreadIn returns what nobody reads in a server. Routes whose config is gone and handlers of
 // other modules are taken to read everything.
 func unreadIn(server *caddyhttp.Server) decision.Unread {
-	several, passed := false, false // a request may meet throttle twice; after a route with it
+	// A request may meet throttle twice; it and in_flight; after a route with throttle; and
+	// after one with either.
+	several, both, passed, guarded := false, false, false, false
 	for i := range server.Routes {
 		route := &server.Routes[i]
 		if route.HandlersRaw == nil && len(route.Handlers) > 0 {
@@ -44,13 +46,18 @@ func unreadIn(server *caddyhttp.Server) decision.Unread {
 		throttles := strings.Count(plainJSON(route), `"handler":"throttle"`)
 		several = several || throttles > 1 || throttles > 0 && passed
 		passed = passed || throttles > 0 && !route.Terminal
+		guards := throttles + strings.Count(plainJSON(route), `"handler":"in_flight"`)
+		both = both || guards > 1 || guards > 0 && guarded
+		guarded = guarded || guards > 0 && !route.Terminal
 	}
 	all := plainJSON(server)
 	unknown := strings.Contains(all, ourPlaceholders) || strings.Contains(all, `"template_file":`)
 	for _, found := range handlerName.FindAllStringSubmatch(all, -1) {
 		unknown = unknown || !knownHandlers[found[1]]
 	}
-	return decision.Unread{Verdict: !several && !unknown && !strings.Contains(all, `"throttle_blocked":`), Placeholders: !unknown}
+	return decision.Unread{
+		Verdict: !several && !unknown && !strings.Contains(all, `"throttle_blocked":`), Placeholders: !unknown, Record: !both && !unknown,
+	}
 }
 
 // handlerName finds the modules of handlers. In a text, quotes would be escaped.
@@ -68,7 +75,7 @@ func plainJSON(config any) string {
 // knownHandlers are those that read no placeholders but the ones that their config names.
 var knownHandlers = map[string]bool{
 	"acme_server": true, "authentication": true, "copy_response": true, "copy_response_headers": true, "encode": true,
-	"error": true, "file_server": true, "headers": true, "intercept": true, "log_append": true, "map": true, "metrics": true,
+	"error": true, "file_server": true, "headers": true, "in_flight": true, "intercept": true, "log_append": true, "map": true, "metrics": true,
 	"php": true, "push": true, "request_body": true, "reverse_proxy": true, "rewrite": true, "static_response": true,
 	"subroute": true, "throttle": true, "throttle_inspector": true, "throttle_seen": true, "tracing": true, "vars": true,
 }

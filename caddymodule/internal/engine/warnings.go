@@ -163,35 +163,15 @@ func (z *Zone) warn() {
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.Counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
 	}
-	if wait := z.LongestWait(); wait > patientClient && z.Share == nil { // share has a warning of its own
+	if wait := z.LongestWait(); wait > patientClient {
 		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
 		if z.MaxWait > 0 {
 			warning = "requests may wait longer than most clients do: set a shorter wait"
 		}
 		z.Counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
-	if z.Share != nil {
-		z.warnShare()
-		if z.Ranks.Pass != nil && z.Shadow != 0 {
-			z.Counts.Logger.Info("a zone in shadow sends no passes, so how many clients would have returned is unknown: those who would be refused count as if all came for the first time")
-		}
-	}
-	if z.SlotsOnly() && len(z.Match) == 0 && z.Share == nil && z.MaxWait == 0 && !z.Key.HasAddress() && !config.ClientChosen(z.Config.Key.Sources) {
-		z.Counts.Logger.Warn("all clients share the slots of the zone, and a request that finds none is refused at once: add wait to in_flight, or client_ip to its key")
-	}
 	z.warnOversize()
 	for _, doubt := range slices.Concat(config.Doubts(z.Config.Match, false), config.Doubts(z.Config.Exempt, true)) {
 		z.Counts.Logger.Warn(doubt)
-	}
-}
-
-// warnShare logs warnings about a zone with share.
-func (z *Zone) warnShare() {
-	if z.MaxWait > config.LongestShareWait {
-		z.Counts.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set its wait to 8s or less",
-			zap.Float64("wait_seconds", z.MaxWait.Seconds()))
-	}
-	if config.ClientChosen(z.Config.InFlight.Share) {
-		z.Counts.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	}
 }

@@ -1,8 +1,6 @@
 package engine
 
 import (
-	clientpass "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
-
 	"cmp"
 	"fmt"
 	"slices"
@@ -12,7 +10,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -50,9 +47,6 @@ func (z *Zone) clientChosen() bool {
 // warnOversize logs a warning if the capacity of an override is too small. It names the
 // smallest.
 func (z *Zone) warnOversize() {
-	if z.SlotsOnly() {
-		return
-	}
 	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
 	if least.Oversize(z.Cost.Most) {
 		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
@@ -62,11 +56,7 @@ func (z *Zone) warnOversize() {
 
 // warnInsecure logs, once, that a log-in succeeded over plain HTTP.
 func (z *Zone) warnInsecure() {
-	switch {
-	case z.warnedInsecure.Swap(true):
-	case z.Share != nil:
-		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	default:
+	if !z.warnedInsecure.Swap(true) {
 		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 	}
 }
@@ -123,14 +113,13 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	return "enforcing"
 }
 
-// A ZoneState holds the queues, the slots and the figures of a zone name. All
-// configs with that name share it, because requests of the last config are still served
-// during a reload. Each config has a [Zone] of its own.
+// A ZoneState holds the figures of a zone name, and who waits there. All configs with that
+// name share it, because requests of the last config are still served during a reload. Each
+// config has a [Zone] of its own.
 type ZoneState struct {
 	*telemetry.Figures
-	name                string
-	Enforced, Simulated admission.Zone
-	Passes              *clientpass.Memory
+	Waiting decision.Places
+	name    string
 }
 
 func StateKey(name string) string { return "zone " + name }
@@ -138,19 +127,8 @@ func StateKey(name string) string { return "zone " + name }
 // JoinState returns the state of a zone name, which is made when the first config wants it.
 func JoinState(name string) *ZoneState {
 	return stores.Join(StateKey(name), func() *ZoneState {
-		l := &ZoneState{name: name, Passes: clientpass.NewMemory()}
-		l.Enforced.Name, l.Simulated.Name = name, name
-		l.Figures = telemetry.NewFigures(&l.Enforced)
-		return l
+		return &ZoneState{name: name, Figures: telemetry.NewFigures()}
 	})
-}
-
-// setLimits sets the limits of those who wait.
-func (z *Zone) setLimits() {
-	if z.InFlight > 0 {
-		z.Enforced.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
-		z.Simulated.SetLimits(z.InFlight, z.MaxWait, z.MaxWaiting)
-	}
 }
 
 // Destruct deletes the zone's series.

@@ -45,7 +45,7 @@ type counts struct {
 	seconds  [fairqueue.Ranks]prometheus.Counter
 	passes   [pass.Events]prometheus.Counter    // nil if none are sent
 	states   [pass.Valid + 1]prometheus.Counter // of those that requests come with
-	refusals map[decision]*telemetry.RefusalLog
+	refusals [decisions]*telemetry.RefusalLog   // nil for decisions that refuse nothing
 
 	failures, full *rate.Limiter // of warnings
 	insecure       atomic.Bool   // warned of
@@ -82,9 +82,12 @@ func newCounts(l *Limit) *counts {
 			c.passes[e] = passEvents.WithLabelValues(l.Name, e.String())
 		}
 	}
-	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
-	would := log
-	c.refusals = map[decision]*telemetry.RefusalLog{refused: &log}
+	c.refusals[refused] = &telemetry.RefusalLog{
+		Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load,
+	}
+	c.refusals[shadowRefused] = &telemetry.RefusalLog{
+		Logger: l.Logger, Lines: l.Lines, Begins: "in_flight would begin to refuse requests", Refused: "in_flight would have refused requests", More: c.load,
+	}
 	return c
 }
 

@@ -182,7 +182,7 @@ func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, next caddy
 	}
 	if v.slot == nil {
 		f := refusal.Refusal{Status: response.StatusOf(erred)}
-		return f.Write(w, r, err == nil)
+		return f.Write(w, r, body.AllReceived(r))
 	}
 	return v.serve(w, next)
 }

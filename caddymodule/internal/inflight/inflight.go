@@ -42,17 +42,17 @@ type Env interface {
 
 // Options are what a limit takes from outside of its definition.
 type Options struct {
-	Env      Env
-	Shadow   bool                  // the global options put all there
-	Static   []*staticfile.Matcher // what they exempt
-	Longest  int64                 // of a body, in bytes
-	InAll    int64                 // of all bodies
-	Bodies   *body.Store
-	Keys     func() *signer.Ring
-	Refusals *supportcode.Ring
-	Exiting  <-chan struct{} // closed when the process is about to end: then nobody waits
-	Logger   *zap.Logger
-	Lines    *telemetry.Background[func()] // of the log
+	Env       Env
+	AllShadow bool                  // the global options put all there
+	Static    []*staticfile.Matcher // what they exempt
+	Longest   int64                 // of a body, in bytes
+	InAll     int64                 // of all bodies
+	Bodies    *body.Store
+	Keys      func() *signer.Ring
+	Refusals  *supportcode.Ring
+	Exiting   <-chan struct{} // closed when the process is about to end: then nobody waits
+	Logger    *zap.Logger
+	Lines     *telemetry.Background[func()] // of the log
 }
 
 // A Limit is an in_flight of one config as it runs. What all configs of its name share is its
@@ -110,7 +110,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 			_ = l.Leave() // which can tell nothing better
 		}
 	}()
-	l.Shadow = l.Shadow || o.Shadow
+	l.Shadow = l.Shadow || o.AllShadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
 	l.longest = cmp.Or(compiled.Buffer, o.Longest)
 	if err = config.CheckBuffer(l.longest, o.InAll); err != nil {
@@ -140,6 +140,11 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 	}
 	l.ranks, err = loadRanks(ctx, definition, passes)
 	return err
+}
+
+// RefusalLogs returns the logs of refusals.
+func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
+	return []*telemetry.RefusalLog{l.counts.refusals[refused], l.counts.refusals[shadowRefused]}
 }
 
 // Leave ends the use of the limit by its config.

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
@@ -109,7 +110,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	v.publish()
-	return f.Write(w, v.r, v.body != nil)
+	return f.Write(w, v.r, body.AllReceived(v.r))
 }
 
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by

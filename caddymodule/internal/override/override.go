@@ -210,8 +210,6 @@ type Held struct {
 type Table struct {
 	set atomic.Pointer[Set] // nil while there is none
 	mu  sync.Mutex          // held to change it
-
-	waits map[*shadowWait]struct{}
 }
 
 // Load returns the overrides that hold, which is nil if there are none. A nil Table
@@ -253,14 +251,6 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 			s.apply(&entries[i])
 		}
 	})
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for w := range t.waits {
-		if w.over(t.Load(), now) {
-			close(w.shadowed)
-			delete(t.waits, w)
-		}
-	}
 }
 
 func (s *Set) apply(e *Entry) {
@@ -281,38 +271,6 @@ func (s *Set) apply(e *Entry) {
 			put(s.limits, bucket{e.Zone, e.Key}, &l, e.Ended)
 		}
 	}
-}
-
-// Shadowed returns a channel that is closed once each of these zones, of which there is at
-// least one, or everything is switched to shadow. The caller must call done when it waits no
-// longer, and leave zones as they are until then.
-func (t *Table) Shadowed(zones []string, now time.Time) (shadowed <-chan struct{}, done func()) {
-	w := &shadowWait{zones, make(chan struct{})}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if w.over(t.Load(), now) {
-		close(w.shadowed)
-		return w.shadowed, func() {}
-	}
-	if t.waits == nil {
-		t.waits = make(map[*shadowWait]struct{})
-	}
-	t.waits[w] = struct{}{}
-	return w.shadowed, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		delete(t.waits, w)
-	}
-}
-
-// A shadowWait waits until zones are switched to shadow.
-type shadowWait struct {
-	zones    []string
-	shadowed chan struct{}
-}
-
-func (w *shadowWait) over(s *Set, now time.Time) bool {
-	return s.AllShadow(now) || !slices.ContainsFunc(w.zones, func(zone string) bool { return !s.Shadow(zone, now) })
 }
 
 func put[K comparable, T any](of map[K]*T, k K, one *T, ended bool) {

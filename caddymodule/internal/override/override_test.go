@@ -3,7 +3,6 @@ package override
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -174,89 +173,6 @@ func TestTwoWritersLoseNothing(t *testing.T) {
 	writers.Wait()
 	if got := len(table.List(night)); got != 200 {
 		t.Errorf("got %d switches, want 200", got)
-	}
-}
-
-func TestThoseWhoWaitForShadowLearnOfItOnce(t *testing.T) {
-	table, now := new(Table), time.Now()
-	closed := func(ch <-chan struct{}) bool {
-		select {
-		case <-ch:
-			return true
-		default:
-			return false
-		}
-	}
-	first, doneFirst := table.Shadowed([]string{"pages", "login"}, now)
-	second, doneSecond := table.Shadowed([]string{"pages", "login"}, now)
-	table.Apply(now, NewShadow("pages", hour(now, "")))
-	if closed(first) || closed(second) {
-		t.Error("got told of one zone, want to hear of all alone")
-	}
-	doneSecond()
-	table.Apply(now, NewShadow("", hour(now, "")))
-	if !closed(first) {
-		t.Error("got nothing, want to be told of the switch")
-	}
-	doneFirst()
-	third, doneThird := table.Shadowed([]string{"pages", "login"}, now)
-	if !closed(third) {
-		t.Error("got nothing while all zones are in shadow, want to be told at once")
-	}
-	doneThird()
-	later := now.Add(time.Hour) // the switch is over
-	fourth, doneFourth := table.Shadowed([]string{"pages", "login"}, later)
-	if closed(fourth) {
-		t.Error("got told after the end of the switch, want to wait for another")
-	}
-	table.Apply(later, NewShadow("", hour(later, "")))
-	if !closed(fourth) {
-		t.Error("got nothing, want to be told of the second switch")
-	}
-	doneFourth()
-}
-
-func TestThoseWhoWaitInZonesLearnWhenAllOfTheseAreInShadow(t *testing.T) {
-	table := new(Table)
-	switches := func(zone string) {
-		t.Helper()
-		table.Apply(night, NewShadow(zone, hour(night, "")))
-	}
-	pages, donePages := table.Shadowed([]string{"pages"}, night)
-	both, doneBoth := table.Shadowed([]string{"pages", "login"}, night)
-	other, doneOther := table.Shadowed([]string{"other"}, night)
-	gone, doneGone := table.Shadowed([]string{"pages"}, night)
-	doneGone()
-	told := func(want ...bool) {
-		t.Helper()
-		var got []bool
-		for _, ch := range []<-chan struct{}{pages, both, other, gone} {
-			select {
-			case <-ch:
-				got = append(got, true)
-			default:
-				got = append(got, false)
-			}
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("got %v told, want %v", got, want)
-		}
-	}
-	told(false, false, false, false)
-	switches("pages")
-	told(true, false, false, false)
-	table.Apply(night, ended(NewShadow("pages", hour(night, ""))))
-	switches("login")
-	told(true, false, false, false)
-	switches("pages")
-	told(true, true, false, false)
-	switches("")
-	told(true, true, true, false)
-	donePages()
-	doneBoth()
-	doneOther()
-	if len(table.waits) > 0 {
-		t.Errorf("got %d who wait, want all forgotten", len(table.waits))
 	}
 }
 

@@ -13,25 +13,22 @@ const (
 	MissingKey         // the key is missing, and the zone refuses such requests
 	UnlistedKey        // no override names the key, and the zone refuses such requests
 	QueueFull          // too many requests wait already, or the server is about to stop
-	InFlight           // all slots of the key are taken
 	EarlyData          // the client's address is not verified yet
 	NoStore            // the store does not answer, and the zone denies
 	Banned             // an administrator has banned the client's network
-	TurnTooLate        // the request's turn would come too late
-	Timeout            // the request's turn has not come in time
 	NoMemory           // there was no memory to read the body, and the request counts as one unread
 	Error              // a matcher of the zone failed, and the request with it
 	Reasons            // how many there are
 )
 
 func (r Reason) String() string {
-	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "in_flight", "early_data", "store", "banned", "wait", "timeout", "memory", "error"}[r]
+	return [Reasons]string{"", "capacity", "blocked", "oversize", "denied", "missing_key", "unlisted_key", "waiting", "early_data", "store", "banned", "memory", "error"}[r]
 }
 
 // Waits reports whether waiting helps a client that was refused for this reason.
 func (r Reason) Waits() bool {
 	switch r {
-	case Capacity, Blocked, QueueFull, InFlight, NoStore, Banned, TurnTooLate, Timeout, NoMemory:
+	case Capacity, Blocked, QueueFull, NoStore, Banned, NoMemory:
 		return true
 	}
 	return false
@@ -49,18 +46,14 @@ func (s ReasonSet) Has(why Reason) bool { return s>>why&1 != 0 }
 // Refusals returns the reasons for which the config may have the zone refuse. Some of them
 // only enforced zones know.
 func (r *Rule) Refusals(enforced bool) (all ReasonSet) {
-	buckets, waits, shares := !r.SlotsOnly(), r.Delay != nil || r.QueuesForSlots(), r.Share != nil
 	for why, may := range [Reasons]bool{
-		Capacity:    buckets,
-		Oversize:    buckets,
+		Capacity:    true,
+		Oversize:    true,
 		Denied:      r.Key.Listed,
 		MissingKey:  r.Key.Missing == Refuse,
 		UnlistedKey: r.Key.Unlisted == Refuse,
 		NoMemory:    r.Key.MaxBody > 0,
-		QueueFull:   waits || enforced && r.RequestBuffer > 0, // shadow zones buffer nothing
-		InFlight:    r.Slots.InFlight > 0 && !shares,
-		TurnTooLate: shares,
-		Timeout:     shares,
+		QueueFull:   enforced && r.Delay != nil,
 		Blocked:     r.Block != nil,
 		EarlyData:   enforced,
 	} {

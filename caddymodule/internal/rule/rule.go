@@ -11,7 +11,6 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -26,9 +25,7 @@ type Rule struct {
 	Matching
 	Key Key
 
-	// Limit is the zone's own limit. The zero Limit means that the zone has no
-	// buckets and only limits how many requests are in flight.
-	Limit leakybucket.Limit
+	Limit leakybucket.Limit // the zone's own
 	Cost  Cost
 
 	Settle *settlement.Rule   // nil means that charges are not corrected
@@ -36,22 +33,15 @@ type Rule struct {
 	Trust  *device.Trust      // nil means that no devices are trusted
 
 	Queue
-	Slots
 	Blocking
 	Refusal
 	Mode
 }
 
-// SlotsOnly reports whether the zone only limits how many requests are in flight.
-func (r *Rule) SlotsOnly() bool { return r.Limit.Capacity == 0 }
-
-// QueuesForSlots reports whether requests wait for a slot when none is free.
-func (r *Rule) QueuesForSlots() bool { return r.SlotsOnly() && r.MaxWait > 0 }
-
 // LongestWait returns how long a request may wait.
 func (r *Rule) LongestWait() time.Duration {
 	if r.Delay == nil {
-		return r.MaxWait
+		return 0
 	}
 	longest := r.Limit.Delay(r.Limit.Capacity, *r.Delay)
 	if r.MaxWait > 0 {
@@ -61,9 +51,9 @@ func (r *Rule) LongestWait() time.Duration {
 }
 
 // EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
-// it lets none wait, limits none in flight, and learns nothing from responses.
+// it lets none wait, and learns nothing from responses.
 func (r *Rule) EndsAtAdmission() bool {
-	return !r.LetsWait() && r.InFlight == 0 && r.Share == nil && r.Settle == nil && len(r.Refund) == 0 && len(r.Static) == 0
+	return r.Delay == nil && r.Settle == nil && len(r.Refund) == 0 && len(r.Static) == 0
 }
 
 // Limits returns a charge for each limit that a bucket of the zone may have, with its
@@ -74,9 +64,6 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 	}
 	if r.Trust != nil {
 		all = append(all, leakybucket.Charge{Limit: PlaceLimit(r.Trust)})
-	}
-	if r.Ranks.LearnsMembers() {
-		all = append(all, leakybucket.Charge{Limit: MemberLimit})
 	}
 	return all
 }
@@ -108,37 +95,11 @@ func (r *Rule) Peek(name string, limit leakybucket.Limit, shadow bool) leakybuck
 	return c
 }
 
-// Queue is how requests wait, for what was charged before them to leak or for a slot.
+// Queue is how requests wait until what was charged before them has leaked.
 type Queue struct {
-	Delay      *float64      // units that pass undelayed; nil means no delay
-	MaxWait    time.Duration // zero means no bound for the bucket, and no wait for a slot
+	Delay      *float64      // units that pass undelayed; nil means that no request waits
+	MaxWait    time.Duration // zero means as long as the limit allows
 	MaxWaiting int
-}
-
-// LetsWait reports whether requests may wait in the zone.
-func (q *Queue) LetsWait() bool { return q.Delay != nil || q.MaxWait > 0 }
-
-// Slots are how many requests the upstream serves at once.
-type Slots struct {
-	InFlight int // of each key; zero means any number
-
-	// Share names what clients take turns by. If it is nil, they wait for slots in the
-	// order of arrival.
-	Share *Key
-
-	// Ranks say which rank a client has in a zone with share. If nil, all are first.
-	Ranks *Ranks
-
-	// RequestBuffer is how much of the body is read before a slot is taken, in bytes.
-	RequestBuffer int64
-}
-
-// Pass returns what issues the passes of the zone, or nil if the zone sends none.
-func (s *Slots) Pass() *pass.Zone {
-	if s.Ranks == nil {
-		return nil
-	}
-	return s.Ranks.Pass
 }
 
 // Blocking is what an overflow begins.

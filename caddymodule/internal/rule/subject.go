@@ -116,13 +116,20 @@ func (s *Subject) Ban(now time.Time) *override.Ban {
 // divided among clients. It is the zero Prefix if the request has no address.
 func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Address(), 32, 64) }
 
-// LeaveBody makes the body count as one that was not read.
-func (s *Subject) LeaveBody() { s.read = true }
-
 // ReadBody has look read the body ahead, if it has at most so many bytes.
 func (s *Subject) ReadBody(look func(*http.Request, netip.Prefix, int64) (*body.Ahead, *body.Body), most int64) {
 	s.Reader, s.body = look(s.Request, s.Client(), most)
 	s.read, s.Starved = true, s.Reader.Starved()
+}
+
+// includeAddr is the client address of requests that Caddy's templates make with httpInclude.
+const includeAddr = "127.0.0.1:10000"
+
+// Included reports whether the server itself sends the request through the handlers, to include
+// its answer in another one. Requests from sockets have a local address in their context, which no
+// header can take away.
+func (s *Subject) Included() bool {
+	return s.Request.RemoteAddr == includeAddr && s.Request.Context().Value(http.LocalAddrContextKey) == nil
 }
 
 // Early reports whether a request came before the handshake was complete, which TLS

@@ -14,7 +14,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
@@ -86,7 +85,7 @@ func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite
 	t.Helper()
 	s := NewFuncSite(t, directives+"\nsettle_upstream")
 	s.Exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
-	s.App.Engine().Gate.Exiting = s.Exit
+	s.App.Engine().Exiting = s.Exit
 	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {
 			select {
@@ -222,11 +221,8 @@ func WantCounts(t testing.TB, zone string, want map[string]float64) {
 func WantEmpty(t testing.TB, zones ...string) {
 	t.Helper()
 	for _, name := range zones {
-		z := engine.JoinState(name)
-		for _, admitted := range []*admission.Zone{&z.Enforced, &z.Simulated} {
-			if waiting, served := admitted.Counts(); waiting != 0 || served != 0 {
-				t.Errorf("zone %s: got %d waiting and %d served, want none", name, waiting, served)
-			}
+		if waiting := engine.JoinState(name).Waiting.Taken(); waiting != 0 {
+			t.Errorf("zone %s: got %d waiting, want none", name, waiting)
 		}
 		if err := stores.Leave(engine.StateKey(name)); err != nil {
 			t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
@@ -36,13 +35,9 @@ func (h Headers) index(name string) int {
 	return slices.IndexFunc(h, func(names [2]string) bool { return names[0] == name })
 }
 
-// A Releaser gives back what a request holds while it is served, such as slots.
-type Releaser interface{ Release() }
-
 // An Observer is the response writer that the next handler gets where charges
-// are settled, where cost headers must be kept from clients, or where a tunnel
-// must not keep what the request holds. It serves one request. Set the exported
-// fields before Serve; all may be left out.
+// are settled, or where cost headers must be kept from clients. It serves one
+// request. Set the exported fields before Serve; all may be left out.
 type Observer struct {
 	response.Writer
 
@@ -58,20 +53,12 @@ type Observer struct {
 	// answer, it is not called.
 	BeforeHeaders func(status int, header http.Header)
 
-	// Tunnel is released, once, when the connection becomes a tunnel: by a
-	// status 101, by success of a CONNECT over HTTP/2 or 3, or because a handler
-	// takes the connection over.
-	Tunnel Releaser
-
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
-	// Clock is the time that the request goes by. If nil, it is the process's.
-	Clock clock.Clock
-
 	ctx      context.Context // of the request, to see when the client leaves
 	began    time.Time
-	tunnel   bool
+	tunnel   bool // the connection has become one
 	left     bool // the client, while there was something to send yet
 	failed   bool // to send something
 	gone     bool // the client, when the next handler was done
@@ -117,7 +104,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
 	}
-	o.began = clock.Now(o.Clock)
+	o.began = time.Now()
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -127,7 +114,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 func (o *Observer) end() {
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
-		o.elapsed = clock.Since(o.Clock, o.began)
+		o.elapsed = time.Since(o.began)
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
@@ -140,8 +127,8 @@ func (o *Observer) end() {
 // be sent. It needs OwnHeader.
 func (o *Observer) Own() http.Header { return o.own }
 
-// Answered reports whether the headers of an answer were sent.
-func (o *Observer) Answered() bool { return o.Status != 0 }
+// Took says how long the response took, instead of what was measured.
+func (o *Observer) Took(d time.Duration) { o.headers, o.elapsed = d, d }
 
 // Left reports whether the client left before all of the answer was sent. Many
 // clients leave as soon as they have the last byte, before the handler is done.
@@ -163,24 +150,6 @@ func (o *Observer) Left() bool {
 	return !complete && (o.failed || o.gone)
 }
 
-// UpstreamFailed reports whether a proxy said that its upstream did not answer, by a
-// status from 502 to 504. err is that of the next handler.
-func (o *Observer) UpstreamFailed(err error) bool {
-	status := o.statusOf(err)
-	return status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout
-}
-
-// ClientLeft reports whether a proxy said that its client has left before the upstream
-// answered. err is that of the next handler.
-func (o *Observer) ClientLeft(err error) bool { return o.statusOf(err) == response.StatusClientLeft }
-
-func (o *Observer) statusOf(err error) int {
-	if o.Status == 0 && err != nil {
-		return response.StatusOf(err) // an error route will answer
-	}
-	return o.Status
-}
-
 // ended reports whether all of a body of declared length was sent.
 func (o *Observer) ended() bool { return o.Declared >= 0 && o.bytes >= o.Declared }
 
@@ -190,11 +159,9 @@ func (o *Observer) WriteHeader(status int) {
 		o.look() // while the length of the body is not known
 	}
 	if o.Final(status) {
-		o.headers = clock.Since(o.Clock, o.began)
+		o.headers = time.Since(o.began)
 		o.beforeHeaders(status)
-		if o.Tunnels() {
-			o.becomeTunnel()
-		}
+		o.tunnel = o.tunnel || o.Tunnels()
 	}
 	o.readHeaders()
 	o.ResponseWriter.WriteHeader(status) // statuses below 200 are sent at once
@@ -317,19 +284,8 @@ func (o *Observer) sent(n, size int64, err error) {
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := o.Writer.Hijack()
-	if err == nil {
-		o.becomeTunnel()
-	}
+	o.tunnel = o.tunnel || err == nil
 	return conn, buffered, err
-}
-
-func (o *Observer) becomeTunnel() {
-	if !o.tunnel {
-		o.tunnel = true
-		if o.Tunnel != nil {
-			o.Tunnel.Release()
-		}
-	}
 }
 
 // Interface guards

@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/clock"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 )
 
@@ -36,13 +35,13 @@ func (r Refunds) Match(status int, header http.Header, now time.Time) bool {
 	})
 }
 
-// Actual returns what a request cost in all, of which so much was reserved, when
+// Actual returns what a request cost in all, of which so much was reserved, now that
 // [Observer.Serve] has returned or panicked. It is the reservation if no response from within
 // earns a refund, or not all of it was sent: because the upstream failed, the client left, or
 // an error route answers.
-func (r Refunds) Actual(o *Observer, reserved float64) float64 {
+func (r Refunds) Actual(o *Observer, reserved float64, now time.Time) float64 {
 	complete := o.returned && o.err == nil || o.ended()
-	if complete && !o.Left() && !o.tunnel && r.Match(o.finalStatus(), o.own, clock.Now(o.Clock)) {
+	if complete && !o.Left() && !o.tunnel && r.Match(o.finalStatus(), o.own, now) {
 		return reserved * keptShare
 	}
 	return reserved

@@ -43,7 +43,7 @@ func (m *met) decided(o *decision.Outcome, r *http.Request) {
 		return
 	}
 	m.keys.Add(o.Key)
-	if client := o.ClientIP(r); client.IsValid() {
+	if client := clientIP(r); client.IsValid() {
 		var room [48]byte
 		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))
 	}

@@ -6,7 +6,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
@@ -15,13 +14,15 @@ import (
 // clients send.
 var Collectors []prometheus.Collector
 
-func newCounters(name, help string, labels ...string) *prometheus.CounterVec {
+// NewCounters returns counters of ours.
+func NewCounters(name, help string, labels ...string) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help}, labels)
 	Collectors = append(Collectors, vec)
 	return vec
 }
 
-func newHistograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+// NewHistograms returns histograms of ours.
+func NewHistograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help, Buckets: buckets}, labels)
 	Collectors = append(Collectors, vec)
 	return vec
@@ -35,53 +36,45 @@ func Forget(zone string) {
 }
 
 var (
-	Requests = newCounters("requests_total",
-		"Requests by zone, decision and reason, and in zones with share by the client's rank.", "zone", "decision", "reason", "rank")
+	Requests = NewCounters("requests_total",
+		"Requests by zone or in_flight, decision and reason, and with share by the client's rank.", "zone", "decision", "reason", "rank")
 
-	Passes = newCounters("passes_total",
-		"Passes of clients in zones with share, by what happened to them.", "zone", "event")
-
-	Unsettled = newCounters("unsettled_total",
+	Unsettled = NewCounters("unsettled_total",
 		"Charges left as reserved, because the response did not say what the request cost, or the store did not answer.", "zone")
 
-	BlocksBegun = newCounters("blocks_total",
+	BlocksBegun = NewCounters("blocks_total",
 		"Blocks that began with an overflow, by zone and decision.", "zone", "decision")
 
-	WithoutStore = newCounters("without_store_total",
+	WithoutStore = NewCounters("without_store_total",
 		"Charges decided by the fallback, because the shared store did not answer.", "zone")
 
-	RefusedPeople = newCounters("refused_people_total",
+	RefusedPeople = NewCounters("refused_people_total",
 		"People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.", "zone")
 
-	Delays = newHistograms("delay_seconds",
+	Delays = NewHistograms("delay_seconds",
 		"Delays of delayed requests, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "zone")
 
-	StoreSeconds = newHistograms("store_seconds",
+	StoreSeconds = NewHistograms("store_seconds",
 		"How long calls of the shared store took, failed ones too, in seconds.", []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}, "store")
 
-	StoreErrors = newCounters("store_errors_total",
+	StoreErrors = NewCounters("store_errors_total",
 		"Calls of the shared store that failed or took too long.", "store")
 
-	StoreOutages = newCounters("store_outages_total",
+	StoreOutages = NewCounters("store_outages_total",
 		"Outages of the shared store.", "store")
 
-	EventsDropped = newCounters("events_dropped_total",
+	EventsDropped = NewCounters("events_dropped_total",
 		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
 )
 
-// unranked stands for the rank of requests that have none.
-const unranked = fairqueue.Ranks
-
 // counters are the counters of one zone, looked up before requests come. All others are nil.
-type counters [fairqueue.Ranks + 1][decision.Decisions][rule.Reasons]prometheus.Counter
+type counters [decision.Decisions][rule.Reasons]prometheus.Counter
 
 func countersOf(t *Zone) (c counters) {
-	for rank := range c {
-		for d := range decision.Decisions {
-			for r := range rule.Reasons {
-				if t.reasons[d].Has(r) && t.ranked(r) == (rank != unranked) {
-					c[rank][d][r] = t.requests(fairqueue.Rank(rank), d, r)
-				}
+	for d := range decision.Decisions {
+		for r := range rule.Reasons {
+			if t.reasons[d].Has(r) {
+				c[d][r] = t.requests(d, r)
 			}
 		}
 	}
@@ -89,22 +82,8 @@ func countersOf(t *Zone) (c counters) {
 }
 
 // requests looks a counter up.
-func (t *Zone) requests(rank fairqueue.Rank, d decision.Decision, why rule.Reason) prometheus.Counter {
-	name := ""
-	if rank != unranked {
-		name = rank.String()
-	}
-	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), name)
-}
-
-// ranked reports whether a zone counts what it decides for this reason by rank: only
-// requests that come as far as to a slot have one.
-func (t *Zone) ranked(why rule.Reason) bool {
-	switch why {
-	case rule.None, rule.QueueFull, rule.TurnTooLate, rule.Timeout:
-		return t.rule.Share != nil
-	}
-	return false
+func (t *Zone) requests(d decision.Decision, why rule.Reason) prometheus.Counter {
+	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), "")
 }
 
 // possible returns the reasons of each decision that the zone can make. It has series for
@@ -121,7 +100,7 @@ func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
 	if t.rule.Shadow != 0 || t.rule.Enforce < 100 {
 		reasons[decision.ShadowRefused] = why
 	}
-	if t.rule.LetsWait() {
+	if t.rule.Delay != nil {
 		if reasons[decision.Refused] != 0 {
 			reasons[decision.Delayed] = none
 		}

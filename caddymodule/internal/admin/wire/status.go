@@ -47,34 +47,6 @@ type ZoneStatus struct {
 
 	Waiting     int `json:"waiting"`
 	WaitingMost int `json:"max_waiting,omitempty"` // 0 if requests cannot wait
-
-	InFlight     int `json:"in_flight"`                // slots in use
-	InFlightMost int `json:"in_flight_most,omitempty"` // slots of the key that uses most
-	Slots        int `json:"slots,omitempty"`          // of each key; 0 means any number
-
-	Share *Slots `json:"share,omitempty"`
-}
-
-// Slots is what the slots of a zone with share have to do.
-type Slots struct {
-	Busy        int       `json:"busy"`
-	Slots       int       `json:"slots"`
-	MeanSeconds float64   `json:"mean_seconds"`
-	Rows        []SlotRow `json:"rows"`
-	Top         []BusyKey `json:"top"` // by the seconds that they held slots
-}
-
-// A SlotRow is a row of a zone with share.
-type SlotRow struct {
-	Rank    string `json:"rank"`
-	Waiting int    `json:"waiting"`
-	Ahead   int    `json:"ahead"` // in the rows that are served before it
-}
-
-// A BusyKey is a key and for how long it has held slots lately.
-type BusyKey struct {
-	Key     string  `json:"key"`
-	Seconds float64 `json:"seconds"`
 }
 
 // A StoreStatus is the store of the config.
