@@ -115,6 +115,7 @@ type Gate struct {
 	keys     map[string]*keyState
 	all      fairqueue.Common         // of all keys. Only requests with share count in the mean.
 	clients  map[netip.Prefix][]*Slot // who waits, in the order of arrival
+	sizes    []int                    // how many clients hold so many places; the last is not 0
 	places   uint64                   // how many were ever taken
 	tooEarly int                      // requests that wait for their time,
 	early    map[string]int           // and how many of those with a key
@@ -292,7 +293,7 @@ func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
 func (g *Gate) lastOf(s *Slot) (last *Slot) {
 	turn := &s.turn
 	for _, o := range g.clients[s.client] {
-		if o.key != nil && turn.Before(&o.turn) {
+		if turn.Before(&o.turn) {
 			last, turn = o, &o.turn
 		}
 	}
@@ -302,14 +303,30 @@ func (g *Gate) lastOf(s *Slot) (last *Slot) {
 // heaviest returns the last request of the client that holds most places, at least two more
 // than another one, or nil.
 func (g *Gate) heaviest(than netip.Prefix) (last *Slot) {
-	most := len(g.clients[than]) + 1
+	most := len(g.sizes) - 1
+	if most < len(g.clients[than])+2 {
+		return nil
+	}
 	for _, waiting := range g.clients {
-		n, s := len(waiting), waiting[len(waiting)-1]
-		if n > most || n == most && last != nil && s.place > last.place {
-			most, last = n, s
+		if len(waiting) == most && (last == nil || waiting[most-1].place > last.place) {
+			last = waiting[most-1]
 		}
 	}
 	return last
+}
+
+// count notes that one client more or less holds so many places.
+func (g *Gate) count(places, by int) {
+	if places == 0 {
+		return
+	}
+	for len(g.sizes) <= places {
+		g.sizes = append(g.sizes, 0)
+	}
+	g.sizes[places] += by
+	for n := len(g.sizes); n > 0 && g.sizes[n-1] == 0; n-- {
+		g.sizes = g.sizes[:n-1]
+	}
 }
 
 // place gives a request a place in the queue.
@@ -317,7 +334,10 @@ func (g *Gate) place(s *Slot) {
 	if g.clients == nil {
 		g.clients = make(map[netip.Prefix][]*Slot)
 	}
-	g.clients[s.client] = append(g.clients[s.client], s)
+	waiting := append(g.clients[s.client], s)
+	g.clients[s.client] = waiting
+	g.count(len(waiting), 1)
+	g.count(len(waiting)-1, -1)
 	g.places++
 	s.place, s.done = g.places, make(chan struct{})
 }
@@ -325,15 +345,15 @@ func (g *Gate) place(s *Slot) {
 // end takes the place of a request that waits for nothing any more, and tells it.
 func (g *Gate) end(s *Slot, why Why) {
 	waiting := g.clients[s.client]
+	g.count(len(waiting), -1)
+	g.count(len(waiting)-1, 1)
 	i := slices.Index(waiting, s)
 	if waiting = slices.Delete(waiting, i, i+1); len(waiting) == 0 {
 		delete(g.clients, s.client)
 	} else {
 		g.clients[s.client] = waiting
 	}
-	if s.place, s.why = 0, why; why != Admitted {
-		s.key = nil
-	}
+	s.place, s.why = 0, why
 	close(s.done)
 }
 

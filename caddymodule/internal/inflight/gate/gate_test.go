@@ -124,7 +124,7 @@ func wantSums(t *testing.T, g *Gate) {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	running, inRows, places, early := 0, 0, 0, 0
+	running, inRows, places, early, most, sizes := 0, 0, 0, 0, 0, make(map[int]int)
 	for _, k := range g.keys {
 		running += k.slots.Running()
 		inRows += k.slots.Len()
@@ -136,11 +136,18 @@ func wantSums(t *testing.T, g *Gate) {
 			}
 		}
 		places += len(waiting)
+		sizes[len(waiting)]++
+		most = max(most, len(waiting))
+	}
+	for n, clients := range g.sizes {
+		if clients != sizes[n] {
+			t.Errorf("got %d clients with %d places, want %d", clients, n, sizes[n])
+		}
 	}
 	for _, n := range g.early {
 		early += n
 	}
-	if running != g.all.Running || places != g.all.Waiting || inRows+early != places || early != g.tooEarly {
+	if running != g.all.Running || places != g.all.Waiting || inRows+early != places || early != g.tooEarly || most != max(0, len(g.sizes)-1) {
 		t.Errorf("got %d and %d running, %d, %d and %d+%d places", running, g.all.Running, g.all.Waiting, places, inRows, early)
 	}
 }
@@ -325,6 +332,14 @@ func TestLimitsComeWithEachRequest(t *testing.T) {
 		visits = append(visits, several(2, g, now, 10*time.Second, Request{})...)
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 0, 0, 10, -1, -1, -1, 0, -1)
+	})
+	inBubble(t, func(t *testing.T, g *Gate) { // more slots go to those who wait first
+		one, two := Limits{Slots: 1, Wait: time.Hour, Queue: 10}, Limits{Slots: 2, Wait: time.Hour, Queue: 10}
+		visits := []*visit{come(g, one, 50*time.Minute, Request{}), come(g, one, time.Minute, Request{}), come(g, one, 0, Request{})}
+		pass(time.Second)
+		visits = append(visits, come(g, two, 0, Request{}))
+		pass(time.Hour)
+		wantWaits(t, visits, 0, 1, 61, 60)
 	})
 }
 
