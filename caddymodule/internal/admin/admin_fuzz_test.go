@@ -46,12 +46,6 @@ func FuzzAdminAPI(f *testing.F) {
 				limit 10 10/h
 				block 1h
 			}
-			zone php {
-				in_flight 5 {
-					share
-					pass off
-				}
-			}
 		}
 		respond ok
 	}`)

@@ -283,10 +283,6 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 				key client_ip ipv4 24
 				limit 2 1/h
 			}
-			zone slots {
-				match path /slots
-				in_flight 5
-			}
 		}
 		respond ok
 	}`)
@@ -598,15 +594,15 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	}
 }
 
-func TestStatusShowsSlotsAndWhoWaits(t *testing.T) {
+func TestStatusShowsHowManyWait(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, "in_flight 3 wait 1m queue 50", time.Second)
-		s.Visits(5, servertest.Office, "/")
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 50", time.Second)
+		s.Visits(3, servertest.Office, "/")
 		s.Visits(1, servertest.Visitor, "/")
 		var status wire.Status
 		servertest.AskAdmin(t, s.App.Engine(), http.MethodGet, "/throttle/zones", "", &status)
-		if z := status.Zones[0]; z.InFlight != 4 || z.InFlightMost != 3 || z.Slots != 3 || z.Waiting != 2 || z.WaitingMost != 50 {
-			t.Errorf("got %+v, want 4 slots in use, 3 of 3 by one key, and 2 of 50 waiting", z)
+		if z := status.Zones[0]; z.Waiting != 2 || z.WaitingMost != 50 {
+			t.Errorf("got %+v, want 2 of 50 waiting", z)
 		}
 		servertest.Sleep(time.Minute)
 	})

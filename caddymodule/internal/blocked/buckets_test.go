@@ -20,7 +20,7 @@ func chargeOf(key string) *leakybucket.Charge {
 
 // begins notes a block that begins now.
 func begins(l *Buckets, key string, length time.Duration) {
-	l.Note(chargeOf(key), &leakybucket.Decision{BlockedUntil: leakybucket.Instant(length.Microseconds()), Began: true})
+	l.Note(time.Now(), chargeOf(key), &leakybucket.Decision{BlockedUntil: leakybucket.Instant(length.Microseconds()), Began: true})
 }
 
 // A fakeStore says whether its buckets are blocked.
@@ -44,7 +44,7 @@ func (s *fakeStore) Settle(context.Context, []leakybucket.Settlement) error { re
 
 func TestTheListIsBoundedAndForgets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewBuckets(nil)
+		l := NewBuckets()
 		for i := range mostBuckets + 1000 {
 			begins(l, fmt.Sprint(i), time.Minute)
 		}
@@ -60,11 +60,11 @@ func TestTheListIsBoundedAndForgets(t *testing.T) {
 		if got := l.blocks.Len(); got != later+1 {
 			t.Errorf("got %d blocks after a minute, want the %d new ones alone", got, later+1)
 		}
-		if _, found, fresh := l.Find(chargeOf("late")); !found || !fresh {
+		if _, found, fresh := l.Find(time.Now(), chargeOf("late")); !found || !fresh {
 			t.Error("the new block is not found")
 		}
 		<-time.After(time.Minute)
-		if _, found, _ := l.Find(chargeOf("late")); found {
+		if _, found, _ := l.Find(time.Now(), chargeOf("late")); found {
 			t.Error("a block was found at its end")
 		}
 	})
@@ -73,7 +73,7 @@ func TestTheListIsBoundedAndForgets(t *testing.T) {
 // A flood that fills the list must not make every further block search it.
 func TestAFullListIsNotSearchedForEveryBlock(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
-		l := NewBuckets(nil)
+		l := NewBuckets()
 		for i := range mostBuckets {
 			begins(l, fmt.Sprint(i), time.Hour)
 		}
@@ -86,11 +86,11 @@ func TestAFullListIsNotSearchedForEveryBlock(t *testing.T) {
 
 func TestABlockIsConfirmedOnceASecondHoweverManyAsk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := NewBuckets(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds())}
+		l, store := NewBuckets(), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds())}
 		begins(l, "a", time.Hour)
 		for range 10 {
 			for range 100 {
-				if _, runs := l.Believe(t.Context(), chargeOf("a"), store); !runs {
+				if _, runs := l.Believe(t.Context(), time.Now(), chargeOf("a"), store); !runs {
 					t.Fatal("a block that runs is not believed")
 				}
 			}
@@ -114,14 +114,14 @@ func TestTheLevelOfABlockedBucketIsConfirmedToo(t *testing.T) {
 		{"the store does not answer", errors.New("connection refused"), 40},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l, store := NewBuckets(nil), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds()), level: 7, err: test.err}
+			l, store := NewBuckets(), &fakeStore{blocked: leakybucket.Instant(time.Hour.Microseconds()), level: 7, err: test.err}
 			c := chargeOf("a")
 			c.Limit = leakybucket.Limit{Capacity: 60, Leak: 2}
-			l.Note(c, &leakybucket.Decision{BlockedUntil: store.blocked, Began: true, Level: 60})
+			l.Note(time.Now(), c, &leakybucket.Decision{BlockedUntil: store.blocked, Began: true, Level: 60})
 			var b Block
 			for range 10 {
 				<-time.After(time.Second)
-				b, _ = l.Believe(t.Context(), c, store)
+				b, _ = l.Believe(t.Context(), time.Now(), c, store)
 			}
 			if b.Level != test.want || !b.Seen.Equal(time.Now()) {
 				t.Errorf("%s: got a level of %v, seen %v ago, want %v, seen now", test.name, b.Level, time.Since(b.Seen), test.want)
@@ -132,10 +132,10 @@ func TestTheLevelOfABlockedBucketIsConfirmedToo(t *testing.T) {
 
 func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := NewBuckets(nil), new(fakeStore)
+		l, store := NewBuckets(), new(fakeStore)
 		begins(l, "a", time.Hour)
 		<-time.After(trusted)
-		if _, runs := l.Believe(t.Context(), chargeOf("a"), store); runs || !l.Empty() {
+		if _, runs := l.Believe(t.Context(), time.Now(), chargeOf("a"), store); runs || !l.Empty() {
 			t.Error("a block that the store does not know of is still believed")
 		}
 	})
@@ -143,16 +143,16 @@ func TestABlockThatWasResetIsForgottenAfterASecond(t *testing.T) {
 
 func TestAStoreThatDoesNotAnswerChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, store := NewBuckets(nil), &fakeStore{err: errors.New("connection refused")}
+		l, store := NewBuckets(), &fakeStore{err: errors.New("connection refused")}
 		begins(l, "a", time.Minute)
 		for range 30 {
 			<-time.After(time.Second)
-			if _, runs := l.Believe(t.Context(), chargeOf("a"), store); !runs {
+			if _, runs := l.Believe(t.Context(), time.Now(), chargeOf("a"), store); !runs {
 				t.Fatal("a block is forgotten because the store is down")
 			}
 		}
 		<-time.After(30 * time.Second)
-		if _, runs := l.Believe(t.Context(), chargeOf("a"), store); runs {
+		if _, runs := l.Believe(t.Context(), time.Now(), chargeOf("a"), store); runs {
 			t.Error("a block was believed after its end")
 		}
 	})

@@ -43,10 +43,8 @@ var triedErrors = []triedConfig{
 	{"N2", mistake{"block", "zone pages\nlimit 60 10/s # <-", "limit cannot stand beside the zones in the directive throttle: want it in the block of a zone"}},
 	{"N6", mistake{"block", "limit 60 10/s # <-", "limit cannot stand beside the zones in the directive throttle: want it in the block of a zone"}},
 	{"N9", mistake{"site", "throttle path /x* pages client_ip 120 2/s # <-", `zone "path": unknown key source "/x*": want client_ip, header <name>`}},
-	{"9", mistake{"zone", "in_flight 5 wait 48h # <-", "invalid wait 48h0m0s: want one from 0s to 24h0m0s"}},
 	{"9d", mistake{"zone", "limit 5 1/s\ndelay wait 36h # <-", `zone "pages": invalid wait 36h0m0s: want one from 0s to 24h0m0s`}},
 	{"9r", mistake{"zone", "limit 5 1/s\nrefusal retry_after 48h # <-", "want empty, fit, or a duration of at most a day"}},
-	{"Z1", mistake{"zone", "in_flight 5 {\nshare\nrank member issued PHPSESSID # <-\n}", "which visitors get who have not logged in"}},
 }
 
 func TestEachConfigurationThatWasTriedIsAnErrorWithItsLine(t *testing.T) {
@@ -68,7 +66,6 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"D9", mistake{"zone", "limit 5 5/m\nexempt {\nfile\n}", "exempt file exempts PHP scripts, too"}},
 		{"60", mistake{"zone", "limit 120 2/s\nkey host", common}},
 		{"61", mistake{"zone", "limit 120 2/s\nkey text all", common}},
-		{"B6", mistake{"zone", "in_flight 5\nkey host", "all clients share the slots of the zone"}},
 		{"62", mistake{"zone", "limit 5 5/m\nkey client_ip {path}", chosen}},
 		{"63", mistake{"zone", "limit 5 5/m\nkey {uri}", chosen}},
 		{"64", mistake{"zone", "limit 5 5/m\nkey client_ip header User-Agent", chosen}},
@@ -83,7 +80,6 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"43f", mistake{"zone", "limit 5 5/m\nexempt path /wp-admin/admin-ajax.php*", "anybody can call the script that is exempt"}},
 		{"F1", mistake{"zone", "limit 50 1/s\ncost {header.X-Cost}", "clients choose what their requests cost"}},
 		{"S1", mistake{"zone", "limit 5 30/h\nmatch method POST\nsettle status 302 303 1", "settle status charges redirects only"}},
-		{"55", mistake{"zone", "in_flight 1", "one request at a time, and browsers"}},
 		{"L1", mistake{"zone", "limit 1 1/s", "one request at a time, and browsers"}},
 		{"F7", mistake{"site", "throttle / a 5 1/s", "path / is the front page alone"}},
 		{"F8", mistake{"zone", "limit 5 5/m\nmatch path /", "path / is the front page alone"}},
@@ -147,10 +143,6 @@ var wrongWords = []mistake{
 	{"zone", "limit 5 1/s\ndelay 99 # <-", "delay 99 delays nothing"},
 	{"zone", "limit 5 1/s\ndelay wait 8S # <-", `parsing wait: invalid duration "8S": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
 	{"zone", "limit 5 1/s\ndelay wait 8s {\nwait 9s # <-\n}", "wait is given twice in delay"},
-	{"zone", "in_flight ٥ # <-", "parsing in_flight: invalid number \"٥\""},
-	{"zone", "in_flight 5 5 # <-", `unexpected "5" after in_flight: want in_flight <n> [wait <d`},
-	{"zone", "in_flight 9999999 # <-", `zone "pages": invalid in_flight 9999999: want one from 1 to 1000000`},
-	{"zone", "in_flight 5 wait 8s share # <-", "share stands in the block of in_flight: want in_flight <n> [wait <d"},
 	{"zone", "limit 5 1/s\nblock 1h 10m # <-", "10m0s stands after 1h0m0s: want each duration longer than the one before"},
 	{"zone", "limit 5 1/s\nblock 10M # <-", `parsing block: invalid duration "10M": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
 	{"zone", "limit 5 1/s\nrefusal { # <-\n}", "refusal has no option"},

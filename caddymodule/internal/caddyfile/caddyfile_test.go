@@ -42,7 +42,6 @@ func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 		{"lmts", ""},
 		{"refsual", "refusal"},
 		{"rout", "route"},
-		{"inflight", "in_flight"},
 		{"readbody", "read_body"},
 		{"shaodw", "shadow"},
 		{"costs", "cost"},

@@ -40,7 +40,6 @@ func TestEmptiedMatcher(t *testing.T) {
 			{"zone", "limit 5 1/s\nmatch {\n" + test.matcher + " # <-\n}", test.says},
 			{"zone", "limit 5 1/s\nexempt " + test.matcher + " # <-", test.says},
 			{"zone", "limit 5 1/s\ncost 2 {\n" + test.matcher + " # <-\n}", test.says},
-			{"zone", "in_flight 5 {\nshare\nrank crawler " + test.matcher + " # <-\n}", test.says},
 			{"global", "exempt " + test.matcher + " # <-", test.says},
 			{"global", "zone a {\nlimit 5 1/s\nmatch " + test.matcher + " # <-\n}", test.says},
 		} {
@@ -98,7 +97,6 @@ func TestEmptiedPlaceholder(t *testing.T) {
 		{"zone", "limit 5 1/s\nmatch file {env.NET}", "match: file: {env.NET} is empty"},
 		{"zone", "limit 5 1/s\ncost 2 {\npath {env.NET}\n}", "match: path: {env.NET} is empty"},
 		{"zone", "limit 5 1/s\nkey route\nroute a {env.NET}", `zone "pages": route "a": {env.NET} is empty`},
-		{"zone", "in_flight 5 {\nshare\nrank crawler path {env.NET}\n}", "match: path: {env.NET} is empty"},
 		{"site", "@a path {env.NET}\nthrottle @a pages 5 1/s", "match: path: {env.NET} is empty"},
 		{"global", "exempt path {env.NET}", "exempt: path: {env.NET} is empty"},
 		{"zone", "limit 5 1/s\nmatch path {env.THROTTLE_SET}", ""},

@@ -211,7 +211,7 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 		z.Shadow = &config.Shadow{Together: true, ServerTiming: d.Shadow.ServerTiming}
 	}
 	if d.Refusal != nil {
-		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal, z.Limit != "")
+		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal)
 	}
 	for name, places := range defaults.places {
 		if name == "exempt" || len(r.places[name]) == 0 {
@@ -222,16 +222,11 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 
 // inheritRefusal returns a zone's own refusal over the default, without what would be an
 // error beside it.
-func inheritRefusal(refusal config.Refusal, own *config.Refusal, limited bool) *config.Refusal {
-	if !limited {
-		refusal.RetryAfter, refusal.Jitter = "", 0
-	}
-	switch {
-	case own == nil && refusal == config.Refusal{}:
-		return nil
-	case own == nil:
+func inheritRefusal(refusal config.Refusal, own *config.Refusal) *config.Refusal {
+	if own == nil {
 		return &refusal
-	case own.Error || own.PageHTML != nil || own.PageStyle != nil:
+	}
+	if own.Error || own.PageHTML != nil || own.PageStyle != nil {
 		refusal.Error, refusal.PageHTML, refusal.PageStyle = own.Error, own.PageHTML, own.PageStyle
 	}
 	refusal.Status = cmp.Or(own.Status, refusal.Status)

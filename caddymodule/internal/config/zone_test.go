@@ -66,18 +66,8 @@ func TestJSONOfAZoneThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{"delay as a text", `{"name":"a",` + limit + `,"delay":"1"}`, "delay"},
 		{"delay without room", `{"name":"a",` + limit + `,"delay":{"undelayed":4}}`, "delay 4 delays nothing"},
 		{"negative wait", `{"name":"a",` + limit + `,"delay":{"wait":"-1s"}}`, "invalid wait -1s"},
-		{"negative wait for a slot", `{"name":"a","in_flight":{"slots":1,"wait":-1}}`, "invalid wait -1ns"},
-		{"wait for a slot beside a limit", `{"name":"a",` + limit + `,"in_flight":{"slots":1,"wait":"1s"}}`, "wait has no meaning beside limit"},
 		{"negative queue", `{"name":"a",` + limit + `,"delay":{"queue":-1}}`, "invalid queue -1"},
-		{"queue without wait", `{"name":"a","in_flight":{"slots":1,"queue":1}}`, "queue has no meaning without wait"},
-		{"negative in_flight", `{"name":"a",` + limit + `,"in_flight":{"slots":-1}}`, "invalid in_flight -1"},
-		{"negative in_flight alone", `{"name":"a","in_flight":{"slots":-1}}`, "invalid in_flight -1"},
-		{"in_flight 0 alone", `{"name":"a","in_flight":{},"shadow":{}}`, "invalid in_flight 0"},
-		{"in_flight with a fraction", `{"name":"a",` + limit + `,"in_flight":{"slots":0.5}}`, "in_flight"},
-		{"in_flight with a default cost that is spelled out", `{"name":"a","in_flight":{"slots":1},"cost":[{"value":"1"}]}`, "cost has no meaning without limit"},
 		{"key of an unknown header", `{"name":"a",` + limit + `,"key":{"sources":[{"source":"X-Api-Key"}]}}`, "want client_ip, header <name>"},
-		{"negative buffer", `{"name":"a","in_flight":{"slots":1,"buffer":"-1"}}`, `invalid size "-1"`},
-		{"buffer too large", `{"name":"a","in_flight":{"slots":1,"buffer":"67108865"}}`, `invalid size "67108865"`},
 		{"negative block", `{"name":"a",` + limit + `,"block":{"for":["-1m"]}}`, "invalid block of -1m0s"},
 		{"block of nothing", `{"name":"a",` + limit + `,"block":{"for":[0]}}`, "invalid block of 0s"},
 		{"block as a text", `{"name":"a",` + limit + `,"block":"1m"}`, "block"},
@@ -106,7 +96,6 @@ func TestEmptiedMatcher(t *testing.T) {
 	} {
 		for _, zone := range []string{
 			limit + `,"match":[{` + set + `}]}`, limit + `,"exempt":[{` + set + `}]}`, limit + `,"cost":[{"match":[{` + set + `}],"value":"2"}]}`,
-			`{"name":"a","in_flight":{"slots":5,"share":[{"source":"client_ip"}],"rank":[{"rank":"crawler","match":[{` + set + `}]}]}}`,
 		} {
 			if err := loaded(zone); err == nil || !strings.Contains(err.Error(), "nothing stands after it") {
 				t.Errorf("%s: got %v", zone, err)

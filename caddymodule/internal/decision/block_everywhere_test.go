@@ -31,7 +31,7 @@ func newGate(t testing.TB, shadow string) *servertest.FuncSite {
 	}
 	throttle /third* {
 		zone third {
-			in_flight 5
+			limit 5 1/s
 		}
 	}`, 0)
 }
@@ -109,7 +109,6 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 			throttle {
 				zone gate {
 					limit 1 1/d
-					in_flight 1
 					delay 0.1
 					cost 0.5
 					block 1h everywhere
@@ -119,7 +118,7 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 		}`)
 		// The block was known before the exemption was configured.
 		c := &leakybucket.Charge{Zone: "gate", Key: "203.0.113.7", Block: new(leakybucket.Ladder)}
-		s.Engine().Blocks.Note(c, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(time.Hour.Microseconds()), Began: true})
+		s.Engine().Blocks.Note(time.Now(), c, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(time.Hour.Microseconds()), Began: true})
 		for range 50 {
 			if w := s.From(servertest.Someone).Get("/"); w.Code != http.StatusOK || w.Body.String() != "ok" {
 				t.Fatalf("got %v, %q, want ok", w.Code, w.Body)

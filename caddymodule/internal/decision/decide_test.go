@@ -15,7 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
@@ -47,19 +46,18 @@ func (e *fakeEnv) Exempts(*rule.Subject) (bool, error) {
 	return e.exempt, e.exemptErr
 }
 
-func (e *fakeEnv) Believe(_ context.Context, c *leakybucket.Charge) (blocked.Block, bool) {
+func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
 	e.note("believe " + c.Zone + " " + c.Key)
-	now := time.Now()
 	return blocked.Block{Until: now.Add(time.Minute), Seen: now}, true
 }
 
 func (e *fakeEnv) InForce(*leakybucket.Charge) {}
 
-func (e *fakeEnv) KnownBlock(*leakybucket.Charge) (blocked.Block, bool) {
+func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (blocked.Block, bool) {
 	return blocked.Block{}, false
 }
 
-func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+func (e *fakeEnv) Take(_ context.Context, _ time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	what := "take"
 	for i, c := range charges {
 		what += " " + c.Zone + "/" + c.Key
@@ -99,8 +97,6 @@ func (*silent) Settled(bool, bool) {
 func (s *silent) FellBack()                  { s.fellBack++ }
 func (s *silent) Failed(string, error, bool) { s.failed++ }
 func (*silent) ServedStatic(*http.Request)   {}
-func (*silent) CountPass(pass.Event)         {}
-func (*silent) Answered(bool, pass.Event)    {}
 
 // testZone returns a zone that is keyed by the client's address.
 func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
@@ -117,7 +113,7 @@ func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
 	if change != nil {
 		change(r)
 	}
-	return NewZone(r, new(admission.Zone), new(admission.Zone), new(silent))
+	return &Zone{Rule: r, Places: new(Places), Reporter: new(silent)}
 }
 
 // decided lets an Env see what is decided about a request from 203.0.113.7.
@@ -129,7 +125,7 @@ func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, 
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	e.memory = body.NewMemory(1 << 20)
 	w := httptest.NewRecorder()
-	v, ahead, err := Decide(r, failed, &Directive{Zones: zones}, e)
+	v, ahead, err := Decide(r, time.Now(), failed, &Directive{Zones: zones}, e)
 	ahead.End(w)
 	_, _ = io.Copy(io.Discard, r.Body)
 	return v, err
@@ -200,14 +196,14 @@ func TestAnOutcomeNamesItsBucket(t *testing.T) {
 // A pooled verdict that its outcomes have outgrown, and that none of them is left of, must be
 // clear for the next request.
 func TestAVerdictOfThePoolHoldsNothingOfOthers(t *testing.T) {
-	slots := testZone(t, "slots", func(r *rule.Rule) { r.Limit, r.InFlight = leakybucket.Limit{}, 5 })
+	keyed := testZone(t, "keyed", func(r *rule.Rule) { r.Key.Missing, r.Key.Parts = rule.Refuse, []rule.Part{{Read: func(*rule.Subject) string { return "" }}} })
 	charged, other := testZone(t, "a", nil), testZone(t, "b", nil)
 	unread := Unread{Verdict: true, Placeholders: true}
 	ask := func(e *fakeEnv, zones ...*Zone) *Verdict {
 		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
 		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
 		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
-		v, _, err := Decide(r, nil, &Directive{Zones: zones, Unread: unread}, e)
+		v, _, err := Decide(r, time.Now(), nil, &Directive{Zones: zones, Unread: unread}, e)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -218,9 +214,9 @@ func TestAVerdictOfThePoolHoldsNothingOfOthers(t *testing.T) {
 		if v := ask(&fakeEnv{takeErr: errors.New("down")}, charged, other); v != nil {
 			t.Fatalf("got %d outcomes without a store, want none", len(v.Outcomes))
 		}
-		v := ask(new(fakeEnv), slots)
+		v := ask(new(fakeEnv), keyed)
 		if o := &v.Outcomes[0]; o.asked || o.Limit != (leakybucket.Limit{}) || o.Cost != 0 {
-			t.Fatalf("got the charge %+v in a zone without a bucket, want none", o.Charge())
+			t.Fatalf("got the charge %+v of a request that was refused without asking, want none", o.Charge())
 		}
 		v.Forget()
 	}
@@ -234,7 +230,7 @@ func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: server}
-	v, _, err := Decide(r, nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
+	v, _, err := Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
 	if err != nil {
 		t.Fatal(err)
 	}

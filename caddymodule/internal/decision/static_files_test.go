@@ -94,7 +94,7 @@ func staticSite(t testing.TB, options string) *servertest.FuncSite {
 }
 
 func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) {
-	for _, options := range []string{"", "shadow", "in_flight 1", "block 1h", "settle header X-Cost", "delay 1", "enforce 1"} {
+	for _, options := range []string{"", "shadow", "block 1h", "settle header X-Cost", "delay 1", "enforce 1"} {
 		servertest.InBubble(t, func(t *testing.T) {
 			s := staticSite(t, options)
 			shadow := options == "shadow" || options == "enforce 1"

@@ -537,18 +537,17 @@ func TestALogInAsksTheStoreNoMoreThanItsDeviceNeeds(t *testing.T) {
 	})
 }
 
-func TestADeviceHasAQueueAndSlotsOfItsOwn(t *testing.T) {
+func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.NewLoginSite(t, dir, `zone account {
 			key form log
 			limit 10 1/m
 			delay
-			in_flight 1
 			refund cookie wordpress_logged_in_*
 			trust_devices wordpress_logged_in_*
 		}`)
-		s.Engine().Gate.Exiting = nil
+		s.Engine().Exiting = nil
 		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
 		device.wants(http.StatusFound, "owner", "right")
 		for range 9 {

@@ -88,7 +88,7 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
 		s := servertest.Run(t, fmt.Sprintf(verdictSite, "store test_shared\nnodes 2"))
-		s.Engine().Gate.Exiting = nil
+		s.Engine().Exiting = nil
 		if err := s.Module().Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -180,22 +180,6 @@ func TestClientsThatTakeJSONAndNoHTMLGetAProblem(t *testing.T) {
 	}
 }
 
-// The turn and the rank of a client may follow from its address, whatever the key.
-func TestEarlyDataGetsNoTurn(t *testing.T) {
-	s := servertest.Run(t, "http:// {\nthrottle {\nzone busy {\nin_flight 2 {\n\tshare\n}\n}\n}\nrespond ok\n}")
-	for early, want := range map[bool]int{true: http.StatusTooEarly, false: http.StatusOK} {
-		r := httptest.NewRequest(http.MethodGet, "https://example.com/", nil)
-		r.RemoteAddr, r.TLS = servertest.Someone, &tls.ConnectionState{HandshakeComplete: !early}
-		answer := s.Do(r)
-		if answer.Code != want {
-			t.Errorf("early %v: got %d, want %d", early, answer.Code, want)
-		}
-		if lines := answer.Header()["Set-Cookie"]; len(lines) > 0 {
-			t.Errorf("early %v: got the cookies %q, want none", early, lines)
-		}
-	}
-}
-
 func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 	s := servertest.Run(t, `{
 		servers {

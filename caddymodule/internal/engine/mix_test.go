@@ -13,17 +13,17 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// Waits, slots, blocks, shadows, bodies and settlements meet in each request, while
+// Waits, blocks, shadows, bodies and settlements meet in each request, while
 // the store is slow or down, clients leave and upstreams panic. Whatever happens,
 // each zone counts a request once at most, and nothing is kept of those that are gone.
 func TestWhateverMeetsLeavesNothingBehind(t *testing.T) {
 	zones := map[string]string{
 		"queue":   "limit 6 2/s\ndelay 1 wait 2s",
-		"slots":   "key text all\nin_flight 3 wait 1s",
-		"strict":  "limit 20 1/s\nblock 3s 10s\nin_flight 2",
-		"settled": "limit 50 5/s\nin_flight 4\nsettle header X-Cost",
+		"shared":  "key text all\nlimit 9 3/s\ndelay queue 3",
+		"strict":  "limit 20 1/s\nblock 3s 10s",
+		"settled": "limit 50 5/s\nsettle header X-Cost",
 		"after":   "limit 50 5/s\nsettle seconds after",
-		"items":   "limit 30 3/s\ncost body_items\ndelay 5\nin_flight 3\nsettle status 5xx 4",
+		"items":   "limit 30 3/s\ncost body_items\ndelay 5\nsettle status 5xx 4",
 	}
 	for seed := range uint64(12) {
 		servertest.InBubble(t, func(t *testing.T) {

@@ -245,36 +245,3 @@ func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 		}
 	})
 }
-
-// Slots need no store.
-func TestSlotsHoldInAnOutageWhateverThePolicyOfTheZone(t *testing.T) {
-	for _, policy := range []string{"local", "allow"} {
-		for _, options := range []string{"", "delay 50", "settle status 404 5", "cost body_items\nread_body 64KiB else 10"} {
-			for _, shadow := range []string{"", "shadow"} {
-				servertest.InBubble(t, func(t *testing.T) {
-					servertest.Latest = &servertest.FuncSite{TB: t, Serve: func(http.ResponseWriter, *http.Request) error {
-						<-time.After(time.Second)
-						return nil
-					}}
-					s := servertest.RunShared(t, "", "zone z {\nkey text all\nlimit 100 1/h\nin_flight 2\non_store_error "+policy+"\n"+options+"\n"+shadow+"\n}\n}\nroute {\nsettle_upstream\n}\nroute {\nrespond ok")
-					servertest.TheShared.Down.Store(true)
-					codes := make(chan int, 5)
-					for range 5 {
-						go func() { codes <- s.Do(asked(servertest.Someone, "[1]")).Code }()
-						<-time.After(time.Millisecond)
-					}
-					<-time.After(time.Minute)
-					got := make(map[int]int)
-					for range 5 {
-						got[<-codes]++
-					}
-					refused := s.Counts(t)["z"]
-					if shadow == "" && (got[200] != 2 || got[429] != 3) || shadow != "" && (got[200] != 5 || refused["shadow_refused in_flight"] != 3) {
-						t.Errorf("%s, %s, %s: got %v, counted %v, want 2 served and 3 refused", policy, options, shadow, got, refused)
-					}
-					servertest.WantEmpty(t, "z")
-				})
-			}
-		}
-	}
-}

@@ -118,74 +118,41 @@ func TestARefusalForWaitingGivesBackTheChargesOfAllZones(t *testing.T) {
 	})
 }
 
-func TestAShadowForWhichTooManyWaitPoursNothing(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nshadow\nsettle header X-Cost", 0)
-		for _, v := range s.Visits(5, servertest.Office, "/") {
-			if !v.Ended || !v.Reached {
-				t.Errorf("got over %v, at the upstream %v, want nobody to wait", v.Ended, v.Reached)
-			}
-		}
-		if got := s.Fullness("waits", servertest.Office, 6, 1, true); got != 3 {
-			t.Errorf("got level %v, want 3", got)
-		}
-		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "shadow_delayed": 2, "shadow_refused waiting": 2})
-		servertest.Sleep(time.Minute)
-		servertest.WantEmpty(t, "waits")
-	})
-}
-
 func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
-	for _, options := range []string{servertest.LikeNginx, "in_flight 1 wait 1m"} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitZone(t, options, 10*time.Second)
-			first := s.Visit(servertest.Office, "/")
-			waiting := s.Visits(3, servertest.Office, "/")
-			servertest.Sleep(500 * time.Millisecond)
-			close(s.Exit)
-			servertest.Sleep(0)
-			for _, v := range waiting {
-				if !v.Ended || v.Reached || v.Code != http.StatusServiceUnavailable {
-					t.Errorf("got %v, over %v, want 503", v.Code, v.Ended)
-				}
-			}
-			servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "refused waiting": 3})
-			late := s.Visit(servertest.Visitor, "/") // need not wait
-			servertest.Sleep(time.Minute)
-			if first.Code != http.StatusOK || late.Code != http.StatusOK {
-				t.Errorf("got %v and %v for who need not wait, want 200", first.Code, late.Code)
-			}
-			servertest.WantEmpty(t, "waits")
-		})
-	}
-}
-
-func TestWithoutASlotAfterTheWaitTheChargeIsGivenBack(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx+"\nin_flight 1", 1500*time.Millisecond)
-		visits := s.Visits(3, servertest.Office, "/")
-		servertest.Sleep(time.Second)
-		// The second found the first in its slot. The third came after the
-		// second, so the second's place stays empty.
-		servertest.WantWaits(t, visits[:2], -2, -1)
-		if v := visits[1]; v.Header().Get("Retry-After") != "1" || v.Reached {
-			t.Errorf("got Retry-After %q, want 1", v.Header().Get("Retry-After"))
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 10*time.Second)
+		first := s.Visit(servertest.Office, "/")
+		waiting := s.Visits(3, servertest.Office, "/")
+		servertest.Sleep(500 * time.Millisecond)
+		close(s.Exit)
+		servertest.Sleep(0)
+		for _, v := range waiting {
+			if !v.Ended || v.Reached || v.Code != http.StatusServiceUnavailable {
+				t.Errorf("got %v, over %v, want 503", v.Code, v.Ended)
+			}
 		}
-		wantFullness(t, s, 2)
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "refused waiting": 3})
+		late := s.Visit(servertest.Visitor, "/") // need not wait
 		servertest.Sleep(time.Minute)
-		servertest.WantWaits(t, visits, 0, -1, 2)
-		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1, "refused in_flight": 1})
+		if first.Code != http.StatusOK || late.Code != http.StatusOK {
+			t.Errorf("got %v and %v for who need not wait, want 200", first.Code, late.Code)
+		}
 		servertest.WantEmpty(t, "waits")
 	})
 }
 
-func TestTheLastWithoutASlotAfterTheWaitLeavesTheLevelAsItWas(t *testing.T) {
+// A shadow says how long the wait would be, and knows nothing of the queue.
+func TestAShadowWaitsForNobodyHoweverManyThereAre(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx+"\nin_flight 1", 10*time.Second)
-		visits := s.Visits(2, servertest.Office, "/")
-		servertest.Sleep(time.Second)
-		servertest.WantWaits(t, visits, -2, -1)
-		wantFullness(t, s, 0) // of the first nothing is left after a second
-		servertest.Sleep(time.Minute)
+		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nshadow", 0)
+		visits := s.Visits(7, servertest.Office, "/")
+		servertest.WantWaits(t, visits, 0, 0, 0, 0, 0, 0, 0)
+		for i, want := range []any{nil, 1.0, 2.0, 3.0, 4.0, 5.0, nil} {
+			if got := servertest.Logged(visits[i].Verdict)["delay"]; got != want {
+				t.Errorf("request %d: got a delay of %v in the access log, want %v", i+1, got, want)
+			}
+		}
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "shadow_delayed": 5, "shadow_refused capacity": 1})
+		servertest.WantEmpty(t, "waits")
 	})
 }

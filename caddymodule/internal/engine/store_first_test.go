@@ -45,7 +45,6 @@ func TestFirstRequests(t *testing.T) {
 		{"another path", "", "limit 3 1/h\nmatch path /login", "/", true, 0},
 		{"exempt", "exempt path /health", "limit 3 1/h", "/health", true, 0},
 		{"in shadow", "", "limit 3 1/h\nshadow", "/", true, 0},
-		{"slots alone", "", "in_flight 3", "/", true, 2 * time.Second},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,7 +52,7 @@ func TestFirstRequests(t *testing.T) {
 				servertest.TheShared.Hung.Store(test.hangs)
 				servertest.TheShared.Slow.Store(int64(far))
 				s := started(t, "{\nthrottle {\nstore test_shared\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone z {\n"+test.zone+"\n}\n}\nrespond ok\n}")
-				s.Engine().Gate.Exiting = nil
+				s.Engine().Exiting = nil
 				synctest.Wait()
 				servertest.TheShared.Slow.Store(0) // from the second call on
 				for _, want := range []time.Duration{test.want, 0} {
@@ -136,12 +135,11 @@ func TestCallsOfTheStore(t *testing.T) {
 		{"plain", "zone a {\nlimit 100 1/h\n}", 1, 0},
 		{"several zones", "zone a {\nlimit 100 1/h\n}\nzone b {\nlimit 200 1/h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 1, 0},
 		{"delay", "zone a {\nlimit 100 1/h\ndelay 50\n}", 1, 0},
-		{"slots", "zone a {\nin_flight 5\n}", 0, 0},
 		{"block", "zone a {\nlimit 100 1/h\nblock 1h everywhere\n}", 1, 0},
 		{"settle", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}", 1, 1},
 		{"body", "zone a {\nlimit 100 1/h\ncost body_items\n}", 2, 0},
 		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\ncost body_items\n}", 2, 0},
-		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\nin_flight 5\n}", 2, 1},
+		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 2, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

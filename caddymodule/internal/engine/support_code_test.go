@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -77,11 +76,7 @@ func TestCodesNameRefusalsOfEveryKind(t *testing.T) {
 		throttle /gate gate 1 1/h {
 			block 1h
 		}
-		throttle /slots {
-			zone slots {
-				in_flight 1
-			}
-		}
+		throttle /pages pages 9 1/h
 		route /twice {
 			throttle outer 5 1/h
 			throttle inner 1 1/h
@@ -104,19 +99,15 @@ func TestCodesNameRefusalsOfEveryKind(t *testing.T) {
 	c.Passes(1, "/twice")
 	refusal("/twice", "inner", "capacity")
 
-	slot, _ := s.Engine().Gate.Admit(t.Context(), time.Now(), []admission.Entry{{Zone: &s.Engine().Zones["slots"].State.Enforced, Key: "203.0.113.7", InFlight: 1}}, nil)
-	refusal("/slots", "slots", "in_flight")
-	slot.Release()
-
-	s.Changes("/throttle/limit", `{"zone": "slots", "limit": "deny", "for": "1h"}`)
-	refusal("/slots", "slots", "denied")
+	s.Changes("/throttle/limit", `{"zone": "pages", "limit": "deny", "for": "1h"}`)
+	refusal("/pages", "pages", "denied")
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-	refusal("/slots", "slots", "banned")
-	if got := s.Why(servertest.CodeOn(t, c.Get("/slots"))); got.Ban == nil {
+	refusal("/pages", "pages", "banned")
+	if got := s.Why(servertest.CodeOn(t, c.Get("/pages"))); got.Ban == nil {
 		t.Error("got no ban beside the refusal, want it")
 	}
 	s.Changes("/throttle/unban", `{"network": "203.0.113.0/24"}`)
-	s.Changes("/throttle/unlimit", `{"zone": "slots"}`)
+	s.Changes("/throttle/unlimit", `{"zone": "pages"}`)
 }
 
 func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {

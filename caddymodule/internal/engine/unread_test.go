@@ -11,13 +11,17 @@ import (
 
 func TestVerdictsAreKeptWhereSomebodyMayReadThem(t *testing.T) {
 	const throttle, proxy = `{"handler":"throttle","zone":[{"name":"a","refusal":{"error":true}}]}`, `{"handler":"reverse_proxy"}`
-	nothing, everything := decision.Unread{Verdict: true, Placeholders: true}, decision.Unread{}
+	const slots = `{"handler":"in_flight"}`
+	nothing, everything := decision.Unread{Verdict: true, Placeholders: true, Record: true}, decision.Unread{}
 	for config, want := range map[string]decision.Unread{
 		`{"routes":[{"handle":[` + throttle + `,` + proxy + `]}]}`:                                                                                                            nothing,
 		`{"routes":[{"handle":[` + throttle + `],"terminal":true},{"handle":[` + throttle + `]}]}`:                                                                            nothing,
 		`{"routes":[{"handle":[` + throttle + `]},{"handle":[` + throttle + `]}]}`:                                                                                            {Placeholders: true},
 		`{"routes":[{"handle":[{"handler":"subroute","routes":[{"handle":[` + throttle + `,` + throttle + `]}]}]}]}`:                                                          {Placeholders: true},
-		`{"routes":[{"match":[{"throttle_blocked":{}}],"handle":[` + throttle + `]}]}`:                                                                                        {Placeholders: true},
+		`{"routes":[{"match":[{"throttle_blocked":{}}],"handle":[` + throttle + `]}]}`:                                                                                        {Placeholders: true, Record: true},
+		`{"routes":[{"handle":[` + throttle + `,` + slots + `]}]}`:                                                                                                            {Verdict: true, Placeholders: true},
+		`{"routes":[{"handle":[` + throttle + `]},{"handle":[` + slots + `]}]}`:                                                                                               {Verdict: true, Placeholders: true},
+		`{"routes":[{"handle":[` + slots + `],"terminal":true},{"handle":[` + throttle + `]}]}`:                                                                               nothing,
 		`{"routes":[{"handle":[` + throttle + `,{"handler":"headers","response":{"set":{"X-Zone":["{http.throttle.zone}"]}}}]}]}`:                                             everything,
 		`{"routes":[{"handle":[` + throttle + `]}],"errors":{"routes":[{"match":[{"vars":{"{http.throttle.blocked}":["true"]}}],"handle":[{"handler":"static_response"}]}]}}`: everything,
 		`{"routes":[{"handle":[{"handler":"templates"},` + throttle + `]}]}`:                                                                                                  everything,

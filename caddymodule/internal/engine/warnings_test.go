@@ -174,8 +174,6 @@ func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
 		"limit 31 1/s\ndelay wait 30s":  0,
 		"limit 100 1/s\ndelay wait 31s": 1,
 		"limit 100 1/s":                 0,
-		"in_flight 1 wait 30s":          0,
-		"in_flight 1 wait 31s":          1,
 	} {
 		zone := "throttle {\nzone api {\n" + options + "\n}\n}\n"
 		s := servertest.Run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
@@ -234,15 +232,4 @@ func TestAFullMemoryIsWarnedOfInTheLogOfTheConfigThatRuns(t *testing.T) {
 		old.Warned(t, text, 0)
 		next.Warned(t, text, 1)
 	})
-}
-
-func TestAZoneThatOnlyCountsWhatIsInFlightIsWarnedOfNoCost(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone slots {
-				in_flight 3 wait 10s
-			}
-		}
-	}`)
-	s.Warned(t, "holds less than some requests cost", 0)
 }

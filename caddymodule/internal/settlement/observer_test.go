@@ -203,54 +203,41 @@ func TestAPanicGoesOnUntouched(t *testing.T) {
 	}
 }
 
-// A release counts how often something was released.
-type release int
-
-func (r *release) Release() { *r++ }
-
-func TestATunnelIsReleasedOnceWhenItOpens(t *testing.T) {
+func TestATunnelSaysNothingOfTheWorkThatOpenedIt(t *testing.T) {
 	for _, test := range []struct {
 		about, method string
 		major         int
 		serve         handler
-		want          release
+		tunnel        bool
 	}{
-		{"101", "GET", 1, says(101), 1},
+		{"101", "GET", 1, says(101), true},
 		{"101 and the connection", "GET", 1, func(w http.ResponseWriter, r *http.Request) error {
 			w.WriteHeader(101)
 			_, _, err := http.NewResponseController(w).Hijack()
 			return err
-		}, 1},
+		}, true},
 		{"the connection alone", "GET", 1, func(w http.ResponseWriter, r *http.Request) error {
 			_, _, err := http.NewResponseController(w).Hijack()
 			return err
-		}, 1},
-		{"a page instead", "GET", 1, says(200), 0},
-		{"early hints", "GET", 1, says(103), 0},
-		{"200 to CONNECT, HTTP/2", "CONNECT", 2, says(200), 1},
-		{"204 to CONNECT, HTTP/3", "CONNECT", 3, says(204), 1},
-		{"403 to CONNECT, HTTP/2", "CONNECT", 2, says(403), 0},
-		{"early hints to CONNECT", "CONNECT", 2, says(103), 0},
+		}, true},
+		{"a page instead", "GET", 1, says(200), false},
+		{"early hints", "GET", 1, says(103), false},
+		{"200 to CONNECT, HTTP/2", "CONNECT", 2, says(200), true},
+		{"204 to CONNECT, HTTP/3", "CONNECT", 3, says(204), true},
+		{"403 to CONNECT, HTTP/2", "CONNECT", 2, says(403), false},
+		{"early hints to CONNECT", "CONNECT", 2, says(103), false},
 		{"a flush after CONNECT", "CONNECT", 2, func(w http.ResponseWriter, _ *http.Request) error {
 			return http.NewResponseController(w).Flush()
-		}, 1},
-		{"200 to CONNECT, HTTP/1", "CONNECT", 1, says(200), 0},
-		{"200 to GET, HTTP/2", "GET", 2, says(200), 0},
+		}, true},
+		{"200 to CONNECT, HTTP/1", "CONNECT", 1, says(200), false},
+		{"200 to GET, HTTP/2", "GET", 2, says(200), false},
 	} {
 		r := httptest.NewRequest(test.method, "http://example.com/", nil)
 		r.ProtoMajor = test.major
-		var released release
-		during := release(-1)
-		o := &Observer{Tunnel: &released}
-		_ = o.Serve(newSpy(), r, handler(func(w http.ResponseWriter, r *http.Request) error {
-			defer func() { during = released }()
-			return test.serve(w, r)
-		}))
-		if released != test.want || during != test.want {
-			t.Errorf("%s: released %d times, %d before it closed, want %d", test.about, released, during, test.want)
-		}
-		if _, known := seconds.Actual(o, limit, 1); known != (test.want == 0) {
-			t.Errorf("%s: got the time known: %v, want %v", test.about, known, test.want == 0)
+		o := new(Observer)
+		_ = o.Serve(newSpy(), r, test.serve)
+		if _, known := seconds.Actual(o, limit, 1); known == test.tunnel {
+			t.Errorf("%s: got the time known: %v, want %v", test.about, known, !test.tunnel)
 		}
 	}
 }
@@ -258,8 +245,7 @@ func TestATunnelIsReleasedOnceWhenItOpens(t *testing.T) {
 func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
 	w := newSpy()
 	w.hijack = http.ErrNotSupported
-	var released release
-	o := &Observer{Tunnel: &released}
+	o := new(Observer)
 	_ = o.Serve(w, httptest.NewRequest("GET", "/", nil), handler(func(w http.ResponseWriter, r *http.Request) error {
 		_, _, err := http.NewResponseController(w).Hijack()
 		if !errors.Is(err, http.ErrNotSupported) {
@@ -267,8 +253,20 @@ func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
 		}
 		return nil
 	}))
-	if released != 0 {
-		t.Errorf("released %d times, want none", released)
+	if _, known := seconds.Actual(o, limit, 1); !known {
+		t.Error("got the time unknown, want it known")
+	}
+}
+
+// A replay knows from the log how long a response took.
+func TestATimeThatIsToldReplacesTheOneThatWasMeasured(t *testing.T) {
+	for about, serve := range map[string]handler{"a status": says(200), "nothing at all": func(http.ResponseWriter, *http.Request) error { return nil }} {
+		o := new(Observer)
+		_ = o.Serve(newSpy(), httptest.NewRequest("GET", "/", nil), serve)
+		o.Took(3 * time.Second)
+		if got, known := seconds.Actual(o, limit, 1); got != 3 || !known {
+			t.Errorf("%s: got %v, known %v, want 3", about, got, known)
+		}
 	}
 }
 
@@ -284,10 +282,9 @@ func TestObservingAllocatesOnce(t *testing.T) {
 		w.WriteHeader(http.StatusOK)
 		return nil
 	})
-	var released release
 	sum := 0.0
 	got := testing.AllocsPerRun(100, func() {
-		o := &Observer{Headers: headers, Tunnel: &released}
+		o := &Observer{Headers: headers}
 		_ = o.Serve(w, r, next)
 		for _, rule := range rules {
 			cost, _ := rule.Actual(o, limit, 1)

@@ -8,11 +8,7 @@ import (
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admission"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
@@ -89,21 +85,4 @@ func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
 	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {
 		t.Errorf("got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
 	}
-}
-
-// A reload under load may have closed the old config's log.
-func TestTheLineAMinuteIsLoggedByTheConfigThatRuns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		figures := &Figures{Slots: new(admission.Zone)}
-		var logs [2]*observer.ObservedLogs
-		for i := range logs {
-			var core zapcore.Core
-			core, logs[i] = observer.New(zapcore.InfoLevel)
-			figures.load.note(&Zone{rule: &rule.Rule{Name: "waits"}, figures: figures, Options: Options{Logger: zap.New(core)}}, new(decision.Outcome), false)
-		}
-		<-time.After(time.Hour)
-		if old, now := logs[0].Len(), logs[1].Len(); old != 0 || now != 1 {
-			t.Errorf("got %d lines by the old config and %d by the new one, want 0 and 1", old, now)
-		}
-	})
 }

@@ -95,7 +95,6 @@ func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
 		"zone":     {"full", "denied", "oversize", "keyless", "keyed"},
 		"decision": {"admitted", "refused", "shadow_refused"},
 		"reason":   {"", "capacity", "denied", "oversize", "missing_key", "unlisted_key", "early_data"},
-		"rank":     {""},
 	}
 	for _, name := range []string{"caddy_throttle_requests_total", "caddy_throttle_buckets", "caddy_throttle_evictions_total"} {
 		samples := s.Metric(t, name)
@@ -131,17 +130,6 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	}
 }
 
-func TestPassesOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
-	site := servertest.Run(t, "http:// {\nthrottle {\nzone gone {\nin_flight 5 {\n\tshare\n}\n}\n}\nrespond ok\n}")
-	if got := series(t, telemetry.Passes, "gone"); len(got) == 0 {
-		t.Error("got no series of passes, want some while the zone is there")
-	}
-	site.Stop()
-	if got := series(t, telemetry.Passes, "gone"); len(got) != 0 {
-		t.Errorf("got the series %q of a zone that is gone, want none", got)
-	}
-}
-
 func TestEvictionsAreCounted(t *testing.T) {
 	s := servertest.Run(t, `{
 		throttle {
@@ -163,21 +151,19 @@ func TestEvictionsAreCounted(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesWhileItWaitsForASlotCountsAsDelayed(t *testing.T) {
-	for _, options := range []string{"in_flight 1 wait 1m", servertest.LikeNginx} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitZone(t, options, 10*time.Second)
-			s.Visit(servertest.Office, "/")
-			v := s.Visit(servertest.Office, "/")
-			servertest.Sleep(300 * time.Millisecond)
-			v.Leave()
-			servertest.Sleep(0)
-			servertest.WantGone(t, v)
-			servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1})
-			servertest.Sleep(time.Minute)
-			servertest.WantEmpty(t, "waits")
-		})
-	}
+func TestAClientThatLeavesWhileItWaitsCountsAsDelayed(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 10*time.Second)
+		s.Visit(servertest.Office, "/")
+		v := s.Visit(servertest.Office, "/")
+		servertest.Sleep(300 * time.Millisecond)
+		v.Leave()
+		servertest.Sleep(0)
+		servertest.WantGone(t, v)
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1})
+		servertest.Sleep(time.Minute)
+		servertest.WantEmpty(t, "waits")
+	})
 }
 
 func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
@@ -215,7 +201,7 @@ func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 func gauges(t *testing.T, s *servertest.Site) map[string]float64 {
 	t.Helper()
 	values := make(map[string]float64)
-	for _, name := range []string{"waiting", "in_flight", "buckets", "breaker_open"} {
+	for _, name := range []string{"waiting", "buckets", "breaker_open"} {
 		for _, sample := range s.Metric(t, "caddy_throttle_"+name) {
 			values[fmt.Sprint(name, sample.Labels)] = sample.Value
 		}
@@ -261,9 +247,9 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 		}
 		before := settles(want)
 		for _, caddyfile := range []string{
-			fmt.Sprintf(config, "1", addr+", http://"+taken, "in_flight 1 wait 1s"),
-			fmt.Sprintf(config, "1", addr, "in_flight 1 wait 1s\nmatch client_ip {env.NO_SUCH_HOME}"),
-			fmt.Sprintf(config, "0", addr+", http://"+taken, "in_flight 1 wait 1s"),
+			fmt.Sprintf(config, "1", addr+", http://"+taken, "limit 9 1/s\ndelay"),
+			fmt.Sprintf(config, "1", addr, "limit 9 1/s\ndelay\nmatch client_ip {env.NO_SUCH_HOME}"),
+			fmt.Sprintf(config, "0", addr+", http://"+taken, "limit 9 1/s\ndelay"),
 		} {
 			for range 5 {
 				if err := servertest.Load(t, caddyfile); err == nil {
@@ -317,11 +303,6 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 				delay
 				block 1s
 				settle header X-Cost
-			}
-			zone swarm {
-				in_flight 2 {
-					share
-				}
 			}
 			zone tried {
 				limit 2 1/s

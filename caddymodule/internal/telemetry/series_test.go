@@ -47,34 +47,28 @@ func series(t testing.TB, collector prometheus.Collector, zone string) (all []st
 }
 
 func TestOnlySeriesThatCanCountExist(t *testing.T) {
-	const bucket = "limit 6 1/s\n"
 	for _, test := range []struct {
 		options string
 		reasons string
 		delays  bool
 		blocks  bool
 	}{
-		{bucket, "capacity early_data oversize", false, false},
-		{bucket + "delay", "capacity early_data oversize waiting", true, false},
-		{bucket + "in_flight 2", "capacity early_data in_flight oversize", false, false},
-		{bucket + "block 1m", "blocked capacity early_data oversize", false, true},
-		{bucket + "block\ndelay\nin_flight 2", "blocked capacity early_data in_flight oversize waiting", true, true},
-		{"in_flight 2", "early_data in_flight", false, false},
-		{"in_flight 2 buffer 1KiB", "early_data in_flight waiting", false, false},
-		{"in_flight 2 wait 1s", "early_data in_flight waiting", true, false},
-		{"in_flight 2\noverride 203.0.113.1 deny\nkey client_ip missing refuse unlisted refuse", "denied early_data in_flight missing_key unlisted_key", false, false},
+		{"", "capacity early_data oversize", false, false},
+		{"delay", "capacity early_data oversize waiting", true, false},
+		{"block 1m", "blocked capacity early_data oversize", false, true},
+		{"block\ndelay", "blocked capacity early_data oversize waiting", true, true},
+		{"override 203.0.113.1 deny\nkey client_ip missing refuse unlisted refuse", "capacity denied early_data missing_key oversize unlisted_key", false, false},
 	} {
 		for _, mode := range []string{"", "shadow", "enforce 50"} {
 			servertest.InBubble(t, func(t *testing.T) {
-				servertest.NewWaitZone(t, test.options+"\n"+mode, 0)
+				servertest.NewWaitZone(t, "limit 6 1/s\n"+test.options+"\n"+mode, 0)
 				want, wantBlocks := []string{"admitted"}, []string{}
 				for prefix, exists := range map[string]bool{"": mode != "shadow", "shadow_": mode != ""} {
 					if !exists {
 						continue
 					}
 					for reason := range strings.FieldsSeq(test.reasons) {
-						buffers := reason == "waiting" && !test.delays // which shadow zones do not
-						if prefix == "" || reason != "early_data" && !buffers {
+						if prefix == "" || reason != "early_data" && reason != "waiting" {
 							want = append(want, prefix+"refused "+reason)
 						}
 					}
@@ -90,14 +84,8 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 				if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
 					t.Errorf("%q, %q: got %q, want %q", test.options, mode, got, want)
 				}
-				gauges := 0 // waiting, and in_flight
-				for _, exists := range []bool{test.delays, strings.Contains(test.reasons, "in_flight")} {
-					if exists && mode != "shadow" {
-						gauges++
-					}
-				}
-				if got := series(t, engine.Slots, "waits"); len(got) != gauges {
-					t.Errorf("%q, %q: got %d gauges, want %d", test.options, mode, len(got), gauges)
+				if got, want := len(series(t, engine.Waiting, "waits")) == 1, test.delays && mode != "shadow"; got != want {
+					t.Errorf("%q, %q: got the gauge of those who wait: %v, want %v", test.options, mode, got, want)
 				}
 				if got := series(t, telemetry.BlocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
 					t.Errorf("%q, %q: got blocks %q, want %q", test.options, mode, got, wantBlocks)
@@ -138,7 +126,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 	}
 	for r := rule.Capacity; r < rule.NoStore; r++ { // which memory never is
 		for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
-			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != rule.EarlyData) {
+			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != rule.EarlyData && r != rule.QueueFull) {
 				t.Errorf("got no request %s in %v", what, slices.Sorted(maps.Keys(seen)))
 			}
 		}
@@ -157,21 +145,14 @@ func randomZone(random *rand.Rand, name string) string {
 		}
 		return chosen
 	}
-	if bucket := random.IntN(4) > 0; bucket {
-		options = append(options, "limit 5 2/s")
-		if !maybe("cost {header.X-Cost}") {
-			maybe("cost body_items\nread_body 64KiB else 0.5")
-		}
-		if !maybe("delay 1") && !maybe("delay 1 wait 1s") && !maybe("delay 1 queue 2") {
-			maybe("settle header X-Cost after")
-		}
-		maybe("block 1s 5s")
-		if !maybe("in_flight 2") {
-			maybe("in_flight 2 buffer 1KiB")
-		}
-	} else {
-		options = append(options, []string{"in_flight 1", "in_flight 1 wait 1s", "in_flight 1 wait 1s queue 2"}[random.IntN(3)])
+	options = append(options, "limit 5 2/s")
+	if !maybe("cost {header.X-Cost}") {
+		maybe("cost body_items\nread_body 64KiB else 0.5")
 	}
+	if !maybe("delay 1") && !maybe("delay 1 wait 1s") && !maybe("delay 1 queue 2") {
+		maybe("settle header X-Cost after")
+	}
+	maybe("block 1s 5s")
 	never := map[string]string{"two": " ipv6 63"}[name] // the same as zone one
 	keyed := random.IntN(3) == 0
 	if keyed {
@@ -207,16 +188,16 @@ func randomRequest(random *rand.Rand) *http.Request {
 	return r
 }
 
-func TestWaitingAndServedRequestsAreInTheMetrics(t *testing.T) {
+func TestWaitingRequestsAreInTheMetrics(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, "in_flight 2 wait 1m", time.Second)
-		s.Visits(5, servertest.Office, "/")
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, time.Second)
+		s.Visits(4, servertest.Office, "/")
 		s.Visits(1, servertest.Visitor, "/")
-		if got, want := fmt.Sprint(servertest.Counted(t, engine.Slots, "waits")), fmt.Sprint(map[string]float64{"waiting": 3, "in_flight": 3}); got != want {
-			t.Errorf("got %v, want %v", got, want)
+		if got := servertest.Counted(t, engine.Waiting, "waits")["waiting"]; got != 3 {
+			t.Errorf("got %v waiting, want 3", got)
 		}
 		servertest.Sleep(time.Minute)
-		if got := servertest.Counted(t, engine.Slots, "waits"); len(got) != 0 {
+		if got := servertest.Counted(t, engine.Waiting, "waits"); len(got) != 0 {
 			t.Errorf("got %v when all have gone, want none", got)
 		}
 	})
