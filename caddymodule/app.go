@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -25,6 +26,8 @@ type App struct {
 
 	engine *engine.Engine
 	global map[string]*engine.Zone // by the definitions in the global options
+
+	inFlight map[string]*inflight.Limit // by those
 
 	foreign *stores.SharedStore // of a StoreModule; nil otherwise
 }
@@ -74,6 +77,17 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 			return fmt.Errorf("zone %q is defined twice in the global options", z.Name)
 		}
 		a.global[z.Name] = z
+	}
+	a.inFlight = make(map[string]*inflight.Limit)
+	for _, definition := range a.InFlight {
+		l, err := a.engine.AddInFlight(ctx, definition)
+		if err != nil {
+			return err
+		}
+		if a.inFlight[l.Name] != nil {
+			return fmt.Errorf("in_flight %q is defined twice in the global options", l.Name)
+		}
+		a.inFlight[l.Name] = l
 	}
 	return nil
 }
@@ -164,6 +178,17 @@ func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*engine.Zone, 
 	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
 }
 
+// inFlightOf returns the concurrency limit for a handler's definition, in the same way.
+func (a *App) inFlightOf(ctx caddy.Context, definition *config.InFlight) (*inflight.Limit, error) {
+	if !definition.Reference() {
+		return a.engine.AddInFlight(ctx, definition)
+	}
+	if l := a.inFlight[definition.Name]; l != nil {
+		return l, nil
+	}
+	return nil, config.ErrUnknownInFlight(definition.Name, slices.Sorted(maps.Keys(a.inFlight)))
+}
+
 // appOf returns the app for a module of a server.
 func appOf(ctx caddy.Context) (*App, error) {
 	module, err := ctx.App("throttle")
@@ -182,6 +207,12 @@ func (a *App) Start() error {
 		if len(z.Directives) == 0 {
 			a.engine.Warner.Warn("zone is defined in the global options and limits nothing, because no site uses it: write throttle <zone> in a site",
 				zap.String("zone", name))
+		}
+	}
+	for name, l := range a.inFlight {
+		if l.Sites == 0 {
+			a.engine.Warner.Warn("in_flight is defined in the global options and limits nothing, because no site uses it: write in_flight <name> in a site",
+				zap.String("in_flight", name))
 		}
 	}
 	return a.engine.Start()

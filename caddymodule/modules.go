@@ -1,6 +1,6 @@
 // Package caddymodule is the modules of throttle as Caddy knows them, and their registration.
-// Begin with [App], which holds the global options, and [Handler]. What runs of them is in
-// internal/engine. It may import all packages of the adapter, and no client of a database.
+// Begin with [App], which holds the global options, [Handler] and [InFlight]. What runs of them
+// is in internal/engine and internal/inflight. It may import all packages of the adapter, and no client of a database.
 package caddymodule
 
 import (
@@ -17,16 +17,19 @@ import (
 
 func init() {
 	for _, module := range []caddy.Module{
-		App{}, Memory{}, Handler{}, Seen{}, MatchBlocked{}, admin.API{},
+		App{}, Memory{}, Handler{}, InFlight{}, Seen{}, MatchBlocked{}, admin.API{},
 	} {
 		caddy.RegisterModule(module)
 	}
 	httpcaddyfile.RegisterGlobalOption("throttle", zonefile.ParseGlobal)
 	httpcaddyfile.RegisterDirective("throttle", parseThrottle)
+	httpcaddyfile.RegisterDirective("in_flight", parseInFlight)
 	httpcaddyfile.RegisterDirective("throttle_seen", parseSeen)
 	// Reports of browsers must not fill the buckets of the people who send them.
 	httpcaddyfile.RegisterDirectiveOrder("throttle_seen", httpcaddyfile.After, "request_body")
-	// Rules see both addresses, and passwords are not checked before.
+	// Rules see both addresses, and passwords are not checked before. What stands after the same
+	// directive runs in the opposite order: whom throttle refuses need not wait for a slot.
+	httpcaddyfile.RegisterDirectiveOrder("in_flight", httpcaddyfile.After, "try_files")
 	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
 	caddycmd.RegisterCommand(caddycmd.Command{
 		Name:  "throttle",

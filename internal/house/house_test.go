@@ -27,7 +27,7 @@ type room struct{ packages, may string }
 
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
-const concepts = "blocked body changes cookie detached device expiring fairqueue fold override overridefile pass " +
+const concepts = "blocked body changes cookie detached device expiring fold inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
 	"record refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
@@ -159,8 +159,8 @@ func TestEachRoomImportsWhatItMay(t *testing.T) {
 	}
 }
 
-// TestWhatRoomsAreBuiltOf is about what others wrote: the library needs no Caddy, its model
-// and the memory store nothing at all, and sites without a shared store no client of a database.
+// TestWhatRoomsAreBuiltOf is about what others wrote: the library needs no Caddy, nor do slots
+// and turns, its model and the memory store nothing at all, and sites without a shared store no client of a database.
 // Caddy itself brings a driver for PostgreSQL, so of the adapter only own imports count.
 func TestWhatRoomsAreBuiltOf(t *testing.T) {
 	all, ours := packages(t)
@@ -171,7 +171,7 @@ func TestWhatRoomsAreBuiltOf(t *testing.T) {
 			switch {
 			case foreign && slices.Contains([]string{"leakybucket", "leakybucket/key", "leakybucket/memstore"}, name):
 				t.Errorf("%s is built of %s, want the standard library only", name, dep)
-			case strings.HasPrefix(name, "leakybucket") && (strings.HasPrefix(dep, "github.com/caddyserver/") || strings.HasPrefix(dep, "go.uber.org/zap")):
+			case (strings.HasPrefix(name, "leakybucket") || strings.HasSuffix(name, "inflight/gate")) && (strings.HasPrefix(dep, "github.com/caddyserver/") || strings.HasPrefix(dep, "go.uber.org/zap")):
 				t.Errorf("%s is built of %s, want nothing of Caddy", name, dep)
 			}
 		}

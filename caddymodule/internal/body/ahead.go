@@ -1,7 +1,6 @@
 package body
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net/http"
@@ -40,7 +39,6 @@ type Ahead struct {
 	enough atomic.Bool   // tells the reader to stop after the read it is in
 	came   atomic.Int64  // bytes
 	stands *time.Timer   // ends when no byte has come for a pause; may be nil
-	slow   bool          // the client did not keep the pace
 	first  [firstRead]byte
 
 	// Once done is closed:
@@ -89,10 +87,7 @@ func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Ahead,
 	}
 	go a.read(size, a.first[:0:min(size, firstRead)])
 	defer a.enough.Store(true)
-	if a.wait(nil, nil, patience) != Ready {
-		return a, nil
-	}
-	if !errors.Is(a.err, io.EOF) || a.came.Load() > most { // its end may come with the byte that is too much
+	if !a.wait() || !errors.Is(a.err, io.EOF) || a.came.Load() > most { // its end may come with the byte that is too much
 		return a, nil
 	}
 	b := &Body{
@@ -136,23 +131,19 @@ func Conversation(contentType string) bool {
 	return false
 }
 
-// wait waits until reading ahead has ended, but not for long: TooSlow means that it goes on.
-func (a *Ahead) wait(left, exiting <-chan struct{}, long time.Duration) Ended {
+// wait waits until reading ahead has ended, but not for long. It reports whether it has.
+func (a *Ahead) wait() bool {
 	var stands <-chan time.Time
 	if a.stands != nil {
 		stands = a.stands.C
 	}
 	select {
 	case <-a.done:
-		return Ready
-	case <-left:
-		return Left
-	case <-exiting:
-		return Exiting
+		return true
 	case <-stands:
-	case <-time.After(long):
+	case <-time.After(patience):
 	}
-	return TooSlow
+	return false
 }
 
 // read reads into a piece, and then into more of them, until size bytes are there, the body
@@ -224,23 +215,27 @@ func (a *Ahead) End(w http.ResponseWriter) {
 	a.memory.end()
 }
 
-// Received reports whether the client has sent all of a request's body, as far
+// AllReceived reports whether the client has sent all of a request's body, as far
 // as is known. It may be asked before Look, after it, or without it, and
 // concurrently with reading.
-func Received(r *http.Request) bool {
-	return none(r) || received(r.Body)
+func AllReceived(r *http.Request) bool {
+	if none(r) {
+		return true
+	}
+	body := r.Body
+	if b, ok := body.(*Ahead); ok {
+		if closed(b.done) && errors.Is(b.err, io.EOF) {
+			return true
+		}
+		body = b.ReadCloser
+	}
+	_, ok := body.(*Received)
+	return ok
 }
 
-func received(body io.ReadCloser) bool {
-	switch b := body.(type) {
-	case *trackedBody:
-		return b.over.Load() || received(b.ReadCloser)
-	case *Paced:
-		return received(b.ReadCloser)
-	case *Ahead:
-		return closed(b.done) && errors.Is(b.err, io.EOF)
-	}
-	return false
+// none reports whether a request has no body.
+func none(r *http.Request) bool {
+	return r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0
 }
 
 func closed(done <-chan struct{}) bool {
@@ -250,76 +245,6 @@ func closed(done <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// bufferPatience is how long a client may take to send as much of its body as is buffered.
-// A client that waits here costs a connection and what it has sent, so it gets far longer
-// than where costs are looked for.
-const bufferPatience = 5 * time.Minute
-
-// Ended says how buffering ended.
-type Ended uint8
-
-const (
-	// Ready means that the request can go on: the body is there, or as much of it
-	// as is buffered, or the client takes long and keeps the pace, or the memory is full.
-	Ready Ended = iota
-	// Left means that the rest of the body will never come: the client has left, has
-	// broken off, or has exceeded a timeout of the server.
-	Left
-	// TooSlow means that the client did not keep the pace when its time was over.
-	TooSlow
-	// Exiting means that the process is about to end.
-	Exiting
-)
-
-// Fill buffers the beginning of a request's body, up to most bytes, while the memory and
-// its client's share last. What is longer is read by the next handler from where
-// buffering stopped. The client has five minutes; after that the next handler waits for
-// it, if it has kept the pace of [Pace] in the last 15 seconds. Fill gives up when ctx,
-// which is that of the client, ends, or when exiting, which may be nil, is closed.
-//
-// The Ahead replaces r.Body; it is nil if there is nothing left to buffer. The caller
-// must call its End when the request has been answered. The body of a CONNECT request
-// is a tunnel and left alone. All other bodies are buffered, whatever the request says
-// they are for: conversations such as gRPC should not come here.
-func (m *Memory) Fill(ctx context.Context, r *http.Request, client netip.Prefix, most int64, exiting <-chan struct{}) (*Ahead, Ended) {
-	if r.Method == http.MethodConnect || Received(r) {
-		return nil, Ready
-	}
-	a := m.readAhead(r, client)
-	if r.ContentLength > 0 && r.ContentLength <= most {
-		most = r.ContentLength + 1 // one more, to see the end
-	}
-	go a.read(most, make([]byte, 0, min(most, smallestPiece)))
-	defer a.enough.Store(true)
-	ended := a.wait(ctx.Done(), exiting, bufferPatience-slowest)
-	if ended == TooSlow {
-		before := a.came.Load()
-		if ended = a.wait(ctx.Done(), exiting, slowest); ended == TooSlow && a.came.Load()-before >= slowPiece {
-			return a, Ready
-		}
-	}
-	if ended == Ready {
-		ended = a.result(ctx)
-	}
-	a.slow = ended == TooSlow
-	return a, ended
-}
-
-// Slow reports whether the client did not keep the pace. A nil Ahead had none.
-func (a *Ahead) Slow() bool { return a != nil && a.slow }
-
-// result says how buffering ended by itself.
-func (a *Ahead) result(ctx context.Context) Ended {
-	var tooLarge *http.MaxBytesError // which a handler before us has set, and the next one answers
-	switch {
-	case errors.Is(a.err, ErrSlow): // in a slot of a handler before us
-		return TooSlow
-	case a.err != nil && !errors.Is(a.err, io.EOF) && !errors.As(a.err, &tooLarge), ctx.Err() != nil:
-		return Left
-	}
-	return Ready
 }
 
 // clientShare is which part of a Memory one client may hold: a tenth.

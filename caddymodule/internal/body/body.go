@@ -1,9 +1,10 @@
-// Package body finds out from a request's body how many items it asks for and which
-// account it is about, as the application behind the server will read it. Begin with
-// [Memory.Look].
+// Package body receives the bodies of requests, and finds out how many items they ask for and
+// which account they are about, as the application behind the server will read them. Begin
+// with [Store.Receive] and [Memory.Look].
 //
-// [Memory.Look] reads the beginning of a body ahead and hands on every byte of it.
-// [Memory.Fill] does so before a slot is taken, and [Pace] watches how fast a body comes.
+// A [Store] keeps whole bodies until an upstream takes them, and responses until their clients
+// do: in memory, and what is too long for that in a file. [Memory.Look] reads the beginning
+// of a body ahead and hands on every byte of it.
 // [Body.Items] counts the elements of a JSON array or the repetitions of a form
 // field. [Body.Field] returns the value of a form field.
 //

@@ -17,6 +17,15 @@ var (
 	bob   = netip.MustParsePrefix("203.0.113.2/32")
 )
 
+const mib = 1 << 20
+
+func wantUnused(t testing.TB, m *Memory) {
+	t.Helper()
+	if n := m.Used(); n != 0 {
+		t.Errorf("got %d bytes in use when all is over, want none", n)
+	}
+}
+
 // A mute body sends nothing until it is closed.
 type mute struct{ closed chan struct{} }
 

@@ -163,8 +163,8 @@ func TestASlowBodyIsWaitedForOnlySoLong(t *testing.T) {
 					if asked := time.Since(began); asked != test.asked {
 						t.Errorf("the upstream was asked after %v, want %v", asked, test.asked)
 					}
-					if _, ok := seen.Items(Path{}); ok != test.understood || Received(r) != test.understood {
-						t.Errorf("got a body understood %v and received %v, want %v", ok, Received(r), test.understood)
+					if _, ok := seen.Items(Path{}); ok != test.understood || AllReceived(r) != test.understood {
+						t.Errorf("got a body understood %v and received %v, want %v", ok, AllReceived(r), test.understood)
 					}
 					first := make([]byte, 1)
 					n, err := r.Body.Read(first)
@@ -232,7 +232,7 @@ func TestABodyThatNeverBeginsHoldsNobodyUp(t *testing.T) {
 				if asked := time.Since(began); asked != want {
 					t.Errorf("the upstream was asked after %v, want %v", asked, want)
 				}
-				if seen != nil || Received(r) {
+				if seen != nil || AllReceived(r) {
 					t.Error("got a body that nobody has sent")
 				}
 				w.Header().Set("Connection", "close")

@@ -220,8 +220,8 @@ func TestABodyThatLiesAboutItsLengthIsNotUnderstood(t *testing.T) {
 				if got != test.seen || string(body) != test.atUpstream {
 					t.Errorf("got %q, and %q at the upstream, want %q and %q", got, body, test.seen, test.atUpstream)
 				}
-				if Received(r) != (err == nil) {
-					t.Errorf("got a body that was received %v, and read with %v", Received(r), err)
+				if AllReceived(r) != (err == nil) {
+					t.Errorf("got a body that was received %v, and read with %v", AllReceived(r), err)
 				}
 			}))
 			ask(t, server.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n"+test.headers+"\r\n\r\n"+test.body)
@@ -235,7 +235,7 @@ func TestABodyThatNeverEndsIsHandedOn(t *testing.T) {
 		for _, reads := range []int64{0, 10 << 20} { // of the upstream
 			server := listen(t, looksAt(kib64, func(w http.ResponseWriter, r *http.Request, seen *Body) {
 				n, err := io.CopyN(io.Discard, r.Body, reads)
-				if n != reads || seen != nil || Received(r) {
+				if n != reads || seen != nil || AllReceived(r) {
 					t.Errorf("%s: got %d bytes at the upstream and %v, want %d", protocol, n, err, reads)
 				}
 				w.WriteHeader(http.StatusTeapot)
@@ -264,8 +264,8 @@ func TestExpectContinueIsAnsweredWhenTheBodyIsWanted(t *testing.T) {
 					t.Errorf("got %d items, %v, want 3", n, ok)
 				}
 			}
-			if Received(r) != wanted {
-				t.Errorf("got a body that was received %v, want %v", Received(r), wanted)
+			if AllReceived(r) != wanted {
+				t.Errorf("got a body that was received %v, want %v", AllReceived(r), wanted)
 			}
 			w.WriteHeader(http.StatusTeapot)
 		}))
@@ -303,7 +303,7 @@ func TestAnotherBoundOnBodiesHolds(t *testing.T) {
 		if seen != nil || string(data) != "[1,2]" || err != tooLarge {
 			t.Errorf("length %d: got %q and %v, want all there is and the error", length, data, err)
 		}
-		if Received(r) {
+		if AllReceived(r) {
 			t.Errorf("length %d: got a body received that is not", length)
 		}
 	}
@@ -357,7 +357,7 @@ func TestBodiesThatAreNotReadAhead(t *testing.T) {
 		if seen.Empty() != test.understood {
 			t.Errorf("%s: got an empty body: %v, want %v", test.about, seen.Empty(), test.understood)
 		}
-		if got, want := Received(r), test.length == 0; got != want {
+		if got, want := AllReceived(r), test.length == 0; got != want {
 			t.Errorf("%s: got it received %v, want %v", test.about, got, want)
 		}
 		reader.End(httptest.NewRecorder())
@@ -373,7 +373,7 @@ func TestRepeatedHeadersAreSeenTogether(t *testing.T) {
 			t.Errorf("%s: got %d items, want it not understood", name, n)
 		}
 		reader.End(httptest.NewRecorder())
-		if !Received(r) {
+		if !AllReceived(r) {
 			t.Errorf("%s: got a body that was not received", name)
 		}
 	}

@@ -31,13 +31,16 @@ import (
 //	    signing_key <secret>
 //	    exempt <request matchers>|static_files [<root>]
 //	    plan <name> <capacity> <leak>
+//	    buffer <request> [<in all>]
 //	    zone <name> { ... }
+//	    in_flight <name> <slots> [<key>...] { ... }
 //	    shadow
 //	    <option>
 //	}
 //
-// exempt, shadow and on_store_error hold for all zones of all sites. Any other
-// <option> is an option of a zone, and the default of the zones in this block.
+// exempt, shadow and on_store_error hold for all zones of all sites, and the first two for
+// in_flight, too. Any other <option> is an option of a zone, and the default of the zones in
+// this block; refusal is that of in_flight, too.
 func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	d.Next() // the option's name
 	if existing != nil {
@@ -48,11 +51,18 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	}
 	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: expanded(d)}
 	h.Next()
-	zones, err := readZones(h, "the global option throttle", tokens.Fields{
+	var limits []*inFlightReader
+	zones, defaults, err := readZones(h, "the global option throttle", tokens.Fields{
 		"store":         func() error { return parseStore(app, h.Dispenser) },
 		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
 		"exempt": func() error { return parseGlobalExempt(app, h) },
 		"plan":   func() error { return parsePlan(app, h.Dispenser) },
+		"buffer": func() error { return parseBuffer(app, h.Dispenser) },
+		"in_flight": func() error {
+			limit, err := parseInFlight(h)
+			limits = append(limits, limit)
+			return err
+		},
 		"shadow": &app.Shadow,
 	}, app.Check)
 	if err != nil {
@@ -65,13 +75,17 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		}
 		app.Zone = append(app.Zone, zone.zone)
 	}
+	if err := addInFlight(app, limits, zones, defaults); err != nil {
+		return nil, err
+	}
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
 // readZones reads a block of zones and of their defaults. The other known words set fields,
 // after each of which check is called.
-func readZones(h httpcaddyfile.Helper, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, err error) {
-	defaults, seen := newZoneReader(h), make(map[string]bool)
+func readZones(h httpcaddyfile.Helper, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, defaults *zoneReader, err error) {
+	defaults = newZoneReader(h)
+	seen := make(map[string]bool)
 	for h.NextBlock(0) {
 		word := h.Val()
 		option := Named(word)
@@ -102,18 +116,18 @@ func readZones(h httpcaddyfile.Helper, where string, fields tokens.Fields, check
 			err = tokens.UnknownOption(h.Dispenser, where, slices.Compact(known))
 		}
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
 	places := make(map[string]string)
 	for _, zone := range zones {
 		if place, twice := places[zone.zone.Name]; twice {
-			return nil, fmt.Errorf("zone %q is given twice in %s, %s and %s", zone.zone.Name, where, place, zone.place)
+			return nil, nil, fmt.Errorf("zone %q is given twice in %s, %s and %s", zone.zone.Name, where, place, zone.place)
 		}
 		places[zone.zone.Name] = zone.place
 		zone.inherit(defaults)
 	}
-	return zones, nil
+	return zones, defaults, nil
 }
 
 // expanded returns a dispenser of the same segment with the shorthands for
@@ -247,14 +261,15 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		}
 		return []*zoneReader{zone}, nil
 	}
-	return readZones(h, "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
+	zones, _, err := readZones(h, "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
+	return zones, err
 }
 
 // parseLine reads a whole zone from one line.
 func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, error) {
 	r, end := newZoneReader(h), len(words)-2
 	r.zone.Name = words[0].Text
-	if err := config.CheckZoneName(r.zone.Name); err != nil {
+	if err := config.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	if len(words) == 1 {
@@ -278,18 +293,58 @@ func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, er
 	return r, key.parse(Named("key"))
 }
 
-// A definedZone is a zone that this Caddyfile has defined so far.
-type definedZone struct{ definition, place string }
+// A definition is one of a name in this Caddyfile.
+type definition struct{ kind, text, place string }
+
+// definitions are those so far, by name. Zones and in_flight are one name space.
+type definitions map[string]definition
+
+// add adds a definition. Several of one name must be equal.
+func (all definitions) add(name string, d definition) error {
+	other, before := all[name]
+	switch {
+	case !before:
+		all[name] = d
+	case other.kind != d.kind:
+		return fmt.Errorf("%q is the name of a zone and of an in_flight: give one of them another name, %s and %s", name, other.place, d.place)
+	case other.text != d.text:
+		return fmt.Errorf("%s %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", d.kind, name, other.place, d.place)
+	}
+	return nil
+}
+
+// globalApp returns the app as ParseGlobal has made and checked it.
+func globalApp(h httpcaddyfile.Helper) *config.App {
+	app := new(config.App)
+	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
+		_ = json.Unmarshal(global.Value, app)
+	}
+	return app
+}
+
+// definedIn returns the definitions so far in this Caddyfile.
+func definedIn(h httpcaddyfile.Helper, app *config.App) definitions {
+	defined, ok := h.State["throttle"].(definitions)
+	if !ok {
+		const global = "in the global options"
+		defined = make(definitions)
+		for _, z := range app.Zone {
+			defined[z.Name] = definition{"zone", z.Definition(), global}
+		}
+		for _, f := range app.InFlight {
+			defined[f.Name] = definition{"in_flight", f.Definition(), global}
+		}
+		h.State["throttle"] = defined
+	}
+	return defined
+}
 
 // checkHandler compiles the zones, so that the adapter reports their errors with a line.
 // Loading the config would report them without one.
 func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zoneReader) error {
-	app := new(config.App)
-	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
-		_ = json.Unmarshal(global.Value, app) // as ParseGlobal has made and checked it
-	}
+	app := globalApp(h)
 	plans, _ := config.ParsePlans(app.Plan)
-	defined := definedZones(h, app)
+	defined := definedIn(h, app)
 	duplicates := make(config.Duplicates)
 	for _, zone := range zones {
 		name, full := zone.zone.Name, zone.zone
@@ -304,37 +359,26 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 		if err != nil {
 			return err
 		}
-		definition := full.Definition()
-		if other, before := defined[name]; !before {
-			defined[name] = definedZone{definition, zone.place}
-		} else if other.definition != definition {
-			return fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name, %s and %s", name, other.place, zone.place)
+		text := full.Definition()
+		if err := defined.add(name, definition{"zone", text, zone.place}); err != nil {
+			return err
 		}
-		if err := duplicates.Add(name, definition); err != nil {
+		if err := duplicates.Add(name, text); err != nil {
 			return zone.about(err)
 		}
 	}
 	return nil
 }
 
-// definedZones returns the zones that are defined so far in this Caddyfile.
-func definedZones(h httpcaddyfile.Helper, app *config.App) map[string]definedZone {
-	defined, ok := h.State["throttle"].(map[string]definedZone)
-	if !ok {
-		defined = make(map[string]definedZone)
-		for _, z := range app.Zone {
-			defined[z.Name] = definedZone{z.Definition(), "in the global options"}
-		}
-		h.State["throttle"] = defined
-	}
-	return defined
-}
-
 // unknown reports a zone that is nothing but a name, which the global options do
 // not define.
-func (r *zoneReader) unknown(app *config.App, defined map[string]definedZone) error {
+func (r *zoneReader) unknown(app *config.App, defined definitions) error {
 	name := r.zone.Name
-	if other, found := defined[name]; found {
+	other, found := defined[name]
+	switch {
+	case found && other.kind == "in_flight":
+		return fmt.Errorf("%q is an in_flight, and no zone: want in_flight %[1]s in place of throttle %[1]s, %s", name, r.place)
+	case found:
 		return fmt.Errorf("zone %q is defined in a site, and only zones in the global options can be used by name: move it there, defined %s, used %s", name, other.place, r.place)
 	}
 	var known []string

@@ -95,7 +95,7 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	if err := tokens.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
 		return nil, err
 	}
-	if err := config.CheckZoneName(r.zone.Name); err != nil {
+	if err := config.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	r.place = tokens.Place(h.Dispenser)
@@ -264,14 +264,16 @@ func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
 
 // about adds the place to an error of the zone: the line of the option that is wrong,
 // or of the zone.
-func (r *zoneReader) about(err error) error {
-	where := r.place
+func (r *zoneReader) about(err error) error { return placed(err, r.place, r.places) }
+
+// placed adds to an error the place of the option that is wrong, or of the whole.
+func placed(err error, where string, places map[string][]string) error {
 	var wrong *config.OptionError
 	if errors.As(err, &wrong) {
 		option, _, _ := strings.Cut(wrong.Option, " ")
 		for _, name := range []string{option, wrong.Option} {
-			if places := r.places[name]; wrong.At < len(places) {
-				where = places[wrong.At]
+			if of := places[name]; wrong.At < len(of) {
+				where = of[wrong.At]
 			}
 		}
 	}

@@ -39,10 +39,14 @@ type App struct {
 	// accept each other's. Default: keys in Caddy's storage, for Caddys that share it.
 	SigningKey string `json:"signing_key,omitempty"`
 
-	// Requests that no zone ever charges. Default: none.
+	// The bounds of received request bodies, and of responses that clients have not read yet. They
+	// are those of this process. Default: 64 MiB for one body, and 1 GiB in all.
+	Buffer *Buffer `json:"buffer,omitempty"`
+
+	// Requests that no zone ever charges, and that need no slot of in_flight. Default: none.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
-	// Static files that no zone ever charges. Default: none.
+	// Static files that no zone ever charges, and that need no slot. Default: none.
 	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
 
 	// Named limits for overrides: a capacity and a leak, such as `100 10/s`.
@@ -52,8 +56,11 @@ type App struct {
 	// Zones that handlers use by name. Default: none.
 	Zone []*Zone `json:"zone,omitempty"`
 
-	// Dry run: make every zone decide, count and log, and never refuse. Default:
-	// only zones with `shadow` do.
+	// Concurrency limits that handlers use by name. Default: none.
+	InFlight []*InFlight `json:"in_flight,omitempty"`
+
+	// Dry run: make every zone and every in_flight decide, count and log, and never
+	// refuse. Default: only those with `shadow` do.
 	Shadow bool `json:"shadow,omitempty"`
 }
 
@@ -61,7 +68,9 @@ const mostNodes = 1000
 
 // Check refuses what options of one word may not be. Zero means the default.
 func (a *App) Check() error {
+	_, _, wrongBuffer := a.Buffer.Bytes()
 	return cmp.Or(
+		wrongBuffer,
 		among("on_store_error", a.OnStoreError, StorePolicies...),
 		Within("store_timeout", time.Duration(a.StoreTimeout), 0, longest),
 		Within("nodes", a.Nodes, 0, mostNodes),

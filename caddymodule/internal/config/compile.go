@@ -19,7 +19,7 @@ import (
 // Compile checks the zone as far as possible without loading matchers and files, and
 // returns its rule without these. It does not change the zone.
 func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
-	if err := CheckZoneName(z.Name); err != nil {
+	if err := CheckName("zone", z.Name); err != nil {
 		return nil, err
 	}
 	full, r := z.WithDefaults(), &rule.Rule{Name: z.Name}
@@ -39,7 +39,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 		func() error { return full.TrustDevices.compile(r, full.Key.Sources) },
 		func() error { return full.Delay.compile(r) },
 		func() error { return full.Block.compile(r) },
-		func() error { return full.Refusal.compile(r, z.Refusal) },
+		func() error { return full.Refusal.compile(&r.Refusal, z.Refusal) },
 		func() error { return checkMatching(full.Match, full.Exempt) },
 	)
 	if err != nil {

@@ -2,86 +2,291 @@ package config
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// InFlight is a concurrency limit: how many requests of one key are served at once on
-// this node.
+// InFlight is a concurrency limit: how many requests the upstream works on at once, for this
+// Caddy. Requests that find no slot wait, or are refused. One that is nothing but a name is the
+// one that the global options define.
 type InFlight struct {
-	// The slots: how many requests of one key are served at once. Required.
+	// The name, of letters, digits, `_`, `.` and `-`, which metrics, commands and logs call it
+	// by. Required. All definitions of a name must be equal, and share the same slots. No zone
+	// may have the name.
+	Name string `json:"name,omitempty"`
+
+	// How many requests the upstream works on at once. Required. Want as many as the upstream
+	// has workers: with more, requests wait in its own queue, where nobody takes turns.
 	Slots int `json:"slots,omitempty"`
 
-	// The longest wait for a slot, in a zone without a limit. A request that would
-	// have to wait longer is refused. Default: 5 s with share; otherwise requests
-	// that find no slot are refused at once.
+	// What has slots of its own. The sources are those of a zone's key, but for `route` and form
+	// fields, since slots are taken before bodies are looked at. A request that lacks a part has
+	// the slots of its client's address. Default: all requests share the slots.
+	Key []KeySource `json:"key,omitempty"`
+
+	// Which requests need no slot. Default: all need one.
+	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
+
+	// Exempt GET and HEAD requests for regular files that exist, and whose names PHP does not
+	// run. Default: such requests need a slot.
+	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
+
+	// The longest wait for a slot. It begins when the request's body has been received. Default:
+	// 5s with share; otherwise a request that finds no slot is refused at once.
 	Wait caddy.Duration `json:"wait,omitempty"`
 
-	// How many requests of the zone may wait at once on this node. More are
-	// refused. Default: 200 with share, otherwise 1000. A waiting request uses memory.
+	// How many requests may wait at once. More are refused. No client, which is an IPv4 address
+	// or an IPv6 /64, may hold more of these places than are still free, so that nobody fills the
+	// queue alone. Default: 200. Only with wait or share.
 	Queue int `json:"queue,omitempty"`
 
-	// Who takes turns for the slots. A client whose requests have used the upstream
-	// for longer goes behind others, one whose turn would come too late is refused at
-	// once, and no client holds more than half the slots while others wait. The sources
-	// are those of a key, but no form field; in a Caddyfile, `share` without a source
-	// means `client_ip`. With share, the zone has no limit, the default of the key is
-	// the whole zone, and that of the status of refusals 503. Default: requests of one
-	// key wait in the order of arrival.
+	// The longest request body that is received before the request waits or takes a slot, such as
+	// `64MiB`, so that a client that sends slowly holds neither. A longer one is refused with
+	// status 413. `off` hands bodies on as they come, for gRPC and other conversations, in which the
+	// client waits for answers while it sends. Default: the buffer of the global options.
+	Buffer string `json:"buffer,omitempty"`
+
+	// Let clients take turns for the slots, and say what makes a client: the sources of a key. A
+	// client whose requests have kept the upstream busy for longer goes behind others, one whose
+	// turn would come too late is refused at once, and no client holds more than half the slots
+	// while others wait. Not beside key. In a Caddyfile, `share` without a source means `client_ip`.
+	// Default: requests wait in the order of arrival.
 	Share []KeySource `json:"share,omitempty"`
 
-	// Who is served before others in a zone with share. Default: clients who have come
-	// back when they were told to, and then all others.
+	// Who goes before others. Needs share. Default: clients who have come back when they were told
+	// to go before all others.
 	Rank []Rank `json:"rank,omitempty"`
 
-	// `off` sends no passes to clients of a zone with share: the cookie by which those
-	// who come back are known, and members. Then nobody has come back. Default: passes
-	// are sent over HTTPS.
+	// `off` sends no passes: the cookie by which clients are known who come back, and members.
+	// Then nobody has come back. Needs share. Default: passes are sent over HTTPS.
 	Pass string `json:"pass,omitempty"`
 
-	// How much of the request body to read before a slot is taken, such as `8MiB`, so
-	// that clients that upload slowly hold no slot meanwhile. Clients have five minutes
-	// for it. A longer body, or a slower one, takes its slot then, and the rest is
-	// handed on as it comes. All requests of this process together buffer at most
-	// 64 MiB; while that is used up, the slot comes first. Shadow zones buffer nothing.
-	// Default: slots are taken before the body is read.
-	//
-	// With wait, make it as large as the uploads that people send several of at once.
-	// Over HTTP/2, uploads of one connection share a window of 1 MiB. Those that wait
-	// for a slot with more to come fill it, so that those that are served get nothing
-	// more until the others have waited and are refused. Leave conversations such as
-	// gRPC out of the zone: they would wait for answers while they are buffered.
-	Buffer string `json:"buffer,omitempty"`
+	// What refused clients get. Default: a short page with status 503 if there is share, otherwise 429.
+	Refusal *Refusal `json:"refusal,omitempty"`
+
+	// Dry run: count what would be done, by how many requests are in flight on arrival, and hold
+	// nothing up. Default: the limit is enforced.
+	Shadow bool `json:"shadow,omitempty"`
+}
+
+// InFlightHandler is the JSON of a handler.
+type InFlightHandler struct {
+	InFlight
+
+	// Which requests need a slot. Default: all. In a Caddyfile, the matcher of the directive.
+	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+}
+
+// An InFlightRule is what requests meet of a concurrency limit, without what must be loaded:
+// matchers and ranks.
+type InFlightRule struct {
+	Key     *rule.Key // whose slots; nil if all requests share them
+	Share   *rule.Key // what makes a client; nil without share
+	Buffer  int64     // the longest body, in bytes; 0 means the default, and -1 none
+	Refusal rule.Refusal
 }
 
 // LongestShareWait is how long requests may wait for their turn without a warning. People do
 // not wait much longer.
 const LongestShareWait = 8 * time.Second
 
-// shares reports whether clients take turns for the slots. Without slots, they do not.
-func (f *InFlight) shares() bool { return f != nil && len(f.Share) > 0 }
+// mostBuffered bounds what bodies may take, in bytes.
+const mostBuffered = 64 << 30
 
-// withDefaults returns the slots with what was not given.
-func (f *InFlight) withDefaults() *InFlight {
+// Reference reports whether it is nothing but a name, and so means the one of that name in the
+// global options.
+func (f *InFlight) Reference() bool {
+	return f.Slots == 0 && len(f.Key) == 0 && len(f.Exempt) == 0 && len(f.ExemptStaticFiles) == 0 && f.Wait == 0 && f.Queue == 0 &&
+		f.Buffer == "" && len(f.Share) == 0 && len(f.Rank) == 0 && f.Pass == "" && f.Refusal == nil && !f.Shadow
+}
+
+// Shares reports whether clients take turns.
+func (f *InFlight) Shares() bool { return len(f.Share) > 0 }
+
+// SendsPasses reports whether clients get passes.
+func (f *InFlight) SendsPasses() bool { return f.Shares() && f.Pass != switchOff }
+
+// WithDefaults returns it with its defaults filled in, but for that of buffer.
+func (f *InFlight) WithDefaults() InFlight {
 	full := *f
-	if f.shares() {
-		full.Wait = cmp.Or(f.Wait, caddy.Duration(5*time.Second))
+	status := http.StatusTooManyRequests
+	if f.Shares() {
+		status, full.Wait = http.StatusServiceUnavailable, cmp.Or(f.Wait, caddy.Duration(5*time.Second))
+	}
+	if full.Wait > 0 {
 		full.Queue = cmp.Or(f.Queue, 200)
 	}
-	full.Queue = cmp.Or(full.Queue, 1000)
-	return &full
+	full.Refusal = orNew(f.Refusal)
+	full.Refusal.Status = cmp.Or(full.Refusal.Status, status)
+	full.Refusal.RetryAfter = cmp.Or(full.Refusal.RetryAfter, retryEmpty)
+	full.Refusal.Log = cmp.Or(full.Refusal.Log, logAll)
+	return full
+}
+
+// Definition returns a canonical text: definitions of one name must have the same.
+func (f *InFlight) Definition() string {
+	full := f.WithDefaults()
+	raw, _ := json.Marshal(&full) // its matchers have been JSON before
+	return canonical(raw)
+}
+
+// Compile checks it as far as possible without loading matchers. It does not change it.
+func (f *InFlight) Compile() (*InFlightRule, error) {
+	if err := CheckName("in_flight", f.Name); err != nil {
+		return nil, err
+	}
+	full, r := f.WithDefaults(), new(InFlightRule)
+	err := firstError(
+		func() error {
+			return refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5")
+		},
+		func() error { return Within("slots", f.Slots, 1, MostAtOnce) },
+		func() error { return Within("wait", time.Duration(f.Wait), 0, longest) },
+		func() error {
+			return refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once")
+		},
+		func() error { return Within("queue", f.Queue, 0, MostAtOnce) },
+		func() (err error) {
+			r.Buffer, err = parseBuffer(f.Buffer)
+			return About("buffer", 0, err)
+		},
+		func() (err error) {
+			r.Key, err = compileSlotKey("key", f.Key)
+			return err
+		},
+		func() error { return f.compileShare(r) },
+		f.checkRanks,
+		func() error { return CheckExempt(f.Exempt) },
+		func() error {
+			return refuse("refusal retry_after", f.Refusal != nil && (f.Refusal.RetryAfter != "" || f.Refusal.Jitter != 0), "retry_after and jitter have no meaning in in_flight: nobody knows when a slot is free")
+		},
+		func() error { return full.Refusal.compile(&r.Refusal, f.Refusal) },
+	)
+	if err != nil {
+		return nil, fmt.Errorf("in_flight %q: %w", f.Name, err)
+	}
+	return r, nil
+}
+
+// parseBuffer reads the longest body in bytes: 0 means the default, and -1 none.
+func parseBuffer(word string) (int64, error) {
+	switch word {
+	case "":
+		return 0, nil
+	case switchOff:
+		return -1, nil
+	}
+	return parseSize(word, mostBuffered)
+}
+
+// compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It
+// is nil without sources.
+func compileSlotKey(option string, sources []KeySource) (key *rule.Key, err error) {
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	for _, source := range sources {
+		switch source.Source {
+		case "form":
+			return nil, About(option, 0, fmt.Errorf("%s takes no form fields: slots are taken before bodies are looked at", option))
+		case "route":
+			return nil, About(option, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", option))
+		}
+	}
+	none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
+	key = &rule.Key{Overrides: none, IPv4Bits: 32, IPv6Bits: 64}
+	key.Parts, err = compileSources(sources, key, true)
+	return key, About(option, 0, err)
+}
+
+// compileShare compiles what makes a client that takes turns.
+func (f *InFlight) compileShare(r *InFlightRule) (err error) {
+	r.Share, err = compileSlotKey("share", f.Share)
+	text := f.Shares() && !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" })
+	device, named := strings.CutPrefix(f.Name, "device-")
+	return cmp.Or(
+		refuse("share", f.Shares() && len(f.Key) > 0, "share and a key exclude each other: clients take turns for slots that all share; leave the key out"),
+		refuse("share", text, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
+		err,
+		among("pass", f.Pass, switchOff),
+		refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
+		refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
+	)
 }
 
 // checkRanks checks who has which rank.
 func (f *InFlight) checkRanks() error {
 	for i := range f.Rank {
-		if err := f.Rank[i].check(f.shares(), f.Pass != switchOff); err != nil {
-			return About("in_flight rank", i, err)
+		if err := f.Rank[i].check(f.Shares(), f.SendsPasses()); err != nil {
+			return About("rank", i, err)
 		}
 	}
 	return nil
 }
 
-// MostBuffered is in bytes.
-const MostBuffered = 64 << 20
+// ErrUnknownInFlight reports one that is nothing but a name, and none of those in the global
+// options.
+func ErrUnknownInFlight(name string, known []string) error {
+	if meant := text.Nearest(name, known); meant != "" {
+		return fmt.Errorf("unknown in_flight %q: did you mean %s?", name, meant)
+	}
+	return fmt.Errorf("unknown in_flight %q: none of that name is defined in the global options; define it there, or give it slots here, as in in_flight %[1]s 5", name)
+}
+
+// Buffer bounds what is kept of received bodies, and of responses that clients have not read yet.
+type Buffer struct {
+	// The longest request body that is received. A longer one is refused with status 413.
+	// Default: 64MiB.
+	Request string `json:"request,omitempty"`
+
+	// How much of all bodies and responses together is kept in a file in Caddy's data directory.
+	// No client may hold more of it than is still free. A body that finds no room is refused with
+	// status 503. Default: 1GiB, or half of what the disk has free. Beside it, 64 MiB are kept in
+	// memory.
+	InAll string `json:"in_all,omitempty"`
+}
+
+// What buffer is by default, in bytes.
+const (
+	defaultRequest = 64 << 20
+	defaultInAll   = 1 << 30
+)
+
+// Bytes returns the longest body, and what all together may take. A nil Buffer has the defaults.
+func (b *Buffer) Bytes() (request, inAll int64, err error) {
+	request, inAll = defaultRequest, defaultInAll
+	if b == nil {
+		return request, inAll, nil
+	}
+	if b.Request != "" {
+		if request, err = parseSize(b.Request, mostBuffered); err != nil {
+			return 0, 0, fmt.Errorf("buffer: %w", err)
+		}
+	}
+	if b.InAll != "" {
+		if inAll, err = parseSize(b.InAll, mostBuffered); err != nil {
+			return 0, 0, fmt.Errorf("buffer: %w", err)
+		}
+	}
+	return request, inAll, CheckBuffer(request, inAll)
+}
+
+// CheckBuffer refuses a longest body that one client would never find room for.
+func CheckBuffer(request, inAll int64) error {
+	if request > inAll/2 {
+		return fmt.Errorf("buffer %d MiB is more than one client may hold, which is half of the %d MiB of all: want less, or more in all, as in buffer 64MiB 1GiB in the global options", request>>20, inAll>>20)
+	}
+	return nil
+}

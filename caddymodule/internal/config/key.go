@@ -102,13 +102,13 @@ var FoldWords = []string{"wordpress", "email"}
 
 var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
 
-// CheckZoneName refuses what is no name.
-func CheckZoneName(name string) error {
+// CheckName refuses what is no name of something of this kind.
+func CheckName(kind, name string) error {
 	switch {
 	case len(name) > 1 && strings.HasSuffix(name, "{"):
-		return fmt.Errorf("invalid zone name %q: want a blank before the brace", name)
+		return fmt.Errorf("invalid %s name %q: want a blank before the brace", kind, name)
 	case !zoneName.MatchString(name):
-		return fmt.Errorf("invalid zone name %q: want letters, digits, _, . and -, such as pages", name)
+		return fmt.Errorf("invalid %s name %q: want letters, digits, _, . and -, such as pages", kind, name)
 	}
 	return nil
 }

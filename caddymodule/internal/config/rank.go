@@ -15,8 +15,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 )
 
-// Rank says who is served before others in a zone with share. It has one of issued, told
-// and match.
+// Rank says who goes before others in an in_flight with share. It has one of issued, told and
+// match.
 type Rank struct {
 	// The rank: `member` or `crawler`. Required. Members are served first, then clients
 	// who have come back when they were told to, then crawlers, then all others.
@@ -75,12 +75,12 @@ func anonymous(pattern string) string {
 	return ""
 }
 
-// check refuses a rank of in_flight.
+// check refuses what is no rank.
 func (r *Rank) check(shares, passes bool) error {
 	issued, told, matched := len(r.Issued) > 0, r.Told != "", len(r.Match) > 0
 	switch {
 	case !shares:
-		return errors.New("rank has no meaning without share: clients of other zones wait in the order of arrival")
+		return errors.New("rank has no meaning without share: requests wait in the order of arrival")
 	case r.Rank != RankMember && r.Rank != RankCrawler:
 		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
 	case issued && (told || matched) || told && matched || !issued && !told && !matched:

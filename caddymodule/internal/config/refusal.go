@@ -82,11 +82,11 @@ const (
 
 // compile compiles what refused clients get. written is without
 // defaults, or nil.
-func (r *Refusal) compile(zone *rule.Rule, written *Refusal) error {
+func (r *Refusal) compile(compiled *rule.Refusal, written *Refusal) error {
 	logLimit, wrongLog := ParseLogRefused(r.Log)
 	page, wrongPage := r.compilePage()
 	floor, wrongFloor := parseRetryAfter(r.RetryAfter)
-	zone.Refusal = rule.Refusal{
+	*compiled = rule.Refusal{
 		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "", LogLimit: logLimit,
 		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
 	}

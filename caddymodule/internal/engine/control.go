@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -26,6 +27,7 @@ type control struct {
 	Changes  *changes.Copy
 	Refusals supportcode.Ring // the last ones
 	Rates    telemetry.Rates
+	Bodies   *body.Store // received ones, and responses that wait for their clients
 	blocks   *blocked.Buckets
 	keys     atomic.Pointer[signer.Ring] // of the config that started last
 	stopped  chan struct{}               // closed when no config uses it any more
@@ -36,7 +38,8 @@ type control struct {
 
 func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
-		c := &control{Changes: changes.New(), blocks: blocked.NewBuckets(), stopped: make(chan struct{})}
+		dir, logf := filepath.Join(caddy.AppDataDir(), "throttle"), func(err error) { caddy.Log().Named("throttle").Error(err.Error()) }
+		c := &control{Changes: changes.New(), Bodies: body.NewStore(dir, logf), blocks: blocked.NewBuckets(), stopped: make(chan struct{})}
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c
@@ -72,6 +75,11 @@ func (c *control) Stop(e *Engine) {
 
 // follow lets what is shared go by a config, which is the newest that runs.
 func (c *control) follow(e *Engine) {
+	request, inAll, _ := e.app.Buffer.Bytes() // which has been checked
+	c.Bodies.SetBounds(body.Bounds{Request: request, Files: inAll})
+	for _, l := range e.InFlight {
+		l.Started()
+	}
 	var registry leakybucket.Registry
 	var read func()
 	if e.Shared != nil {

@@ -23,6 +23,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -62,6 +63,7 @@ type Engine struct {
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	Zones      map[string]*Zone
+	InFlight   map[string]*inflight.Limit
 	Blockers   []*decision.Zone              // whose blocks hold in all handlers
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the watching of files; nil before Start
@@ -102,7 +104,7 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
-		Zones: make(map[string]*Zone), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
+		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
 	}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
@@ -131,6 +133,9 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 			return nil, fmt.Errorf("zone %q is defined twice, and differently: a name is one budget, so give one of them another name: %s and %s", name, z.Definition, text)
 		}
 		return z, nil
+	}
+	if e.InFlight[name] != nil {
+		return nil, errOneNameSpace(name)
 	}
 	z = &Zone{Config: definition.WithDefaults(), Definition: text, State: JoinState(name)}
 	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, e.app.OnStoreError)) // both have been checked
@@ -252,13 +257,19 @@ func (e *Engine) End() {
 // outlives the config.
 func (e *Engine) CleanUp() error {
 	var errs []error
-	var counts []*telemetry.Zone
+	var logs []*telemetry.RefusalLog
 	for _, z := range e.Zones {
-		counts = append(counts, z.Counts)
+		logs = append(logs, z.Counts.RefusalLogs()...)
 	}
-	telemetry.FlushLogs(counts, e.lines)
+	for _, l := range e.InFlight {
+		logs = append(logs, l.RefusalLogs()...)
+	}
+	telemetry.FlushLogs(logs, e.lines)
 	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
+	}
+	for _, l := range e.InFlight {
+		errs = append(errs, l.Leave())
 	}
 	errs = append(errs, stores.Leave(controlKey))
 	if e.Shared != nil {

@@ -103,10 +103,11 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	h.handled.Add(1)
 	concerned, failed := h.Concerns(r)
+	s := rule.Subject{Request: r}
 	switch {
 	case !concerned:
 		return next.ServeHTTP(w, r)
-	case h.errorRoutes && r.Context().Value(caddyhttp.ErrorCtxKey) != nil, included(r):
+	case h.errorRoutes && r.Context().Value(caddyhttp.ErrorCtxKey) != nil, s.Included():
 		return h.serveFree(w, r, next)
 	}
 	return h.decide(w, r, next, failed)
@@ -187,7 +188,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
 	refusal := res.Refusal(&h.app.Control.Refusals, now)
 	refusal.Close = h.app.tellRefused(r, res, config)
-	err := refusal.Write(w, r, body.Received(r))
+	err := refusal.Write(w, r, body.AllReceived(r))
 	res.Forget()
 	return err
 }
@@ -209,17 +210,6 @@ func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyht
 		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
-}
-
-// includeAddr is the client address of requests that Caddy's templates make with
-// httpInclude.
-const includeAddr = "127.0.0.1:10000"
-
-// included reports whether the server itself sends a request through the handlers, to
-// include its answer in another one. Such requests are not charged. Requests from sockets
-// have a local address in their context, which no header can take away.
-func included(r *http.Request) bool {
-	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
 }
 
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.

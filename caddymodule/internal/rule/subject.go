@@ -122,6 +122,16 @@ func (s *Subject) ReadBody(look func(*http.Request, netip.Prefix, int64) (*body.
 	s.read, s.Starved = true, s.Reader.Starved()
 }
 
+// includeAddr is the client address of requests that Caddy's templates make with httpInclude.
+const includeAddr = "127.0.0.1:10000"
+
+// Included reports whether the server itself sends the request through the handlers, to include
+// its answer in another one. Requests from sockets have a local address in their context, which no
+// header can take away.
+func (s *Subject) Included() bool {
+	return s.Request.RemoteAddr == includeAddr && s.Request.Context().Value(http.LocalAddrContextKey) == nil
+}
+
 // Early reports whether a request came before the handshake was complete, which TLS
 // 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address
 // is not verified yet.

@@ -14,13 +14,15 @@ import (
 // clients send.
 var Collectors []prometheus.Collector
 
-func newCounters(name, help string, labels ...string) *prometheus.CounterVec {
+// NewCounters returns counters of ours.
+func NewCounters(name, help string, labels ...string) *prometheus.CounterVec {
 	vec := prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help}, labels)
 	Collectors = append(Collectors, vec)
 	return vec
 }
 
-func newHistograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+// NewHistograms returns histograms of ours.
+func NewHistograms(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
 	vec := prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "caddy", Subsystem: "throttle", Name: name, Help: help, Buckets: buckets}, labels)
 	Collectors = append(Collectors, vec)
 	return vec
@@ -34,34 +36,34 @@ func Forget(zone string) {
 }
 
 var (
-	Requests = newCounters("requests_total",
-		"Requests by zone, decision and reason.", "zone", "decision", "reason")
+	Requests = NewCounters("requests_total",
+		"Requests by zone or in_flight, decision and reason, and with share by the client's rank.", "zone", "decision", "reason", "rank")
 
-	Unsettled = newCounters("unsettled_total",
+	Unsettled = NewCounters("unsettled_total",
 		"Charges left as reserved, because the response did not say what the request cost, or the store did not answer.", "zone")
 
-	BlocksBegun = newCounters("blocks_total",
+	BlocksBegun = NewCounters("blocks_total",
 		"Blocks that began with an overflow, by zone and decision.", "zone", "decision")
 
-	WithoutStore = newCounters("without_store_total",
+	WithoutStore = NewCounters("without_store_total",
 		"Charges decided by the fallback, because the shared store did not answer.", "zone")
 
-	RefusedPeople = newCounters("refused_people_total",
+	RefusedPeople = NewCounters("refused_people_total",
 		"People whom a zone in shadow would have refused, by reports of their browsers. Each address counts once an hour.", "zone")
 
-	Delays = newHistograms("delay_seconds",
+	Delays = NewHistograms("delay_seconds",
 		"Delays of delayed requests, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, "zone")
 
-	StoreSeconds = newHistograms("store_seconds",
+	StoreSeconds = NewHistograms("store_seconds",
 		"How long calls of the shared store took, failed ones too, in seconds.", []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1}, "store")
 
-	StoreErrors = newCounters("store_errors_total",
+	StoreErrors = NewCounters("store_errors_total",
 		"Calls of the shared store that failed or took too long.", "store")
 
-	StoreOutages = newCounters("store_outages_total",
+	StoreOutages = NewCounters("store_outages_total",
 		"Outages of the shared store.", "store")
 
-	EventsDropped = newCounters("events_dropped_total",
+	EventsDropped = NewCounters("events_dropped_total",
 		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
 )
 
@@ -81,7 +83,7 @@ func countersOf(t *Zone) (c counters) {
 
 // requests looks a counter up.
 func (t *Zone) requests(d decision.Decision, why rule.Reason) prometheus.Counter {
-	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String())
+	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), "")
 }
 
 // possible returns the reasons of each decision that the zone can make. It has series for

@@ -5,29 +5,28 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
 const (
-	// summaryEvery is how often a zone that refuses logs a summary.
+	// summaryEvery is how often a limit that refuses logs a summary.
 	summaryEvery = time.Minute
 
 	// blockLines is how many blocks in that time get a line each.
 	blockLines = 10
 )
 
-// A refusalLog logs that a zone refuses requests, or would in shadow. It writes a line
-// when the zone begins to refuse. Then it writes at most one a minute, with the number
-// of refused requests and of distinct keys. Lines and memory are bounded, however many
-// requests are refused.
-type refusalLog struct {
-	zone     *Zone
-	decision decision.Decision
-	begun    prometheus.Counter // blocks; nil if only a switch at run time lets the zone decide so
+// A RefusalLog logs that a limit refuses requests, or would in shadow. It writes a line when the
+// limit begins to refuse. Then it writes at most one a minute, with the number of refused requests
+// and of distinct keys. Lines and memory are bounded, however many requests are refused. Set the
+// exported fields before its first use.
+type RefusalLog struct {
+	Logger  *zap.Logger
+	Lines   *Background[func()] // in which lines are written: a log that hangs delays no request
+	Begins  string              // the first line
+	Refused string              // the others
 
 	count atomic.Int64    // since the last summary
 	keys  sketch.Distinct // since then
@@ -38,43 +37,36 @@ type refusalLog struct {
 	blocked int // blocks since then
 }
 
-// note counts a refusal.
-func (l *refusalLog) note(o *decision.Outcome) {
-	l.keys.Add(o.Key)
+// Note counts a refusal.
+func (l *RefusalLog) Note(key string) {
+	l.keys.Add(key)
 	if l.count.Add(1) == 1 {
 		l.begin()
 	}
-	if o.Began {
-		l.noteBlock(o)
-	}
 }
 
-// begin logs that the zone begins to refuse, and starts the timer, unless it runs.
-func (l *refusalLog) begin() {
+// begin logs that the limit begins to refuse, and starts the timer, unless it runs.
+func (l *RefusalLog) begin() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer == nil {
 		l.since = time.Now()
 		l.timer = time.AfterFunc(summaryEvery, l.tick)
-		l.write("zone begins to refuse requests", "zone would begin to refuse requests")
+		l.write(l.Begins)
 	}
 }
 
-// noteBlock counts and logs a block that began.
-func (l *refusalLog) noteBlock(o *decision.Outcome) {
+// Blocked counts a block that began, and logs it if there were few lately.
+func (l *RefusalLog) Blocked(message string, fields ...zap.Field) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.begun == nil {
-		l.begun = BlocksBegun.WithLabelValues(l.zone.rule.Name, l.decision.String())
-	}
-	l.begun.Inc()
 	if l.blocked++; l.blocked <= blockLines {
-		l.write("zone blocks a key", "zone would block a key", zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
+		l.write(message, fields...)
 	}
 }
 
 // tick logs the summary of the last minute. If nothing was refused, it ends the timer.
-func (l *refusalLog) tick() {
+func (l *RefusalLog) tick() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer != nil && l.summarize() {
@@ -85,7 +77,7 @@ func (l *refusalLog) tick() {
 }
 
 // flush logs a summary of the refusals since the last one.
-func (l *refusalLog) flush() {
+func (l *RefusalLog) flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.timer != nil {
@@ -95,15 +87,11 @@ func (l *refusalLog) flush() {
 	l.summarize()
 }
 
-// FlushLogs logs the refusals of zones since their last summaries. It waits until their
-// lines are written, at most a second.
-func FlushLogs(zones []*Zone, lines *Background[func()]) {
-	for _, z := range zones {
-		for _, log := range z.refusals {
-			if log != nil {
-				log.flush()
-			}
-		}
+// FlushLogs logs refusals since the last summaries. It waits until their lines are written, at
+// most a second.
+func FlushLogs(logs []*RefusalLog, lines *Background[func()]) {
+	for _, log := range logs {
+		log.flush()
 	}
 	written := make(chan struct{})
 	lines.add(func() { close(written) })
@@ -113,21 +101,15 @@ func FlushLogs(zones []*Zone, lines *Background[func()]) {
 	}
 }
 
-// write logs a message of enforcement, or one of shadow, in the background: a log that
-// hangs delays no request.
-func (l *refusalLog) write(enforced, shadow string, fields ...zap.Field) {
-	message := enforced
-	if l.decision == decision.ShadowRefused {
-		message = shadow
-	}
-	if entry := l.zone.Logger.Check(zap.InfoLevel, message); entry != nil {
-		l.zone.Lines.add(func() { entry.Write(fields...) })
+func (l *RefusalLog) write(message string, fields ...zap.Field) {
+	if entry := l.Logger.Check(zap.InfoLevel, message); entry != nil {
+		l.Lines.add(func() { entry.Write(fields...) })
 	}
 }
 
 // summarize logs the counts, if there are any, and resets them. It must be called with the
 // lock held.
-func (l *refusalLog) summarize() (some bool) {
+func (l *RefusalLog) summarize() (some bool) {
 	requests, now := l.count.Swap(0), time.Now()
 	if requests == 0 {
 		return false
@@ -142,6 +124,6 @@ func (l *refusalLog) summarize() (some bool) {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}
 	l.since, l.blocked = now, 0
-	l.write("zone refused requests", "zone would have refused requests", fields...)
+	l.write(l.Refused, fields...)
 	return true
 }

@@ -12,9 +12,6 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 )
 
 // A told is a line that a zone has logged.
@@ -25,23 +22,20 @@ type told struct {
 	keys     uint64
 }
 
-// newRefusalLog returns the log of a zone that writes to a core of zap.
-func newRefusalLog(name string, d decision.Decision, core zapcore.Core) *refusalLog {
-	return &refusalLog{decision: d, zone: &Zone{rule: &rule.Rule{Name: name, Mode: rule.Mode{Enforce: 100}}, Options: Options{
-		Logger: zap.New(core).With(zap.String("zone", name)), Lines: newLines(),
-	}}}
+// newRefusalLog returns a log that writes to a core of zap.
+func newRefusalLog(name string, core zapcore.Core) *RefusalLog {
+	return &RefusalLog{Logger: zap.New(core).With(zap.String("zone", name)), Lines: newLines(), Begins: begins, Refused: goesOn}
 }
 
 func newLines() *Background[func()] {
 	return &Background[func()]{Pass: func(write func()) { write() }}
 }
 
-// refusalLogOf returns the log of a zone, and a function that returns its lines
-// so far.
-func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
+// refusalLogOf returns a log, and a function that returns its lines so far.
+func refusalLogOf() (*RefusalLog, func() []told) {
 	start := time.Now()
 	core, logs := observer.New(zap.InfoLevel)
-	return newRefusalLog("login", d, core), func() (lines []told) {
+	return newRefusalLog("login", core), func() (lines []told) {
 		for _, entry := range logs.All() {
 			line := told{at: entry.Time.Sub(start), message: entry.Message}
 			fields := entry.ContextMap()
@@ -56,10 +50,7 @@ func refusalLogOf(d decision.Decision) (*refusalLog, func() []told) {
 	}
 }
 
-const (
-	begins, goesOn   = "zone begins to refuse requests", "zone refused requests"
-	wouldBegin, went = "zone would begin to refuse requests", "zone would have refused requests"
-)
+const begins, goesOn = "zone begins to refuse requests", "zone refused requests"
 
 // until sleeps until a time after the start.
 func until(start time.Time, at time.Duration) {
@@ -70,16 +61,16 @@ func until(start time.Time, at time.Duration) {
 func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l, lines := refusalLogOf(decision.Refused)
+		l, lines := refusalLogOf()
 		for range 100 {
-			l.note(refusalOf("a"))
+			l.Note("a")
 		}
 		until(start, 30*time.Second)
-		l.note(refusalOf("b"))
+		l.Note("b")
 		until(start, 90*time.Second)
-		l.note(refusalOf("c"))
+		l.Note("c")
 		until(start, 10*time.Minute) // calm since the third minute
-		l.note(refusalOf("d"))
+		l.Note("d")
 		until(start, 20*time.Minute)
 		want := []told{
 			{0, begins, 0, 0},
@@ -97,20 +88,20 @@ func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l, lines := refusalLogOf(decision.ShadowRefused)
+		l, lines := refusalLogOf()
 		for second := range 10 * 60 {
 			until(start, time.Duration(second)*time.Second)
 			for i := range 100 {
-				l.note(refusalOf(fmt.Sprint(second, i)))
+				l.Note(fmt.Sprint(second, i))
 			}
 		}
 		until(start, time.Hour)
 		got := lines()
-		if len(got) != 11 || got[0].message != wouldBegin {
+		if len(got) != 11 || got[0].message != begins {
 			t.Fatalf("got %v, want one line that it begins and ten more", got)
 		}
 		for i, line := range got[1:] {
-			if want := time.Duration(i+1) * time.Minute; line.at != want || line.message != went {
+			if want := time.Duration(i+1) * time.Minute; line.at != want || line.message != goesOn {
 				t.Errorf("got %v, want a line at %v", line, want)
 			}
 			if line.requests < 5900 || line.requests > 6100 {
@@ -125,12 +116,12 @@ func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
 
 func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 	const callers, each, names = 8, 3000, 50
-	l, lines := refusalLogOf(decision.Refused)
+	l, lines := refusalLogOf()
 	var all sync.WaitGroup
 	for caller := range callers {
 		all.Go(func() {
 			for i := range each {
-				if l.note(refusalOf(fmt.Sprint(i % names))); i%500 == caller {
+				if l.Note(fmt.Sprint(i % names)); i%500 == caller {
 					l.tick()
 				}
 			}
@@ -139,7 +130,7 @@ func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 	all.Wait()
 	l.flush()
 	written := make(chan struct{})
-	l.zone.Lines.add(func() { close(written) })
+	l.Lines.add(func() { close(written) })
 	<-written
 	var requests int64
 	for _, line := range lines() {
@@ -156,16 +147,16 @@ func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		l, lines := refusalLogOf(decision.Refused)
+		l, lines := refusalLogOf()
 		l.flush()
-		l.note(refusalOf("a"))
-		l.note(refusalOf("b"))
+		l.Note("a")
+		l.Note("b")
 		until(start, 10*time.Second)
 		l.flush()
 		l.flush()
 		// A request in flight may still be refused.
 		until(start, 20*time.Second)
-		l.note(refusalOf("c"))
+		l.Note("c")
 		until(start, time.Hour)
 		want := []told{
 			{0, begins, 0, 0},
@@ -182,11 +173,11 @@ func TestCountedRefusalsAreLoggedWhenTheConfigGoes(t *testing.T) {
 func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		core, logs := observer.New(zap.InfoLevel)
-		l := newRefusalLog("login", decision.Refused, core)
-		l.note(&decision.Outcome{Key: "a", Began: true, Block: 90 * time.Second})
+		l := newRefusalLog("login", core)
+		l.Note("a")
+		l.Blocked("zone blocks a key", zap.Float64("for_seconds", 90))
 		<-time.After(10 * time.Second)
-		l.zone.refusals[decision.Refused] = l
-		FlushLogs([]*Zone{l.zone}, l.zone.Lines)
+		FlushLogs([]*RefusalLog{l}, l.Lines)
 		lines := logs.All()
 		if len(lines) != 3 {
 			t.Fatalf("got %d lines, want 3", len(lines))
@@ -202,30 +193,26 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 
 func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var zones []*Zone
+		var logs []*RefusalLog
 		let, lines := make(chan struct{}), newLines()
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
-			l := newRefusalLog(name, decision.Refused, core)
-			l.zone.Lines, l.zone.refusals[decision.Refused] = lines, l
-			l.note(refusalOf("x"))
-			zones = append(zones, l.zone)
+			l := newRefusalLog(name, core)
+			l.Lines = lines
+			l.Note("x")
+			logs = append(logs, l)
 		}
 		start := time.Now()
-		FlushLogs(zones, lines)
+		FlushLogs(logs, lines)
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("got %v, want 1s", took)
 		}
 		close(let)
-		FlushLogs(zones, lines)
+		FlushLogs(logs, lines)
 		if took := time.Since(start); took != time.Second {
 			t.Errorf("got %v with logs that work, want no wait", took-time.Second)
 		}
 	})
-}
-
-func refusalOf(key string) *decision.Outcome {
-	return &decision.Outcome{Key: key}
 }
 
 // A stuckWriter hangs with the first line that it gets, until it is let go.
@@ -243,41 +230,40 @@ func (w stuckWriter) Write(line []byte) (int, error) {
 func (stuckWriter) Sync() error { return nil }
 
 func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
-	for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
-		w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
-		core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
-		l := newRefusalLog("site", d, core)
-		l.note(refusalOf("x"))
-		<-w.hangs
-		noted := make(chan struct{})
-		go func() {
-			for range mostWaiting * 3 {
-				l.note(&decision.Outcome{Key: "x", Began: true})
-			}
-			close(noted)
-		}()
-		select {
-		case <-noted:
-		case <-time.After(time.Minute):
-			t.Errorf("%v: a refusal waits for the log", d)
+	w := stuckWriter{make(chan struct{}, 1), make(chan struct{})}
+	core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), w, zap.InfoLevel)
+	l := newRefusalLog("site", core)
+	l.Note("x")
+	<-w.hangs
+	noted := make(chan struct{})
+	go func() {
+		for range mostWaiting * 3 {
+			l.Note("x")
+			l.Blocked("zone blocks a key")
 		}
-		close(w.let)
+		close(noted)
+	}()
+	select {
+	case <-noted:
+	case <-time.After(time.Minute):
+		t.Error("a refusal waits for the log")
 	}
+	close(w.let)
 }
 
 // BenchmarkNotingRefusals is what all requests of a zone under attack share.
 func BenchmarkNotingRefusals(b *testing.B) {
 	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
 		b.Run("keys="+name, func(b *testing.B) {
-			l := newRefusalLog("login", decision.Refused, zapcore.NewNopCore())
-			refusals := make([]*decision.Outcome, keys)
+			l := newRefusalLog("login", zapcore.NewNopCore())
+			refusals := make([]string, keys)
 			for i := range refusals {
-				refusals[i] = refusalOf(fmt.Sprint(i))
+				refusals[i] = fmt.Sprint(i)
 			}
 			b.ResetTimer()
 			b.RunParallel(func(pb *testing.PB) {
 				for i := rand.IntN(keys); pb.Next(); i++ {
-					l.note(refusals[i%keys])
+					l.Note(refusals[i%keys])
 				}
 			})
 		})

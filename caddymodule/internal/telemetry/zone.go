@@ -55,12 +55,13 @@ type Zone struct {
 	reasons [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
 
 	decided   counters
-	overflows [decision.Decisions]*overflows  // as refusals
-	refusals  [decision.Decisions]*refusalLog // nil for decisions that refuse nothing
-	delays    prometheus.Observer             // nil if no request is delayed
-	without   prometheus.Counter              // charges decided without the shared store
-	unsettled prometheus.Counter              // nil without settle and refund
-	people    prometheus.Counter              // nil without server_timing
+	overflows [decision.Decisions]*overflows         // as refusals
+	refusals  [decision.Decisions]*RefusalLog        // nil for decisions that refuse nothing
+	begun     [decision.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
+	delays    prometheus.Observer                    // nil if no request is delayed
+	without   prometheus.Counter                     // charges decided without the shared store
+	unsettled prometheus.Counter                     // nil without settle and refund
+	people    prometheus.Counter                     // nil without server_timing
 
 	warnedStatic atomic.Bool
 	failures     *rate.Limiter // of warnings
@@ -78,10 +79,10 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 		t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	}
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
-		t.refusals[d] = &refusalLog{zone: t, decision: d}
+		t.refusals[d] = t.refusalLog(d)
 		t.overflows[d] = &overflows{zone: t, shadow: d == decision.ShadowRefused}
 		if t.reasons[d].Has(rule.Blocked) {
-			t.refusals[d].begun = BlocksBegun.WithLabelValues(compiled.Name, d.String())
+			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
 		}
 	}
 	if t.reasons[decision.Delayed] != 0 {
@@ -118,10 +119,41 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 		t.mark(header, r)
 	}
 	if why != rule.None {
-		t.refusals[d].note(o)
+		t.refusals[d].Note(o.Key)
+		if o.Began {
+			t.blocked(o, d)
+		}
 		t.overflows[d].note(o)
 		t.figures.Refused.Add(o.Key)
 	}
+}
+
+// refusalLog returns what logs that the zone decides so.
+func (t *Zone) refusalLog(d decision.Decision) *RefusalLog {
+	if d == decision.Refused {
+		return &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	}
+	return &RefusalLog{
+		Logger: t.Logger, Lines: t.Lines, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests",
+	}
+}
+
+// RefusalLogs returns the logs of refusals.
+func (t *Zone) RefusalLogs() []*RefusalLog {
+	return []*RefusalLog{t.refusals[decision.ShadowRefused], t.refusals[decision.Refused]}
+}
+
+// blocked counts and logs a block that began.
+func (t *Zone) blocked(o *decision.Outcome, d decision.Decision) {
+	counter, message := t.begun[d], "zone blocks a key"
+	if counter == nil {
+		counter = BlocksBegun.WithLabelValues(t.rule.Name, d.String())
+	}
+	counter.Inc()
+	if d == decision.ShadowRefused {
+		message = "zone would block a key"
+	}
+	t.refusals[d].Blocked(message, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
 }
 
 // FellBack implements decision.Reporter.

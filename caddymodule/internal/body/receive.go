@@ -1,0 +1,181 @@
+package body
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+)
+
+// What receiving a body ends with, beside [ErrNoRoom].
+var (
+	// ErrTooLarge means that the body is longer than is received: 413.
+	ErrTooLarge = errors.New("the body is too large")
+	// ErrTimeout means that the client was cut off by a timeout of the server: 408.
+	ErrTimeout = errors.New("the client sends its body too slowly")
+	// ErrLeft means that the client has left, or has sent what is no body. Nothing more of
+	// it can be read.
+	ErrLeft = errors.New("the client has broken off")
+)
+
+// A Received is the body of a request, all of which is there. It takes the place of the body.
+// What is read is no longer held. It may be closed while it is being read.
+type Received struct {
+	mu     sync.Mutex
+	spool  Spool  // what came before the rest
+	rest   []byte // in memory
+	read   int    // bytes of the rest
+	held   bool   // the memory of the rest is the store's
+	closed bool
+	first  [512]byte // so much of a body counts no more than the rest of its request
+}
+
+// Receive reads the whole body of a request, and puts a [Received] in its place, whose length is
+// the request's then. The caller closes it when the request has been answered. The client bounds
+// what is held. A body longer than most bytes is not received, nor read if it says so; 0 stands
+// for [Bounds.Request].
+//
+// The Received is nil if there is nothing to receive: the request has no body, or one that was
+// received before, or is a CONNECT, whose body is a tunnel. If there is an error, the body is
+// what has not been read of it. Receive ends with the cause of ctx if that ends; it looks at
+// that when some of the body has come. Timeouts of the server end a Receive that waits.
+func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefix, most int64) (*Received, error) {
+	if none(r) || r.Method == http.MethodConnect {
+		return nil, nil
+	}
+	if most == 0 {
+		most = s.mostOfOne()
+	}
+	if r.ContentLength > most {
+		return nil, ErrTooLarge
+	}
+	if _, received := r.Body.(*Received); received {
+		return nil, nil
+	}
+	b := &Received{spool: s.NewSpool(client, 0)}
+	b.rest = b.first[:0]
+	whole := false
+	defer func() {
+		if !whole {
+			_ = b.Close()
+		}
+	}()
+	size, err := b.receive(ctx, r, most)
+	if err != nil {
+		return nil, err
+	}
+	r.TransferEncoding = nil
+	if size == 0 {
+		r.Body, r.ContentLength = http.NoBody, 0
+		return nil, nil
+	}
+	whole = true
+	if r.ContentLength < 0 {
+		r.Header["Content-Length"] = []string{strconv.FormatInt(size, 10)} // as Caddy's request_buffers does
+	}
+	r.Body, r.ContentLength = b, size
+	return b, nil
+}
+
+// receive reads the body to its end, and returns its length.
+func (b *Received) receive(ctx context.Context, r *http.Request, most int64) (size int64, err error) {
+	for {
+		if len(b.rest) == cap(b.rest) {
+			if err := b.makeRoom(); err != nil {
+				return size, err
+			}
+		}
+		n, err := r.Body.Read(b.rest[len(b.rest):cap(b.rest)])
+		b.rest = b.rest[:len(b.rest)+n]
+		if size += int64(n); size > most {
+			return size, ErrTooLarge
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			if len(b.rest) == 0 {
+				b.freeRest() // everything lies in the file
+			}
+			return size, nil
+		case err != nil:
+			return size, classify(err)
+		case r.Context().Err() != nil:
+			return size, fmt.Errorf("%w: %w", ErrLeft, context.Cause(r.Context()))
+		case ctx.Err() != nil:
+			return size, context.Cause(ctx)
+		}
+	}
+}
+
+// classify says what an error of a client's body means.
+func classify(err error) error {
+	var tooLarge *http.MaxBytesError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &tooLarge):
+		return fmt.Errorf("%w: %w", ErrTooLarge, err)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("%w: %w", ErrTimeout, err)
+	}
+	return fmt.Errorf("%w: %w", ErrLeft, err)
+}
+
+// makeRoom makes room for more of the body: it takes more memory, or puts what is there into the
+// file. The memory grows with what has come, so that clients that send little hold little.
+func (b *Received) makeRoom() error {
+	if cap(b.rest) < blockSize {
+		more := b.spool.store.piece(b.spool.client, max(4*cap(b.rest), smallPiece))
+		if more != nil {
+			more = append(more, b.rest...)
+			b.freeRest()
+			b.rest, b.held = more, true
+			return nil
+		}
+	}
+	_, err := b.spool.Write(b.rest)
+	b.rest = b.rest[:0]
+	return err
+}
+
+func (b *Received) freeRest() {
+	if b.held {
+		b.spool.store.freePiece(b.spool.client, b.rest)
+	}
+	b.rest, b.read, b.held = nil, 0, false
+}
+
+// Read implements io.Reader.
+func (b *Received) Read(p []byte) (n int, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return 0, http.ErrBodyReadAfterClose
+	case !b.spool.Empty():
+		return b.spool.Read(p)
+	case b.read == len(b.rest):
+		return 0, io.EOF
+	}
+	n = copy(p, b.rest[b.read:])
+	if b.read += n; b.read == len(b.rest) {
+		b.freeRest()
+	}
+	return n, nil
+}
+
+// Close implements io.Closer. It gives back what is held. A nil Received holds nothing.
+func (b *Received) Close() error {
+	if b == nil {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.spool.Close()
+	b.freeRest()
+	return nil
+}

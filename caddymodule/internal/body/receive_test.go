@@ -1,0 +1,382 @@
+package body
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"testing/synctest"
+	"time"
+)
+
+// receives serves requests whose bodies have been received for alice.
+func receives(s *Store, most int64, serve func(w http.ResponseWriter, r *http.Request, b *Received, err error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		b, err := s.Receive(r.Context(), r, alice, most)
+		defer b.Close()
+		serve(w, r, b, err)
+	}
+}
+
+var receivedSizes = []int{1, len(Received{}.first) - 1, len(Received{}.first), len(Received{}.first) + 1, smallPiece, mediumPiece + 1, blockSize, blockSize + 1, 300 << 10}
+
+// TestReceive sends bodies of known and of unknown length over sockets.
+func TestReceive(t *testing.T) {
+	for name, bounds := range map[string]Bounds{"room": {}, "no memory": {Memory: 1}, "little memory": {Memory: 2 * smallPiece}} {
+		s := newStore(t, bounds)
+		server := listen(t, receives(s, 1<<20, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
+			if err != nil || r.Body != b || !AllReceived(r) {
+				t.Errorf("%s: got %v, and the body received: %v", name, err, AllReceived(r))
+			}
+			got, err := io.ReadAll(r.Body)
+			if memory, disk := s.Held(); err != nil || memory != 0 || disk != 0 {
+				t.Errorf("%s: got %v, and %d and %d bytes held after the end, want none", name, err, memory, disk)
+			}
+			if int64(len(got)) != r.ContentLength || r.Header.Get("Content-Length") != fmt.Sprint(len(got)) || r.TransferEncoding != nil {
+				t.Errorf("%s: got the length %d, %q and %q, want that of the %d bytes", name, r.ContentLength, r.Header.Get("Content-Length"), r.TransferEncoding, len(got))
+			}
+			_, _ = w.Write(got)
+		}))
+		for _, protocol := range protocols {
+			for _, size := range receivedSizes {
+				for _, known := range []bool{false, true} {
+					data := randomBytes(size)
+					r, _ := http.NewRequest(http.MethodPost, server.URL, strings.NewReader(data))
+					if !known {
+						r.ContentLength = -1
+					}
+					if got := answerOf(t, clientOf(t, protocol), r); got != data {
+						t.Errorf("%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), size)
+					}
+				}
+			}
+		}
+		server.Close()
+	}
+}
+
+// TestWhatIsHeld of a body that waits to be read.
+func TestWhatIsHeld(t *testing.T) {
+	for size, want := range map[int][2]int64{
+		500:              {0, 0},
+		600:              {smallPiece, 0},
+		10 << 10:         {mediumPiece, 0},
+		blockSize - 1:    {blockSize, 0},
+		10*blockSize + 5: {blockSize, 10 * blockSize},
+	} {
+		s := newStore(t, Bounds{})
+		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(iotest.OneByteReader(strings.NewReader(randomBytes(size)))))
+		b, err := s.Receive(t.Context(), r, alice, 0)
+		if memory, disk := s.Held(); err != nil || memory != want[0] || disk != want[1] {
+			t.Errorf("%d bytes: got %d and %d bytes held, %v, want %v", size, memory, disk, err, want)
+		}
+		_ = b.Close()
+		_ = b.Close()
+		if n, err := r.Body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
+			t.Errorf("%d bytes: got %d, %v after Close, want an error", size, n, err)
+		}
+		holdsNothing(t, s)
+	}
+}
+
+func TestRequestsThatAreNotReceived(t *testing.T) {
+	for name, test := range map[string]struct {
+		method string
+		length int64
+		body   io.ReadCloser
+	}{
+		"no body":          {http.MethodGet, 0, http.NoBody},
+		"nil":              {http.MethodGet, 0, nil},
+		"empty":            {http.MethodPost, 0, new(watched)},
+		"tunnel":           {http.MethodConnect, -1, new(watched)},
+		"tunnel of length": {http.MethodConnect, 10, new(watched)},
+		"received":         {http.MethodPost, 10, new(Received)},
+	} {
+		r := httptest.NewRequest(test.method, "http://example.com", nil)
+		r.ContentLength, r.Body = test.length, test.body
+		b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
+		if body, ok := test.body.(*watched); b != nil || err != nil || r.Body != test.body || r.ContentLength != test.length || ok && body.read {
+			t.Errorf("%s: got %v, %v, and the body %v, want it left alone", name, b, err, r.Body)
+		}
+	}
+}
+
+// TestNoHeaderTurnsReceivingOff, of those that say that the client waits for an answer.
+func TestNoHeaderTurnsReceivingOff(t *testing.T) {
+	for _, header := range []string{"Upgrade: websocket", "Content-Type: application/grpc", "Content-Type: text/event-stream", "Expect: 100-continue", "Incremental: ?1"} {
+		name, value, _ := strings.Cut(header, ": ")
+		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(strings.NewReader("hello")))
+		r.Header.Set(name, value)
+		b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
+		if b == nil || err != nil || r.ContentLength != 5 {
+			t.Errorf("%s: got %v, %v, want it received", header, b, err)
+		}
+		_ = b.Close()
+	}
+}
+
+func TestAnEmptyBodyOfUnknownLengthIsNone(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/", io.NopCloser(strings.NewReader("")))
+	if b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10); b != nil || err != nil || r.Body != http.NoBody || r.ContentLength != 0 {
+		t.Errorf("got %v, %v, and the body %v of %d bytes, want none", b, err, r.Body, r.ContentLength)
+	}
+}
+
+func TestABodyThatIsTooLong(t *testing.T) {
+	for _, test := range []struct {
+		size, length, most int64
+		want               error
+	}{
+		{1000, 1000, 1000, nil},
+		{1000, -1, 1000, nil},
+		{1001, 1001, 1000, ErrTooLarge},
+		{1001, -1, 1000, ErrTooLarge},
+		{500, 500, 0, nil},
+		{70 << 10, -1, 0, ErrTooLarge},
+		{70 << 10, 70 << 10, 0, ErrTooLarge},
+	} {
+		s := newStore(t, Bounds{Request: 64 << 10})
+		body := strings.NewReader(randomBytes(int(test.size)))
+		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(body))
+		r.ContentLength = test.length
+		b, err := s.Receive(t.Context(), r, alice, test.most)
+		if !errors.Is(err, test.want) || (b != nil) != (test.want == nil) {
+			t.Errorf("%+v: got %v, %v", test, b, err)
+		}
+		if test.want != nil && test.length > 0 && body.Len() < int(test.size) {
+			t.Errorf("%+v: got it read, want it refused before", test)
+		}
+		_ = b.Close()
+	}
+	r := httptest.NewRequest(http.MethodPost, "/", http.MaxBytesReader(nil, io.NopCloser(strings.NewReader("hello")), 3))
+	if _, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("got %v for the bound of a handler around, want it told as ours", err)
+	}
+}
+
+func TestABodyWithoutRoom(t *testing.T) {
+	s := newStore(t, Bounds{Memory: 4 * smallPiece, Files: 8 * blockSize})
+	for size, want := range map[int]error{500: nil, 200 << 10: nil, 5 * blockSize: ErrNoRoom} {
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(randomBytes(size)))
+		b, err := s.Receive(t.Context(), r, alice, 0)
+		if !errors.Is(err, want) {
+			t.Errorf("%d bytes: got %v, want %v", size, err, want)
+		}
+		_ = b.Close()
+		holdsNothing(t, s)
+	}
+}
+
+// TestAClientThatBreaksOff in the middle of its body, in virtual time.
+func TestAClientThatBreaksOff(t *testing.T) {
+	for name, test := range map[string]struct {
+		leaves, deadline time.Duration // the client's, the server's
+		want             error
+		after            time.Duration
+	}{
+		"leaves":   {90 * time.Second, time.Hour, ErrLeft, 90 * time.Second},
+		"timeout":  {time.Hour, 60 * time.Second, ErrTimeout, 60 * time.Second},
+		"neither":  {time.Hour, time.Hour, nil, 101 * 900 * time.Millisecond},
+		"timeout0": {time.Hour, 0, ErrTimeout, 0},
+	} {
+		for _, protocol := range protocols {
+			t.Run(name+"/"+protocol, func(t *testing.T) {
+				s := newStore(t, Bounds{})
+				served := false
+				slowly(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					began := time.Now()
+					if err := http.NewResponseController(w).SetReadDeadline(began.Add(test.deadline)); err != nil {
+						t.Error(err)
+					}
+					receives(s, 1<<20, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
+						served = true
+						if took := time.Since(began); !errors.Is(err, test.want) || took < test.after || took > test.after+time.Second {
+							t.Errorf("got %v after %v, want %v after %v", err, took, test.want, test.after)
+						}
+						if b != nil != (test.want == nil) {
+							t.Errorf("got %v, want it only if nothing is wrong", b)
+						}
+					})(w, r)
+				}), func(t *testing.T, dial func() net.Conn) {
+					ctx, stop := context.WithTimeout(t.Context(), test.leaves)
+					defer stop()
+					_, _, _ = slowPost(ctx, dial(), protocol, &slowBody{strings.Repeat(" ", 100), slowByte}, -1)
+				})
+				if !served {
+					t.Error("got nothing served")
+				}
+			})
+		}
+	}
+}
+
+func TestReceivingEndsWithItsContext(t *testing.T) {
+	exiting := errors.New("exiting")
+	ctx, end := context.WithCancelCause(t.Context())
+	body := &ending{after: 3, end: func() { end(exiting) }}
+	r := httptest.NewRequest(http.MethodPost, "/", body)
+	if _, err := newStore(t, Bounds{}).Receive(ctx, r, alice, 0); !errors.Is(err, exiting) || errors.Is(err, ErrLeft) || body.after != 0 {
+		t.Errorf("got %v with %d reads left, want the cause", err, body.after)
+	}
+	client, leave := context.WithCancel(t.Context())
+	r = httptest.NewRequest(http.MethodPost, "/", &ending{after: 3, end: leave}).WithContext(client)
+	if _, err := newStore(t, Bounds{}).Receive(r.Context(), r, alice, 0); !errors.Is(err, ErrLeft) {
+		t.Errorf("got %v, want that the client has left", err)
+	}
+}
+
+// An ending body never ends, but something else does with one of its reads.
+type ending struct {
+	after int
+	end   func()
+}
+
+func (e *ending) Read(p []byte) (int, error) {
+	if e.after--; e.after == 0 {
+		e.end()
+	}
+	return len(p), nil
+}
+
+func (e *ending) Close() error { return nil }
+
+// A panicking body is one of another module.
+type panicking struct{ left int }
+
+func (p *panicking) Read(b []byte) (int, error) {
+	if p.left--; p.left == 0 {
+		panic("a body's")
+	}
+	return len(b), nil
+}
+
+func TestAPanicOfABodyHoldsNothing(t *testing.T) {
+	s := newStore(t, Bounds{})
+	defer func() {
+		if got := recover(); got != "a body's" {
+			t.Errorf("got %v, want the panic", got)
+		}
+		holdsNothing(t, s)
+	}()
+	_, _ = s.Receive(t.Context(), httptest.NewRequest(http.MethodPost, "/", &panicking{10}), alice, 0)
+}
+
+func TestTrailersComeWithTheBody(t *testing.T) {
+	s := newStore(t, Bounds{})
+	server := listen(t, receives(s, 0, func(w http.ResponseWriter, r *http.Request, _ *Received, err error) {
+		fmt.Fprint(w, r.Trailer.Get("X-Sum"), err)
+	}))
+	for _, protocol := range protocols {
+		r, _ := http.NewRequest(http.MethodPost, server.URL, io.NopCloser(strings.NewReader(randomBytes(100<<10))))
+		r.Trailer = http.Header{"X-Sum": {"1"}}
+		if got := answerOf(t, clientOf(t, protocol), r); got != "1<nil>" {
+			t.Errorf("%s: got %q, want the trailer", protocol, got)
+		}
+	}
+}
+
+// TestExpectContinue is answered when receiving begins, unless the body says that it is too long.
+func TestExpectContinue(t *testing.T) {
+	server := listen(t, receives(newStore(t, Bounds{}), 10, func(w http.ResponseWriter, r *http.Request, _ *Received, err error) {
+		if errors.Is(err, ErrTooLarge) {
+			w.WriteHeader(http.StatusRequestEntityTooLarge)
+			return
+		}
+		_, _ = io.Copy(w, r.Body)
+	}))
+	for length, want := range map[int]string{7: "HTTP/1.1 100 Continue", 11: "HTTP/1.1 413 Request Entity Too Large"} {
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", length)
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if strings.TrimSpace(line) != want || err != nil {
+			t.Errorf("%d bytes: got %q, %v, want %q", length, line, err, want)
+		}
+		conn.Close()
+	}
+}
+
+// TestSilentClientsHoldLittle, as many as there are: each has said that it will send a lot, and has
+// sent a byte.
+func TestSilentClientsHoldLittle(t *testing.T) {
+	const requests = 2000
+	synctest.Test(t, func(t *testing.T) {
+		s, end := newStore(t, Bounds{}), make(chan struct{})
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		var all sync.WaitGroup
+		for range requests {
+			r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(io.MultiReader(strings.NewReader("x"), mute{end})))
+			r.ContentLength = 1 << 20
+			all.Go(func() { _, _ = s.Receive(context.Background(), r, alice, 0) })
+		}
+		synctest.Wait()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		memory, disk := s.Held()
+		if each := (int64(after.HeapAlloc) - int64(before.HeapAlloc)) / requests; each > 4000 || memory != 0 || disk != 0 {
+			t.Errorf("got %d bytes for each silent client, and %d and %d held, want little", each, memory, disk)
+		}
+		close(end)
+		all.Wait()
+	})
+}
+
+// TestClosingWhileReading is what a proxy's handler does whose transport still reads.
+func TestClosingWhileReading(t *testing.T) {
+	s := newStore(t, Bounds{})
+	data := []byte(randomBytes(300 << 10))
+	for range 20 {
+		r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(data))
+		b, err := s.Receive(t.Context(), r, netip.Prefix{}, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var reading sync.WaitGroup
+		reading.Go(func() {
+			got, err := io.ReadAll(b)
+			if !bytes.HasPrefix(data, got) || err == nil && len(got) < len(data) || err != nil && !errors.Is(err, http.ErrBodyReadAfterClose) {
+				t.Errorf("got %d bytes, %v, want the first ones, and no end before theirs", len(got), err)
+			}
+		})
+		_ = b.Close()
+		reading.Wait()
+	}
+}
+
+// BenchmarkReceive receives bodies and reads them.
+func BenchmarkReceive(b *testing.B) {
+	s := NewStore(b.TempDir(), func(err error) { b.Error(err) })
+	for _, size := range []int{300, 30 << 10, 10 << 20} {
+		data := make([]byte, size)
+		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			r := httptest.NewRequest(http.MethodPost, "/", nil)
+			buffer := make([]byte, 32<<10)
+			for b.Loop() {
+				r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(size)
+				received, err := s.Receive(r.Context(), r, alice, 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				_, _ = io.CopyBuffer(io.Discard, struct{ io.Reader }{r.Body}, buffer)
+				_ = received.Close()
+			}
+		})
+	}
+}

@@ -1,0 +1,282 @@
+package body
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+)
+
+// blockSize is the size of the blocks of the file, and of the largest pieces of memory. In
+// bytes.
+const blockSize = 64 << 10
+
+// Bounds are those of received bodies and of responses that wait for their clients. In
+// bytes; 0 stands for the default.
+type Bounds struct {
+	Request int64 // of the body of one request; default 64 MiB
+	Memory  int64 // of what lies in memory, of all together; default 64 MiB
+	Files   int64 // of what lies in the file, of all together; default 1 GiB
+}
+
+// A Store keeps received bodies and responses that wait for their clients: in memory, and
+// in a file for what is too long for that. There is one in a process, since the bounds are
+// those of the machine. The file is made when it is needed, and exists while something lies
+// in it. Where the system allows that it has no name, so that it never outlives the process.
+//
+// Nobody waits for room: a client prefix may hold no more of the memory, or of the file, than
+// is still free. So alone it may hold half, and something is always free. The file may also
+// be no longer than what its disk has free. A Store is safe for concurrent use.
+type Store struct {
+	dir    string
+	logf   func(error)
+	create func(dir string) (file, error)
+
+	mu           sync.Mutex
+	request      int64
+	memory, disk pool
+	file         file    // nil while no block is held
+	length       int64   // of the file, in blocks
+	unused       []int64 // blocks of the file that nobody holds
+	failed       bool    // the file has, and that was logged
+}
+
+// A file is where blocks lie. It is a variable for tests.
+type file interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	// Free returns how many bytes the disk has free.
+	Free() (int64, error)
+}
+
+// NewStore returns a store whose file lies in a directory, which is made when it is needed.
+// If there can be no file, everything stays in memory; logf is told so once.
+func NewStore(dir string, logf func(error)) *Store {
+	s := &Store{dir: dir, logf: logf, create: createFile}
+	s.memory.clients, s.disk.clients = make(map[netip.Prefix]int64), make(map[netip.Prefix]int64)
+	s.SetBounds(Bounds{})
+	removeLeft(dir)
+	return s
+}
+
+// SetBounds sets the bounds. What is held already stays, even if it exceeds them.
+func (s *Store) SetBounds(b Bounds) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.request = cmp.Or(b.Request, 64<<20)
+	s.memory.most = cmp.Or(b.Memory, 64<<20)
+	s.disk.most = cmp.Or(b.Files, 1<<30)
+}
+
+func (s *Store) mostOfOne() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.request
+}
+
+// Held returns how many bytes are held in memory and in the file now.
+func (s *Store) Held() (memory, file int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.memory.used, s.disk.used
+}
+
+// A pool is the memory or the file. No client may hold more of it than is still free.
+type pool struct {
+	most, used int64 // bytes
+	clients    map[netip.Prefix]int64
+}
+
+func (p *pool) take(client netip.Prefix, n int64) bool {
+	if p.clients[client]+n > p.most-p.used-n {
+		return false
+	}
+	p.clients[client] += n
+	p.used += n
+	return true
+}
+
+func (p *pool) give(client netip.Prefix, n int64) {
+	p.used -= n
+	if p.clients[client] -= n; p.clients[client] == 0 {
+		delete(p.clients, client)
+	}
+}
+
+// Memory is handed out in pieces of three sizes, so that what sends little holds little.
+const (
+	smallPiece  = 4 << 10
+	mediumPiece = 16 << 10
+)
+
+var smallPieces, mediumPieces, largePieces = sync.Pool{New: func() any { return new([smallPiece]byte) }},
+	sync.Pool{New: func() any { return new([mediumPiece]byte) }},
+	sync.Pool{New: func() any { return new([blockSize]byte) }}
+
+// piece returns an empty piece of memory for at least so many bytes, up to a block; nil if
+// there is no room. The caller gives it back by freePiece.
+func (s *Store) piece(client netip.Prefix, size int) []byte {
+	switch {
+	case size <= smallPiece:
+		size = smallPiece
+	case size <= mediumPiece:
+		size = mediumPiece
+	default:
+		size = blockSize
+	}
+	s.mu.Lock()
+	taken := s.memory.take(client, int64(size))
+	s.mu.Unlock()
+	switch {
+	case !taken:
+		return nil
+	case size == smallPiece:
+		return smallPieces.Get().(*[smallPiece]byte)[:0]
+	case size == mediumPiece:
+		return mediumPieces.Get().(*[mediumPiece]byte)[:0]
+	}
+	return largePieces.Get().(*[blockSize]byte)[:0]
+}
+
+func (s *Store) freePiece(client netip.Prefix, piece []byte) {
+	s.mu.Lock()
+	s.memory.give(client, int64(cap(piece)))
+	s.mu.Unlock()
+	switch piece = piece[:cap(piece)]; len(piece) {
+	case smallPiece:
+		smallPieces.Put((*[smallPiece]byte)(piece))
+	case mediumPiece:
+		mediumPieces.Put((*[mediumPiece]byte)(piece))
+	default:
+		largePieces.Put((*[blockSize]byte)(piece))
+	}
+}
+
+// A block is one of the file.
+type block struct {
+	file
+	index int64
+}
+
+func (b block) offset() int64 { return b.index * blockSize }
+
+// block returns a block of the file, if there is room for one. The caller gives it back by
+// freeBlock.
+func (s *Store) block(client netip.Prefix) (b block, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.disk.take(client, blockSize) {
+		return b, false
+	}
+	if err := s.grow(); err != nil {
+		s.fail(err)
+		if s.disk.give(client, blockSize); s.disk.used == 0 && s.file != nil {
+			_ = s.file.Close()
+			s.file = nil
+		}
+		return b, false
+	}
+	last := len(s.unused) - 1
+	b = block{file: s.file, index: s.unused[last]}
+	s.unused = s.unused[:last]
+	return b, true
+}
+
+// grow sees to it that there is a file with a block that nobody holds. The caller holds the lock.
+func (s *Store) grow() error {
+	if s.file == nil {
+		f, err := s.create(s.dir)
+		if err != nil {
+			return err
+		}
+		s.file = f
+	}
+	if len(s.unused) > 0 {
+		return nil
+	}
+	free, err := s.file.Free()
+	if err != nil {
+		return err
+	}
+	if size := (s.length + 1) * blockSize; size > free {
+		return fmt.Errorf("the disk has %d MiB free, and the file would be longer than that", free>>20)
+	}
+	s.unused = append(s.unused, s.length)
+	s.length++
+	return nil
+}
+
+func (s *Store) freeBlock(client netip.Prefix, b block) {
+	s.mu.Lock()
+	s.disk.give(client, blockSize)
+	s.unused = append(s.unused, b.index)
+	last := s.disk.used == 0
+	if last {
+		s.file, s.length, s.unused = nil, 0, nil
+	}
+	s.mu.Unlock()
+	if last {
+		_ = b.Close() // which takes time if the file is long
+	}
+}
+
+// fileFailed notes that the file cannot be written, such as on a full disk, or read.
+func (s *Store) fileFailed(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail(err)
+}
+
+// fail logs the first error of the file. The caller holds the lock.
+func (s *Store) fail(err error) {
+	if !s.failed {
+		s.failed = true
+		s.logf(fmt.Errorf("storing request bodies and responses in %s: %w: want a directory that Caddy may write to, with room; what fits stays in memory", s.dir, err))
+	}
+}
+
+// filePattern is that of the names of files.
+const filePattern = "bodies-*.tmp"
+
+// A diskFile is a file that is removed when it is closed, or before if the system allows that.
+type diskFile struct {
+	*os.File
+	named bool
+}
+
+// removeLeft removes the files of processes that were killed. Those of others cannot be
+// removed, or have no name.
+func removeLeft(dir string) {
+	left, _ := filepath.Glob(filepath.Join(dir, filePattern))
+	for _, name := range left {
+		_ = os.Remove(name)
+	}
+}
+
+func createFile(dir string) (file, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.CreateTemp(dir, filePattern)
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: f, named: os.Remove(f.Name()) != nil}, nil
+}
+
+// Close implements io.Closer.
+func (f *diskFile) Close() error {
+	err := f.File.Close()
+	if f.named {
+		err = errors.Join(err, os.Remove(f.Name()))
+	}
+	return err
+}
+
+// Free implements file.
+func (f *diskFile) Free() (int64, error) { return freeOn(f.File) }

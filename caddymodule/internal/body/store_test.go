@@ -1,0 +1,401 @@
+package body
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+)
+
+// newStore returns a store whose file must not fail, and which must hold nothing at the end of
+// the test.
+func newStore(t *testing.T, b Bounds) *Store {
+	t.Helper()
+	s := NewStore(t.TempDir(), func(err error) { t.Error(err) })
+	s.SetBounds(b)
+	t.Cleanup(func() { holdsNothing(t, s) })
+	return s
+}
+
+func holdsNothing(t *testing.T, s *Store) {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.memory.used != 0 || s.disk.used != 0 || len(s.memory.clients) != 0 || len(s.disk.clients) != 0 || s.file != nil {
+		t.Errorf("got %d bytes of memory and %d of the file left behind for %v and %v, want nothing", s.memory.used, s.disk.used, s.memory.clients, s.disk.clients)
+	}
+}
+
+// client returns the prefix of the n-th client.
+func client(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 32)
+}
+
+// TestSpool writes and reads at random, as in a bytes.Buffer.
+func TestSpool(t *testing.T) {
+	for name, memory := range map[string]int{"file": 0, "small memory": 10 << 10, "memory and file": 200 << 10, "memory": 1 << 30} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t, Bounds{})
+			random := rand.New(rand.NewPCG(1, uint64(memory)))
+			for range 6 {
+				spool, want := s.NewSpool(alice, memory), new(bytes.Buffer)
+				for range 200 {
+					if random.IntN(2) == 0 {
+						p := randomPiece(random)
+						want.Write(p)
+						if n, err := spool.Write(p); n != len(p) || err != nil {
+							t.Fatalf("got %d, %v, want all %d bytes written", n, err, len(p))
+						}
+						continue
+					}
+					empty := want.Len() == 0
+					got := readSome(t, random, &spool)
+					if !bytes.Equal(got, want.Next(len(got))) || (len(got) == 0) != empty || spool.Empty() != (want.Len() == 0) {
+						t.Fatalf("got %d bytes, which are others than were written", len(got))
+					}
+				}
+				if random.IntN(2) == 0 {
+					if rest, err := io.ReadAll(&spool); !bytes.Equal(rest, want.Bytes()) || err != nil {
+						t.Fatalf("got %d bytes, %v, want the last %d", len(rest), err, want.Len())
+					}
+				}
+				spool.Close()
+				holdsNothing(t, s)
+			}
+		})
+	}
+}
+
+func randomPiece(random *rand.Rand) []byte {
+	p := make([]byte, random.IntN(1<<random.IntN(18)))
+	for i := range p {
+		p[i] = byte(random.Uint32())
+	}
+	return p
+}
+
+// readSome reads in one of the two ways. What Next returns stays what it is while more is written.
+func readSome(t *testing.T, random *rand.Rand, spool *Spool) []byte {
+	t.Helper()
+	if random.IntN(2) == 0 {
+		p := make([]byte, 1+random.IntN(200<<10))
+		n, err := spool.Read(p)
+		if err != nil && err != io.EOF {
+			t.Fatal(err)
+		}
+		return p[:n]
+	}
+	p, err := spool.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p) == 0 {
+		return nil
+	}
+	got := bytes.Clone(p[:1+random.IntN(len(p))])
+	spool.Discard(len(got))
+	return got
+}
+
+func TestNextStaysWhatItIs(t *testing.T) {
+	for _, memory := range []int{0, 1 << 20} {
+		s := newStore(t, Bounds{})
+		spool := s.NewSpool(alice, memory)
+		_, _ = spool.Write([]byte("first"))
+		next, err := spool.Next()
+		for range 40 {
+			_, _ = spool.Write(make([]byte, 10<<10))
+		}
+		if string(next) != "first" || err != nil {
+			t.Errorf("got %q, %v after more was written, want what it was", next, err)
+		}
+		spool.Close()
+	}
+}
+
+// TestRoom lets clients fill a pool, one after the other.
+func TestRoom(t *testing.T) {
+	p := pool{most: 1 << 20, clients: make(map[netip.Prefix]int64)}
+	fill := func(client netip.Prefix) (n int64) {
+		for p.take(client, 1) {
+			n++
+		}
+		return n
+	}
+	if got := fill(client(0)); got != 1<<19 {
+		t.Errorf("got %d bytes for one client, want half", got)
+	}
+	for n := 1; n < 10; n++ {
+		fill(client(n))
+	}
+	if got := fill(client(10)); got < 500 {
+		t.Errorf("got %d bytes after ten clients took what they could, want room", got)
+	}
+	free := p.most - p.used
+	for client, held := range p.clients {
+		if held < free && client != (netip.Prefix{}) {
+			t.Errorf("%v: got %d bytes, though it might have had the %d that are free", client, held, free)
+		}
+		p.give(client, held)
+	}
+	if p.used != 0 || len(p.clients) != 0 {
+		t.Errorf("got %d bytes of %v left, want none", p.used, p.clients)
+	}
+}
+
+// TestRoomAtRandom holds the law after every step.
+func TestRoomAtRandom(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	p := pool{most: 1 << 20, clients: make(map[netip.Prefix]int64)}
+	refused := 0
+	for range 100_000 {
+		c, n := client(random.IntN(10)), 1+random.Int64N(1<<16)
+		switch held, free := p.clients[c], p.most-p.used; {
+		case random.IntN(3) == 0:
+			p.give(c, min(n, held))
+		case p.take(c, n):
+			if held+n > free-n {
+				t.Fatalf("got %d more for a client that held %d with %d free", n, held, free)
+			}
+		default:
+			if refused++; held+n <= free-n {
+				t.Fatalf("got no %d for a client that held %d with %d free", n, held, free)
+			}
+		}
+		sum := int64(0)
+		for _, held := range p.clients {
+			sum += held
+		}
+		if sum != p.used || p.used >= p.most {
+			t.Fatalf("got %d in use of %d, want the sum %d and something free", p.used, p.most, sum)
+		}
+	}
+	if refused == 0 {
+		t.Error("got nobody refused")
+	}
+}
+
+// TestTenClientsFillTheBounds, and others still find room.
+func TestTenClientsFillTheBounds(t *testing.T) {
+	s := newStore(t, Bounds{Memory: 4 << 20, Files: 64 << 20})
+	var spools []*Spool
+	for n := range 10 {
+		for range 1000 {
+			spool := s.NewSpool(client(n), 1<<20)
+			spools = append(spools, &spool)
+			if _, err := spool.Write(make([]byte, 100<<10)); err != nil {
+				break
+			}
+		}
+	}
+	honest := s.NewSpool(alice, 1<<20)
+	if _, err := honest.Write(make([]byte, 4<<10)); err != nil {
+		memory, disk := s.Held()
+		t.Errorf("got %v with %d and %d bytes held by ten clients, want room for another", err, memory, disk)
+	}
+	honest.Close()
+	for _, spool := range spools {
+		spool.Close()
+	}
+}
+
+func TestTheFileExistsWhileSomethingLiesInIt(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "new", "folder")
+	s := NewStore(dir, func(err error) { t.Error(err) })
+	for range 2 {
+		a, b := s.NewSpool(alice, 0), s.NewSpool(bob, 0)
+		if _, err := os.Stat(dir); s.file != nil {
+			t.Errorf("got a file, %v, before it is needed", err)
+		}
+		_, _ = a.Write(make([]byte, 3*blockSize))
+		_, _ = b.Write([]byte("b"))
+		if left, err := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 || err != nil {
+			t.Errorf("got the names %v, %v, want the file without one", left, err)
+		}
+		opened := s.file
+		a.Close()
+		if got, err := io.ReadAll(&b); string(got) != "b" || err != nil || s.file != nil {
+			t.Errorf("got %q, %v, want b, and the file gone after it", got, err)
+		}
+		if _, err := opened.WriteAt([]byte("x"), 0); !errors.Is(err, fs.ErrClosed) {
+			t.Errorf("got %v, want the file closed", err)
+		}
+		b.Close()
+	}
+}
+
+func TestFilesOfKilledProcessesAreRemoved(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"bodies-123.tmp", "other.tmp"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("secret"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	NewStore(dir, func(err error) { t.Error(err) })
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "other.tmp" {
+		t.Errorf("got %v, %v, want only what is not ours", left, err)
+	}
+}
+
+// A fullFile is one on a disk that has so much free, and takes no more than that.
+type fullFile struct {
+	file
+	free, took int64
+}
+
+func (f *fullFile) Free() (int64, error) { return f.free, nil }
+
+func (f *fullFile) WriteAt(p []byte, at int64) (int, error) {
+	if n := max(0, f.took-at); n < int64(len(p)) {
+		n, _ := f.file.WriteAt(p[:n], at)
+		return n, syscall.ENOSPC
+	}
+	return f.file.WriteAt(p, at)
+}
+
+func TestAFullDisk(t *testing.T) {
+	for name, test := range map[string]struct {
+		free, took int64
+		want       int
+		said       string
+	}{
+		"little free":            {5*blockSize + 100, math.MaxInt64, 5 * blockSize, "0 MiB free"},
+		"nothing free":           {100, math.MaxInt64, 0, "0 MiB free"},
+		"full while it is used":  {math.MaxInt64, 3*blockSize + 100, 3*blockSize + 100, syscall.ENOSPC.Error()},
+		"full from the start on": {math.MaxInt64, 0, 0, syscall.ENOSPC.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var said []string
+			s := NewStore(t.TempDir(), func(err error) { said = append(said, err.Error()) })
+			s.create = func(dir string) (file, error) {
+				f, err := createFile(dir)
+				return &fullFile{file: f, free: test.free, took: test.took}, err
+			}
+			for range 2 {
+				spool := s.NewSpool(alice, 0)
+				want := randomBytes(1 << 20)
+				n, err := spool.Write([]byte(want))
+				if n != test.want || !errors.Is(err, ErrNoRoom) {
+					t.Errorf("got %d, %v, want %d bytes and then no room", n, err, test.want)
+				}
+				if n, err := spool.Write([]byte("more")); n != 0 || !errors.Is(err, ErrNoRoom) {
+					t.Errorf("got %d, %v, want no room", n, err)
+				}
+				if got, err := io.ReadAll(&spool); string(got) != want[:n] || err != nil {
+					t.Errorf("got %d bytes, %v, want what was written", len(got), err)
+				}
+				spool.Close()
+				holdsNothing(t, s)
+			}
+			if len(said) != 1 || !strings.Contains(said[0], test.said) || !strings.Contains(said[0], s.dir) {
+				t.Errorf("got told %q, want once with %q and the place", said, test.said)
+			}
+		})
+	}
+}
+
+func TestDevFull(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	said := 0
+	s := NewStore(t.TempDir(), func(error) { said++ })
+	s.create = func(string) (file, error) { return &diskFile{File: full}, nil }
+	spool := s.NewSpool(alice, 0)
+	s.disk.most = math.MaxInt64
+	if n, err := spool.Write([]byte("hello")); n != 0 || !errors.Is(err, ErrNoRoom) || said > 1 {
+		t.Errorf("got %d, %v, told %d times, want no room", n, err, said)
+	}
+	spool.Close()
+	holdsNothing(t, s)
+}
+
+// Root may write everywhere, so a file stands where the folder should.
+func TestWithoutAFolderThereIsMemory(t *testing.T) {
+	in := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(in, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	said := 0
+	s := NewStore(filepath.Join(in, "folder"), func(error) { said++ })
+	for range 3 {
+		spool := s.NewSpool(alice, 1<<20)
+		if n, err := spool.Write(make([]byte, 2<<20)); n < 1<<20 || n > 1<<20+blockSize || !errors.Is(err, ErrNoRoom) {
+			t.Errorf("got %d, %v, want what lies in memory", n, err)
+		}
+		spool.Close()
+	}
+	if said != 1 {
+		t.Errorf("got told %d times, want once", said)
+	}
+	holdsNothing(t, s)
+}
+
+// A brokenFile cannot be read.
+type brokenFile struct{ file }
+
+func (brokenFile) ReadAt([]byte, int64) (int, error) { return 0, syscall.EIO }
+
+func TestAFileThatCannotBeRead(t *testing.T) {
+	var said error
+	s := NewStore(t.TempDir(), func(err error) { said = err })
+	s.create = func(dir string) (file, error) {
+		f, err := createFile(dir)
+		return brokenFile{f}, err
+	}
+	spool := s.NewSpool(alice, 0)
+	_, _ = spool.Write([]byte("hello"))
+	if _, err := spool.Next(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("got %v, want the error", err)
+	}
+	if _, err := io.ReadAll(&spool); !errors.Is(err, syscall.EIO) || !errors.Is(said, syscall.EIO) {
+		t.Errorf("got %v, and told %v, want the error", err, said)
+	}
+	spool.Close()
+	holdsNothing(t, s)
+}
+
+// TestStoreIsSafeForConcurrentUse lets spools of a few clients fill and empty a small store.
+func TestStoreIsSafeForConcurrentUse(t *testing.T) {
+	s := newStore(t, Bounds{Memory: 1 << 20, Files: 4 << 20})
+	var all sync.WaitGroup
+	for n := range 8 {
+		all.Go(func() {
+			random := rand.New(rand.NewPCG(3, uint64(n)))
+			for range 50 {
+				if err := fillAndEmpty(s, client(n%3), random); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}
+
+func fillAndEmpty(s *Store, client netip.Prefix, random *rand.Rand) error {
+	spool, want := s.NewSpool(client, 100<<10), new(bytes.Buffer)
+	defer spool.Close()
+	for range 10 {
+		p := randomPiece(random)
+		n, _ := spool.Write(p)
+		want.Write(p[:n])
+		got := make([]byte, random.IntN(100<<10))
+		n, err := spool.Read(got)
+		if !bytes.Equal(got[:n], want.Next(n)) || err != nil && err != io.EOF {
+			return fmt.Errorf("got %d bytes, %w, which are others than were written", n, err)
+		}
+	}
+	return nil
+}

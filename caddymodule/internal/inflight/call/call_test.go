@@ -1,0 +1,440 @@
+package call
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+)
+
+// with returns the options of a call in a test, whose store must be empty when that ends.
+func with(t *testing.T, o Options) Options {
+	t.Helper()
+	if o.Store == nil {
+		o.Store = newStore(t, body.Bounds{})
+	}
+	if o.Served == nil {
+		o.Served = ignored
+	}
+	return o
+}
+
+func newStore(t *testing.T, b body.Bounds) *body.Store {
+	t.Helper()
+	s := body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
+	s.SetBounds(b)
+	t.Cleanup(func() {
+		if memory, file := s.Held(); memory != 0 || file != 0 {
+			t.Errorf("got %d bytes of memory and %d of the file left behind, want none", memory, file)
+		}
+	})
+	return s
+}
+
+func visit(t *testing.T, w http.ResponseWriter, leaves time.Duration, exiting <-chan struct{}, serve func(http.ResponseWriter, *http.Request) error) error {
+	ctx, leave := context.WithTimeout(context.Background(), leaves)
+	defer leave()
+	r := httptest.NewRequest(http.MethodGet, "/", nil).WithContext(ctx)
+	return Serve(w, r, caddyhttp.HandlerFunc(serve), with(t, Options{Exiting: exiting}))
+}
+
+func aborted(serve func() error) (was bool, err error) {
+	defer func() {
+		if panicked := recover(); panicked != nil && panicked != http.ErrAbortHandler {
+			panic(panicked)
+		} else {
+			was = panicked != nil
+		}
+	}()
+	return false, serve()
+}
+
+func until(r *http.Request) time.Duration {
+	began := time.Now()
+	select {
+	case <-r.Context().Done():
+	case <-time.After(time.Hour):
+	}
+	return time.Since(began)
+}
+
+func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
+	for name, test := range map[string]struct {
+		header http.Header // of an answer after two seconds
+		want   time.Duration
+	}{
+		"no answer":         {nil, time.Second + Patience},
+		"document":          {http.Header{"Content-Type": {"text/html"}}, time.Second + Patience},
+		"stream":            {http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}}, 2 * time.Second},
+		"gRPC":              {http.Header{"Content-Type": {"application/grpc+proto"}}, 2 * time.Second},
+		"Connect":           {http.Header{"Content-Type": {"application/connect+json"}}, 2 * time.Second},
+		"moving picture":    {http.Header{"Content-Type": {"multipart/x-mixed-replace; boundary=x"}}, 2 * time.Second},
+		"no type, no limit": {http.Header{}, time.Second + Patience},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var got time.Duration
+			began := time.Now()
+			err := visit(t, httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
+				defer context.AfterFunc(r.Context(), func() {})() // as a proxy watches its client
+				if _, limited := r.Context().Deadline(); limited {
+					t.Errorf("%s: got the client's deadline, want none", name)
+				}
+				if test.header != nil {
+					time.Sleep(2 * time.Second)
+					for key, values := range test.header {
+						w.Header()[key] = values
+					}
+					w.WriteHeader(http.StatusOK)
+				}
+				until(r)
+				got = time.Since(began)
+				return nil
+			})
+			if err != nil || got != test.want {
+				t.Errorf("%s: got it over after %v, %v, want %v", name, got, err, test.want)
+			}
+		})
+	}
+}
+
+func TestAStreamEndsWithItsClient(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_ = visit(t, httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("Content-Type", "text/event-stream")
+			w.WriteHeader(http.StatusOK)
+			if got := until(r); got != time.Second {
+				t.Errorf("got it over after %v, want a second", got)
+			}
+			return nil
+		})
+	})
+}
+
+func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		exiting := make(chan struct{})
+		time.AfterFunc(time.Minute, func() { close(exiting) })
+		_ = visit(t, httptest.NewRecorder(), time.Second, exiting, func(_ http.ResponseWriter, r *http.Request) error {
+			if got := until(r); got != time.Minute {
+				t.Errorf("got it over after %v, want a minute", got)
+			}
+			return nil
+		})
+		_ = visit(t, httptest.NewRecorder(), 2*time.Minute, exiting, func(_ http.ResponseWriter, r *http.Request) error {
+			if got := until(r); got != 2*time.Minute {
+				t.Errorf("got it over after %v, want with its client: a process that ends waits for those", got)
+			}
+			return nil
+		})
+	})
+}
+
+func TestAHandlersErrorAndPanicGetThrough(t *testing.T) {
+	broken := errors.New("broken")
+	if err := visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("got %v, want the handler's error", err)
+	}
+	defer func() {
+		if recover() != http.ErrAbortHandler {
+			t.Error("got no panic, want the handler's")
+		}
+	}()
+	_ = visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) })
+}
+
+type slowConn struct {
+	http.ResponseWriter
+	mu       sync.Mutex
+	second   int // bytes in a second; 0: none
+	fails    bool
+	deadline time.Time
+	changed  chan struct{} // closed with each deadline that is set
+	set      []time.Time
+	took     int
+	hijacked bool
+}
+
+func (c *slowConn) SetWriteDeadline(at time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.deadline, c.set = at, append(c.set, at)
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
+	return nil
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	if c.fails {
+		return 0, net.ErrClosed
+	}
+	needs := time.Hour
+	if c.second > 0 {
+		needs = time.Duration(float64(len(p)) / float64(c.second) * float64(time.Second))
+	}
+	for done := time.Now().Add(needs); ; {
+		c.mu.Lock()
+		if c.changed == nil {
+			c.changed = make(chan struct{})
+		}
+		end, changed := c.deadline, c.changed
+		c.mu.Unlock()
+		late := !end.IsZero() && end.Before(done)
+		if !late {
+			end = done
+		}
+		select {
+		case <-changed:
+			continue
+		case <-time.After(time.Until(end)):
+		}
+		if late {
+			return 0, os.ErrDeadlineExceeded
+		}
+		c.took += len(p)
+		return len(p), nil
+	}
+}
+
+func (c *slowConn) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+func (c *slowConn) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.hijacked = true
+	return nil, nil, nil
+}
+
+func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
+		began := time.Now()
+		conn.deadline = began.Add(20 * time.Second)
+		if cut, _ := aborted(func() error {
+			return Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+				_, err := w.Write(make([]byte, 100<<10))
+				return err
+			}), with(t, Options{}))
+		}); !cut {
+			t.Error("got a part of the answer as if it were all, want it aborted")
+		}
+		if took := time.Since(began); took != 20*time.Second || conn.took != 32<<10 {
+			t.Errorf("got %d bytes sent within %v, want one piece of 32 KiB within 20s", conn.took, took)
+		}
+	})
+}
+
+func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
+		if err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+			for range 10 {
+				if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * time.Second)); err != nil {
+					t.Error(err)
+				}
+				if _, err := w.Write(make([]byte, 10<<10)); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+			}
+			return nil
+		}), with(t, Options{})); err != nil || conn.took != 100<<10 {
+			t.Errorf("got %d bytes, %v, want all at our pace", conn.took, err)
+		}
+	})
+}
+
+// TestCaddysTimeouts around a call end a client that reads nothing. Those within do not see the
+// server's writer, which they would change while it is being written to.
+func TestCaddysTimeouts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, began := &slowConn{ResponseWriter: httptest.NewRecorder()}, time.Now()
+		writer := &caddyhttp.IdleTimeoutWriter{
+			ResponseWriterWrapper: &caddyhttp.ResponseWriterWrapper{ResponseWriter: conn}, Ctrl: http.NewResponseController(conn),
+			Deadline: caddyhttp.IdleDeadline{Start: began, Timeout: time.Minute}, Logger: zap.NewNop(),
+		}
+		reader, r := new(caddyhttp.IdleTimeoutReader), get(t)
+		r = r.WithContext(caddyhttp.ContextWithIdleTimeouts(r.Context(), reader, writer))
+		cut, _ := aborted(func() error {
+			return Serve(writer, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+				if gotReader, gotWriter := caddyhttp.IdleTimeoutsFromContext(r.Context()); gotReader != reader || gotWriter != nil {
+					t.Errorf("got %v and %v, want the reader alone", gotReader, gotWriter)
+				}
+				return send(100<<10)(w, r)
+			}), with(t, Options{}))
+		})
+		if took := time.Since(began); !cut || took != time.Minute {
+			t.Errorf("got a client that reads nothing cut: %v, after %v, want after a minute", cut, took)
+		}
+	})
+}
+
+func TestAHandlersOwnDeadlineHoldsForAStream(t *testing.T) {
+	for _, test := range []struct{ asked, want time.Duration }{
+		{3 * time.Second, 3 * time.Second},
+		{0, time.Hour},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conn, began := &slowConn{ResponseWriter: httptest.NewRecorder()}, time.Now()
+			_, _ = aborted(func() error {
+				return Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+					w.Header().Set("Content-Type", "text/event-stream")
+					w.WriteHeader(http.StatusOK)
+					var at time.Time
+					if test.asked > 0 {
+						at = time.Now().Add(test.asked)
+					}
+					if err := http.NewResponseController(w).SetWriteDeadline(at); err != nil {
+						t.Error(err)
+					}
+					_, err := w.Write([]byte("data: x\n\n"))
+					return err
+				}), with(t, Options{}))
+			})
+			if took := time.Since(began); took != test.want {
+				t.Errorf("%v: got the stream cut after %v, want %v", test.asked, took, test.want)
+			}
+		})
+	}
+}
+
+func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
+	conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
+	cut, err := aborted(func() error {
+		return visit(t, conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
+			for range 3 {
+				if n, err := w.Write([]byte("hello")); n != 5 || err != nil {
+					t.Errorf("got %d, %v, want that it seems to be sent", n, err)
+				}
+			}
+			if err := http.NewResponseController(w).Flush(); err != nil {
+				t.Errorf("flushing: got %v, want nothing", err)
+			}
+			return r.Context().Err()
+		})
+	})
+	if err != nil || !cut {
+		t.Errorf("got %v, aborted: %v, want the call to go on and the answer aborted", err, cut)
+	}
+}
+
+func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
+	for name, test := range map[string]struct{ exits, ends time.Duration }{
+		"patience": {time.Hour, 15*time.Second + Patience},
+		"exit":     {time.Minute, time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exiting, began := make(chan struct{}), time.Now()
+				time.AfterFunc(test.exits, func() { close(exiting) })
+				conn := &slowConn{ResponseWriter: httptest.NewRecorder(), deadline: began.Add(15 * time.Second)}
+				if err := visit(t, conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
+					_, _ = w.Write(make([]byte, 8<<10))
+					if got := until(r); got != test.ends {
+						t.Errorf("got it over after %v, want %v", got, test.ends)
+					}
+					return r.Context().Err()
+				}); !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v, want it canceled", err)
+				}
+				time.Sleep(2 * time.Hour) // virtual; the exit comes
+			})
+		})
+	}
+}
+
+func TestAnAnswerWhoseClientHasLeftIsNotAborted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
+		if err := visit(t, conn, time.Second, nil, func(w http.ResponseWriter, _ *http.Request) error {
+			time.Sleep(2 * time.Second)
+			_, err := w.Write([]byte("hello"))
+			return err
+		}); err != nil {
+			t.Errorf("got %v, want it thrown away", err)
+		}
+	})
+}
+
+func TestAStreamThatNobodyReadsEnds(t *testing.T) {
+	conn := &slowConn{ResponseWriter: httptest.NewRecorder(), fails: true}
+	if err := visit(t, conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = w.Write([]byte("data: x"))
+		return r.Context().Err()
+	}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want it canceled", err)
+	}
+}
+
+// TestATunnel gives its slot back at once, also that of a call around. It ends with its client.
+func TestATunnel(t *testing.T) {
+	for name, begin := range map[string]func(w http.ResponseWriter){
+		"switching protocols": func(w http.ResponseWriter) { w.WriteHeader(http.StatusSwitchingProtocols) },
+		"hijacked": func(w http.ResponseWriter) {
+			_, _ = w.Write(make([]byte, 100<<10))
+			if _, _, err := http.NewResponseController(w).Hijack(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 1 << 20}
+			outer, inner := new(over), new(over)
+			_ = visit(t, conn, time.Minute, nil, func(w http.ResponseWriter, r *http.Request) error {
+				return Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+					return Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
+						begin(w)
+						if !inner.Load() || !outer.Load() {
+							t.Errorf("%s: got the slots given back: %v and %v, want both", name, inner.Load(), outer.Load())
+						}
+						if conn.hijacked != (name == "hijacked") || name == "hijacked" && conn.took != 100<<10 {
+							t.Errorf("%s: got it hijacked: %v, after %d bytes", name, conn.hijacked, conn.took)
+						}
+						if got := until(r).Round(time.Second); got != time.Minute {
+							t.Errorf("%s: got it over after %v, want with its client", name, got)
+						}
+						return nil
+					}), with(t, Options{Served: inner.served}))
+				}), with(t, Options{Served: outer.served}))
+			})
+		})
+	}
+}
+
+// TestAnExtendedConnect is a WebSocket over HTTP/2, whose status is 200.
+func TestAnExtendedConnect(t *testing.T) {
+	for status, want := range map[int]bool{200: true, 403: false} {
+		r, o := get(t), new(over)
+		r.Method, r.ProtoMajor = http.MethodConnect, 2
+		if err := Serve(httptest.NewRecorder(), r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
+			if w.WriteHeader(status); o.Load() != want {
+				t.Errorf("%d: got the slot given back: %v, want %v", status, o.Load(), want)
+			}
+			return nil
+		}), with(t, Options{Served: o.served})); err != nil || !o.Load() {
+			t.Errorf("%d: got %v, want the slot given back at the end", status, err)
+		}
+	}
+}
+
+// A call's end is noted once by over.
+type over struct{ atomic.Bool }
+
+func (o *over) served(error) {
+	if o.Swap(true) {
+		panic("the end of a call was told twice")
+	}
+}

@@ -1,0 +1,462 @@
+package fairqueue
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// String returns a name of the outcome.
+func (o Outcome) String() string {
+	return [...]string{"served", "waiting", "too long", "full", "crowded"}[o]
+}
+
+// newQueue returns a queue whose row is long and whose waits are.
+func newQueue(inFlight int) *Queue {
+	q := &Queue{Common: new(Common)}
+	q.SetLimits(Limits{InFlight: inFlight, MaxWait: time.Hour, MaxWaiting: 1000})
+	return q
+}
+
+// come lets a request arrive, and fails unless its outcome is the one wanted.
+func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Request {
+	t.Helper()
+	r := &Request{Rank: rank}
+	copy(r.Keys[:], keys)
+	if got := q.Arrive(r); got.Outcome != want {
+		t.Fatalf("%v with keys %q: got %+v, want %v", rank, keys, got, want)
+	}
+	return r
+}
+
+// wantNext checks who gets the free slots. Nil is nobody.
+func wantNext(t *testing.T, q *Queue, want ...*Request) {
+	t.Helper()
+	for i, w := range want {
+		if got := q.Next(); got != w {
+			t.Fatalf("slot %d: got %+v, want %+v", i, got, w)
+		}
+	}
+}
+
+func TestHigherRanksGoFirst(t *testing.T) {
+	q := newQueue(1)
+	running := come(t, q, Served, First, "a")
+	first := come(t, q, Waiting, First, "b")
+	crawler := come(t, q, Waiting, Crawler, "c")
+	returned := come(t, q, Waiting, Returned, "d")
+	member := come(t, q, Waiting, Member, "e")
+	for _, want := range []*Request{member, returned, crawler, first} {
+		q.Release(running, time.Second)
+		wantNext(t, q, want, nil)
+		running = want
+	}
+}
+
+func TestKeysTakeTurnsWithinARank(t *testing.T) {
+	q := newQueue(1)
+	running := come(t, q, Served, First, "greedy")
+	var greedy []*Request
+	for range 3 {
+		greedy = append(greedy, come(t, q, Waiting, First, "greedy"))
+	}
+	modest := come(t, q, Waiting, First, "modest")
+	for _, want := range []*Request{modest, greedy[0], greedy[1], greedy[2]} {
+		q.Release(running, time.Second)
+		wantNext(t, q, want, nil)
+		running = want
+	}
+}
+
+// slotSeconds lets two keys compete for one slot, one with requests of a second and
+// one with those of a tenth, and returns for how long each of them holds it.
+func slotSeconds(corrected bool) (long, short time.Duration) {
+	q := newQueue(1)
+	send := func(key string) { q.Arrive(&Request{Rank: First, Keys: [2]string{key}}) }
+	running := &Request{Rank: First, Keys: [2]string{"long"}}
+	q.Arrive(running)
+	for range 3 {
+		send("long")
+		send("short")
+	}
+	for range 2000 {
+		held := time.Second
+		if running.Keys[0] == "short" {
+			held = 100 * time.Millisecond
+			short += held
+		} else {
+			long += held
+		}
+		send(running.Keys[0])
+		if !corrected {
+			running.charge = microsOf(held)
+		}
+		q.Release(running, held)
+		running = q.Next()
+	}
+	return long, short
+}
+
+func TestKeysGetEqualTimeHoweverLongTheirRequestsTake(t *testing.T) {
+	long, short := slotSeconds(true)
+	if ratio := float64(long) / float64(short); ratio < .9 || ratio > 1.1 {
+		t.Errorf("got %v and %v of slot time, want the same", long, short)
+	}
+	long, short = slotSeconds(false)
+	if ratio := float64(long) / float64(short); ratio < 9 {
+		t.Errorf("got %v and %v of slot time without corrections, want ten times as much", long, short)
+	}
+}
+
+// requestsOfANewKey returns how many requests of a new key are served before the
+// next one of a key that has used the only slot for 100 seconds. Both keys always
+// have requests that wait.
+func requestsOfANewKey(t *testing.T, virtualTime bool) (n int) {
+	q := newQueue(1)
+	running := come(t, q, Served, First, "old")
+	old := come(t, q, Waiting, First, "old")
+	for range 100 {
+		next := come(t, q, Waiting, First, "old")
+		q.Release(running, time.Second)
+		wantNext(t, q, old, nil)
+		running, old = old, next
+	}
+	for ; n < 50; n++ {
+		if !virtualTime {
+			q.virtual = [Ranks]micros{}
+		}
+		come(t, q, Waiting, First, "new")
+		q.Release(running, time.Second)
+		if running = q.Next(); running == old {
+			break
+		}
+	}
+	return n
+}
+
+func TestANewKeyDoesNotCatchUpWithAnOldOne(t *testing.T) {
+	if got := requestsOfANewKey(t, true); got > 2 {
+		t.Errorf("got %d requests of a new key before an old one's turn, want 2 at most", got)
+	}
+	if got := requestsOfANewKey(t, false); got != 50 {
+		t.Errorf("got %d requests of a new key without virtual time, want all 50", got)
+	}
+}
+
+func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
+	for _, test := range []struct{ inFlight, alone int }{
+		{1, 1}, {2, 1}, {3, 2}, {4, 3}, {5, 4}, {20, 19},
+	} {
+		t.Run(fmt.Sprintf("in_flight=%d", test.inFlight), func(t *testing.T) {
+			q := newQueue(test.inFlight)
+			var running []*Request
+			for range test.alone {
+				running = append(running, come(t, q, Served, Member, "exports"))
+			}
+			more := come(t, q, Waiting, Member, "exports")
+			wantNext(t, q, nil)
+			for range test.inFlight - test.alone {
+				come(t, q, Served, First, "another")
+			}
+			other := come(t, q, Waiting, First, "third")
+			q.Release(running[0], 0) // the others are owed nothing
+			if half := (test.inFlight + 1) / 2; test.alone > half {
+				wantNext(t, q, other, nil) // although it is of a lower rank
+			} else {
+				wantNext(t, q, more, nil)
+			}
+		})
+	}
+}
+
+// Staff behind one address keep each other waiting, and nobody at home.
+func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
+	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
+	for _, inFlight := range []int{1, 2, 5, 8} {
+		q, n := newQueue(inFlight), 0
+		member := func(want Outcome, network netip.Prefix) *Request {
+			t.Helper()
+			n++
+			r := &Request{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}
+			if got := q.Arrive(r); got.Outcome != want {
+				t.Fatalf("got %+v, want %v", got, want)
+			}
+			return r
+		}
+		var running, waiting []*Request
+		for range inFlight { // nobody else is there
+			running = append(running, member(Served, office))
+		}
+		for range 3 * inFlight {
+			waiting = append(waiting, member(Waiting, office))
+		}
+		first := q.Arrive(&Request{Rank: First, Keys: [2]string{"robot"}})
+		if first.Outcome != Waiting {
+			t.Fatalf("got %+v, want a newcomer to wait", first)
+		}
+		// Those who are no members change nothing of that.
+		q.Release(running[0], 0)
+		wantNext(t, q, waiting[0], nil)
+		running = append(running[1:], waiting[0])
+		atHome := []*Request{member(Waiting, home), member(Waiting, home)}
+		for i := range min(len(atHome), inFlight/2) {
+			q.Release(running[i], 0)
+			wantNext(t, q, atHome[i], nil)
+		}
+		if got, half := q.members[office], (inFlight+1)/2; got < half {
+			t.Errorf("in_flight %d: got %d slots left to the office, want %d at least", inFlight, got, half)
+		}
+	}
+}
+
+// A company that works on its site from behind one address keeps nearly all that it asks
+// for, while a swarm of others wants the rest. Together with somebody at home it asks for
+// 4.5 of 5 slots, which is all that the tenth leaves to members.
+func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
+	const slots, rate, hour = 5, 4.4, 3600.
+	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
+	random := rand.New(rand.NewPCG(1, 2))
+	q := &Queue{Common: new(Common)}
+	q.SetLimits(Limits{InFlight: slots, MaxWait: 8 * time.Second, MaxWaiting: 200})
+	type visit struct {
+		Request
+		arrived, began float64
+	}
+	var served, came [2]int // of the office and at home
+	running, waiting := make(map[*visit]float64), []*visit(nil)
+	atWork, atHome, n := 0., 0., 0
+	begin := func(v *visit, now float64) {
+		v.began = now
+		running[v] = now + random.ExpFloat64()
+		switch v.Network {
+		case office:
+			served[0]++
+		case home:
+			served[1]++
+		}
+	}
+	for now := 0.; now < hour; {
+		// The next thing that happens.
+		var done *visit
+		next := min(atWork, atHome)
+		for v, end := range running {
+			if end < next || done == nil && end == next {
+				next, done = end, v
+			}
+		}
+		now = next
+		for len(waiting) > 0 && now-waiting[0].arrived > 8 {
+			q.Leave(&waiting[0].Request)
+			waiting = waiting[1:]
+		}
+		arrive := func(v *visit) {
+			n++
+			v.Keys[0], v.arrived, v.Owner = strconv.Itoa(n), now, v
+			switch q.Arrive(&v.Request).Outcome {
+			case Served:
+				begin(v, now)
+			case Waiting:
+				waiting = append(waiting, v)
+			}
+		}
+		switch {
+		case done != nil:
+			delete(running, done)
+			q.Release(&done.Request, time.Duration((now-done.began)*1e9))
+		case now == atWork:
+			came[0]++
+			arrive(&visit{Request: Request{Rank: Member, Network: office}})
+			atWork = now + random.ExpFloat64()/rate
+		default:
+			came[1]++
+			arrive(&visit{Request: Request{Rank: Member, Network: home}})
+			atHome = now + 10*random.ExpFloat64()
+		}
+		arrive(&visit{Request: Request{Rank: First}}) // the swarm
+		for r := q.Next(); r != nil; r = q.Next() {
+			begin(r.Owner.(*visit), now)
+			waiting = slices.DeleteFunc(waiting, func(v *visit) bool { return &v.Request == r })
+		}
+	}
+	t.Logf("served: %d of %d from the office, %d of %d at home", served[0], came[0], served[1], came[1])
+	for i, who := range []string{"from the office", "at home"} {
+		if 100*served[i] < 97*came[i] {
+			t.Errorf("%s: got %d of %d served, want 97 %%", who, served[i], came[i])
+		}
+	}
+}
+
+// Of ten equal requests, one of the others is served while members wait.
+func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
+	for _, inFlight := range []int{1, 2, 5} {
+		q := newQueue(inFlight)
+		var running []*Request
+		for i := range inFlight {
+			running = append(running, come(t, q, Served, Member, "m"+strconv.Itoa(i)))
+		}
+		served := 0
+		for i := range 1000 {
+			come(t, q, Waiting, Member, "member"+strconv.Itoa(i))
+			if q.Waiting(First) == 0 {
+				come(t, q, Waiting, First, "first"+strconv.Itoa(i))
+				come(t, q, Waiting, First, "another"+strconv.Itoa(i))
+			}
+			q.Release(running[0], time.Second)
+			next := q.Next()
+			if running = append(running[1:], next); next.Rank == First {
+				served++
+			}
+		}
+		if served < 98 || served > 105 {
+			t.Errorf("in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
+		}
+	}
+}
+
+func TestOfThoseThatArePassedOverTheFirstIsServed(t *testing.T) {
+	q := newQueue(4)
+	for range 3 {
+		come(t, q, Served, First, "exports")
+	}
+	come(t, q, Served, First, "another")
+	member := come(t, q, Waiting, Member, "exports")
+	come(t, q, Waiting, First, "exports")
+	q.SetLimits(Limits{InFlight: 6, MaxWait: time.Hour, MaxWaiting: 1000})
+	wantNext(t, q, member, nil)
+}
+
+func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
+	q := &Queue{Common: new(Common)}
+	q.SetLimits(Limits{InFlight: 2, MaxWait: 5 * time.Second, MaxWaiting: 200})
+	come(t, q, Served, First, "a")
+	come(t, q, Served, First, "b")
+	for i := range 10 { // 10 x 1 s / 2
+		r := &Request{Rank: Returned, Keys: [2]string{strconv.Itoa(i)}}
+		want := Decision{Outcome: Waiting, Ahead: i, Predicted: time.Duration(i+1) * time.Second / 2}
+		if got := q.Arrive(r); got != want {
+			t.Errorf("request %d: got %+v, want %+v", i, got, want)
+		}
+	}
+	come(t, q, TooLong, Returned, "one more")
+	come(t, q, TooLong, First, "newcomer")
+	come(t, q, Waiting, Member, "member")
+}
+
+func TestAFullRowRefusesTheLast(t *testing.T) {
+	q := &Queue{Common: new(Common)}
+	q.SetLimits(Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3})
+	come(t, q, Served, First, "a")
+	come(t, q, Waiting, Returned, "b")
+	last := come(t, q, Waiting, First, "c")
+	come(t, q, Waiting, Returned, "d")
+	come(t, q, Full, First, "e")
+	come(t, q, Full, Returned, "b")
+	member := &Request{Rank: Member, Keys: [2]string{"f"}}
+	if got := q.Arrive(member); got.Outcome != Waiting || got.Displaced != last {
+		t.Errorf("got %+v, want a place for that of %+v", got, last)
+	}
+	if q.Leave(last) {
+		t.Error("got a place to leave after a displacement, want none")
+	}
+	if q.Waiting(First) != 0 || q.Waiting(Returned) != 2 || q.Waiting(Member) != 1 {
+		t.Errorf("got %d, %d and %d waiting", q.Waiting(First), q.Waiting(Returned), q.Waiting(Member))
+	}
+}
+
+// A tenth of three places is one. In the last rank, the greedy key gets a second one while two
+// are free.
+func TestAKeyHoldsATenthOrInTheLastRankAsManyPlacesAsAreFree(t *testing.T) {
+	q := &Queue{Common: new(Common)}
+	limits := Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3}
+	q.SetLimits(limits)
+	come(t, q, Served, First, "a")
+	come(t, q, Waiting, First, "greedy")
+	come(t, q, Full, Returned, "greedy")
+	second := come(t, q, Waiting, First, "greedy", "pass")
+	come(t, q, Full, First, "greedy")
+	come(t, q, Waiting, First, "b")
+	if got := q.Arrive(&Request{Rank: First, Keys: [2]string{"c"}}); got.Displaced != second {
+		t.Errorf("got %+v, want a place for that of the greedy key's second one", got)
+	}
+	limits.MaxWaiting = 50
+	q.SetLimits(limits)
+	for range 23 {
+		come(t, q, Waiting, First, "greedy")
+	}
+	come(t, q, Full, First, "greedy") // which holds 24, with 24 free
+}
+
+func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
+	q := newQueue(1)
+	if got := q.Mean.Duration(); got != time.Second {
+		t.Errorf("got %v, want 1s", got)
+	}
+	r := come(t, q, Served, First, "a")
+	q.Release(r, 500*time.Millisecond)
+	if got := q.Mean.Duration(); got != 990*time.Millisecond {
+		t.Errorf("got %v, want 990ms", got)
+	}
+	if q.Release(r, time.Second) || q.Leave(r) || q.Release(r, 0) {
+		t.Error("got a slot to give back twice, want one")
+	}
+	r = come(t, q, Served, First, "a")
+	q.Release(r, time.Hour) // counts ten means
+	if got := q.Mean.Duration().Round(time.Microsecond); got != 1168200*time.Microsecond {
+		t.Errorf("got %v after an hour, want 1.1682s", got)
+	}
+	before := q.Mean.Duration()
+	r = come(t, q, Served, First, "a")
+	if !q.Release(r, 0) || q.Mean.Duration() != before || q.Keys() != 0 {
+		t.Errorf("got a mean of %v and %d keys after a slot that was held in vain, want %v as before and none", q.Mean.Duration(), q.Keys(), before)
+	}
+}
+
+func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {
+	m := new(Mean)
+	for range 100_000 {
+		m.add(0)
+	}
+	for range 400 {
+		m.add(microsOf(time.Second))
+	}
+	if got := m.Duration(); got < 900*time.Millisecond {
+		t.Errorf("got %v after 400 requests of a second, want nearly that", got)
+	}
+}
+
+func TestALoweredNumberOfSlotsDrains(t *testing.T) {
+	q := newQueue(4)
+	var running []*Request
+	for i := range 4 {
+		running = append(running, come(t, q, Served, First, strconv.Itoa(i)))
+	}
+	waiting := come(t, q, Waiting, First, "e")
+	q.SetLimits(Limits{InFlight: 2, MaxWait: time.Hour, MaxWaiting: 10})
+	for i, want := range []*Request{nil, nil, waiting} {
+		q.Release(running[i], time.Second)
+		wantNext(t, q, want, nil)
+	}
+}
+
+func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
+	q := &Queue{Common: new(Common)}
+	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
+	var running []*Request
+	for i := range 100_000 {
+		r := &Request{Rank: First, Keys: [2]string{"address" + strconv.Itoa(i)}}
+		if q.Arrive(r).Outcome == Served {
+			running = append(running, r)
+		}
+		if i%100 == 99 {
+			q.Release(running[0], time.Second)
+			running = append(running[1:], q.Next())
+		}
+		if most := q.waiting + q.running; len(q.keys) > most || most > 205 {
+			t.Fatalf("got %d keys, %d waiting, %d running", len(q.keys), q.waiting, q.running)
+		}
+	}
+}

@@ -1,0 +1,493 @@
+package fairqueue
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
+)
+
+// A model is the law written down as plainly as it can be: one list of requests,
+// searched for everything.
+type model struct {
+	limits   Limits
+	mean     float64
+	requests []*modelled // that wait or hold a slot, in the order of arrival
+	virtual  [Ranks]int64
+	owed     int64 // slot time that members have had beyond nine times that of others
+	used     map[Rank]map[string]int64
+}
+
+type modelled struct {
+	request *Request
+	rank    Rank
+	keys    []string
+	turn    int64
+	charge  int64
+	tenth   int64 // what it has taken of that of others
+	serving bool
+}
+
+func newModel() *model {
+	m := &model{mean: 1e6, used: make(map[Rank]map[string]int64)}
+	for rank := range Rank(Ranks) {
+		m.used[rank] = make(map[string]int64)
+	}
+	return m
+}
+
+// count returns how many requests there are with some property.
+func (m *model) count(is func(*modelled) bool) (n int) {
+	for _, r := range m.requests {
+		if is(r) {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) running() int {
+	return m.count(func(r *modelled) bool { return r.serving })
+}
+
+func (m *model) capped(r *modelled) bool {
+	for _, key := range r.keys {
+		held := m.count(func(o *modelled) bool { return o.serving && slices.Contains(o.keys, key) })
+		if float64(held) >= float64(m.limits.InFlight)/2 {
+			return true
+		}
+	}
+	return false
+}
+
+// crowds reports whether half the slots are held by members of the network of a member.
+func (m *model) crowds(r *modelled) bool {
+	held := m.count(func(o *modelled) bool {
+		return o.serving && o.rank == Member && o.request.Network == r.request.Network
+	})
+	return r.rank == Member && r.request.Network != netip.Prefix{} && float64(held) >= float64(m.limits.InFlight)/2
+}
+
+// row returns those who wait, in order.
+func (m *model) row() (row []*modelled) {
+	for _, r := range m.requests {
+		if !r.serving {
+			row = append(row, r)
+		}
+	}
+	slices.SortStableFunc(row, func(a, b *modelled) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.turn, b.turn))
+	})
+	return row
+}
+
+// next returns who gets a free slot: the first that is not capped, otherwise the
+// first, unless the slot is the last free one.
+func (m *model) next(row []*modelled) *modelled {
+	free := m.limits.InFlight - m.running()
+	if free <= 0 || len(row) == 0 {
+		return nil
+	}
+	for _, r := range row {
+		if m.owed > 0 && r.rank != Member && !m.capped(r) {
+			return r
+		}
+	}
+	for _, r := range row {
+		if r.rank == Member && !m.capped(r) && !m.crowds(r) {
+			return r
+		}
+	}
+	for _, r := range row {
+		if !m.capped(r) {
+			return r
+		}
+	}
+	if free == 1 {
+		return nil
+	}
+	return row[0]
+}
+
+func (m *model) serve(r *modelled) {
+	r.serving = true
+	m.virtual[r.rank] = max(m.virtual[r.rank], r.turn)
+	if r.rank != Member {
+		r.tenth = int64(m.mean)
+		m.owe(-9 * r.tenth)
+	} else {
+		m.owe(0)
+	}
+}
+
+// owe adds to what members have had beyond nine times what others have.
+func (m *model) owe(more int64) {
+	m.owed = max(m.owed+more, -9*int64(m.mean)*int64(m.limits.InFlight))
+	if m.count(func(r *modelled) bool { return !r.serving && r.rank != Member }) == 0 {
+		m.owed = min(m.owed, 0)
+	}
+	if len(m.requests) == 0 {
+		m.owed = 0
+	}
+}
+
+// end removes a request, which has used so much, and forgets its keys if it was
+// their last one.
+func (m *model) end(r *modelled, used int64) {
+	m.requests = slices.DeleteFunc(m.requests, func(o *modelled) bool { return o == r })
+	for _, key := range r.keys {
+		m.used[r.rank][key] += used - r.charge
+		if m.count(func(o *modelled) bool { return o.rank == r.rank && slices.Contains(o.keys, key) }) == 0 {
+			delete(m.used[r.rank], key)
+		}
+	}
+	if r.rank == Member {
+		m.owe(used)
+	} else {
+		m.owe(9 * (r.tenth - used))
+	}
+}
+
+func (m *model) arrive(request *Request) (d Decision) {
+	r := &modelled{request: request, rank: request.Rank, turn: m.virtual[request.Rank], charge: int64(m.mean)}
+	for _, key := range request.Keys {
+		if key != "" && !slices.Contains(r.keys, key) {
+			r.keys = append(r.keys, key)
+			r.turn = max(r.turn, m.used[r.rank][key])
+		}
+	}
+	row := m.row()
+	if m.next(row) == nil && m.next([]*modelled{r}) == r {
+		m.add(r)
+		m.serve(r)
+		return d
+	}
+	d.Outcome = Waiting
+	d.Ahead = slices.IndexFunc(row, func(o *modelled) bool {
+		return o.rank > r.rank || o.rank == r.rank && o.turn > r.turn
+	})
+	if d.Ahead < 0 {
+		d.Ahead = len(row)
+	}
+	slots := float64(max(1, m.limits.InFlight))
+	predicted := float64(d.Ahead+1) * m.mean / slots
+	if r.rank != Member {
+		members := 0
+		for _, o := range row {
+			if o.rank == Member {
+				members++
+			}
+		}
+		owing := max(0, 9*m.mean*float64(d.Ahead-members)-float64(m.owed))
+		predicted = min(predicted, (owing+m.mean)/slots)
+	}
+	d.Predicted = time.Duration(predicted * 1000)
+	if d.Predicted > m.limits.MaxWait || m.limits.MaxWait == 0 {
+		d.Outcome = TooLong
+		return d
+	}
+	for _, key := range r.keys {
+		waiting := m.count(func(o *modelled) bool { return !o.serving && slices.Contains(o.keys, key) })
+		if 10*waiting >= m.limits.MaxWaiting && (r.rank != First || waiting >= m.limits.MaxWaiting-len(row)) {
+			d.Outcome = Full
+			return d
+		}
+	}
+	if request.Crowded {
+		d.Outcome = Crowded
+		return d
+	}
+	if len(row) >= m.limits.MaxWaiting {
+		if d.Ahead == len(row) {
+			d.Outcome = Full
+			return d
+		}
+		last := row[len(row)-1]
+		d.Displaced = last.request
+		m.end(last, 0)
+	}
+	m.add(r)
+	return d
+}
+
+func (m *model) add(r *modelled) {
+	m.requests = append(m.requests, r)
+	for _, key := range r.keys {
+		m.used[r.rank][key] = max(m.used[r.rank][key], m.virtual[r.rank]) + r.charge
+	}
+}
+
+// A pair is the queue and the model, which go through the same operations.
+type pair struct {
+	t     testing.TB
+	queue Queue
+	model *model
+	all   []*Request
+	seen  map[Outcome]int
+
+	displaced, passedOver int
+}
+
+func (p *pair) limit(l Limits) {
+	p.queue.SetLimits(l)
+	p.model.limits = l
+	p.next()
+}
+
+func (p *pair) arrive(r *Request) {
+	want := p.model.arrive(r)
+	got := p.queue.Arrive(r)
+	if got != want {
+		p.t.Fatalf("request of rank %v with keys %q: got %+v, want %+v", r.Rank, r.Keys, got, want)
+	}
+	p.seen[got.Outcome]++
+	if got.Displaced != nil {
+		p.displaced++
+	}
+	p.all = append(p.all, r)
+	p.check()
+}
+
+func (p *pair) find(r *Request) *modelled {
+	for _, m := range p.model.requests {
+		if m.request == r {
+			return m
+		}
+	}
+	return nil
+}
+
+// leave lets a request leave: its client hangs up, or it has waited for too long.
+func (p *pair) leave(r *Request) {
+	m := p.find(r)
+	waits := m != nil && !m.serving
+	if got := p.queue.Leave(r); got != waits {
+		p.t.Fatalf("leave: got %v, want %v", got, waits)
+	}
+	if waits {
+		p.model.end(m, 0)
+	}
+	p.check()
+}
+
+// release ends a request: it is answered, or its handler has panicked.
+func (p *pair) release(r *Request, held time.Duration) {
+	m := p.find(r)
+	serving := m != nil && m.serving
+	if got := p.queue.Release(r, held); got != serving {
+		p.t.Fatalf("release: got %v, want %v", got, serving)
+	}
+	if serving {
+		actual := max(0, held.Microseconds())
+		if held > 0 { // it was served
+			p.model.mean += (min(float64(actual), 10*p.model.mean) - p.model.mean) / 50
+		}
+		if math.Abs(p.queue.Mean.micros-p.model.mean) > 1e-3 {
+			p.t.Fatalf("mean: got %v µs, want %v", p.queue.Mean.micros, p.model.mean)
+		}
+		p.model.mean = p.queue.Mean.micros // to the last bit
+		p.model.end(m, actual)
+	}
+	p.next()
+}
+
+// abandon ends a request that has its slot in vain.
+func (p *pair) abandon(r *Request) {
+	m := p.find(r)
+	serving := m != nil && m.serving
+	if got := p.queue.Release(r, 0); got != serving {
+		p.t.Fatalf("abandon: got %v, want %v", got, serving)
+	}
+	if serving {
+		p.model.end(m, 0)
+	}
+	p.next()
+}
+
+func (p *pair) next() {
+	for {
+		row := p.model.row()
+		want := p.model.next(row)
+		got := p.queue.Next()
+		if got == nil && want == nil {
+			break
+		}
+		if want == nil || got != want.request {
+			p.t.Fatalf("next: got %p, want %+v", got, want)
+		}
+		if want != row[0] {
+			p.passedOver++
+		}
+		p.checkServed(want, row)
+		p.model.serve(want)
+	}
+	p.check()
+}
+
+// checkServed checks what nobody may lose by a request that gets a slot.
+func (p *pair) checkServed(served *modelled, row []*modelled) {
+	capped := p.model.capped(served)
+	for _, o := range row {
+		switch {
+		case o == served || p.model.capped(o):
+		case capped:
+			p.t.Fatal("a key got more than half the slots while another one waited")
+		case o.rank < served.rank && !(p.model.owed > 0 && o.rank == Member):
+			p.t.Fatalf("rank %v was served while an eligible %v waited", served.rank, o.rank)
+		case p.model.crowds(o) && !p.model.crowds(served):
+		case p.model.crowds(served) && o.rank == Member && !p.model.crowds(o):
+			p.t.Fatal("a network got more than half the slots while a member of another one waited")
+		case o.rank == served.rank && o.turn < served.turn:
+			p.t.Fatalf("turn %d was served before %d", served.turn, o.turn)
+		}
+	}
+	if p.model.running() >= p.model.limits.InFlight {
+		p.t.Fatal("a slot was given twice")
+	}
+}
+
+// check compares all that the queue keeps with the model, and looks at the
+// promises that hold at any time.
+func (p *pair) check() {
+	t, q, m := p.t, &p.queue, p.model
+	row := m.row()
+	if q.Running() != m.running() || q.waiting != len(row) {
+		t.Fatalf("got %d running, %d waiting, want %d and %d", q.Running(), q.waiting, m.running(), len(row))
+	}
+	if int64(q.owed) != m.owed {
+		t.Fatalf("got %d owed, want %d", q.owed, m.owed)
+	}
+	var got []*Request
+	for rank := range Rank(Ranks) {
+		got = append(got, q.rows[rank]...)
+	}
+	if !slices.EqualFunc(got, row, func(r *Request, m *modelled) bool { return r == m.request }) {
+		t.Fatalf("got another order of those who wait")
+	}
+	if len(q.keys) > 2*(q.waiting+q.running) {
+		t.Fatalf("got %d keys of %d requests", len(q.keys), q.waiting+q.running)
+	}
+	for name, k := range q.keys {
+		requests := 0
+		for rank, n := range k.requests {
+			requests += n
+			if want := m.used[Rank(rank)][name]; n > 0 && int64(k.used[rank]) != want {
+				t.Fatalf("key %s: got %d used, want %d", name, k.used[rank], want)
+			}
+		}
+		if requests == 0 {
+			t.Fatalf("key %s is kept without a request", name)
+		}
+	}
+}
+
+// finish ends all requests, and checks that nothing is left.
+func (p *pair) finish() {
+	for len(p.model.requests) > 0 {
+		for _, m := range slices.Clone(p.model.requests) {
+			if m.serving {
+				p.release(m.request, time.Second)
+			}
+		}
+		if p.model.limits.InFlight == 0 {
+			p.limit(Limits{InFlight: 1})
+		}
+	}
+	if q := &p.queue; q.running != 0 || q.waiting != 0 || len(q.keys) != 0 || !q.Idle() {
+		p.t.Fatalf("got %d running, %d waiting, %d keys after all have ended", q.running, q.waiting, len(q.keys))
+	}
+}
+
+// operate does what the bytes say.
+func (p *pair) operate(bytes []byte) {
+	p.limit(Limits{InFlight: 3, MaxWait: 10 * time.Second, MaxWaiting: 30})
+	for ; len(bytes) >= 4; bytes = bytes[4:] {
+		op, a, b := bytes[0], bytes[1], bytes[2]
+		held := time.Duration(binary.BigEndian.Uint16(bytes[2:])) * 100 * time.Microsecond
+		recent := func() *Request {
+			if len(p.all) == 0 {
+				return new(Request)
+			}
+			return p.all[max(0, len(p.all)-1-int(a)%40)]
+		}
+		switch {
+		case op < 140:
+			r := &Request{Rank: Rank(a % Ranks), Keys: [2]string{strconv.Itoa(int(b % 16))}}
+			if b >= 128 {
+				r.Keys[1] = "pass" + strconv.Itoa(int(bytes[3]%8))
+			}
+			if a >= 250 {
+				r.Keys[1] = r.Keys[0]
+			}
+			r.Crowded = bytes[3]%16 == 15
+			if network := bytes[3] % 4; network > 0 {
+				r.Network = netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, network}), 24)
+			}
+			p.arrive(r)
+		case op < 160:
+			p.leave(recent())
+		case op < 250:
+			r := recent()
+			for _, m := range p.model.requests {
+				if m.serving && a >= 40 {
+					r = m.request
+					break
+				}
+			}
+			if a%5 == 0 {
+				p.abandon(r)
+			} else {
+				p.release(r, held)
+			}
+		default:
+			p.limit(Limits{InFlight: int(a % 9), MaxWait: time.Duration(b%16) * time.Second, MaxWaiting: int(bytes[3] % 64)})
+		}
+	}
+	p.finish()
+}
+
+func newPair(t testing.TB) *pair {
+	return &pair{t: t, queue: Queue{Common: new(Common)}, model: newModel(), seen: make(map[Outcome]int)}
+}
+
+func TestTheQueueIsTheLawWrittenDownPlainly(t *testing.T) {
+	seed := testseed.Of(t)
+	t.Log("seed:", seed)
+	random := rand.New(rand.NewPCG(seed, 3))
+	seen, displaced, passedOver := make(map[Outcome]int), 0, 0
+	for range 150 {
+		p := newPair(t)
+		bytes := make([]byte, 4*200)
+		for i := range bytes {
+			bytes[i] = byte(random.Uint32())
+		}
+		p.operate(bytes)
+		for outcome, n := range p.seen {
+			seen[outcome] += n
+		}
+		displaced, passedOver = displaced+p.displaced, passedOver+p.passedOver
+	}
+	for _, outcome := range []Outcome{Served, Waiting, TooLong, Full, Crowded} {
+		if seen[outcome] < 10 {
+			t.Errorf("got %v only %d times, want more to test", outcome, seen[outcome])
+		}
+	}
+	if displaced < 10 || passedOver < 10 {
+		t.Errorf("got %d displaced, %d passed over, want more to test", displaced, passedOver)
+	}
+}
+
+func FuzzQueue(f *testing.F) {
+	f.Add([]byte("arrive, leave, release and so on"))
+	f.Add([]byte{0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 170, 50, 0, 9, 255, 1, 9, 40, 170, 50, 9, 9})
+	f.Fuzz(func(t *testing.T, bytes []byte) {
+		newPair(t).operate(bytes[:min(len(bytes), 2000)])
+	})
+}

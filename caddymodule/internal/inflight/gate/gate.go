@@ -1,0 +1,533 @@
+// Package gate limits how many requests an upstream works on at once, and lets the others wait
+// in a queue. Begin with [Gate.Enter].
+//
+// A request is in one of these states, in this order. It may skip the first two:
+//
+//	state   waits for                     and has
+//	early   the time that its pass says   a place in the queue
+//	queued  a slot                        a place in the queue
+//	served  its handler                   a slot
+//
+// Package fairqueue decides who gets a free slot. The gate adds the lock, the timers, and the
+// bound of a client: no client prefix may fill the queue.
+//
+//   - Without share, a request gets a place if its client holds fewer than are still free.
+//     Otherwise the client that holds most gives up its last place, if it holds at least two more.
+//     So a client alone has half of the queue, and nobody is kept out as long as anybody holds
+//     two places.
+//   - With share, a client may always hold a tenth of the places, and more as long as it holds
+//     fewer than are still free. Otherwise its own last in order is displaced. If no place is
+//     free, the last of all is.
+//
+// A gate keeps no configuration. Limits come with each request, so that slots, queues and the
+// order in them survive a reload.
+package gate
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+)
+
+// Limits are those of a gate in one config.
+type Limits struct {
+	// Slots is how many requests of a key are served at once. It is at least 1.
+	Slots int
+
+	// Wait is how long a request may wait for a slot. Zero means that it is refused at once if
+	// none is free.
+	Wait time.Duration
+
+	// Queue is how many requests of all keys may wait at once.
+	Queue int
+
+	// Share lets clients take turns, as package fairqueue says. Otherwise the first to arrive
+	// is the first to be served.
+	Share bool
+}
+
+// turns are the limits for the queue of a key. Without share, nobody is refused by a prediction.
+func (l Limits) turns() fairqueue.Limits {
+	t := fairqueue.Limits{InFlight: l.Slots, MaxWait: l.Wait, MaxWaiting: l.Queue}
+	if !l.Share && l.Wait > 0 {
+		t.MaxWait = math.MaxInt64
+	}
+	return t
+}
+
+// A Request is one that wants a slot. The gate does not keep it.
+type Request struct {
+	Key    string       // whose slots; "" if all requests share them
+	Client netip.Prefix // who may not fill the queue
+
+	// With share: who takes turns. The gate sets Crowded and Owner.
+	fairqueue.Request
+
+	// Early, with share, is how long the request must wait before it arrives for its turn. It is
+	// refused if that is longer than Limits.Wait. At most a tenth of the places may be held so
+	// with one key, which is the last of Keys, and at most half of them by all.
+	Early time.Duration
+}
+
+// Why says what became of a request.
+type Why uint8
+
+const (
+	// Admitted requests hold a slot.
+	Admitted Why = iota
+	// Busy means that no slot was free and the request may not wait.
+	Busy
+	// TooLong means that the request would have to wait longer than it may.
+	TooLong
+	// QueueFull means that no place was free, that the client holds as many as it may, or that
+	// the request lost its place to another one.
+	QueueFull
+	// TimedOut means that no slot came free in time.
+	TimedOut
+	// Exiting means that the process is about to end.
+	Exiting
+	// Left means that the client left, which is no refusal.
+	Left
+)
+
+// A Result says what became of a request, and what it met.
+type Result struct {
+	Why    Why
+	Waited time.Duration // for its time and for its slot
+
+	// Of the moment at which it arrived for a slot, and zero if it got one at once: how many
+	// were before it, and, with share, how long it was to wait.
+	Ahead     int
+	Predicted time.Duration
+}
+
+// A Gate is the slots of a name, and who waits for them. It outlives configs. The zero value is
+// ready for use. It is safe for concurrent use.
+type Gate struct {
+	mu       sync.Mutex
+	limits   Limits // as the last request or config has set them
+	keys     map[string]*keyState
+	all      fairqueue.Common         // of all keys. Only requests with share count in the mean.
+	clients  map[netip.Prefix][]*Slot // who waits, in the order of arrival
+	sizes    []int                    // how many clients hold so many places; the last is not 0
+	places   uint64                   // how many were ever taken
+	tooEarly int                      // requests that wait for their time,
+	early    map[string]int           // and how many of those with a key
+	watched  map[string]int           // requests in shadow, by key
+}
+
+// A keyState is the slots of a key. It exists while the key has requests, and always for "".
+type keyState struct {
+	name  string
+	slots fairqueue.Queue // and who waits for one
+}
+
+// keyStates are used again: most keys come and go with each request.
+var keyStates = sync.Pool{New: func() any { return new(keyState) }}
+
+// A Slot is the right of one request to have the upstream work on it.
+type Slot struct {
+	gate   *Gate
+	key    *keyState // while it waits for a slot or holds one
+	turn   fairqueue.Request
+	client netip.Prefix
+	since  time.Time // it is held; with share
+
+	// While it waits:
+	place uint64        // when it got its place; 0 if it has none
+	early string        // its key, before it arrives
+	done  chan struct{} // closed when the wait is over
+	why   Why           // how it ended
+}
+
+// Enter gives the request a slot, if need be after a wait, or says why it has none. The slot is
+// nil unless the request is admitted, and must be released. Exiting is closed when the process
+// is about to end: from then on nobody waits.
+func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, r *Request) (*Slot, Result) {
+	s := &Slot{gate: g, client: r.Client}
+	var result Result
+	if l.Share && r.Early > 0 {
+		if result.Why = g.await(s, r, l); result.Why == Admitted {
+			result.Why, result.Waited = s.wait(ctx, exiting, r.Early, Admitted)
+		}
+		if result.Why != Admitted {
+			return nil, result
+		}
+	}
+	var now time.Time
+	if l.Share {
+		now = time.Now()
+	}
+	met := g.arrive(s, r, l, now, result.Waited > 0)
+	result.Ahead = met.Ahead
+	if l.Share {
+		result.Predicted = met.Predicted
+	}
+	switch met.Outcome {
+	case fairqueue.Served:
+	case fairqueue.Waiting:
+		var waited time.Duration
+		result.Why, waited = s.wait(ctx, exiting, l.Wait, TimedOut)
+		result.Waited += waited
+	case fairqueue.TooLong:
+		result.Why = TooLong
+		if l.Wait == 0 {
+			result.Why = Busy
+		}
+	default:
+		result.Why = QueueFull
+	}
+	if result.Why == Admitted && result.Waited > 0 && ctx.Err() != nil { // both at once
+		s.Release(false)
+		result.Why = Left
+	}
+	if result.Why != Admitted {
+		return nil, result
+	}
+	return s, result
+}
+
+// await gives a place to a request that comes too early for its turn.
+func (g *Gate) await(s *Slot, r *Request, l Limits) Why {
+	if r.Early > l.Wait {
+		return TooLong
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits = l
+	s.early = cmp.Or(r.Keys[1], r.Keys[0])
+	if g.tooEarly >= l.Queue-g.all.Waiting || g.early[s.early] >= l.turns().WaitingPerKey() || g.crowded(s.client, l) {
+		return QueueFull
+	}
+	if g.early == nil {
+		g.early = make(map[string]int)
+	}
+	s.turn.Rank = r.Rank
+	g.early[s.early]++
+	g.tooEarly++
+	g.all.Waiting++
+	g.place(s)
+	return Admitted
+}
+
+// wait waits until the slot has come, or for so long: then the wait ends as it says.
+func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.Duration, then Why) (why Why, waited time.Duration) {
+	began := time.Now()
+	timer := time.NewTimer(longest)
+	defer timer.Stop()
+	select {
+	case <-s.done:
+		return s.why, time.Since(began)
+	case <-timer.C:
+		why = then
+	case <-ctx.Done():
+		why = Left
+	case <-exiting:
+		why = Exiting
+	}
+	return s.gate.stop(s, why), time.Since(began)
+}
+
+// arrive lets a request come for a slot: it gets one, a place in the queue, or is refused. One
+// that has waited for its time may be of an older config, so it brings no limits.
+func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool) fairqueue.Decision {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if waited {
+		l = g.limits
+	}
+	g.limits = l
+	k := g.state(r.Key)
+	defer g.advance(k) // the request may have brought more slots
+	k.slots.SetLimits(l.turns())
+	s.turn = fairqueue.Request{Rank: fairqueue.First}
+	if l.Share {
+		s.turn, s.since = r.Request, now
+	}
+	s.turn.Owner, s.turn.Crowded = s, g.crowded(s.client, l)
+	d := k.slots.Arrive(&s.turn)
+	var last *Slot
+	switch {
+	case l.Share && d.Outcome == fairqueue.Crowded:
+		last = g.lastOf(s)
+	case !l.Share && d.Outcome >= fairqueue.Full:
+		last = g.heaviest(s.client)
+	}
+	if last != nil {
+		g.leave(last, QueueFull, k)
+		s.turn.Crowded = false
+		d = k.slots.Arrive(&s.turn)
+	}
+	if d.Displaced != nil {
+		g.end(d.Displaced.Owner.(*Slot), QueueFull)
+	}
+	switch d.Outcome {
+	case fairqueue.Served:
+		s.key = k
+	case fairqueue.Waiting:
+		s.key = k
+		g.place(s)
+	}
+	return d
+}
+
+// crowded reports whether a client holds as many places as it may.
+func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
+	if len(g.clients) == 0 {
+		return false
+	}
+	most := l.Queue - g.all.Waiting
+	if l.Share {
+		most = max(most, l.turns().WaitingPerKey())
+	}
+	return len(g.clients[client]) >= most
+}
+
+// lastOf returns the request of the same client that goes last, if that is after this one, or nil.
+func (g *Gate) lastOf(s *Slot) (last *Slot) {
+	turn := &s.turn
+	for _, o := range g.clients[s.client] {
+		if turn.Before(&o.turn) {
+			last, turn = o, &o.turn
+		}
+	}
+	return last
+}
+
+// heaviest returns the last request of the client that holds most places, at least two more
+// than another one, or nil.
+func (g *Gate) heaviest(than netip.Prefix) (last *Slot) {
+	most := len(g.sizes) - 1
+	if most < len(g.clients[than])+2 {
+		return nil
+	}
+	for _, waiting := range g.clients {
+		if len(waiting) == most && (last == nil || waiting[most-1].place > last.place) {
+			last = waiting[most-1]
+		}
+	}
+	return last
+}
+
+// count notes that one client more or less holds so many places.
+func (g *Gate) count(places, by int) {
+	if places == 0 {
+		return
+	}
+	for len(g.sizes) <= places {
+		g.sizes = append(g.sizes, 0)
+	}
+	g.sizes[places] += by
+	for n := len(g.sizes); n > 0 && g.sizes[n-1] == 0; n-- {
+		g.sizes = g.sizes[:n-1]
+	}
+}
+
+// place gives a request a place in the queue.
+func (g *Gate) place(s *Slot) {
+	if g.clients == nil {
+		g.clients = make(map[netip.Prefix][]*Slot)
+	}
+	waiting := append(g.clients[s.client], s)
+	g.clients[s.client] = waiting
+	g.count(len(waiting), 1)
+	g.count(len(waiting)-1, -1)
+	g.places++
+	s.place, s.done = g.places, make(chan struct{})
+}
+
+// end takes the place of a request that waits for nothing any more, and tells it.
+func (g *Gate) end(s *Slot, why Why) {
+	waiting := g.clients[s.client]
+	g.count(len(waiting), -1)
+	g.count(len(waiting)-1, 1)
+	i := slices.Index(waiting, s)
+	if waiting = slices.Delete(waiting, i, i+1); len(waiting) == 0 {
+		delete(g.clients, s.client)
+	} else {
+		g.clients[s.client] = waiting
+	}
+	s.place, s.why = 0, why
+	close(s.done)
+}
+
+// leave lets a request give its place up. It forgets the request's key after its last one, unless
+// the caller goes on with that.
+func (g *Gate) leave(s *Slot, why Why, goesOn *keyState) {
+	k := s.key
+	if k != nil {
+		k.slots.Leave(&s.turn)
+	} else {
+		g.tooEarly--
+		g.all.Waiting--
+		if g.early[s.early]--; g.early[s.early] == 0 {
+			delete(g.early, s.early)
+		}
+	}
+	g.end(s, why)
+	if k != nil && k != goesOn {
+		g.advance(k)
+	}
+}
+
+// stop ends a wait if it is not over, and returns how it has ended.
+func (g *Gate) stop(s *Slot, why Why) Why {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if s.place > 0 {
+		g.leave(s, why, nil)
+	}
+	return s.why
+}
+
+// Release gives the slot back. Only the first call counts, and a nil Slot has nothing to give.
+// If the request was not served, its turn is refunded, and the time is no part of the mean.
+// With share, Release returns for how long the slot was held, and zero otherwise. Any goroutine
+// may call it.
+func (s *Slot) Release(served bool) (held time.Duration) {
+	if s == nil {
+		return 0
+	}
+	g := s.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	k := s.key
+	if k == nil {
+		return 0
+	}
+	s.key = nil
+	if !s.since.IsZero() {
+		held = max(1, time.Since(s.since))
+	}
+	counts := held
+	if !served {
+		counts = 0
+	}
+	k.slots.Release(&s.turn, counts)
+	g.advance(k)
+	return held
+}
+
+// SetLimits changes the limits of all who wait for slots, as a new config does. Those who have a
+// place keep it, and wait for no longer than they were told.
+func (g *Gate) SetLimits(l Limits) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits = l
+	for _, k := range g.keys {
+		k.slots.SetLimits(l.turns())
+		g.advance(k)
+	}
+}
+
+// state finds or makes the state of a key.
+func (g *Gate) state(key string) *keyState {
+	k := g.keys[key]
+	if k == nil {
+		if g.keys == nil {
+			g.keys = make(map[string]*keyState)
+		}
+		k = keyStates.Get().(*keyState)
+		k.name, k.slots.Common = key, &g.all
+		g.keys[key] = k
+	}
+	return k
+}
+
+// advance gives free slots of a key to those whose turn it is, and forgets the key after its last
+// request. It is called after each change. One key is kept: most gates have no other.
+func (g *Gate) advance(k *keyState) {
+	for k.slots.Len() > 0 {
+		r := k.slots.Next()
+		if r == nil {
+			break
+		}
+		s := r.Owner.(*Slot)
+		if !s.since.IsZero() {
+			s.since = time.Now()
+		}
+		g.end(s, Admitted)
+	}
+	if k.name != "" && k.slots.Idle() {
+		delete(g.keys, k.name)
+		k.name = ""
+		k.slots.Reset()
+		keyStates.Put(k)
+	}
+}
+
+// A Would is what a gate in shadow would have done with a request.
+type Would uint8
+
+const (
+	WouldAdmit  Would = iota // a slot was free
+	WouldWait                // or a place in the queue
+	WouldRefuse              // or neither
+)
+
+// Watch returns what would have become of a request of this key, by how many others of the key
+// are in flight. The request is counted until done is called.
+func (g *Gate) Watch(key string, l Limits) (would Would, done func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.limits = l
+	if g.watched == nil {
+		g.watched = make(map[string]int)
+	}
+	n := g.watched[key]
+	g.watched[key]++
+	switch {
+	case n < l.Slots:
+		would = WouldAdmit
+	case l.Wait > 0 && n < l.Slots+l.Queue:
+		would = WouldWait
+	default:
+		would = WouldRefuse
+	}
+	return would, sync.OnceFunc(func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.watched[key]--; g.watched[key] == 0 {
+			delete(g.watched, key)
+		}
+	})
+}
+
+// A Load is what a gate has to do.
+type Load struct {
+	Running int // requests that hold a slot, and all that are in flight in shadow
+	Slots   int // of keys that have requests
+	Most    int // Running, of one key
+	Waiting [fairqueue.Ranks]int
+	Mean    time.Duration // for which a slot is held; with share
+}
+
+// Load returns what the gate has to do.
+func (g *Gate) Load() (l Load) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l.Running, l.Mean = g.all.Running, g.all.Mean.Duration()
+	for _, k := range g.keys {
+		l.Most = max(l.Most, k.slots.Running())
+		if !k.slots.Idle() {
+			l.Slots += g.limits.Slots
+		}
+	}
+	for _, n := range g.watched {
+		l.Running += n
+		l.Most = max(l.Most, n)
+		l.Slots += g.limits.Slots
+	}
+	for _, waiting := range g.clients {
+		for _, s := range waiting {
+			l.Waiting[s.turn.Rank]++
+		}
+	}
+	return l
+}

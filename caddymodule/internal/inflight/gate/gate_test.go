@@ -1,0 +1,519 @@
+package gate
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+)
+
+// String returns the name of the constant in lower case.
+func (w Why) String() string {
+	return [...]string{"admitted", "busy", "too long", "queue full", "timed out", "exiting", "left"}[w]
+}
+
+// from returns the prefix of a client.
+func from(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)}), 32)
+}
+
+// turn returns a request of a client that takes turns by a key.
+func turn(n int, rank fairqueue.Rank, key string) Request {
+	r := Request{Client: from(n)}
+	r.Rank, r.Keys[0] = rank, key
+	return r
+}
+
+// A visit is a request in a test: admitted, served for some time, released.
+type visit struct {
+	leave  context.CancelFunc
+	slot   *Slot
+	result Result
+	after  time.Duration // that Enter took
+	held   time.Duration
+}
+
+// come sends a request that is served for so long, and returns when it waits or is over.
+func come(g *Gate, l Limits, service time.Duration, r Request) *visit {
+	ctx, leave := context.WithCancel(context.Background())
+	v := &visit{leave: leave}
+	began := time.Now()
+	go func() {
+		v.slot, v.result = g.Enter(ctx, nil, l, &r)
+		v.after = time.Since(began)
+		if v.slot != nil {
+			time.Sleep(service)
+			v.held = v.slot.Release(true)
+		}
+	}()
+	synctest.Wait()
+	return v
+}
+
+// several are n requests in one instant.
+func several(n int, g *Gate, l Limits, service time.Duration, r Request) (visits []*visit) {
+	for range n {
+		visits = append(visits, come(g, l, service, r))
+	}
+	return visits
+}
+
+func pass(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// wantWaits checks for how many seconds requests waited; a refusal is -1.
+func wantWaits(t *testing.T, visits []*visit, want ...float64) {
+	t.Helper()
+	var got []float64
+	for _, v := range visits {
+		if v.result.Why != Admitted {
+			got = append(got, -1)
+			continue
+		}
+		got = append(got, v.after.Seconds())
+		if v.result.Waited != v.after {
+			t.Errorf("got %v waited in %v", v.result.Waited, v.after)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got waits of %v seconds, want %v", got, want)
+	}
+}
+
+// wantWhy checks what became of requests.
+func wantWhy(t *testing.T, visits []*visit, want ...Why) {
+	t.Helper()
+	var got []Why
+	for _, v := range visits {
+		got = append(got, v.result.Why)
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// places returns how many of the visits wait.
+func places(visits []*visit) (n int) {
+	for _, v := range visits {
+		if v.after == 0 && v.slot == nil && v.result.Why == Admitted {
+			n++
+		}
+	}
+	return n
+}
+
+// counts returns how many requests wait and hold a slot, and how many keys take turns.
+func (g *Gate) counts() (waiting, served, keys int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range g.keys {
+		keys += k.slots.Keys()
+	}
+	return g.all.Waiting, g.all.Running, keys
+}
+
+// wantSums checks that the gate counts what there is.
+func wantSums(t *testing.T, g *Gate) {
+	t.Helper()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	running, inRows, places, early, most, sizes := 0, 0, 0, 0, 0, make(map[int]int)
+	for _, k := range g.keys {
+		running += k.slots.Running()
+		inRows += k.slots.Len()
+	}
+	for client, waiting := range g.clients {
+		for _, s := range waiting {
+			if s.client != client || s.place == 0 {
+				t.Errorf("got %+v among those of %v who wait", s, client)
+			}
+		}
+		places += len(waiting)
+		sizes[len(waiting)]++
+		most = max(most, len(waiting))
+	}
+	for n, clients := range g.sizes {
+		if clients != sizes[n] {
+			t.Errorf("got %d clients with %d places, want %d", clients, n, sizes[n])
+		}
+	}
+	for _, n := range g.early {
+		early += n
+	}
+	if running != g.all.Running || places != g.all.Waiting || inRows+early != places || early != g.tooEarly || most != max(0, len(g.sizes)-1) {
+		t.Errorf("got %d and %d running, %d, %d and %d+%d places", running, g.all.Running, g.all.Waiting, places, inRows, early)
+	}
+}
+
+// wantEmpty checks that a gate keeps nothing.
+func wantEmpty(t *testing.T, g *Gate) {
+	t.Helper()
+	wantSums(t, g)
+	waiting, served, keys := g.counts()
+	if waiting+served+keys+len(g.clients)+len(g.early)+len(g.watched) > 0 || len(g.keys) > 1 || len(g.keys) == 1 && g.keys[""] == nil {
+		t.Errorf("got %d waiting, %d served, %d and %d keys, %v, %v, %v, want none", waiting, served, len(g.keys), keys, g.clients, g.early, g.watched)
+	}
+}
+
+// inBubble runs a test in virtual time, after which nothing may be left of the gate.
+func inBubble(t *testing.T, test func(t *testing.T, g *Gate)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g := new(Gate)
+		test(t, g)
+		pass(48 * time.Hour)
+		wantEmpty(t, g)
+	})
+}
+
+func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
+	g, l := new(Gate), Limits{Slots: 2}
+	enter := func(key string) (*Slot, Result) { return g.Enter(t.Context(), nil, l, &Request{Key: key}) }
+	first, _ := enter("k")
+	second, _ := enter("k")
+	third, result := enter("k")
+	if first == nil || second == nil || third != nil || result != (Result{Why: Busy, Predicted: 0}) {
+		t.Errorf("got %v, %v, %v with %+v, want two slots and then none", first, second, third, result)
+	}
+	if other, _ := enter("another"); other == nil {
+		t.Error("another key finds no slot, want one of its own")
+	} else {
+		other.Release(true)
+	}
+	third.Release(true) // there is none
+	for range 3 {
+		first.Release(true)
+	}
+	if load := g.Load(); load.Running != 1 || load.Most != 1 || load.Slots != 2 {
+		t.Errorf("got %+v after one of two was released three times, want 1 of 2", load)
+	}
+	second.Release(true)
+	wantEmpty(t, g)
+}
+
+func TestOthersQueueInTheOrderOfArrival(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		visits := several(10, g, Limits{Slots: 2, Wait: 10 * time.Second, Queue: 100}, time.Second, Request{})
+		if load := g.Load(); load.Running != 2 || load.Waiting[fairqueue.First] != 8 {
+			t.Errorf("got %+v, want two running and eight waiting", load)
+		}
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4)
+		if got := visits[9].result; got.Ahead != 7 || got.Predicted != 0 || visits[9].held != 0 {
+			t.Errorf("got %+v, held for %v, want seven ahead and no more known", got, visits[9].held)
+		}
+	})
+}
+
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		var visits []*visit
+		for _, key := range []string{"a", "a", "b", "b", "c"} {
+			visits = append(visits, come(g, Limits{Slots: 1, Wait: time.Minute, Queue: 10}, time.Second, Request{Key: key}))
+		}
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 1, 0, 1, 0)
+	})
+}
+
+func TestARequestThatWaitsTooLongIsRefused(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: 2 * time.Second, Queue: 5}
+		visits := several(5, g, l, 1900*time.Millisecond, Request{})
+		pass(time.Minute)
+		wantWhy(t, visits, Admitted, Admitted, TimedOut, TimedOut, QueueFull)
+		wantWaits(t, visits[:2], 0, 1.9)
+		if got := visits[2]; got.after != 2*time.Second || got.result.Waited != got.after {
+			t.Errorf("got a refusal after %v, %+v, want 2s", got.after, got.result)
+		}
+	})
+}
+
+func TestWithoutWaitARequestGetsAFreeSlotOrARefusal(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, g *Gate) {
+			patient := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: share}
+			hasty := Limits{Slots: 3, Share: share}
+			visits := append(several(2, g, patient, time.Second, Request{}), come(g, hasty, time.Second, Request{})) // others queue
+			pass(90 * time.Second)
+			visits = append(visits, come(g, hasty, time.Second, Request{}))
+			pass(time.Minute)
+			wantWhy(t, visits, Admitted, Admitted, Busy, Admitted)
+		})
+	}
+}
+
+// Whatever ends a wait: the place, the turn and the slot are given back.
+func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		for _, phase := range []time.Duration{0, time.Second} { // it waits for its slot, or for its time
+			inBubble(t, func(t *testing.T, g *Gate) {
+				l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: share}
+				visits := []*visit{come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
+				leaver := turn(1, fairqueue.Member, "b")
+				leaver.Early = phase
+				visits = append(visits, come(g, l, time.Second, leaver), come(g, l, time.Second, turn(1, fairqueue.First, "c")))
+				pass(500 * time.Millisecond)
+				visits[1].leave()
+				pass(0)
+				if got := visits[1].result; got.Why != Left || got.Waited != 500*time.Millisecond {
+					t.Errorf("got %+v, want it left after half a second", got)
+				}
+				pass(time.Minute)
+				wantWaits(t, []*visit{visits[0], visits[2]}, 0, 1)
+			})
+		}
+	}
+}
+
+// Of what happens in one instant a select takes either.
+func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
+	for range 50 {
+		inBubble(t, func(t *testing.T, g *Gate) {
+			l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
+			first, _ := g.Enter(t.Context(), nil, l, new(Request))
+			next := come(g, l, time.Hour, Request{})
+			pass(time.Second)
+			next.leave()
+			first.Release(true)
+			pass(0)
+			wantWhy(t, []*visit{next}, Left)
+			if mean := g.Load().Mean; mean != time.Second {
+				t.Errorf("got a mean of %v, want a second: the other was not served", mean)
+			}
+		})
+	}
+}
+
+func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		exiting, results := make(chan struct{}), make(chan Result, 4)
+		l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
+		enter := func(r Request) {
+			s, result := g.Enter(t.Context(), exiting, l, &r)
+			if results <- result; s != nil {
+				time.Sleep(10 * time.Second)
+				s.Release(true)
+			}
+		}
+		early := turn(3, fairqueue.Member, "c")
+		early.Early = time.Minute
+		for _, r := range []Request{turn(1, fairqueue.First, "a"), turn(2, fairqueue.First, "b"), early} {
+			go enter(r)
+			synctest.Wait()
+		}
+		close(exiting)
+		synctest.Wait()
+		go enter(turn(4, fairqueue.First, "d"))
+		for i := range 4 {
+			if got := (<-results).Why; i == 0 && got != Admitted || i > 0 && got != Exiting {
+				t.Errorf("request %d: got %v", i, got)
+			}
+		}
+	})
+}
+
+func TestLimitsComeWithEachRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		old, now := Limits{Slots: 3, Wait: time.Hour, Queue: 10}, Limits{Slots: 1}
+		visits := append(several(4, g, old, 10*time.Second, Request{}), come(g, now, 10*time.Second, Request{}))
+		pass(9 * time.Second)
+		visits = append(visits, come(g, now, 10*time.Second, Request{}))
+		pass(time.Second) // the three have ended, and the fourth is served
+		visits = append(visits, come(g, now, 10*time.Second, Request{}))
+		pass(10 * time.Second)
+		visits = append(visits, several(2, g, now, 10*time.Second, Request{})...)
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 0, 0, 10, -1, -1, -1, 0, -1)
+	})
+	inBubble(t, func(t *testing.T, g *Gate) { // more slots go to those who wait first
+		one, two := Limits{Slots: 1, Wait: time.Hour, Queue: 10}, Limits{Slots: 2, Wait: time.Hour, Queue: 10}
+		visits := []*visit{come(g, one, 50*time.Minute, Request{}), come(g, one, time.Minute, Request{}), come(g, one, 0, Request{})}
+		pass(time.Second)
+		visits = append(visits, come(g, two, 0, Request{}))
+		pass(time.Hour)
+		wantWaits(t, visits, 0, 1, 61, 60)
+	})
+}
+
+// More slots go to those who wait first. Of fewer, the surplus drains.
+func TestLimitsThatChangeHoldForThoseWhoWait(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, g *Gate) {
+			one := Limits{Slots: 1, Wait: 24 * time.Hour, Queue: 1000, Share: share}
+			three := one
+			three.Slots = 3
+			var visits []*visit
+			for i := range 6 {
+				visits = append(visits, come(g, one, 10*time.Second, turn(i, fairqueue.First, fmt.Sprint(i))))
+			}
+			pass(time.Second)
+			g.SetLimits(three)
+			pass(time.Second)
+			g.SetLimits(one)
+			pass(time.Minute)
+			wantWaits(t, visits, 0, 1, 1, 11, 21, 31)
+		})
+	}
+}
+
+// It waits for its time under the old config, and then goes by the new one.
+func TestARequestOfAnOlderConfigBringsNoSlotsAfterAWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		old := Limits{Slots: 3, Wait: time.Hour, Queue: 10, Share: true}
+		now := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: true}
+		early := turn(1, fairqueue.Member, "a")
+		early.Early = time.Second
+		visits := []*visit{come(g, old, time.Minute, early)}
+		g.SetLimits(now)
+		visits = append(visits, come(g, now, time.Minute, turn(2, fairqueue.First, "b")))
+		pass(time.Hour)
+		wantWaits(t, visits, 60, 0)
+	})
+}
+
+func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		plain := Limits{Slots: 2, Wait: time.Hour, Queue: 10}
+		share := plain
+		share.Share = true
+		visits := several(3, g, plain, 2*time.Second, Request{})
+		visits = append(visits, come(g, share, time.Second, turn(1, fairqueue.First, "a")))
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 0, 2, 2)
+	})
+}
+
+func TestASlotMayBeReleasedByAnyGoroutine(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: time.Hour, Queue: 10}
+		s, _ := g.Enter(t.Context(), nil, l, new(Request))
+		next := several(2, g, l, time.Second, Request{})
+		for range 10 {
+			go s.Release(true)
+		}
+		pass(time.Minute)
+		wantWaits(t, next, 0, 1)
+	})
+}
+
+func TestHigherRanksGetTheirSlotsFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: time.Hour, Queue: 100, Share: true}
+		var visits []*visit
+		for i, rank := range []fairqueue.Rank{fairqueue.First, fairqueue.First, fairqueue.Crawler, fairqueue.Returned, fairqueue.Member} {
+			visits = append(visits, come(g, l, time.Second, turn(i, rank, fmt.Sprint(i))))
+		}
+		pass(time.Minute)
+		wantWaits(t, visits, 0, 4, 3, 2, 1)
+		for i, want := range []Result{{}, {Ahead: 0, Predicted: 1}, {Ahead: 0, Predicted: 1}, {Ahead: 0, Predicted: 1}, {Ahead: 0, Predicted: 1}} {
+			if got := visits[i].result; got.Ahead != want.Ahead || got.Predicted != want.Predicted*time.Second || visits[i].held != time.Second {
+				t.Errorf("request %d: got %+v and %v held, want %+v and a second", i, got, visits[i].held, want)
+			}
+		}
+	})
+}
+
+// One whose wait is predicted to be too long is refused at once. So is one that is displaced.
+func TestARefusalDoesNotLetTheClientWait(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: 2500 * time.Millisecond, Queue: 2, Share: true}
+		var visits []*visit
+		for i, rank := range []fairqueue.Rank{fairqueue.First, fairqueue.First, fairqueue.First, fairqueue.First, fairqueue.Member} {
+			visits = append(visits, come(g, l, time.Second, turn(i, rank, fmt.Sprint(i))))
+		}
+		wantWhy(t, visits[2:4], QueueFull, TooLong) // the third has been displaced
+		if got := visits[3].result; got.Ahead != 2 || got.Predicted != 3*time.Second {
+			t.Errorf("got %+v, want two ahead and three seconds", got)
+		}
+		pass(time.Minute)
+		wantWaits(t, []*visit{visits[0], visits[1], visits[4]}, 0, 2, 1)
+	})
+}
+
+// A request that was not served is no part of the mean, and its turn is refunded.
+func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: true}
+		r := turn(1, fairqueue.First, "a")
+		s, _ := g.Enter(t.Context(), nil, l, &r)
+		visits := []*visit{come(g, l, time.Second, turn(2, fairqueue.First, "b")), come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
+		pass(time.Minute)
+		if held := s.Release(false); held != time.Minute || g.Load().Mean != time.Second {
+			t.Errorf("got %v held and a mean of %v, want a minute that does not count", held, g.Load().Mean)
+		}
+		next := come(g, l, time.Second, turn(1, fairqueue.First, "a"))
+		pass(time.Minute)
+		wantWaits(t, append(visits, next), 60, 61, 2)
+	})
+}
+
+func TestARequestThatComesTooEarly(t *testing.T) {
+	l := Limits{Slots: 1, Wait: 5 * time.Second, Queue: 40, Share: true}
+	early := func(n int, key string, by time.Duration) Request {
+		r := turn(n, fairqueue.Member, key)
+		r.Early = by
+		return r
+	}
+	inBubble(t, func(t *testing.T, g *Gate) {
+		visits := []*visit{
+			come(g, l, 4*time.Second, early(1, "a", 5*time.Second)), come(g, l, 4*time.Second, early(2, "b", 5*time.Second)),
+			come(g, l, 4*time.Second, early(3, "c", 5*time.Second+1)),
+		}
+		if got := g.Load(); got.Waiting[fairqueue.Member] != 2 || got.Running != 0 {
+			t.Errorf("got %+v, want two that wait for their time", got)
+		}
+		pass(time.Minute)
+		waits := []float64{visits[0].after.Seconds(), visits[1].after.Seconds()}
+		if slices.Sort(waits); waits[0] != 5 || waits[1] != 9 {
+			t.Errorf("got waits of %v, want one of five seconds, and one of nine", waits)
+		}
+		wantWhy(t, visits, Admitted, Admitted, TooLong)
+	})
+	inBubble(t, func(t *testing.T, g *Gate) { // a tenth for a key, and half for all
+		var visits []*visit
+		for i := range 30 {
+			visits = append(visits, come(g, l, 0, early(i, fmt.Sprint(i/6), time.Second)))
+		}
+		if got := places(visits); got != 20 || visits[3].result.Why != Admitted || visits[4].result.Why != QueueFull {
+			t.Errorf("got %d places, and the fifth of a key %v, want 20 and none", got, visits[4].result.Why)
+		}
+		several(10, g, l, 0, turn(100, fairqueue.First, "others")) // one has a slot, and nine wait
+		if got := come(g, l, 0, early(101, "more", time.Second)); got.result.Why != QueueFull {
+			t.Errorf("got %v, want no more who wait for their time", got.result.Why)
+		}
+	})
+}
+
+func TestWatchCountsOnArrival(t *testing.T) {
+	g, l := new(Gate), Limits{Slots: 2, Wait: time.Second, Queue: 1}
+	var over []func()
+	for i, want := range []Would{WouldAdmit, WouldAdmit, WouldWait, WouldRefuse, WouldRefuse} {
+		got, done := g.Watch("k", l)
+		if got != want {
+			t.Errorf("request %d: got %v, want %v", i, got, want)
+		}
+		over = append(over, done, done)
+	}
+	for key, want := range map[string]Would{"k": WouldRefuse, "another": WouldAdmit} {
+		got, done := g.Watch(key, Limits{Slots: 5})
+		if got != want {
+			t.Errorf("key %q, without wait: got %v, want %v", key, got, want)
+		}
+		over = append(over, done)
+	}
+	if got := g.Load(); got.Running != 7 || got.Most != 6 || got.Slots != 10 || got.Waiting != [fairqueue.Ranks]int{} {
+		t.Errorf("got %+v, want seven in flight", got)
+	}
+	for _, done := range over {
+		done()
+	}
+	wantEmpty(t, g)
+}

@@ -1,0 +1,266 @@
+package gate
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
+)
+
+// A swarmed request is one of a swarm.
+type swarmed struct {
+	Request
+	at, service time.Duration
+	leaves      time.Duration // after its arrival, if it waits; 0: never
+}
+
+// swarm returns the requests of some minutes: people, robots that come once, and robots
+// that share passes or addresses. More come than five workers can serve.
+func swarm(random *rand.Rand, n int) (all []swarmed) {
+	var at time.Duration
+	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) + 1 }
+	for i := range n {
+		at += upTo(100 * time.Millisecond)
+		r := swarmed{at: at, service: upTo(1500 * time.Millisecond)}
+		r.Client = from(i)
+		switch r.Rank = fairqueue.First; random.IntN(6) {
+		case 0:
+			r.Rank, r.Keys[0] = fairqueue.Member, fmt.Sprint("member", random.IntN(10))
+		case 1:
+			r.Rank, r.Keys = fairqueue.Returned, [2]string{fmt.Sprint("address", random.IntN(40)), fmt.Sprint("pass", random.IntN(20))}
+		case 2:
+			r.Rank, r.Keys[0] = fairqueue.Crawler, fmt.Sprint("crawler", random.IntN(3))
+		case 3:
+			r.Keys[0] = fmt.Sprint("greedy", random.IntN(2))
+		default:
+			r.Keys[0] = fmt.Sprint("fresh", i)
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// A schedule is what will happen, in order.
+type schedule []occasion
+
+type occasion struct {
+	at time.Duration
+	do func(now time.Duration)
+}
+
+func (s *schedule) then(at time.Duration, do func(now time.Duration)) {
+	i, _ := slices.BinarySearchFunc(*s, at, func(o occasion, at time.Duration) int { return cmp.Or(cmp.Compare(o.at, at), -1) })
+	*s = slices.Insert(*s, i, occasion{at, do})
+}
+
+func (s *schedule) run() {
+	for len(*s) > 0 {
+		next := (*s)[0]
+		*s = (*s)[1:]
+		next.do(next.at)
+	}
+}
+
+// byTurns returns what becomes of requests with share, by the law alone: a schedule, and calls
+// of the queue.
+func byTurns(l Limits, all []swarmed) []Result {
+	var plan schedule
+	queue, fates := &fairqueue.Queue{Common: new(fairqueue.Common)}, make([]Result, len(all))
+	queue.SetLimits(l.turns())
+	end := func(i int, why Why, now time.Duration) { fates[i].Why, fates[i].Waited = why, now-all[i].at }
+	var serve func(i int, r *fairqueue.Request, now time.Duration)
+	serve = func(i int, r *fairqueue.Request, now time.Duration) {
+		end(i, Admitted, now)
+		plan.then(now+all[i].service, func(done time.Duration) {
+			queue.Release(r, done-now)
+			for next := queue.Next(); next != nil; next = queue.Next() {
+				serve(next.Owner.(int), next, done)
+			}
+		})
+	}
+	for i, s := range all {
+		plan.then(s.at, func(now time.Duration) {
+			r := &s.Request.Request
+			r.Owner = i
+			d := queue.Arrive(r)
+			fates[i].Ahead, fates[i].Predicted = d.Ahead, d.Predicted
+			if d.Displaced != nil {
+				end(d.Displaced.Owner.(int), QueueFull, now)
+			}
+			switch d.Outcome {
+			case fairqueue.Served:
+				serve(i, r, now)
+			case fairqueue.Waiting:
+				plan.then(now+l.Wait, func(now time.Duration) {
+					if queue.Leave(r) {
+						end(i, TimedOut, now)
+					}
+				})
+			case fairqueue.TooLong:
+				fates[i].Why = TooLong
+			default:
+				fates[i].Why = QueueFull
+			}
+		})
+	}
+	plan.run()
+	return fates
+}
+
+// byArrival returns what becomes of requests without share: the law of places written down as
+// plainly as it can be, with one list that is searched for everything.
+func byArrival(l Limits, all []swarmed) []Result {
+	var plan schedule
+	fates, running := make([]Result, len(all)), make(map[string]int)
+	var waiting []int // in the order of arrival
+	count := func(is func(r *swarmed) bool) (n int) {
+		for _, i := range waiting {
+			if is(&all[i]) {
+				n++
+			}
+		}
+		return n
+	}
+	held := func(i int) int { return count(func(r *swarmed) bool { return r.Client == all[i].Client }) }
+	end := func(i int, why Why, now time.Duration) {
+		if n := slices.Index(waiting, i); n >= 0 {
+			waiting = slices.Delete(waiting, n, n+1)
+			fates[i].Why, fates[i].Waited = why, now-all[i].at
+		}
+	}
+	var serve func(i int, now time.Duration)
+	serve = func(i int, now time.Duration) {
+		end(i, Admitted, now)
+		key := all[i].Key
+		running[key]++
+		plan.then(now+all[i].service, func(now time.Duration) {
+			running[key]--
+			if n := slices.IndexFunc(waiting, func(i int) bool { return all[i].Key == key }); n >= 0 {
+				serve(waiting[n], now)
+			}
+		})
+	}
+	for i, s := range all {
+		plan.then(s.at, func(now time.Duration) {
+			if running[s.Key] < l.Slots {
+				serve(i, now)
+				return
+			}
+			if l.Wait > 0 && held(i) >= l.Queue-len(waiting) {
+				last := -1
+				for _, j := range waiting {
+					if n := held(j); n >= held(i)+2 && (last < 0 || n >= held(last)) {
+						last = j
+					}
+				}
+				if fates[i].Why = QueueFull; last >= 0 {
+					end(last, QueueFull, now)
+					fates[i].Why = Admitted
+				}
+			}
+			if fates[i].Ahead = count(func(r *swarmed) bool { return r.Key == s.Key }); l.Wait == 0 {
+				fates[i].Why = Busy
+			}
+			if fates[i].Why == Admitted {
+				waiting = append(waiting, i)
+				plan.then(now+l.Wait, func(now time.Duration) { end(i, TimedOut, now) })
+				if s.leaves > 0 {
+					plan.then(now+s.leaves, func(now time.Duration) { end(i, Left, now) })
+				}
+			}
+		})
+	}
+	plan.run()
+	return fates
+}
+
+// byGate returns what becomes of them at a gate.
+func byGate(t *testing.T, l Limits, all []swarmed) []Result {
+	fates := make([]Result, len(all))
+	inBubble(t, func(t *testing.T, g *Gate) {
+		began := time.Now()
+		for i, s := range all {
+			time.Sleep(time.Until(began.Add(s.at)))
+			ctx, leave := context.WithCancel(t.Context())
+			if s.leaves > 0 {
+				time.AfterFunc(s.leaves, leave)
+			}
+			go func() {
+				defer leave()
+				var slot *Slot
+				if slot, fates[i] = g.Enter(ctx, nil, l, &s.Request); slot != nil {
+					time.Sleep(s.service)
+					slot.Release(true)
+				}
+			}()
+			synctest.Wait()
+			wantSums(t, g)
+		}
+	})
+	return fates
+}
+
+// wantFates compares what becomes of a swarm, and counts why.
+func wantFates(t *testing.T, round uint64, got, want []Result, seen map[Why]int) {
+	t.Helper()
+	for i := range want {
+		if seen[want[i].Why]++; got[i] != want[i] {
+			t.Fatalf("round %d, request %d: got %+v, want %+v", round, i, got[i], want[i])
+		}
+	}
+}
+
+// The gate adds nothing to the law of turns, and leaves nothing out.
+func TestTheGateDoesToASwarmWhatTheLawSays(t *testing.T) {
+	seed := testseed.Of(t)
+	t.Log("seed:", seed)
+	seen := make(map[Why]int)
+	l := Limits{Slots: 5, Wait: 2500 * time.Millisecond, Queue: 20, Share: true}
+	for round := range uint64(5) {
+		all := swarm(rand.New(rand.NewPCG(seed, round)), 2000)
+		wantFates(t, round, byGate(t, l, all), byTurns(l, all), seen)
+	}
+	for _, why := range []Why{Admitted, TimedOut, TooLong, QueueFull} {
+		if seen[why] < 100 {
+			t.Errorf("got %v only %d times, want more to test", why, seen[why])
+		}
+	}
+}
+
+func TestPlacesAreGivenAsTheLawSays(t *testing.T) {
+	seed := testseed.Of(t)
+	t.Log("seed:", seed)
+	seen := make(map[Why]int)
+	for round := range uint64(60) {
+		random := rand.New(rand.NewPCG(seed, round))
+		upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) + 1 }
+		l := Limits{Slots: 1 + random.IntN(3), Queue: random.IntN(40)}
+		if random.IntN(10) > 0 {
+			l.Wait = upTo(5 * time.Second)
+		}
+		keys, clients, at := 1+random.IntN(3), 1+random.IntN(20), time.Duration(0)
+		var all []swarmed
+		for range 300 {
+			at += upTo(200 * time.Millisecond)
+			r := swarmed{at: at, service: upTo(time.Second)}
+			r.Key, r.Client = fmt.Sprint(random.IntN(keys)), from(random.IntN(1+random.IntN(clients))) // some more than others
+			if random.IntN(6) == 0 {
+				r.leaves = upTo(2 * time.Second)
+			}
+			all = append(all, r)
+		}
+		wantFates(t, round, byGate(t, l, all), byArrival(l, all), seen)
+	}
+	for _, why := range []Why{Admitted, Busy, QueueFull, TimedOut, Left} {
+		if seen[why] < 100 {
+			t.Errorf("got %v only %d times, want more to test", why, seen[why])
+		}
+	}
+}

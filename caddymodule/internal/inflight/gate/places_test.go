@@ -1,0 +1,155 @@
+package gate
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+)
+
+// hold takes the slot of a key until the end of the test.
+func hold(g *Gate, l Limits, key string) {
+	r := turn(1<<20, fairqueue.First, "holder")
+	r.Key = key
+	come(g, l, 2*time.Hour, r)
+}
+
+// Twelve tabs of four requests from one address.
+func TestAnOfficeFindsPlacesInAnEmptyQueue(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, g *Gate) {
+			l := Limits{Slots: 5, Wait: time.Hour, Queue: 200, Share: share}
+			visits := several(48, g, l, time.Second, turn(1, fairqueue.First, "office"))
+			pass(time.Minute)
+			for i, v := range visits {
+				if v.result.Why != Admitted {
+					t.Errorf("share %v, request %d: got %v", share, i, v.result.Why)
+				}
+			}
+		})
+	}
+}
+
+func TestAClientAloneHasHalfOfTheQueue(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		for queue, want := range map[int]int{1: 1, 2: 1, 3: 2, 20: 10, 200: 100} {
+			inBubble(t, func(t *testing.T, g *Gate) {
+				l := Limits{Slots: 1, Wait: time.Hour, Queue: queue, Share: share}
+				hold(g, l, "")
+				var visits []*visit
+				for i := range 2 * queue { // of any key
+					visits = append(visits, come(g, l, 0, turn(1, fairqueue.First, fmt.Sprint(i))))
+				}
+				if got := places(visits); got != want {
+					t.Errorf("share %v: got %d places of %d, want %d", share, got, queue, want)
+				}
+			})
+		}
+	}
+}
+
+// One address with a thousand requests, to slots of its own, keeps nobody else waiting in vain.
+func TestOneAddressDoesNotFillTheQueueForOthers(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 3, Wait: 10 * time.Second, Queue: 200}
+		for range 1000 {
+			come(g, l, 9*time.Second, Request{Key: "attacker", Client: from(0)})
+		}
+		var visits []*visit
+		for n := range 24 {
+			visits = append(visits, several(6, g, l, 300*time.Millisecond, Request{Key: fmt.Sprint(n), Client: from(n + 1)})...)
+		}
+		pass(time.Minute)
+		for i, v := range visits {
+			if v.result.Why != Admitted {
+				t.Errorf("request %d: got %v", i, v.result.Why)
+			}
+		}
+	})
+}
+
+// Ten clients take all that they can get, one after the other, and again and again.
+func TestTenClientsKeepNobodyOut(t *testing.T) {
+	for _, share := range []bool{false, true} {
+		inBubble(t, func(t *testing.T, g *Gate) {
+			l := Limits{Slots: 1, Wait: time.Hour, Queue: 200, Share: share}
+			hold(g, l, "")
+			attack := func() (all []*visit) {
+				for n := range 10 {
+					all = append(all, several(250, g, l, 0, turn(n, fairqueue.First, fmt.Sprint(n)))...)
+				}
+				return all
+			}
+			first := attack()
+			visitor := come(g, l, 0, turn(20, fairqueue.First, "visitor"))
+			office := several(10, g, l, 0, turn(21, fairqueue.First, "office"))
+			attack()
+			if places([]*visit{visitor}) != 1 || places(office) != 10 {
+				t.Errorf("share %v: got %v and %d places beside ten clients, want one and ten", share, visitor.result, places(office))
+			}
+			if waiting, _, _ := g.counts(); waiting != 200 {
+				t.Errorf("share %v: got %d places held, want all", share, waiting)
+			}
+			refused := 0
+			for _, v := range first {
+				if v.after == 0 && v.result.Why == QueueFull {
+					refused++
+				}
+			}
+			if refused+places(first) != len(first) || places(first) < 150 {
+				t.Errorf("share %v: got %d refused and %d waiting of %d", share, refused, places(first), len(first))
+			}
+		})
+	}
+}
+
+// Without share, whoever holds most gives up its last place, until all hold about the same.
+func TestPlacesAreDividedEvenlyBetweenClientsWhoWantMore(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: time.Hour, Queue: 60}
+		hold(g, l, "0")
+		hold(g, l, "1")
+		held := make([][]*visit, 5)
+		for n := range held { // in queues of two keys
+			held[n] = several(60, g, l, 0, Request{Key: fmt.Sprint(n % 2), Client: from(n)})
+		}
+		for n := range held {
+			if got := places(held[n]); got < 11 || got > 13 {
+				t.Errorf("client %d: got %d places, want about twelve", n, got)
+			}
+			if first := held[n][:11]; places(first) != 11 {
+				t.Errorf("client %d: got %d places of its first eleven requests, want its last ones to go", n, places(first))
+			}
+		}
+	})
+}
+
+// With share, a client may hold a tenth beside whoever is there. Its own requests give way to
+// each other in their order: robots behind the address of an office do not keep members out.
+func TestRobotsBehindTheAddressOfAMemberDoNotKeepItOut(t *testing.T) {
+	inBubble(t, func(t *testing.T, g *Gate) {
+		l := Limits{Slots: 1, Wait: time.Hour, Queue: 20, Share: true}
+		hold(g, l, "")
+		var robots, others, members []*visit
+		for i := range 20 {
+			robots = append(robots, come(g, l, 0, turn(1, fairqueue.First, fmt.Sprint("robot", i))))
+		}
+		for i := range 20 {
+			others = append(others, come(g, l, 0, turn(100+i, fairqueue.First, fmt.Sprint("other", i))))
+		}
+		if places(robots) != 10 || places(others) != 10 {
+			t.Errorf("got %d and %d places, want ten each", places(robots), places(others))
+		}
+		for i := range 12 {
+			members = append(members, come(g, l, 0, turn(1, fairqueue.Member, fmt.Sprint("member", i))))
+		}
+		if places(members) != 10 || places(robots) != 0 || places(others) != 10 {
+			t.Errorf("got %d, %d and %d places, want those of the robots given to members", places(members), places(robots), places(others))
+		}
+		elsewhere := several(3, g, l, 0, turn(2, fairqueue.Member, "elsewhere"))
+		if places(elsewhere) != 2 || places(others) != 8 {
+			t.Errorf("got %d and %d places, want a tenth for another member", places(elsewhere), places(others))
+		}
+	})
+}

@@ -1,0 +1,246 @@
+package gate
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// percent returns a of b, and 100 if there was nothing to get.
+func percent(a, b int) float64 {
+	if b == 0 {
+		return 100
+	}
+	return 100 * float64(a) / float64(b)
+}
+
+// shares are means over some runs of a scenario, in percent.
+type shares struct {
+	member, newcomer, nat, ajax float64 // pages that were served within 30 s
+	completed                   float64 // sessions of newcomers
+	used, wasted                float64 // of the workers' time
+	inVain                      float64 // seconds that a refused request had waited
+	inUpstream                  float64 // requests at most
+	unbounded                   bool
+	p95                         float64 // seconds from the click to the page, of newcomers who got it
+	refused                     float64 // pages of newcomers that were refused at first
+}
+
+// long says that all scenarios are run. With the race detector, that takes minutes.
+var long = os.Getenv("TEST_LONG") == "1"
+
+// heavy reports whether a scenario takes too long for the race detector: many
+// robots with passes.
+func (s *scenario) heavy() bool { return raceDetector && s.attack > 2 && s.identity > 0 }
+
+// A study keeps the means of scenarios that several tests look at.
+type study map[scenario]*shares
+
+var studied = make(study)
+
+// of returns the means of a scenario. Its seeds are 1, 2 and so on, so it always says the
+// same. The ordinary form takes two where robots are few, and one where they are many.
+func (studied study) of(t *testing.T, s scenario) *shares {
+	if mean := studied[s]; mean != nil {
+		return mean
+	}
+	n := 1
+	if long || s.attack <= 2 {
+		n = 2
+	}
+	switch { // here seeds differ most
+	case s.nat > 0:
+		n = 4
+	case s.identity == 200:
+		n *= 2
+	}
+	runs := make([]*site, n)
+	var all sync.WaitGroup
+	for i := range runs {
+		all.Go(func() { runs[i] = runSite(t, s, uint64(i)+1) })
+	}
+	all.Wait()
+	weight, mean := 1/float64(n), new(shares)
+	for _, run := range runs {
+		mean.member += weight * percent(run.member.served, run.member.wanted)
+		mean.newcomer += weight * percent(run.newcomer.served, run.newcomer.wanted)
+		mean.nat += weight * percent(run.natPerson.served, run.natPerson.wanted)
+		mean.ajax += weight * percent(run.newcomer.ajaxServed, run.newcomer.ajax)
+		mean.completed += weight * percent(run.newcomer.completed, run.newcomer.sessions)
+		mean.used += weight * 100 * run.busy.Seconds() / (workers * (lasts - 90))
+		mean.wasted += weight * 100 * run.wasted.Seconds() / (workers * lasts)
+		mean.inVain += weight * run.inVain.Seconds() / float64(max(1, run.refusals))
+		mean.inUpstream += weight * float64(run.mostInUpstream)
+		mean.p95 += weight * percentile95(run.newcomer.took)
+		mean.refused += weight * percent(run.newcomer.refused, run.newcomer.wanted)
+		mean.unbounded = mean.unbounded || run.unbounded
+	}
+	studied[s] = mean
+	return mean
+}
+
+// percentile95 returns the time, in seconds, that 95 % do not exceed.
+func percentile95(took []time.Duration) float64 {
+	if len(took) == 0 {
+		return 0
+	}
+	slices.Sort(took)
+	return took[len(took)*95/100].Seconds()
+}
+
+func (m *shares) newcomers() float64 { return m.newcomer }
+func (m *shares) members() float64   { return m.member }
+
+var (
+	minted  = scenario{attack: 10, identity: 2000, cookies: 1, addresses: 1, farmed: true, known: true}
+	onePass = scenario{attack: 10, identity: 2000, cookies: 1, onePass: true, known: true}
+	heeding = scenario{attack: 10, identity: 200, cookies: 1, heeding: true}
+
+	// A robot that has an address for each request is known by its pass alone.
+	rotating = scenario{attack: 10, identity: 200, cookies: 1, heeding: true, rotating: true}
+
+	keepingFirst = scenario{attack: 10, identity: 200, cookies: 1, keepFirst: true}
+)
+
+func TestASwarmLeavesPeopleIn(t *testing.T) {
+	var table strings.Builder
+	fmt.Fprintf(&table, "\n%-48s %6s %8s %6s\n", "pages served within 30 s, in percent", "people", "members", "used")
+	for _, test := range []struct {
+		name     string
+		onlyLong bool // it takes long
+		least    float64
+		scenario scenario
+		of       func(*shares) float64
+	}{
+		{name: "x1, fresh addresses", least: 98, scenario: scenario{attack: 1}},
+		{name: "x2, fresh addresses", least: 95, scenario: scenario{attack: 2}},
+		{name: "x10, fresh addresses", least: 95, scenario: scenario{attack: 10}},
+		{name: "x10, 10 % of 2,000 robots keep cookies", least: 90, scenario: scenario{attack: 10, identity: 2000, cookies: .1}},
+		{name: "x2, 50 % of them", least: 94, scenario: scenario{attack: 2, identity: 2000, cookies: .5}},
+		{name: "x10, all of 200", onlyLong: true, least: 90, scenario: scenario{attack: 10, identity: 200, cookies: 1}},
+		{name: "x10, all of 200, who keep their first pass", least: 90, scenario: keepingFirst},
+		{name: "x10, all of 200, who come when they were told to", onlyLong: true, least: 90, scenario: heeding},
+		{name: "x10, all of 2,000", onlyLong: true, scenario: scenario{attack: 10, identity: 2000, cookies: 1}},
+		{name: "x10, 2,000 passes of one address", least: 93, scenario: minted},
+		{name: "x10, 200 passes farmed for hours", onlyLong: true, least: 93, scenario: scenario{attack: 10, identity: 2000, cookies: .1, farmed: true, known: true}},
+		{name: "x10, one pass of 2,000 addresses", onlyLong: true, least: 93, scenario: onePass},
+		{name: "x10, robots that hang up after 0.3 s", least: 95, scenario: scenario{attack: 10, hasty: .3}},
+		{name: "x2, five exports by a member", least: 93, scenario: scenario{attack: 2, exports: 5}},
+		{name: "x2, five exports by a member at any time", least: 90, scenario: scenario{attack: 2, exports: 5, steadily: true}},
+		{name: "x2, a logged-in scraper", least: 93, scenario: scenario{attack: 2, scraper: 10}},
+		{name: "x2, eight requests a page", least: 93, scenario: scenario{attack: 2, ajax: 7}},
+		{name: "x2, eight requests a page: those of AJAX", least: 92, scenario: scenario{attack: 2, ajax: 7}, of: func(m *shares) float64 { return m.ajax }},
+		{name: "x10, in_flight 2", least: 93, scenario: scenario{attack: 10, inFlight: 2}},
+		{name: "x10, in_flight 3", onlyLong: true, least: 93, scenario: scenario{attack: 10, inFlight: 3}},
+		{name: "x10, in_flight 10", onlyLong: true, least: 93, scenario: scenario{attack: 10, inFlight: 10}},
+		{name: "x10, in_flight 20", onlyLong: true, least: 93, scenario: scenario{attack: 10, inFlight: 20}},
+		{name: "x2, half keep cookies: people on one NAT", least: 82, scenario: scenario{attack: 2, identity: 2000, cookies: .5, nat: .3}, of: func(m *shares) float64 { return m.nat }},
+		{name: "x2, people only: sessions completed", onlyLong: true, least: 48, scenario: scenario{flash: 1.7}, of: func(m *shares) float64 { return m.completed }},
+	} {
+		if (test.onlyLong || test.scenario.heavy()) && !long {
+			continue
+		}
+		if test.of == nil {
+			test.of = (*shares).newcomers
+		}
+		m := studied.of(t, test.scenario)
+		got := test.of(m)
+		fmt.Fprintf(&table, "%-48s %6.1f %8.1f %6.1f\n", test.name, got, m.member, m.used)
+		if got < test.least {
+			t.Errorf("%s: got %.1f %%, want at least %v", test.name, got, test.least)
+		}
+		if m.member < 99 {
+			t.Errorf("%s: got %.1f %% for members, want at least 99", test.name, m.member)
+		}
+		if m.wasted > 3 && test.scenario.exports == 0 && test.scenario.hasty == 0 {
+			t.Errorf("%s: got %.1f %% of the work wasted, want at most 3", test.name, m.wasted)
+		}
+		if m.unbounded {
+			t.Errorf("%s: got more than two keys for each request that waits or holds a slot", test.name)
+		}
+		if slots := cmp.Or(test.scenario.inFlight, workers); m.inUpstream > float64(slots) {
+			t.Errorf("%s: got %v requests in the upstream, want no more than %d slots", test.name, m.inUpstream, slots)
+		}
+		if fresh := (scenario{attack: test.scenario.attack}); test.scenario == fresh && m.used < 90 && fresh.attack > 1 {
+			t.Errorf("%s: got %.1f %% of the workers used, want at least 90", test.name, m.used)
+		}
+	}
+	t.Log(table.String())
+}
+
+// Without any one of these rules the law leaves somebody out, or lets them wait in vain. What
+// a queue does by itself, such as passing over a key that holds half the slots, is held by
+// the model and the tests of package fairqueue.
+func TestEachRuleOfTheLawIsNeeded(t *testing.T) {
+	fresh := scenario{attack: 10}
+	waited := func(m *shares) float64 { return -m.inVain }
+	for _, test := range []struct {
+		name        string
+		without     rule
+		scenario    scenario
+		of          func(*shares) float64
+		least, most float64 // with the rule, and without
+		onlyLong    bool    // it takes long
+	}{
+		{"the rank of members", memberRank, fresh, (*shares).members, 99, 20, false},
+		{"the rank of those who returned", returnedRank, fresh, (*shares).newcomers, 95, 20, false},
+		{"turns by passes", passKey, rotating, (*shares).newcomers, 90, 80, true},
+		{"moved passes are remembered", remembering, keepingFirst, (*shares).newcomers, 90, 20, false},
+		{"turns by addresses", addressKey, minted, (*shares).newcomers, 93, 25, false},
+		{"turns", turns, heeding, (*shares).newcomers, 90, 80, true},
+		{"a tenth of the places for a key", keyShare, scenario{attack: 2, scraper: 10}, (*shares).newcomers, 93, 87, false},
+		{"displacement of the last", displacement, scenario{attack: 10, row: 10}, (*shares).members, 98, 96, false},
+		{"early refusals: seconds waited in vain", prediction, fresh, waited, -.6, -2, false},
+		{"Retry-After that doubles", doubling, scenario{attack: 10, identity: 200, cookies: 1}, (*shares).newcomers, 90, 85, true},
+		{"Retry-After of 5 to 10 s at first", soon, fresh, (*shares).newcomers, 95, 85, false},
+		{"slots that outlast their clients: in the upstream", detaching, scenario{attack: 10, hasty: .3}, func(m *shares) float64 { return -m.inUpstream }, -workers, -20, false},
+	} {
+		if (test.onlyLong || test.scenario.heavy()) && !long {
+			continue
+		}
+		with := test.of(studied.of(t, test.scenario))
+		test.scenario.without = test.without
+		without := test.of(studied.of(t, test.scenario))
+		t.Logf("%-50s with %6.2f, without %6.2f", test.name, with, without)
+		if with < test.least || without > test.most {
+			t.Errorf("%s: got %.2f with the rule and %.2f without it, want at least %v and at most %v",
+				test.name, with, without, test.least, test.most)
+		}
+	}
+}
+
+// Sixty robots with a fresh address for each request ask for little more than the workers
+// can do. In the order of arrival everybody waits for a second and a half.
+func TestAMildFloodHurtsNobody(t *testing.T) {
+	mild := scenario{closed: 60}
+	m := studied.of(t, mild)
+	mild.without = share
+	arrival := studied.of(t, mild)
+	t.Logf("newcomers: 95 %% within %.2f s, %.1f %% refused at first; in the order of arrival within %.2f s; members %.1f %%",
+		m.p95, m.refused, arrival.p95, m.member)
+	if m.p95 > arrival.p95+.1 || m.refused > 5 || m.member < 99 {
+		t.Errorf("got 95 %% of newcomers served within %.2f s, and %.1f %% refused, want no more than %.2f s and 5 %%", m.p95, m.refused, arrival.p95)
+	}
+}
+
+// Members who always ask for more leave the others a tenth of the slot time. Where 160
+// connections of members share one slot, a member waits in turn, and some give up.
+func TestMembersLeaveOthersATenth(t *testing.T) {
+	for _, accounts := range []int{2, 20} {
+		for _, slots := range []int{1, 2, 5, 8, 20} {
+			if slots != 1 && slots != 5 && !long {
+				continue
+			}
+			with := studied.of(t, scenario{inFlight: slots, accounts: accounts, people: .06 * float64(min(slots, workers))})
+			t.Logf("in_flight %d, %d accounts: newcomers %.1f %%, members %.1f %%", slots, accounts, with.newcomer, with.member)
+			if with.newcomer < 90 || with.member < 95 && (slots > 1 || accounts < 20) {
+				t.Errorf("in_flight %d, %d accounts: got %.1f %% of newcomers and %.1f %% of members served, want at least 90 and 95", slots, accounts, with.newcomer, with.member)
+			}
+		}
+	}
+}

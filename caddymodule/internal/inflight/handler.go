@@ -1,0 +1,289 @@
+package inflight
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+)
+
+// A Handler is an in_flight where a site has it.
+type Handler struct {
+	*Limit
+	match  rule.Matchers     // nil matches all
+	server *caddyhttp.Server // whose routes it is in; nil outside of the HTTP app
+}
+
+// NewHandler returns the handler of a limit, for the requests that match, or for all.
+func (l *Limit) NewHandler(server *caddyhttp.Server, match rule.Matchers) *Handler {
+	l.Sites++
+	return &Handler{Limit: l, match: match, server: server}
+}
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler. A request that needs a slot is received, takes
+// one or waits for it, is served, and gives the slot back when the upstream is done.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	s := rule.NewSubject(r)
+	concerned, failed := h.concerns(&s)
+	if !concerned && failed == nil {
+		return next.ServeHTTP(w, r)
+	}
+	shadow, rec := h.InShadow(), record.Of(r)
+	if failed != nil {
+		h.counts.failed(failed, !shadow)
+		if shadow {
+			return next.ServeHTTP(w, r)
+		}
+		rec.Refused = true
+		return failed
+	}
+	held := slices.Contains(rec.Slots, h.Name)
+	erred, errorRoute := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	switch {
+	case shadow && (held || errorRoute), held && !errorRoute:
+		return next.ServeHTTP(w, r)
+	case errorRoute:
+		return h.answerError(w, r, next, &s, rec, erred)
+	}
+	v := h.visit(r, rec, &s)
+	if shadow {
+		return v.watch(w, next)
+	}
+	return v.enforce(w, next, &s)
+}
+
+// concerns reports whether a request needs a slot. The error is that of a matcher.
+func (h *Handler) concerns(s *rule.Subject) (bool, error) {
+	if s.Included() {
+		return false, nil // it is a part of a page, and needs no other slot than that
+	}
+	if h.match != nil {
+		if match, err := s.Matches(h.match); err != nil || !match {
+			return false, err
+		}
+	}
+	h.ranks.strip(s.Request.Header)
+	if exempt, err := h.Env.Exempts(s); err != nil || exempt {
+		return false, err
+	}
+	if h.exempt != nil {
+		if exempt, err := s.Spares(h.exempt); err != nil || exempt {
+			return false, err
+		}
+	}
+	for _, files := range h.Static {
+		if files.Match(s.Request) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// A visit is one request in a handler: what it asks for, what it holds, and what becomes of it.
+type visit struct {
+	*Handler
+	r      *http.Request
+	record *record.Record
+
+	asks gate.Request
+	standing
+
+	slot *gate.Slot
+	body *body.Received
+	stop func() bool // ends that the slot is kept for an error route; nil if it is not
+
+	gate.Result
+	decision decision
+	reason   reason
+	after    time.Duration    // when a refused client is told to come back; 0 if that does not help
+	code     supportcode.Code // of a refusal; 0 if it has none
+}
+
+// visit returns the visit of a request.
+func (h *Handler) visit(r *http.Request, rec *record.Record, s *rule.Subject) *visit {
+	v := &visit{Handler: h, r: r, record: rec}
+	v.asks.Client = s.Client()
+	switch {
+	case h.Shares():
+		v.rank(s)
+	case h.rule.Key != nil:
+		v.asks.Key = h.rule.Key.Name(s, new(rule.Buffers))
+	}
+	if s.NoAddress {
+		h.Env.NoAddress()
+	}
+	return v
+}
+
+// watch counts what would become of a request, and holds it up for nothing.
+func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
+	would, done := v.State.Gate.Watch(v.asks.Key, v.limits)
+	defer done()
+	v.decide([...]decision{gate.WouldAdmit: admitted, gate.WouldWait: shadowDelayed, gate.WouldRefuse: shadowRefused}[would], none)
+	v.hold()
+	defer v.giveUp()
+	if response.MayTunnel(v.r) {
+		done() // a tunnel holds no slot
+	}
+	return next.ServeHTTP(w, v.r)
+}
+
+// enforce serves a request once it has a slot, or refuses it.
+func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler, s *rule.Subject) error {
+	if s.Early() && (v.Shares() || v.rule.Key != nil) {
+		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
+	}
+	defer v.release() // also if something panics
+	if err := v.receive(s); err != nil {
+		return v.unreceived(w, err)
+	}
+	v.slot, v.Result = v.State.Gate.Enter(record.ClientOf(v.r), v.Exiting, v.limits, &v.asks)
+	switch v.Why {
+	case gate.Admitted:
+		v.decide(decisionAfter(v.Waited), none)
+		return v.serve(w, next)
+	case gate.Left:
+		return v.left(w)
+	}
+	return v.refuse(w, reasonOf(v.Why))
+}
+
+// answerError serves a request in an error route. It never queues: if it has no slot and none is
+// free, the answer is the status of the error.
+func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, s *rule.Subject, rec *record.Record, erred error) error {
+	if slices.Contains(rec.Slots, h.Name) {
+		v := takeOver(r, h.Name)
+		if v == nil {
+			return next.ServeHTTP(w, r) // the client has gone, or another handler of this name has the slot
+		}
+		v.r = r
+		defer v.release()
+		return v.serve(w, next)
+	}
+	v := h.visit(r, rec, s)
+	defer v.release()
+	err := v.receive(s)
+	if err == nil {
+		limits := v.limits
+		limits.Wait = 0
+		v.slot, v.Result = v.State.Gate.Enter(record.ClientOf(r), v.Exiting, limits, &v.asks)
+	}
+	if v.slot == nil {
+		f := refusal.Refusal{Status: response.StatusOf(erred)}
+		return f.Write(w, r, body.AllReceived(r))
+	}
+	return v.serve(w, next)
+}
+
+// receive receives the body of a request, unless a handler around has, or it has none.
+func (v *visit) receive(s *rule.Subject) (err error) {
+	if v.longest >= 0 {
+		v.body, err = v.Bodies.Receive(record.ClientOf(v.r), v.r, s.Client(), v.longest)
+	}
+	return err
+}
+
+// serve calls the next handler. The slot is given back when the upstream is done, whether or not
+// the client has the whole response. If the next handler returns an error, it is kept until the
+// error route has answered, which may ask the upstream, too.
+func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) error {
+	v.hold()
+	if v.record.Client == nil {
+		v.record.Client = v.r.Context()
+		defer func() { v.record.Client = nil }()
+	}
+	if v.ranks.listen() {
+		next = listening{v, next}
+	}
+	err := call.Serve(w, v.r, next, call.Options{Store: v.Bodies, Client: v.asks.Client, Served: v.served, Exiting: v.Exiting})
+	if err != nil {
+		v.keep()
+	}
+	return err
+}
+
+// served is called when the upstream is done.
+func (v *visit) served(err error) {
+	if err == nil {
+		v.giveUp()
+		v.release()
+	}
+}
+
+// hold notes that the request has a slot, and giveUp that it has none any more.
+func (v *visit) hold() { v.record.Slots = append(v.record.Slots, v.Name) }
+
+func (v *visit) giveUp() {
+	v.record.Slots = slices.DeleteFunc(v.record.Slots, func(name string) bool { return name == v.Name })
+}
+
+// release gives back what the request holds, unless that is kept for an error route. A request that
+// was refused further in has cost the upstream nothing.
+func (v *visit) release() {
+	if v.stop == nil {
+		v.free(!v.record.Refused)
+	}
+}
+
+func (v *visit) free(served bool) {
+	if held := v.slot.Release(served); held > 0 {
+		v.counts.held(&v.asks, held)
+	}
+	_ = v.body.Close()
+}
+
+// keptVar begins the name of a variable of the request. No user would choose it.
+const keptVar = "throttle.kept."
+
+// keep keeps what the request holds until its error route has answered, at which the server ends
+// the request's context.
+func (v *visit) keep() {
+	served := !v.record.Refused
+	v.stop = context.AfterFunc(record.ClientOf(v.r), func() { v.free(served) })
+	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
+	v.publish()
+}
+
+// takeOver returns the visit that has failed with its slot, or nil if the slot was given back.
+func takeOver(r *http.Request, name string) *visit {
+	v, _ := caddyhttp.GetVar(r.Context(), keptVar+name).(*visit)
+	if v == nil || v.stop == nil || !v.stop() {
+		return nil
+	}
+	v.stop = nil
+	return v
+}
+
+// left ends a request whose client has left.
+func (v *visit) left(w http.ResponseWriter) error {
+	v.record.Refused = true
+	w.WriteHeader(response.StatusClientLeft)
+	return nil
+}
+
+// unreceived answers a request whose body cannot be received.
+func (v *visit) unreceived(w http.ResponseWriter, err error) error {
+	switch {
+	case errors.Is(err, body.ErrTooLarge):
+		return v.refuse(w, tooLarge)
+	case errors.Is(err, body.ErrNoRoom):
+		return v.refuse(w, memory)
+	case errors.Is(err, body.ErrTimeout):
+		v.record.Refused = true
+		f := refusal.Refusal{Status: http.StatusRequestTimeout}
+		return f.Write(w, v.r, false)
+	}
+	return v.left(w)
+}

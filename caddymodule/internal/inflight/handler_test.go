@@ -1,0 +1,364 @@
+package inflight_test
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// A client of the tests below, which all come from networks of their own.
+func client(n int) string { return fmt.Sprintf("203.0.%d.7", n) }
+
+// wantWaits checks how long requests waited until they were served, in seconds; -1 stands for one
+// that was refused.
+func wantWaits(t *testing.T, visits []*servertest.Visit, want ...float64) {
+	t.Helper()
+	var got []float64
+	for _, v := range visits {
+		switch {
+		case !v.Ended && !v.Reached:
+			got = append(got, -2)
+		case v.Reached:
+			got = append(got, v.Waited.Round(time.Millisecond).Seconds())
+		default:
+			got = append(got, -1)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got waits of %v seconds, want %v", got, want)
+	}
+}
+
+// wantRefused checks how a request was refused.
+func wantRefused(t *testing.T, v *servertest.Visit, status int, retry string) {
+	t.Helper()
+	if v.Reached || v.Code != status || v.Header().Get("Retry-After") != retry {
+		t.Errorf("got %d with Retry-After %q, at the upstream %v, want %d with %q", v.Code, v.Header().Get("Retry-After"), v.Reached, status, retry)
+	}
+}
+
+// wantIdle checks that nothing of requests is held any more.
+func wantIdle(t *testing.T, s *servertest.FuncSite) {
+	t.Helper()
+	for name, l := range s.App.Engine().InFlight {
+		if load := l.State.Gate.Load(); load.Running != 0 || load.Waiting != [4]int{} {
+			t.Errorf("%s: got %+v, want nobody running or waiting", name, load)
+		}
+		if memory, file := l.Bodies.Held(); memory+file != 0 {
+			t.Errorf("%s: got %d bytes held in memory and %d in the file, want none", name, memory, file)
+		}
+	}
+}
+
+// TestSlots: how many of which requests are served at once.
+func TestSlots(t *testing.T) {
+	for name, test := range map[string]struct {
+		options string
+		visits  func(s *servertest.FuncSite) []*servertest.Visit
+		want    []float64
+	}{
+		"all together": {"in_flight php 2", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(3), "/")}
+		}, []float64{0, 0, -1}},
+		"by client": {"in_flight php 1 client_ip", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(1), "/")}
+		}, []float64{0, 0, -1}},
+		"by a header, and without it by client": {"in_flight php 1 header X-Tenant", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{
+				s.Visit(client(1), "/", "X-Tenant", "a"), s.Visit(client(1), "/", "X-Tenant", "b"), s.Visit(client(2), "/", "X-Tenant", "a"),
+				s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(1), "/"),
+			}
+		}, []float64{0, 0, -1, 0, 0, -1}},
+		"first in, first out": {"in_flight php 1 {\nwait 3s\n}", func(s *servertest.FuncSite) []*servertest.Visit {
+			return s.Visits(5, client(1), "/")
+		}, []float64{0, 1, 2, 3, -1}},
+		"a queue of two": {"in_flight php 1 {\nwait 1m\nqueue 2\n}", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(3), "/"), s.Visit(client(4), "/")}
+		}, []float64{0, 1, 2, -1}},
+		"matched": {"in_flight /php/* php 1", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/php/x"), s.Visit(client(2), "/php/x"), s.Visit(client(3), "/x")}
+		}, []float64{0, -1, 0}},
+		"matched as sent and as rewritten": {"rewrite /a /php/a\nrewrite /php/b /b\nin_flight /php/* php 1", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/a"), s.Visit(client(2), "/php/b"), s.Visit(client(3), "/b")}
+		}, []float64{0, -1, 0}},
+		"exempt as sent and as rewritten": {"rewrite /free/c /c\nin_flight php 1 {\nexempt path /free/*\nexempt client_ip 203.0.9.7\n}", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/free/x"), s.Visit(client(3), "/free/c"), s.Visit(client(9), "/")}
+		}, []float64{0, 0, -1, 0}},
+		"once, however often it is routed": {"in_flight php 1\nin_flight php 1\nroute {\nin_flight php 1\n}", func(s *servertest.FuncSite) []*servertest.Visit {
+			return []*servertest.Visit{s.Visit(client(1), "/"), s.Visit(client(2), "/")}
+		}, []float64{0, -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			servertest.InBubble(t, func(t *testing.T) {
+				s := servertest.NewWaitSite(t, test.options, time.Second)
+				visits := test.visits(s)
+				servertest.Sleep(time.Minute)
+				wantWaits(t, visits, test.want...)
+				for i, v := range visits {
+					if test.want[i] < 0 {
+						wantRefused(t, v, http.StatusTooManyRequests, "1")
+					}
+				}
+				wantIdle(t, s)
+			})
+		})
+	}
+}
+
+// TestTurns: clients take turns, and who would come too late is refused at once.
+func TestTurns(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 2 {\nshare\nwait 5s\n}", time.Second)
+		greedy := s.Visits(5, client(1), "/")
+		other := s.Visit(client(2), "/")
+		servertest.Sleep(time.Minute)
+		wantWaits(t, append(greedy, other), 0, 1, 2, 3, 4, 0) // half of the slots is for others while they wait
+		wantIdle(t, s)
+	})
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\nwait 3s\nrank member header X-Rank member\nrank crawler header X-Rank crawler\n}", 2*time.Second)
+		var visits []*servertest.Visit
+		for i := range 5 {
+			visits = append(visits, s.Visit(client(i), "/"))
+		}
+		if v := visits[4]; !v.Ended || v.Code != http.StatusServiceUnavailable {
+			t.Fatalf("got %d, ended %v, want 503 at once", v.Code, v.Ended)
+		}
+		if seconds, _ := strconv.Atoi(visits[4].Header().Get("Retry-After")); seconds < 5 || seconds > 10 {
+			t.Errorf("got Retry-After %d, want from 5 to 10", seconds)
+		}
+		visits = append(visits, s.Visit(client(9), "/", "X-Rank", "member"))
+		servertest.Sleep(time.Minute)
+		wantWaits(t, visits, 0, -1, -1, -1, -1, 2)
+		servertest.WantCounts(t, "php", map[string]float64{"admitted first": 1, "delayed member": 1, "refused first timeout": 4})
+		wantIdle(t, s)
+	})
+}
+
+// upload returns a request whose body comes as the test writes it.
+func upload(addr, path string, length int64) (*http.Request, *io.PipeWriter) {
+	body, send := io.Pipe()
+	r := httptest.NewRequest(http.MethodPost, "http://example.com"+path, body)
+	r.RemoteAddr, r.ContentLength = addr+":1", length
+	return r, send
+}
+
+// TestBodiesAreReceivedBeforeTheyQueue: a client that sends slowly holds neither a slot nor a place.
+func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 2s\nqueue 1\n}", 0)
+		var got []string
+		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+			text, err := io.ReadAll(r.Body)
+			got = append(got, fmt.Sprint(string(text), r.ContentLength, r.Header.Get("Content-Length"), err))
+			<-time.After(time.Second)
+			return nil
+		}
+		r, send := upload(client(1), "/", -1)
+		slow := s.Come(r)
+		if n, _ := send.Write([]byte("slow")); n != 4 {
+			t.Fatal("got nobody that reads the body")
+		}
+		servertest.Sleep(time.Minute)
+		visits := []*servertest.Visit{s.Visit(client(2), "/"), s.Visit(client(3), "/"), s.Visit(client(4), "/")}
+		servertest.Sleep(0)
+		wantWaits(t, visits, 0, -2, -1)
+		servertest.Sleep(time.Minute)
+		send.Close()
+		servertest.Sleep(time.Minute)
+		wantWaits(t, append(visits, slow), 0, 1, -1, 121)
+		if want := "slow4 4<nil>"; got[len(got)-1] != want {
+			t.Errorf("got the body %q, want %q", got[len(got)-1], want)
+		}
+		wantIdle(t, s)
+	})
+}
+
+// TestBodiesThatAreNotReceived: too long ones, those for which there is no room, and conversations.
+func TestBodiesThatAreNotReceived(t *testing.T) {
+	long := func(addr string, size int) *http.Request {
+		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(strings.Repeat("x", size)))
+		r.RemoteAddr = addr + ":1"
+		return r
+	}
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nbuffer 64KiB\n}", time.Second)
+		tooLong := s.Come(long(client(1), 64<<10+1))
+		fits := s.Come(long(client(1), 64<<10))
+		servertest.Sleep(time.Minute)
+		wantRefused(t, tooLong, http.StatusRequestEntityTooLarge, "")
+		wantWaits(t, []*servertest.Visit{fits}, 0)
+		servertest.WantCounts(t, "php", map[string]float64{"admitted": 1, "refused too_large": 1})
+		wantIdle(t, s)
+	})
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\n}", time.Second)
+		s.App.Engine().Control.Bodies.SetBounds(body(1<<20, 128<<10, 128<<10))
+		noRoom := s.Come(long(client(1), 256<<10))
+		servertest.Sleep(time.Minute)
+		wantRefused(t, noRoom, http.StatusServiceUnavailable, "1")
+		servertest.WantCounts(t, "php", map[string]float64{"refused first memory": 1})
+		wantIdle(t, s)
+	})
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nbuffer off\n}", 0)
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			var word [4]byte
+			_, err := io.ReadFull(r.Body, word[:])
+			_, _ = w.Write(word[:])
+			<-time.After(time.Minute)
+			return err
+		}
+		r, send := upload(client(1), "/", -1)
+		conversation := s.Come(r)
+		_, _ = send.Write([]byte("ping"))
+		servertest.Sleep(0)
+		if !conversation.Reached {
+			t.Error("got it received, want it handed on as it comes")
+		}
+		wantRefused(t, s.Visit(client(2), "/"), http.StatusTooManyRequests, "1")
+		send.Close()
+		servertest.Sleep(time.Hour)
+		wantIdle(t, s)
+	})
+}
+
+// TestClientsThatLeave: the slot of one that is served is held until the upstream is done, and
+// others hold nothing.
+func TestClientsThatLeave(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 1m\n}", 0)
+		cancelled := false
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			if r.URL.Path == "/begun" {
+				_, _ = w.Write([]byte("the beginning"))
+			}
+			<-time.After(10 * time.Second)
+			cancelled = cancelled || r.Context().Err() != nil
+			return nil
+		}
+		for _, path := range []string{"/", "/begun"} {
+			served, waiting, next := s.Visit(client(1), path), s.Visit(client(2), "/"), s.Visit(client(3), "/")
+			r, send := upload(client(4), "/", -1)
+			sending := s.Come(r)
+			_, _ = send.Write([]byte("some"))
+			servertest.Sleep(time.Second)
+			for _, v := range []*servertest.Visit{served, waiting, sending} {
+				v.Leave()
+			}
+			_, _ = send.Write([]byte("more"))
+			send.CloseWithError(errors.New("gone"))
+			servertest.Sleep(time.Second)
+			servertest.WantGone(t, waiting)
+			servertest.WantGone(t, sending)
+			servertest.Sleep(time.Minute)
+			wantWaits(t, []*servertest.Visit{served, next}, 0, 10)
+			wantIdle(t, s)
+		}
+		if cancelled {
+			t.Error("got a call that has ended with its client, want it to go on")
+		}
+	})
+}
+
+// TestPanics: whatever panics, nothing is held afterwards.
+func TestPanics(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\nwait 5s\nrank crawler expression `panics({path})`\nexempt expression `panics({path})`\n}", 0)
+		_ = s
+	})
+}
+
+// TestErrors: a request that errs keeps its slot until its error page is there, and no longer,
+// whatever becomes of that.
+func TestErrors(t *testing.T) {
+	for name, test := range map[string]struct{ primary, routed string }{
+		"not routed": {"in_flight php 1", ""},
+		"routed":     {"in_flight php 1", "in_flight php 1"},
+		"share":      {"in_flight php 1 {\nshare\n}", "in_flight php 1 {\nshare\n}"},
+		"nested":     {"in_flight outer 1\nin_flight php 1", "in_flight php 1"},
+		"only there": {"", "in_flight php 1"},
+	} {
+		for _, path := range []string{"/", "/fails", "/panics"} {
+			t.Run(name+path, func(t *testing.T) {
+				servertest.InBubble(t, func(t *testing.T) {
+					s := newErrorSite(t, test.primary, test.routed)
+					running := func() int { return s.App.Engine().InFlight["php"].State.Gate.Load().Running }
+					v := s.Visit(client(1), path)
+					servertest.Sleep(900 * time.Millisecond)
+					if got := running(); got != 1 {
+						t.Errorf("got %d slots while its error page is made, want one", got)
+					}
+					servertest.Sleep(time.Minute)
+					if !v.Ended || path == "/" && v.Code != http.StatusNotFound {
+						t.Errorf("got %d, ended %v, want 404", v.Code, v.Ended)
+					}
+					wantIdle(t, s)
+				})
+			})
+		}
+	}
+}
+
+// newErrorSite is a site whose upstream fails, and works on an error page for a second.
+func newErrorSite(t testing.TB, primary, routed string) *servertest.FuncSite {
+	t.Helper()
+	s := servertest.NewWaitSite(t, primary+"\nsettle_upstream\n}\nhandle_errors {\nroute {\n"+routed, 0)
+	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+		if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+			return caddyhttp.Error(http.StatusNotFound, errors.New("missing"))
+		}
+		<-time.After(time.Second)
+		switch r.URL.Path {
+		case "/fails":
+			return errors.New("again")
+		case "/panics":
+			panic(http.ErrAbortHandler)
+		}
+		w.WriteHeader(http.StatusNotFound)
+		return nil
+	}
+	return s
+}
+
+// TestErrorRoutes: they never queue, and go on without their client.
+func TestErrorRoutes(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := newErrorSite(t, "", "in_flight php 1 {\nwait 1m\n}")
+		first, second := s.Visit(client(1), "/"), s.Visit(client(2), "/")
+		if second.Code != http.StatusNotFound || !second.Ended || second.Header().Get("Retry-After") != "" || !strings.Contains(second.Body.String(), "Sorry") {
+			t.Errorf("got %d %q, ended %v, want the built-in page with 404", second.Code, second.Body, second.Ended)
+		}
+		servertest.Sleep(time.Minute)
+		if first.Code != http.StatusNotFound || first.Body.Len() > 0 {
+			t.Errorf("got %d %q, want the upstream's page", first.Code, first.Body)
+		}
+		wantIdle(t, s)
+	})
+	servertest.InBubble(t, func(t *testing.T) {
+		s := newErrorSite(t, "in_flight php 1", "in_flight php 1")
+		v := s.Visit(client(1), "/")
+		v.Leave()
+		servertest.Sleep(900 * time.Millisecond)
+		if got := s.App.Engine().InFlight["php"].State.Gate.Load().Running; got != 1 {
+			t.Errorf("got %d slots while the upstream makes an error page for nobody, want one", got)
+		}
+		servertest.Sleep(time.Minute)
+		wantIdle(t, s)
+	})
+}

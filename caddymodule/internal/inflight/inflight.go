@@ -1,0 +1,193 @@
+// Package inflight is in_flight: how many requests an upstream works on at once, with a queue in
+// front of it. Begin with [Handler.ServeHTTP]. What it is made of stands in folders of its own, of
+// which none knows Caddy's configs: gate has the slots and the queue, fairqueue the law by which
+// clients take turns, pass the cookie by which clients are known who come back, and call the call
+// of the next handler, which goes on when its client leaves. It knows nothing of throttle.
+package inflight
+
+import (
+	"cmp"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"go.uber.org/zap"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+// An Env is what lies outside of a request and its limit. Its methods are called by many
+// goroutines.
+type Env interface {
+	// Overrides are what was changed at run time, such as switches to shadow.
+	Overrides() *override.Set
+
+	// Exempts reports whether the global options exempt a request.
+	Exempts(*rule.Subject) (bool, error)
+
+	// NoAddress is called if a key needed the client's address and there was none.
+	NoAddress()
+}
+
+// Options are what a limit takes from outside of its definition.
+type Options struct {
+	Env       Env
+	AllShadow bool                  // the global options put all there
+	Static    []*staticfile.Matcher // what they exempt
+	Longest   int64                 // of a body, in bytes
+	InAll     int64                 // of all bodies
+	Bodies    *body.Store
+	Keys      func() *signer.Ring
+	Refusals  *supportcode.Ring
+	Exiting   <-chan struct{} // closed when the process is about to end: then nobody waits
+	Logger    *zap.Logger
+	Lines     *telemetry.Background[func()] // of the log
+}
+
+// A Limit is an in_flight of one config as it runs. What all configs of its name share is its
+// State.
+type Limit struct {
+	config.InFlight        // with its defaults, without matchers
+	Definition      string // canonical text: those of one name have the same
+	State           *State
+	Sites           int // handlers that have it
+
+	Options
+	rule    *config.InFlightRule
+	exempt  rule.Matchers
+	ranks   ranks
+	limits  gate.Limits
+	longest int64 // of a body, in bytes; below 0 bodies are handed on as they come
+	counts  *counts
+}
+
+// A State holds the slots and the queue of a name, and what is remembered of its clients. All
+// configs with that name share it, because requests of the last config are still served during a
+// reload.
+type State struct {
+	Gate    gate.Gate
+	passes  *pass.Memory
+	members *members
+	limits  atomic.Pointer[gate.Limits] // of the config that has started last
+	name    string
+}
+
+func stateKey(name string) string { return "in_flight " + name }
+
+func join(name string) *State {
+	return stores.Join(stateKey(name), func() *State {
+		return &State{passes: pass.NewMemory(), members: newMembers(), name: name}
+	})
+}
+
+// Destruct deletes the series of the name.
+func (s *State) Destruct() error {
+	telemetry.Forget(s.name)
+	return nil
+}
+
+// New makes a definition ready for requests. The caller must call Leave on the limit when its config
+// ends. Its matchers are loaded within the module whose context it is.
+func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, err error) {
+	compiled, err := definition.Compile()
+	if err != nil {
+		return nil, err
+	}
+	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: join(definition.Name), Options: o, rule: compiled}
+	defer func() {
+		if err != nil {
+			_ = l.Leave() // which can tell nothing better
+		}
+	}()
+	l.Shadow = l.Shadow || o.AllShadow
+	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
+	l.longest = cmp.Or(compiled.Buffer, o.Longest)
+	if err = config.CheckBuffer(l.longest, o.InAll); err != nil {
+		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
+	}
+	if err = l.load(ctx, definition); err != nil {
+		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
+	}
+	l.counts = newCounts(l)
+	l.warn()
+	return l, nil
+}
+
+// load loads the matchers.
+func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error) {
+	if l.exempt, err = config.LoadMatchers(ctx, definition, "Exempt", definition.Exempt); err != nil {
+		return err
+	}
+	static, err := config.LoadStatic(ctx, l.ExemptStaticFiles)
+	if err != nil {
+		return err
+	}
+	l.Static = append(static, l.Static...)
+	var passes *pass.Zone
+	if l.SendsPasses() {
+		passes = &pass.Zone{Name: l.Name, Keys: l.Keys(), Memory: l.State.passes, Full: func() { l.counts.passesFull() }, Insecure: func() { l.counts.loggedInInsecurely() }}
+	}
+	l.ranks, err = loadRanks(ctx, definition, passes)
+	return err
+}
+
+// RefusalLogs returns the logs of refusals.
+func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
+	return []*telemetry.RefusalLog{l.counts.refusals[refused], l.counts.refusals[shadowRefused]}
+}
+
+// Leave ends the use of the limit by its config.
+func (l *Limit) Leave() error { return stores.Leave(stateKey(l.Name)) }
+
+// Started lets those who wait go by the limits of a config that has started.
+func (l *Limit) Started() {
+	l.State.Gate.SetLimits(l.limits)
+	l.State.limits.Store(&l.limits)
+}
+
+// InShadow reports whether the limit only counts, by the config or by a switch at run time.
+func (l *Limit) InShadow() bool {
+	overrides := l.Env.Overrides()
+	return l.Shadow || overrides != nil && overrides.Shadow(l.Name, time.Now())
+}
+
+// patientClient is about how long most clients wait for an answer.
+const patientClient = 30 * time.Second
+
+// warn logs warnings about settings that probably do not work as meant.
+func (l *Limit) warn() {
+	for _, doubt := range config.Doubts(l.Exempt, true) {
+		l.Logger.Warn(doubt)
+	}
+	wait := zap.Float64("wait_seconds", l.limits.Wait.Seconds())
+	switch {
+	case l.Shares() && l.limits.Wait > config.LongestShareWait:
+		l.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set wait to 8s or less", wait)
+	case l.limits.Wait > patientClient:
+		l.Logger.Warn("requests may wait longer than most clients do: set a shorter wait", wait)
+	case l.limits.Wait == 0 && len(l.Key) == 0:
+		l.Logger.Warn("all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key")
+	case l.limits.Wait == 0 && l.Slots == 1:
+		l.Logger.Warn("each client may send one request at a time, and browsers send several at once: want more slots, or wait")
+	}
+	switch {
+	case config.ClientChosen(l.Share):
+		l.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
+	case config.ClientChosen(l.Key):
+		l.Logger.Warn("clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
+	}
+	if l.Shadow && l.ranks.pass != nil {
+		l.Logger.Info("no passes are sent in shadow, so how many clients would have come back is unknown")
+	}
+}

@@ -1,0 +1,426 @@
+package pass
+
+import (
+	"context"
+	"crypto/sha256"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+// A State says what the pass is worth that a request comes with.
+type State uint8
+
+// The states, from what helps least to what helps most.
+const (
+	Absent  State = iota
+	Invalid       // forged, cut off, of another zone or host, or given twice
+	Expired       // older than its lifetime, or of a member who has logged out
+	Early         // the client was told to come back later
+	Unbound       // of a member, but without the cookie that it is bound to
+	Valid
+)
+
+// String returns the name of the state in lower case.
+func (s State) String() string {
+	return [...]string{"absent", "invalid", "expired", "early", "unbound", "valid"}[s]
+}
+
+// mostCookies is how many cookies of a request are compared with what a pass is bound
+// to. Browsers keep fewer for a site.
+const mostCookies = 200
+
+// A Zone issues the passes of one zone, and recognizes them.
+type Zone struct {
+	Name string
+	Keys *signer.Ring // if nil, the zone reads and sends no passes
+
+	// Issued are patterns, as path.Match takes them, for the cookies that the upstream
+	// gives to clients whom it has logged in.
+	Issued []string
+
+	// Told are the response headers in which the upstream names the user.
+	Told []Told
+
+	// Insecure is called when the upstream has logged somebody in over plain HTTP, where
+	// no passes are sent.
+	Insecure func()
+
+	// Memory is what the node remembers of passes.
+	Memory *Memory
+
+	// Full is called when the Memory has forgotten a pass before its time because it is
+	// full.
+	Full func()
+}
+
+// Told is a response header in which the upstream names the user, by an ID of its own.
+type Told struct {
+	Header  string // in canonical form
+	Session string // the pattern of the session cookie that the user must present
+}
+
+// LearnsMembers reports whether the upstream tells the zone who is a member.
+func (z *Zone) LearnsMembers() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
+
+// A Client is the client of one request, as far as its pass tells.
+type Client struct {
+	zone    *Zone
+	host    string
+	secure  bool
+	state   State
+	pass    Pass
+	member  bool     // it holds the cookie that the pass is bound to
+	sent    bool     // a response brings it another pass
+	cookies []string // headers of the request
+}
+
+// Known reports whether the zone reads and sends passes. The zero Client is not known.
+func (c *Client) Known() bool { return c.zone != nil }
+
+// Learns reports whether the upstream tells the zone who is a member, so that each of
+// its responses matters.
+func (c *Client) Learns() bool { return c.Known() && c.zone.LearnsMembers() }
+
+// New reports whether the client came without cookies.
+func (c *Client) New() bool { return len(c.cookies) == 0 }
+
+// Client returns what the pass of a request says. The host is in lower case and without
+// port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
+func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
+	c := Client{zone: z, host: host, cookies: r.Header["Cookie"]}
+	if host == "" || z.Keys == nil {
+		c.zone = nil
+		return c
+	}
+	c.secure = cookie.Secure(r)
+	if c.secure && len(c.cookies) > 0 {
+		c.read(r.Context(), now)
+	}
+	return c
+}
+
+func (c *Client) read(ctx context.Context, now time.Time) {
+	token, found := "", 0
+	for name, value := range cookie.SentBy(c.cookies) {
+		if own, ours := strings.CutPrefix(name, cookie.OwnPrefix); ours && own == c.zone.Name {
+			token = value
+			found++
+		}
+	}
+	switch {
+	case found == 0:
+		return
+	case found > 1:
+		c.state = Invalid
+		return
+	}
+	genuine := false
+	if c.pass, genuine = open(ctx, c.zone.Keys, strings.TrimSpace(token), c.host, c.zone.Name, now); !genuine {
+		c.state = Invalid
+		return
+	}
+	ended := c.zone.Memory.refresh(&c.pass, now)
+	if c.state = c.pass.state(now); ended {
+		c.state = Expired
+	}
+	if c.state >= Early && c.zone.LearnsMembers() {
+		c.member = c.boundTo() != ""
+	}
+	if c.state == Valid && !c.member && c.pass.Binding != (Binding{}) {
+		c.state = Unbound
+	}
+}
+
+// boundTo returns the name of the request's cookie that the pass is bound to, or "".
+func (c *Client) boundTo() string {
+	if c.pass.Binding == (Binding{}) {
+		return ""
+	}
+	n := 0
+	for name, value := range cookie.SentBy(c.cookies) {
+		if !strings.HasPrefix(name, cookie.OwnPrefix) && bindingOf(name, value) == c.pass.Binding {
+			return name
+		}
+		if n++; n == mostCookies {
+			break
+		}
+	}
+	return ""
+}
+
+// HoldsPass reports whether the client holds a pass of ours, whatever that is worth now.
+func (c *Client) HoldsPass() bool { return c.state >= Expired }
+
+// State returns what the pass of the request is worth.
+func (c *Client) State() State { return c.state }
+
+// Rank returns the rank that the pass gives. A pass that is void gives none, which is
+// that of clients who come for the first time.
+func (c *Client) Rank() fairqueue.Rank {
+	switch {
+	case c.member && c.state == Valid:
+		return fairqueue.Member
+	case c.state >= Unbound:
+		return fairqueue.Returned
+	}
+	return fairqueue.First
+}
+
+// EarlyMember returns when a member may come who comes before the time that a refusal
+// told, and zero for all others.
+func (c *Client) EarlyMember() (notBefore time.Time) {
+	if c.member && c.state == Early {
+		notBefore = c.pass.NotBefore
+	}
+	return notBefore
+}
+
+// Key returns what the client takes turns by, or "" if it has neither a valid pass nor
+// that of a member. Copies of a pass have one key, and so have all log-ins to an account.
+// It is a digest, which may be shown.
+func (c *Client) Key() string {
+	if c.state < Unbound && !c.member {
+		return ""
+	}
+	return c.pass.ID.digest(8)
+}
+
+// Digest returns a short digest of the client's pass for logs, or "" if it has none. That
+// is the one that the response brings, if it does.
+func (c *Client) Digest() string {
+	if !c.HoldsPass() && !c.sent {
+		return ""
+	}
+	return c.pass.ID.Digest()
+}
+
+// Tries returns how often the client was refused in a row before this request.
+func (c *Client) Tries(now time.Time) int {
+	if !c.HoldsPass() || c.state == Expired || now.After(c.pass.NotBefore.Add(forgotten)) {
+		return 0
+	}
+	return c.pass.Tries
+}
+
+// An Event is what happened to a client's pass.
+type Event uint8
+
+// The events.
+const (
+	None    Event = iota
+	Issued        // a new pass
+	Moved         // a further refusal has moved when the pass becomes valid
+	Joined        // the pass of a member
+	Renewed       // the pass of a member is bound to a newer cookie
+	Limited       // too many members of the client's network: the pass is not a member's
+	Dropped       // the upstream has deleted the cookie that the pass was bound to
+	Events        // how many there are
+)
+
+// String returns the name of the event in lower case.
+func (e Event) String() string {
+	return [Events]string{"", "issued", "moved", "member", "renewed", "limited", "dropped"}[e]
+}
+
+// Refused adds the client's pass to a refusal that tells it to come back after a while.
+// A pass that the client holds keeps its ID and its issue, and the move is remembered in the
+// places of the client's network. A new pass is not, since it has no older copies.
+func (c *Client) Refused(header http.Header, now time.Time, after time.Duration, addr netip.Addr) Event {
+	if !c.secure {
+		return None
+	}
+	event, p, tries := Moved, c.pass, c.Tries(now)
+	if !c.HoldsPass() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
+		event, p, tries = Issued, fresh(now), 0
+	}
+	p.Tries, p.NotBefore = tries+1, now.Add(after)
+	if event == Moved {
+		c.move(&p, now, addr)
+	}
+	return c.send(header, p, event, now)
+}
+
+// RefusedApart is Refused for what a page needs beside it, such as its images. Browsers
+// ask for many of them at once, so they get no pass, and their refusals are no tries. But
+// a valid pass is remembered as moved, or else a robot that pretends to ask for images
+// would never be told to wait. Those of members are not.
+func (c *Client) RefusedApart(now time.Time, after time.Duration, addr netip.Addr) Event {
+	if c.state < Unbound || c.member {
+		return None
+	}
+	p := c.pass
+	p.Tries, p.NotBefore = max(1, c.Tries(now)), now.Add(after) // with no tries, it would be good before its time
+	c.move(&p, now, addr)
+	return Moved
+}
+
+func (c *Client) move(p *Pass, now time.Time, addr netip.Addr) {
+	if !c.zone.Memory.move(p, addr, now) {
+		c.zone.Full()
+	}
+}
+
+func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Event {
+	token, ok := p.sign(c.zone.Keys, c.host, c.zone.Name)
+	if !ok {
+		return None
+	}
+	header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), token, p.Issued.Add(Lifetime).Sub(now)))
+	c.pass.ID, c.sent = p.ID, true
+	return event
+}
+
+const (
+	// renewal is how old the pass of a member must be for the upstream's naming the
+	// user again to issue another one.
+	renewal = time.Hour
+
+	// mostTold is the longest ID of a user, in bytes.
+	mostTold = 256
+
+	wordpressLogin = "wordpress_logged_in_"
+)
+
+// Answered looks for what the upstream says of the user, and adds the pass of a member
+// to the response, or drops it. It must see the headers that clients do not. If the
+// client becomes a member, join is asked whether there is room for the account in its
+// network.
+func (c *Client) Answered(status int, header http.Header, now time.Time, join func(account ID) bool) Event {
+	if !c.Learns() || status < 200 || status == http.StatusNotModified {
+		return None
+	}
+	id, binding, named := c.named(status, header, now)
+	switch {
+	case !named:
+		return c.dropped(header, now)
+	case !c.secure:
+		c.zone.Insecure()
+		return None
+	case c.zone.Memory.hasEnded(binding, now):
+		return None // an answer to a request from before the log-out
+	}
+	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
+	if c.HoldsPass() && c.pass.ID == id {
+		switch young := now.Sub(c.pass.Issued) < renewal; {
+		case c.pass.Binding == Binding{} && young:
+			return None // it was not let in lately
+		case c.pass.Binding == binding && young && c.state >= Unbound:
+			return None
+		case c.pass.Binding != Binding{}:
+			event = Renewed
+		}
+	}
+	if event == Joined && !join(id) {
+		event, p.Binding = Limited, Binding{}
+	}
+	response.KeepPrivate(header)
+	return c.send(header, p, event, now)
+}
+
+// named returns the ID of the user whom the response names, and the cookie of the
+// upstream that the user must present. Responses that others may get name nobody.
+func (c *Client) named(status int, header http.Header, now time.Time) (ID, Binding, bool) {
+	lines := header["Set-Cookie"]
+	if len(c.zone.Issued) > 0 && status < 400 && len(lines) > 0 {
+		for set := range cookie.SetBy(lines, now) {
+			if set.Kept && c.issues(set.Name) && response.Private(header) {
+				return c.account(set.Name, set.Value), bindingOf(set.Name, set.Value), true
+			}
+		}
+	}
+	for _, told := range c.zone.Told {
+		values := header[told.Header]
+		if len(values) != 1 || len(values[0]) > mostTold || strings.Contains(values[0], ",") || !response.Private(header) {
+			continue
+		}
+		if user := strings.TrimSpace(values[0]); user != "" {
+			binding, found := c.session(told.Session, lines, now)
+			return c.id("told", told.Header, user), binding, found
+		}
+	}
+	return ID{}, Binding{}, false
+}
+
+func (c *Client) issues(name string) bool {
+	return slices.ContainsFunc(c.zone.Issued, func(pattern string) bool { return cookie.Upstreams(pattern, name) })
+}
+
+// account returns the ID of the account of a cookie. WordPress writes its name into the
+// cookie. Other cookies are accounts of their own, unless they replace the one that the
+// client's pass is bound to: some upstreams change it with each response.
+func (c *Client) account(name, value string) ID {
+	if strings.HasPrefix(name, wordpressLogin) {
+		if plain, err := url.PathUnescape(value); err == nil {
+			value = plain
+		}
+		if user, _, found := strings.Cut(value, "|"); found {
+			return c.id("wordpress", name, user)
+		}
+	}
+	if c.HoldsPass() && c.boundTo() == name {
+		return c.pass.ID
+	}
+	return c.id("cookie", name, value)
+}
+
+// id returns the ID of an account. It is not secret: its owner knows the account.
+func (c *Client) id(kind, name, user string) (id ID) {
+	var fields []byte
+	for _, field := range []string{c.host, c.zone.Name, kind, name, user} {
+		fields = signer.Field(fields, field)
+	}
+	sum := sha256.Sum256(fields)
+	copy(id[:], sum[:])
+	return id
+}
+
+// session returns the binding to the cookie by which the upstream knows a user that it
+// names in a header: the first one of the response that matches the pattern, or else of
+// the request. It returns false if there is none.
+func (c *Client) session(pattern string, lines []string, now time.Time) (Binding, bool) {
+	deleted := make(map[string]bool)
+	for set := range cookie.SetBy(lines, now) {
+		if set.Kept && cookie.Upstreams(pattern, set.Name) {
+			return bindingOf(set.Name, set.Value), true
+		}
+		deleted[set.Name] = !set.Kept
+	}
+	for name, value := range cookie.SentBy(c.cookies) {
+		if cookie.Upstreams(pattern, name) && !deleted[name] {
+			return bindingOf(name, value), true
+		}
+	}
+	return Binding{}, false
+}
+
+// dropped ends the pass of a member if the response deletes the cookie that it is bound
+// to: in the browser, and all copies of it in the zone's memory.
+func (c *Client) dropped(header http.Header, now time.Time) Event {
+	lines := header["Set-Cookie"]
+	if !c.HoldsPass() || len(lines) == 0 {
+		return None
+	}
+	bound := c.boundTo()
+	if bound == "" {
+		return None
+	}
+	for set := range cookie.SetBy(lines, now) {
+		if set.Name == bound && !set.Kept {
+			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -1))
+			if !c.zone.Memory.end(&c.pass, now) {
+				c.zone.Full()
+			}
+			return Dropped
+		}
+	}
+	return None
+}

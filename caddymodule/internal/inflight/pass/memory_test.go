@@ -1,0 +1,190 @@
+package pass
+
+import (
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+)
+
+var office = netip.MustParseAddr("203.0.113.7")
+
+// moved returns the cookie of a client whose pass a refusal has moved.
+func moved(t *testing.T, z *Zone, at time.Time, after time.Duration, addr netip.Addr, cookies string) string {
+	t.Helper()
+	c, header := z.Client(request(cookies), host, at), make(http.Header)
+	if event := c.Refused(header, at, after, addr); event != Moved {
+		t.Fatalf("got %v, want the pass moved", event)
+	}
+	return given(header)
+}
+
+func TestAnOlderCopyOfAMovedPassIsEarlyToo(t *testing.T) {
+	z := node(t, new(storage))
+	first := refused(t, z, now, 5*time.Second)
+	at := now.Add(10 * time.Second)
+	newer := moved(t, z, at, 7*time.Second, office, first)
+	for _, test := range []struct {
+		name  string
+		pass  string
+		after time.Duration
+		want  State
+		tries int
+	}{
+		{"the older copy at once", first, 0, Early, 2},
+		{"the older copy a moment before its time", first, 7*time.Second - 1, Early, 2},
+		{"the older copy in time", first, 7 * time.Second, Valid, 2},
+		{"the newer one at once", newer, 0, Early, 2},
+		{"the newer one in time", newer, 7 * time.Second, Valid, 2},
+		{"the older copy when it is forgotten", first, 7*time.Second + forgotten, Valid, 1},
+	} {
+		c := z.Client(request(test.pass), host, at.Add(test.after))
+		// It has no tries any more when the pass itself is long valid.
+		tries := test.tries
+		if test.after > forgotten {
+			tries = 0
+		}
+		if got := c.Tries(at.Add(test.after)); c.State() != test.want || got != tries {
+			t.Errorf("%s: got %v with %d tries, want %v with %d", test.name, c.State(), got, test.want, tries)
+		}
+	}
+	// Whoever keeps the first copy waits longer each time, as others do.
+	for range 3 {
+		moved(t, z, at, 7*time.Second, office, first)
+	}
+	if c := z.Client(request(first), host, at); c.Tries(at) != 2+3 {
+		t.Errorf("got %d tries, want 5", c.Tries(at))
+	}
+	// A shorter wait, told to a request that came at the same time, changes nothing.
+	moved(t, z, at, time.Second, office, first)
+	if c := z.Client(request(first), host, at.Add(5*time.Second)); c.State() != Early {
+		t.Errorf("got %v, want the latest time to hold", c.State())
+	}
+}
+
+func TestAFirstRefusalIsNotRemembered(t *testing.T) {
+	z := node(t, new(storage))
+	for range 100 {
+		refused(t, z, now, 5*time.Second)
+		refused(t, z, now, 5*time.Second, "__Host-throttle-php=made-up")
+	}
+	if n := z.Memory.moved.Len(); n != 0 {
+		t.Errorf("got %d entries, want none", n)
+	}
+}
+
+func TestRefusedImagesMoveAValidPassOnceAndNoMembers(t *testing.T) {
+	z := node(t, new(storage))
+	pass := refused(t, z, now, 5*time.Second)
+	at := now.Add(time.Minute)
+	for i, want := range []Event{Moved, None, None} {
+		c := z.Client(request(pass), host, at)
+		if got := c.RefusedApart(at, 5*time.Second, office); got != want {
+			t.Errorf("image %d: got %v, want %v", i+1, got, want)
+		}
+	}
+	if c := z.Client(request(pass), host, at); c.State() != Early || c.Tries(at) != 1 {
+		t.Errorf("got %v with %d tries, want it early, and no further try", c.State(), c.Tries(at))
+	}
+	if c := z.Client(request(pass), host, at.Add(5*time.Second)); c.State() != Valid {
+		t.Errorf("got %v in time, want valid", c.State())
+	}
+	member := z.Client(request(loggedIn(t, z, at, wordpress)), host, at)
+	if got := member.RefusedApart(at, 5*time.Second, office); got != None {
+		t.Errorf("got %v for a member, want nothing moved", got)
+	}
+}
+
+func TestANetworkHasAHundredthOfTheMemory(t *testing.T) {
+	z := node(t, new(storage))
+	full := 0
+	z.Full = func() { full++ }
+	victim := refused(t, z, now, 5*time.Second)
+	at := now.Add(time.Minute)
+	moved(t, z, at, 5*time.Second, netip.MustParseAddr("198.51.100.1"), victim)
+	for i := range movedOfNetwork + 500 {
+		p := Pass{ID: ID{1, byte(i), byte(i >> 8)}, NotBefore: at.Add(time.Minute), Tries: 9}
+		z.Memory.move(&p, netip.AddrFrom4([4]byte{203, 0, 113, byte(i)}), at)
+	}
+	if n := z.Memory.moved.Len(); n != movedOfNetwork+1 || full != 0 {
+		t.Errorf("got %d entries, told %d times that all is full, want %d and none", n, full, movedOfNetwork+1)
+	}
+	if c := z.Client(request(victim), host, at); c.State() != Early {
+		t.Errorf("got %v for a pass of another network, want it remembered", c.State())
+	}
+	for i := range mostMoved {
+		p := Pass{ID: ID{2, byte(i), byte(i >> 8), byte(i >> 16)}, NotBefore: at.Add(time.Minute), Tries: 9}
+		if !z.Memory.move(&p, netip.AddrFrom4([4]byte{10, byte(i >> 7), byte(i), 1}), at) {
+			full++
+		}
+	}
+	if n := z.Memory.moved.Len(); n != mostMoved || full == 0 {
+		t.Errorf("got %d entries, told %d times, want %d and the news that it is full", n, full, mostMoved)
+	}
+}
+
+func TestALogOutEndsAllCopiesOfThePassAndNoOthers(t *testing.T) {
+	z := node(t, new(storage))
+	stolen := loggedIn(t, z, now, wordpress)
+	other := loggedIn(t, z, now, "wordpress_logged_in_0f=anna%7C2%7Canother%7Cmac; path=/; HttpOnly")
+	rank := func(cookies string, at time.Time) fairqueue.Rank {
+		c := z.Client(request(cookies), host, at)
+		return c.Rank()
+	}
+	if rank(stolen, now) != fairqueue.Member || rank(other, now) != fairqueue.Member {
+		t.Fatal("got no members")
+	}
+	c := z.Client(request(stolen), host, now)
+	if got := c.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=%20; Max-Age=0; path=/"}}, now, always); got != Dropped {
+		t.Fatalf("got %v, want dropped", got)
+	}
+	for _, after := range []time.Duration{0, time.Hour, 23 * time.Hour} {
+		if got := rank(stolen, now.Add(after)); got != fairqueue.First {
+			t.Errorf("%v later: got %v with a copy, want first", after, got)
+		}
+		if got := rank(other, now.Add(after)); got != fairqueue.Member {
+			t.Errorf("%v later: got %v in the other browser, want a member", after, got)
+		}
+	}
+	// The answer to a request from before the log-out makes nobody a member again.
+	late := z.Client(request(stolen), host, now)
+	if got := late.Answered(200, http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"private"}}, now, always); got != None {
+		t.Errorf("got %v, want nothing", got)
+	}
+}
+
+func TestAnAccountHasEightLogOuts(t *testing.T) {
+	z := node(t, new(storage))
+	end := func(account, browser int) Pass {
+		p := Pass{ID: ID{byte(account), byte(account >> 8)}, Binding: Binding{1, byte(browser), byte(account), byte(account >> 8)}}
+		z.Memory.end(&p, now.Add(time.Duration(browser)*time.Second))
+		return p
+	}
+	victim := end(1, 1)
+	for browser := range 100 {
+		end(2, browser)
+	}
+	if n := z.Memory.ended.Len(); n != 1+endedOfAccount {
+		t.Errorf("got %d log-outs, want %d", n, 1+endedOfAccount)
+	}
+	if last := end(2, 100); !z.Memory.hasEnded(last.Binding, now) || !z.Memory.hasEnded(victim.Binding, now) {
+		t.Error("got the last log-out or another account's forgotten")
+	}
+	for account := range mostEnded {
+		end(10+account, account%3)
+	}
+	if n := z.Memory.ended.Len(); n != mostEnded {
+		t.Errorf("got %d log-outs, want %d", n, mostEnded)
+	}
+}
+
+func BenchmarkMemory(b *testing.B) {
+	m := NewMemory()
+	for i := 0; b.Loop(); i++ {
+		p := Pass{ID: ID{byte(i), byte(i >> 8), byte(i >> 16)}, NotBefore: now.Add(time.Duration(i%60) * time.Second)}
+		m.move(&p, netip.AddrFrom4([4]byte{10, byte(i >> 8), byte(i), 1}), now)
+	}
+	b.ReportMetric(float64(m.moved.Len()), "entries")
+}

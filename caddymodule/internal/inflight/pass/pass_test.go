@@ -1,0 +1,627 @@
+package pass
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+var now = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+// A storage holds one file.
+type storage struct{ value []byte }
+
+func (s *storage) Load(context.Context, string) ([]byte, error) {
+	if s.value == nil {
+		return nil, fs.ErrNotExist
+	}
+	return s.value, nil
+}
+
+func (s *storage) Store(_ context.Context, _ string, value []byte) error {
+	s.value = value
+	return nil
+}
+
+func (*storage) Lock(context.Context, string) error   { return nil }
+func (*storage) Unlock(context.Context, string) error { return nil }
+
+// node returns the zone php of a node that shares storage.
+func node(t testing.TB, s *storage) *Zone {
+	t.Helper()
+	keys := signer.New(s, nil)
+	if err := keys.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &Zone{
+		Name: "php", Keys: keys, Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}},
+		Memory: NewMemory(), Full: func() {}, Insecure: func() {},
+	}
+}
+
+const host = "example.com"
+
+// request is one over HTTPS with these Cookie headers.
+func request(cookies ...string) *http.Request {
+	r := httptest.NewRequest("GET", "https://example.com/", nil)
+	r.TLS = new(tls.ConnectionState)
+	if len(cookies) > 0 {
+		r.Header["Cookie"] = cookies
+	}
+	return r
+}
+
+// given returns the cookies of a browser that got a response, as a Cookie header.
+func given(header http.Header) string {
+	var pairs []string
+	for _, line := range header["Set-Cookie"] {
+		pair, _, _ := strings.Cut(line, ";")
+		pairs = append(pairs, pair)
+	}
+	return strings.Join(pairs, "; ")
+}
+
+func always(ID) bool { return true }
+
+// refused returns the cookie of a client that is refused, and comes back at now+after.
+func refused(t testing.TB, z *Zone, at time.Time, after time.Duration, cookies ...string) string {
+	t.Helper()
+	c, header := z.Client(request(cookies...), host, at), make(http.Header)
+	if event := c.Refused(header, at, after, netip.Addr{}); event == None {
+		t.Fatal("got no pass")
+	}
+	return given(header)
+}
+
+// loggedIn returns the cookies of a client whom the upstream has logged in.
+func loggedIn(t testing.TB, z *Zone, at time.Time, line string) string {
+	t.Helper()
+	c, header := z.Client(request(), host, at), http.Header{"Set-Cookie": {line}}
+	if event := c.Answered(302, header, at, always); event != Joined {
+		t.Fatalf("got %v, want a member", event)
+	}
+	return given(header)
+}
+
+const wordpress = "wordpress_logged_in_0f=anna%7C1%7Ctoken%7Cmac; path=/; HttpOnly"
+
+func TestAPassIsGoodFromItsTimeOnForADay(t *testing.T) {
+	z := node(t, new(storage))
+	pass := refused(t, z, now, 7*time.Second)
+	for _, test := range []struct {
+		name string
+		at   time.Time
+		want State
+	}{
+		{"at once", now, Early},
+		{"a moment early", now.Add(7*time.Second - 1), Early},
+		{"in time", now.Add(7 * time.Second), Valid},
+		{"hours later", now.Add(23 * time.Hour), Valid},
+		{"in its last second", now.Add(Lifetime - time.Second), Valid},
+		{"after a day", now.Add(Lifetime), Expired},
+		{"after a year", now.Add(300 * 24 * time.Hour), Expired},
+	} {
+		c := z.Client(request(pass), host, test.at)
+		rank := fairqueue.First
+		if test.want == Valid {
+			rank = fairqueue.Returned
+		}
+		if c.State() != test.want || c.Rank() != rank || (c.Key() != "") != (test.want == Valid) {
+			t.Errorf("%s: got %v, %v, key %q, want %v, %v", test.name, c.State(), c.Rank(), c.Key(), test.want, rank)
+		}
+	}
+}
+
+func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
+	z := node(t, new(storage))
+	pass, at := refused(t, z, now, 5*time.Second), now
+	first := z.Client(request(pass), host, at.Add(time.Hour))
+	for try := range 5 {
+		at = at.Add(5 * time.Second)
+		before := z.Client(request(pass), host, at)
+		if got := before.Tries(at); got != try+1 {
+			t.Errorf("got %d tries, want %d", got, try+1)
+		}
+		header := make(http.Header)
+		if event := before.Refused(header, at, 5*time.Second, netip.Addr{}); event != Moved {
+			t.Errorf("got %v, want moved", event)
+		}
+		pass = given(header)
+		after := z.Client(request(pass), host, at)
+		if after.State() != Early {
+			t.Errorf("got %v, want it early again", after.State())
+		}
+		if after.pass.ID != first.pass.ID || !after.pass.Issued.Equal(first.pass.Issued) {
+			t.Error("got another ID or issue")
+		}
+	}
+	late := z.Client(request(pass), host, at.Add(5*time.Second+forgotten+time.Second))
+	if got := late.Tries(at.Add(5*time.Second + forgotten + time.Second)); got != 0 {
+		t.Errorf("got %d tries long after, want 0", got)
+	}
+	old := z.Client(request(pass), host, now.Add(Lifetime-3*time.Second))
+	header := make(http.Header)
+	if event := old.Refused(header, now.Add(Lifetime-3*time.Second), 5*time.Second, netip.Addr{}); event != Issued {
+		t.Errorf("got %v for a pass that ends before its time, want another one", event)
+	}
+	if again := z.Client(request(given(header)), host, now.Add(Lifetime+time.Hour)); again.pass.ID == first.pass.ID {
+		t.Error("got the ID of a pass that is over")
+	}
+}
+
+func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
+	z := node(t, new(storage))
+	c, header := z.Client(request(), host, now), make(http.Header)
+	c.Refused(header, now, 5*time.Second, netip.Addr{})
+	line := header.Get("Set-Cookie")
+	for _, want := range []string{"__Host-throttle-php=", "; Path=/", "; Max-Age=86400", "; HttpOnly", "; Secure", "; SameSite=Lax"} {
+		if !strings.Contains(line, want) {
+			t.Errorf("got %s, want %s in it", line, want)
+		}
+	}
+	if strings.Contains(line, "Domain") || len(line) > 250 {
+		t.Errorf("got %s, want no domain, and a short cookie", line)
+	}
+	plain := request(refused(t, z, now, 0))
+	plain.TLS = nil
+	p := z.Client(plain, host, now.Add(time.Minute))
+	header = http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"private"}}
+	warned := false
+	z.Insecure = func() { warned = true }
+	if p.Rank() != fairqueue.First || p.Refused(header, now, 0, netip.Addr{}) != None || p.Answered(200, header, now, always) != None {
+		t.Error("got a pass read or sent over plain HTTP")
+	}
+	if !warned || len(header["Set-Cookie"]) != 1 {
+		t.Errorf("got warned %v and %d cookies, want a warning and the upstream's alone", warned, len(header["Set-Cookie"]))
+	}
+}
+
+func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
+	shared := new(storage)
+	z, other := node(t, shared), node(t, shared)
+	other.Name = "shop"
+	stranger := node(t, new(storage))
+	at := now.Add(time.Minute)
+	pass := refused(t, z, now, 5*time.Second)
+	name, token, _ := strings.Cut(pass, "=")
+	renamed := strings.Replace(refused(t, other, now, 0), "shop", "php", 1)
+	old := z.Client(request(pass), host, at)
+	if old.Rank() != fairqueue.Returned {
+		t.Fatal("got the pass itself refused")
+	}
+	tests := map[string][]string{
+		"of another zone":           {renamed},
+		"of another installation":   {refused(t, stranger, now, 0)},
+		"twice":                     {pass + "; " + pass},
+		"twice, in two headers":     {pass, pass},
+		"beside a forged one":       {pass + "; " + name + "=x"},
+		"empty":                     {name + "="},
+		"without a value":           {name},
+		"of 10 KB":                  {name + "=" + strings.Repeat("A", 10<<10)},
+		"10 KB before it":           {name + "=" + strings.Repeat("A", 10<<10) + token},
+		"in quotes":                 {name + `="` + token + `"`},
+		"with padding":              {pass + "="},
+		"another name":              {"x" + pass},
+		"another name, with a dash": {"x-" + pass},
+		"a name that goes on":       {name + "x=" + token},
+		"in another letter":         {"__host" + pass[6:]},
+	}
+	for i := range token {
+		tests["cut off at "+string(rune('0'+i%10))+token[:i]] = []string{name + "=" + token[:i]}
+		changed := []byte(token)
+		changed[i] ^= 1
+		tests["changed to "+string(changed)] = []string{name + "=" + string(changed)}
+	}
+	for test, cookies := range tests {
+		c := z.Client(request(cookies...), host, at)
+		if c.Rank() != fairqueue.First || c.Key() != "" || c.Digest() != "" {
+			t.Errorf("%s: got %v and key %q, want the rank of those who come first", test, c.Rank(), c.Key())
+		}
+	}
+	if c := z.Client(request(pass), "www.example.com", at); c.Rank() != fairqueue.First {
+		t.Error("got a pass accepted on another host")
+	}
+	if c := z.Client(request(pass), "", at); c.Rank() != fairqueue.First || c.Refused(make(http.Header), at, 0, netip.Addr{}) != None {
+		t.Error("got a pass without a host")
+	}
+	for _, another := range []string{ // such as a site of the same domain may set
+		"a=b " + name + "=x", "a=b\t" + name + "=x", "a=" + cookie.OwnPrefix + name + "=x", "a=; b=c " + name + "=", "a " + name + "=x",
+	} {
+		for _, cookies := range [][]string{{another + "; " + pass}, {pass + "; " + another}, {another, pass}} {
+			if c := z.Client(request(cookies...), host, at); c.Rank() != fairqueue.Returned {
+				t.Errorf("got the pass lost beside the cookie %q in %q", another, cookies)
+			}
+		}
+	}
+	for _, cookies := range []string{" " + pass, "a=b;" + pass, "a=b;\t" + pass, ";" + pass + ";", "a=b ; " + pass + " ;c=d"} {
+		if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Returned {
+			t.Errorf("got the pass lost in %q", cookies)
+		}
+	}
+	noise := strings.Repeat("a=b; ", 2000) + pass + strings.Repeat("; c=d", 2000)
+	if c := z.Client(request(noise), host, at); c.Rank() != fairqueue.Returned {
+		t.Error("got the pass lost among 20 KB of cookies")
+	}
+}
+
+func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
+	shared := new(storage)
+	z := node(t, shared)
+	pass := refused(t, z, now, 7*time.Second)
+	for _, behind := range []time.Duration{time.Second, time.Minute, 10 * time.Minute, 50 * time.Minute} {
+		c := z.Client(request(pass), host, now.Add(-behind))
+		if c.State() != Early || c.Rank() != fairqueue.First {
+			t.Errorf("a clock %v behind: got %v, %v, want it early", behind, c.State(), c.Rank())
+		}
+		header := make(http.Header)
+		if event := c.Refused(header, now.Add(-behind), 7*time.Second, netip.Addr{}); event != Moved {
+			t.Errorf("a clock %v behind: got %v, want the pass moved", behind, event)
+		}
+	}
+	if c := z.Client(request(pass), host, now.Add(10*time.Minute)); c.Rank() != fairqueue.Returned {
+		t.Errorf("a clock ahead: got %v", c.Rank())
+	}
+	member := loggedIn(t, z, now, wordpress)
+	for behind, want := range map[time.Duration]fairqueue.Rank{Skew - time.Second: fairqueue.Member, Skew: fairqueue.First, time.Hour: fairqueue.First} {
+		if c := z.Client(request(member), host, now.Add(-behind)); c.Rank() != want {
+			t.Errorf("a member on a clock %v behind: got %v, want %v", behind, c.Rank(), want)
+		}
+	}
+}
+
+func TestNodesThatShareStorageAcceptEachOthersPasses(t *testing.T) {
+	shared := new(storage)
+	a, b := node(t, shared), node(t, shared)
+	pass := refused(t, a, now, 5*time.Second)
+	ca, cb := a.Client(request(pass), host, now.Add(time.Minute)), b.Client(request(pass), host, now.Add(time.Minute))
+	if cb.Rank() != fairqueue.Returned || ca.Key() != cb.Key() {
+		t.Errorf("got %v with key %q, want returned with key %q", cb.Rank(), cb.Key(), ca.Key())
+	}
+}
+
+func TestRetryAfterIsShortForThreeTriesAndDoublesThen(t *testing.T) {
+	for tries, want := range []struct{ least, most time.Duration }{
+		{5 * time.Second, 10 * time.Second},
+		{5 * time.Second, 10 * time.Second},
+		{5 * time.Second, 10 * time.Second},
+		{10 * time.Second, 20 * time.Second},
+		{20 * time.Second, 40 * time.Second},
+		{40 * time.Second, 60 * time.Second},
+		{60 * time.Second, 60 * time.Second},
+		{60 * time.Second, 60 * time.Second},
+	} {
+		if least, most := RetryAfter(tries, 0), RetryAfter(tries, .9999); least != want.least || most != want.most {
+			t.Errorf("after %d tries: got %v to %v, want %v to %v", tries, least, most, want.least, want.most)
+		}
+	}
+	if got := RetryAfter(mostTries, .5); got != longestWait {
+		t.Errorf("got %v, want %v", got, longestWait)
+	}
+}
+
+func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
+	z := node(t, new(storage))
+	cookies := loggedIn(t, z, now, wordpress)
+	c := z.Client(request(cookies), host, now)
+	if c.Rank() != fairqueue.Member || c.Key() == "" {
+		t.Fatalf("got %v, want a member", c.Rank())
+	}
+	_, pass, _ := strings.Cut(cookies, "; ")
+	for name, cookies := range map[string]string{
+		"without the upstream's cookie": pass,
+		"with another value":            pass + "; wordpress_logged_in_0f=anna%7C2%7Ctoken%7Cmac",
+		"with another name":             pass + "; wordpress_logged_in_1f=anna%7C1%7Ctoken%7Cmac",
+		"behind too many cookies":       pass + strings.Repeat("; a=b", mostCookies) + "; wordpress_logged_in_0f=anna%7C1%7Ctoken%7Cmac",
+	} {
+		if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned || c.State() != Unbound {
+			t.Errorf("%s: got %v, want it to be only returned", name, c.Rank())
+		}
+	}
+	// Those who log in 2,000 times are one.
+	again := loggedIn(t, z, now.Add(time.Minute), "wordpress_logged_in_0f=anna%7C9%7Cnew%7Cother; path=/")
+	if d := z.Client(request(again), host, now.Add(time.Minute)); d.Key() != c.Key() {
+		t.Error("got another key for the same account")
+	}
+	bert := loggedIn(t, z, now, "wordpress_logged_in_0f=bert%7C1%7Ctoken%7Cmac; path=/")
+	if d := z.Client(request(bert), host, now); d.Key() == c.Key() {
+		t.Error("got the key of another account")
+	}
+	z.Issued, z.Told = nil, nil
+	if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned {
+		t.Errorf("got %v in a zone that has no members any more, want returned", c.Rank())
+	}
+}
+
+func TestOnlyALogInOrTheUpstreamsWordMakesAMember(t *testing.T) {
+	z := node(t, new(storage))
+	for _, test := range []struct {
+		name   string
+		status int
+		header http.Header
+		sent   string
+		want   Event
+	}{
+		{"a log-in", 302, http.Header{"Set-Cookie": {wordpress}}, "", Joined},
+		{"one that forbids caches", 302, http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"no-cache, must-revalidate, max-age=0"}}, "", Joined},
+		{"no cookie", 200, http.Header{}, "", None},
+		{"another cookie", 200, http.Header{"Set-Cookie": {"wordpress_test_cookie=1"}}, "", None},
+		{"a failed log-in", 403, http.Header{"Set-Cookie": {wordpress}}, "", None},
+		{"a deletion", 302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=%20; Max-Age=0"}}, "", None},
+		{"set, then deleted", 302, http.Header{"Set-Cookie": {wordpress, "wordpress_logged_in_0f=; Max-Age=0"}}, "", None},
+		{"early hints", 103, http.Header{"Set-Cookie": {wordpress}}, "", None},
+		{"a tunnel", 101, http.Header{"Set-Cookie": {wordpress}, "X-User": {"1"}}, "a=b", None},
+		{"not modified", 304, http.Header{"Set-Cookie": {wordpress}, "X-User": {"1"}}, "a=b", None},
+		{"a public log-in", 200, http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"public, max-age=60"}}, "", None},
+		{"a cached log-in", 200, http.Header{"Set-Cookie": {wordpress}, "Age": {"0"}}, "", None},
+		{"named", 200, http.Header{"X-User": {"1"}}, "session=abc", Joined},
+		{"named in an error", 500, http.Header{"X-User": {"1"}}, "session=abc", Joined},
+		{"named twice", 200, http.Header{"X-User": {"1", "2"}}, "session=abc", None},
+		{"named twice in one line", 200, http.Header{"X-User": {"1, 2"}}, "session=abc", None},
+		{"named with nothing", 200, http.Header{"X-User": {" "}}, "session=abc", None},
+		{"a long name", 200, http.Header{"X-User": {strings.Repeat("1", mostTold+1)}}, "session=abc", None},
+		{"named without a cookie", 200, http.Header{"X-User": {"1"}}, "", None},
+		{"named beside a pass alone", 200, http.Header{"X-User": {"1"}}, CookieName("php") + "=x", None},
+		{"public", 200, http.Header{"X-User": {"1"}, "Cache-Control": {"public"}}, "session=abc", None},
+		{"for shared caches", 200, http.Header{"X-User": {"1"}, "Cache-Control": {"private, s-maxage=9"}}, "session=abc", None},
+		{"kept for a while", 200, http.Header{"X-User": {"1"}, "Cache-Control": {"max-age=60"}}, "session=abc", None},
+		{"kept until then", 200, http.Header{"X-User": {"1"}, "Expires": {"Mon, 01 Jun 2026 13:00:00 GMT"}}, "session=abc", None},
+		{"kept by nginx", 200, http.Header{"X-User": {"1"}, "X-Accel-Expires": {"60"}}, "session=abc", None},
+		{"kept by a CDN", 200, http.Header{"X-User": {"1"}, "Cache-Control": {"private"}, "Cdn-Cache-Control": {"max-age=60"}}, "session=abc", None},
+		{"private in part", 200, http.Header{"X-User": {"1"}, "Cache-Control": {`private="x-user", max-age=60`}}, "session=abc", None},
+		{"private for a while", 200, http.Header{"X-User": {"1"}, "Cache-Control": {"max-age=60, private"}}, "session=abc", Joined},
+		{"never stored", 200, http.Header{"X-User": {"1"}, "Cache-Control": {"no-store"}}, "session=abc", Joined},
+	} {
+		c := z.Client(request(test.sent), host, now)
+		before := len(test.header["Set-Cookie"])
+		got := c.Answered(test.status, test.header, now, always)
+		if got != test.want || len(test.header["Set-Cookie"]) != before+int(got/Joined) {
+			t.Errorf("%s: got %v and the cookies %q, want %v", test.name, got, test.header["Set-Cookie"], test.want)
+		}
+		if got == Joined && test.header.Get("Cache-Control") == "" {
+			t.Errorf("%s: got a response with a pass that caches may keep", test.name)
+		}
+	}
+}
+
+func TestNoCacheMayKeepThePassOfAMemberForOthers(t *testing.T) {
+	z := node(t, new(storage))
+	header := http.Header{"X-User": {"1"}, "Cache-Control": {"no-cache, max-age=0"}} // it may be kept, and revalidated
+	c := z.Client(request("session=abc"), host, now)
+	if event := c.Answered(200, header, now, always); event != Joined {
+		t.Fatalf("got %v, want a member", event)
+	}
+	if got, want := header.Get("Cache-Control"), "no-cache, max-age=0, private"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestAMemberWhomTheUpstreamNamesMustPresentTheSession(t *testing.T) {
+	z := node(t, new(storage))
+	answer := func(sent string, lines ...string) (Event, string) {
+		c, header := z.Client(request(sent), host, now), http.Header{"X-User": {"7"}, "Set-Cookie": lines}
+		event := c.Answered(200, header, now, always)
+		all := header["Set-Cookie"]
+		pass := given(http.Header{"Set-Cookie": all[len(all)-min(1, len(all)):]})
+		return event, pass
+	}
+	rank := func(cookies string) fairqueue.Rank {
+		c := z.Client(request(cookies), host, now)
+		return c.Rank()
+	}
+	const session = "_redmine_session=longer-than-the-others"
+	// The response sets the session.
+	if _, pass := answer("", "theme=a-value-that-is-the-very-longest-of-all; path=/", session+"; path=/; HttpOnly"); rank(pass+"; "+session) != fairqueue.Member || rank(pass+"; theme=a-value-that-is-the-very-longest-of-all") != fairqueue.Returned {
+		t.Error("got another cookie bound than the session that was set")
+	}
+	// It sets none, and the request has it.
+	_, pass := answer("theme=dark; " + session)
+	if rank(pass+"; "+session) != fairqueue.Member || rank(pass+"; theme=dark") != fairqueue.Returned {
+		t.Error("got another cookie bound than the session of the request")
+	}
+	// The pass that the client has says which cookie it is.
+	if event, _ := answer(pass+"; "+session+"; consent="+strings.Repeat("x", 500), ""); event != None {
+		t.Errorf("got %v, want the young pass kept", event)
+	}
+	// The session is replaced.
+	event, pass := answer(pass+"; "+session, "_redmine_session=another-one; path=/; HttpOnly")
+	if event != Renewed || rank(pass+"; "+session) != fairqueue.Returned || rank(pass+"; _redmine_session=another-one") != fairqueue.Member {
+		t.Errorf("got %v, want the pass bound to the new session", event)
+	}
+}
+
+// Browsers send cookies of statistics and consent, too, which outlast a log-out, and
+// upstreams set others beside the session.
+func TestTheSessionIsToldFromOtherCookies(t *testing.T) {
+	long := strings.Repeat("s", 340)
+	junk := "_ga=GA1.1.123456789.1700000000; consent=" + strings.Repeat("x", 900)
+	for name, site := range map[string]struct{ pattern, other, session string }{
+		"Laravel":   {"laravel_session", "XSRF-TOKEN=" + long, "laravel_session=" + long},
+		"Rails":     {"_*_session", "theme=dark", "_app_session=" + long},
+		"MediaWiki": {"*_session", "wikiUserName=A_user_with_a_name_of_more_than_32_letters", "wiki_session=0123456789abcdef"},
+	} {
+		z := node(t, new(storage))
+		z.Told[0].Session = site.pattern
+		answer := func(sent string, lines ...string) (Event, string) {
+			c, header := z.Client(request(sent), host, now), http.Header{"X-User": {"7"}, "Set-Cookie": slices.Clone(lines)}
+			event := c.Answered(200, header, now, always)
+			return event, given(http.Header{"Set-Cookie": header["Set-Cookie"][len(lines):]})
+		}
+		rank := func(cookies string) fairqueue.Rank {
+			c := z.Client(request(cookies), host, now)
+			return c.Rank()
+		}
+		if event, _ := answer(junk + "; " + site.other); event != None {
+			t.Errorf("%s: got %v without the session, want no pass", name, event)
+		}
+		if event, _ := answer(junk+"; "+site.session, site.session+"; Max-Age=0"); event != None {
+			t.Errorf("%s: got %v while the session is deleted, want no pass", name, event)
+		}
+		for where, lines := range map[string][]string{
+			"in the request":  nil,
+			"in the response": {site.other + "x; path=/; HttpOnly", site.session + "; path=/"},
+		} {
+			sent := junk + "; " + site.other
+			if lines == nil {
+				sent += "; " + site.session
+			}
+			event, pass := answer(sent, lines...)
+			if event != Joined || rank(pass+"; "+site.session) != fairqueue.Member {
+				t.Errorf("%s: got %v, want a member by the session %s", name, event, where)
+			}
+			if rank(pass+"; "+junk+"; "+site.other) != fairqueue.Returned {
+				t.Errorf("%s: got a member without the session %s", name, where)
+			}
+			if event, _ := answer(pass + "; " + junk + "; " + site.session); event != None {
+				t.Errorf("%s: got %v, want the young pass kept", name, event)
+			}
+		}
+	}
+}
+
+func TestALogOutDropsTheMembersPass(t *testing.T) {
+	z := node(t, new(storage))
+	cookies := loggedIn(t, z, now, wordpress)
+	for name, test := range map[string]struct {
+		line string
+		want Event
+	}{
+		"a log-out":               {"wordpress_logged_in_0f=%20; expires=Sun, 01-Jun-2025 12:00:00 GMT; Max-Age=0; path=/", Dropped},
+		"of another cookie":       {"wordpress_logged_in_1f=%20; Max-Age=0", None},
+		"another cookie that set": {"theme=dark", None},
+	} {
+		c, header := z.Client(request(cookies), host, now), http.Header{"Set-Cookie": {test.line}}
+		if got := c.Answered(302, header, now, always); got != test.want {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+		if got := len(header["Set-Cookie"]) == 2 && strings.Contains(header["Set-Cookie"][1], "__Host-throttle-php=; Path=/; Max-Age=0"); got != (test.want == Dropped) {
+			t.Errorf("%s: got the cookies %q", name, header["Set-Cookie"])
+		}
+	}
+	// A pass that is bound to nothing is no member's, so nothing is dropped.
+	c, header := z.Client(request(refused(t, z, now, 0)+"; wordpress_logged_in_0f=x"), host, now), http.Header{"Set-Cookie": {"wordpress_logged_in_0f=; Max-Age=0"}}
+	if got := c.Answered(302, header, now, always); got != None {
+		t.Errorf("got %v for one who was no member", got)
+	}
+}
+
+func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
+	z := node(t, new(storage))
+	c, header := z.Client(request(), host, now), http.Header{"Set-Cookie": {wordpress}}
+	if got := c.Answered(302, header, now, func(ID) bool { return false }); got != Limited {
+		t.Fatalf("got %v, want limited", got)
+	}
+	cookies := given(header)
+	if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned {
+		t.Errorf("got %v, want returned", c.Rank())
+	}
+	member := loggedIn(t, z, now, wordpress)
+	m := z.Client(request(member), host, now)
+	asked := false
+	if got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false }); got != Renewed || asked {
+		t.Errorf("got %v, asked %v, want a member renewed without asking", got, asked)
+	}
+	told := func() Event {
+		c := z.Client(request(cookies), host, now)
+		return c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, now, func(ID) bool { t.Error("got asked again"); return true })
+	}
+	if got := told(); got != None {
+		t.Errorf("got %v for one who was limited a moment ago, want nothing", got)
+	}
+}
+
+func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
+	z := node(t, new(storage))
+	z.Issued = []string{"auth"}
+	cookies, at := loggedIn(t, z, now, "auth=0; HttpOnly"), now
+	key := func() string { c := z.Client(request(cookies), host, at); return c.Key() }
+	first := key()
+	for i := range 30 {
+		at = at.Add(time.Minute)
+		c, header := z.Client(request(cookies), host, at), http.Header{"Set-Cookie": {fmt.Sprintf("auth=%d; HttpOnly", i+1)}}
+		if got := c.Answered(200, header, at, func(ID) bool { return false }); got != Renewed {
+			t.Fatalf("change %d: got %v, want the pass renewed without asking for room", i+1, got)
+		}
+		cookies = given(header)
+	}
+	if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Member || key() != first {
+		t.Errorf("got %v by the key %s, want a member by %s", c.Rank(), key(), first)
+	}
+	// Another log-in is another member.
+	_, pass, _ := strings.Cut(cookies, "; ")
+	c := z.Client(request(pass), host, at)
+	if got := c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always); got != Joined {
+		t.Errorf("got %v for a log-in without the old cookie, want another member", got)
+	}
+}
+
+func TestWithoutAKeyNoPassIsSent(t *testing.T) {
+	z := &Zone{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
+	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
+	if c.Rank() != fairqueue.First || c.Refused(header, now, 0, netip.Addr{}) != None || len(header) != 0 {
+		t.Errorf("got %v and %v", c.Rank(), header)
+	}
+}
+
+func FuzzClient(f *testing.F) {
+	z := node(f, new(storage))
+	pass := refused(f, z, now, 5*time.Second)
+	member := loggedIn(f, z, now, wordpress)
+	f.Add(pass, "", int64(0))
+	f.Add(member, "a=b", int64(5))
+	f.Add("__Host-throttle-php=", ";;__Host-throttle-php", int64(-5))
+	f.Fuzz(func(t *testing.T, a, b string, seconds int64) {
+		at := now.Add(time.Duration(seconds%(1<<30)) * time.Second)
+		r := request(a, b)
+		c := z.Client(r, host, at)
+		// Nothing but what was signed gives a rank.
+		if ours := strings.Contains(a+b, pass) || strings.Contains(a+b, strings.Split(member, "; ")[1]); c.Rank() != fairqueue.First && !ours {
+			t.Errorf("got %v from %q and %q", c.Rank(), a, b)
+		}
+		if c.State() == Valid && at.Before(now.Add(-Skew)) || c.State() == Valid && !at.Before(now.Add(Lifetime)) {
+			t.Errorf("got it valid at %v", at)
+		}
+		header := http.Header{"Set-Cookie": {a, b}, "X-User": {b}, "Cache-Control": {a}}
+		if c.Answered(200, header, at, always) == Joined {
+			last := header["Set-Cookie"][len(header["Set-Cookie"])-1]
+			if got := z.Client(request(given(http.Header{"Set-Cookie": {last}})), host, at); got.Rank() == fairqueue.Member {
+				t.Error("got a member without the upstream's cookie")
+			}
+		}
+		moved := make(http.Header)
+		if c.Refused(moved, at, 5*time.Second, netip.Addr{}) == None {
+			t.Error("got no pass")
+		}
+		for set := range cookie.SetBy(moved["Set-Cookie"], at) {
+			if again := z.Client(request(set.Name+"="+set.Value), host, at); again.Rank() != fairqueue.First {
+				t.Errorf("got %v at once after a refusal", again.Rank())
+			}
+		}
+	})
+}
+
+func BenchmarkClient(b *testing.B) {
+	z := node(b, new(storage))
+	pass := refused(b, z, now, 0)
+	for name, cookies := range map[string][]string{"none": nil, "others": {"a=b; c=d; _ga=GA1.1.123456789.1700000000"}, "pass": {"a=b; " + pass}} {
+		r := request(cookies...)
+		b.Run("cookies="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c := z.Client(r, host, now)
+				c.Rank()
+			}
+		})
+	}
+}
