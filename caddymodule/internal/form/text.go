@@ -1,0 +1,83 @@
+package form
+
+import "unicode/utf8"
+
+// text looks for names in a body of a type that is not understood. It skips NUL bytes, so
+// that UTF-16 is read as ASCII. Words of one or two letters are everywhere in what is no
+// text, such as photos: from the first control byte on, they are no names.
+type text struct {
+	r      *Reading
+	words  uint64 // what is looked for
+	at     place
+	opened byte   // what is before the word: " or <, or ! of <!
+	last   uint64 // what the last word is, up to = or what is no blank
+}
+
+const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
+
+func newText(r *Reading) *text {
+	words := r.plan.fields | entity
+	return &text{r: r, words: words, at: place{alive: words}}
+}
+
+func (t *text) write(data []byte) {
+	words := &t.r.plan.words
+	for i := 0; i < len(data); i++ {
+		c := data[i]
+		if c < utf8.RuneSelf {
+			c = folded[c]
+		}
+		switch {
+		case c != 0 && t.at.alive == 0:
+		case c != 0 && t.at.length < len(words.next):
+			t.at.alive &= words.next[t.at.length][c]
+			t.at.length++
+		case c != 0:
+			t.at.alive = 0
+		case data[i] != 0 && data[i] != '_' && data[i] != '-':
+			t.delimiter(data[i])
+		}
+	}
+}
+
+// delimiter ends a word.
+func (t *text) delimiter(c byte) {
+	opened := t.opened
+	if c < '\t' || '\r' < c && c < ' ' && c != '\x1b' { // that is ESC, of ISO 2022
+		ends := t.r.plan.words.ends // there is one, ENTITY
+		t.words &^= ends[1] | ends[2]
+	}
+	if t.at.length > 0 || t.at.alive == 0 {
+		t.last = t.r.plan.words.at(t.at)
+		t.at = place{alive: t.words}
+		if opened == '<' || opened == '"' && c == '"' {
+			t.r.unclear |= t.last &^ entity
+		}
+		if opened == '!' && t.last&entity != 0 {
+			t.r.unclear = t.r.plan.all()
+		}
+	}
+	t.opened = 0
+	switch c {
+	case '=':
+		t.r.unclear |= t.last &^ entity
+		t.last = 0
+	case ' ', '\t', '\r', '\n', ']':
+	case '<', '"':
+		t.opened, t.last = c, 0
+	case ':':
+		t.last = 0
+		if opened == '<' { // what was before it is the namespace
+			t.opened = '<'
+		}
+	case '!':
+		t.last = 0
+		if opened == '<' {
+			t.opened = '!'
+		}
+	default:
+		t.last = 0
+	}
+}
+
+func (t *text) end() { t.delimiter(0) }
