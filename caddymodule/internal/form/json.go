@@ -2,7 +2,6 @@ package form
 
 import (
 	"bytes"
-	"encoding/hex"
 	"math/bits"
 	"strings"
 	"unicode/utf16"
@@ -346,13 +345,15 @@ func unescape(text []byte) (_ []byte, valid bool) {
 }
 
 // hex4 returns the rune that four hexadecimal digits stand for, or -1.
-func hex4(text []byte) rune {
-	var two [2]byte
+func hex4(text []byte) (r rune) {
 	if len(text) < 4 {
 		return -1
 	}
-	if _, err := hex.Decode(two[:], text[:4]); err != nil {
-		return -1
+	for _, c := range text[:4] {
+		if unhex(c) > 15 {
+			return -1
+		}
+		r = r<<4 | rune(unhex(c))
 	}
-	return rune(two[0])<<8 | rune(two[1])
+	return r
 }

@@ -56,22 +56,29 @@ func (p *pairs) write(data []byte) {
 
 // unescape returns false if c is no part of an escaped byte.
 func (p *pairs) unescape(c byte) bool {
-	switch {
-	case '0' <= c && c <= '9':
-		c -= '0'
-	case 'a' <= c|0x20 && c|0x20 <= 'f':
-		c = c | 0x20 - 'a' + 10
-	default:
+	digit := unhex(c)
+	if digit > 15 {
 		p.unread()
 		return false
 	}
 	if p.escape++; p.escape == 2 {
-		p.high = c << 4
+		p.high = digit << 4
 		return true
 	}
 	p.escape = 0
-	p.add(p.high | c)
+	p.add(p.high | digit)
 	return true
+}
+
+// unhex returns what a hexadecimal digit stands for, and 16 for all else.
+func unhex(c byte) byte {
+	switch {
+	case '0' <= c && c <= '9':
+		return c - '0'
+	case 'a' <= c|0x20 && c|0x20 <= 'f':
+		return c|0x20 - 'a' + 10
+	}
+	return 16
 }
 
 func (p *pairs) add(c byte) {

@@ -11,6 +11,8 @@ type text struct {
 	at     place
 	opened byte   // what is before the word: " or <, or ! of <!
 	last   uint64 // what the last word is, up to = or what is no blank
+	escape int    // how much of %41 there has been
+	high   byte
 }
 
 const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
@@ -21,23 +23,45 @@ func newText(r *Reading) *text {
 }
 
 func (t *text) write(data []byte) {
-	words := &t.r.plan.words
-	for i := 0; i < len(data); i++ {
-		c := data[i]
-		if c < utf8.RuneSelf {
-			c = folded[c]
-		}
+	for _, c := range data {
 		switch {
-		case c != 0 && t.at.alive == 0:
-		case c != 0 && t.at.length < len(words.next):
-			t.at.alive &= words.next[t.at.length][c]
-			t.at.length++
-		case c != 0:
-			t.at.alive = 0
-		case data[i] != 0 && data[i] != '_' && data[i] != '-':
-			t.delimiter(data[i])
+		case t.escape == 0 && c == '%':
+			t.escape = 1
+			continue
+		case t.escape == 1 && unhex(c) < 16:
+			t.escape, t.high = 2, c
+			continue
+		case t.escape == 2 && unhex(c) < 16:
+			t.escape, c = 0, unhex(t.high)<<4|unhex(c)
+		case t.escape > 0: // no escape
+			t.delimiter('%')
+			if t.escape == 2 {
+				t.letter(t.high)
+			}
+			t.escape = 0
+		}
+		if c >= utf8.RuneSelf || folded[c] != 0 {
+			t.letter(c)
+		} else if c != 0 && c != '_' && c != '-' {
+			t.delimiter(c)
 		}
 	}
+}
+
+// letter goes on with a word.
+func (t *text) letter(c byte) {
+	if t.at.alive == 0 {
+		return
+	}
+	if c < utf8.RuneSelf {
+		c = folded[c]
+	}
+	if t.at.length == len(t.r.plan.words.next) {
+		t.at.alive = 0
+		return
+	}
+	t.at.alive &= t.r.plan.words.next[t.at.length][c]
+	t.at.length++
 }
 
 // delimiter ends a word.
