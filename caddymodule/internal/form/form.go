@@ -88,7 +88,7 @@ type Array uint8
 // Field adds a field by its name in forms, such as pwd or user[password].
 func (p *Plan) Field(name string) (Field, error) {
 	keys, odd := split(nil, []byte(name))
-	if len(odd) > 0 || len(name) > 128 {
+	if len(keys) == 0 || len(odd) > 0 || len(name) > 128 {
 		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
 	}
 	var letters, last []byte
@@ -298,7 +298,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		parsers = append(parsers, newDocument(r))
 	}
 	if media == urlencoded || media == "" {
-		parsers = append(parsers, &pairs{r: r, wanted: r.plan.all()})
+		// The name of the first pair is then none but JSON.
+		parsers = append(parsers, &pairs{r: r, wanted: r.plan.all(), skip: json, inValue: json})
 	}
 	if media != urlencoded && !json {
 		declaration, _, _ := bytes.Cut(bytes.ToLower(start), []byte("?>"))
@@ -308,7 +309,7 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		if media != "" {
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
-		parsers = append(parsers, newText(r))
+		parsers = append(parsers, newText(r, media == ""))
 	}
 	for r.unclear != r.plan.all() {
 		data, err := next(in)

@@ -209,12 +209,6 @@ func (j *judge) hold(t *testing.T, of *request, trees []seen) {
 	}
 }
 
-const (
-	formType  = "application/x-www-form-urlencoded"
-	jsonType  = "application/json"
-	multiType = "multipart/form-data; boundary=x"
-)
-
 var someTypes = []string{
 	formType, formType, formType, formType + "; charset=UTF-8", formType + ";charset=utf-16", formType + " x", formType + "\tx", formType + "\t; x", "Application/X-WWW-Form-URLEncoded",
 	formType + ",text/plain", "text/plain, " + formType, "text/plain", "", "x" + formType, formType + "x",

@@ -6,20 +6,21 @@ import "unicode/utf8"
 // that UTF-16 is read as ASCII. Words of one or two letters are everywhere in what is no
 // text, such as photos: from the first control byte on, they are no names.
 type text struct {
-	r      *Reading
-	words  uint64 // what is looked for
-	at     place
-	opened byte   // what is before the word: " or <, or ! of <!
-	last   uint64 // what the last word is, up to = or what is no blank
-	escape int    // how much of %41 there has been
-	high   byte
+	r       *Reading
+	words   uint64 // what is looked for
+	at      place
+	opened  byte   // what is before the word: " or <, or ! of <!
+	last    uint64 // what the last word is, up to = or what is no blank
+	noPairs bool   // = ends no name: the body is read as pairs, too
+	escape  int    // how much of %41 there has been
+	high    byte
 }
 
 const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
 
-func newText(r *Reading) *text {
+func newText(r *Reading, noPairs bool) *text {
 	words := r.plan.fields | entity
-	return &text{r: r, words: words, at: place{alive: words}}
+	return &text{r: r, words: words, at: place{alive: words}, noPairs: noPairs}
 }
 
 func (t *text) write(data []byte) {
@@ -38,7 +39,10 @@ func (t *text) write(data []byte) {
 			if t.escape == 2 {
 				t.letter(t.high)
 			}
-			t.escape = 0
+			if t.escape = 0; c == '%' {
+				t.escape = 1
+				continue
+			}
 		}
 		if c >= utf8.RuneSelf || folded[c] != 0 {
 			t.letter(c)
@@ -73,7 +77,6 @@ func (t *text) delimiter(c byte) {
 	}
 	if t.at.length > 0 || t.at.alive == 0 {
 		t.last = t.r.plan.words.at(t.at)
-		t.at = place{alive: t.words}
 		if opened == '<' || opened == '"' && c == '"' {
 			t.r.unclear |= t.last &^ entity
 		}
@@ -81,10 +84,12 @@ func (t *text) delimiter(c byte) {
 			t.r.unclear = t.r.plan.all()
 		}
 	}
-	t.opened = 0
+	t.at, t.opened = place{alive: t.words}, 0
 	switch c {
 	case '=':
-		t.r.unclear |= t.last &^ entity
+		if !t.noPairs {
+			t.r.unclear |= t.last &^ entity
+		}
 		t.last = 0
 	case ' ', '\t', '\r', '\n', ']':
 	case '<', '"':
