@@ -12,8 +12,7 @@ import (
 type document struct {
 	r      *Reading
 	want   expected
-	inside []level
-	docs   int
+	inside []level // what has been opened, below a level whose elements are documents
 
 	place  place  // of the value that comes, among names
 	on     uint64 // the arrays whose path leads to it
@@ -24,12 +23,13 @@ type document struct {
 	escape bool // the last byte was a backslash
 }
 
-// A level is an object or array that has been opened.
+// A level is an object or array.
 type level struct {
 	place
 	object             bool
 	items, each, named uint64 // arrays: this is it; # comes next on the path; a name does
 	seen               uint64 // those that a name has led to
+	n                  int    // how many elements it has
 }
 
 // expected is what comes next.
@@ -47,7 +47,8 @@ const (
 )
 
 func newDocument(r *Reading) *document {
-	return &document{r: r, place: place{alive: r.plan.fields}, on: r.plan.all() &^ r.plan.fields}
+	p := r.plan
+	return &document{r: r, inside: []level{{place: place{alive: p.fields}, each: p.all() &^ p.fields}}}
 }
 
 // scalars are the bytes of numbers, true, false and null.
@@ -65,121 +66,81 @@ func (d *document) write(data []byte) {
 			i += d.inString(data[i:])
 			continue
 		case inScalar:
-			from := i
-			for i < len(data) && scalars[data[i]] {
-				i++
-			}
-			d.append(data[from:i])
-			if i < len(data) {
-				d.scalarEnds()
-			}
+			i += d.inScalar(data[i:])
 			continue
 		}
 		c := data[i]
-		if i++; c == ' ' || c == '\n' || c == '\r' || c == '\t' {
-			continue
+		i++
+		good := true
+		switch c {
+		case ' ', '\n', '\r', '\t':
+		case ',':
+			good = d.want == aComma
+			if d.want = aValue; d.top().object {
+				d.want = aName
+			}
+		case ':':
+			good = d.want == aColon
+			d.want = aValue
+		case '{', '[':
+			good = d.value() && d.open(c == '{')
+		case '}':
+			good = (d.want == aComma || d.want == firstName) && d.top().object && d.close()
+		case ']':
+			good = (d.want == aComma || d.want == firstValue) && !d.top().object && d.close()
+		case '"':
+			if d.want == aName || d.want == firstName {
+				top := d.top()
+				d.isName, d.text = true, d.text[:0]
+				d.keep = top.alive|top.named|top.each|top.items != 0
+			} else {
+				good = d.value()
+			}
+			d.want = inString
+			i += d.inString(data[i:])
+		default:
+			good = scalars[c] && d.value()
+			d.want = inScalar
+			i += d.inScalar(data[i-1:]) - 1
 		}
-		if !d.token(c) {
+		if !good {
 			d.r.unclear = d.r.plan.all()
 			return
 		}
-		if d.want == inScalar {
-			i-- // it is part of it
-		}
 	}
 }
 
-// token takes a byte that is neither in a string nor in a scalar. It returns false if it
-// does not belong there.
-func (d *document) token(c byte) bool {
-	switch d.want {
-	case aComma:
-		if len(d.inside) > 0 {
-			top := &d.inside[len(d.inside)-1]
-			switch {
-			case c == '}' && top.object, c == ']' && !top.object:
-				d.inside = d.inside[:len(d.inside)-1]
-			case c != ',':
-				return false
-			case top.object:
-				d.want = aName
-			default:
-				d.want = aValue
-			}
-			return true
-		}
-	case aColon:
-		d.want = aValue
-		return c == ':'
-	case aName, firstName:
-		if c == '"' {
-			top := &d.inside[len(d.inside)-1]
-			d.begin(inString, top.alive|top.named|top.each|top.items != 0)
-			d.isName = true
-			return true
-		}
-		if c == '}' && d.want == firstName {
-			d.inside, d.want = d.inside[:len(d.inside)-1], aComma
-			return true
-		}
-		return false
-	case firstValue:
-		if c == ']' {
-			d.inside, d.want = d.inside[:len(d.inside)-1], aComma
-			return true
-		}
+// top is what was opened last; there always is something, the list of documents.
+func (d *document) top() *level { return &d.inside[len(d.inside)-1] }
+
+// value begins a value. It returns false if there may be none.
+func (d *document) value() bool {
+	top := d.top()
+	if !top.object {
+		top.n++
+		d.place, d.on, d.is = top.place, top.each, 0
 	}
-	return d.value(c)
+	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
+	return d.want <= firstValue
 }
 
-// value takes the first byte of a value.
-func (d *document) value(c byte) bool {
-	switch top := len(d.inside) - 1; {
-	case top < 0:
-		if d.docs++; d.docs > 1 {
-			d.r.unclear |= d.r.plan.all() &^ d.r.plan.fields
-		}
-		d.place, d.on = place{alive: d.r.plan.fields}, d.r.plan.all()&^d.r.plan.fields
-	case !d.inside[top].object:
-		d.place, d.on = d.inside[top].place, d.inside[top].each
-		d.count(d.inside[top].items)
-	}
-	d.is = d.r.plan.names.at(d.place) &^ d.r.unclear
-	switch {
-	case c == '"':
-		d.begin(inString, d.is != 0)
-	case c == '{', c == '[':
-		d.r.unclear |= d.is
-		return d.open(c == '{')
-	case scalars[c]:
-		d.begin(inScalar, d.is != 0)
-	default:
-		return false
-	}
-	return true
-}
-
-func (d *document) begin(what expected, keep bool) {
-	d.want, d.keep, d.isName, d.text = what, keep, false, d.text[:0]
-}
-
-func (d *document) count(arrays uint64) {
-	for ; arrays != 0; arrays &= arrays - 1 {
-		d.r.items[bits.TrailingZeros64(arrays)]++
+// ends ends a value.
+func (d *document) ends() {
+	if d.want = aComma; len(d.inside) == 1 {
+		d.want = aValue // of the next document
 	}
 }
 
+// open returns false if there are too many levels.
 func (d *document) open(object bool) bool {
-	if len(d.inside) == mostLevels {
-		return false
-	}
-	l := level{place: d.place, object: object}
+	d.r.unclear |= d.is
+	depth, l := len(d.inside)-1, level{place: d.place, object: object}
 	for on := d.on; on != 0; on &= on - 1 {
 		array := bits.TrailingZeros64(on)
 		switch path := d.r.plan.wanted[array].keys; {
-		case len(path) == len(d.inside):
+		case len(path) == depth:
 			l.items |= 1 << array
-		case path[len(d.inside)] == "#":
+		case path[depth] == "#":
 			l.each |= 1 << array
 		default:
 			l.named |= 1 << array
@@ -188,7 +149,27 @@ func (d *document) open(object bool) bool {
 	if d.inside, d.want = append(d.inside, l), firstValue; object {
 		d.want = firstName
 	}
+	return depth < mostLevels
+}
+
+func (d *document) close() bool {
+	for arrays := d.top().items; arrays != 0; arrays &= arrays - 1 {
+		d.r.items[bits.TrailingZeros64(arrays)] += d.top().n
+	}
+	d.inside = d.inside[:len(d.inside)-1]
+	d.ends()
 	return true
+}
+
+// inScalar takes bytes of a scalar, and returns how many.
+func (d *document) inScalar(data []byte) (n int) {
+	for n < len(data) && scalars[data[n]] {
+		n++
+	}
+	if d.append(data[:n]); n < len(data) {
+		d.scalarEnds()
+	}
+	return n
 }
 
 // inString takes bytes of a string, and returns how many.
@@ -199,6 +180,10 @@ func (d *document) inString(data []byte) (n int) {
 		return 1
 	}
 	n = toQuote(data)
+	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
+		d.stringEnds(data[:n], d.isName || !d.keep || !hasControl(data[:n]))
+		return n + 1
+	}
 	d.append(data[:n])
 	if n == len(data) {
 		return n
@@ -207,16 +192,20 @@ func (d *document) inString(data []byte) (n int) {
 		d.append(data[n : n+1])
 		return n + 1
 	}
-	d.want = aComma
-	switch {
-	case d.isName:
-		d.want = aColon
-		d.named()
-	case d.keep:
-		value, valid := unescape(d.text)
-		d.r.note(d.is, value, valid && len(d.text) <= longestValue)
-	}
+	d.stringEnds(unescape(d.text))
 	return n + 1
+}
+
+func (d *document) stringEnds(text []byte, valid bool) {
+	if d.isName {
+		d.want = aColon
+		d.named(text, valid)
+		return
+	}
+	d.ends()
+	if d.keep {
+		d.r.note(d.is, text, valid && len(text) <= longestValue && utf8.Valid(text))
+	}
 }
 
 // append keeps up to one byte more than is read.
@@ -253,13 +242,12 @@ func toQuote(data []byte) int {
 
 // named takes the name of a value. The readers of JSON compare names as they are, so one
 // that is too long is none of ours.
-func (d *document) named() {
-	d.place, d.on = place{}, 0
-	if !d.keep || len(d.text) > longestName {
+func (d *document) named(name []byte, valid bool) {
+	d.place, d.on, d.is = place{}, 0, 0
+	if !d.keep || len(name) > longestName {
 		return
 	}
-	top := &d.inside[len(d.inside)-1]
-	name, valid := unescape(d.text)
+	top := d.top()
 	letters, inUTF8 := appendLetters(d.r.room[:0], name)
 	switch {
 	case !valid || !inUTF8:
@@ -267,14 +255,15 @@ func (d *document) named() {
 		return
 	case isIndex(letters):
 		d.place = top.place
-		d.count(top.items)
+		top.n++
 	default:
 		d.place, _ = d.r.plan.names.walk(top.place, letters)
 	}
+	d.is = d.r.plan.names.at(d.place) &^ d.r.unclear
 	d.on = top.each
 	for arrays := top.named; arrays != 0; arrays &= arrays - 1 {
 		array := bits.TrailingZeros64(arrays)
-		if d.r.plan.wanted[array].keys[len(d.inside)-1] == string(letters) {
+		if d.r.plan.wanted[array].keys[len(d.inside)-2] == string(letters) {
 			d.on |= 1 << array
 		}
 	}
@@ -283,8 +272,8 @@ func (d *document) named() {
 }
 
 func (d *document) scalarEnds() {
-	d.want = aComma
-	if d.keep {
+	d.ends()
+	if d.is != 0 {
 		d.r.note(d.is, d.text, plainNumber(d.text))
 	}
 }
@@ -302,12 +291,15 @@ func (d *document) end() {
 	if d.want == inScalar {
 		d.scalarEnds()
 	}
-	if len(d.inside) > 0 || d.want != aComma && d.docs > 0 {
+	switch {
+	case d.want != aValue || len(d.inside) > 1:
 		d.r.unclear = d.r.plan.all()
+	case d.inside[0].n > 1:
+		d.r.unclear |= d.r.plan.all() &^ d.r.plan.fields
 	}
 }
 
-// unescape decodes a string where it stands.
+// unescape decodes a string where it is.
 func unescape(text []byte) (_ []byte, valid bool) {
 	out := text[:0]
 	for i := 0; i < len(text); i++ {
@@ -341,7 +333,7 @@ func unescape(text []byte) (_ []byte, valid bool) {
 		}
 		out = append(out, "\"\\/\b\f\n\r\t"[at])
 	}
-	return out, utf8.Valid(out)
+	return out, true
 }
 
 // hex4 returns the rune that four hexadecimal digits stand for, or -1.
