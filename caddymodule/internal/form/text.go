@@ -12,8 +12,6 @@ type text struct {
 	opened  byte   // what is before the word: " or <, or ! of <!
 	last    uint64 // what the last word is, up to = or what is no blank
 	noPairs bool   // = ends no name: the body is read as pairs, too
-	escape  int    // how much of %41 there has been
-	high    byte
 }
 
 const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
@@ -23,49 +21,37 @@ func newText(r *Reading, noPairs bool) *text {
 	return &text{r: r, words: words, at: place{alive: words}, noPairs: noPairs}
 }
 
-func (t *text) write(data []byte) {
-	for _, c := range data {
-		switch {
-		case t.escape == 0 && c == '%':
-			t.escape = 1
-			continue
-		case t.escape == 1 && unhex(c) < 16:
-			t.escape, t.high = 2, c
-			continue
-		case t.escape == 2 && unhex(c) < 16:
-			t.escape, c = 0, unhex(t.high)<<4|unhex(c)
-		case t.escape > 0: // no escape
-			t.delimiter('%')
-			if t.escape == 2 {
-				t.letter(t.high)
-			}
-			if t.escape = 0; c == '%' {
-				t.escape = 1
-				continue
-			}
-		}
-		if c >= utf8.RuneSelf || folded[c] != 0 {
-			t.letter(c)
-		} else if c != 0 && c != '_' && c != '-' {
-			t.delimiter(c)
+// kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
+var kinds = func() (table [256]byte) {
+	for i := range table {
+		switch c := byte(i); {
+		case c >= utf8.RuneSelf:
+			table[c] = c
+		case folded[c] != 0:
+			table[c] = folded[c]
+		case c != 0 && c != '_' && c != '-':
+			table[c] = delimiter
 		}
 	}
-}
+	return table
+}()
 
-// letter goes on with a word.
-func (t *text) letter(c byte) {
-	if t.at.alive == 0 {
-		return
+const delimiter = 1
+
+func (t *text) write(data []byte) {
+	next := t.r.plan.words.next
+	for _, c := range data {
+		switch kind := kinds[c]; {
+		case kind == delimiter:
+			t.delimiter(c)
+		case kind == 0 || t.at.alive == 0:
+		case t.at.length == len(next):
+			t.at.alive = 0
+		default:
+			t.at.alive &= next[t.at.length][kind]
+			t.at.length++
+		}
 	}
-	if c < utf8.RuneSelf {
-		c = folded[c]
-	}
-	if t.at.length == len(t.r.plan.words.next) {
-		t.at.alive = 0
-		return
-	}
-	t.at.alive &= t.r.plan.words.next[t.at.length][c]
-	t.at.length++
 }
 
 // delimiter ends a word.
