@@ -1,0 +1,397 @@
+// Package form reads what a request asks for: the values of fields and the lengths of
+// arrays, in a query string and in a body, each read once. Begin with [Plan], which says
+// what is wanted, and [Plan.Read].
+//
+// It vouches for what is plain and says [Unclear] for the rest, so that no application
+// sees a field that was called absent, or another value. It knows no habits of PHP, Rack
+// or any other reader.
+//
+// # Names
+//
+// Only letters and digits of a name count, in any case: user[password], user.password,
+// User_Password and {"user": {"password": ...}} are one name. Nor does an index count,
+// which is a key without a letter: rows[0][id] and rows[][id] are one name. A field that
+// is given with two different values is unclear, and so is one that holds an array, an
+// object or a file.
+//
+// A name in a form with control bytes, with brackets that do not match or with more than
+// 8 of them makes every field unclear whose name it begins with. One that is badly
+// escaped or longer than 1 KiB makes all those unclear, too, that it has not yet been
+// told apart from.
+//
+// # Bodies
+//
+// A body is read by its type:
+//
+//   - application/x-www-form-urlencoded, or no type: pairs are split at & and at
+//     semicolons, and what is next to a semicolon is unclear.
+//   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
+//   - JSON, by its type or because it begins with { or [. Several documents may follow
+//     each other. All is unclear if it does not parse or has more than 512 levels, and an
+//     array if a name on its path is given twice.
+//   - Others, and no type: a field is unclear if its name, or its last key, stands
+//     somewhere as "name", <name or name=. Arrays are unclear.
+//
+// All is unclear in a body that is compressed, has more than 10,000 fields, a charset that
+// is no superset of ASCII, or a type that is only nearly one of these.
+//
+// # Time and memory
+//
+// The time is proportional to the length. A reading takes less than 1 MiB of memory,
+// however long the body is: values of more than 4 KiB are not kept, but unclear.
+package form
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"math/bits"
+	"slices"
+	"strings"
+)
+
+const (
+	mostFields   = 10_000
+	mostBrackets = 8
+	mostLevels   = 512
+	longestName  = 1 << 10
+	longestValue = 4 << 10
+	mostWanted   = 63 // one bit each, and one for the word ENTITY
+)
+
+// A Plan is what is wanted of requests. It is made while a config is loaded; after that,
+// [Plan.Read] may be called concurrently. The zero Plan wants nothing.
+type Plan struct {
+	wanted []wanted
+	fields uint64     // which of wanted are fields
+	names  dictionary // of fields, and the first keys of arrays
+	words  dictionary // the last keys of fields
+	seed   maphash.Seed
+}
+
+// wanted is a field or an array. Two that are equal are one.
+type wanted struct {
+	field string // its letters
+	array string // its path, as it was given
+	keys  []string
+}
+
+// A Field is a field that a Plan wants.
+type Field uint8
+
+// An Array is an array that a Plan wants counted.
+type Array uint8
+
+// Field adds a field by its name in forms, such as pwd or user[password].
+func (p *Plan) Field(name string) (Field, error) {
+	keys, odd := split(nil, []byte(name))
+	if len(keys) == 0 || len(odd) > 0 || len(name) > 128 {
+		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
+	}
+	var letters, last []byte
+	for i, key := range keys {
+		valid := false
+		last, valid = appendLetters(nil, key)
+		switch index := isIndex(last); {
+		case !valid, index && i == 0:
+			return 0, fmt.Errorf("invalid field %q: want a name with a letter in it, such as pwd or user[password]", name)
+		case index && i == len(keys)-1:
+			return 0, fmt.Errorf("invalid field %q: want the name without the index, %q", name, name[:strings.LastIndexByte(name, '[')])
+		case !index:
+			letters = append(letters, last...)
+		}
+	}
+	i, found, err := p.add(wanted{field: string(letters)})
+	if err == nil && !found {
+		p.fields |= 1 << i
+		p.names.add(i, letters)
+		p.words.add(i, last)
+	}
+	return Field(i), err
+}
+
+// Array adds an array by its path: keys with dots between them, # for each element of an
+// array, and \ before a dot that is part of a key, such as data.rows or orders.#.lines.
+// With the path "", the array is the whole body.
+func (p *Plan) Array(path string) (Array, error) {
+	w := wanted{array: "." + path}
+	const dot = "\x00" // one that is part of a key
+	for key := range strings.SplitSeq(strings.ReplaceAll(path, `\.`, dot), ".") {
+		letters, valid := appendLetters(nil, []byte(key))
+		switch {
+		case path == "":
+			continue
+		case key == "#":
+			letters = []byte(key)
+		case isIndex(letters), !valid, strings.ContainsAny(path, `*?|@!{}()[]`):
+			return 0, fmt.Errorf("invalid path %q: want names with dots between them, and # for each element, such as data.rows or orders.#.lines", path)
+		}
+		w.keys = append(w.keys, string(letters))
+	}
+	if len(w.keys) > mostBrackets {
+		return 0, fmt.Errorf("invalid path %q: want no more than %d keys", path, mostBrackets)
+	}
+	i, found, err := p.add(w)
+	if err == nil && !found && len(w.keys) > 0 && w.keys[0] != "#" {
+		p.names.add(i, []byte(w.keys[0]))
+	}
+	return Array(i), err
+}
+
+func (p *Plan) add(w wanted) (i int, found bool, err error) {
+	same := func(other wanted) bool { return w.field == other.field && w.array == other.array }
+	if i := slices.IndexFunc(p.wanted, same); i >= 0 {
+		return i, true, nil
+	}
+	if len(p.wanted) == mostWanted {
+		return 0, false, fmt.Errorf("too many fields and arrays: want at most %d different ones", mostWanted)
+	}
+	if len(p.wanted) == 0 {
+		p.seed = maphash.MakeSeed()
+		p.words.add(mostWanted, []byte("entity"))
+	}
+	p.wanted = append(p.wanted, w)
+	return len(p.wanted) - 1, false, nil
+}
+
+// A State is what is known of a field.
+type State uint8
+
+// The states of a field.
+const (
+	Absent  State = iota // no reader sees it
+	One                  // who sees it sees this value
+	Unclear              // readers may differ about it
+)
+
+// A Reading is what a request has of what a Plan wants. It is not safe for concurrent use.
+type Reading struct {
+	plan           *Plan
+	found, unclear uint64
+	values         []string // of fields that are found
+	items          []int
+	elements       map[uint64]struct{} // those of arrays that have an index, by a hash
+
+	keys  [][]byte // of the name at hand
+	value []byte   // of the part at hand
+	lower []byte   // its header
+	room  [longestHead]byte
+}
+
+// Read begins a reading, in which all is absent.
+func (p *Plan) Read() *Reading {
+	n := len(p.wanted)
+	return &Reading{plan: p, values: make([]string, n), items: make([]int, n)}
+}
+
+// Field returns a field's value, as it was sent, if its state is One.
+func (r *Reading) Field(f Field) (value string, state State) {
+	switch {
+	case r.unclear&(1<<f) != 0:
+		return "", Unclear
+	case r.found&(1<<f) != 0:
+		return r.values[f], One
+	}
+	return "", Absent
+}
+
+// Carries tells whether the request has one of these fields: One if it has, Unclear if it
+// has one that is unclear.
+func (r *Reading) Carries(fields ...Field) State {
+	state := Absent
+	for _, f := range fields {
+		_, of := r.Field(f)
+		if of == One {
+			return One
+		}
+		state = max(state, of)
+	}
+	return state
+}
+
+// Items returns how many elements an array in the body has, and 0 if there is none. In a
+// form, they are the fields that the path leads to, and what has the same index is one.
+// If it is not clear, n means nothing.
+func (r *Reading) Items(a Array) (n int, clear bool) {
+	return r.items[a], r.unclear&(1<<a) == 0
+}
+
+// all are the bits of what is wanted.
+func (p *Plan) all() uint64 { return 1<<len(p.wanted) - 1 }
+
+// note notes a value of fields.
+func (r *Reading) note(fields uint64, value []byte, clear bool) {
+	for fields := fields; fields != 0; fields &= fields - 1 {
+		f := bits.TrailingZeros64(fields)
+		switch {
+		case !clear, r.found&(1<<f) != 0 && r.values[f] != string(value):
+			r.unclear |= 1 << f
+		case r.found&(1<<f) == 0:
+			r.found, r.values[f] = r.found|1<<f, string(value)
+		}
+	}
+}
+
+// Query reads a query string, as it came. A reading may have several.
+func (r *Reading) Query(raw string) {
+	if raw != "" {
+		q := pairs{r: r, wanted: r.plan.fields}
+		q.write([]byte(raw))
+		q.end()
+	}
+}
+
+// Body reads a body, of which the length is known or -1. contentType and contentEncoding
+// are header fields, with ", " between the values of one that is repeated. The error is
+// that of reading it; then all is unclear.
+func (r *Reading) Body(contentType, contentEncoding string, length int64, body io.Reader) error {
+	const least, most = 2 << 10, 32 << 10
+	size := most
+	if 0 <= length && length < most {
+		size = max(least, int(length))
+	}
+	err := r.body(strings.Trim(contentType, " \t"), contentEncoding, bufio.NewReaderSize(body, size))
+	if err != nil {
+		r.unclear = r.plan.all()
+	}
+	if errors.Is(err, errUnclear) {
+		return nil
+	}
+	return err
+}
+
+// errUnclear is why a reading ends early: all is unclear.
+var errUnclear = errors.New("unclear")
+
+const urlencoded = "application/x-www-form-urlencoded"
+
+func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) error {
+	if _, err := in.Peek(1); err != nil {
+		return ignoreEOF(err) // there is none
+	}
+	lower := strings.ToLower(contentType)
+	media, _, _ := strings.Cut(lower, ";")
+	media = strings.TrimRight(media, " \t")
+	switch {
+	case contentEncoding != "" && !strings.EqualFold(contentEncoding, "identity"),
+		strings.Contains(lower, ","), !hasASCII([]byte(lower)):
+		return errUnclear
+	case media == "multipart/form-data":
+		return r.parts(contentType, in)
+	case strings.Contains(lower, "multipart"), media != urlencoded && strings.Contains(lower, "urlencoded"):
+		return errUnclear
+	}
+
+	if err := skipBlanks(in); err != nil {
+		return ignoreEOF(err)
+	}
+	start, err := in.Peek(256)
+	if len(start) == 0 {
+		return err
+	}
+	var parsers []parser
+	json := start[0] == '{' || start[0] == '[' || strings.Contains(media, "json")
+	if json {
+		parsers = append(parsers, newDocument(r))
+	}
+	if media == urlencoded || media == "" {
+		// The name of the first pair is then none but JSON.
+		parsers = append(parsers, &pairs{r: r, wanted: r.plan.all(), skip: json, inValue: json})
+	}
+	if media != urlencoded && !json {
+		declaration, _, _ := bytes.Cut(bytes.ToLower(start), []byte("?>"))
+		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && !hasASCII(declaration) {
+			return errUnclear
+		}
+		if media != "" {
+			r.unclear |= r.plan.all() &^ r.plan.fields
+		}
+		parsers = append(parsers, newText(r, media == ""))
+	}
+	for r.unclear != r.plan.all() {
+		data, err := next(in)
+		for _, p := range parsers {
+			if p.write(data); err != nil {
+				p.end()
+			}
+		}
+		if err != nil {
+			return ignoreEOF(err)
+		}
+	}
+	return nil
+}
+
+// A parser reads a body piece by piece. It keeps nothing of data.
+type parser interface {
+	write(data []byte)
+	end()
+}
+
+// next returns what comes next, and an error only with nothing.
+func next(in *bufio.Reader) ([]byte, error) {
+	if _, err := in.Peek(1); err != nil {
+		return nil, err
+	}
+	data, _ := in.Peek(in.Buffered())
+	_, _ = in.Discard(len(data)) // it stays as it is until the next call
+	return data, nil
+}
+
+// skipBlanks skips white space, byte order marks and NUL bytes, with which ASCII begins
+// in UTF-16.
+func skipBlanks(in *bufio.Reader) error {
+	for {
+		c, err := in.ReadByte()
+		if err != nil {
+			return err
+		}
+		if strings.IndexByte(" \t\r\n\x00\xef\xbb\xbf\xfe\xff", c) < 0 {
+			return in.UnreadByte()
+		}
+	}
+}
+
+func ignoreEOF(err error) error {
+	if err == io.EOF {
+		return nil
+	}
+	return err
+}
+
+// ebcdic is how XML in EBCDIC begins.
+var ebcdic = []byte("\x4c\x6f\xa7\x94")
+
+// hasASCII reports whether a Content-Type or XML declaration, in lower case, names no
+// charset in which ASCII is something else.
+func hasASCII(text []byte) bool {
+	for _, word := range []string{"charset", "encoding"} {
+		for rest := text; ; {
+			_, after, found := bytes.Cut(rest, []byte(word))
+			if !found {
+				break
+			}
+			name, told := bytes.CutPrefix(bytes.TrimLeft(after, " \t\r\n"), []byte("="))
+			name = bytes.TrimLeft(name, " \t\r\n\"'")
+			if end := bytes.IndexAny(name, " \t\r\n\"';?"); end >= 0 {
+				name = name[:end]
+			}
+			if !told || !asciiLike(name) {
+				return false
+			}
+			rest = after
+		}
+	}
+	return true
+}
+
+func asciiLike(charset []byte) bool {
+	switch string(charset) {
+	case "utf-8", "utf8", "us-ascii":
+		return true
+	}
+	return bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
+}

@@ -1,0 +1,562 @@
+package form
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime/multipart"
+	"net/url"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+const (
+	formType  = "application/x-www-form-urlencoded"
+	jsonType  = "application/json"
+	multiType = "multipart/form-data; boundary=x"
+)
+
+// planOf returns a plan of fields and arrays, which are then numbered in this order.
+func planOf(t testing.TB, fields, arrays []string) *Plan {
+	t.Helper()
+	p := new(Plan)
+	for _, name := range fields {
+		if _, err := p.Field(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range arrays {
+		if _, err := p.Array(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+func bodyOf(t testing.TB, p *Plan, contentType string, data []byte) *Reading {
+	t.Helper()
+	r := p.Read()
+	if err := r.Body(contentType, "", int64(len(data)), bytes.NewReader(data)); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// field returns a value, absent or unclear.
+func (r *Reading) field(i int) string {
+	switch value, state := r.Field(Field(i)); state {
+	case One:
+		return "=" + value
+	case Unclear:
+		return "unclear"
+	}
+	return "absent"
+}
+
+// count returns a number, or unclear.
+func (r *Reading) count(i int) string {
+	if n, clear := r.Items(Array(i)); clear {
+		return strconv.Itoa(n)
+	}
+	return "unclear"
+}
+
+// part returns a form of parts with this header, twice.
+func part(head string) string {
+	return strings.Repeat("--x\r\n"+head+"\r\n\r\na\r\n", 2) + "--x--\r\n"
+}
+
+const logPart = `Content-Disposition: form-data; name="log"`
+
+func TestField(t *testing.T) {
+	for _, test := range []struct{ about, contentType, body, want string }{
+		{"alone", formType, "log=Admin&pwd=x", "=Admin"},
+		{"escaped", formType, "l%6Fg=a+%62%0A", "=a b\n"},
+		{"in another spelling", formType, "_L.o-G=a", "=a"},
+		{"twice", formType, "log=a&log=b", "unclear"},
+		{"twice the same", formType, "log=a&+log=a", "=a"},
+		{"twice in two spellings", formType, "log=a&Log=b", "unclear"},
+		{"in letters of another script", formType, "%D0%9B=a&log=b", "=b"},
+		{"empty", formType, "log=&x", "="},
+		{"without a value", formType, "x&log", "="},
+		{"absent", formType, "logs=a&lo=b&xlog=c&x[log]=d&log2=e", "absent"},
+		{"an array", formType, "log[]=a", "unclear"},
+		{"an array with indexes", formType, "log[0]=a", "unclear"},
+		{"an object", formType, "log[a]=b", "unclear"},
+		{"a bracket too few", formType, "log[=a", "unclear"},
+		{"a bracket too many", formType, "log]=a", "unclear"},
+		{"a bracket before it", formType, "[log]=a", "unclear"},
+		{"something after a bracket", formType, "log[0].x=a", "unclear"},
+		{"another name that is odd", formType, "Items[0].Name=x&a[=y&=&[]=&]&log=a", "=a"},
+		{"too deep", formType, "log[1][2][3][4][5][6][7][8][9]=a", "unclear"},
+		{"another too deep", formType, "x[1][2][3][4][5][6][7][8][9]=a&log=b", "=b"},
+		{"a NUL", formType, "log%00x=a", "unclear"},
+		{"a NUL before it", formType, "%00log=a", "unclear"},
+		{"badly escaped", formType, "log=%zz", "unclear"},
+		{"badly escaped at the end", formType, "log=a%4", "unclear"},
+		{"a badly escaped name", formType, "lo%u0067=a", "unclear"},
+		{"badly escaped elsewhere", formType, "x=%&%=&log=a&xx%u=b", "unclear"},
+		{"a badly escaped value elsewhere", formType, "x=%&y=50%-&log=a&xx%u=b", "=a"},
+		{"not UTF-8", formType, "l\xc1og=a", "unclear"},
+		{"a value that is not", formType, "log=\xff", "=\xff"},
+		{"a letter that is like s or k", formType, "x=1&lo%C7%A5=a", "absent"},
+		{"before a semicolon", formType, "log=a;b", "unclear"},
+		{"after a semicolon", formType, "x=1;log=a", "unclear"},
+		{"beside a semicolon", formType, "log=a&pwd=b;c&d", "=a"},
+		{"a long value", formType, "log=" + strings.Repeat("a", longestValue), "=" + strings.Repeat("a", longestValue)},
+		{"a longer value", formType, "log=" + strings.Repeat("a", longestValue+1), "unclear"},
+		{"a long name", formType, strings.Repeat("+", 1021) + "log=a", "=a"},
+		{"a longer name", formType, strings.Repeat("+", 1022) + "log=a", "unclear"},
+		{"another long name", formType, "x" + strings.Repeat("+", 9999) + "&log=a", "=a"},
+		{"10,000 fields", formType, strings.Repeat("&", 9999) + "log=a", "=a"},
+		{"more fields", formType, strings.Repeat("&", 10000) + "log=a", "unclear"},
+		{"no type", "", "log=a", "=a"},
+		{"a charset", formType + "; charset=UTF-8", "log=a", "=a"},
+		{"a charset of another alphabet", formType + "; charset=ibm037", "x=a", "unclear"},
+		{"a charset that is encoded", formType + "; charset*=utf-7''utf-7", "x=a", "unclear"},
+		{"capitals", strings.ToUpper(formType), "log=a", "=a"},
+		{"something after the type", formType + " foo", "x=a", "unclear"},
+		{"something before it", "x" + formType, "x=a", "unclear"},
+		{"two types", formType + ", " + jsonType, "x=a", "unclear"},
+		{"no body", formType + ", " + jsonType, "", "absent"},
+
+		{"JSON", jsonType, `{"x": [1, {"log": 2}], "log": "a"}`, "=a"},
+		{"JSON, escaped", jsonType, `{"l\u006f\u0047":"\u00e4\n\ud83d\ude00\/"}`, "=ä\n😀/"},
+		{"JSON, a letter like k", jsonType, `{"x":1,"log\u212a":"a"}`, "absent"},
+		{"JSON, a number", jsonType, `{"log": -12}`, "=-12"},
+		{"JSON, a fraction", jsonType, `{"log": 1.0}`, "unclear"},
+		{"JSON, a long number", jsonType, `{"log": 1234567890123456}`, "unclear"},
+		{"JSON, null", jsonType, `{"log": null}`, "unclear"},
+		{"JSON, an array", jsonType, `{"log": []}`, "unclear"},
+		{"JSON, an object", jsonType, `{"log": {"x": "a"}}`, "unclear"},
+		{"JSON, twice", jsonType, `{"log": "a", "log": "b"}`, "unclear"},
+		{"JSON, elements", jsonType, `[{"log": "a"}, {"log": "a"}]`, "=a"},
+		{"JSON, below", jsonType, `{"x": {"log": "a"}}`, "absent"},
+		{"JSON, documents", jsonType, "{}\n{\"log\": \"a\"} 1 \"x\"[]\n", "=a"},
+		{"JSON, BOM", jsonType, "\ufeff {\"log\": \"a\"}", "=a"},
+		{"JSON, a scalar", jsonType, "17", "absent"},
+		{"JSON, blanks", jsonType, " \n", "absent"},
+		{"JSON, broken off", jsonType, `{"log": "a"`, "unclear"},
+		{"JSON, broken off in a string", jsonType, `["`, "unclear"},
+		{"JSON, comma", jsonType, `{"x": "a",}`, "unclear"},
+		{"JSON, comma in an array", jsonType, `[1,]`, "unclear"},
+		{"JSON, comment", jsonType, `{/**/}`, "unclear"},
+		{"JSON, no quotes", jsonType, `{x: 1}`, "unclear"},
+		{"JSON, single quotes", jsonType, `{'x': 1}`, "unclear"},
+		{"JSON, NaN", jsonType, `[NaN]`, "unclear"},
+		{"JSON, brackets", jsonType, `[}`, "unclear"},
+		{"JSON, more brackets", jsonType, `{}}`, "unclear"},
+		{"JSON, a bad name", jsonType, "{\"x\xff\": 1}", "unclear"},
+		{"JSON, half a name", jsonType, `{"\ud83d": 1}`, "unclear"},
+		{"JSON, a bad escape in a name", jsonType, `{"\x": 1}`, "unclear"},
+		{"JSON, a bad value", jsonType, "{\"log\": \"a\xff\"}", "unclear"},
+		{"JSON, a control byte", jsonType, "{\"log\": \"a\n\"}", "unclear"},
+		{"JSON, a long value", jsonType, `{"log": "` + strings.Repeat("a", longestValue+1) + `"}`, "unclear"},
+		{"JSON, long names", jsonType, `{"` + strings.Repeat("a", 9999) + `": "` + strings.Repeat(`\"`, 9999) + `", "log": "a"}`, "=a"},
+		{"JSON, deep", jsonType, strings.Repeat("[", 512) + strings.Repeat("]", 512), "absent"},
+		{"JSON, deeper", jsonType, strings.Repeat("[", 513) + strings.Repeat("]", 513), "unclear"},
+		{"JSON in UTF-16", jsonType, "{\x00\"\x00", "unclear"},
+		{"JSON in another charset", jsonType + "; charset=utf-16", "{}", "unclear"},
+		{"JSON of another name", "application/vnd.api+json", `{"log": "a"}`, "=a"},
+		{"JSON under another type", "text/plain", "\r\n" + `{"l\u006fg": "a"}`, "=a"},
+		{"JSON of no type", "", `{"log": "a"}`, "=a"},
+		{"JSON that is called a form", formType, `{"log": "a"}`, "=a"},
+		{"JSON that is called a form, with other brackets", formType, `{log: "a"}`, "unclear"},
+		{"JSON that is a form, too", "", `{"x":"&log=a&y="}`, "=a"},
+		{"JSON with the name in a string", "text/plain", `{"x": "log", "y": ["log"]}`, "absent"},
+
+		{"text", "text/plain", "x=1\r\nlog=a", "unclear"},
+		{"text with blanks", "text/plain", "x\n[log] = a", "unclear"},
+		{"text, a word", "text/plain", "the log of my logs = 7, log\n", "absent"},
+		{"text in quotes", "text/plain", `x "Log": 1`, "unclear"},
+		{"text in longer quotes", "text/plain", `"a log"`, "absent"},
+		{"XML", "text/xml", "<a><log>a</log></a>", "unclear"},
+		{"XML, a namespace", "text/xml", "<a:b><c:log>", "unclear"},
+		{"XML, an attribute", "text/xml", "<a log\n= 'b'>", "unclear"},
+		{"XML in UTF-16", "text/xml", "\xfe\xff\x00<\x00l\x00o\x00g\x00>", "unclear"},
+		{"XML without it", "text/xml", "<?xml version='1.0' encoding='UTF-8'?><a><logs x='log'>log</logs></a>", "absent"},
+		{"XML in UTF-7", "text/xml", "<?xml version='1.0' encoding='UTF-7'?>+ADw-log+AD4-", "unclear"},
+		{"XML in EBCDIC", "text/xml", "\x4c\x6f\xa7\x94", "unclear"},
+		{"XML with entities", "text/xml", `<!DOCTYPE x [<!ENTITY a "b">]><x/>`, "unclear"},
+		{"HTML", "text/html", "<!doctype html><p>entity", "absent"},
+		{"a photo", "image/jpeg", "\xff\xd8\xff\xe0\x00\x10JFIF<lo>\xfflog \"log", "absent"},
+		{"another multipart", "multipart/mixed; boundary=x", part(logPart), "unclear"},
+		{"an almost multipart", "multipart; xboundary=x", part(logPart), "unclear"},
+	} {
+		p := planOf(t, []string{"log"}, nil)
+		if got := bodyOf(t, p, test.contentType, []byte(test.body)).field(0); got != test.want {
+			t.Errorf("%s: got %.40q, want %.40q", test.about, got, test.want)
+		}
+	}
+}
+
+// TestShortNames are in every photo.
+func TestShortNames(t *testing.T) {
+	p := planOf(t, []string{"u", "pwd"}, nil)
+	for body, want := range map[string]string{"u=1": "unclear", "\x00u\x00=": "unclear", "\xff\x01&u=<u": "absent"} {
+		if got := bodyOf(t, p, "application/octet-stream", []byte(body)).field(0); got != want {
+			t.Errorf("%q: got %s, want %s", body, got, want)
+		}
+	}
+	if got := bodyOf(t, p, "image/png", []byte("\x01&pwd=")).field(1); got != "unclear" {
+		t.Errorf("got a longer name %s, want unclear", got)
+	}
+}
+
+func TestNestedField(t *testing.T) {
+	fields := []string{"user[login]", "users[][Login]", "p", "user_email"}
+	for _, test := range []struct{ contentType, body, want string }{
+		{formType, "user[login]=a&user[pass]=b", "=a absent absent absent"},
+		{formType, "user.login=a&users[7][login]=b&user[email]=c", "=a =b absent =c"},
+		{formType, "user[login][]=a", "unclear absent absent absent"},
+		{formType, "user[login]x=a", "unclear absent absent absent"},
+		{formType, "user=a&user[pass]=b&page=c&p2=d", "absent absent absent absent"},
+		{formType, "user[=a&p[x[=a", "absent absent unclear absent"},
+		{jsonType, `{"user": {"login": "a", "email": "x"}, "users": [{"login": "b"}], "p": 1}`, "=a =b =1 =x"},
+		{jsonType, `{"users": {"0": {"login": "b"}, "1": {"login": "c"}}}`, "absent unclear absent absent"},
+		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
+		{"text/xml", "<user><login>", "unclear unclear absent absent"},
+	} {
+		r := bodyOf(t, planOf(t, fields, nil), test.contentType, []byte(test.body))
+		got := r.field(0) + " " + r.field(1) + " " + r.field(2) + " " + r.field(3)
+		if got != test.want {
+			t.Errorf("%s: got %s, want %s", test.body, got, test.want)
+		}
+	}
+}
+
+func TestQuery(t *testing.T) {
+	for _, test := range []struct{ queries, body, want string }{
+		{"", "", "absent absent"},
+		{"log=a", "", "=a absent"},
+		{"?log=a", "pwd=b", "=a =b"},
+		{"log=a", "log=b", "unclear absent"},
+		{"log=a log=a&pwd=", "log=a", "=a ="},
+		{"log=a log=b", "", "unclear absent"},
+		{"x;log=a", "", "unclear absent"},
+		{strings.Repeat("&", mostFields) + "x", "", "unclear unclear"},
+	} {
+		p := planOf(t, []string{"log", "pwd"}, []string{"rows"})
+		r := p.Read()
+		for query := range strings.SplitSeq(test.queries, " ") {
+			r.Query(query)
+		}
+		r.Query("rows[]=1&rows[=2") // arrays are counted in bodies
+		if err := r.Body(formType, "", -1, strings.NewReader(test.body)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.field(0) + " " + r.field(1); got != test.want || r.count(2) != "0" {
+			t.Errorf("%.40s, %s: got %s and %s rows, want %s", test.queries, test.body, got, r.count(2), test.want)
+		}
+		if carries := r.Carries(0, 1); (carries == Absent) != (test.want == "absent absent") || (carries == One) != strings.Contains(test.want, "=") {
+			t.Errorf("%s, %s: carries %v", test.queries, test.body, carries)
+		}
+	}
+}
+
+func TestParts(t *testing.T) {
+	good := part(logPart)
+	twice := func(head string) string { return part(head) }
+	for _, test := range []struct{ about, contentType, body string }{
+		{"as browsers write it", multiType, good},
+		{"a boundary in quotes", `multipart/form-data; boundary="x"`, good},
+		{"a charset after it", multiType + "; charset=UTF-8", good},
+		{"a charset before it", "multipart/form-data; charset=utf-8; boundary=x", good},
+		{"capitals", "MULTIPART/Form-Data;Boundary=x", good},
+		{"no end of the last line", multiType, strings.TrimSuffix(good, "\r\n")},
+		{"small letters", multiType, twice("content-type: text/plain; charset=utf-8\r\ncontent-disposition: form-data; name=\"log\"")},
+		{".NET", multiType, twice("Content-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=log")},
+		{"Retrofit", multiType, twice(logPart + "\r\nContent-Transfer-Encoding: binary\r\nContent-Type: application/json; charset=UTF-8\r\nContent-Length: 1")},
+		{"Apache's client", multiType, twice(logPart + "\r\nContent-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit")},
+		{"no blank", multiType, twice(strings.Replace(logPart, "; ", ";", 1))},
+		{"a file before it", multiType, "--x\r\n" + `Content-Disposition: form-data; name="a[]"; filename="C:\x\a b; ü'.png"` + "\r\nContent-Type: image/png\r\n\r\n--\r\n\r\n-x\r\n" + good},
+		{"files of .NET and python-requests", multiType, "--x\r\nContent-Disposition: form-data; name=a; filename=a.png; filename*=utf-8''a.png\r\n\r\n\r\n--x\r\n" + `Content-Disposition: form-data; name="b"; filename*=utf-8''%C3%A9` + "\r\n\r\n\r\n" + good},
+	} {
+		if got := bodyOf(t, planOf(t, []string{"log"}, nil), test.contentType, []byte(test.body)).field(0); got != "=a" {
+			t.Errorf("%s: got %s, want =a", test.about, got)
+		}
+	}
+	for _, test := range []struct{ about, contentType, body string }{
+		{"a file", multiType, twice(logPart + `; filename="a"`)},
+		{"a file without a name", multiType, twice(logPart + `; filename=""`)},
+		{"a file with only filename*", multiType, twice(logPart + `; filename*=utf-8''a`)},
+		{"two values", multiType, strings.Replace(good, "\r\na", "\r\nb", 1)},
+		{"a long value", multiType, strings.Replace(good, "\r\na", "\r\n"+strings.Repeat("a", 9999), 1)},
+		{"parts after the last", multiType, good + good},
+		{"something before the first", multiType, "before\r\n" + good},
+		{"something after the last", multiType, good + "a"},
+		{"a line before the first", multiType, "\r\n" + good},
+		{"no last boundary", multiType, strings.TrimSuffix(good, "--x--\r\n")},
+		{"broken off in a header", multiType, good[:20]},
+		{"a boundary within a line", multiType, strings.Replace(good, "a\r\n--x\r\n", "a--x--\r\n--x\r\n", 1)},
+		{"no empty line before a boundary", multiType, strings.Replace(good, "\r\na\r\n", "\r\n", 1)},
+		{"a longer boundary", multiType, strings.Replace(good, "\r\na", "\r\n--xy\r\na", 1)},
+		{"blanks after a boundary", multiType, strings.ReplaceAll(good, "--x\r\n", "--x \r\n")},
+		{"lines that end in LF", multiType, strings.ReplaceAll(good, "\r\n", "\n")},
+		{"a long boundary", "multipart/form-data; boundary=" + strings.Repeat("x", 71), strings.ReplaceAll(good, "--x", "--"+strings.Repeat("x", 71))},
+		{"a comma", "multipart/form-data, boundary=x", good},
+		{"a blank before =", "multipart/form-data; boundary =x", good},
+		{"two boundaries", multiType + "; boundary=y", good},
+		{"another boundary", "multipart/form-data; boundary=y", good},
+		{"no boundary", "multipart/form-data", good},
+		{"another charset", multiType + "; charset=utf-16", good},
+		{"related", "multipart/related; boundary=x", good},
+		{"no header", multiType, twice("")},
+		{"no name", multiType, twice("Content-Disposition: form-data")},
+		{"an empty name", multiType, twice(`Content-Disposition: form-data; name=""`)},
+		{"another disposition", multiType, twice(`Content-Disposition: attachment; name="x"`)},
+		{"single quotes", multiType, twice(`Content-Disposition: form-data; name='x'`)},
+		{"a backslash", multiType, twice(`Content-Disposition: form-data; name="\x"`)},
+		{"an escape", multiType, twice(`Content-Disposition: form-data; name="%6cog"`)},
+		{"an encoded word", multiType, twice(`Content-Disposition: form-data; name="=?utf-8?B?bG9n?="`)},
+		{"name*", multiType, twice(`Content-Disposition: form-data; name="x"; name*=utf-8''log`)},
+		{"two names", multiType, twice(`Content-Disposition: form-data; name="x"; name="log"`)},
+		{"a name in a file's", multiType, twice(`Content-Disposition: form-data; name="x"; filename="; name=log"`)},
+		{"a quote in a file's", multiType, twice(`Content-Disposition: form-data; name="x"; filename="a\"; log"`)},
+		{"two dispositions", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\n" + logPart)},
+		{"one in another header", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nX: " + logPart)},
+		{"an encoding", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nContent-Transfer-Encoding: base64")},
+		{"parts in a part", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nContent-Type: multipart/mixed; boundary=y")},
+		{"a charset of a part", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nContent-Type: text/plain; charset=utf-16")},
+		{"a folded line", multiType, twice("Content-Disposition: form-data;\r\n name=\"x\"")},
+		{"a line without a colon", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nx")},
+		{"a NUL", multiType, twice("Content-Disposition: form-data; name=\"x\x00\"")},
+		{"a carriage return", multiType, twice("Content-Disposition: form-data; name=\"x\r\"")},
+		{"a long header", multiType, twice("Content-Disposition: form-data; name=\"x\"\r\nX: " + strings.Repeat("x", longestHead))},
+		{"pairs", multiType, "x=1"},
+		{"JSON", multiType, "[1,2]"},
+		{"more than 10,000 parts", multiType, strings.Repeat(strings.TrimSuffix(strings.Replace(good, "log", "x", 2), "--x--\r\n"), 5001) + "--x--\r\n"},
+	} {
+		if got := bodyOf(t, planOf(t, []string{"log"}, nil), test.contentType, []byte(test.body)).field(0); got != "unclear" {
+			t.Errorf("%s: got %s, want unclear", test.about, got)
+		}
+	}
+}
+
+func TestItems(t *testing.T) {
+	for _, test := range []struct{ path, contentType, body, want string }{
+		{"", jsonType, `[1,[2,3],{"a":[]}]`, "3"},
+		{"", jsonType, `[]`, "0"},
+		{"", jsonType, `{"a":[1,2]}`, "0"},
+		{"", jsonType, `{"0":1,"-1":2,"a":3}`, "2"},
+		{"", jsonType, `7`, "0"},
+		{"", jsonType, ``, "0"},
+		{"", jsonType, "[1]\n[2]", "unclear"},
+		{"", jsonType, `[1,2`, "unclear"},
+		{"", formType, "a=1&b=2", "0"},
+		{"", "", "\ufeff[1,2]", "2"},
+		{"", "text/plain", "[1,2]", "2"},
+		{"", "text/xml", "<rows/>", "unclear"},
+		{"rows", jsonType, `{"lines":[1],"rows":[1,2,3]}`, "3"},
+		{"rows", jsonType, `{"\u0072ows":[1,2],"x":{"rows":[1]}}`, "2"},
+		{"rows", jsonType, `{"rows":[1],"rows":[1,2,3]}`, "unclear"},
+		{"rows", jsonType, `{"rows":[1],"Rows":[1,2,3]}`, "unclear"},
+		{"rows", jsonType, `{"rows":{"0":{},"a":{},"1":{}}}`, "2"},
+		{"rows", jsonType, `{"rows":"x"}`, "0"},
+		{"data.rows", jsonType, `{"data":{"rows":[1,2],"x":[]},"rows":[1]}`, "2"},
+		{"data.rows", jsonType, `{"data":{"rows":[1]},"data":{"rows":[1,2]}}`, "unclear"},
+		{"data.rows", jsonType, `{"data":[{"rows":[1]}]}`, "0"},
+		{`a\.b`, jsonType, `{"a.b":[1,2],"a":{"b":[1,2,3]}}`, "2"},
+		{"orders.#.lines", jsonType, `{"orders":[{"lines":[1,2]},{"lines":[3]},{"x":[4]}]}`, "3"},
+		{"orders.#.lines", jsonType, `{"orders":{"0":{"lines":[1,2]},"7":{"lines":[3]}}}`, "3"},
+		{"orders.#.lines", jsonType, `{"orders":[{"lines":[1],"lines":[2]}]}`, "unclear"},
+		{"#.#", jsonType, `[[[1,2]],[[3],{"0":4}],4]`, "4"},
+		{"rows", formType, `{"rows":[1,2,3]}`, "3"},
+		{"rows", "", `{"&rows[]=1&rows[]=2&":[]}`, "2"},
+		{"rows", "", `{"rows":[1], "x":"&rows[]=1&rows[]=2&"}`, "3"},
+
+		{"id", formType, "id=1&id=2&x=3&ideas=4", "2"},
+		{"id", formType, "id[]=1&id%5B%5D=2&id[ ]=3&%20id[]=4", "4"},
+		{"row", formType, "row[0][a]=1&row[0][b]=2&row[1][a]=3", "2"},
+		{"row", formType, "row[a]=1&row[b]=2&row[a]=3&row[]=4", "3"},
+		{"row", formType, "row[0]a=1", "unclear"},
+		{"row", formType, "row[=1", "unclear"},
+		{"row", formType, "row%00[]=1", "unclear"},
+		{"row", formType, "[row]=1", "unclear"},
+		{"row", formType, "x[row]=1&y[=2&]&[]", "0"},
+		{"row", formType, "row" + strings.Repeat("[a]", 9) + "=1", "unclear"},
+		{"row", formType, strings.Repeat("row[]&", 10001), "unclear"},
+		{"row", formType + " x", "x=1", "unclear"},
+		{"order.lines", formType, "order[lines][]=1&order[lines][7]=2&order[x]=3&orderlines[]=4", "2"},
+		{`line\.items`, formType, "line.items[]=1&line_items[]=2&line[items][]=3", "2"},
+		{"line_items", formType, "line[items=1", "unclear"},
+		{"orders.#.lines", formType, "orders[0][lines][]=1&orders[][lines][0]=1&orders[][lines][0]=1&orders[1][lines][0]=1&orders[1][lines][0]=1", "4"},
+		{"f", multiType, strings.ReplaceAll(part(logPart), "log", "f[]"), "2"},
+		{"f", multiType, strings.ReplaceAll(part(logPart+`; filename="x"`), "log", "f"), "2"},
+		{"f", multiType, strings.TrimSuffix(part(logPart), "--x--\r\n"), "unclear"},
+	} {
+		if got := bodyOf(t, planOf(t, nil, []string{test.path}), test.contentType, []byte(test.body)).count(0); got != test.want {
+			t.Errorf("%s of %.80s: got %s, want %s", test.path, test.body, got, test.want)
+		}
+	}
+}
+
+func TestCompressedBodies(t *testing.T) {
+	for encoding, want := range map[string]string{"gzip": "unclear", "identity, gzip": "unclear", "Identity": "=a", "": "=a"} {
+		r := planOf(t, []string{"log"}, nil).Read()
+		if err := r.Body(formType, encoding, -1, strings.NewReader("log=a")); err != nil || r.field(0) != want {
+			t.Errorf("%q: got %s, %v, want %s", encoding, r.field(0), err, want)
+		}
+	}
+	r := planOf(t, []string{"log"}, nil).Read()
+	if err := r.Body(jsonType, "gzip", 0, strings.NewReader("")); err != nil || r.field(0) != "absent" {
+		t.Errorf("got %s, %v of no body, want absent", r.field(0), err)
+	}
+}
+
+func TestReadingFails(t *testing.T) {
+	broken := errors.New("broken")
+	for contentType, begun := range map[string]string{formType: "x=1", jsonType: "[1]", "text/plain": "x", multiType: part(logPart), "": " "} {
+		for n := range len(begun) + 1 {
+			r := planOf(t, []string{"log"}, nil).Read()
+			err := r.Body(contentType, "", -1, io.MultiReader(strings.NewReader(begun[:n]), iotest.ErrReader(broken)))
+			if err != broken || r.field(0) != "unclear" {
+				t.Errorf("%s after %d bytes: got %v and %s, want the error and unclear", contentType, n, err, r.field(0))
+			}
+		}
+	}
+}
+
+func TestPlanRefuses(t *testing.T) {
+	for _, name := range []string{"", "[]", "[a]", "a[", "a]", "a[b", "a[b]c", "_", "1", "log[]", "log[0]", "a\x00", "a\xff", strings.Repeat("a", 129), "a[1][2][3][4][5][6][7][8][b]"} {
+		if _, err := new(Plan).Field(name); err == nil || !strings.Contains(err.Error(), strconv.Quote(name)) {
+			t.Errorf("field %q: got %v, want an error with it", name, err)
+		}
+	}
+	for _, path := range []string{"rows.*", "a..b", ".a", "a.", "@reverse", "a|b", "friends.#(age>1)", "{a,b}", "rows[]", "rows.0", "_", "a\xff", "a.a.a.a.a.a.a.a.a"} {
+		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) {
+			t.Errorf("path %q: got %v, want an error with it", path, err)
+		}
+	}
+	p := new(Plan)
+	for i := range mostWanted {
+		if f, err := p.Field(fmt.Sprintf("field%d", i)); err != nil || int(f) != i {
+			t.Fatal(f, err)
+		}
+	}
+	if f, err := p.Field("FIELD-0"); err != nil || f != 0 {
+		t.Errorf("got field %d, %v, want the same as before", f, err)
+	}
+	if _, err := p.Array(""); err == nil {
+		t.Error("got no error for the 64th")
+	}
+	if got := bodyOf(t, p, formType, []byte("field62=a")).field(62); got != "=a" {
+		t.Errorf("got %s of the last field, want =a", got)
+	}
+	if r := bodyOf(t, new(Plan), jsonType, []byte(`{"a":[1]}`)); r.Carries() != Absent {
+		t.Error("a plan without fields carries one")
+	}
+}
+
+// hostile are units of bodies that are dear to read.
+var hostile = []struct{ about, contentType, begin, unit, end string }{
+	{"brackets", formType, "rows", "[]", ""}, {"names", formType, "", "log[x][y[", ""}, {"pairs", formType, "", "&", ""}, {"semicolons", formType, "", ";", ""},
+	{"fields", formType, "", "log=a&", ""}, {"arrays", formType, "", "rows[%d]=1&", ""}, {"escapes", formType, "", "%6c", ""}, {"blanks", formType, "", "+", ""}, {"letters", formType, "log=", "a", ""},
+	{"blanks before", "", "", " ", "log=a"}, {"boundaries", "multipart/form-data; boundary=" + strings.Repeat("-", 70), "", "-", ""},
+	{"beginnings", multiType, part(logPart)[:60], "\r\n--", "\r\n--x--"}, {"parts", multiType, "", part(logPart + "\r\nContent-Type: text/plain; charset=utf-8")[:99] + "\r\n\r\n\r\n", "--x--"}, {"a long part", multiType, part(logPart)[:60], "a", "\r\n--x--"},
+	{"deep", jsonType, "", "[", ""}, {"elements", jsonType, "[", "1,", "1]"}, {"objects", jsonType, "[", `{"log":"a"},`, "1]"}, {"names", jsonType, "{", `"l":1,`, `"rows":[]}`}, {"escaped names", jsonType, "{", `"\u006c":1,`, `"rows":[]}`},
+	{"long names", jsonType, "{", `"` + strings.Repeat("_", 900) + `":1,`, `"rows":[]}`}, {"a string", jsonType, `["`, "a", `"]`}, {"backslashes", jsonType, `["`, strings.Repeat("a", 20) + `\"`, `"]`}, {"documents", jsonType, "", `{"rows":[]}`, ""}, {"numbers", jsonType, "[", `{"x":{"a":1,"b":[2]}},`, "0]"},
+	{"words", "text/plain", "", "log ", ""}, {"equals", "text/plain", "", "a=", ""}, {"percents", "text/plain", "", "%", ""}, {"XML", "text/xml", "", "<a:lo>b</a>", ""}, {"foreign letters", formType, "", "%C3%A4=%C3%A4&", ""},
+}
+
+// build makes a body of so many bytes.
+func build(begin, unit, end string, size int) []byte {
+	data := make([]byte, 0, size+len(unit))
+	data = append(data, begin...)
+	for i := 0; len(data) < size-len(end); i++ {
+		if strings.Contains(unit, "%d") {
+			data = fmt.Appendf(data, unit, i)
+		} else {
+			data = append(data, unit...)
+		}
+	}
+	return append(data, end...)
+}
+
+var everything = [2][]string{{"log", "pwd", "user[login]", "rows[][x]"}, {"", "rows", "data.rows", "orders.#.lines", "#.x"}}
+
+// TestMemory counts what is allocated for bodies of 4 MiB.
+func TestMemory(t *testing.T) {
+	p := planOf(t, everything[0], everything[1])
+	for _, h := range hostile {
+		data := build(h.begin, h.unit, h.end, 4<<20)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		bodyOf(t, p, h.contentType, data)
+		runtime.ReadMemStats(&after)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+			t.Errorf("%s in %s: got %d KiB allocated, want at most 1 MiB", h.about, h.contentType, got>>10)
+		}
+	}
+}
+
+// FuzzBody holds readings to Go's own readers, and checks that it does not matter in which
+// pieces a body comes.
+func FuzzBody(f *testing.F) {
+	for _, h := range hostile {
+		f.Add(h.contentType, build(h.begin, h.unit, h.end, 200))
+	}
+	for _, contentType := range []string{jsonType, formType, "", "text/plain"} {
+		for _, data := range []string{`{"rows":[1,{"rows":[]}],"log":"a"}`, `{"l\u006fg":1,"user":{"login":"\ud83d\ude00"}}`, "rows[]=1&rows[x]=%zz", "log=%61;log=b", "log=a&user[login]=b", "<log>", "a%6c=log="} {
+			f.Add(contentType, []byte(data))
+		}
+	}
+	f.Fuzz(func(t *testing.T, contentType string, data []byte) {
+		p := planOf(t, everything[0], everything[1])
+		r := bodyOf(t, p, contentType, data)
+		pieces := p.Read()
+		if err := pieces.Body(contentType, "", -1, iotest.OneByteReader(bytes.NewReader(data))); err != nil {
+			t.Fatal(err)
+		}
+		if r.unclear != pieces.unclear || r.found&^r.unclear != pieces.found&^r.unclear {
+			t.Errorf("got %b, %b at once, and %b, %b in pieces", r.found, r.unclear, pieces.found, pieces.unclear)
+		}
+		for i := range p.wanted {
+			if r.field(i) != pieces.field(i) || r.count(i) != pieces.count(i) {
+				t.Errorf("got %s, %s at once, and %s, %s in pieces", r.field(i), r.count(i), pieces.field(i), pieces.count(i))
+			}
+		}
+		see := func(i int, value string) {
+			if got := r.field(i); got != "unclear" && got != "="+value {
+				t.Errorf("%s of %q: got %q, and Go sees %q", everything[0][i], data, got, value)
+			}
+		}
+		if form, err := url.ParseQuery(string(data)); err == nil && contentType == formType {
+			for i, name := range everything[0][:3] {
+				for _, value := range form[name] {
+					see(i, value)
+				}
+			}
+		}
+		if boundary, ok := strings.CutPrefix(contentType, "multipart/form-data; boundary="); ok {
+			if form, err := multipart.NewReader(bytes.NewReader(data), boundary).ReadForm(1 << 20); err == nil {
+				for i, name := range everything[0][:3] {
+					for _, value := range form.Value[name] {
+						see(i, value)
+					}
+				}
+			}
+		}
+		var value struct {
+			Log, Pwd *string
+			User     struct{ Login *string }
+			Rows     []any
+		}
+		if strings.HasPrefix(contentType, "multipart") || !strings.HasPrefix(strings.TrimLeft(string(data), " \t\r\n"), "{") || json.Unmarshal(data, &value) != nil {
+			return
+		}
+		for i, value := range []*string{value.Log, value.Pwd, value.User.Login} {
+			if value != nil && !strings.Contains(*value, "\ufffd") {
+				see(i, *value)
+			}
+		}
+		if n, clear := r.Items(5); clear && n < len(value.Rows) {
+			t.Errorf("rows of %q: got %d, and Go sees %d", data, n, len(value.Rows))
+		}
+	})
+}

@@ -1,0 +1,351 @@
+package form
+
+import (
+	"bytes"
+	"math/bits"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// document reads JSON: one document, or several one after another.
+type document struct {
+	r      *Reading
+	want   expected
+	inside []level // what has been opened, below a level whose elements are documents
+
+	place  place  // of the value that comes, among names
+	on     uint64 // the arrays whose path leads to it
+	is     uint64 // the fields of which it is the value
+	text   []byte // of a name or value, if it is kept
+	keep   bool
+	isName bool
+	escape bool // the last byte was a backslash
+}
+
+// A level is an object or array.
+type level struct {
+	place
+	object             bool
+	items, each, named uint64 // arrays: this is it; # comes next on the path; a name does
+	seen               uint64 // those that a name has led to
+	n                  int    // how many elements it has
+}
+
+// expected is what comes next.
+type expected uint8
+
+const (
+	aValue expected = iota
+	firstValue
+	aName
+	firstName
+	aColon
+	aComma
+	inString
+	inScalar
+)
+
+func newDocument(r *Reading) *document {
+	p := r.plan
+	return &document{r: r, inside: []level{{place: place{alive: p.fields}, each: p.all() &^ p.fields}}}
+}
+
+// scalars are the bytes of numbers, true, false and null.
+var scalars = func() (table [256]bool) {
+	for _, c := range []byte("0123456789+-.eEtrufalsn") {
+		table[c] = true
+	}
+	return table
+}()
+
+func (d *document) write(data []byte) {
+	for i := 0; i < len(data); {
+		switch d.want {
+		case inString:
+			i += d.inString(data[i:])
+			continue
+		case inScalar:
+			i += d.inScalar(data[i:])
+			continue
+		}
+		c := data[i]
+		i++
+		good := true
+		switch c {
+		case ' ', '\n', '\r', '\t':
+		case ',':
+			good = d.want == aComma
+			if d.want = aValue; d.top().object {
+				d.want = aName
+			}
+		case ':':
+			good = d.want == aColon
+			d.want = aValue
+		case '{', '[':
+			good = d.value() && d.open(c == '{')
+		case '}':
+			good = (d.want == aComma || d.want == firstName) && d.top().object && d.close()
+		case ']':
+			good = (d.want == aComma || d.want == firstValue) && !d.top().object && d.close()
+		case '"':
+			if d.want == aName || d.want == firstName {
+				top := d.top()
+				d.isName, d.text = true, d.text[:0]
+				d.keep = top.alive|top.named|top.each|top.items != 0
+			} else {
+				good = d.value()
+			}
+			d.want = inString
+			i += d.inString(data[i:])
+		default:
+			good = scalars[c] && d.value()
+			d.want = inScalar
+			i += d.inScalar(data[i-1:]) - 1
+		}
+		if !good {
+			d.r.unclear = d.r.plan.all()
+			return
+		}
+	}
+}
+
+// top is what was opened last; there always is something, the list of documents.
+func (d *document) top() *level { return &d.inside[len(d.inside)-1] }
+
+// value begins a value. It returns false if there may be none.
+func (d *document) value() bool {
+	top := d.top()
+	if !top.object {
+		top.n++
+		d.place, d.on, d.is = top.place, top.each, 0
+	}
+	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
+	return d.want <= firstValue
+}
+
+// ends ends a value.
+func (d *document) ends() {
+	if d.want = aComma; len(d.inside) == 1 {
+		d.want = aValue // of the next document
+	}
+}
+
+// open returns false if there are too many levels.
+func (d *document) open(object bool) bool {
+	d.r.unclear |= d.is
+	depth, l := len(d.inside)-1, level{place: d.place, object: object}
+	for on := d.on; on != 0; on &= on - 1 {
+		array := bits.TrailingZeros64(on)
+		switch path := d.r.plan.wanted[array].keys; {
+		case len(path) == depth:
+			l.items |= 1 << array
+		case path[depth] == "#":
+			l.each |= 1 << array
+		default:
+			l.named |= 1 << array
+		}
+	}
+	if d.inside, d.want = append(d.inside, l), firstValue; object {
+		d.want = firstName
+	}
+	return depth < mostLevels
+}
+
+func (d *document) close() bool {
+	for arrays := d.top().items; arrays != 0; arrays &= arrays - 1 {
+		d.r.items[bits.TrailingZeros64(arrays)] += d.top().n
+	}
+	d.inside = d.inside[:len(d.inside)-1]
+	d.ends()
+	return true
+}
+
+// inScalar takes bytes of a scalar, and returns how many.
+func (d *document) inScalar(data []byte) (n int) {
+	for n < len(data) && scalars[data[n]] {
+		n++
+	}
+	if d.append(data[:n]); n < len(data) {
+		d.scalarEnds()
+	}
+	return n
+}
+
+// inString takes bytes of a string, and returns how many.
+func (d *document) inString(data []byte) (n int) {
+	if d.escape {
+		d.escape = false
+		d.append(data[:1])
+		return 1
+	}
+	n = toQuote(data)
+	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
+		d.stringEnds(data[:n], d.isName || !d.keep || !hasControl(data[:n]))
+		return n + 1
+	}
+	d.append(data[:n])
+	if n == len(data) {
+		return n
+	}
+	if d.escape = data[n] == '\\'; d.escape {
+		d.append(data[n : n+1])
+		return n + 1
+	}
+	d.stringEnds(unescape(d.text))
+	return n + 1
+}
+
+func (d *document) stringEnds(text []byte, valid bool) {
+	if d.isName {
+		d.want = aColon
+		d.named(text, valid)
+		return
+	}
+	d.ends()
+	if d.keep {
+		d.r.note(d.is, text, valid && len(text) <= longestValue && utf8.Valid(text))
+	}
+}
+
+// append keeps up to one byte more than is read.
+func (d *document) append(data []byte) {
+	if d.keep {
+		d.text = append(d.text, data[:min(len(data), longestValue+1-len(d.text))]...)
+	}
+}
+
+// toQuote returns where the next quote or backslash is.
+func toQuote(data []byte) int {
+	for from := 0; from < len(data); {
+		window := data[from:min(len(data), from+16)]
+		for i, c := range window {
+			if c == '"' || c == '\\' {
+				return from + i
+			}
+		}
+		from += len(window)
+		window = data[from:min(len(data), from+1024)]
+		to := bytes.IndexByte(window, '"')
+		if to < 0 {
+			to = len(window)
+		}
+		if backslash := bytes.IndexByte(window[:to], '\\'); backslash >= 0 {
+			to = backslash
+		}
+		if from += to; to < len(window) {
+			return from
+		}
+	}
+	return len(data)
+}
+
+// named takes the name of a value. The readers of JSON compare names as they are, so one
+// that is too long is none of ours.
+func (d *document) named(name []byte, valid bool) {
+	d.place, d.on, d.is = place{}, 0, 0
+	if !d.keep || len(name) > longestName {
+		return
+	}
+	top := d.top()
+	letters, inUTF8 := appendLetters(d.r.room[:0], name)
+	switch {
+	case !valid || !inUTF8:
+		d.r.unclear |= top.alive | top.items | top.each | top.named
+		return
+	case isIndex(letters):
+		d.place = top.place
+		top.n++
+	default:
+		d.place, _ = d.r.plan.names.walk(top.place, letters)
+	}
+	d.is = d.r.plan.names.at(d.place) &^ d.r.unclear
+	d.on = top.each
+	for arrays := top.named; arrays != 0; arrays &= arrays - 1 {
+		array := bits.TrailingZeros64(arrays)
+		if d.r.plan.wanted[array].keys[len(d.inside)-2] == string(letters) {
+			d.on |= 1 << array
+		}
+	}
+	d.r.unclear |= top.seen & d.on &^ top.each
+	top.seen |= d.on
+}
+
+func (d *document) scalarEnds() {
+	d.ends()
+	if d.is != 0 {
+		d.r.note(d.is, d.text, plainNumber(d.text))
+	}
+}
+
+// plainNumber reports whether a number is written in the same way by whoever reads it.
+func plainNumber(text []byte) bool {
+	digits := bytes.TrimPrefix(text, []byte("-"))
+	if len(digits) == 0 || len(digits) > 15 || digits[0] == '0' && len(text) > 1 {
+		return false
+	}
+	return isIndex(digits)
+}
+
+func (d *document) end() {
+	if d.want == inScalar {
+		d.scalarEnds()
+	}
+	switch {
+	case d.want != aValue || len(d.inside) > 1:
+		d.r.unclear = d.r.plan.all()
+	case d.inside[0].n > 1:
+		d.r.unclear |= d.r.plan.all() &^ d.r.plan.fields
+	}
+}
+
+// unescape decodes a string where it is.
+func unescape(text []byte) (_ []byte, valid bool) {
+	out := text[:0]
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch {
+		case c < ' ':
+			return nil, false
+		case c != '\\':
+			out = append(out, c)
+			continue
+		case i+1 == len(text):
+			return nil, false
+		}
+		i++
+		if text[i] == 'u' {
+			r := hex4(text[i+1:])
+			i += 4
+			if utf16.IsSurrogate(r) && i+2 < len(text) && text[i+1] == '\\' && text[i+2] == 'u' {
+				r = utf16.DecodeRune(r, hex4(text[i+3:]))
+				i += 6
+			}
+			if r < 0 || utf16.IsSurrogate(r) || r == utf8.RuneError {
+				return nil, false
+			}
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		at := strings.IndexByte(`"\/bfnrt`, text[i])
+		if at < 0 {
+			return nil, false
+		}
+		out = append(out, "\"\\/\b\f\n\r\t"[at])
+	}
+	return out, true
+}
+
+// hex4 returns the rune that four hexadecimal digits stand for, or -1.
+func hex4(text []byte) (r rune) {
+	if len(text) < 4 {
+		return -1
+	}
+	for _, c := range text[:4] {
+		if unhex(c) > 15 {
+			return -1
+		}
+		r = r<<4 | rune(unhex(c))
+	}
+	return r
+}

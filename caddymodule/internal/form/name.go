@@ -1,0 +1,222 @@
+package form
+
+import (
+	"bytes"
+	"hash/maphash"
+	"math/bits"
+	"unicode"
+	"unicode/utf8"
+)
+
+// folded are letters and digits of ASCII, in lower case, and 0 for all else.
+var folded = func() (table [utf8.RuneSelf]byte) {
+	for c := range table {
+		switch {
+		case 'A' <= c && c <= 'Z':
+			table[c] = byte(c) + 'a' - 'A'
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+			table[c] = byte(c)
+		}
+	}
+	return table
+}()
+
+// appendLetters appends the letters and digits of a text, so that those that differ only
+// in case are equal. It stops at what is not UTF-8.
+func appendLetters(to, text []byte) (letters []byte, valid bool) {
+	for i := 0; i < len(text); i++ {
+		if c := text[i]; c < utf8.RuneSelf {
+			if c = folded[c]; c != 0 {
+				to = append(to, c)
+			}
+			continue
+		}
+		r, size := utf8.DecodeRune(text[i:])
+		if r == utf8.RuneError {
+			return to, false
+		}
+		i += size - 1
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+				r = min(r, other) // that ends with the least of them
+			}
+			if r < utf8.RuneSelf {
+				r = rune(folded[r])
+			}
+			to = utf8.AppendRune(to, r)
+		}
+	}
+	return to, true
+}
+
+// isIndex reports whether a key is an index, which has no letters but digits.
+func isIndex(letters []byte) bool {
+	for _, c := range letters {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// A dictionary has up to 64 words, which are compared letter by letter.
+type dictionary struct {
+	next [][256]uint64 // the words with this byte at this place
+	ends []uint64      // the words of this length
+}
+
+func (d *dictionary) add(word int, letters []byte) {
+	for len(d.ends) <= len(letters) {
+		d.ends = append(d.ends, 0)
+	}
+	for len(d.next) < len(letters) {
+		d.next = append(d.next, [256]uint64{})
+	}
+	for i, c := range letters {
+		d.next[i][c] |= 1 << word
+	}
+	d.ends[len(letters)] |= 1 << word
+}
+
+// A place is how far one has come in a name.
+type place struct {
+	alive  uint64 // the words that it may still become
+	length int
+}
+
+// at returns the words that end at a place.
+func (d *dictionary) at(p place) uint64 {
+	if p.length >= len(d.ends) {
+		return 0
+	}
+	return p.alive & d.ends[p.length]
+}
+
+// walk goes on by some letters. It also returns the words that end at them.
+func (d *dictionary) walk(p place, letters []byte) (_ place, passed uint64) {
+	for _, c := range letters {
+		if p.alive == 0 || p.length == len(d.next) {
+			return place{}, passed
+		}
+		p.alive &= d.next[p.length][c]
+		p.length++
+		passed |= d.at(p)
+	}
+	return p, passed
+}
+
+func hasControl(text []byte) bool {
+	for _, c := range text {
+		if c < ' ' || c == 0x7f {
+			return true
+		}
+	}
+	return false
+}
+
+// split splits the name of a field in a form into its keys: user[login] has the keys user
+// and login. odd is what is left of a name that is not plain.
+func split(keys [][]byte, name []byte) (_ [][]byte, odd []byte) {
+	if hasControl(name) {
+		return keys, name
+	}
+	end := bytes.IndexByte(name, '[')
+	if end < 0 {
+		end = len(name)
+	}
+	if end == 0 || bytes.IndexByte(name[:end], ']') >= 0 {
+		return keys, name
+	}
+	keys = append(keys, name[:end])
+	for name = name[end:]; len(name) > 0; {
+		end = bytes.IndexByte(name, ']')
+		if name[0] != '[' || end < 0 || bytes.LastIndexByte(name[:end], '[') > 0 || len(keys) > mostBrackets {
+			return keys, name
+		}
+		keys, name = append(keys, name[1:end]), name[end+1:]
+	}
+	return keys, nil
+}
+
+// name reads the name of a field in a form. It returns the fields of which it is the name,
+// notes others that are unclear by it, and counts it if it is an item. If it is cut, more
+// of it may follow.
+func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
+	p := r.plan
+	keys, odd := split(r.keys[:0], name)
+	r.keys = keys
+	at, passed, within := place{alive: wanted}, uint64(0), uint64(0)
+	for i, key := range keys {
+		if i > 0 {
+			within |= p.names.at(at)
+		}
+		letters, valid := appendLetters(r.room[:0], key)
+		after, more := p.names.walk(at, letters)
+		passed |= more
+		if i == 0 || !isIndex(letters) {
+			at = after
+		}
+		if !valid {
+			r.unclear |= passed | after.alive
+			return 0
+		}
+	}
+	if len(odd) > 0 || cut {
+		letters, valid := appendLetters(r.room[:0], odd)
+		at, more := p.names.walk(at, letters)
+		if passed |= more; cut || !valid {
+			passed |= at.alive
+		}
+		r.unclear |= passed
+		return 0
+	}
+	is = p.names.at(at)
+	for arrays := (is | within) &^ p.fields; arrays != 0; arrays &= arrays - 1 {
+		r.item(bits.TrailingZeros64(arrays))
+	}
+	r.unclear |= within & p.fields
+	return is & p.fields &^ r.unclear
+}
+
+// item counts r.keys if they lead to an array.
+func (r *Reading) item(array int) {
+	path := r.plan.wanted[array].keys
+	if len(r.keys) < len(path) {
+		return
+	}
+	one := len(r.keys) == len(path)
+	upTo := min(len(path)+1, len(r.keys))
+	var hash maphash.Hash
+	hash.SetSeed(r.plan.seed)
+	_ = hash.WriteByte(byte(array))
+	for i, key := range r.keys[:upTo] {
+		switch {
+		case i == len(path) || path[i] == "#":
+			one = one || len(bytes.TrimSpace(key)) == 0 // one more element
+		case !r.leads(key, path[i]):
+			return
+		}
+		_, _ = hash.Write(key)
+		_ = hash.WriteByte(0)
+	}
+	if !one {
+		if _, found := r.elements[hash.Sum64()]; found {
+			return
+		}
+		if len(r.elements) == mostFields {
+			r.unclear |= 1 << array
+			return
+		}
+		if r.elements == nil {
+			r.elements = make(map[uint64]struct{})
+		}
+		r.elements[hash.Sum64()] = struct{}{}
+	}
+	r.items[array]++
+}
+
+// leads reports whether a key is the next on a path.
+func (r *Reading) leads(key []byte, path string) bool {
+	letters, _ := appendLetters(r.room[:0], key)
+	return path == "#" || string(letters) == path
+}

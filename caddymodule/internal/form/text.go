@@ -1,0 +1,98 @@
+package form
+
+import "unicode/utf8"
+
+// text looks for names in a body of a type that is not understood. It skips NUL bytes, so
+// that UTF-16 is read as ASCII. Words of one or two letters are everywhere in what is no
+// text, such as photos: from the first control byte on, they are no names.
+type text struct {
+	r       *Reading
+	words   uint64 // what is looked for
+	at      place
+	opened  byte   // what is before the word: " or <, or ! of <!
+	last    uint64 // what the last word is, up to = or what is no blank
+	noPairs bool   // = ends no name: the body is read as pairs, too
+}
+
+const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
+
+func newText(r *Reading, noPairs bool) *text {
+	words := r.plan.fields | entity
+	return &text{r: r, words: words, at: place{alive: words}, noPairs: noPairs}
+}
+
+// kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
+var kinds = func() (table [256]byte) {
+	for i := range table {
+		switch c := byte(i); {
+		case c >= utf8.RuneSelf:
+			table[c] = c
+		case folded[c] != 0:
+			table[c] = folded[c]
+		case c != 0 && c != '_' && c != '-':
+			table[c] = delimiter
+		}
+	}
+	return table
+}()
+
+const delimiter = 1
+
+func (t *text) write(data []byte) {
+	next := t.r.plan.words.next
+	for _, c := range data {
+		switch kind := kinds[c]; {
+		case kind == delimiter:
+			t.delimiter(c)
+		case kind == 0 || t.at.alive == 0:
+		case t.at.length == len(next):
+			t.at.alive = 0
+		default:
+			t.at.alive &= next[t.at.length][kind]
+			t.at.length++
+		}
+	}
+}
+
+// delimiter ends a word.
+func (t *text) delimiter(c byte) {
+	opened := t.opened
+	if c < '\t' || '\r' < c && c < ' ' && c != '\x1b' { // that is ESC, of ISO 2022
+		ends := t.r.plan.words.ends // there is one, ENTITY
+		t.words &^= ends[1] | ends[2]
+	}
+	if t.at.length > 0 || t.at.alive == 0 {
+		t.last = t.r.plan.words.at(t.at)
+		if opened == '<' || opened == '"' && c == '"' {
+			t.r.unclear |= t.last &^ entity
+		}
+		if opened == '!' && t.last&entity != 0 {
+			t.r.unclear = t.r.plan.all()
+		}
+	}
+	t.at, t.opened = place{alive: t.words}, 0
+	switch c {
+	case '=':
+		if !t.noPairs {
+			t.r.unclear |= t.last &^ entity
+		}
+		t.last = 0
+	case ' ', '\t', '\r', '\n', ']':
+	case '<', '"':
+		t.opened, t.last = c, 0
+	case ':':
+		t.last = 0
+		if opened == '<' { // what was before it is the namespace
+			t.opened = '<'
+		}
+	case '!':
+		t.last = 0
+		if opened == '<' {
+			t.opened = '!'
+		}
+	default:
+		t.last = 0
+	}
+}
+
+func (t *text) end() { t.delimiter(0) }
