@@ -103,6 +103,7 @@ func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T
 		"limit 4 1/s\nblock",
 		"limit 4 1/s\nblock 5s 20s 1m",
 		"limit 4 1/s\nblock 3s 10s everywhere",
+		"limit 6 1/s\ndelay 1\nblock 3s 10s",
 		"limit 8 1/s\ndelay wait 3s\nblock",
 		"limit 4 1/s\nblock 5s 20s\ncost 3.5 {\nremote_ip 203.0.113.2\n}\ncost {header.X-Cost}",
 	} {
