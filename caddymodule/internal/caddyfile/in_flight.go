@@ -209,14 +209,21 @@ func addInFlight(app *config.App, limits []*inFlightReader, zones []*zoneReader,
 	return nil
 }
 
-// inherit applies the refusal beside the definitions in the global options.
+// inherit applies the refusal beside the definitions in the global options, but for what only
+// zones have.
 func (r *inFlightReader) inherit(defaults *zoneReader) {
-	if refusal := defaults.zone.Refusal; refusal != nil {
-		r.Refusal = inheritRefusal(*refusal, r.Refusal, false)
-		for name, places := range defaults.places {
-			if len(r.places[name]) == 0 {
-				r.places[name] = places
-			}
+	if defaults.zone.Refusal == nil {
+		return
+	}
+	refusal := *defaults.zone.Refusal
+	refusal.RetryAfter, refusal.Jitter = "", 0
+	if refusal == (config.Refusal{}) {
+		return
+	}
+	r.Refusal = inheritRefusal(refusal, r.Refusal)
+	for name, places := range defaults.places {
+		if len(r.places[name]) == 0 {
+			r.places[name] = places
 		}
 	}
 }

@@ -188,7 +188,11 @@ func parseBuffer(word string) (int64, error) {
 	case switchOff:
 		return -1, nil
 	}
-	return parseSize(word, mostBuffered)
+	size, err := parseSize(word, mostBuffered)
+	if err != nil {
+		err = fmt.Errorf("%w, or off", err)
+	}
+	return size, err
 }
 
 // compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It

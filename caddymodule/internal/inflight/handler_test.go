@@ -1,23 +1,22 @@
 package inflight_test
 
 import (
-	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -165,7 +164,7 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		var got []string
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 			text, err := io.ReadAll(r.Body)
-			got = append(got, fmt.Sprint(string(text), r.ContentLength, r.Header.Get("Content-Length"), err))
+			got = append(got, fmt.Sprintf("%s, %d, %s, %v", text, r.ContentLength, r.Header.Get("Content-Length"), err))
 			<-time.After(time.Second)
 			return nil
 		}
@@ -181,8 +180,8 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		servertest.Sleep(time.Minute)
 		send.Close()
 		servertest.Sleep(time.Minute)
-		wantWaits(t, append(visits, slow), 0, 1, -1, 121)
-		if want := "slow4 4<nil>"; got[len(got)-1] != want {
+		wantWaits(t, append(visits, slow), 0, 1, -1, 120)
+		if want := "slow, 4, 4, <nil>"; got[len(got)-1] != want {
 			t.Errorf("got the body %q, want %q", got[len(got)-1], want)
 		}
 		wantIdle(t, s)
@@ -208,7 +207,7 @@ func TestBodiesThatAreNotReceived(t *testing.T) {
 	})
 	servertest.InBubble(t, func(t *testing.T) {
 		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\n}", time.Second)
-		s.App.Engine().Control.Bodies.SetBounds(body(1<<20, 128<<10, 128<<10))
+		s.App.Engine().Control.Bodies.SetBounds(body.Bounds{Request: 1 << 20, Memory: 128 << 10, Files: 128 << 10})
 		noRoom := s.Come(long(client(1), 256<<10))
 		servertest.Sleep(time.Minute)
 		wantRefused(t, noRoom, http.StatusServiceUnavailable, "1")
@@ -276,11 +275,59 @@ func TestClientsThatLeave(t *testing.T) {
 	})
 }
 
-// TestPanics: whatever panics, nothing is held afterwards.
+// A panics matcher panics where the path says so.
+type panics struct {
+	Where string `json:"where"`
+}
+
+func (panics) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "http.matchers.test_panics", New: func() caddy.Module { return new(panics) }}
+}
+
+func (p *panics) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	d.Args(&p.Where)
+	return nil
+}
+
+func (p *panics) MatchWithError(r *http.Request) (bool, error) {
+	switch r.URL.Path {
+	case "/panics/" + p.Where:
+		panic(http.ErrAbortHandler)
+	case "/fails/" + p.Where:
+		return false, errors.New("no")
+	}
+	return false, nil
+}
+
+func init() { caddy.RegisterModule(panics{}) }
+
+// TestPanics: whatever panics or fails, nothing is held afterwards.
 func TestPanics(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "in_flight php 1 {\nshare\nwait 5s\nrank crawler expression `panics({path})`\nexempt expression `panics({path})`\n}", 0)
-		_ = s
+		s := servertest.NewWaitSite(t, "in_flight outer 1 {\nwait 5s\n}\nin_flight php 1 {\nshare\nwait 5s\nexempt test_panics exempt\nrank crawler test_panics rank\n}\nrespond @x x\n@x test_panics within", 0)
+		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+			if r.URL.Path == "/panics/upstream" {
+				panic(http.ErrAbortHandler)
+			}
+			return nil
+		}
+		for _, path := range []string{"/panics/exempt", "/panics/rank", "/panics/within", "/panics/upstream"} {
+			r := httptest.NewRequest(http.MethodPost, "http://example.com"+path, strings.NewReader(strings.Repeat("x", 100<<10)))
+			r.RemoteAddr = client(1) + ":1"
+			v := s.Come(r)
+			servertest.Sleep(time.Minute)
+			if v.Panicked != http.ErrAbortHandler {
+				t.Errorf("%s: got %v, want the panic handed on", path, v.Panicked)
+			}
+			wantIdle(t, s)
+		}
+		failed, ok := s.Visit(client(1), "/fails/exempt"), s.Visit(client(1), "/fails/rank")
+		servertest.Sleep(time.Minute)
+		if failed.Code != http.StatusInternalServerError || failed.Reached || !ok.Reached {
+			t.Errorf("got %d, and a request whose rank is unknown at the upstream: %v; want 500 and true", failed.Code, ok.Reached)
+		}
+		wantIdle(t, s)
 	})
 }
 

@@ -15,7 +15,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // A person is a browser with cookies.
@@ -102,7 +104,7 @@ func (p *person) wantRank(t *testing.T, want string) {
 func ranked(t *testing.T) map[string]float64 {
 	t.Helper()
 	counts := make(map[string]float64)
-	for name, n := range servertest.Counted(t, servertest.Requests, "php") {
+	for name, n := range servertest.Counted(t, telemetry.Requests, "php") {
 		if words := strings.Fields(name); words[0] != "refused" {
 			counts[words[len(words)-1]] += n
 		}
@@ -113,7 +115,7 @@ func ranked(t *testing.T) map[string]float64 {
 // wantPasses checks how many events of passes were counted.
 func wantPasses(t *testing.T, want map[string]float64) {
 	t.Helper()
-	if got := servertest.Counted(t, servertest.PassEvents(), "php"); !maps.Equal(got, want) {
+	if got := servertest.Counted(t, inflight.PassEvents, "php"); !maps.Equal(got, want) {
 		t.Errorf("got the passes %v, want %v", got, want)
 	}
 }

@@ -86,6 +86,9 @@ func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite
 	s := NewFuncSite(t, directives+"\nsettle_upstream")
 	s.Exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
 	s.App.Engine().Exiting = s.Exit
+	for _, l := range s.App.Engine().InFlight {
+		l.Exiting = s.Exit
+	}
 	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {
 			select {

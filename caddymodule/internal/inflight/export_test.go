@@ -1,0 +1,4 @@
+package inflight
+
+// PassEvents are for tests.
+var PassEvents = passEvents
