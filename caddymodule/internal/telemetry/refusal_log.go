@@ -27,6 +27,7 @@ type RefusalLog struct {
 	Lines   *Background[func()] // in which lines are written: a log that hangs delays no request
 	Begins  string              // the first line
 	Refused string              // the others
+	More    func() []zap.Field  // what those say beside the numbers; may be nil
 
 	count atomic.Int64    // since the last summary
 	keys  sketch.Distinct // since then
@@ -120,6 +121,9 @@ func (l *RefusalLog) summarize() (some bool) {
 		zap.Float64("within_seconds", now.Sub(l.since).Round(time.Second).Seconds()),
 	}
 	l.keys.Reset()
+	if l.More != nil {
+		fields = append(fields, l.More()...)
+	}
 	if l.blocked > 0 {
 		fields = append(fields, zap.Int("blocks", l.blocked))
 	}
