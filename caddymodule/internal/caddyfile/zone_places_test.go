@@ -148,12 +148,6 @@ func TestEveryOptionBesideZonesIsThatOfEachZone(t *testing.T) {
 		beside, inside := strings.Join(option, "\n"), "zone pages {\nkey header X-Key\nlimit 60 10/s\n"
 		want, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+inside+beside+"\n}\n}\n}")
 		got, _ := zoneIn(t, "http", "http://example.com {\nthrottle {\n"+beside+"\n"+inside+"}\n}\n}")
-		if o.Name == "shadow" { // the word of the group
-			want["shadow"] = map[string]any{"together": true}
-		}
-		if o.Name == "shadow" {
-			delete(got, "shadow_together") // by which the word beside zones is told from that in the zone
-		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s beside the zones of a site: got %v, want %v", o.Name, got, want)
 		}
