@@ -34,11 +34,11 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 		{"block 10s\nrefusal retry_after 15s", 15 * time.Second},
 	} {
 		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitZone(t, "limit 3 1/s\n"+options, 0)
+			s := servertest.NewWaitZone(t, "limit 3 1/s\n"+test.options, 0)
 			servertest.WantWaits(t, s.Visits(5, servertest.Office, "/"), 0, 0, 0, -1, -1)
 			v := s.Visit(servertest.Office, "/")
 			if got := retryAfter(t, v); got != test.want {
-				t.Errorf("%s: got Retry-After %v, want %v", options, got, test.want)
+				t.Errorf("%s: got Retry-After %v, want %v", test.options, got, test.want)
 			}
 			servertest.Sleep(test.want)
 			servertest.WantWaits(t, s.Visits(1, servertest.Office, "/"), 0)
@@ -48,7 +48,7 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", options, counts)
 			}
 			if got := servertest.Counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
-				t.Errorf("%s: got blocks %v, want one", options, got)
+				t.Errorf("%s: got blocks %v, want one", test.options, got)
 			}
 		})
 	}

@@ -75,8 +75,7 @@ func (c *control) Stop(e *Engine) {
 
 // follow lets what is shared go by a config, which is the newest that runs.
 func (c *control) follow(e *Engine) {
-	request, inAll, _ := e.app.Buffer.Bytes() // which has been checked
-	c.Bodies.SetBounds(body.Bounds{Request: request, Files: inAll})
+	c.Bodies.SetBounds(e.bodies)
 	for _, l := range e.InFlight {
 		l.Started()
 	}

@@ -62,6 +62,7 @@ type Engine struct {
 	Exempt     rule.Matchers
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
+	bodies     body.Bounds
 	Zones      map[string]*Zone
 	InFlight   map[string]*inflight.Limit
 	Blockers   []*decision.Zone              // whose blocks hold in all handlers
@@ -106,6 +107,8 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
 		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
 	}
+	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
+	e.bodies = body.Bounds{Request: request, Files: inAll}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.Warned = &onceWarnings{warner: e.Warner}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
