@@ -86,14 +86,14 @@ func TestTenClientsKeepNobodyOut(t *testing.T) {
 			office := several(10, g, l, 0, turn(21, fairqueue.First, "office"))
 			attack()
 			if places([]*visit{visitor}) != 1 || places(office) != 10 {
-				t.Errorf("share %v: got %v and %d places beside ten clients, want one and ten", share, visitor.result, places(office))
+				t.Errorf("share %v: got %d and %d places beside ten clients, want one and ten", share, places([]*visit{visitor}), places(office))
 			}
 			if waiting, _, _ := g.counts(); waiting != 200 {
 				t.Errorf("share %v: got %d places held, want all", share, waiting)
 			}
 			refused := 0
 			for _, v := range first {
-				if v.after == 0 && v.result.Why == QueueFull {
+				if v.over.Load() && v.result.Why == QueueFull {
 					refused++
 				}
 			}
