@@ -59,7 +59,7 @@ func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change
 				return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
 			}
 		}
-		if entry.Zone != "" {
+		if entry.Zone != "" && e.InFlight[entry.Zone] == nil {
 			_, err = findZone(e, entry.Zone)
 			return wire.Ended{}, err
 		}
@@ -101,7 +101,7 @@ func shadowEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool
 	if o.Network != "" || o.Key != "" || o.Limit != "" {
 		return entry, badRequest("shadow is of a whole zone: want no network, key or limit")
 	}
-	if o.Zone != "" && !ends {
+	if o.Zone != "" && !ends && e.InFlight[o.Zone] == nil {
 		_, err = findZone(e, o.Zone)
 	}
 	return override.NewShadow(o.Zone, held), err

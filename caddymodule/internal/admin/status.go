@@ -2,11 +2,15 @@ package admin
 
 import (
 	"cmp"
+	"maps"
 	"regexp"
+	"slices"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -16,22 +20,31 @@ func answerZones(e *engine.Engine) any {
 	now := time.Now()
 	counts, refusals := telemetry.CountsByZone()
 	set, shared := e.Overrides(), e.Control.Changes.State()
-	result := wire.Status{Zones: []wire.ZoneStatus{}, Overrides: overridesOf(e, now), Warnings: e.Warnings.List()}
+	result := wire.Status{Zones: []wire.ZoneStatus{}, InFlight: []wire.InFlightStatus{}, Overrides: overridesOf(e, now), Warnings: e.Warnings.List()}
 	kept := storeStatus(e, &result.Store, now)
 	if shared.Shared {
 		result.Changes = &shared
 		result.Store.Failing = result.Store.Failing || shared.Error != "" // it is asked every second
 	}
+	decided := func(name, mode string) wire.Decided {
+		d := wire.Decided{Mode: mode, Total: counts[name].Named(), Refusals: refusals[name]}
+		current, hourAgo := e.Control.Rates.PerSecond(name, counts[name], now)
+		if d.PerSecond = current.Named(); hourAgo != nil {
+			d.HourAgo = hourAgo.Named()
+		}
+		for _, o := range result.Overrides {
+			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == name) && (d.ShadowUntil == nil || o.Until.After(*d.ShadowUntil)) {
+				d.ShadowUntil = &o.Until
+			}
+		}
+		return d
+	}
 	for _, z := range allZones(e) {
 		s := wire.ZoneStatus{
-			Zone: z.Name, Mode: z.Mode(set, now), Total: counts[z.Name].Named(),
-			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, Refusals: refusals[z.Name], NearFull: z.State.Levels.NearFull(),
+			Zone: z.Name, Decided: decided(z.Name, z.Mode(set, now)),
+			Capacity: z.Limit.Capacity, Leak: z.Limit.Leak, NearFull: z.State.Levels.NearFull(),
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 			Facts: z.Counts.Facts(),
-		}
-		current, hourAgo := e.Control.Rates.PerSecond(z.Name, counts[z.Name], now)
-		if s.PerSecond = current.Named(); hourAgo != nil {
-			s.HourAgo = hourAgo.Named()
 		}
 		if f := z.File; f != nil {
 			inForce := f.Status()
@@ -40,17 +53,36 @@ func answerZones(e *engine.Engine) any {
 		if z.Delay != nil {
 			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.MaxWaiting
 		}
-		for _, o := range result.Overrides {
-			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == z.Name) && (s.ShadowUntil == nil || o.Until.After(*s.ShadowUntil)) {
-				s.ShadowUntil = &o.Until
-			}
-		}
 		if l := set.Limit(z.Name, "", now); l != nil {
 			s.Limit = l.Text
 		}
 		result.Zones = append(result.Zones, s)
 	}
+	for _, name := range slices.Sorted(maps.Keys(e.InFlight)) {
+		l := e.InFlight[name]
+		mode := "enforcing"
+		if l.InShadow() {
+			mode = "shadow"
+		}
+		result.InFlight = append(result.InFlight, inFlightStatus(l, decided(name, mode)))
+	}
+	result.Kept.Memory, result.Kept.File = e.Control.Bodies.Held()
 	return result
+}
+
+// inFlightStatus describes an in_flight.
+func inFlightStatus(l *inflight.Limit, decided wire.Decided) wire.InFlightStatus {
+	load := l.State.Gate.Load()
+	s := wire.InFlightStatus{
+		Name: l.Name, Decided: decided, Slots: l.Slots, Running: load.Running, RunningMost: load.Most, Waiting: inflight.Waiting(&load), Queue: l.Queue,
+	}
+	if l.Shares() {
+		s.MeanSeconds = load.Mean.Seconds()
+		for rank, waiting := range load.Waiting {
+			s.Ranks = append(s.Ranks, wire.RankWait{Rank: fairqueue.Rank(rank).String(), Waiting: waiting})
+		}
+	}
+	return s
 }
 
 // quoted are the words that errors quote.
@@ -96,7 +128,7 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 // answerRates returns what is plotted.
 func answerRates(e *engine.Engine) any {
 	result := wire.Rates{Hour: make(map[string][]telemetry.Rate), Day: make(map[string][]telemetry.Rate)}
-	for name := range e.Zones {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.Zones)), slices.Collect(maps.Keys(e.InFlight))) {
 		hour, day := e.Control.Rates.Plot(name)
 		if hour != nil {
 			result.Hour[name] = hour

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -41,6 +43,7 @@ func (c *adminClient) showChanges(s *changes.State) {
 
 func (c *adminClient) showStatus(s *wire.Status) {
 	c.showZones(s.Zones)
+	c.showInFlight(s)
 	c.say("")
 	c.showStore(&s.Store)
 	if s.Changes != nil {
@@ -62,15 +65,11 @@ func (c *adminClient) showZones(zones []wire.ZoneStatus) {
 		numeric("BUCKETS"), numeric("WAITING"))
 	for i := range zones {
 		z := &zones[i]
-		delayed, shadow := "", ""
-		if z.Total["delayed"]+z.Total["shadow_delayed"] > 0 {
-			delayed = rateText(z, "delayed", "shadow_delayed")
+		mode := modeText(&z.Decided)
+		if z.Limit != "" {
+			mode += ", " + z.Limit
 		}
-		if z.Total["shadow_refused"] > 0 {
-			shadow = rateText(z, "shadow_refused")
-		}
-		t.row(sanitize(z.Zone), modeText(z), rateText(z, "admitted", "delayed", "shadow_delayed"), delayed, rateText(z, "refused"), shadow,
-			fmt.Sprint(z.Buckets), waitingText(z))
+		t.row(append(append([]string{sanitize(z.Zone), mode}, rateTexts(&z.Decided)...), fmt.Sprint(z.Buckets), ofMost(z.Waiting, z.WaitingMost))...)
 	}
 	t.print(c)
 	if slices.ContainsFunc(zones, func(z wire.ZoneStatus) bool { return z.Total["shadow_refused"] > 0 }) {
@@ -102,37 +101,78 @@ func unlessZero[N int | int64 | uint64](n N) string {
 	return fmt.Sprint(n)
 }
 
-func modeText(z *wire.ZoneStatus) string {
-	mode := z.Mode
-	if z.ShadowUntil != nil {
-		mode += " for " + remaining(*z.ShadowUntil)
+func modeText(d *wire.Decided) string {
+	if d.ShadowUntil != nil {
+		return d.Mode + " for " + remaining(*d.ShadowUntil)
 	}
-	if z.Limit != "" {
-		mode += ", " + z.Limit
+	return d.Mode
+}
+
+// rateTexts returns how many requests a second were admitted, delayed, refused, and refused in
+// shadow. What has never been is left out.
+func rateTexts(d *wire.Decided) []string {
+	delayed, shadow := "", ""
+	if d.Total["delayed"]+d.Total["shadow_delayed"] > 0 {
+		delayed = rateText(d, "delayed", "shadow_delayed")
 	}
-	return mode
+	if d.Total["shadow_refused"] > 0 {
+		shadow = rateText(d, "shadow_refused")
+	}
+	return []string{rateText(d, "admitted", "delayed", "shadow_delayed"), delayed, rateText(d, "refused"), shadow}
 }
 
 // rateText returns how many requests a second were decided so, and an hour ago.
-func rateText(z *wire.ZoneStatus, decisions ...string) string {
+func rateText(d *wire.Decided, decisions ...string) string {
 	sum := func(of map[string]float64) (sum float64) {
-		for _, d := range decisions {
-			sum += of[d]
+		for _, decision := range decisions {
+			sum += of[decision]
 		}
 		return sum
 	}
-	now := digits(sum(z.PerSecond))
-	if z.HourAgo == nil {
+	now := digits(sum(d.PerSecond))
+	if d.HourAgo == nil {
 		return now
 	}
-	return fmt.Sprintf("%s (%s)", now, digits(sum(z.HourAgo)))
+	return fmt.Sprintf("%s (%s)", now, digits(sum(d.HourAgo)))
 }
 
-func waitingText(z *wire.ZoneStatus) string {
-	if z.WaitingMost == 0 {
+// ofMost returns how many there are of how many there may be, or nothing if there may be none.
+func ofMost(n, most int) string {
+	if most == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d/%d", z.Waiting, z.WaitingMost)
+	return fmt.Sprintf("%d/%d", n, most)
+}
+
+// showInFlight shows what each in_flight does, and what all hold.
+func (c *adminClient) showInFlight(s *wire.Status) {
+	if len(s.InFlight) == 0 {
+		return
+	}
+	c.say("")
+	t := newTable("IN FLIGHT", "MODE", numeric("ADMITTED/S"), numeric("WAITED/S"), numeric("REFUSED/S"), numeric("SHADOW/S"), numeric("RUNNING"), numeric("WAITING"), numeric("MEAN"))
+	for i := range s.InFlight {
+		f := &s.InFlight[i]
+		running, mean := ofMost(f.Running, f.Slots), ""
+		if f.RunningMost != f.Running {
+			running = fmt.Sprintf("%d (%s)", f.Running, ofMost(f.RunningMost, f.Slots)) // and of one key
+		}
+		if f.MeanSeconds > 0 {
+			mean = digits(f.MeanSeconds) + " s"
+		}
+		t.row(append(append([]string{sanitize(f.Name), modeText(&f.Decided)}, rateTexts(&f.Decided)...), running, ofMost(f.Waiting, f.Queue), mean)...)
+	}
+	t.print(c)
+	for _, f := range s.InFlight {
+		var ranks []string
+		for _, r := range f.Ranks {
+			ranks = append(ranks, fmt.Sprintf("%d %s", r.Waiting, r.Rank))
+		}
+		if f.Waiting > 0 && len(ranks) > 0 {
+			c.printf("%s: waiting are %s.\n", sanitize(f.Name), strings.Join(ranks, ", "))
+		}
+	}
+	c.printf("Bodies and responses take %s of memory, and %s of the file.\n", humanize.IBytes(uint64(s.Kept.Memory)), humanize.IBytes(uint64(s.Kept.File)))
 }
 
 func (c *adminClient) showStore(s *wire.StoreStatus) {

@@ -45,7 +45,7 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 			servertest.WantWaits(t, s.Visits(1, servertest.Visitor, "/"), 0)
 			counts := servertest.Counted(t, telemetry.Requests, "waits")
 			if counts["refused capacity"] != 1 || counts["refused blocked"] != 2 {
-				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", options, counts)
+				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
 			}
 			if got := servertest.Counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
 				t.Errorf("%s: got blocks %v, want one", test.options, got)

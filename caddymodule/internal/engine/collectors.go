@@ -7,6 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -39,8 +41,16 @@ var (
 			"Times that the snapshot could not be written.", nil, nil),
 	}}
 
-	Waiting = collector{collectWaiting, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_waiting",
-		"Requests that wait for their delay.", []string{"zone"}, nil)}}
+	Waiting = collector{collectWaiting, []*prometheus.Desc{
+		prometheus.NewDesc("caddy_throttle_waiting",
+			"Requests that wait for their delay, or for a slot of in_flight, with share by the client's rank.", []string{"zone", "rank"}, nil),
+		prometheus.NewDesc("caddy_throttle_in_flight",
+			"Requests that hold a slot of in_flight, and in shadow all that are in flight.", []string{"zone"}, nil),
+		prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
+			"For how long a slot of in_flight is held on average, with share.", []string{"zone"}, nil),
+		prometheus.NewDesc("caddy_throttle_kept_bytes",
+			"What received bodies take, and responses that wait for their clients, in memory and in the file.", []string{"store"}, nil),
+	}}
 
 	runTimeChanges = collector{collectChanges, []*prometheus.Desc{
 		prometheus.NewDesc("caddy_throttle_changes",
@@ -137,7 +147,31 @@ func eachZone(f func(*Zone)) {
 func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 	eachZone(func(z *Zone) {
 		if z.Delay != nil && !z.Shadow {
-			to.gauge(of[0], float64(z.State.Waiting.Taken()), z.Name)
+			to.gauge(of[0], float64(z.State.Waiting.Taken()), z.Name, "")
+		}
+	})
+	limits := make(map[string]*inflight.Limit)
+	for _, e := range started() {
+		maps.Copy(limits, e.InFlight)
+	}
+	for name, l := range limits {
+		load := l.State.Gate.Load()
+		to.gauge(of[1], float64(load.Running), name)
+		switch {
+		case l.Shares():
+			for rank, waiting := range load.Waiting {
+				to.gauge(of[0], float64(waiting), name, fairqueue.Rank(rank).String())
+			}
+			to.gauge(of[2], load.Mean.Seconds(), name)
+		case l.Wait > 0:
+			to.gauge(of[0], float64(inflight.Waiting(&load)), name, "")
+		}
+	}
+	stores.EachOf(func(c *control) {
+		if len(limits) > 0 {
+			memory, file := c.Bodies.Held()
+			to.gauge(of[3], float64(memory), "memory")
+			to.gauge(of[3], float64(file), "file")
 		}
 	})
 }
@@ -182,6 +216,9 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 		to.gauge(of[0], held[kind], string(kind))
 	}
 	for name := range e.Zones {
+		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
+	}
+	for name := range e.InFlight {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
 	if state := e.Control.Changes.State(); state.Shared {

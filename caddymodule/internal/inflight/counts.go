@@ -11,7 +11,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -225,41 +224,4 @@ func Waiting(l *gate.Load) (n int) {
 		n += waiting
 	}
 	return n
-}
-
-// Gauges are the metrics that are read when they are collected.
-type Gauges struct{}
-
-var (
-	runningGauge = prometheus.NewDesc("caddy_throttle_in_flight", "Requests that hold a slot of in_flight.", []string{"zone"}, nil)
-	waitingGauge = prometheus.NewDesc("caddy_throttle_waiting", "Requests that wait for a slot, with share by the client's rank.", []string{"zone", "rank"}, nil)
-	meanGauge    = prometheus.NewDesc("caddy_throttle_slot_mean_seconds", "For how long a slot is held on average, with share.", []string{"zone"}, nil)
-)
-
-// Describe implements prometheus.Collector.
-func (Gauges) Describe(to chan<- *prometheus.Desc) {
-	to <- runningGauge
-	to <- waitingGauge
-	to <- meanGauge
-}
-
-// Collect implements prometheus.Collector.
-func (Gauges) Collect(to chan<- prometheus.Metric) {
-	stores.EachOf(func(s *State) {
-		gauge := func(of *prometheus.Desc, value float64, labels ...string) {
-			to <- prometheus.MustNewConstMetric(of, prometheus.GaugeValue, value, append([]string{s.name}, labels...)...)
-		}
-		load, limits := s.Gate.Load(), s.limits.Load()
-		gauge(runningGauge, float64(load.Running))
-		switch {
-		case limits == nil:
-		case limits.Share:
-			for rank, waiting := range load.Waiting {
-				gauge(waitingGauge, float64(waiting), rankName(fairqueue.Rank(rank)))
-			}
-			gauge(meanGauge, load.Mean.Seconds())
-		case limits.Wait > 0:
-			gauge(waitingGauge, float64(Waiting(&load)), "")
-		}
-	})
 }

@@ -8,7 +8,6 @@ package inflight
 import (
 	"cmp"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -79,7 +78,6 @@ type State struct {
 	Gate    gate.Gate
 	passes  *pass.Memory
 	members *members
-	limits  atomic.Pointer[gate.Limits] // of the config that has started last
 	name    string
 }
 
@@ -151,10 +149,7 @@ func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
 func (l *Limit) Leave() error { return stores.Leave(stateKey(l.Name)) }
 
 // Started lets those who wait go by the limits of a config that has started.
-func (l *Limit) Started() {
-	l.State.Gate.SetLimits(l.limits)
-	l.State.limits.Store(&l.limits)
-}
+func (l *Limit) Started() { l.State.Gate.SetLimits(l.limits) }
 
 // InShadow reports whether the limit only counts, by the config or by a switch at run time.
 func (l *Limit) InShadow() bool {

@@ -137,6 +137,9 @@ func (v *visit) key() string {
 	return v.asks.Key
 }
 
+// waited returns how long the request has waited, in seconds.
+func (v *visit) waited() float64 { return v.Waited.Round(time.Microsecond).Seconds() }
+
 // decide notes what becomes of the request, in the counters and in the access log, if there is
 // one.
 func (v *visit) decide(d decision, why reason) {
@@ -157,16 +160,16 @@ func (v *visit) decide(d decision, why reason) {
 func (v *visit) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	enc.AddString("name", v.Name)
 	enc.AddString("decision", v.decision.String())
-	for name, text := range map[string]string{"reason": v.reason.String(), "key": v.key(), "why": v.why, "support_code": v.code.String()} {
-		if text != "" {
-			enc.AddString(name, text)
+	for _, field := range [][2]string{{"reason", v.reason.String()}, {"key", v.key()}, {"why", v.why}, {"pass", v.client.Digest()}, {"support_code", v.code.String()}} {
+		if field[1] != "" {
+			enc.AddString(field[0], field[1])
 		}
 	}
 	if v.Shares() {
 		enc.AddString("rank", v.asks.Rank.String())
 	}
 	if v.Waited > 0 {
-		enc.AddFloat64("waited", v.Waited.Seconds())
+		enc.AddFloat64("waited", v.waited())
 	}
 	return nil
 }
@@ -205,7 +208,7 @@ func (v *visit) placeholder(name string) (any, bool) {
 	case "reason":
 		return v.reason.String(), true
 	case "waited":
-		return v.Waited.Seconds(), true
+		return v.waited(), true
 	case "rank":
 		if !v.Shares() {
 			return "", true

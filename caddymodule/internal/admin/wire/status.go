@@ -11,6 +11,8 @@ import (
 // A Status is the answer of /throttle/zones, all that `caddy throttle status` shows.
 type Status struct {
 	Zones     []ZoneStatus            `json:"zones"`
+	InFlight  []InFlightStatus        `json:"in_flight"`
+	Kept      KeptStatus              `json:"kept"`
 	Store     StoreStatus             `json:"store"`
 	Overrides []Override              `json:"overrides"`         // the oldest first, also the answer of /throttle/overrides
 	Changes   *changes.State          `json:"changes,omitempty"` // if a shared store tells them to other Caddys
@@ -20,22 +22,16 @@ type Status struct {
 // A ZoneStatus is a zone as `caddy throttle status` shows it.
 type ZoneStatus struct {
 	Zone string `json:"zone"`
-	Mode string `json:"mode"` // enforcing, shadow, or the percent that is enforced
+	Decided
 
 	Capacity float64 `json:"capacity,omitempty"` // of the zone's own limit, without overrides
 	Leak     float64 `json:"leak,omitempty"`     // units a second
 
-	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
-	Limit       string     `json:"limit,omitempty"`        // of all keys, by an override at run time
+	Limit string `json:"limit,omitempty"` // of all keys, by an override at run time
 
-	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
-	PerSecond map[string]float64 `json:"per_second"`
-	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
-
-	// Refusals are the refused requests of Total by reason. NearFull counts decisions after
-	// which the bucket was over nine tenths full, since the process began, too.
-	Refusals map[string]float64 `json:"refusals,omitempty"`
-	NearFull uint64             `json:"near_full,omitempty"`
+	// NearFull counts decisions after which the bucket was over nine tenths full, since the
+	// process began.
+	NearFull uint64 `json:"near_full,omitempty"`
 
 	OverrideFile *overridefile.Status `json:"override_file,omitempty"`
 
@@ -46,6 +42,46 @@ type ZoneStatus struct {
 
 	Waiting     int `json:"waiting"`
 	WaitingMost int `json:"max_waiting,omitempty"` // 0 if requests cannot wait
+}
+
+// Decided is what a zone or an in_flight decides about requests.
+type Decided struct {
+	Mode        string     `json:"mode"`                   // enforcing, shadow, or the percent that is enforced
+	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
+
+	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
+	PerSecond map[string]float64 `json:"per_second"`
+	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
+
+	Refusals map[string]float64 `json:"refusals,omitempty"` // the refused requests of Total by reason
+}
+
+// An InFlightStatus is an in_flight as `caddy throttle status` shows it.
+type InFlightStatus struct {
+	Name string `json:"name"`
+	Decided
+
+	Slots       int `json:"slots"`                  // of each key
+	Running     int `json:"running"`                // requests that hold one, and in shadow all that are in flight
+	RunningMost int `json:"running_most,omitempty"` // of the key that has most
+
+	Waiting int        `json:"waiting"`
+	Queue   int        `json:"queue,omitempty"` // how many may wait; 0 if none may
+	Ranks   []RankWait `json:"ranks,omitempty"` // who waits, with share, in the order of service
+
+	MeanSeconds float64 `json:"mean_seconds,omitempty"` // for which a slot is held, with share
+}
+
+// A RankWait is how many requests of a rank wait.
+type RankWait struct {
+	Rank    string `json:"rank"`
+	Waiting int    `json:"waiting"`
+}
+
+// A KeptStatus is what received bodies take, and responses that wait for their clients, in bytes.
+type KeptStatus struct {
+	Memory int64 `json:"memory"`
+	File   int64 `json:"file"`
 }
 
 // A StoreStatus is the store of the config.
