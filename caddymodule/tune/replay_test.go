@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler" // whose names recommend prints
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
 // run runs a command, and returns what it prints.
@@ -118,7 +118,7 @@ func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
 	file := writeFile(t, "access.log", log.String())
 	zones := []string{
 		"zone pages {\nlimit 8 2/s\nblock 5s 30s\n", "zone agents {\nkey header User-Agent\nlimit 20 4/s\ncost 1.5\n",
-		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
+		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n",
 	}
 	decided := func(block string) map[string]string {
 		each := filepath.Join(t.TempDir(), "requests.json")
@@ -184,6 +184,57 @@ func TestReplayRefund(t *testing.T) {
 		refused := bytes.Count(raw, []byte(`"decision":"refused"`))
 		if note := strings.Contains(out, "such refunds are left out"); refused != want.refused || note != want.note {
 			t.Errorf("%s: got %d refused and a note: %v, want %d and %v\n%s", refund, refused, note, want.refused, want.note, out)
+		}
+	}
+}
+
+// logged returns a log of requests of one client, each a time and a duration in seconds.
+func logged(t *testing.T, requests ...[2]float64) (file string) {
+	t.Helper()
+	var log strings.Builder
+	for _, r := range requests {
+		fmt.Fprintf(&log, `{"ts":%f,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":%f,"size":9,"status":200}`+"\n",
+			1772364600+r[0]+r[1], r[1])
+	}
+	return writeFile(t, "access.log", log.String())
+}
+
+// decidedIn returns what a replay counts, by zone.
+func decidedIn(t *testing.T, directives, log string) (decisions map[string]map[string]int64, notes string) {
+	t.Helper()
+	r := ranJSON[tune.Report](t, "replay", "--config", writeFile(t, "Caddyfile", "http:// {\nroute {\n"+directives+"\nrespond ok\n}\n}"), "--adapter", "caddyfile", log)
+	decisions = make(map[string]map[string]int64)
+	for _, z := range r.Zones {
+		decisions[z.Name] = z.Decisions
+	}
+	return decisions, strings.Join(r.Notes, "\n")
+}
+
+// Nobody waits in a replay: how many would have is seen by the level.
+func TestAReplayCountsThoseWhoWouldHaveWaited(t *testing.T) {
+	same := [2]float64{0, 0.1}
+	got, notes := decidedIn(t, "throttle {\nzone queue {\nlimit 6 1/s\ndelay queue 2\n}\n}", logged(t, same, same, same, same, same, same, same))
+	if want := map[string]int64{"admitted": 1, "delayed": 5, "refused": 1}; !maps.Equal(got["queue"], want) {
+		t.Errorf("got %v, want %v", got["queue"], want)
+	}
+	if !strings.Contains(notes, "zone queue delays requests, and nobody waits in a replay") {
+		t.Errorf("got the notes %q, want that nobody waits", notes)
+	}
+}
+
+// The first takes ten seconds, which are charged when it ends: after the second has come.
+func TestAReplaySettlesAtTheEndOfTheResponse(t *testing.T) {
+	got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\nsettle seconds after\n}\n}", logged(t, [2]float64{0, 10}, [2]float64{5, 0.1}, [2]float64{11, 0.1}))
+	if want := map[string]int64{"admitted": 2, "refused": 1}; !maps.Equal(got["work"], want) {
+		t.Errorf("got %v, want %v", got["work"], want)
+	}
+}
+
+func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
+	got, _ := decidedIn(t, "throttle around 3 1/d\nthrottle inner 1 1/d", logged(t, [2]float64{0, 0}, [2]float64{1, 0}, [2]float64{2, 0}, [2]float64{3, 0}, [2]float64{4, 0}))
+	for zone, want := range map[string]map[string]int64{"around": {"admitted": 5}, "inner": {"admitted": 1, "refused": 4}} {
+		if !maps.Equal(got[zone], want) {
+			t.Errorf("zone %s: got %v, want %v", zone, got[zone], want)
 		}
 	}
 }

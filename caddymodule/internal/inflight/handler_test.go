@@ -83,7 +83,7 @@ func TestSlots(t *testing.T) {
 				s.Visit(client(1), "/"), s.Visit(client(2), "/"), s.Visit(client(1), "/"),
 			}
 		}, []float64{0, 0, -1, 0, 0, -1}},
-		"first in, first out": {"in_flight php 1 {\nwait 3s\n}", func(s *servertest.FuncSite) []*servertest.Visit {
+		"first in, first out": {"in_flight php 1 {\nwait 3500ms\n}", func(s *servertest.FuncSite) []*servertest.Visit {
 			return s.Visits(5, client(1), "/")
 		}, []float64{0, 1, 2, 3, -1}},
 		"a queue of two": {"in_flight php 1 {\nwait 1m\nqueue 2\n}", func(s *servertest.FuncSite) []*servertest.Visit {

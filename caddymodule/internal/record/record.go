@@ -1,5 +1,5 @@
 // Package record is what the handlers of throttle and in_flight that a request passes share:
-// those around learn what happened within. It knows neither of them.
+// those around learn what happened within. It knows neither of them. Begin with [Of].
 package record
 
 import (

@@ -103,7 +103,7 @@ func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
 		}
 		for _, sample := range samples {
 			for label, value := range sample.Labels {
-				if !slices.Contains(allowed[label], value) {
+				if value != "" && !slices.Contains(allowed[label], value) {
 					t.Errorf("%s: got the label %s=%q", name, label, value)
 				}
 			}

@@ -1,0 +1,34 @@
+package record
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+)
+
+func TestTheRecordOfARequest(t *testing.T) {
+	w := httptest.NewRecorder()
+	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), w, new(caddyhttp.Server))
+	if got := Find(r); got != nil {
+		t.Errorf("got %+v, want none yet", got)
+	}
+	if ClientOf(r) != r.Context() {
+		t.Error("without a record: got another client than the request's context")
+	}
+	one := Of(r)
+	rewritten := r.WithContext(context.WithoutCancel(r.Context()))
+	if Of(rewritten) != one || Find(rewritten) != one {
+		t.Error("got another record of the same request")
+	}
+	one.Client = r.Context()
+	if ClientOf(rewritten) != r.Context() {
+		t.Error("got another client than the record's")
+	}
+	if other := httptest.NewRequest(http.MethodGet, "/", http.NoBody); Find(other) != nil || Of(other) == nil || ClientOf(other) != other.Context() {
+		t.Error("without Caddy: want an empty record")
+	}
+}
