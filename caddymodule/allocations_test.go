@@ -25,17 +25,14 @@ func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
 	}
 }
 
-func TestWaitsAndSlotsCostOnlyZonesThatHaveThem(t *testing.T) {
+func TestWaitsAndBlocksCostOnlyThoseWhoHaveThem(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
-	const bucket = "limit 1000000000 1000000/s\n"
 	for options, most := range map[string]float64{
-		bucket + "delay 1000":   2, // nobody has to wait
-		bucket + "block 1m":     2,
-		bucket + "in_flight 10": 2 + 3,
-		"in_flight 10":          2 + 3,
+		"delay 1000": 2, // nobody has to wait
+		"block 1m":   2,
 	} {
-		h := handlerOf(t, 1, options)
+		h := handlerOf(t, 1, "limit 1000000000 1000000/s\n"+options)
 		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
 		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
 		if got := all - keys; got > most {
@@ -58,17 +55,5 @@ func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
 	}
 	if got[2] <= got[1]+1 {
 		t.Errorf("got %v allocations where a header tells what remains, want more than %v", got[2], got[1]+1)
-	}
-}
-
-func TestARequestThatTakesTurnsAllocatesSevenTimes(t *testing.T) {
-	var got []float64
-	for _, zone := range []string{"", "throttle {\nzone workers {\nin_flight 5 {\nshare\npass off\n}\n}\n}\n"} {
-		s, w := servertest.Run(t, "http:// {\n"+zone+"respond ok\n}"), &discard{header: make(http.Header)}
-		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		got = append(got, testing.AllocsPerRun(1000, func() { s.Server.ServeHTTP(w, r) }))
-	}
-	if got[1] > got[0]+7 {
-		t.Errorf("got %v allocations, want at most seven more than the %v without throttle", got[1], got[0])
 	}
 }

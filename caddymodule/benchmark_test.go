@@ -97,7 +97,6 @@ func BenchmarkHandler(b *testing.B) {
 				{"none", open, keysOnly}, // the baseline: it only builds the keys
 				{"allowed", open, throttled},
 				{"refused", shut, throttled},
-				{"in_flight", open + "\nin_flight 100", throttled},
 				{"settled", open + "\nsettle bytes 1KiB", throttled},
 			} {
 				b.Run(fmt.Sprintf("zones=%d/keys=%.0g/result=%s", zones, float64(keys), result.name), func(b *testing.B) {
@@ -139,7 +138,6 @@ func BenchmarkHandlerOverKeys(b *testing.B) {
 		for _, result := range []struct{ name, limit string }{
 			{"allowed", "limit 100000000 1/s"},
 			{"refused", "limit 1 1/d"},
-			{"in_flight", "limit 100000000 1/s\nin_flight 100"},
 			{"settled", "limit 100000000 1/s\nsettle bytes 1KiB"},
 		} {
 			b.Run(fmt.Sprintf("zones=%d/result=%s", zones, result.name), func(b *testing.B) {

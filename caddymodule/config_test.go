@@ -36,7 +36,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "matcher that cannot be provisioned", zone: `{"name":"a",` + limit + `,"match":[{"remote_ip":{"ranges":["home"]}}]}`, want: "home"},
 		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
-		{name: "in_flight with an override that is a plan", app: `{"plan":{"p":"5 1/s"}}`, zone: `{"name":"a","in_flight":{"slots":1},"override":[{"parts":["203.0.113.7"],"limit":"p"}]}`, want: "the override gives a limit"},
 		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
 		{name: "exempt of the app with everything", app: `{"exempt":[{"path":["/*"]}]}`, want: "exempts all requests"},
 		{name: "an override_file that is missing", zone: `{"name":"a",` + limit + `,"override_file":"/no/such/file"}`, want: "reading override_file: stat /no/such/file"},

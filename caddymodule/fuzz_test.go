@@ -14,11 +14,10 @@ import (
 func FuzzZoneJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{"name":"login","match":[{"path":["/wp-login.php*"]}],"key":{"sources":[{"source":"client_ip"}]},"limit":"5 5/h","cost":[{"match":[{"method":["POST"]}],"value":"2"},{"value":"1"}],"override":[{"parts":["203.0.113.0/24"],"limit":"unlimited"}],"shadow":true}`,
-		`{"name":"php","in_flight":{"slots":5,"share":[{"source":"client_ip"}],"rank":[{"rank":"member","issued":["wordpress_logged_in_*"]},{"rank":"crawler","match":[{"client_ip":{"ranges":["192.0.2.0/24"]}}]}]}}`,
 		`{"name":"a","limit":"1e300 1/s"}`,
 		`{"name":"a","limit":"30 1/s","settle":{"source":"seconds","debt":-1},"block":{"for":["10m",-1],"everywhere":true}}`,
 		`{"name":"a","limit":"3 1/s","key":{"sources":[{"source":"form","name":"log","fold":"wordpress"}]},"trust_devices":{"cookie":"x*","for":"1d"},"read_body":{"most":"-1"}}`,
-		`{"name":"a","route":[{}],"cost":[{}],"key":{"sources":[{}]},"in_flight":{"rank":[{}],"share":[{}]},"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
+		`{"name":"a","route":[{}],"cost":[{}],"key":{"sources":[{}]},"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
 	} {
 		f.Add(seed)
 	}

@@ -199,7 +199,7 @@ func TestAZoneThatSettlesSecondsGetsALimitForThem(t *testing.T) {
 	for n := range 300 {
 		fmt.Fprintf(&b, `{"ts":%d.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.%d","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":0.2,"status":200,"size":1}`+"\n", logStart.Unix()+int64(n), n%10)
 	}
-	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit 30 0.5/s\nin_flight 4\n}\n}\n}\n")
+	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit 30 0.5/s\n}\n}\n}\n")
 	r := recommended(t, writeFile(t, "access.log", b.String()), "--config", config)
 	z := r.Zones[0]
 	if z.Requests != 300 || z.Seconds == nil || math.Abs(z.Seconds.Load-60) > 1e-6 || z.InFlight == nil || z.InFlight.Most != 1 {
@@ -266,17 +266,16 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 		{"a hashed cookie", "zone members {\nmatch header Cookie *logged_in*\nlimit 5 1/s\n}", hashed, "Cookie"},
 		{"headers that were deleted", "zone members {\nmatch not header User-Agent *bot*\nlimit 5 1/s\n}", deleted, "User-Agent"},
 		{"a cost in a header", "zone members {\nlimit 50 1/s\ncost {http.request.header.X-Cost}\n}", combined, "X-Cost"},
-		{"a rank by a cookie", "zone members {\nkey host\nin_flight 2 {\nshare client_ip\nrank member issued sid*\n}\n}", redacted, "Cookie"},
 		{"the user agent", "zone members {\nlimit 5 1/s\nmatch header User-Agent *bot*\n}", combined, ""},
 	} {
 		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone all {\nlimit 60 2/s\n}\n"+c.site+"\n}\n}\n")
 		notes := strings.Join(recommended(t, c.log, "--config", config).Notes, "\n")
-		left := "zone members is left out: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show."
+		left := "zone members is left out: its matchers or costs look at the header " + c.hidden + ", which the log does not show."
 		if got := strings.Contains(notes, left); got != (c.hidden != "") {
 			t.Errorf("%s: recommend noted %q, want %q: %v", c.about, notes, left, c.hidden != "")
 		}
 		r := ranJSON[tune.Report](t, "replay", "--config", config, c.log)
-		said := "zone members: its matchers, costs or ranks look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
+		said := "zone members: its matchers or costs look at the header " + c.hidden + ", which the log does not show: requests are judged as if they lacked it."
 		if notes := strings.Join(r.Notes, "\n"); strings.Contains(notes, said) != (c.hidden != "") || strings.Contains(notes, "left out") {
 			t.Errorf("%s: replay noted %q, want %q: %v", c.about, notes, said, c.hidden != "")
 		}

@@ -118,7 +118,7 @@ func TestAReplayOfAGroupDecidesAsEnforcementWould(t *testing.T) {
 	file := writeFile(t, "access.log", log.String())
 	zones := []string{
 		"zone pages {\nlimit 8 2/s\nblock 5s 30s\n", "zone agents {\nkey header User-Agent\nlimit 20 4/s\ncost 1.5\n",
-		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n", "zone slots {\nkey header User-Agent\nin_flight 2\n",
+		"zone site {\nkey host\nlimit 30 6/s\ndelay 10\n",
 	}
 	decided := func(block string) map[string]string {
 		each := filepath.Join(t.TempDir(), "requests.json")

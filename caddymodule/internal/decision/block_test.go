@@ -105,7 +105,7 @@ func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T
 		{"limit 4 1/s\nblock", ""},
 		{"limit 4 1/s\nblock 5s 20s 1m", ""},
 		{"limit 4 1/s\nblock 3s 10s everywhere", ""},
-		{"limit 6 1/s\ndelay 1 queue 5\nblock 3s 10s", ""},
+		{"limit 6 1/s\ndelay 1\nblock 3s 10s", ""},
 		{"limit 8 1/s\ndelay wait 3s\nblock", ""},
 		{"limit 4 1/s\nblock 5s 20s\ncost 3.5 {\nremote_ip 203.0.113.2\n}\ncost {header.X-Cost}", ""},
 		{"limit 4 1/s\nblock 5s 20s", "limit 3 2/s\nblock 1s 4s\nshadow"},

@@ -17,7 +17,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -196,7 +195,9 @@ func TestAnOutcomeNamesItsBucket(t *testing.T) {
 // A pooled verdict that its outcomes have outgrown, and that none of them is left of, must be
 // clear for the next request.
 func TestAVerdictOfThePoolHoldsNothingOfOthers(t *testing.T) {
-	keyed := testZone(t, "keyed", func(r *rule.Rule) { r.Key.Missing, r.Key.Parts = rule.Refuse, []rule.Part{{Read: func(*rule.Subject) string { return "" }}} })
+	keyed := testZone(t, "keyed", func(r *rule.Rule) {
+		r.Key.Missing, r.Key.Parts = rule.Refuse, []rule.Part{{Read: func(*rule.Subject) string { return "" }}}
+	})
 	charged, other := testZone(t, "a", nil), testZone(t, "b", nil)
 	unread := Unread{Verdict: true, Placeholders: true}
 	ask := func(e *fakeEnv, zones ...*Zone) *Verdict {

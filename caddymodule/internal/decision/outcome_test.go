@@ -70,4 +70,3 @@ func TestTheVerdictOfOneZoneTakes240Bytes(t *testing.T) {
 		t.Errorf("got %d bytes, want at most 240", got)
 	}
 }
-

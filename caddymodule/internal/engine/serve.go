@@ -119,12 +119,10 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	// If a function's defers times its returns are more than 15, the compiler calls them one
 	// by one, which is slow.
 	h.app.hold()
-	served := false
+	passed := false
 	defer func() {
 		h.app.release()
-		if !served && !h.Unread.Record { // also if a matcher or the store has failed or panicked
-			record.Of(r).Refused = true
-		}
+		h.refusedUnless(passed, r)
 	}()
 	h.awaitStore(r)
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
@@ -154,7 +152,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		w.WriteHeader(response.StatusClientLeft)
 		return nil
 	}
-	served = true
+	passed = true
 	if h.endsAtAdmission && h.Unread.Record {
 		res.Forget()
 		return next.ServeHTTP(w, r)
@@ -199,9 +197,20 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}
+	asked := false
+	defer func() { h.refusedUnless(asked, r) }()
 	s := rule.NewSubject(r)
 	concerned, failed = s.Matches(h.Match)
+	asked = true
 	return concerned || failed != nil, failed
+}
+
+// refusedUnless tells the handlers around that the request has ended here, unless it was
+// passed on. It is deferred: a matcher or the store may panic.
+func (h *Handler) refusedUnless(passed bool, r *http.Request) {
+	if !passed && !h.Unread.Record {
+		record.Of(r).Refused = true
+	}
 }
 
 // serveFree serves a request that is not charged.

@@ -232,9 +232,9 @@ func newFlakyStore() *FlakyStore { return &FlakyStore{Store: memstore.New(memsto
 func (s *FlakyStore) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	s.Mu.Lock()
 	s.takes++
-	failing := s.Failing != nil && s.Failing(s.takes)
-	slow := s.Slow
+	take, slow := s.takes, s.Slow
 	s.Mu.Unlock()
+	failing := s.Failing != nil && s.Failing(take) // which may panic
 	if slow > 0 {
 		time.Sleep(slow)
 	}

@@ -61,7 +61,7 @@ type Zone struct {
 	begun     [decision.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
 	delays    prometheus.Observer                    // nil if no request is delayed
 	without   prometheus.Counter                     // charges decided without the shared store
-	unsettled prometheus.Counter                     // nil without settle and refund
+	unsettled prometheus.Counter                     // charges left as reserved
 	people    prometheus.Counter                     // nil without server_timing
 
 	warnedStatic atomic.Bool
@@ -76,9 +76,7 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
 	// Series exist before the first count, and none comes back when the zone's are deleted.
-	if compiled.Settle != nil || len(compiled.Refund) > 0 {
-		t.unsettled = Unsettled.WithLabelValues(compiled.Name)
-	}
+	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
 		t.refusals[d] = t.refusalLog(d)
 		t.overflows[d] = &overflows{zone: t, shadow: d == decision.ShadowRefused}
@@ -202,11 +200,7 @@ func (t *Zone) ServedStatic(r *http.Request) {
 }
 
 // Unsettled counts charges that stay as they were reserved.
-func (t *Zone) Unsettled(charges int) {
-	if t.unsettled != nil {
-		t.unsettled.Add(float64(charges))
-	}
-}
+func (t *Zone) Unsettled(charges int) { t.unsettled.Add(float64(charges)) }
 
 const (
 	// MarkFor is how long a browser has to load a marked page and to report it.
