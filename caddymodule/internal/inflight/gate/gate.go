@@ -254,6 +254,7 @@ func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool)
 	d := k.slots.Arrive(&s.turn)
 	var last *Slot
 	switch {
+	case g.all.Waiting > l.Queue: // it is shorter than before
 	case l.Share && d.Outcome == fairqueue.Crowded:
 		last = g.lastOf(s)
 	case !l.Share && d.Outcome >= fairqueue.Full:

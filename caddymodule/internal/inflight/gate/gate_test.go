@@ -215,30 +215,6 @@ func TestOthersQueueInTheOrderOfArrival(t *testing.T) {
 	})
 }
 
-func TestKeysDoNotWaitForEachOther(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		var visits []*visit
-		for _, key := range []string{"a", "a", "b", "b", "c"} {
-			visits = append(visits, come(g, Limits{Slots: 1, Wait: time.Minute, Queue: 10}, time.Second, Request{Key: key}))
-		}
-		pass(time.Minute)
-		wantWaits(t, visits, 0, 1, 0, 1, 0)
-	})
-}
-
-func TestARequestThatWaitsTooLongIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		l := Limits{Slots: 1, Wait: 2 * time.Second, Queue: 5}
-		visits := several(5, g, l, 1900*time.Millisecond, Request{})
-		pass(time.Minute)
-		wantWhy(t, visits, Admitted, Admitted, TimedOut, TimedOut, QueueFull)
-		wantWaits(t, visits[:2], 0, 1.9)
-		if got := visits[2]; got.after != 2*time.Second || got.result.Waited != got.after {
-			t.Errorf("got a refusal after %v, %+v, want 2s", got.after, got.result)
-		}
-	})
-}
-
 func TestWithoutWaitARequestGetsAFreeSlotOrARefusal(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, g *Gate) {
@@ -391,19 +367,6 @@ func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
 		visits = append(visits, come(g, share, time.Second, turn(1, fairqueue.First, "a")))
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 0, 2, 2)
-	})
-}
-
-func TestASlotMayBeReleasedByAnyGoroutine(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		l := Limits{Slots: 1, Wait: time.Hour, Queue: 10}
-		s, _ := g.Enter(t.Context(), nil, l, new(Request))
-		next := several(2, g, l, time.Second, Request{})
-		for range 10 {
-			go s.Release(true)
-		}
-		pass(time.Minute)
-		wantWaits(t, next, 0, 1)
 	})
 }
 

@@ -21,32 +21,6 @@ type swarmed struct {
 	leaves      time.Duration // after its arrival, if it waits; 0: never
 }
 
-// swarm returns the requests of some minutes: people, robots that come once, and robots
-// that share passes or addresses. More come than five workers can serve.
-func swarm(random *rand.Rand, n int) (all []swarmed) {
-	var at time.Duration
-	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) + 1 }
-	for i := range n {
-		at += upTo(100 * time.Millisecond)
-		r := swarmed{at: at, service: upTo(1500 * time.Millisecond)}
-		r.Client = from(i)
-		switch r.Rank = fairqueue.First; random.IntN(6) {
-		case 0:
-			r.Rank, r.Keys[0] = fairqueue.Member, fmt.Sprint("member", random.IntN(10))
-		case 1:
-			r.Rank, r.Keys = fairqueue.Returned, [2]string{fmt.Sprint("address", random.IntN(40)), fmt.Sprint("pass", random.IntN(20))}
-		case 2:
-			r.Rank, r.Keys[0] = fairqueue.Crawler, fmt.Sprint("crawler", random.IntN(3))
-		case 3:
-			r.Keys[0] = fmt.Sprint("greedy", random.IntN(2))
-		default:
-			r.Keys[0] = fmt.Sprint("fresh", i)
-		}
-		all = append(all, r)
-	}
-	return all
-}
-
 // A schedule is what will happen, in order.
 type schedule []occasion
 
@@ -98,11 +72,16 @@ func byTurns(l Limits, all []swarmed) []Result {
 			case fairqueue.Served:
 				serve(i, r, now)
 			case fairqueue.Waiting:
-				plan.then(now+l.Wait, func(now time.Duration) {
-					if queue.Leave(r) {
-						end(i, TimedOut, now)
-					}
-				})
+				leave := func(after time.Duration, why Why) {
+					plan.then(now+after, func(now time.Duration) {
+						if queue.Leave(r) {
+							end(i, why, now)
+						}
+					})
+				}
+				if leave(l.Wait, TimedOut); s.leaves > 0 {
+					leave(s.leaves, Left)
+				}
 			case fairqueue.TooLong:
 				fates[i].Why = TooLong
 			default:
@@ -207,60 +186,64 @@ func byGate(t *testing.T, l Limits, all []swarmed) []Result {
 	return fates
 }
 
-// wantFates compares what becomes of a swarm, and counts why.
-func wantFates(t *testing.T, round uint64, got, want []Result, seen map[Why]int) {
+// swarm returns n requests, of some clients more than of others, and so dense that everything
+// occurs. Greedy keys are few, and others come once.
+func swarm(random *rand.Rand, n, keys, clients int) (all []swarmed) {
+	upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) + 1 }
+	var at time.Duration
+	for i := range n {
+		at += upTo(100 * time.Millisecond)
+		r := swarmed{at: at, service: upTo(1500 * time.Millisecond)}
+		if r.Key = fmt.Sprint(random.IntN(keys)); random.IntN(6) == 0 {
+			r.leaves = upTo(2 * time.Second)
+		}
+		r.Client, r.Rank = from(random.IntN(1+random.IntN(clients))), fairqueue.Rank(random.IntN(fairqueue.Ranks))
+		if r.Keys[0] = fmt.Sprint("greedy", random.IntN(5)); random.IntN(2) == 0 {
+			r.Keys = [2]string{fmt.Sprint("fresh", i), fmt.Sprint("pass", random.IntN(60))}
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// wantFates sends swarms through a gate, and compares what becomes of them with a law.
+func wantFates(t *testing.T, rounds uint64, law func(Limits, []swarmed) []Result, next func(*rand.Rand) (Limits, []swarmed), whys ...Why) {
 	t.Helper()
-	for i := range want {
-		if seen[want[i].Why]++; got[i] != want[i] {
-			t.Fatalf("round %d, request %d: got %+v, want %+v", round, i, got[i], want[i])
+	seed, seen := testseed.Of(t), make(map[Why]int)
+	t.Log("seed:", seed)
+	for round := range rounds {
+		l, all := next(rand.New(rand.NewPCG(seed, round)))
+		got, want := byGate(t, l, all), law(l, all)
+		for i := range want {
+			if seen[want[i].Why]++; got[i] != want[i] {
+				t.Fatalf("round %d, request %d: got %+v, want %+v", round, i, got[i], want[i])
+			}
+		}
+	}
+	for _, why := range whys {
+		if seen[why] < 100 {
+			t.Errorf("got %v only %d times, want more to test", why, seen[why])
 		}
 	}
 }
 
 // The gate adds nothing to the law of turns, and leaves nothing out.
 func TestTheGateDoesToASwarmWhatTheLawSays(t *testing.T) {
-	seed := testseed.Of(t)
-	t.Log("seed:", seed)
-	seen := make(map[Why]int)
-	l := Limits{Slots: 5, Wait: 2500 * time.Millisecond, Queue: 20, Share: true}
-	for round := range uint64(5) {
-		all := swarm(rand.New(rand.NewPCG(seed, round)), 2000)
-		wantFates(t, round, byGate(t, l, all), byTurns(l, all), seen)
-	}
-	for _, why := range []Why{Admitted, TimedOut, TooLong, QueueFull} {
-		if seen[why] < 100 {
-			t.Errorf("got %v only %d times, want more to test", why, seen[why])
+	wantFates(t, 5, byTurns, func(random *rand.Rand) (Limits, []swarmed) {
+		all := swarm(random, 2000, 1, 1)
+		for i := range all {
+			all[i].Client = from(i)
 		}
-	}
+		return Limits{Slots: 5, Wait: 2500 * time.Millisecond, Queue: 20, Share: true}, all
+	}, Admitted, TimedOut, TooLong, QueueFull, Left)
 }
 
 func TestPlacesAreGivenAsTheLawSays(t *testing.T) {
-	seed := testseed.Of(t)
-	t.Log("seed:", seed)
-	seen := make(map[Why]int)
-	for round := range uint64(60) {
-		random := rand.New(rand.NewPCG(seed, round))
-		upTo := func(d time.Duration) time.Duration { return time.Duration(random.Int64N(int64(d))) + 1 }
+	wantFates(t, 60, byArrival, func(random *rand.Rand) (Limits, []swarmed) {
 		l := Limits{Slots: 1 + random.IntN(3), Queue: random.IntN(40)}
 		if random.IntN(10) > 0 {
-			l.Wait = upTo(5 * time.Second)
+			l.Wait = time.Duration(1 + random.Int64N(5e9))
 		}
-		keys, clients, at := 1+random.IntN(3), 1+random.IntN(20), time.Duration(0)
-		var all []swarmed
-		for range 300 {
-			at += upTo(200 * time.Millisecond)
-			r := swarmed{at: at, service: upTo(time.Second)}
-			r.Key, r.Client = fmt.Sprint(random.IntN(keys)), from(random.IntN(1+random.IntN(clients))) // some more than others
-			if random.IntN(6) == 0 {
-				r.leaves = upTo(2 * time.Second)
-			}
-			all = append(all, r)
-		}
-		wantFates(t, round, byGate(t, l, all), byArrival(l, all), seen)
-	}
-	for _, why := range []Why{Admitted, Busy, QueueFull, TimedOut, Left} {
-		if seen[why] < 100 {
-			t.Errorf("got %v only %d times, want more to test", why, seen[why])
-		}
-	}
+		return l, swarm(random, 300, 1+random.IntN(3), 1+random.IntN(20))
+	}, Admitted, Busy, QueueFull, TimedOut, Left)
 }

@@ -34,7 +34,6 @@ type scenario struct {
 	inFlight  int     // 5 if zero
 	people    float64 // load of the people, in workers; 1.5 if zero
 	attack    float64 // load of everybody, in times the workers
-	flash     float64 // additional load of newcomers who are people, in times the workers
 	identity  int     // robots are drawn from so many; 0: a new one for each request
 	cookies   float64 // share of the identities that keep cookies
 	addresses int     // that those identities share; 0: one each
@@ -51,7 +50,6 @@ type scenario struct {
 	nat       float64 // share of people behind one address
 	known     bool    // some people have come with a pass
 	row       int     // places in the queue; 200 if zero
-	accounts  int     // of members who ask for as much as they get, with eight connections each
 	closed    int     // robots with a fresh address for each request, who ask again as soon as they are answered
 
 	without rule
@@ -72,7 +70,6 @@ const (
 	keyShare                      // one key may take all places in the rows
 	soon                          // whoever is refused is told to come back after 30 seconds
 	doubling                      // nobody is told to come back later than after ten
-	detaching                     // a slot ends with its client, and the upstream goes on
 	remembering                   // that a pass was moved is nowhere but in its newest copy
 )
 
@@ -124,11 +121,10 @@ func (d *draws) chance(p float64) bool { return d.Float64() < p }
 
 // counts are what became of the pages of a kind of clients.
 type counts struct {
-	wanted, served      int // pages, within 30 s
-	sessions, completed int
-	ajax, ajaxServed    int
-	refused             int             // pages that were refused at first
-	took                []time.Duration // pages that were served
+	wanted, served   int // pages, within 30 s
+	ajax, ajaxServed int
+	refused          int             // pages that were refused at first
+	took             []time.Duration // pages that were served
 }
 
 type site struct {
@@ -221,13 +217,11 @@ func (s *site) every(from float64, do func(n int) (pause time.Duration)) {
 
 // Each kind of client has numbers of its own.
 const (
-	streamPeople   = 1 << 40
-	streamFlash    = 2 << 40
-	streamRobots   = 3 << 40
-	streamScraper  = 4 << 40
-	streamExports  = 5 << 40
-	streamClosed   = 6 << 40
-	streamAccounts = 7 << 40
+	streamPeople  = 1 << 40
+	streamRobots  = 3 << 40
+	streamScraper = 4 << 40
+	streamExports = 5 << 40
+	streamClosed  = 6 << 40
 )
 
 func (s *site) startPeople() {
@@ -244,14 +238,6 @@ func (s *site) startPeople() {
 		s.all.Go(func() { s.session(c) })
 		return arrivals.exponential(service * 4 / s.people)
 	})
-	if s.flash > 0 {
-		arrivals := newDraws(s.seed, streamFlash)
-		s.every(60, func(n int) time.Duration {
-			c := &client{draws: newDraws(s.seed, streamFlash+1+uint64(n)), counts: &s.newcomer, address: "visitor" + strconv.Itoa(n)}
-			s.all.Go(func() { s.session(c) })
-			return arrivals.exponential(service * 4 / (s.flash * workers))
-		})
-	}
 }
 
 func (s *site) startRobots() {
@@ -260,7 +246,7 @@ func (s *site) startRobots() {
 		c := &client{draws: newDraws(s.seed, streamExports), counts: &s.robot, member: true, address: "exports"}
 		s.every(100, func(int) time.Duration {
 			for range s.exports {
-				s.all.Go(func() { s.ask(c, 60*time.Second) })
+				s.all.Go(func() { s.askFor(c, true, 60*time.Second) })
 				time.Sleep(time.Millisecond) // one after the other
 			}
 			if s.steadily {
@@ -299,15 +285,6 @@ func (s *site) startCrowd() {
 		}
 		identities = append(identities, c)
 	}
-	for i := range 8 * s.accounts {
-		c := &client{draws: newDraws(s.seed, streamAccounts+uint64(i)), counts: &s.robot, member: true, robot: true, address: fmt.Sprint("account", i/8)}
-		s.every(60, func(int) time.Duration {
-			if served, _ := s.request(context.Background(), c, true, c.logNormal(service)); !served {
-				return 100 * time.Millisecond
-			}
-			return time.Millisecond
-		})
-	}
 	for i := range s.closed {
 		d := newDraws(s.seed, streamClosed+uint64(i))
 		s.every(60, func(n int) time.Duration {
@@ -319,7 +296,7 @@ func (s *site) startCrowd() {
 		})
 	}
 	load := workers*s.attack - s.people
-	if load <= 0 || s.flash > 0 {
+	if load <= 0 {
 		return
 	}
 	s.every(60, func(n int) time.Duration {
@@ -372,7 +349,7 @@ func (s *site) session(c *client) {
 	if now := s.now(); now < 90 || now > lasts-110 {
 		c.counts = &s.warming
 	}
-	s.count(func() { c.counts.sessions++; c.counts.wanted += pages })
+	s.count(func() { c.counts.wanted += pages })
 	for page := range pages {
 		if page > 0 {
 			time.Sleep(c.exponential(12))
@@ -394,14 +371,13 @@ func (s *site) session(c *client) {
 			})
 		}
 	}
-	s.count(func() { c.counts.completed++ })
 }
 
 // visit asks for a page until it is served or the person gives up.
 func (s *site) visit(c *client) (served bool) {
 	takes := c.logNormal(service)
 	for try := 0; ; try++ {
-		served, after := s.ask(c, takes)
+		served, after := s.askFor(c, true, takes)
 		if try == 0 {
 			s.count(func() { c.counts.refused += one(!served) })
 		}
@@ -416,11 +392,6 @@ func (s *site) visit(c *client) (served bool) {
 			return false
 		}
 	}
-}
-
-// ask asks for a page.
-func (s *site) ask(c *client, takes time.Duration) (served bool, after time.Duration) {
-	return s.askFor(c, true, takes)
 }
 
 // askFor sends a request, and leaves when the client's patience is over. After is when
@@ -526,7 +497,7 @@ func (s *site) request(ctx context.Context, c *client, page bool, takes time.Dur
 	slot, result := s.enter(ctx, l, r)
 	switch result.Why {
 	case Admitted:
-		s.serve(ctx, takes)
+		s.work(ctx, takes)
 		slot.Release(true)
 		return ctx.Err() == nil, 0
 	case Left:
@@ -536,25 +507,7 @@ func (s *site) request(ctx context.Context, c *client, page bool, takes time.Dur
 	return false, s.refuse(c, page, tries)
 }
 
-// serve lets the upstream answer a request. The call does not end with its client, for
-// which package detached cares in a handler.
-func (s *site) serve(ctx context.Context, takes time.Duration) {
-	call := context.WithoutCancel(ctx)
-	if s.leavesOut(detaching) {
-		call = ctx
-	}
-	answered := make(chan struct{})
-	s.all.Go(func() {
-		s.work(ctx, takes)
-		close(answered)
-	})
-	select {
-	case <-answered:
-	case <-call.Done(): // and the work goes on
-	}
-}
-
-// work is a request in the upstream, which knows nothing of clients.
+// work is a request in the upstream, which knows nothing of clients and does not end with them.
 func (s *site) work(ctx context.Context, takes time.Duration) {
 	s.count(func() {
 		s.inUpstream++
