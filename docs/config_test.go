@@ -104,7 +104,7 @@ var (
 	inGlobalOptions  = strings.Fields("admin debug email events grace_period metrics order servers storage")
 	inGlobalThrottle = strings.Fields("nodes plan signing_key store store_timeout")
 	inSite           = strings.Fields(`abort basic_auth encode error file_server forward_auth handle handle_errors handle_path
-		header import log log_append log_skip map php_fastcgi redir request_body request_header respond reverse_proxy
+		header import in_flight log log_append log_skip map php_fastcgi redir request_body request_header respond reverse_proxy
 		rewrite root route templates throttle tls vars`)
 	wholeFile = regexp.MustCompile(`^(\{$|\(\w+\) \{|[^\s{]*[.:*/][^{]*\{$|localhost \{)`)
 )
@@ -176,7 +176,7 @@ func wholeCaddyfile(fragment string) string {
 func aroundZoneOptions(options string) string {
 	has := func(line string) bool { return regexp.MustCompile(`(?m)^\s*` + line).MatchString(options) }
 	zone := "zone some {\n"
-	if !has(`limit `) && !has(`in_flight `) {
+	if !has(`limit `) {
 		zone += "limit 60 1/s\n"
 	}
 	if has(`key .*\broute\b`) && !has(`route `) {

@@ -131,7 +131,7 @@ func (r row) configurations() (configs []string) {
 			configs = append(configs, ofZone(text))
 		}
 	case strings.HasSuffix(r.header, "| here |"):
-		if config := configIn(r.code(1)); strings.HasPrefix(config, "throttle") {
+		if config := configIn(r.code(1)); strings.HasPrefix(config, "throttle") || strings.HasPrefix(config, "in_flight") {
 			configs = append(configs, wholeCaddyfile(config+"\n"))
 		} else if strings.HasPrefix(config, "store") {
 			configs = append(configs, ofGlobal(config+" redis://10.0.0.7"))

@@ -86,7 +86,7 @@ func house() string {
 	box(0, 4, 1, "config", "JSON, compiled to rules")
 	box(1, 4, 1, "decision", "one request, one verdict")
 	box(0, 5, 2, "rule", "the compiled zone: match, key, cost, limit, settle")
-	box(0, 6, 3, "one concept each", "admission, body, settlement, refusal, pass, override, ...")
+	box(0, 6, 3, "one concept each", "inflight, body, settlement, refusal, override, ...")
 	box(0, 7, 3, "leakybucket", "the model and its stores, a library of its own")
 	for column := range left {
 		down(column, 0, 1)

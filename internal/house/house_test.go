@@ -27,7 +27,7 @@ type room struct{ packages, may string }
 
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
-const concepts = "blocked body changes cookie detached device expiring fold inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
+const concepts = "blocked body changes cookie device expiring fold form inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
 	"record refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
@@ -48,10 +48,11 @@ var rooms = []room{
 	{"telemetry", "decision rule"},
 	{"admin/wire", "telemetry"},
 	{"stores", "leakybucket/sharedstore telemetry leakybucket/memstore"},
-	{"engine", "config decision rule leakybucket/sharedstore stores telemetry"},
-	{"admin", "admin/wire engine decision rule leakybucket/sharedstore stores telemetry"},
+	{"inflight", "config rule stores telemetry leakybucket/memstore"},
+	{"engine", "config decision inflight rule leakybucket/sharedstore stores telemetry"},
+	{"admin", "admin/wire engine decision inflight rule leakybucket/sharedstore stores telemetry"},
 	{"cli", "admin/wire"},
-	{"caddymodule", "admin admin/wire caddyfile cli config decision engine rule leakybucket/sharedstore stores"},
+	{"caddymodule", "admin admin/wire caddyfile cli config decision engine inflight rule leakybucket/sharedstore stores"},
 	{"servertest", "caddymodule admin admin/wire decision engine leakybucket/memstore leakybucket/sharedstore stores telemetry"},
 	{"caddymodule/redis", "caddymodule stores leakybucket/redisstore"},
 	{"caddymodule/postgres", "caddymodule stores leakybucket/pgstore"},

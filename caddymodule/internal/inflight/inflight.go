@@ -182,7 +182,4 @@ func (l *Limit) warn() {
 	case config.ClientChosen(l.Key):
 		l.Logger.Warn("clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
 	}
-	if l.Shadow && l.ranks.pass != nil {
-		l.Logger.Info("no passes are sent in shadow, so how many clients would have come back is unknown")
-	}
 }
