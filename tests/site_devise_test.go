@@ -41,7 +41,7 @@ func TestTheRecipeOfDeviseKnowsWhoHasLoggedIn(t *testing.T) {
 	s := startTrial(t, "rails.md", append([]string{
 		"/srv/app/public", t.TempDir(),
 		"localhost:3000", "unix/" + filepath.Join(devise.dir, "puma.sock"),
-	}, beforePages(recipeCode(t, "rails.md", "caddyfile"))...)...)
+	}, beforeWorkers(recipeCode(t, "rails.md", "caddyfile"))...)...)
 	alice := s.session("203.0.113.1", "theme=dark")
 	if a := alice.logsInToDevise("wrong"); a != 200 {
 		t.Fatalf("got %d for a wrong password, want the form again", a)

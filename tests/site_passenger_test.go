@@ -35,7 +35,7 @@ func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
 		return startTrial(t, "rails.md", append([]string{
 			"/srv/app/public", t.TempDir(),
 			"\t\treverse_proxy localhost:3000\n", apache,
-		}, beforePages(recipeCode(t, "rails.md", "caddyfile"))...)...)
+		}, beforeWorkers(recipeCode(t, "rails.md", "caddyfile"))...)...)
 	}
 
 	s := start(t)

@@ -126,12 +126,14 @@ func (b session) wantNoMemberAfter(zone string, logOut func() answer) {
 	}
 }
 
-func beforePages(zone string) []string {
-	return []string{"\t\tzone pages {\n", zone + "\t\tzone pages {\n"}
+// beforeWorkers puts directives of a recipe before its own limit of workers.
+func beforeWorkers(directives string) []string {
+	const workers = "\tin_flight workers 2 client_ip {\n"
+	return []string{workers, directives + workers}
 }
 
 func recipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
-	s := startWordPress(t, beforePages(recipeCode(t, "wordpress.md", "caddyfile"))...)
+	s := startWordPress(t, beforeWorkers(recipeCode(t, "wordpress.md", "caddyfile"))...)
 	author := s.session("203.0.113.1", "wordpress_test_cookie=WP%20Cookie%20check")
 	author.opens("GET", "/wp-login.php", "")
 	if a := author.opens("POST", "/wp-login.php", "log=author&pwd=right&testcookie=1"); a.status != 302 {
@@ -141,7 +143,7 @@ func recipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
 }
 
 func TestTheRecipeOfMediaWikiKnowsWhoHasLoggedIn(t *testing.T) {
-	s := startMediaWiki(t, beforePages(recipeCode(t, "mediawiki.md", "caddyfile"))...)
+	s := startMediaWiki(t, beforeWorkers(recipeCode(t, "mediawiki.md", "caddyfile"))...)
 	token := s.loginToken()
 	login := wikiLogins["query title"].try(token, "203.0.113.1", "Bob", mediaWikiPassword)
 	bob := s.session("203.0.113.1", token.cookie)
@@ -153,7 +155,7 @@ func TestTheRecipeOfMediaWikiKnowsWhoHasLoggedIn(t *testing.T) {
 }
 
 func TestTheRecipeOfRedmineKnowsWhoHasLoggedIn(t *testing.T) {
-	s := startRedmine(t, beforePages(recipeCode(t, "rails.md", "caddyfile"))...)
+	s := startRedmine(t, beforeWorkers(recipeCode(t, "rails.md", "caddyfile"))...)
 	form, cookies := s.redmineForm("203.0.113.1")
 	form.Set("password", redminePassword)
 	alice := s.session("203.0.113.1", cookies)
