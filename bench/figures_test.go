@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -78,15 +79,17 @@ func TestCosts(t *testing.T) {
 		{"one zone, settle status", zone(0, "settle status 401 1")},
 		{"one zone, block", zone(0, "block 10m")},
 		{"one zone, delay", zone(0, "delay 50000000")},
-		{"in_flight alone", "zone workers {\nin_flight 100\n}\n"},
-		{"in_flight with share", "zone workers {\nin_flight 100 {\nshare\n}\n}\n"},
+		{"in_flight alone", "in_flight workers 100"},
+		{"in_flight with share", "in_flight workers 100 {\nshare\n}"},
 		{"one zone that refuses", "zone shut {\nkey client_ip\nlimit 1 1/d\n}\n"},
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	servers, took := make([]*caddyhttp.Server, len(cases)), make([][]float64, len(cases))
 	for i, c := range cases {
 		site := "respond ok"
-		if c.zones != "" {
+		if strings.HasPrefix(c.zones, "in_flight") {
+			site = c.zones + "\nrespond ok"
+		} else if c.zones != "" {
 			site = "throttle {\n" + c.zones + "}\nrespond ok"
 		}
 		servers[i] = serverOf(site)

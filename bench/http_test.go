@@ -110,7 +110,7 @@ func TestThroughput(t *testing.T) {
 			}
 		}
 		if site == "respond" {
-			all = append(all, limiter{"throttle: respond, three zones with settle and in_flight", "throttle {" + threeZones + "\n}", load{}})
+			all = append(all, limiter{"throttle: respond, three zones, two of them with settle", "throttle {" + threeZones + "\n}", load{}})
 		}
 		cases = append(cases, struct {
 			site     string

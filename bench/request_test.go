@@ -42,8 +42,9 @@ zone guesses {
 	limit 1000000000 1000/s
 	settle status 401 1
 }
-zone workers {
-	in_flight 100
+zone sites {
+	key host
+	limit 1000000000 1000/s
 }`
 )
 
