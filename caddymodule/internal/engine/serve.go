@@ -137,6 +137,7 @@ func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.
 		if stayed = res.Wait(record.ClientOf(r), h.app.Exiting); !stayed {
 			h.app.correct(res.GiveBack(nil))
 		}
+		now = time.Now() // it may be long since
 	}
 	refused := res.Refused()
 	var header http.Header
