@@ -18,9 +18,9 @@ import (
 // stores. Nobody is in a deadlock, and the table stays small.
 func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	const clients, keys = 16, 50
-	d := 2 * time.Second
+	enough := func(takes int64, _ time.Duration) bool { return takes >= 4000 }
 	if long() {
-		d = time.Minute
+		enough = func(_ int64, took time.Duration) bool { return took >= time.Minute }
 	}
 	server := servertest.StartPostgres(t)
 	var stores []*Store
@@ -34,7 +34,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(client), 22))
 			decisions := make([]leakybucket.Decision, 5)
-			for time.Since(began) < d && !t.Failed() {
+			for !enough(takes.Load(), time.Since(began)) && !t.Failed() {
 				all := make([]leakybucket.Charge, 2+rng.IntN(4))
 				for i := range all {
 					all[i] = charge(fmt.Sprint("k", rng.IntN(keys)), 1)
@@ -51,13 +51,13 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	perSecond := float64(takes.Load()) / time.Since(began).Seconds()
 	for _, s := range stores {
 		s.Close() // then PostgreSQL counts at once
 	}
 	if log := server.Log(); strings.Contains(log, "deadlock detected") {
 		t.Error("PostgreSQL has met a deadlock, want none that needs to be begun again")
 	}
-	perSecond := float64(takes.Load()) / d.Seconds()
 	hot := wantHot(t, server, defaultTable)
 	t.Logf("%.0f takes of 2 to 5 buckets a second, %.1f %% of the updates HOT", perSecond, hot)
 	if long() && perSecond < 1000 {
@@ -65,10 +65,10 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	}
 }
 
-// wantHot fails the test if less than 85 % of the updates of a table touched
-// nothing but the row's own page, and returns the percentage. It is about 95 %, and
-// less on a busy machine: pages are pruned when no transaction is under way that
-// sees the old rows. PostgreSQL counts with some delay.
+// wantHot fails the test if less than half of the updates of a table touched nothing but
+// the row's own page, and returns the percentage. It is about 95 %, less on a busy machine,
+// where pages are pruned later, and none if an index holds a column that is updated.
+// PostgreSQL counts with some delay.
 func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	t.Helper()
 	of := func(column string) float64 {
@@ -76,8 +76,8 @@ func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	}
 	eventually(t, "PostgreSQL has counted the updates", func() bool { return of("n_tup_upd") > 1000 })
 	hot := 100 * of("n_tup_hot_upd") / of("n_tup_upd")
-	if hot < 85 {
-		t.Errorf("HOT updates: got %.1f %%, want at least 85", hot)
+	if hot < 50 {
+		t.Errorf("HOT updates: got %.1f %%, want at least 50", hot)
 	}
 	return hot
 }
