@@ -60,8 +60,7 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 		}
 		zones = append(zones, z)
 	}
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	h.running = engine.NewHandler(app.engine, server, match, zones)
+	h.running = engine.NewHandler(ctx, app.engine, match, zones)
 	h.running.Announces = h.RateLimitHeaders
 	return nil
 }

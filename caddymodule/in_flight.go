@@ -47,6 +47,7 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
+	app.engine.Guard(ctx)
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.running = limit.NewHandler(server, match)
 	return nil

@@ -48,6 +48,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 		return err
 	}
 	m.app = app.engine
+	m.app.Show(ctx)
 	if m.Zone != "" {
 		(&Guest{m.app, "throttle_blocked"}).NeedZone(m.Zone)
 	}
@@ -56,7 +57,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
 func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
-	res := decision.VerdictOf(r)
+	res := decision.VerdictsOf(r.Context())
 	if res.Blocked(m.Zone) {
 		return true, nil
 	}
@@ -74,16 +75,11 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, nil
 	}
 	for z := range m.zones() {
-		c, device, can := z.BlockedBucket(&s, b)
+		c, can := z.BlockedBucket(&s, b)
 		if !can || c.Shadow || res.Decided(z) {
 			continue
 		}
-		_, runs := m.app.Believe(r.Context(), time.Now(), &c)
-		if runs && device != "" {
-			c.Key = device
-			_, runs = m.app.Believe(r.Context(), time.Now(), &c)
-		}
-		if runs {
+		if _, runs := m.app.Believe(r.Context(), time.Now(), &c); runs {
 			return true, nil
 		}
 	}

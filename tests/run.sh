@@ -187,13 +187,15 @@ test_units() {
 	else
 		echo 'SKIPPED: the race detector, which needs gcc'
 	fi
-	step "go test ${race[*]}, and the stores"
-	if [[ ${TEST_LONG:-} == 1 ]]; then # stores measure time
+	step 'go test, of the stores'
+	if [[ ${TEST_LONG:-} == 1 ]]; then # they measure time
 		go test "${race[@]}" -p 1 -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
-		stores=()
+	else
+		go test -short -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
 	fi
-	if ((${#shared[@]} + ${#stores[@]})); then
-		go test "${race[@]}" -short -vet=off -timeout 30m -tags "$tags" "${shared[@]}" "${stores[@]}"
+	if ((${#shared[@]})); then
+		step 'go test -race'
+		go test -race -short -vet=off -timeout 30m -tags "$tags" "${shared[@]}"
 	fi
 }
 

@@ -115,10 +115,13 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		return next.ServeHTTP(w, r)
 	}
 	rp := l.rp
-	verdict, _, err := decision.Decide(r, rp.now, failed, &l.Directive, rp.app)
-	if err != nil {
+	verdict, err := decision.Decide(r, rp.now, failed, &l.Directive, rp.app)
+	switch {
+	case err != nil:
 		record.Of(r).Refused = true
 		return err
+	case verdict == nil:
+		return next.ServeHTTP(w, r)
 	}
 	verdict.Report(r, &l.Directive, rp.now, w.Header())
 	if verdict.Refused() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -41,6 +42,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 		func() error { return full.Block.compile(r) },
 		func() error { return full.Refusal.compile(&r.Refusal, z.Refusal) },
 		func() error { return checkMatching(full.Match, full.Exempt) },
+		func() error { return r.ReadBy(new(form.Plan)) },
 	)
 	if err != nil {
 		return nil, fmt.Errorf("zone %q: %w", z.Name, err)

@@ -11,7 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/dustin/go-humanize"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -113,7 +113,8 @@ func (c *Cost) compile(limit leakybucket.Limit) (line rule.CostLine, err error) 
 	switch {
 	case c.Value == "body_items":
 		line.Source = rule.BodyItems
-		line.Path, err = body.ParsePath(c.Path)
+		line.Path = c.Path
+		_, err = new(form.Plan).Array(c.Path)
 		return line, err
 	case c.Value == "body_bytes":
 		line.Source = rule.BodyBytes

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
@@ -220,6 +221,9 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 		}
 		return rule.Part{Read: rule.Query(source.Name), Digest: digest}, nil
 	case "form":
+		if _, err := new(form.Plan).Field(source.Name); err != nil {
+			return none, err
+		}
 		return rule.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
 	case "basic_user":
 		folding := foldings[source.Fold]

@@ -16,13 +16,12 @@ import (
 // bucket of its own, so that an attack on the account does not lock out its owner. A
 // browser is known by a signed cookie, `__Host-throttle-device-<zone>`, which it gets
 // over HTTPS only. It is good for this zone, host and account alone, and does not say
-// which account that is. When the browser's bucket is full, the account's is charged.
-// An account has at most ten devices: the store keeps ten places, and a place is taken
-// until its device has not logged in for the whole duration. A store that forgets them,
-// as memory without a snapshot does when Caddy is restarted, has room for ten more.
-// Shadow zones trust devices, too, so that they are known when the zone is enforced.
+// which account that is. The devices of an account share ten buckets, so that whoever earns
+// devices without end has no more. Shadow zones trust devices, too, so that they are known
+// when the zone is enforced.
 //
-// A response earns trust if it is refunded and sets the cookie. The zone must have refund.
+// A response earns trust if it is refunded and sets the cookie, for this account if its value
+// has a name before a |, as WordPress's does. The zone must have refund.
 type TrustDevices struct {
 	// The cookie that the upstream sets when a log-in has succeeded: a name, or a
 	// pattern such as `wordpress_logged_in_*`. Required.

@@ -1,49 +1,45 @@
 // Package decision is one request: what its zones decide, and what becomes of that. Begin
-// with [Decide]. A plan collects charges and asks the store, an [Outcome] is what one zone
-// decides, and a [Verdict] holds the outcomes until the request has been served: what it
-// must wait for, what it is told, and how its charges are corrected. It imports rule, and
-// writes no responses.
+// with [Decide]: the zones make claims, the store is asked once about all of them, and a
+// [Verdict] says what came out, if anybody needs to know. It imports rule, and writes no
+// responses.
 package decision
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"iter"
 	"net/http"
-	"net/netip"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Directive is a handler as decisions know it.
 type Directive struct {
 	Zones  []*Zone
-	Server *caddyhttp.Server // whose routes the handler is in; if nil, it is looked up in the context
-	Unread Unread
+	Server *Server // in whose routes the handler is; nil outside of the HTTP app
 
 	LimitsLog bool // a zone limits the lines of refusals in the access log
 	Announces bool // responses get the rate-limit headers
+	Follows   bool // a zone has more to do with requests that were admitted, or shows its verdicts
 }
 
-// Unread is what nobody reads after a handler, as is known when the config is loaded. The
-// zero value means that somebody may read everything.
-type Unread struct {
-	Verdict      bool // no other handler, matcher or log line reads it
-	Placeholders bool
-	Record       bool // no other handler of throttle or in_flight shares it
+// A Server is what handlers know of the server that they are in.
+type Server struct {
+	*caddyhttp.Server
+	Guards int  // its handlers of throttle and in_flight
+	Shown  bool // its config may show verdicts by placeholders, or matches by them
 }
+
+// Shares reports whether a request may pass several handlers of throttle and in_flight.
+func (s *Server) Shares() bool { return s == nil || s.Guards > 1 }
+
+func (s *Server) shown() bool { return s == nil || s.Shown }
 
 // An Env is what lies outside of a request and the zones of its handler. Its methods are
 // called by many goroutines.
@@ -65,599 +61,218 @@ type Env interface {
 	// InForce leaves a charge as Take would leave it now.
 	InForce(*leakybucket.Charge)
 
-	// Take asks the store. If that fails, the request passes.
+	// Take asks the store. If that fails, the request passes. The time is needed only for
+	// charges that may begin a block.
 	Take(ctx context.Context, now time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error
 
-	// FellBack reports whether a decision was made without the shared store.
-	FellBack(leakybucket.Decision) bool
+	// Correct has the store correct charges, if there are any.
+	Correct(due []leakybucket.Settlement)
 
-	// Look reads at most so many bytes of the body ahead; see [body.Memory.Look].
-	Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body)
+	// Bodies is where bodies are received.
+	Bodies() *body.Store
 
 	// NoAddress is called if a key needed the client's address and there was none.
 	NoAddress()
 }
 
-// Decide finds out what the zones of a handler do about a request now: it collects their
-// charges, reads the body if one depends on it, and asks the store. The Verdict is nil if no
-// zone charges the request or exempts it as a static file. Otherwise it is also
-// published to placeholders and to the access log. failed is the error of the handler's own
-// matcher. The Ahead, if not nil, has replaced the request's body and must be ended, also
-// after an error, which is that of a zone's matcher.
-func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (*Verdict, *body.Ahead, error) {
-	p := newPlan(r, now, d, env)
-	p.failed = failed
-	decided := false
+// Decide finds out what the zones of a handler do about a request now; a zero time stands for
+// the time when it is needed. failed is the error of the handler's own matcher.
+//
+// The zones' claims are taken together. Those that need the body are a second batch: it is
+// received once the first has been poured, so that a client that is refused uploads nothing.
+//
+// The Verdict is nil if nobody needs to know more of a request that is admitted, or that no
+// zone charges. Otherwise it is also published to placeholders and the access log. It holds the
+// body that was received, and must be closed. The error is that of a zone's matcher, or
+// [body.ErrTimeout] or [body.ErrLeft] of a body that breaks off; then nothing stays charged,
+// unless part of the body lies in a file.
+func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (*Verdict, error) {
+	a := newAsking(r, now, d, env)
+	err := a.claim(failed)
+	if err == nil {
+		a.take(0)
+		if len(a.later) > 0 && !a.refused {
+			err = a.takeLater()
+		}
+	}
+	var v *Verdict
+	if err == nil {
+		v = a.conclude()
+	}
+	a.release()
+	return v, err
+}
+
+// take asks the store about the charges from one on. An enforced charge is not asked about if an
+// enforced zone refuses, and a shadow charge not if any does: a refused request must not be
+// charged by other zones. If even the memory store fails, the zones count as if they had not
+// been asked, and the request passes.
+func (a *asking) take(from int) {
+	claims, charges, decisions := a.claims[from:], a.charges[from:], a.decisions[from:]
+	n, blocks := 0, false
+	for i := range claims {
+		cl, shadow := &claims[i], charges[i].Shadow
+		if cl.asked = cl.refusal == rule.None && !a.refused && (!shadow || !a.ends); cl.asked {
+			n++
+			blocks = blocks || charges[i].Block != nil
+		}
+	}
+	if n == 0 {
+		return
+	}
+	if blocks {
+		a.Now()
+	}
+	if n < len(claims) {
+		if !a.takeSome(claims, charges, decisions) {
+			return
+		}
+	} else if a.env.Take(a.Request.Context(), a.now, charges, decisions) != nil {
+		drop(claims, decisions)
+		return
+	}
+	for i := range claims {
+		if claims[i].asked && !decisions[i].Fits {
+			a.ends = true
+			a.refused = a.refused || !charges[i].Shadow
+		}
+	}
+}
+
+// takeSome asks about those charges that are to be asked about.
+func (a *asking) takeSome(claims []claim, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
+	var some []leakybucket.Charge
+	for i := range claims {
+		if claims[i].asked {
+			some = append(some, charges[i])
+		}
+	}
+	answers := make([]leakybucket.Decision, len(some))
+	if a.env.Take(a.Request.Context(), a.now, some, answers) != nil {
+		drop(claims, decisions)
+		return false
+	}
+	for i := range claims {
+		if claims[i].asked {
+			charges[i], decisions[i] = some[0], answers[0] // a stand-in for a shared store may have changed the charge
+			some, answers = some[1:], answers[1:]
+		}
+	}
+	return true
+}
+
+// drop makes claims count as if the store had not been asked.
+func drop(claims []claim, decisions []leakybucket.Decision) {
+	for i := range claims {
+		if claims[i].asked {
+			claims[i].asked, decisions[i] = false, leakybucket.Decision{}
+		}
+	}
+}
+
+// takeLater receives the body, and takes the claims that need it. If they refuse, or there is no
+// whole body, what was poured before is given back, unless part of the body went into a file:
+// reading it was work.
+func (a *asking) takeLater() (err error) {
+	first, ended, whole := len(a.claims), a.ends, false
 	defer func() {
-		if !decided { // a matcher or the store panics, and the connection ends
-			p.Reader.End(nil)
+		if whole {
+			return
 		}
-		p.release()
+		a.giveBack(first, false) // also if a matcher or the store panics
+		_ = a.Body.Close()
 	}()
-	verdict, reader, err := p.decide()
-	decided = true
-	return verdict, reader, err
-}
-
-func (p *plan) decide() (*Verdict, *body.Ahead, error) {
-	if err := p.evaluate(); err != nil {
-		return nil, nil, err
+	most := int64(0)
+	for _, z := range a.later {
+		most = max(most, z.Cost.MaxBody)
 	}
-	if p.unread > 0 {
-		// Ask for the least it can cost first: a refused client uploads nothing.
-		p.probe()
-		if !p.take() || p.refused {
-			return p.conclude(), nil, nil
-		}
-		p.readBody()
-		p.again = true
-		if err := p.evaluate(); err != nil {
-			return nil, p.Reader, err
-		}
+	a.received = true
+	if err = a.Receive(a.env.Bodies(), most); err != nil {
+		return err
 	}
-	p.take()
-	return p.conclude(), p.Reader, nil
-}
-
-// A plan collects the charges of one handler's zones for a request, and the store's
-// decisions. Its conclusion is a [Verdict]. It is for one goroutine. release returns its
-// memory to a pool, and must be called last.
-type plan struct {
-	rule.Subject
-	Buffers rule.Buffers // memory for the keys of the zones
-
-	*Directive
-	env      Env
-	now      time.Time
-	failed   error     // of the handler's own matcher
-	again    bool      // the zones are asked once more, since the body is known
-	earlier  *Verdict  // of the handlers that the request has passed, or nil
-	verdict  *Verdict  // nil before there is an outcome
-	outcomes []Outcome // in its memory
-
-	charges   []leakybucket.Charge // memory for what the store is asked
-	of        []int                // the index of each charge's outcome
-	decisions []leakybucket.Decision
-
-	began   []*Zone // shadow zones whose block began with the probe
-	static  []exemption
-	unread  int64 // how much of the body must be read to know all, in bytes
-	refused bool  // an enforced zone refuses
-}
-
-var planPool = sync.Pool{New: func() any { return new(plan) }}
-
-func newPlan(r *http.Request, now time.Time, d *Directive, env Env) *plan {
-	p := planPool.Get().(*plan)
-	p.Look(r)
-	p.Overrides = env.Overrides()
-	p.Directive, p.env, p.now = d, env, now
-	if !d.Unread.Verdict {
-		p.earlier, _ = p.Vars[verdictVar].(*Verdict)
-	}
-	return p
-}
-
-// release returns the memory of the plan to the pool. Nothing of the request stays in
-// it.
-func (p *plan) release() {
-	p.verdict, p.outcomes = nil, nil
-	p.reset()
-	p.Directive, p.env, p.failed, p.earlier, p.again = nil, nil, nil, nil, false
-	clear(p.began)
-	p.began, p.refused = p.began[:0], false
-	p.Forget()
-	p.Buffers.Clear()
-	planPool.Put(p)
-}
-
-// reset removes all outcomes.
-func (p *plan) reset() {
-	clear(p.outcomes)
-	clear(p.charges)
-	p.outcomes, p.charges, p.of, p.static = p.outcomes[:0], p.charges[:0], p.of[:0], nil
-	p.unread = 0
-}
-
-// evaluate collects the charges of all zones that concern the request: the bucket, its
-// limit and the cost. Before that come what exempts it from all zones, bans, and blocks that
-// hold everywhere. It returns the error of a matcher with which the request fails.
-func (p *plan) evaluate() error {
-	exempt, err := p.env.Exempts(&p.Subject)
-	failed := cmp.Or(p.failed, err)
-	switch {
-	case exempt && failed == nil, failed == nil && p.refuseBanned():
-		return nil
-	case !exempt:
-		p.refuseBlockedEverywhere()
-	}
-	for _, z := range p.Zones {
-		if p.decided(z) {
+	for _, z := range a.later {
+		if err = a.claimFor(z); err == nil {
 			continue
 		}
-		err := failed
-		if err == nil {
-			err = p.ask(z)
-		}
-		if err != nil {
-			if err = p.fail(z, err); err != nil {
-				return err
-			}
+		if err = a.fail(z, err); err != nil {
+			return err
 		}
 	}
-	if p.NoAddress {
-		p.env.NoAddress()
+	a.take(first)
+	if whole = true; a.refused || a.ends && !ended {
+		a.giveBack(first, !a.refused)
 	}
 	return nil
 }
 
-// decided reports whether a zone has decided about the request already: in this plan, or
-// in an earlier handler.
-func (p *plan) decided(z *Zone) bool {
-	for i := range p.outcomes {
-		if p.outcomes[i].Zone == z {
-			return true
+// giveBack gives back what the first so many claims have poured, or only those in shadow,
+// unless part of the body went into a file.
+func (a *asking) giveBack(first int, onlyShadow bool) {
+	if a.Body.InFile() {
+		return
+	}
+	var due []leakybucket.Settlement
+	for i := range first {
+		if c, d := &a.charges[i], &a.decisions[i]; d.Poured && (c.Shadow || !onlyShadow) {
+			due = append(due, givenBack(a.claims[i].zone, c, d))
+			d.Poured = false
 		}
 	}
-	return p.earlier.Decided(z)
+	a.env.Correct(due)
 }
 
-// refuseBanned refuses a request whose client is banned, as one of the zones.
-func (p *plan) refuseBanned() (refused bool) {
-	if p.Overrides == nil {
-		return false
+// conclude counts a request that is admitted, or returns the verdict if somebody needs one.
+func (a *asking) conclude() *Verdict {
+	if a.NoAddress {
+		a.env.NoAddress()
 	}
-	ban := p.Ban(p.now)
-	if ban == nil || slices.ContainsFunc(p.Zones, p.decided) {
-		return false
-	}
-	rest := ban.Left(p.now)
-	by := BannedBy(slices.Values(p.Zones), &p.Subject)
-	if by == nil {
-		return false
-	}
-	if p.ban(by, rest); p.refused {
-		ban.Hit()
-	}
-	return p.refused
-}
-
-// ban refuses the request because its client is banned for so long, and counts that for a
-// zone, which need not match the request.
-func (p *plan) ban(z *Zone, rest time.Duration) {
-	p.add(z, z.Key.Network(&p.Subject).Addr().String(), z.Shadow).Block = rest
-	p.refuse(rule.Banned)
-}
-
-// BannedBy returns the zone that refuses a request whose client is banned: one that is not
-// in shadow, if there is one. If a zone exempts the request, the ban does not hold, and
-// BannedBy returns nil.
-func BannedBy(zones iter.Seq[*Zone], s *rule.Subject) (by *Zone) {
-	for z := range zones {
-		if exempt, err := z.Exempts(s); err != nil || exempt {
-			return nil
-		}
-		if by == nil || by.Shadow {
-			by = z
+	for i := range a.claims {
+		if d := &a.decisions[i]; d.Local || d.Undecided {
+			a.claims[i].zone.Reporter.FellBack()
 		}
 	}
-	return by
-}
-
-// refuseBlockedEverywhere refuses a request if its client is blocked by `block ... everywhere`.
-func (p *plan) refuseBlockedEverywhere() {
-	for _, z := range p.env.Everywhere() {
-		if p.decided(z) {
-			continue
-		}
-		if c, block, runs := z.blockedEverywhere(&p.Subject, p.now, &p.Buffers, p.env); runs {
-			o := p.add(z, c.Key, c.Shadow)
-			o.Limit, o.debt, o.ceiling = c.Limit, c.Debt, c.Ceiling
-			p.refuseBlocked(block)
-		}
-	}
-}
-
-// blockedEverywhere returns the block of a client by a zone whose blocks hold everywhere, if
-// one is known and runs, and a charge that names the bucket. Such a zone is keyed by the
-// address alone and so trusts no devices.
-func (z *Zone) blockedEverywhere(s *rule.Subject, now time.Time, b *rule.Buffers, env Env) (c leakybucket.Charge, block blocked.Block, runs bool) {
-	c, _, can := z.BlockedBucket(s, b)
-	if can {
-		block, runs = env.Believe(s.Request.Context(), now, &c)
-	}
-	return c, block, runs
-}
-
-// fail counts a request for which a matcher of a zone has failed. It returns the matcher's
-// own error if the zone is enforced, so that the request fails. In shadow it fails once, as
-// enforcement asks no zone after that.
-func (p *plan) fail(z *Zone, err error) error {
-	k, _, _ := z.Find(&p.Subject, &p.Buffers)
-	shadow := z.InShadow(p.Overrides, k.Name)
-	if !shadow || !p.ends(true, false) {
-		o := p.add(z, k.Name, shadow)
-		p.refuse(rule.Error)
-		if !shadow {
-			o.report(p.Request, p.now, nil)
-		}
-	}
-	option := "exempt in the global options"
-	var failed *rule.MatcherError
-	if errors.As(err, &failed) {
-		option, err = failed.Option, failed.Err
-	}
-	z.Reporter.Failed(option, err, !shadow)
-	if shadow {
+	shares := a.Server.Shares()
+	if !a.ends && !shares && !a.wanted() {
+		a.countAdmitted()
 		return nil
 	}
-	return err
-}
-
-// ask adds the charge of a zone if the zone concerns the request, or its refusal if that
-// needs no store.
-func (p *plan) ask(z *Zone) error {
-	concern, err := z.Concerns(&p.Subject)
-	if concern != rule.Concerned {
-		p.spare(z, concern)
-		return err
+	v := newVerdict(len(a.claims))
+	for i := range a.claims {
+		if o := a.outcome(i); o.decision != Withdrawn {
+			v.Outcomes = append(v.Outcomes, o)
+		}
 	}
-	if z.WantsBody(&p.Subject) {
-		p.unread = max(p.unread, z.Cost.MaxBody)
+	v.static, v.body = a.static, a.Body
+	if shares {
+		v.note(a.Request)
+	}
+	if len(v.Outcomes)+len(v.static) > 0 {
+		v.publish(a)
+	} else if a.Server.shown() && a.Replacer() != nil {
+		a.Replacer().Map(placeholdersOf(a.Request.Context()))
+	}
+	if len(v.Outcomes)+len(v.static) == 0 && a.Body == nil {
 		return nil
-	}
-	k, why, skip := z.Find(&p.Subject, &p.Buffers)
-	if k.Lacking && (!p.again || z.Key.FromBody()) {
-		z.Reporter.Keyless()
-	}
-	if skip {
-		return nil
-	}
-	shadow := z.InShadow(p.Overrides, k.Name)
-	if p.decideByKey(z, &k, why, shadow) {
-		return nil
-	}
-	return p.charge(z, &k, shadow)
-}
-
-// spare notes that a zone does not charge the request.
-func (p *plan) spare(z *Zone, concern rule.Concern) {
-	if concern == rule.Static {
-		p.static = append(p.static, p.exempt(z))
-	}
-	switch {
-	case p.again: // and noted before
-	case concern == rule.Exempted || concern == rule.Static:
-		z.Reporter.Exempted()
-	}
-}
-
-// decideByKey reports whether the zone refuses the request, or has no limit for it,
-// because of its key alone. If it refuses, that is added.
-func (p *plan) decideByKey(z *Zone, k *rule.Bucket, why rule.Reason, shadow bool) bool {
-	switch {
-	case why != rule.None:
-	case k.Address && p.Early(): // the address may be forged
-		if shadow {
-			return true
-		}
-		why = rule.EarlyData
-	case k.Rule == bucketkey.Unlimited:
-		if !p.again || z.Key.FromBody() {
-			z.Reporter.Exempted()
-		}
-		return true
-	case k.Rule == bucketkey.Denied:
-		why = rule.Denied
-	default:
-		return false
-	}
-	p.add(z, k.Name, shadow)
-	p.refuse(why)
-	return true
-}
-
-// charge adds the charge of a zone, or the refusal by a block that is known to run.
-func (p *plan) charge(z *Zone, k *rule.Bucket, shadow bool) error {
-	cost, wantsBody, readsBody, err := z.Cost.Charged(&p.Subject, k.Limit)
-	if err != nil {
-		return err
-	}
-	o := p.add(z, k.Name, shadow)
-	o.Limit, o.Cost = k.Limit, cost
-	o.debt, o.ceiling, o.probe = z.Terms(k.Limit, cost)
-	if client := z.DeviceClient(&p.Subject, k); client != nil {
-		o.device = &knownDevice{client: client}
-		o.chargeDevice()
-	}
-	if z.Block != nil {
-		block, runs := p.knownBlock(o)
-		if runs && o.chargesDevice() {
-			o.chargeAccount()
-			block, runs = p.knownBlock(o)
-		}
-		if runs {
-			p.refuseBlocked(block)
-			return nil
-		}
-	}
-	o.starved = p.Starved && (z.Key.FromBody() || readsBody)
-	if wantsBody {
-		p.unread = max(p.unread, z.Cost.MaxBody)
-	}
-	o.asked = true
-	return nil
-}
-
-// knownBlock returns the block of an outcome's bucket that makes it unnecessary to ask the store.
-func (p *plan) knownBlock(o *Outcome) (blocked.Block, bool) {
-	p.charges = append(p.charges[:0], o.Charge())
-	return p.env.KnownBlock(p.now, &p.charges[0])
-}
-
-// A knownDevice is what a request's device cookies tell to one zone.
-type knownDevice struct {
-	client  *device.Client
-	account string // the account's key, if the device's bucket is charged instead
-	renewed bool   // the device is known and keeps its place
-}
-
-// chargesDevice reports whether a device's bucket is charged instead of its account's.
-func (o *Outcome) chargesDevice() bool { return o.device != nil && o.device.account != "" }
-
-// chargeDevice makes the outcome charge the bucket of the client's device, if one is
-// known, in the place of the account's. It reports whether one is.
-func (o *Outcome) chargeDevice() bool {
-	key := rule.DeviceKey(o.Key, o.device.client)
-	if key == "" {
-		return false
-	}
-	o.device.account, o.Key = o.Key, key
-	return true
-}
-
-// chargeAccount makes the outcome charge the account's bucket again.
-func (o *Outcome) chargeAccount() {
-	o.Key, o.device.account = o.device.account, ""
-}
-
-// An exemption is a zone that exempts a request as a static file.
-type exemption struct {
-	zone *Zone
-
-	// charge is the charge of the request if the upstream answers it after all, or zero if
-	// the zone would charge nothing.
-	charge leakybucket.Charge
-}
-
-// exempt returns the exemption with what the zone would charge. That must be computed
-// now, because later handlers may rewrite the request.
-func (p *plan) exempt(z *Zone) exemption {
-	e := exemption{zone: z}
-	k, why, skip := z.Find(&p.Subject, &p.Buffers)
-	if why != rule.None || skip || k.Rule != bucketkey.Limited {
-		return e
-	}
-	cost, _, _, err := z.Cost.Charged(&p.Subject, k.Limit)
-	if err != nil {
-		return e
-	}
-	e.charge = z.Charge(&k, z.InShadow(p.Overrides, k.Name), cost)
-	e.charge.Debt = 0 // nothing was reserved that a response corrects
-	return e
-}
-
-// add appends the outcome of a zone. It is filled in place, where it stays, because outcomes
-// are large.
-func (p *plan) add(z *Zone, key string, shadow bool) *Outcome {
-	if p.verdict == nil {
-		p.verdict = newVerdict(len(p.Zones), p.Unread)
-		p.outcomes = p.verdict.Outcomes[:0]
-	}
-	n := len(p.outcomes)
-	if n < cap(p.outcomes) {
-		p.outcomes = p.outcomes[:n+1] // what is behind the outcomes is clear
-	} else {
-		p.outcomes = append(p.outcomes, Outcome{})
-	}
-	o := &p.outcomes[n]
-	o.Zone, o.Key, o.Shadow = z, key, shadow
-	return o
-}
-
-// refuse makes the last outcome a refusal without asking a store.
-func (p *plan) refuse(why rule.Reason) {
-	o := &p.outcomes[len(p.outcomes)-1]
-	o.Refuse(why)
-	p.refused = p.refused || !o.Shadow
-}
-
-// refuseBlocked makes the last outcome a refusal by a block that is known to run.
-func (p *plan) refuseBlocked(b blocked.Block) {
-	o := &p.outcomes[len(p.outcomes)-1]
-	c := o.Charge()
-	p.env.InForce(&c)
-	o.terms = terms{c.Limit, c.Cost, c.Debt, c.Ceiling}
-	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
-	o.level = o.Limit.Level(seen, leakybucket.Instant(p.now.Sub(b.Seen).Microseconds()))
-	o.Block = b.Until.Sub(p.now)
-	why := rule.Blocked
-	if o.Limit.Oversize(o.Cost) {
-		why = rule.Oversize
-	}
-	p.refuse(why)
-}
-
-// readBody reads as much of the body as the zones want, and removes all outcomes. The zones
-// must be asked again.
-func (p *plan) readBody() {
-	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Shadow && o.Began {
-			p.began = append(p.began, o.Zone)
-		}
-	}
-	most := p.unread
-	p.reset()
-	p.ReadBody(p.env.Look, most)
-}
-
-// probe turns all charges into probes, which pour nothing.
-func (p *plan) probe() {
-	for i := range p.outcomes {
-		p.outcomes[i].probe = true
-	}
-}
-
-// take asks the store about all charges, and once more if a device has used up what it may:
-// then its account is charged. If a zone in shadow refuses without asking, no other one in shadow
-// is asked about, and if an enforced zone does none at all: a refused request must not be charged
-// by other zones. If even the memory store fails, take returns false and the request passes.
-func (p *plan) take() bool {
-	p.of = p.of[:0]
-	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.asked {
-			if o.asked = !p.ends(o.Shadow, false); o.asked {
-				p.of = append(p.of, i)
-			}
-		}
-	}
-	if !p.askStore() || p.fallBack() && !p.askStore() {
-		return false
-	}
-	p.answered()
-	return true
-}
-
-// askStore asks about the charges in p.of. If that fails, their zones count as if they had not
-// been asked.
-func (p *plan) askStore() bool {
-	if len(p.of) == 0 {
-		return true
-	}
-	p.charges = p.charges[:0]
-	for _, of := range p.of {
-		p.charges = append(p.charges, p.outcomes[of].Charge())
-	}
-	p.decisions = append(p.decisions[:0], make([]leakybucket.Decision, len(p.charges))...)
-	if p.env.Take(p.Request.Context(), p.now, p.charges, p.decisions) == nil {
-		return true
-	}
-	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.asked {
-			o.asked, o.dropped = false, true
-			o.answered(&leakybucket.Charge{}, &leakybucket.Decision{Undecided: true})
-		}
-	}
-	return false
-}
-
-// answered notes the store's decisions about the charges in p.of.
-func (p *plan) answered() {
-	for i, of := range p.of {
-		o := &p.outcomes[of]
-		o.answered(&p.charges[i], &p.decisions[i])
-		p.refused = p.refused || !o.Shadow && !o.fits
-	}
-}
-
-// fallBack looks for devices whose buckets the store has found full, and charges the
-// accounts' buckets instead. It returns true if the store must be asked again.
-func (p *plan) fallBack() bool {
-	for i := range p.of {
-		if p.overflows(i) {
-			p.chargeAccounts()
-			return true
-		}
-	}
-	return false
-}
-
-// chargeAccounts leaves in p.of what the store must be asked again. Its frame is large, and few
-// requests come here.
-func (p *plan) chargeAccounts() {
-	poured, _ := leakybucket.Fit(p.charges, p.decisions)
-	left := 0
-	for i, of := range p.of {
-		o, d := &p.outcomes[of], &p.decisions[i]
-		switch {
-		case p.overflows(i):
-			o.chargeAccount()
-		case poured && !o.Shadow:
-			o.answered(&p.charges[i], d)
-			continue // only shadows are full
-		case d.Began:
-			p.began = append(p.began, o.Zone)
-		}
-		p.of[left] = of
-		left++
-	}
-	p.of = p.of[:left]
-}
-
-// overflows reports whether the i-th charge is a device's and does not fit.
-func (p *plan) overflows(i int) bool {
-	return p.outcomes[p.of[i]].chargesDevice() && !p.decisions[i].Fits && !p.decisions[i].Undecided
-}
-
-// conclude returns the outcomes in the zones of this handler, or nil if none of them
-// is concerned. It also publishes them to those who may read them.
-func (p *plan) conclude() *Verdict {
-	kept := 0
-	for i := range p.outcomes {
-		o := &p.outcomes[i]
-		if o.asked && p.env.FellBack(o.was()) {
-			o.Zone.Reporter.FellBack()
-		}
-		p.finish(o)
-	}
-	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Decision() != Withdrawn {
-			if kept < i {
-				p.outcomes[kept] = *o
-			}
-			kept++
-		}
-	}
-	clear(p.outcomes[kept:])
-	v := p.verdict
-	switch {
-	case kept > 0:
-	case len(p.static) == 0:
-		if v != nil {
-			v.Outcomes = p.outcomes[:0] // which are clear, unlike those that they have outgrown
-			v.Forget()
-		}
-		if p.earlier == nil && !p.Unread.Placeholders && p.Replacer() != nil {
-			p.Replacer().Map(uncharged(p.Request.Context()))
-		}
-		return nil
-	case v == nil:
-		v = newVerdict(0, p.Unread)
-	}
-	v.Outcomes = p.outcomes[:kept]
-	v.static = p.static
-	if !p.Unread.Verdict {
-		v.publish(p)
 	}
 	return v
+}
+
+// wanted reports whether somebody wants to know what became of a request that is admitted.
+func (a *asking) wanted() bool {
+	return a.Follows || a.Announces || a.Body != nil || a.static != nil || a.Server.shown() || a.Server.logs(a.Request)
+}
+
+// countAdmitted counts a request of which every charge fits.
+func (a *asking) countAdmitted() {
+	for i := range a.claims {
+		if cl, d := &a.claims[i], &a.decisions[i]; cl.asked && !d.Undecided {
+			cl.zone.Reporter.Admitted(&a.charges[i], d, a.Request)
+		}
+	}
+}
+
+// decided reports whether a zone has decided about a request in an earlier handler.
+func decided(r *http.Request, z *Zone) bool {
+	found := record.Find(r)
+	return found != nil && found.HasCharged(z.Name)
 }

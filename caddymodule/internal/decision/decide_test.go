@@ -3,7 +3,7 @@ package decision
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -30,9 +30,9 @@ type fakeEnv struct {
 	exemptErr  error
 	everywhere []*Zone
 	takeErr    error
-	refuses    bool // the store
+	refuses    string // a zone, or all of them: the store
 	banned     *override.Set
-	memory     *body.Memory
+	bodies     *body.Store
 }
 
 func (e *fakeEnv) note(what string)         { e.asked = append(e.asked, what) }
@@ -63,20 +63,22 @@ func (e *fakeEnv) Take(_ context.Context, _ time.Time, charges []leakybucket.Cha
 		if c.Probe {
 			what += "?"
 		}
-		decisions[i] = leakybucket.Decision{Fits: !e.refuses, Poured: !e.refuses && !c.Probe}
+		refuses := e.refuses == "all" || e.refuses == c.Zone
+		decisions[i] = leakybucket.Decision{Fits: !refuses, Poured: !refuses && !c.Probe, Local: true}
 	}
 	e.note(what)
 	return e.takeErr
 }
 
-func (e *fakeEnv) FellBack(leakybucket.Decision) bool {
-	e.note("fell back")
-	return true
+func (e *fakeEnv) Correct(due []leakybucket.Settlement) {
+	for _, s := range due {
+		e.note(fmt.Sprint("correct ", s.Charge.Zone, "/", s.Charge.Key, " ", s.Diff))
+	}
 }
 
-func (e *fakeEnv) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
-	e.note("look")
-	return e.memory.Look(r, client, most)
+func (e *fakeEnv) Bodies() *body.Store {
+	e.note("receive")
+	return e.bodies
 }
 
 // A silent Reporter counts what it must count once.
@@ -92,6 +94,8 @@ func (*silent) Unsettled(int)                                           {}
 func (*silent) Exempted()                                               {}
 func (*silent) Keyless()                                                {}
 func (*silent) Settled(bool, bool) {
+}
+func (*silent) Admitted(*leakybucket.Charge, *leakybucket.Decision, *http.Request) {
 }
 func (s *silent) FellBack()                  { s.fellBack++ }
 func (s *silent) Failed(string, error, bool) { s.failed++ }
@@ -115,18 +119,21 @@ func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
 	return &Zone{Rule: r, Places: new(Places), Reporter: new(silent)}
 }
 
-// decided lets an Env see what is decided about a request from 203.0.113.7.
-func decided(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, error) {
+// asked lets an Env see what is decided about a request from 203.0.113.7.
+func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, error) {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("[1,2,3]"))
 	r.ContentLength = -1
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
-	e.memory = body.NewMemory(1 << 20)
-	w := httptest.NewRecorder()
-	v, ahead, err := Decide(r, time.Now(), failed, &Directive{Zones: zones}, e)
-	ahead.End(w)
-	_, _ = io.Copy(io.Discard, r.Body)
+	e.bodies = body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
+	v, err := Decide(r, time.Now(), failed, &Directive{Zones: zones}, e)
+	if v != nil {
+		v.Close()
+	}
+	if memory, file := e.bodies.Held(); memory+file > 0 {
+		t.Errorf("got %d and %d bytes held, want none", memory, file)
+	}
 	return v, err
 }
 
@@ -153,11 +160,12 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 		change func(*rule.Rule)
 		want   []string
 	}{
-		"charged":                       {want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7", "fell back", "fell back"}},
+		"charged":                       {want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7"}},
 		"exempt":                        {env: fakeEnv{exempt: true}, want: []string{"exempt"}},
 		"the store fails":               {env: fakeEnv{takeErr: wrong}, want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7"}},
-		"the body says the cost":        {change: byBytes, want: []string{"exempt", "take a/203.0.113.7? b/203.0.113.7?", "look", "exempt", "take a/203.0.113.7 b/203.0.113.7", "fell back", "fell back"}},
-		"refused before the body":       {env: fakeEnv{refuses: true}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7? b/203.0.113.7?", "fell back", "fell back"}},
+		"the body says the cost":        {change: byBytes, want: []string{"exempt", "take a/203.0.113.7", "receive", "take b/203.0.113.7"}},
+		"refused before the body":       {env: fakeEnv{refuses: "a"}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7"}},
+		"refused after the body":        {env: fakeEnv{refuses: "b"}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7", "receive", "take b/203.0.113.7", "correct a/203.0.113.7 -1"}},
 		"blocked everywhere":            {env: fakeEnv{everywhere: []*Zone{testZone(t, "site", block)}}, want: []string{"exempt", "believe site 203.0.113.7"}},
 		"banned":                        {env: fakeEnv{banned: bans.Load()}, want: []string{"exempt"}},
 		"a matcher fails":               {failed: wrong, want: []string{"exempt"}},
@@ -165,15 +173,15 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := test.env
-			v, err := decided(t, &e, test.failed, testZone(t, "a", test.change), testZone(t, "b", test.change))
+			v, err := asked(t, &e, test.failed, testZone(t, "a", nil), testZone(t, "b", test.change))
 			if !slices.Equal(e.asked, test.want) {
 				t.Errorf("asked %q, want %q", e.asked, test.want)
 			}
 			if !errors.Is(err, test.failed) {
 				t.Errorf("got the error %v, want %v", err, test.failed)
 			}
-			if refused := e.refuses || e.banned != nil || len(e.everywhere) > 0 && err == nil; v.Refused() != refused {
-				t.Errorf("got refused: %v", v.Refused())
+			if refused := e.refuses != "" || e.banned != nil || len(e.everywhere) > 0 && err == nil; (v != nil && v.Refused()) != refused {
+				t.Errorf("got %+v, want it refused: %v", v, refused)
 			}
 		})
 	}
@@ -182,44 +190,13 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 // What a drop needs comes out of the outcome: nobody has to look at the request again.
 func TestAnOutcomeNamesItsBucket(t *testing.T) {
 	z := testZone(t, "site", func(r *rule.Rule) { r.Block = new(leakybucket.Ladder) })
-	e := fakeEnv{refuses: true}
-	v, err := decided(t, &e, nil, z)
+	e := fakeEnv{refuses: "all"}
+	v, err := asked(t, &e, nil, z)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := v.Outcomes[0].Charge(); got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block {
+	if got := v.Outcomes[0].Charge; got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block {
 		t.Errorf("got %+v", got)
-	}
-}
-
-// A pooled verdict that its outcomes have outgrown, and that none of them is left of, must be
-// clear for the next request.
-func TestAVerdictOfThePoolHoldsNothingOfOthers(t *testing.T) {
-	keyed := testZone(t, "keyed", func(r *rule.Rule) {
-		r.Key.Missing, r.Key.Parts = rule.Refuse, []rule.Part{{Read: func(*rule.Subject) string { return "" }}}
-	})
-	charged, other := testZone(t, "a", nil), testZone(t, "b", nil)
-	unread := Unread{Verdict: true, Placeholders: true}
-	ask := func(e *fakeEnv, zones ...*Zone) *Verdict {
-		r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
-		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
-		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
-		v, _, err := Decide(r, time.Now(), nil, &Directive{Zones: zones, Unread: unread}, e)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-	for range 100 { // the pool may give another one
-		ask(new(fakeEnv), charged).Forget()
-		if v := ask(&fakeEnv{takeErr: errors.New("down")}, charged, other); v != nil {
-			t.Fatalf("got %d outcomes without a store, want none", len(v.Outcomes))
-		}
-		v := ask(new(fakeEnv), keyed)
-		if o := &v.Outcomes[0]; o.asked || o.Limit != (leakybucket.Limit{}) || o.Cost != 0 {
-			t.Fatalf("got the charge %+v of a request that was refused without asking, want none", o.Charge())
-		}
-		v.Forget()
 	}
 }
 
@@ -230,8 +207,8 @@ func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
 	server := &caddyhttp.Server{Logs: new(caddyhttp.ServerLogConfig)}
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
-	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: server}
-	v, _, err := Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
+	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: &Server{Server: server}}
+	v, err := Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
 	if err != nil {
 		t.Fatal(err)
 	}

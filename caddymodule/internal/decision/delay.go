@@ -29,7 +29,7 @@ func (p *Places) leave() { p.taken.Add(-1) }
 // Wait lets a request that was admitted wait until its delay is over, in the zone with the
 // longest one. It returns false if the client leaves meanwhile, or if the verdict tells now
 // that the request is refused: the places are taken, or the process is about to end. Then
-// [Verdict.GiveBack] is due. A nil verdict lets nobody wait.
+// [Verdict.GiveBack] is due.
 func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 	o := v.delayed()
 	if o == nil {
@@ -55,9 +55,6 @@ func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 
 // delayed returns the enforced outcome with the longest delay, or nil if there is none.
 func (v *Verdict) delayed() (longest *Outcome) {
-	if v == nil {
-		return nil
-	}
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.decision == Delayed && (longest == nil || o.Delay > longest.Delay) {
 			longest = o

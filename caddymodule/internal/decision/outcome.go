@@ -4,11 +4,11 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"time"
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
@@ -34,23 +34,18 @@ func (d Decision) String() string {
 	return [Decisions]string{"", "admitted", "shadow_delayed", "shadow_refused", "delayed", "refused"}[d]
 }
 
-// An Outcome is the charge of one zone to one request, what the store says about it, and what
-// the zone decides. Once [Decide] has returned, only what it becomes is written. Requests keep
-// outcomes in memory until their access log is written, so what follows from the rule is not
-// repeated here.
+// An Outcome is what one zone decides about a request: the charge as the store was asked, or
+// would have been, and the store's answer. Once [Decide] has returned, only what becomes of the
+// outcome is written. Requests keep outcomes in memory until their access log is written.
 type Outcome struct {
-	Zone *Zone
-	Key  string // of the bucket, without the zone
-
-	terms  // zero if the zone has no limit for the key
-	answer // of the store
+	Zone               *Zone
+	leakybucket.Charge                      // with a Limit of 0 if the zone has none for the key
+	Answer             leakybucket.Decision // zero, but for the level under a known block, if the store was not asked
 
 	Delay time.Duration // how long the request is to wait, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
 
-	// device is what device cookies tell of the client, or nil if the zone trusts no
-	// devices or the request names no account.
-	device *knownDevice
+	device *device.Client // what device cookies tell; nil if the zone trusts no devices, or the request names no account
 
 	// What becomes of the outcome after the decision:
 
@@ -58,68 +53,15 @@ type Outcome struct {
 	code        supportcode.Code // names the refusal, for support; zero if the zone gives none
 	unlogged    uint32           // how many refusals of the zone were kept out of the access log before this line
 
+	jitter float32 // how much is added to Retry-After, as a fraction
+
 	decision Decision
 	reason   rule.Reason // of a refusal
 
+	asked   bool // the store was
+	starved bool // there was no room for the body that the zone wanted
 	exiting bool // the process is about to end, so the request could not wait
 	settled bool // the charge was corrected by the response
-
-	jitter float32 // how much is added to Retry-After, as a fraction
-
-	// What the decision followed from:
-
-	Shadow  bool // the zone only counts for this key
-	Began   bool // this request began the block
-	probe   bool // the store is asked, and pours nothing
-	starved bool // there was no memory to read the body that the zone wanted
-}
-
-// terms are those of a charge, in units; see [leakybucket.Charge].
-type terms struct {
-	Limit               leakybucket.Limit
-	Cost, debt, ceiling float64
-}
-
-// answer is the store's decision about a charge; see [leakybucket.Decision].
-type answer struct {
-	level float64
-	at    leakybucket.Instant
-
-	asked                          bool // the store was
-	dropped                        bool // not asked, since the store and its fallback failed, or the request has ended before
-	fits, poured, undecided, local bool
-}
-
-// Charge returns what the store is asked, or was.
-func (o *Outcome) Charge() leakybucket.Charge {
-	z := o.Zone.Rule
-	c := leakybucket.Charge{
-		Zone: z.Name, Key: o.Key, Shadow: o.Shadow, Probe: o.probe,
-		Limit: o.Limit, Cost: o.Cost, Debt: o.debt, Ceiling: o.ceiling, Block: z.Block,
-	}
-	if z.Delay != nil {
-		c.Undelayed = *z.Delay
-	}
-	return c
-}
-
-// answered notes the store's decision about a charge, of which a stand-in for a shared store
-// may have changed the terms.
-func (o *Outcome) answered(c *leakybucket.Charge, d *leakybucket.Decision) {
-	o.terms = terms{c.Limit, c.Cost, c.Debt, c.Ceiling}
-	o.level, o.at, o.local = d.Level, d.At, d.Local
-	o.fits, o.poured, o.undecided, o.Began = d.Fits, d.Poured, d.Undecided, d.Began
-	if d.BlockedUntil != 0 {
-		o.Block = d.BlockedUntil.Sub(d.At)
-	}
-	if o.Zone.Delay != nil && !d.Undecided {
-		o.Delay = c.Delay(d)
-	}
-}
-
-// was returns what a settlement must know of the store's answer.
-func (o *Outcome) was() leakybucket.Decision {
-	return leakybucket.Decision{Fits: o.fits, Poured: o.poured, Undecided: o.undecided, Level: o.level, At: o.at, Local: o.local}
 }
 
 // Decision returns the zone's decision.
@@ -127,6 +69,9 @@ func (o *Outcome) Decision() Decision { return o.decision }
 
 // Reason returns why the zone refused, or None.
 func (o *Outcome) Reason() rule.Reason { return o.reason }
+
+// Began reports whether the request began the block.
+func (o *Outcome) Began() bool { return o.Answer.Began }
 
 // Refuse decides that the zone refuses. In shadow, that is only counted.
 func (o *Outcome) Refuse(why rule.Reason) {
@@ -137,16 +82,24 @@ func (o *Outcome) Refuse(why rule.Reason) {
 
 // Level returns how full the bucket is after the decision, in units.
 func (o *Outcome) Level() float64 {
-	if o.poured && o.Reason() == rule.None {
-		return o.level + o.Cost
+	if o.reason != rule.None {
+		return o.Answer.Level
 	}
-	return o.level
+	return LevelAfter(&o.Charge, &o.Answer)
+}
+
+// LevelAfter returns how full a bucket is after a charge, in units.
+func LevelAfter(c *leakybucket.Charge, d *leakybucket.Decision) float64 {
+	if d.Poured {
+		return d.Level + c.Cost
+	}
+	return d.Level
 }
 
 // Fraction returns how full the bucket is after the decision, as a fraction of its
 // capacity. It is not known if the store was not asked.
 func (o *Outcome) Fraction() (fraction float64, known bool) {
-	if !o.asked || o.undecided {
+	if !o.asked || o.Answer.Undecided {
 		return 0, false
 	}
 	return o.Level() / o.Limit.Capacity, true
@@ -190,72 +143,58 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.unlogged > 0 {
 		enc.AddInt64("unlogged", int64(o.unlogged))
 	}
-	if o.Reason().Waits() {
+	if o.reason.Waits() {
 		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))
 	}
 	return nil
 }
 
-// finish sets the decision of one outcome.
-func (p *plan) finish(o *Outcome) {
-	if o.Zone.RetryJitter > 0 {
-		o.jitter = float32(rand.Float64() * o.Zone.RetryJitter)
+// outcome returns what the zone of a claim decides, by the store's answer.
+func (a *asking) outcome(i int) (o Outcome) {
+	cl, d := &a.claims[i], &a.decisions[i]
+	z := cl.zone
+	o = Outcome{Zone: z, Charge: a.charges[i], Answer: *d, Block: cl.block, device: cl.device, asked: cl.asked, starved: cl.starved}
+	if z.RetryJitter > 0 {
+		o.jitter = float32(rand.Float64() * z.RetryJitter)
 	}
-	if o.Reason() != rule.None || o.dropped {
-		return // known without asking, or the zone counts as not asked
-	}
-	delay := o.Delay
-	o.Delay = 0
-	switch why := p.judge(o); {
-	case why != rule.None:
-		o.Refuse(why)
-		return
-	case p.ends(o.Shadow, true) || o.asked && o.undecided:
-		return
-	}
-	switch o.Delay = delay; {
-	case delay == 0:
-		o.decision = Admitted
-	case o.Shadow:
-		o.decision = ShadowDelayed
-	default:
-		o.decision = Delayed
-	}
-}
-
-// judge returns why a zone refuses after the store was asked, or None.
-func (p *plan) judge(o *Outcome) rule.Reason {
-	if o.Block != 0 {
-		o.Began = o.Began || slices.Contains(p.began, o.Zone)
+	if d.BlockedUntil != 0 {
+		o.Block = d.BlockedUntil.Sub(d.At)
 	}
 	switch {
-	case !o.asked || o.fits:
-		return rule.None
-	case o.undecided:
+	case cl.refusal != rule.None:
+		o.Refuse(cl.refusal)
+	case !cl.asked:
+	case !d.Fits:
+		o.Refuse(o.overflow())
+	case d.Undecided, a.refused, a.ends && o.Shadow:
+		// It is withdrawn.
+	default:
+		if o.decision = Admitted; z.Delay != nil {
+			o.Delay = o.Charge.Delay(d)
+		}
+		switch {
+		case o.Delay > 0 && o.Shadow:
+			o.decision = ShadowDelayed
+		case o.Delay > 0:
+			o.decision = Delayed
+		}
+	}
+	return o
+}
+
+// overflow returns why a charge does not fit.
+func (o *Outcome) overflow() rule.Reason {
+	switch {
+	case o.Answer.Undecided:
 		return rule.NoStore
 	case o.Limit.Oversize(o.Cost):
 		return rule.Oversize
-	case o.Block > 0 && !o.Began:
+	case o.Block > 0 && !o.Answer.Began:
 		return rule.Blocked
 	case o.starved:
 		return rule.NoMemory
 	}
 	return rule.Capacity
-}
-
-// ends reports whether the request ends for enforced zones, because one of them refuses it, or
-// for zones in shadow, because any zone refuses it or would. Unless answered, only refusals
-// without asking the store count.
-func (p *plan) ends(shadow, answered bool) bool {
-	if p.refused || !shadow {
-		return p.refused
-	}
-	for i := range p.outcomes {
-		if o := &p.outcomes[i]; o.Reason() != rule.None || answered && o.asked && !o.fits {
-			return true
-		}
-	}
-	return false
 }
 
 // A Zone is a rule, and what runs of it.
@@ -268,9 +207,12 @@ type Zone struct {
 // A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
 // use.
 type Reporter interface {
-	// Decided is called once for each outcome, when it is final. header is that of the
+	// Decided is called once for each outcome, when it is final, unless Admitted is. header is that of the
 	// response; it is nil if the zone marks none.
 	Decided(o *Outcome, r *http.Request, now time.Time, header http.Header)
+
+	// Admitted counts a charge that fits, of a request of which nobody wants to know more.
+	Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request)
 
 	// Logs reports whether the line of a refused request is to be in the access log.
 	// Unlogged returns how many were not, since it was asked last.

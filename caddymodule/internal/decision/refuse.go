@@ -1,6 +1,7 @@
 package decision
 
 import (
+	"iter"
 	"math"
 	"net/http"
 	"strconv"
@@ -17,12 +18,12 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 	o := v.Decisive()
 	wait := o.TimeToFit()
 	f := refusal.Refusal{
-		Status: o.Zone.Status, Waits: o.Reason().Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Status: o.Zone.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
 		Violated: v, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
 	}
 	if o.Zone.SupportCode {
 		f.Code = ring.Add(supportcode.Refusal{
-			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.Reason().String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
+			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		o.code = f.Code
@@ -31,9 +32,9 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 		f.Zone = o.Zone.Name
 	}
 	switch {
-	case o.exiting, o.Reason() == rule.NoStore:
+	case o.exiting, o.reason == rule.NoStore:
 		f.Status = http.StatusServiceUnavailable
-	case o.Reason() == rule.EarlyData:
+	case o.reason == rule.EarlyData:
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	}
 	return f
@@ -54,13 +55,13 @@ const (
 func (o *Outcome) RetryAfter() time.Duration { return o.retryAfter(o.TimeToFit()) }
 
 func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
-	switch why := o.Reason(); {
+	switch why := o.reason; {
 	case !why.Waits():
 		return 0
 	case why == rule.NoStore:
 		return wait
 	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
-		wait = max(wait, o.Limit.TimeToEmpty(o.level))
+		wait = max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
 	default:
 		wait = max(wait, o.Zone.RetryFloor)
 	}
@@ -70,10 +71,10 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does
 // not help.
 func (o *Outcome) TimeToFit() time.Duration {
-	switch o.Reason() {
+	switch o.reason {
 	case rule.Capacity, rule.Blocked, rule.Banned, rule.NoMemory:
 		if o.Limit.Leak > 0 {
-			return max(o.Block, o.Limit.WithCeiling(o.ceiling).TimeToFit(o.level, o.Cost))
+			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.Answer.Level, o.Cost))
 		}
 		if o.starved {
 			return memoryWait
@@ -91,10 +92,10 @@ func (o *Outcome) TimeToFit() time.Duration {
 // stronger decision wins, then the refusal with the longest wait, then the fuller
 // bucket.
 func (o *Outcome) stronger(other *Outcome) bool {
-	if a, b := o.Decision(), other.Decision(); a != b {
+	if a, b := o.decision, other.decision; a != b {
 		return a > b
 	}
-	if a, b := o.Reason().Waits(), other.Reason().Waits(); a != b {
+	if a, b := o.reason.Waits(), other.reason.Waits(); a != b {
 		return b
 	}
 	if a, b := o.RetryAfter(), other.RetryAfter(); a != b {
@@ -109,9 +110,9 @@ func (o *Outcome) fuller(other *Outcome) bool {
 	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
 }
 
-// Decisive returns the strongest outcome of the request, or nil if there is none.
-func (v *Verdict) Decisive() (strongest *Outcome) {
-	for o := range v.all {
+// strongest returns the strongest of several outcomes, or nil if there is none.
+func strongest(outcomes iter.Seq[*Outcome]) (strongest *Outcome) {
+	for o := range outcomes {
 		if strongest == nil || o.stronger(strongest) {
 			strongest = o
 		}
@@ -122,7 +123,7 @@ func (v *Verdict) Decisive() (strongest *Outcome) {
 // Violated returns the names of the zones that refuse the request.
 func (v *Verdict) Violated() (zones []string) {
 	for o := range v.all {
-		if o.Decision() == Refused {
+		if o.decision == Refused {
 			zones = append(zones, o.Zone.Name)
 		}
 	}
@@ -151,7 +152,7 @@ func (v *Verdict) announce(header http.Header) {
 	if o.Level() > 0 {
 		// Never later than Retry-After, which is what clients obey.
 		more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
-		if o.Reason().Waits() {
+		if o.reason.Waits() {
 			more = min(max(more, o.Block), o.RetryAfter())
 		}
 		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)

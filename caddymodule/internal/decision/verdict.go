@@ -5,46 +5,28 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 )
 
-// A Verdict holds the outcomes of one handler for a request. The verdicts of all handlers
-// that the request passes form a list. Methods about the whole request must be called
-// on the first; see [VerdictOf].
+// A Verdict is what the zones of one handler have decided about a request. Zones that count as
+// if they had not been asked have no outcome.
 type Verdict struct {
-	Outcomes []Outcome   // of this handler's zones
-	static   []exemption // the zones that exempt the request as a static file
-	next     *Verdict    // of the next handler inside
-	pooled   bool        // nobody else knows the verdict
+	Outcomes []Outcome
+	static   []exemption    // the zones that exempt the request as a static file
+	body     *body.Received // of the request, if the handler has received it
 }
 
-// verdictVar is the variable with the first verdict. No user would choose its name.
-const verdictVar = "throttle.verdict"
-
-// VerdictOf returns the verdict of the first handler that has decided about a request,
-// or nil.
-func VerdictOf(r *http.Request) *Verdict {
-	first, _ := caddyhttp.GetVar(r.Context(), verdictVar).(*Verdict)
-	return first
-}
-
-var verdictPool = sync.Pool{New: func() any { return new(Verdict) }}
-
-// newVerdict returns a verdict with room for n outcomes. If nobody else reads it, it comes from
-// a pool. Otherwise it is, for most requests, one allocation.
-func newVerdict(n int, unread Unread) *Verdict {
+// newVerdict returns a verdict with room for n outcomes: for most requests, one allocation.
+func newVerdict(n int) *Verdict {
 	switch {
-	case unread.Verdict:
-		v := verdictPool.Get().(*Verdict)
-		v.pooled = true
-		return v
 	case n == 1:
 		one := new(struct {
 			Verdict
@@ -63,34 +45,23 @@ func newVerdict(n int, unread Unread) *Verdict {
 	return &Verdict{Outcomes: make([]Outcome, 0, n)}
 }
 
-// Forget ends the life of a verdict that nobody else reads, once its request was served. Where
-// that is not so, it does nothing.
-func (v *Verdict) Forget() {
-	if v == nil || !v.pooled {
-		return
-	}
-	clear(v.Outcomes)
-	v.Outcomes, v.static = v.Outcomes[:0], nil
-	verdictPool.Put(v)
-}
+// Close gives back what is held of the request's body. It is called when the request has been
+// answered.
+func (v *Verdict) Close() { _ = v.body.Close() }
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
 // header of the response. It also keeps the request out of the access log, if a zone wants
-// that of this refusal, and announces the limits in the header. A nil verdict has nothing to
-// report.
+// that of this refusal, and announces the limits in the header.
 func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header http.Header) {
-	if v == nil {
-		return
-	}
 	// A zone of another handler may refuse, too, by a block that holds everywhere.
-	line := (d.LimitsLog || v.Refused()) && logged(r, d.Server)
+	line := (d.LimitsLog || v.Refused()) && d.Server.logs(r)
 	if line && v.Refused() && !v.Decisive().Zone.Reporter.Logs(now) {
 		line = false
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		if line && o.Decision() != Withdrawn {
+		if line && o.decision != Withdrawn {
 			o.unlogged = o.Zone.Reporter.Unlogged()
 		}
 		o.report(r, now, header)
@@ -102,44 +73,85 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 
 // report calls the zone's Reporter with a final outcome. It must be called once.
 func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
-	if o.Decision() != Withdrawn {
+	if o.decision != Withdrawn {
 		o.Zone.Reporter.Decided(o, r, now, header)
 	}
 }
 
-// publish shows the verdict to later handlers, placeholders and the access log. The last two
-// compute values only when they are read.
-func (v *Verdict) publish(p *plan) {
-	if p.earlier != nil {
-		p.earlier.last().next = v
-		return
-	}
-	if p.Vars != nil {
-		p.Vars[verdictVar] = v
-	}
-	if !p.Unread.Placeholders && p.Replacer() != nil {
-		p.Replacer().Map(v.placeholder)
-	}
-	if logged(p.Request, p.Server) {
-		if extra, ok := p.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
-			extra.Add(zap.Inline(logField{v}))
+// Refused reports whether an enforced zone refuses the request.
+func (v *Verdict) Refused() bool {
+	return slices.ContainsFunc(v.Outcomes, func(o Outcome) bool { return o.decision == Refused })
+}
+
+// Decisive returns the strongest outcome, or nil if there is none.
+func (v *Verdict) Decisive() *Outcome { return strongest(v.all) }
+
+// all iterates over the outcomes that were not withdrawn since.
+func (v *Verdict) all(yield func(*Outcome) bool) {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.decision != Withdrawn && !yield(o) {
+			return
 		}
 	}
 }
 
-// last returns the verdict of the last handler.
-func (v *Verdict) last() *Verdict {
-	for v.next != nil {
-		v = v.next
+// note notes in the request's record which zones have decided.
+func (v *Verdict) note(r *http.Request) {
+	noted := record.Of(r)
+	for i := range v.Outcomes {
+		noted.Charge(v.Outcomes[i].Zone.Name)
 	}
-	return v
+	for i := range v.static {
+		noted.Charge(v.static[i].zone.Name)
+	}
 }
 
-// logged reports whether the request will be in an access log, as far as is known. If
-// server is nil, it is the one in the request's context.
-func logged(r *http.Request, server *caddyhttp.Server) bool {
+// Verdicts are those of all handlers that a request has passed. A nil one is of none.
+type Verdicts struct {
+	all  []*Verdict
+	room [1]*Verdict
+}
+
+// verdictsVar is the variable with the verdicts. No user would choose its name.
+const verdictsVar = "throttle.verdicts"
+
+// VerdictsOf returns the verdicts about a request, as far as somebody may read them.
+func VerdictsOf(ctx context.Context) *Verdicts {
+	all, _ := caddyhttp.GetVar(ctx, verdictsVar).(*Verdicts)
+	return all
+}
+
+// publish shows the verdict to later handlers, placeholders and the access log. The last two
+// compute values only when they are read.
+func (v *Verdict) publish(a *asking) {
+	logs := a.Server.logs(a.Request)
+	if !logs && !a.Server.shown() || a.Vars == nil {
+		return
+	}
+	all, _ := a.Vars[verdictsVar].(*Verdicts)
+	if all == nil {
+		all = new(Verdicts)
+		all.all = all.room[:0]
+		a.Vars[verdictsVar] = all
+		if a.Server.shown() && a.Replacer() != nil {
+			a.Replacer().Map(placeholdersOf(a.Request.Context()))
+		}
+		if logs {
+			if extra, ok := a.Request.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
+				extra.Add(zap.Inline(all))
+			}
+		}
+	}
+	all.all = append(all.all, v)
+}
+
+// logs reports whether the request will be in an access log, as far as is known.
+func (s *Server) logs(r *http.Request) bool {
 	ctx := r.Context()
-	if server == nil {
+	var server *caddyhttp.Server
+	if s != nil {
+		server = s.Server
+	} else {
 		server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	}
 	if server == nil || server.Logs == nil {
@@ -149,48 +161,27 @@ func logged(r *http.Request, server *caddyhttp.Server) bool {
 	return !skipped
 }
 
-// all iterates over the outcomes of the request that were not withdrawn.
-func (v *Verdict) all(yield func(*Outcome) bool) {
-	for ; v != nil; v = v.next {
-		for i := range v.Outcomes {
-			if o := &v.Outcomes[i]; o.Decision() != Withdrawn && !yield(o) {
+// outcomes iterates over the outcomes of all handlers.
+func (all *Verdicts) outcomes(yield func(*Outcome) bool) {
+	if all == nil {
+		return
+	}
+	for _, v := range all.all {
+		for o := range v.all {
+			if !yield(o) {
 				return
 			}
 		}
 	}
 }
 
-// Decided reports whether a zone has decided about the request.
-func (v *Verdict) Decided(z *Zone) (found bool) {
-	for ; v != nil && !found; v = v.next {
-		for i := range v.Outcomes {
-			found = found || v.Outcomes[i].Zone == z
-		}
-		for _, exempt := range v.static {
-			found = found || exempt.zone == z
-		}
-	}
-	return found
-}
-
-// Refused reports whether an enforced zone of this handler refuses the request. A nil
-// verdict refuses nothing.
-func (v *Verdict) Refused() bool {
-	if v == nil {
-		return false
-	}
-	for i := range v.Outcomes {
-		if v.Outcomes[i].Decision() == Refused {
-			return true
-		}
-	}
-	return false
-}
+// Decisive returns the strongest outcome of the request, or nil if there is none.
+func (all *Verdicts) Decisive() *Outcome { return strongest(all.outcomes) }
 
 // Blocked reports whether an enforced zone of this name has found the client blocked.
 // An empty name means any zone.
-func (v *Verdict) Blocked(zone string) bool {
-	for o := range v.all {
+func (all *Verdicts) Blocked(zone string) bool {
+	for o := range all.outcomes {
 		if o.Block > 0 && !o.Shadow && (zone == "" || zone == o.Zone.Name) {
 			return true
 		}
@@ -198,15 +189,24 @@ func (v *Verdict) Blocked(zone string) bool {
 	return false
 }
 
-// uncharged returns the placeholders of a request that no zone has charged. A later
-// handler may still charge it.
-func uncharged(ctx context.Context) func(string) (any, bool) {
+// Decided reports whether a zone has decided about the request.
+func (all *Verdicts) Decided(z *Zone) bool {
+	for o := range all.outcomes {
+		if o.Zone == z {
+			return true
+		}
+	}
+	return false
+}
+
+// placeholdersOf returns the placeholders of a request, whose verdicts may be yet to come.
+func placeholdersOf(ctx context.Context) func(string) (any, bool) {
 	return func(name string) (any, bool) {
-		if !strings.HasPrefix(name, placeholderPrefix) {
+		name, ours := strings.CutPrefix(name, placeholderPrefix)
+		if !ours {
 			return nil, false
 		}
-		v, _ := caddyhttp.GetVar(ctx, verdictVar).(*Verdict)
-		return v.placeholder(name)
+		return VerdictsOf(ctx).placeholder(name)
 	}
 }
 
@@ -216,8 +216,8 @@ const placeholderPrefix = "http.throttle."
 var placeholders = map[string]func(*Outcome) any{
 	"zone":         func(o *Outcome) any { return o.Zone.Name },
 	"key":          func(o *Outcome) any { return o.Key },
-	"decision":     func(o *Outcome) any { return o.Decision().String() },
-	"reason":       func(o *Outcome) any { return o.Reason().String() },
+	"decision":     func(o *Outcome) any { return o.decision.String() },
+	"reason":       func(o *Outcome) any { return o.reason.String() },
 	"message":      func(o *Outcome) any { return o.Zone.Message },
 	"support_code": func(o *Outcome) any { return o.code.String() },
 	"level":        func(o *Outcome) any { return readable(o.Level()) },
@@ -231,58 +231,46 @@ var placeholders = map[string]func(*Outcome) any{
 
 // waitSeconds returns a wait in whole seconds, or "" if waiting does not help.
 func (o *Outcome) waitSeconds(wait time.Duration) any {
-	if !o.Reason().Waits() {
+	if !o.reason.Waits() {
 		return ""
 	}
 	return refusal.WholeSeconds(wait)
 }
 
-// placeholder returns the value of a placeholder {http.throttle.*}. Without an
-// outcome, all are empty, and blocked is false.
-func (v *Verdict) placeholder(name string) (any, bool) {
-	name, ours := strings.CutPrefix(name, placeholderPrefix)
+// placeholder returns the value of a placeholder. Without an outcome, all are empty, and
+// blocked is false.
+func (all *Verdicts) placeholder(name string) (any, bool) {
 	value, known := placeholders[name]
 	switch {
-	case ours && name == "blocked":
-		return v.Blocked(""), true
-	case !ours || !known:
+	case name == "blocked":
+		return all.Blocked(""), true
+	case !known:
 		return nil, false
 	}
-	o := v.Decisive()
+	o := all.Decisive()
 	if o == nil {
 		return "", true
 	}
 	return value(o), true
 }
 
-// A logField is the field in the access log. If no zone has decided, as for static
-// files, there is none.
-type logField struct{ v *Verdict }
-
-// MarshalLogObject implements zapcore.ObjectMarshaler.
-func (f logField) MarshalLogObject(line zapcore.ObjectEncoder) error {
-	if f.v.Decisive() == nil {
+// MarshalLogObject implements zapcore.ObjectMarshaler: the field in the access log. If no zone
+// has decided, as for static files, there is none.
+func (all *Verdicts) MarshalLogObject(line zapcore.ObjectEncoder) error {
+	if all.Decisive() == nil {
 		return nil
 	}
-	return line.AddObject("throttle", f.v)
+	return line.AddObject("throttle", zapcore.ObjectMarshalerFunc(all.marshal))
 }
 
-// MarshalLogObject implements zapcore.ObjectMarshaler: the value of the field. It holds
-// the decisive outcome, and under zones all outcomes if there are several.
-func (v *Verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	o := v.Decisive()
-	if o == nil {
-		return nil // the request has no field; see logField
-	}
-	if err := o.MarshalLogObject(enc); err != nil {
+// marshal writes the value of the field. It holds the decisive outcome, and under zones all
+// outcomes if there are several.
+func (all *Verdicts) marshal(enc zapcore.ObjectEncoder) error {
+	if err := all.Decisive().MarshalLogObject(enc); err != nil {
 		return err
 	}
-	n := 0
-	for range v.all {
-		n++
-	}
-	if n > 1 {
-		zap.Objects("zones", slices.Collect(v.all)).AddTo(enc)
+	if outcomes := slices.Collect(all.outcomes); len(outcomes) > 1 {
+		zap.Objects("zones", outcomes).AddTo(enc)
 	}
 	return nil
 }

@@ -6,8 +6,8 @@ package device
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -35,8 +35,9 @@ const leeway = time.Minute
 // Longest is the longest time for which a device may be trusted.
 const Longest = 365 * 24 * time.Hour
 
-// Most is how many devices an account may have. Each has one of as many places.
-const Most = 10
+// Places is how many buckets the devices of an account have together. Each device has the place
+// that its ID says, at random, so that whoever earns devices without end earns no more buckets.
+const Places = 10
 
 // An entry is what a token says: the ID of the device, and when the token was issued and
 // expires, as Unix seconds.
@@ -72,20 +73,27 @@ type Trust struct {
 	Insecure func()
 }
 
-// A Client is the client of one request to an account, as far as device cookies tell.
-type Client struct {
-	trust  *Trust
-	secure bool
-	known  bool
-	bound  signer.Bound // what the client's token is good for
-	entry  entry        // of the client's token if it is known
-	others []string     // tokens for other accounts
+// An Account is whom a request names, folded by Fold.
+type Account struct {
+	Name string
+	Fold func(string) string
 }
 
-// Client returns what the cookie of a request says about a key, which names the
+// A Client is the client of one request to an account, as far as device cookies tell.
+type Client struct {
+	trust   *Trust
+	account Account
+	secure  bool
+	known   bool
+	bound   signer.Bound // what the client's token is good for
+	entry   entry        // of the client's token if it is known
+	others  []string     // tokens for other accounts
+}
+
+// Client returns what the cookie of a request says about a key, which is that of the
 // account. The host is in lower case and without port.
-func (t *Trust) Client(r *http.Request, host, key string, now time.Time) *Client {
-	c := &Client{trust: t, secure: cookie.Secure(r)}
+func (t *Trust) Client(r *http.Request, host, key string, account Account, now time.Time) *Client {
+	c := &Client{trust: t, account: account, secure: cookie.Secure(r)}
 	c.bound = signer.Bound{Purpose: purpose, Host: host, Zone: t.Zone, Subject: key}
 	if c.secure {
 		c.read(r, now)
@@ -114,19 +122,23 @@ func (c *Client) read(r *http.Request, now time.Time) {
 	}
 }
 
-// Device returns the name of the client's device, and false if none is known for the
-// account. Copies of a cookie are one device.
-func (c *Client) Device() (name string, known bool) {
-	if !c.known {
-		return "", false
+// Place returns which of the places of its account the client's device has, below [Places], and
+// false if none is known, as of a nil Client. Copies of a cookie are one device.
+func (c *Client) Place() (place int, known bool) {
+	if c == nil || !c.known {
+		return 0, false
 	}
-	return hex.EncodeToString(c.entry[:issuedAt]), true
+	return int(binary.BigEndian.Uint16(c.entry[:])) % Places, true
 }
 
 // Earned reports whether a response that says that the log-in has succeeded sets the cookie,
-// and the client can be told of its device.
+// for this account if it names one, and the client can be told of its device.
 func (c *Client) Earned(header http.Header, now time.Time) bool {
-	if !cookie.Sets(c.trust.Cookie, header["Set-Cookie"], now) {
+	set := false
+	for one := range cookie.SetBy(header["Set-Cookie"], now) {
+		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isOurs(one.Value)
+	}
+	if !set {
 		return false
 	}
 	if !c.secure && c.trust.Insecure != nil {
@@ -135,16 +147,22 @@ func (c *Client) Earned(header http.Header, now time.Time) bool {
 	return c.secure
 }
 
-// Place returns which of the account's places a known device has, below [Most].
-func (c *Client) Place() int { return int(c.entry[0]) % Most }
+// isOurs reports whether the value of a cookie names no account, or this one. WordPress has the
+// name before a |.
+func (c *Client) isOurs(value string) bool {
+	if plain, err := url.QueryUnescape(value); err == nil {
+		value = plain
+	}
+	name, _, named := strings.Cut(value, "|")
+	return !named || c.account.Fold == nil || c.account.Fold(name) == c.account.Name
+}
 
-// Issue adds the device cookie to a response. A known device is renewed, and another one
-// gets a place. Without a key to sign with, nothing is added.
-func (c *Client) Issue(header http.Header, place int, now time.Time) {
+// Issue adds the device cookie to a response. A known device is renewed. Without a key to sign
+// with, nothing is added.
+func (c *Client) Issue(header http.Header, now time.Time) {
 	e := c.entry
 	if !c.known {
 		rand.Read(e[:issuedAt]) // never fails
-		e[0] = byte(place)
 	}
 	e.set(issuedAt, now)
 	e.set(expiresAt, now.Add(c.trust.For))

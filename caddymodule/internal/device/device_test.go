@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"crypto/tls"
+	"encoding/hex"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -48,11 +49,11 @@ func request(cookies ...string) *http.Request {
 func login(t *testing.T, trust *Trust, account, cookie string, at time.Time) string {
 	t.Helper()
 	header := http.Header{"Set-Cookie": {"sid=a"}}
-	client := trust.Client(request(cookie), "example.com", account, at)
+	client := trust.Client(request(cookie), "example.com", account, Account{}, at)
 	if !client.Earned(header, at) {
 		t.Fatal("got a success that earns nothing")
 	}
-	client.Issue(header, client.Place(), at)
+	client.Issue(header, at)
 	if len(header["Set-Cookie"]) != 2 {
 		t.Fatal("got no device cookie")
 	}
@@ -61,8 +62,11 @@ func login(t *testing.T, trust *Trust, account, cookie string, at time.Time) str
 }
 
 func (t *Trust) device(account, cookie string, at time.Time) string {
-	name, _ := t.Client(request(cookie), "example.com", account, at).Device()
-	return name
+	c := t.Client(request(cookie), "example.com", account, Account{}, at)
+	if _, known := c.Place(); !known {
+		return ""
+	}
+	return hex.EncodeToString(c.entry[:issuedAt])
 }
 
 func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
@@ -80,7 +84,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 	if got := other.device("alice", strings.Replace(cookie, "login", "admin", 1), now); got != "" {
 		t.Errorf("for another zone: got device %q, want none", got)
 	}
-	if _, known := trust.Client(request(cookie), "example.org", "alice", now).Device(); known {
+	if _, known := trust.Client(request(cookie), "example.org", "alice", Account{}, now).Place(); known {
 		t.Error("for another host: got a device, want none")
 	}
 	if got := trust.device("alice", cookie, now.Add(24*time.Hour)); got != "" {
@@ -106,7 +110,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
 	trust := newTrust(t, "log-in.v2")
 	header := make(http.Header)
-	trust.Client(request(), "example.com", "alice", now).Issue(header, 0, now)
+	trust.Client(request(), "example.com", "alice", Account{}, now).Issue(header, now)
 	line := header.Get("Set-Cookie")
 	cookie, err := http.ParseSetCookie(line)
 	if err != nil {
@@ -146,8 +150,8 @@ func TestHTTPSIsWhatTheClientUses(t *testing.T) {
 		trust.Insecure = func() { insecure = true }
 		cookie := login(t, trust, "alice", "", now)
 		r.Header.Set("Cookie", cookie)
-		client := trust.Client(r, "example.com", "alice", now)
-		if _, known := client.Device(); known != test.want {
+		client := trust.Client(r, "example.com", "alice", Account{}, now)
+		if _, known := client.Place(); known != test.want {
 			t.Errorf("%s: got the device known: %v, want %v", test.name, known, test.want)
 		}
 		if got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, now); got != test.want || insecure == test.want {
@@ -192,9 +196,9 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},
 		"other letter": {strings.ToLower(cookie)},
 	} {
-		client := trust.Client(request(header...), "example.com", "alice", now)
-		if got, known := client.Device(); known {
-			t.Errorf("%s: got device %s, want none", name, got)
+		client := trust.Client(request(header...), "example.com", "alice", Account{}, now)
+		if got, known := client.Place(); known {
+			t.Errorf("%s: got device %d, want none", name, got)
 		}
 	}
 	// The entries before a cut still count.
@@ -205,15 +209,23 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 
 func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	trust := newTrust(t, "login")
-	client := trust.Client(request(), "example.com", "alice", now)
+	client := trust.Client(request(), "example.com", "alice", Account{}, now)
 	for line, want := range map[string]bool{"sid=a": true, "sid=": false, "sid=a; Max-Age=0": false, "other=a": false} {
 		if got := client.Earned(http.Header{"Set-Cookie": {line}}, now); got != want {
 			t.Errorf("%s: got %v, want %v", line, got, want)
 		}
 	}
+	named := trust.Client(request(), "example.com", "key of alice", Account{"alice", strings.ToLower}, now)
+	for line, want := range map[string]bool{
+		"sid=alice%7C1": true, "sid=Alice|1|2": true, "sid=bob%7C1": false, "sid=%7C1": false, "sid=opaque": true, "sid=b%7C1; path=/\nsid=alice%7C1": true,
+	} {
+		if got := named.Earned(http.Header{"Set-Cookie": strings.Split(line, "\n")}, now); got != want {
+			t.Errorf("%s: got %v for alice, want %v", line, got, want)
+		}
+	}
 	trust.Keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
-	trust.Client(request(), "example.com", "alice", now).Issue(header, 0, now)
+	trust.Client(request(), "example.com", "alice", Account{}, now).Issue(header, now)
 	if len(header) > 0 {
 		t.Errorf("got %v without a key, want nothing", header)
 	}

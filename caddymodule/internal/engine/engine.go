@@ -8,8 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,6 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -33,11 +32,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
-
-// RequestBuffers bounds what is held of the bodies of all requests together, in bytes, to
-// find out keys and costs. There is one, since there is one memory, whatever configs are
-// running.
-var RequestBuffers = body.NewMemory(64 << 20)
 
 // An Engine is what runs of a config: its zones, the store that they ask, and what they
 // share with the configs before and after it.
@@ -81,7 +75,8 @@ type Engine struct {
 
 	OverrideFiles map[string]*overrideFile // by their paths
 
-	unread map[*caddyhttp.Server]decision.Unread // see [Engine.ReadServers]
+	servers map[*caddyhttp.Server]*decision.Server // see [Engine.ReadServers]
+	form    *form.Plan                             // what zones want of bodies; see [Engine.joinForm]
 }
 
 // EngineOf returns what runs of the config that a module is provisioned for, which may be
@@ -159,6 +154,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
+	e.joinForm(compiled)
 	z.Counts = telemetry.New(compiled, z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
 		Wanted: e.subscribed, Events: e.events, Lines: e.lines,
@@ -171,6 +167,15 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 	}
 	z.warn()
 	return z, nil
+}
+
+// joinForm has what a zone wants of bodies read together with what others want, as far as one
+// reading can.
+func (e *Engine) joinForm(r *rule.Rule) {
+	if e.form == nil || r.ReadBy(e.form) != nil {
+		e.form = new(form.Plan)
+		_ = r.ReadBy(e.form) // as when it was compiled
+	}
 }
 
 // AddInFlight makes a concurrency limit ready for requests. Definitions of one name are one limit
@@ -319,8 +324,7 @@ func (e *Engine) CleanUp() error {
 	return errors.Join(errs...)
 }
 
-// hold keeps the shared store open until release, because requests in flight may
-// outlive the config.
+// hold keeps the shared store open until release, because what uses it may outlive the config.
 func (e *Engine) hold() {
 	if e.Shared != nil {
 		e.Shared.Hold()
@@ -333,8 +337,8 @@ func (e *Engine) release() {
 	}
 }
 
-// correct has the store correct charges. If it fails, they stay as they were reserved.
-func (e *Engine) correct(due []leakybucket.Settlement) {
+// Correct implements decision.Env. If the store fails, the charges stay as they were reserved.
+func (e *Engine) Correct(due []leakybucket.Settlement) {
 	if len(due) == 0 {
 		return
 	}
@@ -396,18 +400,15 @@ func (e *Engine) Take(ctx context.Context, now time.Time, charges []leakybucket.
 		return err
 	}
 	for i := range charges {
-		e.Blocks.Note(now, &charges[i], &decisions[i])
+		if charges[i].Block != nil {
+			e.Blocks.Note(now, &charges[i], &decisions[i])
+		}
 	}
 	return nil
 }
 
-// FellBack implements decision.Env.
-func (e *Engine) FellBack(d leakybucket.Decision) bool { return d.Local || d.Undecided }
-
-// Look implements decision.Env.
-func (e *Engine) Look(r *http.Request, client netip.Prefix, most int64) (*body.Ahead, *body.Body) {
-	return RequestBuffers.Look(r, client, most)
-}
+// Bodies implements decision.Env.
+func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
 
 // KnownBlock implements decision.Env. A shared store need not be asked about a block that
 // it reported within the last second. While the store is down, a reported block counts until

@@ -123,7 +123,7 @@ func (e *Engine) tellRefused(r *http.Request, res *decision.Verdict, config uint
 		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
 	}
 	if o.Reason() != rule.Banned {
-		c := o.Charge()
+		c := o.Charge
 		c.Cost = 0 // it only names the bucket
 		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6Bits)
 	}

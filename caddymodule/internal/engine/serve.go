@@ -1,12 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"net/http"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
@@ -22,39 +22,36 @@ import (
 
 // A Handler is a handler as it runs: its zones, and whom they concern.
 type Handler struct {
-	decision.Directive // its Server is nil outside of the HTTP app
+	decision.Directive
 
-	app             *Engine
-	handled         atomic.Uint64 // requests
-	Match           rule.Matchers
-	endsAtAdmission bool               // once a request is admitted, no zone has any more to do with it
-	errorRoutes     bool               // the server may have some, which the handler may be in
-	headers         settlement.Headers // in which the upstream says what a request cost
-	addsHeaders     bool               // a zone marks responses
+	app         *Engine
+	handled     atomic.Uint64 // requests
+	Match       rule.Matchers
+	errorRoutes bool               // the server may have some, which the handler may be in
+	headers     settlement.Headers // in which the upstream says what a request cost
+	addsHeaders bool               // a zone marks responses
 }
 
 // A Directive is a module that runs as a handler.
 type Directive interface{ Running() *Handler }
 
-// NewHandler returns the handler of zones, for the requests that match, or for all.
-func NewHandler(e *Engine, server *caddyhttp.Server, match rule.Matchers, zones []*Zone) *Handler {
-	h := &Handler{app: e, Match: match, errorRoutes: server == nil || server.Errors != nil}
-	h.Server = server
+// NewHandler returns the handler of zones, for the requests that match, or for all. It is
+// provisioned in this context.
+func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone) *Handler {
+	h := &Handler{app: e, Match: match}
+	h.Server = e.Guard(ctx)
+	h.errorRoutes = h.Server == nil || h.Server.Errors != nil
 	for _, z := range zones {
 		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil {
 			h.headers = h.headers.With(z.Settle.Header)
 		}
+		h.Follows = h.Follows || !z.EndsAtAdmission() || z.ServerTiming || z.namesPlaceholders()
 	}
 	for _, z := range zones {
 		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
 	}
-	h.endsAtAdmission = len(h.headers) == 0 && !slices.ContainsFunc(zones, func(z *Zone) bool { return !z.EndsAtAdmission() })
-	if !slices.ContainsFunc(zones, (*Zone).namesPlaceholders) {
-		h.Unread = e.unread[server]
-	}
-	h.Unread.Verdict = h.Unread.Verdict && server.Logs == nil
 	warnKeys(zones, match, e.Warner)
 	if match == nil {
 		warnBursts(zones, e.Warner)
@@ -97,68 +94,85 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 	}
 }
 
-// ServeHTTP implements caddyhttp.MiddlewareHandler. Requests that concern the zones are
-// decided about, but for those in an error route and those of the server itself, which cost
-// nothing.
+// ServeHTTP implements caddyhttp.MiddlewareHandler: it decides about the request, lets it wait
+// until its delay is over, and then refuses it, or serves it and settles. Requests in an error
+// route and those of the server itself cost nothing.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	h.handled.Add(1)
+	noted := h.record(r)
+	noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
 	concerned, failed := h.Concerns(r)
-	s := rule.Subject{Request: r}
 	switch {
-	case !concerned:
-		return next.ServeHTTP(w, r)
-	case h.errorRoutes && r.Context().Value(caddyhttp.ErrorCtxKey) != nil, s.Included():
-		return h.serveFree(w, r, next)
+	case !concerned, h.costsNothing(r):
+		noted.SetRefused(false)
+		return h.serveFree(w, r, next, concerned)
 	}
-	return h.decide(w, r, next, failed)
-}
-
-// decide decides about a request, lets it wait until its delay is over, and then refuses or
-// serves it. failed is the error of the directive's matcher.
-func (h *Handler) decide(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, failed error) error {
-	// If a function's defers times its returns are more than 15, the compiler calls them one
-	// by one, which is slow.
-	h.app.hold()
-	passed := false
-	defer func() {
-		h.app.release()
-		h.refusedUnless(passed, r)
-	}()
-	h.awaitStore(r)
+	if h.app.Shared != nil {
+		h.app.hold()
+		defer h.app.release()
+		h.awaitStore(r)
+	}
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
-	now := time.Now()
-	res, reader, err := decision.Decide(r, now, failed, &h.Directive, h.app)
-	defer reader.End(w)
-	if err != nil {
-		return err
-	}
-	stayed := true
-	if !h.endsAtAdmission && !res.Refused() {
-		if stayed = res.Wait(record.ClientOf(r), h.app.Exiting); !stayed {
-			h.app.correct(res.GiveBack(nil))
-		}
-		now = time.Now() // it may be long since
-	}
-	refused := res.Refused()
-	var header http.Header
-	if h.addsHeaders || h.Announces {
-		header = w.Header()
-	}
-	res.Report(r, &h.Directive, now, header)
+	v, err := decision.Decide(r, time.Time{}, failed, &h.Directive, h.app)
 	switch {
-	case refused:
-		reader.End(w) // before the refusal reads what is left of the body
-		return h.refuse(w, r, res, config, now)
+	case err != nil:
+		return h.fail(w, r, err)
+	case v == nil:
+		noted.SetRefused(false)
+		return h.serveFree(w, r, next, true)
+	}
+	defer v.Close()
+	stayed := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
+	if !stayed {
+		h.app.Correct(v.GiveBack(nil))
+	}
+	now := time.Now()
+	v.Report(r, &h.Directive, now, h.headerOf(w))
+	switch {
+	case v.Refused():
+		return h.refuse(w, r, v, config, now)
 	case !stayed:
 		w.WriteHeader(response.StatusClientLeft)
 		return nil
 	}
-	passed = true
-	if h.endsAtAdmission && h.Unread.Record {
-		res.Forget()
-		return next.ServeHTTP(w, r)
+	noted.SetRefused(false)
+	return h.serve(w, r, next, v)
+}
+
+// record returns the record that the handlers around and within share, or nil if there are none.
+func (h *Handler) record(r *http.Request) *record.Record {
+	if !h.Server.Shares() {
+		return nil
 	}
-	return h.serve(w, r, next, res)
+	return record.Of(r)
+}
+
+// headerOf returns the header of the response if a zone or the handler adds to it.
+func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
+	if h.addsHeaders || h.Announces {
+		return w.Header()
+	}
+	return nil
+}
+
+// costsNothing reports whether a request is in an error route, or one of the server itself.
+func (h *Handler) costsNothing(r *http.Request) bool {
+	s := rule.Subject{Request: r}
+	return h.errorRoutes && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || s.Included()
+}
+
+// fail answers a request about which there is no verdict.
+func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) error {
+	switch {
+	case errors.Is(err, body.ErrTimeout):
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusRequestTimeout)
+	case errors.Is(err, body.ErrLeft):
+		w.WriteHeader(response.StatusClientLeft)
+	default:
+		return err
+	}
+	return nil
 }
 
 // awaitStore waits at the start of the process until the store was reached, or not in time. A
@@ -184,12 +198,10 @@ func (h *Handler) awaitStore(r *http.Request) {
 
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, res *decision.Verdict, config uint64, now time.Time) error {
-	refusal := res.Refusal(&h.app.Control.Refusals, now)
-	refusal.Close = h.app.tellRefused(r, res, config)
-	err := refusal.Write(w, r, body.AllReceived(r))
-	res.Forget()
-	return err
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *decision.Verdict, config uint64, now time.Time) error {
+	refusal := v.Refusal(&h.app.Control.Refusals, now)
+	refusal.Close = h.app.tellRefused(r, v, config)
+	return refusal.Write(w, r, body.Whole(r))
 }
 
 // Concerns reports whether the directive's matcher matches a request. If the matcher
@@ -198,81 +210,52 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}
-	asked := false
-	defer func() { h.refusedUnless(asked, r) }()
 	s := rule.NewSubject(r)
 	concerned, failed = s.Matches(h.Match)
-	asked = true
 	return concerned || failed != nil, failed
 }
 
-// refusedUnless tells the handlers around that the request has ended here, unless it was
-// passed on. It is deferred: a matcher or the store may panic.
-func (h *Handler) refusedUnless(passed bool, r *http.Request) {
-	if !passed && !h.Unread.Record {
-		record.Of(r).Refused = true
-	}
-}
-
-// serveFree serves a request that is not charged.
-func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	if len(h.headers) > 0 {
+// serveFree serves a request of which no response is of interest. If it concerns the handler, the
+// client does not see in which headers the upstream says what it cost.
+func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, concerned bool) error {
+	if concerned && len(h.headers) > 0 {
 		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
 
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, res *decision.Verdict) error {
-	needs := res.Needs()
-	var observer *settlement.Observer
-	if len(h.headers) > 0 || needs.Cookies || needs.Settles {
-		observer = &settlement.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
-		if needs.Cookies {
-			observer.BeforeHeaders = func(status int, header http.Header) {
-				res.SendCookies(r, time.Now(), status, header, observer.Own(), h.app.Take)
-			}
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *decision.Verdict) error {
+	needs := v.Needs()
+	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles {
+		if h.Server.Shares() {
+			defer h.settle(r, v, nil)
+		}
+		return next.ServeHTTP(w, r)
+	}
+	observer := &settlement.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
+	if needs.Cookies {
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			v.SendCookies(time.Now(), status, header, observer.Own())
 		}
 	}
-	if observer != nil && !h.Unread.Verdict { // else no other handler has one
+	if h.Server.Shares() { // else no other handler has one
 		observer.Within(r)
 		defer observer.Leave(r)
 	}
-	defer func() {
-		if res != nil {
-			h.settle(r, res, observer)
-			res.Forget()
-		}
-	}()
-	if observer == nil {
-		return next.ServeHTTP(w, r)
-	}
+	defer h.settle(r, v, observer)
 	return observer.Serve(w, r, next)
 }
 
-// settlements is memory for those of a request. Stores keep none.
-var settlements = sync.Pool{New: func() any { return new([]leakybucket.Settlement) }}
-
 // settle corrects the charges to what the request really cost: nothing if it was refused
 // further in, and otherwise what the observer, which may be nil, has seen.
-func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settlement.Observer) {
-	refused := false
-	if !h.Unread.Record {
-		within := record.Find(r)
-		refused = within != nil && within.Refused
+func (h *Handler) settle(r *http.Request, v *decision.Verdict, observer *settlement.Observer) {
+	var room [4]leakybucket.Settlement
+	within := h.Server.Shares() && record.Of(r).Refused
+	switch {
+	case within:
+		h.app.Correct(v.GiveBack(nil))
+	case observer != nil:
+		h.app.Correct(v.Settle(r, time.Now(), room[:0], observer))
 	}
-	if !refused && observer == nil {
-		return
-	}
-	room := settlements.Get().(*[]leakybucket.Settlement)
-	due := (*room)[:0]
-	if refused {
-		due = res.GiveBack(due)
-	} else {
-		due = res.Settle(r, time.Now(), due, observer)
-	}
-	h.app.correct(due)
-	clear(due)
-	*room = due
-	settlements.Put(room)
 }

@@ -185,9 +185,9 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 		zone("outer", "settle header X-Cost")+
 		zone("seconds", "settle seconds")+
 		zone("status", "settle status 200 7 after")+"settle_upstream")
-	var seen *decision.Verdict
+	var seen *decision.Verdicts
 	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
-		seen = decision.VerdictOf(r)
+		seen = decision.VerdictsOf(r.Context())
 		return servertest.Says(200, "X-Cost", "3", "X-Other", "4")(w, r)
 	}
 	w, _ := s.Get("/x")

@@ -137,6 +137,9 @@ func forwards(r *http.Request) bool {
 	return false
 }
 
+// namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.
+func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, "http.throttle.") }
+
 // patientClient is about how long most clients wait for an answer.
 const patientClient = 30 * time.Second
 

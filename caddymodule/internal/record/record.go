@@ -5,6 +5,7 @@ package record
 import (
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
@@ -16,6 +17,10 @@ type Record struct {
 	// passed it on, or that the client left while it waited there. Then the handlers around
 	// give back what they have charged. Error routes do not set it.
 	Refused bool
+
+	// Charged are the names of the zones that have decided about the request.
+	Charged []string
+	room    [4]string // for the first of them
 
 	// Slots are the names of the in_flight whose slots the request holds.
 	Slots []string
@@ -51,3 +56,21 @@ func ClientOf(r *http.Request) context.Context {
 	}
 	return r.Context()
 }
+
+// SetRefused sets Refused. A nil Record is that of a request that passes no other handler.
+func (r *Record) SetRefused(refused bool) {
+	if r != nil {
+		r.Refused = refused
+	}
+}
+
+// Charge adds a zone to those that have decided.
+func (r *Record) Charge(zone string) {
+	if r.Charged == nil {
+		r.Charged = r.room[:0]
+	}
+	r.Charged = append(r.Charged, zone)
+}
+
+// HasCharged reports whether a zone has decided.
+func (r *Record) HasCharged(zone string) bool { return slices.Contains(r.Charged, zone) }

@@ -3,7 +3,7 @@ package rule
 import (
 	"slices"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -17,9 +17,9 @@ type Cost struct {
 	Lines  []CostLine
 	Unread *float64 // units for a body that was not read; nil means the capacity
 
-	// MaxBody is how much of a body may be buffered, in bytes. A longer body counts
-	// as unread.
+	// MaxBody is how long a body may be that is read, in bytes. A longer one counts as unread.
 	MaxBody int64
+	Form    *form.Plan // of the items
 
 	ByDefault bool    // some requests match no line
 	Most      float64 // the highest cost that is known before a request comes, in units
@@ -30,10 +30,11 @@ type CostLine struct {
 	Match  Matchers // nil means all requests
 	Source CostSource
 
-	Constant    float64   // units
-	Placeholder string    // the name of the placeholder with the cost
-	Path        body.Path // of the items in the body
-	Unit        float64   // how many bytes cost 1
+	Constant    float64    // units
+	Placeholder string     // the name of the placeholder with the cost
+	Path        string     // of the items in the body, which are wanted as
+	Items       form.Array // in the plan
+	Unit        float64    // how many bytes cost 1
 }
 
 // A CostSource is where a cost comes from.
@@ -60,24 +61,26 @@ func (c *Cost) UsesReplacer() bool {
 	return slices.ContainsFunc(c.Lines, func(l CostLine) bool { return l.Match != nil || l.Source == Placeholder })
 }
 
-// Charged returns the cost of a request under a limit, in units, whether the body must be
-// read to know it, and whether it comes from there. Each address of the request has a cost,
-// and the dearer counts.
-func (c *Cost) Charged(s *Subject, limit leakybucket.Limit) (cost float64, wantsBody, readsBody bool, err error) {
+// Charged returns the cost of a request under a limit, in units, and whether it comes from the
+// body itself. Each address of the request has a cost, and the dearer counts.
+func (c *Cost) Charged(s *Subject, limit leakybucket.Limit) (cost float64, fromBody bool, err error) {
+	if len(c.Lines) == 0 {
+		return limit.ClampCost(DefaultCost), false, nil
+	}
 	ask := func() (bool, error) {
 		l, err := c.line(s)
 		if err == nil {
 			cost = max(cost, c.of(l, s, limit))
-			wantsBody, readsBody = wantsBody || l.wantsBody(s), readsBody || l.readsBody(s)
+			fromBody = fromBody || l.readsBody(s)
 		}
 		return false, err
 	}
-	if len(c.Lines) == 0 || c.Lines[0].Match == nil { // whatever the address
+	if c.Lines[0].Match == nil { // whatever the address
 		_, err = ask()
 	} else {
 		_, err = s.either(ask)
 	}
-	return cost, wantsBody, readsBody, matcherError("cost", err)
+	return cost, fromBody, matcherError("cost", err)
 }
 
 // line returns the first line that matches a request, or nil if none does.
@@ -94,17 +97,14 @@ func (c *Cost) line(s *Subject) (*CostLine, error) {
 	return nil, nil
 }
 
-// wantsBody reports whether the body must be read to compute the cost. A declared
-// length needs no reading.
-func (l *CostLine) wantsBody(s *Subject) bool { return !s.read && l.readsBody(s) }
-
-// readsBody reports whether the cost depends on the body itself.
+// readsBody reports whether the cost depends on the body itself. A declared length needs no
+// reading.
 func (l *CostLine) readsBody(s *Subject) bool {
 	return l != nil && (l.Source == BodyItems || l.Source == BodyBytes && s.Request.ContentLength < 0)
 }
 
-// of returns the cost of a request under a limit, in units. Before the body is read,
-// that is the least that the request can cost.
+// of returns the cost of a request under a limit, in units. That of a body that was not read
+// is what Unread says.
 func (c *Cost) of(l *CostLine, s *Subject, limit leakybucket.Limit) float64 {
 	if l == nil {
 		return limit.ClampCost(DefaultCost)
@@ -119,10 +119,7 @@ func (c *Cost) of(l *CostLine, s *Subject, limit leakybucket.Limit) float64 {
 		}
 		return limit.ClampCost(DefaultCost)
 	}
-	if l.wantsBody(s) {
-		return limit.ClampCost(l.least())
-	}
-	if cost, known := l.ofBody(s, c.MaxBody); known {
+	if cost, known := c.ofBody(l, s); known {
 		return limit.ClampCost(cost)
 	}
 	if c.Unread != nil {
@@ -131,24 +128,14 @@ func (c *Cost) of(l *CostLine, s *Subject, limit leakybucket.Limit) float64 {
 	return limit.Capacity
 }
 
-func (l *CostLine) least() float64 {
-	if l.Source == BodyItems {
-		return 1
+func (c *Cost) ofBody(l *CostLine, s *Subject) (cost float64, known bool) {
+	if l.Source == BodyBytes {
+		length := s.Request.ContentLength
+		return float64(max(0, length)) / l.Unit, length >= 0
 	}
-	return 0
-}
-
-func (l *CostLine) ofBody(s *Subject, most int64) (cost float64, known bool) {
-	if l.Source == BodyBytes && s.Request.ContentLength >= 0 {
-		return float64(s.Request.ContentLength) / l.Unit, true
-	}
-	seen := s.body.Within(most)
-	if seen == nil {
+	if !s.bodyWithin(c.MaxBody) {
 		return 0, false
 	}
-	if l.Source == BodyBytes {
-		return float64(len(seen.Data)) / l.Unit, true
-	}
-	items, known := seen.Items(l.Path)
-	return float64(items), known
+	items, clear := s.Form(c.Form).Items(l.Items)
+	return float64(max(1, items)), clear
 }

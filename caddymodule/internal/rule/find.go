@@ -1,16 +1,31 @@
 package rule
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// WantsBody reports whether the body must be read to know a request's bucket.
-func (r *Rule) WantsBody(s *Subject) bool { return !s.read && r.Key.FromBody() }
+// ReadBy makes the plan one that also reads what the zone wants of bodies.
+func (r *Rule) ReadBy(p *form.Plan) (err error) {
+	r.Key.Form, r.Cost.Form = p, p
+	for i := range r.Key.Parts {
+		if part := &r.Key.Parts[i]; err == nil && part.Field != "" {
+			part.Wanted, err = p.Field(part.Field)
+		}
+	}
+	for i := range r.Cost.Lines {
+		if l := &r.Cost.Lines[i]; err == nil && l.Source == BodyItems {
+			l.Items, err = p.Array(l.Path)
+		}
+	}
+	return err
+}
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone
 // refuses the request without a store. If skip, the zone does not charge it.
@@ -33,7 +48,10 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
 	case state != keyComplete:
 		policy, why, lacks = r.Key.Missing, MissingKey, true
-		if state == keyAbsent && policy == Share {
+		switch {
+		case s.Preflight():
+			policy = Skip
+		case state == keyAbsent && policy == Share:
 			policy = ByClientIP // a few page views must not close the zone to everybody
 		}
 	case !k.listed:
@@ -53,23 +71,21 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 
 // BlockedBucket returns a charge that names the bucket with the client's block,
 // whether or not the zone matches the request. It returns false for requests that the
-// zone can never block. If device is not empty, it is the key of the client's device,
-// and the request is blocked only if both buckets are.
-func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, device string, can bool) {
+// zone can never block.
+func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can bool) {
 	if r.Block == nil {
-		return c, "", false
+		return c, false
 	}
 	if exempt, err := r.Exempts(s); err != nil || exempt {
-		return c, "", false
+		return c, false
 	}
 	k, why, skip := r.Find(s, b)
 	if why != None || skip || k.Rule != bucketkey.Limited {
-		return c, "", false
+		return c, false
 	}
-	if client := r.DeviceClient(s, &k); client != nil {
-		device = DeviceKey(k.Name, client)
-	}
-	return r.Charge(&k, r.InShadow(s.Overrides, k.Name), 0), device, true
+	c = r.Charge(&k, r.InShadow(s.Overrides, k.Name), 0)
+	c.Key = DeviceKey(k.Name, r.DeviceClient(s, &k))
+	return c, true
 }
 
 // fallback returns the bucket for requests without a usable key.
@@ -91,17 +107,16 @@ func (r *Rule) DeviceClient(s *Subject, k *Bucket) *device.Client {
 	if host == "" {
 		return nil
 	}
-	return r.Trust.Client(s.Request, host, k.Name, time.Now())
+	return r.Trust.Client(s.Request, host, k.Name, device.Account{Name: k.Account, Fold: r.Key.folding()}, time.Now())
 }
 
-// DeviceKey returns the key of a client's device, or "" if none is known for the
-// account. No client can spell it, since a leading @ is escaped in parts.
+// DeviceKey returns the key of a client's device, or that of the account if no device is
+// known. No client can spell it, since a leading @ is escaped in parts.
 func DeviceKey(account string, client *device.Client) string {
-	name, known := client.Device()
-	if !known {
-		return ""
+	if place, known := client.Place(); known {
+		return account + "/@device/" + strconv.Itoa(place)
 	}
-	return account + "/@device/" + name
+	return account
 }
 
 // AccountOf returns the key of the account whose device has a bucket of this name, or
@@ -109,9 +124,4 @@ func DeviceKey(account string, client *device.Client) string {
 func AccountOf(name string) string {
 	account, _, _ := strings.Cut(name, "/@device/")
 	return account
-}
-
-// PlaceLimit is that of a place for a device.
-func PlaceLimit(t *device.Trust) leakybucket.Limit {
-	return leakybucket.Limit{Capacity: 1, Leak: 1 / t.For.Seconds()}
 }

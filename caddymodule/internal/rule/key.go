@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -26,8 +27,9 @@ type Key struct {
 	Listed    bool // there are overrides, or a file for them
 	Routes    []Route
 
-	// MaxBody is how much of a body may be read for form fields, in bytes.
+	// MaxBody is how long a body may be that is read for form fields, in bytes.
 	MaxBody int64
+	Form    *form.Plan // of these fields
 
 	// Private keys say which account a request is about. Rate-limit headers would tell
 	// which accounts exist.
@@ -53,6 +55,16 @@ func (k *Key) has(is func(*Part) bool) bool {
 	return false
 }
 
+// folding returns how names of accounts in the key are folded, or nil if it has none.
+func (k *Key) folding() fold.Func {
+	for i := range k.Parts {
+		if folding := k.Parts[i].Fold; folding != nil {
+			return folding
+		}
+	}
+	return nil
+}
+
 // A Policy decides about requests without a usable key.
 type Policy string
 
@@ -68,7 +80,8 @@ const (
 type Part struct {
 	// One of these is set.
 	ClientIP bool                  // the client's address, masked
-	Field    string                // the name of a form field
+	Field    string                // the name of a form field, which is wanted as
+	Wanted   form.Field            // in the plan
 	Read     func(*Subject) string // any other source; "" is missing
 	Template Template              // a text with placeholders
 
@@ -85,10 +98,11 @@ type Bucket struct {
 	Name    string // the parts, without the zone, or the name of a bucket that several keys share
 	Rule    bucketkey.Rule
 	Limit   leakybucket.Limit
-	Address bool // the name holds the client's address
-	Lacking bool // the request lacks a part of the key, and a policy stands in
-	listed  bool // an override names the key
-	own     bool // the request gave it, and no policy stands in
+	Address bool   // the name holds the client's address
+	Lacking bool   // the request lacks a part of the key, and a policy stands in
+	Account string // the name of an account in the key, folded; empty if there is none
+	listed  bool   // an override names the key
+	own     bool   // the request gave it, and no policy stands in
 }
 
 // Buffers are memory for building keys, kept between requests. The zero value is ready
@@ -130,7 +144,7 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 // large: on the way of every request, that would have its goroutine's stack grow.
 func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
-	plain := listed.Empty()
+	plain, account := listed.Empty(), ""
 	for i := range k.Parts {
 		if i > 0 {
 			name = append(name, '/')
@@ -156,6 +170,9 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 			if state != keyComplete {
 				return Bucket{}, state
 			}
+			if p.Fold != nil {
+				account = text
+			}
 			if p.Digest {
 				digest = bucketkey.DigestOf(text)
 				name = digest.Append(name)
@@ -169,7 +186,7 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 	}
 	b.name, b.parts = name, parts
 	e, by := listed.Lookup(parts)
-	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), own: true}
+	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), Account: account, own: true}
 	if found.Name == "" {
 		found.Name = string(name)
 	}
@@ -190,12 +207,16 @@ func (k *Key) value(s *Subject, p *Part) (string, missing) {
 		}
 		return "", keyLacking
 	}
-	read := s.body.Within(k.MaxBody)
-	if method := Method(s); read.Empty() && (method == http.MethodGet || method == http.MethodHead) {
+	if method := Method(s); !s.HasBody() && (method == http.MethodGet || method == http.MethodHead) {
 		return "", keyAbsent
 	}
-	if text, found := read.Field(p.Field, p.Fold); found {
-		return text, keyComplete
+	if !s.bodyWithin(k.MaxBody) {
+		return "", keyUnclear
+	}
+	if sent, state := s.Form(k.Form).Field(p.Wanted); state == form.One {
+		if text := p.Fold(sent); text != "" {
+			return text, keyComplete
+		}
 	}
 	return "", keyUnclear
 }

@@ -62,9 +62,6 @@ func (r *Rule) Limits() (all []leakybucket.Charge) {
 	for _, limit := range r.Key.Overrides.Load().Limits() {
 		all = append(all, leakybucket.Charge{Limit: limit, Debt: r.Settle.DebtUnder(limit), Block: r.Block})
 	}
-	if r.Trust != nil {
-		all = append(all, leakybucket.Charge{Limit: PlaceLimit(r.Trust)})
-	}
 	return all
 }
 

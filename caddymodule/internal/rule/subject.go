@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"errors"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -34,16 +36,16 @@ type Subject struct {
 
 	Vars map[string]any // the request's variables, which is nil without Caddy
 
-	Reader  *body.Ahead // replaces the request's body, once that was read ahead
-	Starved bool        // there was no memory to read the body to its end
+	Body    *body.Received // the request's body, if it was received for this Subject
+	Starved bool           // there was no room to receive the body
 
 	replacer *caddy.Replacer // once it was asked for
 
 	addr   netip.Addr
-	text   string     // of addr, as Caddy found it
-	parsed bool       // addr and text are set
-	body   *body.Body // nil if it was not read to its end
-	read   bool       // ReadBody was called
+	text   string        // of addr, as Caddy found it
+	parsed bool          // addr and text are set
+	form   *form.Reading // of the plan formOf
+	formOf *form.Plan
 
 	sent   *target // the address as the client sent it; nil if it is the one that the request has now
 	two    bool    // both count; see [frontController]
@@ -79,8 +81,11 @@ func (s *Subject) Forget() {
 	if s.replacer != nil {
 		s.replacer = nil
 	}
-	if s.read {
-		s.Reader, s.body, s.read, s.Starved = nil, nil, false, false
+	if s.formOf != nil {
+		s.form, s.formOf = nil, nil
+	}
+	if s.Body != nil || s.Starved {
+		s.Body, s.Starved = nil, false
 	}
 	if s.looked {
 		s.sent, s.two, s.looked = nil, false, false
@@ -116,10 +121,48 @@ func (s *Subject) Ban(now time.Time) *override.Ban {
 // divided among clients. It is the zero Prefix if the request has no address.
 func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Address(), 32, 64) }
 
-// ReadBody has look read the body ahead, if it has at most so many bytes.
-func (s *Subject) ReadBody(look func(*http.Request, netip.Prefix, int64) (*body.Ahead, *body.Body), most int64) {
-	s.Reader, s.body = look(s.Request, s.Client(), most)
-	s.read, s.Starved = true, s.Reader.Starved()
+// HasBody reports whether the request has a body.
+func (s *Subject) HasBody() bool {
+	r := s.Request
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+}
+
+// Receive receives the body, if it has at most so many bytes and there is room. Otherwise the
+// body goes on as it comes. The error is [body.ErrTimeout] or [body.ErrLeft], of a client of
+// which no more will come.
+func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
+	s.Body, err = bodies.Receive(s.Request.Context(), s.Request, s.Client(), most)
+	s.Starved = errors.Is(err, body.ErrNoRoom)
+	if s.Starved || errors.Is(err, body.ErrTooLarge) {
+		err = nil
+	}
+	return err
+}
+
+// bodyWithin reports whether the whole body is known, and has at most so many bytes.
+func (s *Subject) bodyWithin(most int64) bool {
+	return !s.HasBody() || body.Whole(s.Request) && s.Request.ContentLength <= most
+}
+
+// Form returns what the body has of what a plan wants. One that was not received has nothing.
+func (s *Subject) Form(p *form.Plan) *form.Reading {
+	if s.formOf == p {
+		return s.form
+	}
+	s.form, s.formOf = p.Read(), p
+	if received := body.Of(s.Request); received != nil {
+		r := s.Request
+		field := func(name string) string { return strings.Join(r.Header[name], ", ") }
+		_ = s.form.Body(field("Content-Type"), field("Content-Encoding"), r.ContentLength, received.Reader()) // of which the reading is unclear
+	}
+	return s.form
+}
+
+// Preflight reports whether a browser asks, before a request of a page of another site, whether
+// it may send it. Such a request carries no key.
+func (s *Subject) Preflight() bool {
+	r := s.Request
+	return r.Method == http.MethodOptions && r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil
 }
 
 // includeAddr is the client address of requests that Caddy's templates make with httpInclude.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -206,12 +207,13 @@ func (s *FuncSite) Unsettled(zone string) float64 {
 }
 
 // Logged returns the fields of a request in the access log.
-func Logged(p *decision.Verdict) map[string]any {
+func Logged(p *decision.Verdicts) map[string]any {
 	enc := zapcore.NewMapObjectEncoder()
 	if err := p.MarshalLogObject(enc); err != nil {
 		return map[string]any{"error": err}
 	}
-	return enc.Fields
+	fields, _ := enc.Fields["throttle"].(map[string]any)
+	return fields
 }
 
 // A FlakyStore is a memory store that records its calls, and fails when it is
@@ -282,9 +284,13 @@ func (upstream) CaddyModule() caddy.ModuleInfo {
 	return caddy.ModuleInfo{ID: "http.handlers.settle_upstream", New: func() caddy.Module { return new(upstream) }}
 }
 
-func (u *upstream) Provision(caddy.Context) error {
+func (u *upstream) Provision(ctx caddy.Context) error {
 	u.site = Latest
-	return nil
+	e, err := engine.EngineOf(ctx)
+	if err == nil {
+		e.Show(ctx) // to Visit.Verdict
+	}
+	return err
 }
 
 func (u *upstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {

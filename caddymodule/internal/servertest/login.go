@@ -1,8 +1,10 @@
 package servertest
 
 import (
+	"cmp"
 	"errors"
 	"net/http"
+	"net/url"
 	"testing"
 
 	"github.com/caddyserver/caddy/v2"
@@ -10,7 +12,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// LoginUpstream is a site like WordPress, where the password of everybody is right.
+// LoginUpstream is a site like WordPress, where the password of everybody is right. Its cookie
+// names who is logged in: the account, or the field user if that is sent, as after a log-in by
+// e-mail.
 type LoginUpstream struct{}
 
 func (LoginUpstream) CaddyModule() caddy.ModuleInfo {
@@ -19,6 +23,7 @@ func (LoginUpstream) CaddyModule() caddy.ModuleInfo {
 
 func (LoginUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	header := w.Header()
+	loggedIn := "wordpress_logged_in_0f=" + url.QueryEscape(cmp.Or(r.PostFormValue("user"), r.PostFormValue("log"))+"|1")
 	header.Add("Set-Cookie", "wordpress_test_cookie=WP%20Cookie%20check; path=/")
 	if cookie, err := r.Cookie("wordpress_logged_in_0f"); err == nil && r.URL.Query().Has("renews") {
 		header.Add("Set-Cookie", cookie.Name+"="+cookie.Value+"; path=/") // of whoever is logged in
@@ -28,16 +33,16 @@ func (LoginUpstream) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyht
 	}
 	switch r.PostFormValue("pwd") {
 	case "right":
-		header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/; secure; HttpOnly")
+		header.Add("Set-Cookie", loggedIn+"; path=/; secure; HttpOnly")
 		w.WriteHeader(http.StatusFound)
 	case "implicit":
-		header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/")
+		header.Add("Set-Cookie", loggedIn+"; path=/")
 	case "broken":
-		header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/")
+		header.Add("Set-Cookie", loggedIn+"; path=/")
 		return caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream is gone"))
 	default:
 		if r.URL.Query().Get("reauth") != "" {
-			header.Add("Set-Cookie", "wordpress_logged_in_0f=who%7C1; path=/")
+			header.Add("Set-Cookie", loggedIn+"; path=/")
 			header.Add("Set-Cookie", "wordpress_logged_in_0f=%20; expires=Thu, 01-Jan-1998 00:00:00 GMT; Max-Age=0; path=/")
 		}
 		w.WriteHeader(http.StatusOK)

@@ -106,7 +106,7 @@ type overflow struct {
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *decision.Outcome) {
 	wanted := f.zone.Wanted()
-	if o.Began && wanted.Blocks {
+	if o.Began() && wanted.Blocks {
 		f.tell(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()

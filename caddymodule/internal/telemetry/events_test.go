@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
@@ -32,7 +33,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		synctest.Wait() // for the subscriber to have this one in its hands
 		f := overflowsOf(Options{Events: q, Wanted: func() Subscriptions { return Subscriptions{true, true} }})
 		for i := range 3000 {
-			o := &decision.Outcome{Key: fmt.Sprint(i), Began: true, Block: time.Second}
+			o := &decision.Outcome{Charge: leakybucket.Charge{Key: fmt.Sprint(i)}, Answer: leakybucket.Decision{Began: true}, Block: time.Second}
 			o.Refuse(rule.Capacity)
 			f.note(o)
 		}
@@ -68,7 +69,7 @@ func overflowsOf(options Options) *overflows {
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 	f := overflowsOf(Options{Wanted: func() Subscriptions { return Subscriptions{} }})
-	o := &decision.Outcome{Key: "203.0.113.7"}
+	o := &decision.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
 	o.Refuse(rule.Capacity)
 	f.note(o)
 	if got := len(f.keys); got != 0 {

@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -38,11 +37,11 @@ type met struct {
 }
 
 // decided counts a request that the zone has decided about.
-func (m *met) decided(o *decision.Outcome, r *http.Request) {
+func (m *met) decided(key string, r *http.Request) {
 	if n := m.asked.Add(1); n > sampledAfter && n%sampledShare != 0 {
 		return
 	}
-	m.keys.Add(o.Key)
+	m.keys.Add(key)
 	if client := clientIP(r); client.IsValid() {
 		var room [48]byte
 		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))

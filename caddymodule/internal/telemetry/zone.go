@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // Figures are the figures of a zone name, in all configs that have it.
@@ -55,6 +56,7 @@ type Zone struct {
 	reasons [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
 
 	decided   counters
+	admitted  prometheus.Counter                     // of these
 	overflows [decision.Decisions]*overflows         // as refusals
 	refusals  [decision.Decisions]*RefusalLog        // nil for decisions that refuse nothing
 	begun     [decision.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
@@ -74,6 +76,7 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
+	t.admitted = t.requests(decision.Admitted, rule.None)
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
@@ -107,23 +110,37 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 		t.figures.Levels.observe(fraction)
 	}
 	if why != rule.Banned && why != rule.Error { // which hold whatever the zone matches
-		t.met.decided(o, r)
+		t.met.decided(o.Key, r)
 	}
 	if d == decision.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
 	}
-	t.figures.noteSender(o, r, d, now)
+	if refused := d == decision.Refused || d == decision.ShadowRefused; refused {
+		if weight := t.figures.Recent.RefusedWeight(rand.Uint32, now); weight > 0 {
+			t.figures.Recent.Add(true, o.Key, clientIP(r), weight, now)
+		}
+	} else {
+		t.figures.noteAdmitted(o.Key, r)
+	}
 	if t.rule.ServerTiming && d == decision.ShadowRefused && header != nil {
 		t.mark(header, r)
 	}
 	if why != rule.None {
 		t.refusals[d].Note(o.Key)
-		if o.Began {
+		if o.Began() {
 			t.blocked(o, d)
 		}
 		t.overflows[d].note(o)
 		t.figures.Refused.Add(o.Key)
 	}
+}
+
+// Admitted implements decision.Reporter.
+func (t *Zone) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
+	t.admitted.Inc()
+	t.figures.Levels.observe(decision.LevelAfter(c, d) / c.Limit.Capacity)
+	t.met.decided(c.Key, r)
+	t.figures.noteAdmitted(c.Key, r)
 }
 
 // refusalLog returns what logs that the zone decides so.
@@ -258,20 +275,11 @@ func (p *people) report(person netip.Addr, now time.Time) bool {
 	return p.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
 }
 
-// noteSender counts whose request a zone has decided about. It is on the path of every
-// request: of many, it counts a sample.
-func (l *Figures) noteSender(o *decision.Outcome, r *http.Request, d decision.Decision, now time.Time) {
-	refused, weight := d == decision.Refused || d == decision.ShadowRefused, 0
-	if !refused {
-		if weight = l.Recent.AdmittedWeight(rand.Uint32); weight == 0 {
-			return
-		}
-	}
-	if refused {
-		weight = l.Recent.RefusedWeight(rand.Uint32, now)
-	}
-	if weight > 0 {
-		l.Recent.Add(refused, o.Key, clientIP(r), weight, now)
+// noteAdmitted counts whose request a zone has admitted. It is on the path of every request: of
+// many, it counts a sample.
+func (l *Figures) noteAdmitted(key string, r *http.Request) {
+	if weight := l.Recent.AdmittedWeight(rand.Uint32); weight > 0 {
+		l.Recent.Add(false, key, clientIP(r), weight, time.Now())
 	}
 }
 

@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+)
+
+// ReadServers looks at the servers of the HTTP app in which a module is provisioned, once. It
+// must be called when the first module of throttle is provisioned, because Caddy drops the raw
+// config of each route that it has provisioned.
+func (e *Engine) ReadServers(ctx caddy.Context) {
+	modules := ctx.Modules()
+	if e.servers != nil || len(modules) == 0 {
+		return
+	}
+	e.servers = make(map[*caddyhttp.Server]*decision.Server)
+	app, ok := modules[0].(*caddyhttp.App)
+	if !ok {
+		return
+	}
+	for _, server := range app.Servers {
+		e.servers[server] = look(server)
+	}
+}
+
+// look finds out whether the config of a server names our placeholders, and whether a request may
+// pass one handler twice. Templates and routes whose config is gone may do both.
+func look(server *caddyhttp.Server) *decision.Server {
+	seen := &decision.Server{Server: server}
+	for i := range server.Routes {
+		route := &server.Routes[i]
+		seen.Shown = seen.Shown || route.HandlersRaw == nil && len(route.Handlers) > 0
+	}
+	raw, _ := json.Marshal(server) // it was JSON before
+	text := string(raw)
+	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
+		seen.Shown = seen.Shown || strings.Contains(text, name)
+	}
+	if seen.Shown || strings.Contains(text, `"invoke"`) {
+		seen.Guards = 2
+	}
+	return seen
+}
+
+// Guard counts a handler of throttle or in_flight, and returns its server, or nil outside of the
+// HTTP app.
+func (e *Engine) Guard(ctx caddy.Context) *decision.Server {
+	server := e.serverOf(ctx)
+	if server != nil {
+		server.Guards++
+	}
+	return server
+}
+
+// Show makes the verdicts about requests of the server in which a module is provisioned readable
+// by [decision.VerdictsOf].
+func (e *Engine) Show(ctx caddy.Context) {
+	if server := e.serverOf(ctx); server != nil {
+		server.Shown = true
+	}
+}
+
+func (e *Engine) serverOf(ctx caddy.Context) *decision.Server {
+	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	return e.servers[server]
+}
