@@ -31,19 +31,27 @@ type Received struct {
 	rest   []byte // in memory
 	read   int    // bytes of the rest
 	held   bool   // the memory of the rest is the store's
+	inFile bool   // part of it was put into the file
 	closed bool
 	first  [512]byte // so much of a body counts no more than the rest of its request
 }
 
 // Receive reads the whole body of a request, and puts a [Received] in its place, whose length is
-// the request's then. The caller closes it when the request has been answered. The client bounds
-// what is held. A body longer than most bytes is not received, nor read if it says so; 0 stands
-// for [Bounds.Request].
+// the request's then. The caller closes it when the request has been answered: if a handler
+// returns an error, an error route may still read it. The client bounds what is held. A body
+// longer than most bytes is not received, nor read if it says so; 0 stands for
+// [Bounds.Request].
 //
 // The Received is nil if there is nothing to receive: the request has no body, or one that was
-// received before, or is a CONNECT, whose body is a tunnel. If there is an error, the body is
-// what has not been read of it. Receive ends with the cause of ctx if that ends; it looks at
-// that when some of the body has come. Timeouts of the server end a Receive that waits.
+// received before, or is a CONNECT, whose body is a tunnel.
+//
+// A request can go on after [ErrTooLarge] and [ErrNoRoom]: its body begins with what has been
+// read, and goes on with the rest as the client sends it. If anything has been read, the
+// Received holds that, and the caller closes it, too. After other errors the body is what has
+// not been read of it.
+//
+// Receive ends with the cause of ctx if that ends; it looks at that when some of the body has
+// come. Timeouts of the server end a Receive that waits.
 func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefix, most int64) (*Received, error) {
 	if none(r) || r.Method == http.MethodConnect {
 		return nil, nil
@@ -54,19 +62,24 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 	if r.ContentLength > most {
 		return nil, ErrTooLarge
 	}
-	if _, received := r.Body.(*Received); received {
+	if Of(r) != nil {
 		return nil, nil
 	}
 	b := &Received{spool: s.NewSpool(client, 0)}
 	b.rest = b.first[:0]
-	whole := false
+	kept := false
 	defer func() {
-		if !whole {
+		if !kept {
 			_ = b.Close()
 		}
 	}()
 	size, err := b.receive(ctx, r, most)
-	if err != nil {
+	switch {
+	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrNoRoom):
+		kept = true
+		r.Body = &begun{b, r.Body}
+		return b, err
+	case err != nil:
 		return nil, err
 	}
 	r.TransferEncoding = nil
@@ -74,7 +87,7 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		r.Body, r.ContentLength = http.NoBody, 0
 		return nil, nil
 	}
-	whole = true
+	kept = true
 	if r.ContentLength < 0 {
 		r.Header["Content-Length"] = []string{strconv.FormatInt(size, 10)} // as Caddy's request_buffers does
 	}
@@ -111,6 +124,12 @@ func (b *Received) receive(ctx context.Context, r *http.Request, most int64) (si
 	}
 }
 
+// Of returns the body of a request if that has been received, and otherwise nil.
+func Of(r *http.Request) *Received {
+	b, _ := r.Body.(*Received)
+	return b
+}
+
 // classify says what an error of a client's body means.
 func classify(err error) error {
 	var tooLarge *http.MaxBytesError
@@ -136,8 +155,9 @@ func (b *Received) makeRoom() error {
 			return nil
 		}
 	}
-	_, err := b.spool.Write(b.rest)
-	b.rest = b.rest[:0]
+	n, err := b.spool.Write(b.rest)
+	b.inFile = b.inFile || n > 0
+	b.rest = b.rest[:copy(b.rest, b.rest[n:])]
 	return err
 }
 
@@ -178,4 +198,63 @@ func (b *Received) Close() error {
 	b.spool.Close()
 	b.freeRest()
 	return nil
+}
+
+// InFile reports whether part of the body has ever been put into the file.
+func (b *Received) InFile() bool { return b.inFile }
+
+// Reader returns a reader of what [Received.Read] has not returned yet. That stays: it can be
+// read again, by Read and by other readers. The reader is of no use once Read is called.
+func (b *Received) Reader() io.Reader {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &reader{body: b, from: b.spool.read + b.read} // one of which is 0
+}
+
+// A reader reads what is held of a body.
+type reader struct {
+	body    *Received
+	segment int // of the spool; after the last one comes the rest
+	from    int // in that
+}
+
+func (r *reader) Read(p []byte) (n int, err error) {
+	b := r.body
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.closed:
+		return 0, http.ErrBodyReadAfterClose
+	case r.segment < len(b.spool.segments):
+		n, err = b.spool.peek(p, r.segment, r.from)
+		if r.from += n; r.from == b.spool.segments[r.segment].len() {
+			r.segment, r.from = r.segment+1, 0
+		}
+		return n, err
+	case r.from == len(b.rest):
+		return 0, io.EOF
+	}
+	n = copy(p, b.rest[r.from:])
+	r.from += n
+	return n, nil
+}
+
+// A begun body was not received whole. It is what has been read of it, and then the rest.
+type begun struct {
+	*Received
+	client io.ReadCloser
+}
+
+// Read implements io.Reader.
+func (b *begun) Read(p []byte) (n int, err error) {
+	if n, err = b.Received.Read(p); err == io.EOF {
+		return b.client.Read(p)
+	}
+	return n, err
+}
+
+// Close implements io.Closer.
+func (b *begun) Close() error {
+	_ = b.Received.Close()
+	return b.client.Close()
 }

@@ -97,19 +97,22 @@ func (s *Spool) Read(p []byte) (n int, err error) {
 	if s.Empty() {
 		return 0, io.EOF
 	}
-	if n, err = s.peek(p); err == nil {
+	if n, err = s.peek(p, 0, s.read); err == nil {
 		s.Discard(n)
 	}
 	return n, err
 }
 
-// peek copies bytes from the front.
-func (s *Spool) peek(p []byte) (int, error) {
-	first := &s.segments[0]
-	if first.piece != nil {
-		return copy(p, first.piece[s.read:]), nil
+// peek copies bytes of a segment, from an offset on. It never returns io.EOF.
+func (s *Spool) peek(p []byte, segment, from int) (int, error) {
+	g := &s.segments[segment]
+	if g.piece != nil {
+		return copy(p, g.piece[from:]), nil
 	}
-	n, err := first.block.file.ReadAt(p[:min(len(p), first.size-s.read)], first.block.offset()+int64(s.read))
+	n, err := g.block.file.ReadAt(p[:min(len(p), g.size-from)], g.block.offset()+int64(from))
+	if err == io.EOF { // somebody has cut the file
+		err = io.ErrUnexpectedEOF
+	}
 	if err != nil {
 		s.store.fileFailed(err)
 	}
@@ -130,7 +133,7 @@ func (s *Spool) Next() ([]byte, error) {
 			s.window = make([]byte, 0, smallPiece) // one for each block of the file at most
 		}
 	}
-	n, err := s.peek(s.window[:cap(s.window)])
+	n, err := s.peek(s.window[:cap(s.window)], 0, s.read)
 	return s.window[:n], err
 }
 
