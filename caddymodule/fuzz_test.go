@@ -16,7 +16,7 @@ func FuzzZoneJSON(f *testing.F) {
 		`{"name":"login","match":[{"path":["/wp-login.php*"]}],"key":{"sources":[{"source":"client_ip"}]},"limit":"5 5/h","cost":[{"match":[{"method":["POST"]}],"value":"2"},{"value":"1"}],"override":[{"parts":["203.0.113.0/24"],"limit":"unlimited"}],"shadow":true}`,
 		`{"name":"a","limit":"1e300 1/s"}`,
 		`{"name":"a","limit":"30 1/s","settle":{"source":"seconds","debt":-1},"block":{"for":["10m",-1],"everywhere":true}}`,
-		`{"name":"a","limit":"3 1/s","key":{"sources":[{"source":"form","name":"log","fold":"wordpress"}]},"trust_devices":{"cookie":"x*","for":"1d"},"read_body":{"most":"-1"}}`,
+		`{"name":"a","limit":"3 1/s","key":{"sources":[{"source":"field","name":"log","fold":"wordpress"}]},"trust_devices":{"cookie":"x*","for":"1d"},"read_body":{"most":"-1"}}`,
 		`{"name":"a","route":[{}],"cost":[{}],"key":{"sources":[{}]},"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
 	} {
 		f.Add(seed)

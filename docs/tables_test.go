@@ -35,7 +35,7 @@ func filled(syntax string) string {
 
 // needs are the options that another option requires.
 var needs = map[string]string{
-	"key": "override 203.0.113.0/24 unlimited", "read_body": "cost body_items", "trust_devices": "key form log\nrefund cookie sid", "route": "key route",
+	"key": "override 203.0.113.0/24 unlimited", "read_body": "cost body_items", "trust_devices": "key field log\nrefund cookie sid", "route": "key route",
 }
 
 // ofZone returns a Caddyfile with these options in a zone.

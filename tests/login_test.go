@@ -44,7 +44,7 @@ func (s *loginSite) start(t *testing.T, byAddress, byAccount int) (port int, c *
 		}`
 	c = startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n %s\n %s\n }\n %s\n}", port,
 		fmt.Sprintf(zone, "login", s.path, "", byAddress, s.refund),
-		fmt.Sprintf(zone, "account", s.path, "key form "+s.user, byAccount, s.refund),
+		fmt.Sprintf(zone, "account", s.path, "key field "+s.user, byAccount, s.refund),
 		s.directives)})
 	return port, c
 }

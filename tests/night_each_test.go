@@ -20,7 +20,7 @@ http://:%d {
 	throttle /login* {
 		zone login {
 			match method POST
-			key form log missing share plain
+			key field log missing share plain
 			limit 10 10/h
 			refund cookie session_*
 			trust_devices session_*

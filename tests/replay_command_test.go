@@ -136,7 +136,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 	site := writeFile(t, "Caddyfile", tunedSite)
 	bare := writeFile(t, "Caddyfile", "example.com {\n\trespond ok\n}\n")
 	wrong := writeFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone a {\n\t\t\tcapcity 3\n\t\t}\n\t}\n}\n")
-	body := writeFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone names {\n\t\t\tkey form log\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}\n")
+	body := writeFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone names {\n\t\t\tkey field log\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}\n")
 	limit := []string{"--limit", "60 1/s"}
 	keyed := func(key string, rest ...string) []string {
 		return append(append([]string{"--key", key}, limit...), rest...)

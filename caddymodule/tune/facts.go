@@ -51,7 +51,7 @@ func (f *logFacts) lacks(z *config.Zone) string {
 	for _, k := range z.Key.Given() {
 		header := ""
 		switch {
-		case k.Source == "form":
+		case k.Source == "field":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
 		case strings.Contains(k.Source, "{http.auth."):
 			return "its key is the user who has authenticated, and a replay authenticates nobody"

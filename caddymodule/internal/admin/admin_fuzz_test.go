@@ -42,7 +42,7 @@ func FuzzAdminAPI(f *testing.F) {
 				limit 60 2/s
 			}
 			zone account {
-				key form log fold wordpress
+				key field log fold wordpress
 				limit 10 10/h
 				block 1h
 			}

@@ -200,7 +200,7 @@ func (b *Received) Close() error {
 	return nil
 }
 
-// InFile reports whether part of the body has ever been put into the file.
+// InFile reports whether part of the body has ever been put into the file. A nil Received has none.
 func (b *Received) InFile() bool { return b != nil && b.inFile }
 
 // Reader returns a reader of what [Received.Read] has not returned yet. That stays: it can be

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -151,7 +152,7 @@ func TestABodyThatIsTooLong(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "/", io.NopCloser(body))
 		r.ContentLength = test.length
 		b, err := s.Receive(t.Context(), r, alice, test.most)
-		if !errors.Is(err, test.want) || (b != nil) != (test.want == nil) {
+		if !errors.Is(err, test.want) || (b != nil) != (test.want == nil || test.length < 0) {
 			t.Errorf("%+v: got %v, %v", test, b, err)
 		}
 		if test.want != nil && test.length > 0 && body.Len() < int(test.size) {
@@ -160,8 +161,14 @@ func TestABodyThatIsTooLong(t *testing.T) {
 		_ = b.Close()
 	}
 	r := httptest.NewRequest(http.MethodPost, "/", http.MaxBytesReader(nil, io.NopCloser(strings.NewReader("hello")), 3))
-	if _, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10); !errors.Is(err, ErrTooLarge) {
+	b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
+	defer b.Close()
+	if !errors.Is(err, ErrTooLarge) {
 		t.Errorf("got %v for the bound of a handler around, want it told as ours", err)
+	}
+	var tooLarge *http.MaxBytesError
+	if got, err := io.ReadAll(r.Body); string(got) != "hel" || !errors.As(err, &tooLarge) {
+		t.Errorf("got %q, %v of its body, want what it lets through and its error", got, err)
 	}
 }
 
@@ -175,6 +182,226 @@ func TestABodyWithoutRoom(t *testing.T) {
 		}
 		_ = b.Close()
 		holdsNothing(t, s)
+	}
+}
+
+// TestPassingOn sends bodies that are not received whole, to a handler that reads them, or receives
+// them with a larger bound.
+func TestPassingOn(t *testing.T) {
+	for name, test := range map[string]struct {
+		bounds Bounds
+		most   int64
+		want   error
+	}{
+		"too long":              {Bounds{}, 10, ErrTooLarge},
+		"too long for memory":   {Bounds{}, 3*blockSize + 5, ErrTooLarge},
+		"no room":               {Bounds{Memory: 1, Files: 1}, 1 << 20, ErrNoRoom},
+		"little room in memory": {Bounds{Memory: 2 * mediumPiece, Files: 1}, 1 << 20, ErrNoRoom},
+		"little room":           {Bounds{Memory: 2 * mediumPiece, Files: 7 * blockSize}, 1 << 20, ErrNoRoom},
+	} {
+		for _, again := range []bool{false, true} {
+			s, roomy := newStore(t, test.bounds), newStore(t, Bounds{})
+			server := listen(t, receives(s, test.most, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
+				known := r.ContentLength > 0
+				if !errors.Is(err, test.want) || Of(r) != nil || AllReceived(r) || (b == nil) != (known && errors.Is(test.want, ErrTooLarge)) {
+					t.Errorf("%s: got %v, %v, and the body received: %v", name, b, err, AllReceived(r))
+				}
+				if known != (r.Header.Get("Content-Length") != "") || !known && r.ProtoMajor == 1 && len(r.TransferEncoding) != 1 {
+					t.Errorf("%s: got the length %d, %v and %q, want what the client has said", name, r.ContentLength, r.Header, r.TransferEncoding)
+				}
+				if again {
+					inner, err := roomy.Receive(r.Context(), r, alice, 0)
+					defer inner.Close()
+					if err != nil || Of(r) != inner {
+						t.Errorf("%s: got %v, want it received", name, err)
+					}
+				}
+				got, err := io.ReadAll(r.Body)
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+				if memory, _ := s.Held(); memory != 0 {
+					t.Errorf("%s: got %d bytes held in memory after the end, want none", name, memory)
+				}
+				_, _ = w.Write(got)
+			}))
+			for _, protocol := range protocols {
+				for _, known := range []bool{false, true} {
+					data := randomBytes(9*blockSize + 7)
+					r, _ := http.NewRequest(http.MethodPost, server.URL, strings.NewReader(data))
+					if !known {
+						r.ContentLength = -1
+					}
+					if got := answerOf(t, clientOf(t, protocol), r); got != data {
+						t.Errorf("%s, %s, length known %v: got %d bytes, want the %d that were sent", name, protocol, known, len(got), len(data))
+					}
+				}
+			}
+			server.Close()
+		}
+	}
+}
+
+// TestPassingOnAFullDisk loses nothing of what was half written.
+func TestPassingOnAFullDisk(t *testing.T) {
+	for _, took := range []int64{0, 100, 3*blockSize + 100} {
+		s := NewStore(t.TempDir(), func(error) {})
+		s.create = func(dir string) (file, error) {
+			f, err := createFile(dir)
+			return &fullFile{file: f, free: 1 << 30, took: took}, err
+		}
+		data := randomBytes(5 * blockSize)
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(data))
+		b, err := s.Receive(t.Context(), r, alice, 0)
+		if !errors.Is(err, ErrNoRoom) || b.InFile() != (took > 0) {
+			t.Errorf("%d bytes: got %v, in the file: %v", took, err, b.InFile())
+		}
+		if got, err := io.ReadAll(r.Body); string(got) != data || err != nil {
+			t.Errorf("%d bytes: got %d bytes, %v, want all of them", took, len(got), err)
+		}
+		_ = b.Close()
+		holdsNothing(t, s)
+	}
+}
+
+// TestPassingOnComesAsItIsSent, in virtual time.
+func TestPassingOnComesAsItIsSent(t *testing.T) {
+	for _, protocol := range protocols {
+		for breaksOff, want := range map[time.Duration]error{time.Hour: nil, 60 * time.Second: io.ErrUnexpectedEOF} {
+			t.Run(fmt.Sprintf("%s/%v", protocol, breaksOff), func(t *testing.T) {
+				s, data := newStore(t, Bounds{}), randomBytes(100)
+				slowly(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+					began := time.Now()
+					receives(s, 49, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
+						if took := time.Since(began); !errors.Is(err, ErrTooLarge) || took != 50*slowByte {
+							t.Errorf("got %v after %v, want it with the 50th byte", err, took)
+						}
+						first := make([]byte, 50)
+						if n, err := io.ReadFull(r.Body, first); string(first) != data[:50] || err != nil || time.Since(began) != 50*slowByte {
+							t.Errorf("got %d bytes, %v after %v, want what has come", n, err, time.Since(began))
+						}
+						if n, err := r.Body.Read(first); n != 1 || first[0] != data[50] || err != nil || time.Since(began) != 51*slowByte {
+							t.Errorf("got %d bytes, %v after %v, want the next as it comes", n, err, time.Since(began))
+						}
+						rest, err := io.ReadAll(r.Body)
+						if (err == nil) != (want == nil) || !strings.HasPrefix(data[51:], string(rest)) || err == nil && len(rest) != 49 {
+							t.Errorf("got %d bytes more, %v, want %v", len(rest), err, want)
+						}
+						if err == nil && time.Since(began) != 101*slowByte {
+							t.Errorf("got the end after %v, want it when the client ends", time.Since(began))
+						}
+					})(w, r)
+				}), func(t *testing.T, dial func() net.Conn) {
+					ctx, stop := context.WithTimeout(t.Context(), breaksOff)
+					defer stop()
+					_, _, _ = slowPost(ctx, dial(), protocol, &slowBody{data, slowByte}, -1)
+				})
+			})
+		}
+	}
+}
+
+// A closing body notes that it is closed.
+type closing struct {
+	io.Reader
+	closed int
+}
+
+func (c *closing) Close() error {
+	c.closed++
+	return nil
+}
+
+// TestClosingWhatIsPassedOn: its caller gives back what is held, and whoever reads the body closes
+// all of it.
+func TestClosingWhatIsPassedOn(t *testing.T) {
+	s := newStore(t, Bounds{})
+	for _, byCaller := range []bool{false, true} {
+		client := &closing{Reader: strings.NewReader(randomBytes(2 * blockSize))}
+		r := httptest.NewRequest(http.MethodPost, "/", client)
+		b, err := s.Receive(t.Context(), r, alice, blockSize)
+		if memory, _ := s.Held(); !errors.Is(err, ErrTooLarge) || memory == 0 {
+			t.Errorf("got %v and %d bytes held, want what has been read", err, memory)
+		}
+		if byCaller {
+			_ = b.Close()
+		} else {
+			_ = r.Body.Close()
+		}
+		if n, err := r.Body.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) || (client.closed == 0) != byCaller {
+			t.Errorf("got %d, %v after Close, and the client's body closed %d times", n, err, client.closed)
+		}
+		holdsNothing(t, s)
+	}
+}
+
+// TestReader reads received bodies in pieces of three sizes, and then as upstreams do.
+func TestReader(t *testing.T) {
+	for name, bounds := range map[string]Bounds{"room": {}, "no memory": {Memory: 1}} {
+		s := newStore(t, bounds)
+		for _, size := range receivedSizes {
+			data := randomBytes(size)
+			r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(data))
+			b, err := s.Receive(t.Context(), r, alice, 0)
+			if err != nil || b != Of(r) || b.InFile() != (size >= blockSize || size >= len(b.first) && bounds.Memory > 0) {
+				t.Fatalf("%s, %d bytes: got %v, in the file: %v", name, size, err, b.InFile())
+			}
+			memory, disk := s.Held()
+			first, second := b.Reader(), b.Reader()
+			for at, from := range []io.Reader{first, second, b.Reader()} {
+				var got strings.Builder
+				piece := make([]byte, []int{97, 4096, 1 << 20}[at])
+				if _, err := io.CopyBuffer(&got, struct{ io.Reader }{from}, piece); got.String() != data || err != nil {
+					t.Errorf("%s, %d bytes: got %d, %v in pieces of %d, want all", name, size, got.Len(), err, len(piece))
+				}
+			}
+			if m, d := s.Held(); m != memory || d != disk {
+				t.Errorf("%s, %d bytes: got %d and %d held, want %d and %d as before", name, size, m, d, memory, disk)
+			}
+			some := make([]byte, min(size, 3))
+			_, _ = io.ReadFull(r.Body, some)
+			if got, err := io.ReadAll(b.Reader()); string(some)+string(got) != data || err != nil {
+				t.Errorf("%s, %d bytes: got %d, %v after the first ones, want the others", name, size, len(got), err)
+			}
+			if got, err := io.ReadAll(r.Body); string(some)+string(got) != data || err != nil || b.InFile() != (disk > 0) {
+				t.Errorf("%s, %d bytes: got %d, %v of the body, want all", name, size, len(got), err)
+			}
+			late := b.Reader()
+			_ = b.Close()
+			if n, err := late.Read(make([]byte, 1)); n != 0 || !errors.Is(err, http.ErrBodyReadAfterClose) {
+				t.Errorf("%s, %d bytes: got %d, %v after Close, want an error", name, size, n, err)
+			}
+		}
+	}
+}
+
+// A shortFile has lost its end.
+type shortFile struct{ file }
+
+func (shortFile) ReadAt(p []byte, _ int64) (int, error) { return len(p) / 2, io.EOF }
+
+// TestAFileThatFails is no end of a body.
+func TestAFileThatFails(t *testing.T) {
+	for want, broken := range map[error]func(file) file{
+		syscall.EIO:         func(f file) file { return brokenFile{f} },
+		io.ErrUnexpectedEOF: func(f file) file { return shortFile{f} },
+	} {
+		s := NewStore(t.TempDir(), func(error) {})
+		s.create = func(dir string) (file, error) {
+			f, err := createFile(dir)
+			return broken(f), err
+		}
+		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(randomBytes(3*blockSize)))
+		b, err := s.Receive(t.Context(), r, alice, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, from := range []io.Reader{b.Reader(), r.Body} {
+			if _, err := io.ReadAll(from); !errors.Is(err, want) {
+				t.Errorf("got %v, want %v", err, want)
+			}
+		}
+		_ = b.Close()
 	}
 }
 

@@ -46,6 +46,12 @@ var ZoneOptions = []ZoneOption{
 	{Name: "match", Syntax: "<request matchers>|@<name>", Repeats: true, Parse: func(r *zoneReader) error {
 		return parseMatchers(r.Helper, r.Val(), &r.zone.Match)
 	}},
+	{Name: "field", Syntax: "<name>...", Parse: func(r *zoneReader) error {
+		if r.zone.Field = r.RemainingArgs(); len(r.zone.Field) == 0 {
+			return r.Errf("field has no value: want %s, such as field pwd", r.syntax())
+		}
+		return nil
+	}},
 	{Name: "exempt", Syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, Parse: func(r *zoneReader) error {
 		sets := len(r.zone.Exempt)
 		err := parseExempt(r.Helper, &r.zone.Exempt, &r.zone.ExemptStaticFiles)

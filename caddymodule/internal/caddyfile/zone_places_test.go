@@ -20,7 +20,7 @@ import (
 var samples = map[string]string{
 	"match":                "match path /a*\nlimit 60 10/s",
 	"exempt":               "exempt method OPTIONS\nexempt static_files /srv\nlimit 60 10/s",
-	"key":                  "key form log fold wordpress basic_user text x\nlimit 60 10/s",
+	"key":                  "key field log fold wordpress basic_user text x\nlimit 60 10/s",
 	"key missing":          "key header X-Key missing share\nlimit 60 10/s",
 	"key unlisted":         "key header X-Key unlisted refuse\noverride gold 600 100/s\nlimit 60 10/s",
 	"key plain":            "key header X-Key plain\nlimit 60 10/s",
@@ -37,7 +37,7 @@ var samples = map[string]string{
 	"settle after":         "settle status 401 1 after\nlimit 60 10/s",
 	"settle debt":          "settle bytes 1MiB debt 5\nlimit 60 10/s",
 	"refund":               "refund status 302 4xx\nrefund header Location */home*\nrefund {\nstatus 2xx\nheader X-User *\n}\nrefund cookie sid_*\nlimit 60 10/s",
-	"trust_devices":        "key form log\nrefund cookie sid_*\ntrust_devices sid_* 30d\nlimit 60 10/s",
+	"trust_devices":        "key field log\nrefund cookie sid_*\ntrust_devices sid_* 30d\nlimit 60 10/s",
 	"delay":                "delay 2\nlimit 60 10/s",
 	"delay wait":           "delay wait 3s\nlimit 60 10/s",
 	"delay queue":          "delay queue 50\nlimit 60 10/s",

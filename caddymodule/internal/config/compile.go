@@ -30,6 +30,7 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
 		full.checkTogether,
 		func() error { return compileLimit(full.Limit, r) },
 		func() error { return compileRoutes(full.Route, &r.Key) },
+		func() error { return compileFields(full.Field, r) },
 		func() error { return full.Key.compile(&r.Key) },
 		full.checkKey,
 		func() error { return compileOverrides(full.Override, r, plans, full.TrustDevices != nil) },
@@ -100,7 +101,7 @@ func (z *Zone) loadMatching(ctx caddy.Context, r *rule.Rule, given *Given) (err 
 // the same meaning are equal. Key, refusal and read_body are never nil in it.
 func (z *Zone) WithDefaults() Zone {
 	full := *z
-	full.Key = z.Key.withDefault(KeySource{Source: "client_ip"})
+	full.Key = z.Key.withDefault(KeySource{Source: "client_ip"}, len(z.Field) > 0)
 	full.ReadBody = orNew(z.ReadBody)
 	full.ReadBody.Most = cmp.Or(full.ReadBody.Most, "64KiB")
 	full.Refusal = orNew(z.Refusal)
@@ -147,6 +148,23 @@ type Given struct {
 	Static   []*staticfile.Matcher // what they exempt
 	Keys     func() *signer.Ring
 	Insecure func() // see [device.Trust]
+}
+
+// compileFields compiles the fields of which a request must carry one.
+func compileFields(names []string, r *rule.Rule) error {
+	plan, wanted := new(form.Plan), make(map[form.Field]bool)
+	for _, name := range names {
+		field, err := plan.Field(name)
+		if err == nil && wanted[field] {
+			err = fmt.Errorf("field %q is given twice: names are compared by their letters and digits", name)
+		}
+		if err != nil {
+			return About("field", 0, err)
+		}
+		wanted[field] = true
+	}
+	r.Fields = names
+	return nil
 }
 
 func compileLimit(limit string, r *rule.Rule) (err error) {

@@ -38,10 +38,10 @@ type Cost struct {
 	Unit string `json:"unit,omitempty"`
 }
 
-// ReadBody says how much of a body is read for keys and costs.
+// ReadBody says how much of a body is read for costs.
 type ReadBody struct {
-	// How much of the request body may be read, such as `64KiB`. Default: 64KiB. A longer
-	// body is unread, and its form fields are missing.
+	// How long a request body may be that is read, such as `64KiB`. Default: 64KiB. A longer
+	// body goes on unread.
 	Most string `json:"most,omitempty"`
 
 	// The cost of a request whose body was not read or not understood, if its cost comes
@@ -63,25 +63,23 @@ func (b *ReadBody) compile(r *rule.Rule, given bool) error {
 			costing = i
 		}
 	}
-	if costing < 0 && !r.Key.FromBody() {
-		return refuse("read_body", given, "read_body has no meaning: no cost and no part of the key comes from the body")
+	if costing < 0 {
+		return refuse("read_body", given, "read_body has no meaning: no cost comes from the body")
 	}
 	size, err := parseSize(b.Most, mostReadBody)
 	if err != nil {
 		return About("read_body", 0, fmt.Errorf("parsing read_body: %w", err))
 	}
-	r.Cost.MaxBody, r.Key.MaxBody = size, size
+	r.Cost.MaxBody = size
 	most, shared := r.Limit.Capacity, !r.Key.HasAddress()
 	if shared {
 		most /= 10
 	}
 	switch {
-	case b.Else == "" && costing >= 0 && shared:
+	case b.Else == "" && shared:
 		return About("cost", costing, fmt.Errorf("one body that cannot be read would fill a bucket that clients share, since client_ip is no part of the key: want read_body %s else %v, or at most a tenth of the capacity", b.Most, most))
 	case b.Else == "":
 		return nil
-	case costing < 0:
-		return About("read_body else", 0, errors.New("else has no meaning: no cost comes from the body"))
 	}
 	var unread float64
 	if err = tokens.Set(&unread, b.Else); err == nil {

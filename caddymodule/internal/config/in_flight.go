@@ -203,7 +203,7 @@ func compileSlotKey(option string, sources []KeySource) (key *rule.Key, err erro
 	}
 	for _, source := range sources {
 		switch source.Source {
-		case "form":
+		case "field":
 			return nil, About(option, 0, fmt.Errorf("%s takes no form fields: slots are taken before bodies are looked at", option))
 		case "route":
 			return nil, About(option, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", option))

@@ -25,7 +25,8 @@ type Key struct {
 	Sources []KeySource `json:"sources,omitempty"`
 
 	// The policy for requests if a part of their key is missing or empty. Default:
-	// `client_ip`, which charges a bucket of the client's address. `share` charges
+	// `client_ip`, which charges a bucket of the client's address. With the source `field` it is
+	// `skip`, and `share` in a zone with fields. `share` charges
 	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
 	// pass, so that leaving the key out is a way around the zone.
 	Missing string `json:"missing,omitempty"`
@@ -59,12 +60,21 @@ func (k *Key) Given() []KeySource {
 }
 
 // withDefault returns the key with what was not given, of which source is the only part.
-func (k *Key) withDefault(source KeySource) *Key {
+// carries says that all requests carry a certain field.
+func (k *Key) withDefault(source KeySource, carries bool) *Key {
 	full := orNew(k)
 	if len(full.Sources) == 0 {
 		full.Sources = []KeySource{source}
 	}
-	full.Missing = cmp.Or(full.Missing, string(rule.ByClientIP))
+	if full.Missing == "" {
+		full.Missing = string(rule.ByClientIP)
+		if slices.ContainsFunc(full.Sources, func(k KeySource) bool { return k.Source == "field" }) {
+			full.Missing = string(rule.Skip)
+			if carries {
+				full.Missing = string(rule.Share)
+			}
+		}
+	}
 	full.IPv4 = cmp.Or(full.IPv4, 32)
 	full.IPv6 = cmp.Or(full.IPv6, 64)
 	return full
@@ -72,31 +82,31 @@ func (k *Key) withDefault(source KeySource) *Key {
 
 // KeySource is one part of a zone's key.
 type KeySource struct {
-	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `form`,
+	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `field`,
 	// `basic_user`, `host`, `method`, `route`, `text`, or a string with placeholders
 	// such as `{http.vars.tenant}`. Required. `basic_user` is the user name of HTTP
 	// Basic, whether or not its password is right. A header, cookie or query
 	// parameter that is sent twice counts as missing.
 	Source string `json:"source,omitempty"`
 
-	// The name of the header, cookie, query parameter or form field. Required
-	// for these.
+	// The name of the header, cookie, query parameter or field. Required for these. A field is
+	// taken from the query, a form or JSON.
 	Name string `json:"name,omitempty"`
 
 	// The text of the source `text`. Required for it.
 	Text string `json:"text,omitempty"`
 
-	// Which spellings of a name are one, for the sources `form` and `basic_user`:
+	// Which spellings of a name are one, for the sources `field` and `basic_user`:
 	// `wordpress` folds names as WordPress does, which takes out accents, HTML tags,
 	// entities and percent octets; `email` folds addresses. Default: names differ
 	// unless they are equal in lower case, without blanks around them.
 	Fold string `json:"fold,omitempty"`
 }
 
-const KeySources = "client_ip, header <name>, cookie <name>, query <name>, form <field> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
+const KeySources = "client_ip, header <name>, cookie <name>, query <name>, field <name> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
 
 // SourceWords are the key sources without placeholders.
-var SourceWords = []string{"client_ip", "header", "cookie", "query", "form", "basic_user", "host", "method", "route", "text"}
+var SourceWords = []string{"client_ip", "header", "cookie", "query", "field", "basic_user", "host", "method", "route", "text"}
 
 // FoldWords are the words after fold.
 var FoldWords = []string{"wordpress", "email"}
@@ -115,7 +125,7 @@ func CheckName(kind, name string) error {
 }
 
 // Folds reports whether the part is a name that can be folded.
-func (k *KeySource) Folds() bool { return k.Source == "form" || k.Source == "basic_user" }
+func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
 
 // foldings are what the words after fold mean.
 var foldings = map[string]fold.Func{"": fold.Plain, "wordpress": fold.WordPress, "email": fold.Email}
@@ -193,7 +203,7 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 	case source.Source != "text" && source.Text != "":
 		return none, fmt.Errorf("key source %q takes no text: unexpected %q", source.Source, source.Text)
 	case source.Fold != "" && !source.Folds():
-		return none, fmt.Errorf("fold goes with form <field> and basic_user only: key source %q has no names to fold", source.Source)
+		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", source.Source)
 	case foldings[source.Fold] == nil:
 		return none, text.Unknown("word", source.Fold, " after fold", FoldWords)
 	}
@@ -220,7 +230,7 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
 		}
 		return rule.Part{Read: rule.Query(source.Name), Digest: digest}, nil
-	case "form":
+	case "field":
 		if _, err := new(form.Plan).Field(source.Name); err != nil {
 			return none, err
 		}
@@ -251,7 +261,7 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 }
 
 // NamedSources are the sources with a name. Clients choose their values.
-var NamedSources = []string{"header", "cookie", "query", "form"}
+var NamedSources = []string{"header", "cookie", "query", "field"}
 
 // chosen reports whether clients choose the value.
 func (k *KeySource) chosen() bool {

@@ -37,7 +37,7 @@ func (k *KeySource) namesAccount() bool { return k.chosen() || strings.Contains(
 
 // privateSources are the key sources of which rate-limit headers would tell which
 // accounts exist.
-var privateSources = []string{"form", "cookie", "basic_user"}
+var privateSources = []string{"field", "cookie", "basic_user"}
 
 func (k *KeySource) private() bool {
 	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
@@ -54,7 +54,7 @@ func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) error {
 		refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
 		checkLogInCookie("trust_devices", t.Cookie),
 		refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
-		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key form log; client_ip, host, method, route and text name none"),
+		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none"),
 		refuse("trust_devices", len(r.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
 	)
 }

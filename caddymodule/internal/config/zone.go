@@ -34,6 +34,11 @@ type Zone struct {
 	// Which requests are charged. Default: all.
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
+	// The names of form fields, such as `pwd`. Of the requests above only those are charged that
+	// carry one of them, in the query or the body, wherever they are sent: in forms and JSON, and
+	// in whatever may be read as one. Default: all.
+	Field []string `json:"field,omitempty"`
+
 	// Which of these requests are not charged. Default: none. If assets are
 	// charged, one page view may cost as much as 80 requests.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
@@ -70,7 +75,7 @@ type Zone struct {
 	// The cost of a request. The first that matches counts. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 
-	// How much of a body is read for keys and costs. Default: 64 KiB.
+	// How much of a body is read for costs. Default: 64 KiB.
 	ReadBody *ReadBody `json:"read_body,omitempty"`
 
 	// How to correct the charge once the response is known. The charge at the

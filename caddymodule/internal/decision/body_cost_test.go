@@ -167,7 +167,7 @@ func TestARefusedClientUploadsNothing(t *testing.T) {
 	}{
 		{"the least it can cost does not fit", fmt.Sprintf(full, "body_items"), 1},
 		{"another zone refuses", fmt.Sprintf(full, "5") + "zone items {\nlimit 100 1/d\ncost body_items\n}", 1},
-		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey form user\nlimit 100 1/d\n}", 1},
+		{"another zone refuses, keyed by form", fmt.Sprintf(full, "5") + "zone account {\nkey field user\nlimit 100 1/d\n}", 1},
 		{"denied", "zone denied {\nlimit 100 1/d\ncost body_items\noverride 192.0.2.1 deny\n}", 0},
 		{"no key", "zone keyed {\nkey header X-Api-Key missing refuse\nlimit 100 1/d\ncost body_items\nread_body 64KiB else 10\n}", 0},
 	} {
@@ -251,7 +251,7 @@ func TestAFormFieldNamesTheBucket(t *testing.T) {
 		{"too long to be read", form, long, fallback},
 	} {
 		for _, length := range []int{len(test.body), -1} {
-			s := bodyCostSite(t, "key form log")
+			s := bodyCostSite(t, "key field log")
 			w := post(s, strings.NewReader(test.body), length, "Content-Type", test.contentType)
 			if got := w.Body.String(); w.Code != http.StatusOK || got != test.body {
 				t.Errorf("%s: got %v and %d bytes at the upstream, want all %d", test.about, w.Code, len(got), len(test.body))

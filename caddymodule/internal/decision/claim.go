@@ -144,8 +144,11 @@ func (a *asking) concern(z *Zone) error {
 // claimFor adds the claim of a zone that concerns the request, unless it must wait for the body.
 func (a *asking) claimFor(z *Zone) error {
 	waits := !a.received && a.HasBody()
-	if waits && z.Key.FromBody() {
+	if waits && z.ReadsFields() {
 		a.later = append(a.later, z)
+		return nil
+	}
+	if !z.Carries(&a.Subject) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject, &a.buffers)
@@ -183,7 +186,7 @@ func (a *asking) claimFor(z *Zone) error {
 		return nil
 	}
 	a.charge(z, &k, shadow, cost)
-	a.claims[len(a.claims)-1].starved = a.Starved && (z.Key.FromBody() || fromBody)
+	a.claims[len(a.claims)-1].starved = a.Starved && (z.ReadsFields() || fromBody)
 	return nil
 }
 

@@ -182,9 +182,11 @@ func (a *asking) takeLater() (err error) {
 		a.giveBack(first, false) // also if a matcher or the store panics
 		_ = a.Body.Close()
 	}()
-	most := int64(0)
+	most := a.later[0].MaxBody()
 	for _, z := range a.later {
-		most = max(most, z.Cost.MaxBody)
+		if one := z.MaxBody(); one == 0 || one > most && most > 0 {
+			most = one
+		}
 	}
 	a.received = true
 	if err = a.Receive(a.env.Bodies(), most); err != nil {

@@ -33,20 +33,20 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		r     *http.Request
 		want  string
 	}{
-		{"key form log", login("log", " ÁdMin "), digestOf("ádmin")},
-		{"key form log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
-		{"key form log fold wordpress plain", login("log", "<b>admin</b>"), "@odd"},
-		{"key form log fold wordpress plain", login("log", "admin&x1;"), "@odd"},
-		{"key form log fold wordpress plain", login("log", "%41admin"), "@odd"},
-		{"key form log fold wordpress plain", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
-		{"key form log fold wordpress plain", login("log", "иван"), "иван"},
-		{"key form log fold wordpress plain", login("log", "Мария"), "мария"},
-		{"key form log fold wordpress", login("log", " "), "@unclear"},
-		{"key form log fold wordpress missing share", login("log", "%4á"), "@odd"},
-		{"key form log fold wordpress missing share", login("log", strings.Repeat("b", 400)), "@odd"},
-		{"key form log fold wordpress", login("log", "nobody", "log", "ádmin"), digestOf("admin")},
-		{"key form user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
-		{"key form mail fold email plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
+		{"key field log", login("log", " ÁdMin "), digestOf("ádmin")},
+		{"key field log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
+		{"key field log fold wordpress plain", login("log", "<b>admin</b>"), "@odd"},
+		{"key field log fold wordpress plain", login("log", "admin&x1;"), "@odd"},
+		{"key field log fold wordpress plain", login("log", "%41admin"), "@odd"},
+		{"key field log fold wordpress plain", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
+		{"key field log fold wordpress plain", login("log", "иван"), "иван"},
+		{"key field log fold wordpress plain", login("log", "Мария"), "мария"},
+		{"key field log fold wordpress", login("log", " "), "@unclear"},
+		{"key field log fold wordpress missing share", login("log", "%4á"), "@odd"},
+		{"key field log fold wordpress missing share", login("log", strings.Repeat("b", 400)), "@odd"},
+		{"key field log fold wordpress", login("log", "nobody", "log", "ádmin"), digestOf("admin")},
+		{"key field user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
+		{"key field mail fold email plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
 
 		{"key basic_user", basic("Admin:pw"), digestOf("admin")},
 		{"key basic_user plain", basic(" Ádmin :p:w"), "ádmin"},
@@ -68,13 +68,13 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle {
 			zone account {
-				key form log fold wordpress
+				key field log fold wordpress
 				limit 100 1/d
 				override Ádmin deny
 				override monitor unlimited
 			}
 			zone plain {
-				key form log
+				key field log
 				limit 100 1/d
 				override Root deny
 			}
@@ -114,7 +114,7 @@ func TestSpellingsOfANameShareABudget(t *testing.T) {
 					path /wp-login.php*
 					method POST
 				}
-				key form log fold wordpress missing share
+				key field log fold wordpress missing share
 				limit 5 5/d
 			}
 		}

@@ -304,7 +304,7 @@ func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
 		s := servertest.Run(t, `http:// {
 			throttle {
 				zone account {
-					key form log missing `+policy+`
+					key field log missing `+policy+`
 					limit 5 1/d
 				}
 			}
@@ -350,7 +350,7 @@ func TestAFieldThatIsSentTwiceIsTheLastOne(t *testing.T) {
 func TestFormsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 	for _, policy := range []string{"client_ip", "share", "skip", "refuse"} {
 		servertest.InBubble(t, func(t *testing.T) {
-			s := bodyCostSite(t, "key form log missing "+policy)
+			s := bodyCostSite(t, "key field log missing "+policy)
 			s.Client = "@unclear"
 			for i, unread := range []struct{ contentType, body string }{
 				{formType, "pwd=x"},
@@ -379,7 +379,7 @@ func TestFormsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
 // A page has no form, so views of it must not close the zone.
 func TestAPageWithoutAFormIsNoFormThatLacksTheField(t *testing.T) {
 	for policy, want := range map[string]string{"client_ip": "@client_ip/203.0.113.7", "share": "@client_ip/203.0.113.7", "skip": ""} {
-		if got := keyOf(t, "key form log missing "+policy, servertest.Request(servertest.Someone, servertest.Site0)); got != want {
+		if got := keyOf(t, "key field log missing "+policy, servertest.Request(servertest.Someone, servertest.Site0)); got != want {
 			t.Errorf("missing_key %s: got key %q, want %q", policy, got, want)
 		}
 	}

@@ -176,7 +176,7 @@ func TestAMethodIsJudgedAlikeInShadowAndBeforeABody(t *testing.T) {
 		throttle {
 			zone account {
 				match method POST
-				key form log plain
+				key field log plain
 				limit 2 1/d
 				shadow
 			}

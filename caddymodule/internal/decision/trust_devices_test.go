@@ -36,7 +36,7 @@ func withKey(t *testing.T) string {
 // so limits have room for some beside whole guesses.
 func byAccount(limit, options string) string {
 	return `zone account {
-		key form log missing share
+		key field log missing share
 		limit ` + limit + `
 		refund cookie wordpress_logged_in_*
 		trust_devices wordpress_logged_in_* 30d
@@ -269,7 +269,7 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 		{"a log-in that the refund does not match", "refund header Location */home*", "", "", "right", false},
 	} {
 		s := servertest.NewLoginSite(t, t.TempDir(), `zone account {
-			key form log missing share
+			key field log missing share
 			limit 10 1/h
 			trust_devices wordpress_logged_in_*
 			`+test.refund+`
@@ -509,7 +509,7 @@ func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.NewLoginSite(t, dir, `zone account {
-			key form log
+			key field log
 			limit 10 1/m
 			delay
 			refund cookie wordpress_logged_in_*

@@ -17,7 +17,7 @@ import (
 // TestABodyWithoutMemoryIsUnread, and the log says so whether or not it is refused.
 func TestABodyWithoutMemoryIsUnread(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, "throttle {\nzone items {\nlimit 10 1/d\ncost body_items rows\n}\nzone names {\nlimit 1 1/d\nmatch path /login\nkey form log\n}\n}", 0)
+		s := servertest.NewWaitSite(t, "throttle {\nzone items {\nlimit 10 1/d\ncost body_items rows\n}\nzone names {\nlimit 1 1/d\nmatch path /login\nkey field log\n}\n}", 0)
 		logged := ""
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 			fields, _ := json.Marshal(servertest.Logged(decision.VerdictsOf(r.Context())))

@@ -126,7 +126,9 @@ func (p *Plan) Array(path string) (Array, error) {
 			continue
 		case key == "#":
 			letters = []byte(key)
-		case isIndex(letters), !valid, strings.ContainsAny(path, `*?|@!{}()[]`):
+		case len(letters) > 0 && isIndex(letters):
+			return 0, fmt.Errorf("invalid path %q: want # instead of the index %s, such as orders.#.lines", path, key)
+		case len(letters) == 0, !valid, hasControl([]byte(path)), strings.ContainsAny(path, `*?|@!{}()[]`):
 			return 0, fmt.Errorf("invalid path %q: want names with dots between them, and # for each element, such as data.rows or orders.#.lines", path)
 		}
 		w.keys = append(w.keys, string(letters))

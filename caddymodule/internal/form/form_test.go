@@ -346,6 +346,7 @@ func TestItems(t *testing.T) {
 		{"", jsonType, `{"0":1,"-1":2,"a":3}`, "2"},
 		{"", jsonType, `7`, "0"},
 		{"", jsonType, ``, "0"},
+		{"", jsonType, " \n", "0"},
 		{"", jsonType, "[1]\n[2]", "unclear"},
 		{"", jsonType, `[1,2`, "unclear"},
 		{"", formType, "a=1&b=2", "0"},
@@ -369,6 +370,8 @@ func TestItems(t *testing.T) {
 		{"rows", formType, `{"rows":[1,2,3]}`, "3"},
 		{"rows", "", `{"&rows[]=1&rows[]=2&":[]}`, "2"},
 		{"rows", "", `{"rows":[1], "x":"&rows[]=1&rows[]=2&"}`, "3"},
+		{"rows", "", `{"&rows[]=1&rows[]":[]}`, "unclear"},
+		{"", multiType, "[1,2]", "unclear"},
 
 		{"id", formType, "id=1&id=2&x=3&ideas=4", "2"},
 		{"id", formType, "id[]=1&id%5B%5D=2&id[ ]=3&%20id[]=4", "4"},
@@ -388,6 +391,7 @@ func TestItems(t *testing.T) {
 		{"orders.#.lines", formType, "orders[0][lines][]=1&orders[][lines][0]=1&orders[][lines][0]=1&orders[1][lines][0]=1&orders[1][lines][0]=1", "4"},
 		{"f", multiType, strings.ReplaceAll(part(logPart), "log", "f[]"), "2"},
 		{"f", multiType, strings.ReplaceAll(part(logPart+`; filename="x"`), "log", "f"), "2"},
+		{"log", multiType, strings.Repeat(strings.TrimSuffix(part(logPart), "--x--\r\n"), 5000) + "--x--\r\n", "10000"},
 		{"f", multiType, strings.TrimSuffix(part(logPart), "--x--\r\n"), "unclear"},
 	} {
 		if got := bodyOf(t, planOf(t, nil, []string{test.path}), test.contentType, []byte(test.body)).count(0); got != test.want {
@@ -428,9 +432,13 @@ func TestPlanRefuses(t *testing.T) {
 			t.Errorf("field %q: got %v, want an error with it", name, err)
 		}
 	}
-	for _, path := range []string{"rows.*", "a..b", ".a", "a.", "@reverse", "a|b", "friends.#(age>1)", "{a,b}", "rows[]", "rows.0", "_", "a\xff", "a.a.a.a.a.a.a.a.a"} {
-		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) {
-			t.Errorf("path %q: got %v, want an error with it", path, err)
+	for path, want := range map[string]string{
+		"rows.*": "data.rows", "a..b": "data.rows", ".a": "data.rows", "a.": "data.rows", "@reverse": "data.rows", "a|b": "data.rows", "friends.#(age>1)": "data.rows", "{a,b}": "data.rows",
+		"rows[]": "data.rows", "order[lines]": "data.rows", "_": "data.rows", "a\xff": "data.rows", "a\x00b": "data.rows",
+		"rows.0": "# instead of the index 0", "1.lines": "# instead of the index 1", "orders.-7.lines": "# instead of the index -7", "a.a.a.a.a.a.a.a.a": "no more than 8 keys",
+	} {
+		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("path %q: got %v, want an error with it and %q", path, err, want)
 		}
 	}
 	p := new(Plan)
@@ -559,4 +567,28 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("rows of %q: got %d, and Go sees %d", data, n, len(value.Rows))
 		}
 	})
+}
+
+// BenchmarkBody reads forms and documents as they are sent, and hostile ones.
+func BenchmarkBody(b *testing.B) {
+	p := planOf(b, everything[0], everything[1])
+	run := func(name, contentType string, data []byte) {
+		b.Run(fmt.Sprintf("%s/KiB=%d", name, len(data)>>10), func(b *testing.B) {
+			b.SetBytes(int64(len(data)))
+			b.ReportAllocs()
+			for b.Loop() {
+				bodyOf(b, p, contentType, data)
+			}
+		})
+	}
+	run("log-in", formType, []byte("log=admin&pwd=secret&rememberme=forever&wp-submit=Log+In&redirect_to=%2Fwp-admin%2F&testcookie=1"))
+	run("menu", formType, []byte(pairsOf(menu, 300)))
+	run("upload", multiType, build(part(logPart)[:60], "a", "\r\n--x--\r\n", 1<<20))
+	run("rows", jsonType, build(`{"rows":[`, `{"id":1,"name":"x","tags":[1,2]},`, `{}]}`, 1<<20))
+	for _, size := range []int{1 << 20, 64 << 20} {
+		for _, h := range hostile {
+			kind, _, _ := strings.Cut(h.contentType, ";")
+			run("hostile/"+strings.ReplaceAll(h.about, " ", "-")+"/"+kind[strings.IndexByte(kind, '/')+1:], h.contentType, build(h.begin, h.unit, h.end, size))
+		}
+	}
 }

@@ -19,7 +19,7 @@ import (
 //     Content-Disposition: form-data; name=..., then filename=... and filename*=..., if it
 //     is a file. Names are in double quotes or words, without percent signs, encoded words
 //     and backslashes; a filename may have these. "name=" stands nowhere else.
-//   - Its Content-Transfer-Encoding is binary, 8bit or 7bit, and its Content-Type neither
+//   - Its Content-Transfer-Encoding is binary, 8bit, 8-bit or 7bit, and its Content-Type neither
 //     multipart nor in a charset that is no superset of ASCII.
 
 // partsType is the Content-Type.
@@ -144,7 +144,9 @@ func (r *Reading) partName(head []byte) (name []byte, file bool) {
 				return nil, false
 			}
 		case bytes.EqualFold(line[:colon], []byte("content-transfer-encoding")):
-			if string(lower) != "binary" && string(lower) != "8bit" && string(lower) != "7bit" {
+			switch string(lower) {
+			case "binary", "8bit", "8-bit", "7bit":
+			default:
 				return nil, false
 			}
 		case bytes.HasPrefix(lower, []byte("multipart")) || !hasASCII(lower):

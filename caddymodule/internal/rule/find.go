@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -13,7 +14,14 @@ import (
 
 // ReadBy makes the plan one that also reads what the zone wants of bodies.
 func (r *Rule) ReadBy(p *form.Plan) (err error) {
-	r.Key.Form, r.Cost.Form = p, p
+	r.Key.Form, r.Cost.Form, r.wanted = p, p, nil
+	for _, name := range r.Fields {
+		var wanted form.Field
+		if wanted, err = p.Field(name); err != nil {
+			return err
+		}
+		r.wanted = append(r.wanted, wanted)
+	}
 	for i := range r.Key.Parts {
 		if part := &r.Key.Parts[i]; err == nil && part.Field != "" {
 			part.Wanted, err = p.Field(part.Field)
@@ -25,6 +33,32 @@ func (r *Rule) ReadBy(p *form.Plan) (err error) {
 		}
 	}
 	return err
+}
+
+// ReadsFields reports whether the zone reads fields of the body.
+func (r *Rule) ReadsFields() bool { return len(r.Fields) > 0 || r.Key.FromBody() }
+
+// MaxBody returns how long a body may be that the zone reads, in bytes; 0 stands for the bound of
+// all bodies.
+func (r *Rule) MaxBody() int64 {
+	if r.ReadsFields() {
+		return 0
+	}
+	return r.Cost.MaxBody
+}
+
+// Carries reports whether a request carries one of the zone's fields, if it has any. What cannot
+// be read, or not for sure, carries every field.
+func (r *Rule) Carries(s *Subject) bool {
+	switch {
+	case len(r.Fields) == 0:
+		return true
+	case !s.CarriesAny():
+		return false
+	case !body.Whole(s.Request):
+		return true
+	}
+	return s.Form(r.Key.Form).Carries(r.wanted...) != form.Absent
 }
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone
@@ -78,6 +112,9 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 	}
 	if exempt, err := r.Exempts(s); err != nil || exempt {
 		return c, false
+	}
+	if r.Key.FromBody() && !body.Whole(s.Request) {
+		return c, false // nobody knows yet whom the request names
 	}
 	k, why, skip := r.Find(s, b)
 	if why != None || skip || k.Rule != bucketkey.Limited {

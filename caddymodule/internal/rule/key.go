@@ -1,9 +1,9 @@
 package rule
 
 import (
-	"net/http"
 	"net/netip"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -27,9 +27,7 @@ type Key struct {
 	Listed    bool // there are overrides, or a file for them
 	Routes    []Route
 
-	// MaxBody is how long a body may be that is read for form fields, in bytes.
-	MaxBody int64
-	Form    *form.Plan // of these fields
+	Form *form.Plan // of fields in it
 
 	// Private keys say which account a request is about. Rate-limit headers would tell
 	// which accounts exist.
@@ -123,8 +121,8 @@ type missing uint8
 
 const (
 	keyComplete missing = iota
-	keyAbsent           // there is no form at all, or nobody logs in by HTTP Basic
-	keyUnclear          // a form was not read, lacks the field, or may be read in several ways, or so is HTTP Basic
+	keyAbsent           // there is neither a query nor a body, or nobody logs in by HTTP Basic
+	keyUnclear          // a field may be read in several ways, or HTTP Basic
 	keyOdd              // a name that nobody types
 	keyLacking          // any other reason, such as a header that was sent twice
 )
@@ -207,18 +205,22 @@ func (k *Key) value(s *Subject, p *Part) (string, missing) {
 		}
 		return "", keyLacking
 	}
-	if method := Method(s); !s.HasBody() && (method == http.MethodGet || method == http.MethodHead) {
+	switch {
+	case !s.CarriesAny():
 		return "", keyAbsent
+	case s.Starved:
+		return "", keyUnclear
+	case !body.Whole(s.Request): // so much a guess is price enough
+		return "", keyLacking
 	}
-	if !s.bodyWithin(k.MaxBody) {
+	sent, state := s.Form(k.Form).Field(p.Wanted)
+	if state == form.Unclear {
 		return "", keyUnclear
 	}
-	if sent, state := s.Form(k.Form).Field(p.Wanted); state == form.One {
-		if text := p.Fold(sent); text != "" {
-			return text, keyComplete
-		}
+	if text := p.Fold(sent); text != "" {
+		return text, keyComplete
 	}
-	return "", keyUnclear
+	return "", keyLacking
 }
 
 // Names of buckets that several keys share. Clients cannot forge them, because a leading @

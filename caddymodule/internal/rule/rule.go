@@ -11,6 +11,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
@@ -23,7 +24,9 @@ type Rule struct {
 	Name string
 
 	Matching
-	Key Key
+	Fields []string     // of which a request must carry one; empty means that it need not
+	wanted []form.Field // these, in the plan of the Key
+	Key    Key
 
 	Limit leakybucket.Limit // the zone's own
 	Cost  Cost

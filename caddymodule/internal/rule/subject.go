@@ -49,7 +49,8 @@ type Subject struct {
 
 	sent   *target // the address as the client sent it; nil if it is the one that the request has now
 	two    bool    // both count; see [frontController]
-	looked bool    // sent and two are set
+	query  string  // that it has now
+	looked bool    // these are set
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -88,7 +89,7 @@ func (s *Subject) Forget() {
 		s.Body, s.Starved = nil, false
 	}
 	if s.looked {
-		s.sent, s.two, s.looked = nil, false, false
+		s.sent, s.two, s.query, s.looked = nil, false, "", false
 	}
 }
 
@@ -144,12 +145,33 @@ func (s *Subject) bodyWithin(most int64) bool {
 	return !s.HasBody() || body.Whole(s.Request) && s.Request.ContentLength <= most
 }
 
-// Form returns what the body has of what a plan wants. One that was not received has nothing.
+// CarriesAny reports whether the request has a query or a body, which may carry fields.
+func (s *Subject) CarriesAny() bool {
+	sent, now := s.queries()
+	return s.HasBody() || sent != "" || now != ""
+}
+
+// queries returns the query as sent, and as it is now.
+func (s *Subject) queries() (sent, now string) {
+	if !s.looked {
+		s.lookUpAddresses()
+	}
+	if s.sent != nil {
+		sent = s.sent.url.RawQuery
+	}
+	return sent, s.query
+}
+
+// Form returns what the query and the body have of what a plan wants. A body that was not received
+// has nothing.
 func (s *Subject) Form(p *form.Plan) *form.Reading {
 	if s.formOf == p {
 		return s.form
 	}
 	s.form, s.formOf = p.Read(), p
+	sent, now := s.queries()
+	s.form.Query(sent)
+	s.form.Query(now)
 	if received := body.Of(s.Request); received != nil {
 		r := s.Request
 		field := func(name string) string { return strings.Join(r.Header[name], ", ") }
@@ -252,6 +274,7 @@ func (s *Subject) lookUpAddresses() {
 	s.looked = true
 	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
 	now := s.Request.URL
+	s.query = now.RawQuery
 	if !ok || sent.URL == nil || sent.URL.Path == now.Path && sent.URL.RawPath == now.RawPath && sent.URL.RawQuery == now.RawQuery {
 		return
 	}
