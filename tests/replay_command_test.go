@@ -154,7 +154,7 @@ func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
 		{keyed("clientip", log), 2, "clientip"},
 		{[]string{"--limit", "3 3", log}, 2, `invalid rate "3": want <number>/<s|m|h|d>`},
 		{[]string{"--limit", "3\"} 3/s", log}, 2, "capacity"},
-		{keyed("form log", log), 2, "logs hold no bodies"},
+		{keyed("field log", log), 2, "logs hold no bodies"},
 		{keyed("cookie sid", log), 2, "its key is in the header Cookie, which the log does not show"},
 		{keyed("cookie sid", caddyLog), 2, "does not show: set log_credentials"},
 		{keyed("header X-Api-Key", log), 2, "its key is in the header X-Api-Key, which the log does not show"},

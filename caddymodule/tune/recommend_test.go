@@ -129,7 +129,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		{"a limit without a burst", []string{"--check", "2/s"}, "--check: "},
 		{"a share above all", []string{"--spare", "100.1"}, "want a percentage from 0 to 100"},
 		{"a zone that does not exist", []string{"--config", config, "--zone", "page"}, "did you mean pages?"},
-		{"a key that logs do not hold", []string{"--key", "form log"}, "logs hold no bodies"},
+		{"a key that logs do not hold", []string{"--key", "field log"}, "logs hold no bodies"},
 		{"a cookie in a combined log", []string{"--key", "cookie sid"}, "its key is in the header Cookie, which the log does not show"},
 		{"an unknown key", []string{"--key", "clientip"}, `--key: unknown key source "clientip": did you mean client_ip?`},
 		{"a key that lacks a word", []string{"--key", "header"}, `--key: key source "header" has no name: want one after it`},

@@ -71,7 +71,7 @@ func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
 		{"64", mistake{"zone", "limit 5 5/m\nkey client_ip header User-Agent", chosen}},
 		{"K2", mistake{"zone", "limit 5 5/m\nkey client_ip cookie PHPSESSID", chosen}},
 		{"K3", mistake{"zone", "limit 5 5/m\nkey client_ip query s", chosen}},
-		{"K5", mistake{"zone", "limit 5 5/m\nmatch path /login*\nkey client_ip form log", chosen}},
+		{"K5", mistake{"zone", "limit 5 5/m\nmatch path /login*\nkey client_ip field log", chosen}},
 		{"48e", mistake{"zone", "limit 5 5/m\nexempt expression `{header.User-Agent}.contains('Googlebot')`", sent}},
 		{"49e", mistake{"zone", "limit 5 5/m\nexempt header_regexp Cookie wordpress_logged_in", sent}},
 		{"F2", mistake{"zone", "limit 5 5/m\nkey header X-Forwarded-For", "clients can send this header, too"}},

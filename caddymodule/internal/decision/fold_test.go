@@ -41,10 +41,10 @@ func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
 		{"key field log fold wordpress plain", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
 		{"key field log fold wordpress plain", login("log", "иван"), "иван"},
 		{"key field log fold wordpress plain", login("log", "Мария"), "мария"},
-		{"key field log fold wordpress", login("log", " "), "@unclear"},
+		{"key field log fold wordpress", login("log", " "), ""},
 		{"key field log fold wordpress missing share", login("log", "%4á"), "@odd"},
 		{"key field log fold wordpress missing share", login("log", strings.Repeat("b", 400)), "@odd"},
-		{"key field log fold wordpress", login("log", "nobody", "log", "ádmin"), digestOf("admin")},
+		{"key field log fold wordpress", login("log", "nobody", "log", "ádmin"), "@unclear"},
 		{"key field user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
 		{"key field mail fold email plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
 

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-// TestABodyWithoutMemoryIsUnread, and the log says so whether or not it is refused.
-func TestABodyWithoutMemoryIsUnread(t *testing.T) {
+// TestABodyWithoutRoomIsUnread, and the log says so whether or not it is refused.
+func TestABodyWithoutRoomIsUnread(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := servertest.NewWaitSite(t, "throttle {\nzone items {\nlimit 10 1/d\ncost body_items rows\n}\nzone names {\nlimit 1 1/d\nmatch path /login\nkey field log\n}\n}", 0)
 		logged := ""
@@ -25,22 +25,20 @@ func TestABodyWithoutMemoryIsUnread(t *testing.T) {
 			return nil
 		}
 		post := func(addr, path string) *servertest.Visit {
-			reader, body := io.Pipe()
+			reader, sent := io.Pipe()
 			r := httptest.NewRequest(http.MethodPost, "http://example.com"+path, reader)
 			r.RemoteAddr = addr + ":1"
 			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 			v := s.Come(r)
-			fmt.Fprint(body, "rows=1&log=bob")
-			body.Close()
+			fmt.Fprint(sent, "rows=1&log=bob&pad="+strings.Repeat("x", 2000))
+			sent.Close()
 			servertest.Quiet()
 			return v
 		}
 		post(servertest.Office, "/") // is read, and costs 1
-		const all = 64 << 20
-		if !engine.RequestBuffers.Reserve(all) {
-			t.Fatal("got no memory")
-		}
-		defer engine.RequestBuffers.Return(all)
+		bodies := s.App.Engine().Control.Bodies
+		bodies.SetBounds(body.Bounds{Memory: 1, Files: 1})
+		defer bodies.SetBounds(body.Bounds{})
 		post("203.0.113.77", "/login") // has the bucket of unclear forms
 		for addr, path := range map[string]string{servertest.Office: "/", "203.0.113.78": "/login"} {
 			if v := post(addr, path); v.Code != http.StatusTooManyRequests || v.Header().Get("Retry-After") == "" {

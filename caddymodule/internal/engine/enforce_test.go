@@ -250,7 +250,7 @@ func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 func TestZonesKeyedByFormOrCookieSendNoRateLimitHeaders(t *testing.T) {
 	for key, want := range map[string]bool{
 		"client_ip": true, "header X-Key": true, "query key": true, "host": true,
-		"form log": false, "client_ip form log": false, "cookie session": false, "basic_user": false,
+		"field log": false, "client_ip field log": false, "cookie session": false, "basic_user": false,
 		"{cookie.session}": false, "x-{http.request.cookie.session}": false,
 	} {
 		for _, more := range []string{"", "shadow", "override gold unlimited", "settle status 200 1 after"} {

@@ -47,7 +47,10 @@ func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone
 		if z.Settle != nil {
 			h.headers = h.headers.With(z.Settle.Header)
 		}
-		h.Follows = h.Follows || !z.EndsAtAdmission() || z.ServerTiming || z.namesPlaceholders()
+		h.Follows = h.Follows || !z.EndsAtAdmission() || z.ServerTiming
+		if h.Server != nil && z.namesPlaceholders() {
+			h.Server.Shown = true
+		}
 	}
 	for _, z := range zones {
 		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)

@@ -110,7 +110,7 @@ func TestAKeyThatClientsCanMakeUpIsWarnedOfOnce(t *testing.T) {
 		{zone("a", "header X-Api-Key"), 1},
 		{zone("a", "cookie session"), 1},
 		{zone("a", "query token"), 1},
-		{zone("a", "form log fold wordpress"), 1},
+		{zone("a", "field log fold wordpress"), 1},
 		{zone("a", "basic_user"), 1},
 		{zone("a", "basic_user client_ip"), 1},
 		{zone("a", "host header X-Api-Key"), 1},

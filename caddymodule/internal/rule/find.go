@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -55,7 +54,7 @@ func (r *Rule) Carries(s *Subject) bool {
 		return true
 	case !s.CarriesAny():
 		return false
-	case !body.Whole(s.Request):
+	case !s.whole():
 		return true
 	}
 	return s.Form(r.Key.Form).Carries(r.wanted...) != form.Absent
@@ -113,7 +112,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 	if exempt, err := r.Exempts(s); err != nil || exempt {
 		return c, false
 	}
-	if r.Key.FromBody() && !body.Whole(s.Request) {
+	if r.Key.FromBody() && !s.whole() {
 		return c, false // nobody knows yet whom the request names
 	}
 	k, why, skip := r.Find(s, b)

@@ -3,7 +3,6 @@ package rule
 import (
 	"net/netip"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -210,7 +209,7 @@ func (k *Key) value(s *Subject, p *Part) (string, missing) {
 		return "", keyAbsent
 	case s.Starved:
 		return "", keyUnclear
-	case !body.Whole(s.Request): // so much a guess is price enough
+	case !s.whole(): // so much a guess is price enough
 		return "", keyLacking
 	}
 	sent, state := s.Form(k.Form).Field(p.Wanted)

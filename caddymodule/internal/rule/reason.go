@@ -52,7 +52,7 @@ func (r *Rule) Refusals(enforced bool) (all ReasonSet) {
 		Denied:      r.Key.Listed,
 		MissingKey:  r.Key.Missing == Refuse,
 		UnlistedKey: r.Key.Unlisted == Refuse,
-		NoMemory:    r.Key.MaxBody > 0,
+		NoMemory:    r.ReadsFields() || r.Cost.MaxBody > 0,
 		QueueFull:   enforced && r.Delay != nil,
 		Blocked:     r.Block != nil,
 		EarlyData:   enforced,

@@ -122,11 +122,15 @@ func (s *Subject) Ban(now time.Time) *override.Ban {
 // divided among clients. It is the zero Prefix if the request has no address.
 func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Address(), 32, 64) }
 
-// HasBody reports whether the request has a body.
+// HasBody reports whether the request has a body. That of a WebSocket over HTTP/2 or HTTP/3 is a
+// conversation.
 func (s *Subject) HasBody() bool {
 	r := s.Request
-	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 && !(r.Method == http.MethodConnect && Method(s) == http.MethodGet)
 }
+
+// whole reports whether there is no body, or all of it was received.
+func (s *Subject) whole() bool { return !s.HasBody() || body.Of(s.Request) != nil }
 
 // Receive receives the body, if it has at most so many bytes and there is room. Otherwise the
 // body goes on as it comes. The error is [body.ErrTimeout] or [body.ErrLeft], of a client of
@@ -142,7 +146,7 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 
 // bodyWithin reports whether the whole body is known, and has at most so many bytes.
 func (s *Subject) bodyWithin(most int64) bool {
-	return !s.HasBody() || body.Whole(s.Request) && s.Request.ContentLength <= most
+	return s.whole() && s.Request.ContentLength <= most
 }
 
 // CarriesAny reports whether the request has a query or a body, which may carry fields.
