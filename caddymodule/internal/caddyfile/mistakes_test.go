@@ -92,7 +92,7 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 }
 
 var mistakes = []mistake{
-	{"zone", "limit_req zone=one burst=20 nodelay # <-", `unknown option "limit_req" in zone "pages": want one of match, exempt, key, route, limit,`},
+	{"zone", "limit_req zone=one burst=20 nodelay # <-", `unknown option "limit_req" in zone "pages": want one of match, field, exempt, key, route, limit,`},
 	{"zone", "shaddow # <-", `unknown option "shaddow" in zone "pages": did you mean shadow?`},
 	{"zone", "limit 10 2  # <-", `invalid rate "2": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
 	{"zone", "limit 10 2r/s  # <-", `invalid rate "2r/s": did you mean 2/s?`},
@@ -151,7 +151,7 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\nexempt 192.0.2.0/24 # <-", `unknown matcher "192.0.2.0/24" in exempt: want request matchers, such as path /wp-login.php* or method POST`},
 	{"global", "zone login {\nlimit 60 10/s\nmatch @login # <-\n}", `matcher "@login" stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*`},
 	{"zone", "limit 60 10/s\nmatch @login # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
-	{"zone", "limit 60 10/s\npath /wp-login.php # <-", `unknown option "path" in zone "pages": want one of match, exempt, key, route, limit, override, override_file, cost, read_body, settle, refund, trust_devices, delay, block, refusal, on_store_error, shadow, enforce`},
+	{"zone", "limit 60 10/s\npath /wp-login.php # <-", `unknown option "path" in zone "pages": want one of match, field, exempt, key, route, limit, override, override_file, cost, read_body, settle, refund, trust_devices, delay, block, refusal, on_store_error, shadow, enforce`},
 	{"zone", "limit 60 10/s\nmatch path /wp-login.php, /xmlrpc.php # <-", `path "/wp-login.php," has a comma in it: want spaces between paths`},
 	{"zone", "limit 60 10/s\nmatch path wp-login.php # <-", `path "wp-login.php" never matches, since paths begin with a slash: did you mean /wp-login.php?`},
 	{"zone", "limit 60 10/s\nmatch path /wp-login.php # <-", `zone "pages": path "/wp-login.php" leaves out /wp-login.php/x, for which PHP runs the same script: did you mean /wp-login.php*?`},
@@ -161,7 +161,7 @@ var mistakes = []mistake{
 	{"block", "shadow\nkey client_ip # <-\nzone pages {\nlimit 60 10/s\n}", "key cannot stand beside the zones in the directive throttle: want it in the block of a zone"},
 	{"global", "store redis://localhost:6379 # <-", "unknown store \"redis://localhost:6379\": want the name of a store before the URL, as in store redis <url>"},
 	{"global", "store redis localhost:6379 # <-", `unknown store "redis": this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis`},
-	{"zone", "limit 5 5/h\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs a key that names an account: want form, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none`},
+	{"zone", "limit 5 5/h\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none`},
 	{"site", "@out throttle_blocked\nthrottle @out login 60 10/s # <-", `throttle_blocked cannot be used inside throttle: use it outside, among the site's own matchers`},
 	{"zone", "limit 5 5/h\nkey field log\ntrust_devices wordpress_logged_in_* # <-", `zone "pages": trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie wordpress_logged_in_*`},
 	{"zone", "limit 5 5/h\nkey field log\nsettle status 200 1\ntrust_devices wordpress_logged_in_* # <-", `want refund cookie wordpress_logged_in_*`},
@@ -266,7 +266,7 @@ var mistakes = []mistake{
 	{"zone", "limit burst=60 10/s # <-", `invalid capacity "burst=60": did you mean 60?`},
 	{"zone", "limit 60 10/s; # <-", `invalid rate "10/s;": did you mean 10/s?`},
 	{"zone", "limit 60; 10/s;  # <-", `invalid capacity "60;": did you mean 60?`},
-	{"zone", "log_level warn # <-", `unknown option "log_level" in zone "pages": want one of match, exempt, key, route, limit, override, override_file, cost, read_body, settle, refund, trust_devices, delay, block, refusal, on_store_error, shadow, enforce`},
+	{"zone", "log_level warn # <-", `unknown option "log_level" in zone "pages": want one of match, field, exempt, key, route, limit, override, override_file, cost, read_body, settle, refund, trust_devices, delay, block, refusal, on_store_error, shadow, enforce`},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 # <-", "parsing override: too few words: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as # <-", "parsing override: as has no name: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 unlimited as office # <-", "override 192.0.2.1: as office has no meaning after unlimited: want a plan, or <capacity> <leak>, which the keys of that name share"},
@@ -305,5 +305,5 @@ var mistakes = []mistake{
 	{"zone", "key header X-Api-Key\nlimit 60 10/s\ncost body_items # <-", "want read_body 64KiB else 6"},
 	{"zone", "key field log\nlimit 5 10/h\ncost body_items # <-", "want read_body 64KiB else 0.5"},
 	{"zone", "key host\nlimit 60 10/s\ncost body_items\nread_body 64KiB else 7 # <-", "read_body ... else: 7 is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body 64KiB else 6"},
-	{"zone", "key field log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", "else has no meaning: no cost comes from the body"},
+	{"zone", "key field log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", `zone "pages": read_body has no meaning: no cost comes from the body`},
 }

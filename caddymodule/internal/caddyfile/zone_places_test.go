@@ -26,6 +26,7 @@ var samples = map[string]string{
 	"key plain":            "key header X-Key plain\nlimit 60 10/s",
 	"key ipv4":             "key client_ip ipv4 24\nlimit 60 10/s",
 	"key ipv6":             "key client_ip {\nipv6 56\n}\nlimit 60 10/s",
+	"field":                "field pwd user[password]\nlimit 60 10/s",
 	"route":                "key route\nroute login /login*\nlimit 60 10/s",
 	"limit":                "limit 60 10/s",
 	"override":             "override 192.0.2.0/24 unlimited\noverride 198.51.100.7 600 10/s as office\nlimit 60 10/s",

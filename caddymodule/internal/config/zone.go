@@ -120,7 +120,7 @@ type Zone struct {
 // Reference reports whether the zone is nothing but a name, and so stands for a
 // zone in the global options.
 func (z *Zone) Reference() bool {
-	return z.Limit == "" && len(z.Match) == 0 && len(z.Exempt) == 0 && len(z.ExemptStaticFiles) == 0 &&
+	return z.Limit == "" && len(z.Match) == 0 && len(z.Field) == 0 && len(z.Exempt) == 0 && len(z.ExemptStaticFiles) == 0 &&
 		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && z.OverrideFile == "" && len(z.Cost) == 0 && z.ReadBody == nil &&
 		z.Settle == nil && len(z.Refund) == 0 && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
 		z.Shadow == nil && z.Enforce == 0

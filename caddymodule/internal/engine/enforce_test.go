@@ -247,14 +247,14 @@ func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
 
 // Rate-limit headers of an account's bucket would tell that somebody guesses there, or
 // who has an override.
-func TestZonesKeyedByFormOrCookieSendNoRateLimitHeaders(t *testing.T) {
+func TestZonesKeyedByFieldOrCookieSendNoRateLimitHeaders(t *testing.T) {
 	for key, want := range map[string]bool{
 		"client_ip": true, "header X-Key": true, "query key": true, "host": true,
 		"field log": false, "client_ip field log": false, "cookie session": false, "basic_user": false,
 		"{cookie.session}": false, "x-{http.request.cookie.session}": false,
 	} {
 		for _, more := range []string{"", "shadow", "override gold unlimited", "settle status 200 1 after"} {
-			if more == "override gold unlimited" && (key == "client_ip" || strings.Contains(key, " form")) {
+			if more == "override gold unlimited" && (key == "client_ip" || strings.Contains(key, " field")) {
 				continue // is no address
 			}
 			s := servertest.Run(t, "http:// {\nthrottle {\nratelimit_headers\nzone accounts {\nkey "+key+"\nlimit 2 1/h\n"+more+"\n}\n}\n}")

@@ -133,7 +133,7 @@ func TestEachCallOfAStoreHasATimeoutOfItsOwn(t *testing.T) {
 		{90 * time.Millisecond, 100 * time.Millisecond}, // then locally
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\ncost body_items\nsettle status 404 50\n}")
+			s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\ncost body_items\nsettle status 404 50\n}\nzone y {\nlimit 100 1/h\n}")
 			servertest.TheShared.Slow.Store(int64(test.slow))
 			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`[1,2,3]`))
 			r.Header.Set("Content-Type", "application/json")

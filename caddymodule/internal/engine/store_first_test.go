@@ -137,14 +137,16 @@ func TestCallsOfTheStore(t *testing.T) {
 		{"delay", "zone a {\nlimit 100 1/h\ndelay 50\n}", 1, 0},
 		{"block", "zone a {\nlimit 100 1/h\nblock 1h everywhere\n}", 1, 0},
 		{"settle", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}", 1, 1},
-		{"body", "zone a {\nlimit 100 1/h\ncost body_items\n}", 2, 0},
-		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\ncost body_items\n}", 2, 0},
+		{"body", "zone a {\nlimit 100 1/h\ncost body_items\n}", 1, 0},
+		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\ncost body_items\n}", 1, 0},
+		{"body and other zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\n}", 2, 0},
+		{"trust_devices", "zone a {\nlimit 100 1/h\n}\nzone b {\nkey field user\nlimit 200 1/h\nrefund status 200\ntrust_devices sid\n}", 2, 1},
 		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 2, 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := servertest.RunShared(t, "", test.zones)
-				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`[1,2,3]`))
+				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"user": "a", "rows": [1,2,3]}`))
 				r.Header.Set("Content-Type", "application/json")
 				if w := s.Do(r); w.Code != http.StatusOK {
 					t.Fatalf("got %d, want 200", w.Code)
