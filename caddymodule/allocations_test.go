@@ -12,15 +12,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-func TestAHandlerAllocatesTwiceBeyondItsKeys(t *testing.T) {
+// A handler that does not know its server makes a verdict, a record and placeholders.
+func TestAHandlerAllocatesThriceBeyondItsKeys(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
 	for _, zones := range []int{1, 2} {
 		h := handlerOf(t, zones, "limit 1000000000 1000000/s")
 		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
 		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
-		if got := all - keys; got > 2 {
-			t.Errorf("%d zones: got %v allocations beyond the keys, want at most 2", zones, got)
+		if got := all - keys; got > 3 {
+			t.Errorf("%d zones: got %v allocations beyond the keys, want at most 3", zones, got)
 		}
 	}
 }
@@ -29,8 +30,8 @@ func TestWaitsAndBlocksCostOnlyThoseWhoHaveThem(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
 	for options, most := range map[string]float64{
-		"delay 1000": 2, // nobody has to wait
-		"block 1m":   2,
+		"delay 1000": 3, // nobody has to wait
+		"block 1m":   3,
 	} {
 		h := handlerOf(t, 1, "limit 1000000000 1000000/s\n"+options)
 		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })

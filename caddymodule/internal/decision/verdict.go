@@ -22,6 +22,7 @@ type Verdict struct {
 	Outcomes []Outcome
 	static   []exemption    // the zones that exempt the request as a static file
 	body     *body.Received // of the request, if the handler has received it
+	room     Verdicts       // those of the request, if this is its first
 }
 
 // newVerdict returns a verdict with room for n outcomes: for most requests, one allocation.
@@ -30,16 +31,16 @@ func newVerdict(n int) *Verdict {
 	case n == 1:
 		one := new(struct {
 			Verdict
-			room [1]Outcome
+			outcomes [1]Outcome
 		})
-		one.Outcomes = one.room[:0]
+		one.Outcomes = one.outcomes[:0]
 		return &one.Verdict
 	case n == 2, n == 3:
 		some := new(struct {
 			Verdict
-			room [3]Outcome
+			outcomes [3]Outcome
 		})
-		some.Outcomes = some.room[:0]
+		some.Outcomes = some.outcomes[:0]
 		return &some.Verdict
 	}
 	return &Verdict{Outcomes: make([]Outcome, 0, n)}
@@ -130,7 +131,7 @@ func (v *Verdict) publish(a *asking) {
 	}
 	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
-		all = new(Verdicts)
+		all = &v.room
 		all.all = all.room[:0]
 		a.Vars[verdictsVar] = all
 		if a.Server.shown() && a.Replacer() != nil {

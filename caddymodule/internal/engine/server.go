@@ -28,20 +28,21 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 	}
 }
 
-// look finds out whether the config of a server names our placeholders, and whether a request may
-// pass one handler twice. Templates and routes whose config is gone may do both.
+// look finds out whether the config of a server names our placeholders, as templates may, and
+// whether a request may pass one handler twice. Routes whose config is gone may do both.
 func look(server *caddyhttp.Server) *decision.Server {
 	seen := &decision.Server{Server: server}
 	for i := range server.Routes {
-		route := &server.Routes[i]
-		seen.Shown = seen.Shown || route.HandlersRaw == nil && len(route.Handlers) > 0
+		if route := &server.Routes[i]; route.HandlersRaw == nil && len(route.Handlers) > 0 {
+			seen.Shown, seen.Guards = true, 2
+		}
 	}
 	raw, _ := json.Marshal(server) // it was JSON before
 	text := string(raw)
 	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
 		seen.Shown = seen.Shown || strings.Contains(text, name)
 	}
-	if seen.Shown || strings.Contains(text, `"invoke"`) {
+	if strings.Contains(text, `"invoke"`) {
 		seen.Guards = 2
 	}
 	return seen
