@@ -97,6 +97,8 @@ func TestField(t *testing.T) {
 		{"another too deep", formType, "x[1][2][3][4][5][6][7][8][9]=a&log=b", "=b"},
 		{"a NUL", formType, "log%00x=a", "unclear"},
 		{"a NUL before it", formType, "%00log=a", "unclear"},
+		{"a NUL in the value", formType, "log=a%00", "=a\x00"},
+		{"a NUL at the end of the form", formType, "log=a\x00", "unclear"},
 		{"badly escaped", formType, "log=%zz", "unclear"},
 		{"badly escaped at the end", formType, "log=a%4", "unclear"},
 		{"a badly escaped name", formType, "lo%u0067=a", "unclear"},
@@ -217,6 +219,9 @@ func TestNestedField(t *testing.T) {
 		{formType, "user[login]x=a", "unclear absent absent absent"},
 		{formType, "user=a&user[pass]=b&page=c&p2=d", "absent absent absent absent"},
 		{formType, "user[=a&p[x[=a", "absent absent unclear absent"},
+		{formType, "users][0][login]=a", "absent unclear absent absent"},
+		{formType, "users%00[0][login]=a", "absent unclear absent absent"},
+		{formType, "x&[0]users[login]=a&user[0]x[1]=b", "absent absent absent absent"},
 		{jsonType, `{"user": {"login": "a", "email": "x"}, "users": [{"login": "b"}], "p": 1}`, "=a =b =1 =x"},
 		{jsonType, `{"users": {"0": {"login": "b"}, "1": {"login": "c"}}}`, "absent unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
@@ -461,12 +466,15 @@ func TestPlanRefuses(t *testing.T) {
 	}
 }
 
+var dashes = strings.Repeat("-", 70)
+
 // hostile are units of bodies that are dear to read.
 var hostile = []struct{ about, contentType, begin, unit, end string }{
 	{"brackets", formType, "rows", "[]", ""}, {"names", formType, "", "log[x][y[", ""}, {"pairs", formType, "", "&", ""}, {"semicolons", formType, "", ";", ""},
 	{"fields", formType, "", "log=a&", ""}, {"arrays", formType, "", "rows[%d]=1&", ""}, {"escapes", formType, "", "%6c", ""}, {"blanks", formType, "", "+", ""}, {"letters", formType, "log=", "a", ""},
-	{"blanks before", "", "", " ", "log=a"}, {"boundaries", "multipart/form-data; boundary=" + strings.Repeat("-", 70), "", "-", ""},
-	{"beginnings", multiType, part(logPart)[:60], "\r\n--", "\r\n--x--"}, {"parts", multiType, "", part(logPart + "\r\nContent-Type: text/plain; charset=utf-8")[:99] + "\r\n\r\n\r\n", "--x--"}, {"a long part", multiType, part(logPart)[:60], "a", "\r\n--x--"},
+	{"blanks before", "", "", " ", "log=a"}, {"boundaries", "multipart/form-data; boundary=" + dashes, "--" + dashes + "\r\n" + logPart + "\r\n\r\n", "\r\n-" + dashes, "\r\n--" + dashes + "--"},
+	{"beginnings", multiType, "--x\r\n" + logPart + "\r\n\r\n", "\r\n--", "\r\n--x--"}, {"a long part", multiType, "--x\r\n" + logPart + "\r\n\r\n", "a", "\r\n--x--"},
+	{"parts", multiType, "", "--x\r\n" + logPart + "\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\r\n", "--x--"}, {"headers", multiType, "", "--x\r\n" + logPart + "\r\nX: " + strings.Repeat("charset=utf-8;", 90) + "\r\n\r\n\r\n", "--x--"},
 	{"deep", jsonType, "", "[", ""}, {"elements", jsonType, "[", "1,", "1]"}, {"objects", jsonType, "[", `{"log":"a"},`, "1]"}, {"names", jsonType, "{", `"l":1,`, `"rows":[]}`}, {"escaped names", jsonType, "{", `"\u006c":1,`, `"rows":[]}`},
 	{"long names", jsonType, "{", `"` + strings.Repeat("_", 900) + `":1,`, `"rows":[]}`}, {"a string", jsonType, `["`, "a", `"]`}, {"backslashes", jsonType, `["`, strings.Repeat("a", 20) + `\"`, `"]`}, {"documents", jsonType, "", `{"rows":[]}`, ""}, {"numbers", jsonType, "[", `{"x":{"a":1,"b":[2]}},`, "0]"},
 	{"words", "text/plain", "", "log ", ""}, {"equals", "text/plain", "", "a=", ""}, {"percents", "text/plain", "", "%", ""}, {"XML", "text/xml", "", "<a:lo>b</a>", ""}, {"foreign letters", formType, "", "%C3%A4=%C3%A4&", ""},
@@ -583,7 +591,7 @@ func BenchmarkBody(b *testing.B) {
 	}
 	run("log-in", formType, []byte("log=admin&pwd=secret&rememberme=forever&wp-submit=Log+In&redirect_to=%2Fwp-admin%2F&testcookie=1"))
 	run("menu", formType, []byte(pairsOf(menu, 300)))
-	run("upload", multiType, build(part(logPart)[:60], "a", "\r\n--x--\r\n", 1<<20))
+	run("upload", multiType, build("--x\r\n"+logPart+"; filename=\"a\"\r\n\r\n", "a", "\r\n--x--\r\n", 1<<20))
 	run("rows", jsonType, build(`{"rows":[`, `{"id":1,"name":"x","tags":[1,2]},`, `{}]}`, 1<<20))
 	for _, size := range []int{1 << 20, 64 << 20} {
 		for _, h := range hostile {

@@ -43,13 +43,14 @@ func (m *member) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// at returns what is at the keys, of which # is any.
+// at returns what is at the keys, of which # is any, and 0 any index.
 func (s seen) at(keys ...string) (found []seen) {
 	if len(keys) == 0 {
 		return []seen{s}
 	}
 	for _, m := range s.List {
-		if m.key == keys[0] || keys[0] == "#" {
+		letters, _ := appendLetters(nil, []byte(m.key))
+		if m.key == keys[0] || keys[0] == "#" || keys[0] == "0" && isIndex(letters) {
 			found = append(found, m.value.at(keys[1:]...)...)
 		}
 	}
@@ -74,7 +75,7 @@ var asked = struct {
 }{
 	fields: map[string][][]string{
 		"log": {{"log"}}, "p": {{"p"}}, "user[login]": {{"user", "login"}}, "user_login": {{"user_login"}},
-		"line.items": {{"line_items"}, {"line.items"}}, "Rows[][Id]": {{"Rows", "#", "Id"}, {"rows", "#", "id"}},
+		"line.items": {{"line_items"}, {"line.items"}}, "Rows[][Id]": {{"Rows", "0", "Id"}, {"rows", "0", "id"}},
 	},
 	arrays: map[string][][]string{
 		"rows": {{"rows"}}, `line\.items`: {{"line_items"}, {"line.items"}}, "data.rows": {{"data", "rows"}}, "orders.#.lines": {{"orders", "#", "lines"}}, "": nil,
