@@ -156,6 +156,8 @@ func TestField(t *testing.T) {
 		{"JSON, a bad name", jsonType, "{\"x\xff\": 1}", "unclear"},
 		{"JSON, half a name", jsonType, `{"\ud83d": 1}`, "unclear"},
 		{"JSON, a bad escape in a name", jsonType, `{"\x": 1}`, "unclear"},
+		{"JSON, a control byte in a name", jsonType, "{\"x\x00\": 1}", "unclear"},
+		{"JSON, DEL", jsonType, "{\"x\x7f\": 1, \"log\": \"\x7f\"}", "=\x7f"},
 		{"JSON, a bad value", jsonType, "{\"log\": \"a\xff\"}", "unclear"},
 		{"JSON, a control byte", jsonType, "{\"log\": \"a\n\"}", "unclear"},
 		{"JSON, a long value", jsonType, `{"log": "` + strings.Repeat("a", longestValue+1) + `"}`, "unclear"},

@@ -184,7 +184,11 @@ func (d *document) inString(data []byte) (n int) {
 	}
 	n = toQuote(data)
 	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
-		d.stringEnds(data[:n], d.isName || !d.keep || !hasControl(data[:n]))
+		valid := true
+		for i := 0; d.keep && i < n; i++ {
+			valid = valid && data[i] >= ' '
+		}
+		d.stringEnds(data[:n], valid)
 		return n + 1
 	}
 	d.append(data[:n])
