@@ -222,6 +222,8 @@ func TestNestedField(t *testing.T) {
 		{formType, "user=a&user[pass]=b&page=c&p2=d", "absent absent absent absent"},
 		{formType, "user[=a&p[x[=a", "absent absent unclear absent"},
 		{formType, "users][0][login]=a", "absent unclear absent absent"},
+		{formType, "users[;0][login]=a", "absent unclear absent absent"},
+		{formType, "x&amp;users[0][email]=a&user=b;c", "absent absent absent absent"},
 		{formType, "users%00[0][login]=a", "absent unclear absent absent"},
 		{formType, "x&[0]users[login]=a&user[0]x[1]=b", "absent absent absent absent"},
 		{jsonType, `{"user": {"login": "a", "email": "x"}, "users": [{"login": "b"}], "p": 1}`, "=a =b =1 =x"},

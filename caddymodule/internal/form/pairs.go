@@ -39,7 +39,9 @@ func (p *pairs) write(data []byte) {
 		}
 		switch {
 		case c == '&', c == ';':
-			p.odd = p.odd || c == ';'
+			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
+				p.named(true) // not all readers split it there
+			}
 			p.end()
 			p.odd = c == ';'
 		case c == '=' && !p.inValue:
