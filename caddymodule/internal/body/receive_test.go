@@ -242,6 +242,31 @@ func TestPassingOn(t *testing.T) {
 	}
 }
 
+// TestPassingOnABodyThatNeverEnds, of which the next handler reads some or nothing.
+func TestPassingOnABodyThatNeverEnds(t *testing.T) {
+	for _, protocol := range protocols {
+		for _, reads := range []int64{0, 10 << 20} {
+			s := newStore(t, Bounds{})
+			server := listen(t, receives(s, 100<<10, func(w http.ResponseWriter, r *http.Request, _ *Received, err error) {
+				if n, _ := io.CopyN(io.Discard, r.Body, reads); n != reads || !errors.Is(err, ErrTooLarge) || AllReceived(r) {
+					t.Errorf("%s: got %d bytes after %v, want %d", protocol, n, err, reads)
+				}
+				w.WriteHeader(http.StatusTeapot)
+			}))
+			r, _ := http.NewRequest(http.MethodPost, server.URL, io.NopCloser(zeros{}))
+			// h1 clients may not get to see the answer, as they are still sending.
+			resp, err := clientOf(t, protocol).Do(r)
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			if protocol == "h2" && (err != nil || resp.StatusCode != http.StatusTeapot) {
+				t.Errorf("%s: got %v, %v, want 418", protocol, resp, err)
+			}
+			server.Close()
+		}
+	}
+}
+
 // TestPassingOnAFullDisk loses nothing of what was half written.
 func TestPassingOnAFullDisk(t *testing.T) {
 	for _, took := range []int64{0, 100, 3*blockSize + 100} {
@@ -402,6 +427,38 @@ func TestAFileThatFails(t *testing.T) {
 			}
 		}
 		_ = b.Close()
+	}
+}
+
+// TestBodiesThatLieAboutTheirLength are received as what has come, or not at all.
+func TestBodiesThatLieAboutTheirLength(t *testing.T) {
+	for _, test := range []struct{ about, headers, body, want string }{ // "-" if it gets an error
+		{"more than is sent", "Content-Length: 100", "[1,2,3]", "-"},
+		{"less than is sent", "Content-Length: 5", "[1,2]3]", "[1,2]"},
+		{"chunks that break off", "Transfer-Encoding: chunked", "3\r\n[1,\r\n", "-"},
+		{"a chunk that breaks off", "Transfer-Encoding: chunked", "9\r\n[1,", "-"},
+		{"a chunk of no size", "Transfer-Encoding: chunked", "x\r\n[1,", "-"},
+		{"a chunk of any size", "Transfer-Encoding: chunked", "fffffffffffffffff\r\n[1,", "-"},
+		{"many chunks", "Transfer-Encoding: chunked", "1\r\n[\r\n1\r\n1\r\n1\r\n]\r\n0\r\n\r\n", "[1]"},
+		{"chunks with extensions and trailers", "Transfer-Encoding: chunked\r\nTrailer: X-A", "3;x=y\r\n[1]\r\n0\r\nX-A: b\r\n\r\n", "[1]"},
+	} {
+		served := 0
+		server := listen(t, receives(newStore(t, Bounds{}), 0, func(_ http.ResponseWriter, r *http.Request, _ *Received, err error) {
+			served++
+			got, want := "-", error(ErrLeft)
+			if test.want != "-" {
+				data, _ := io.ReadAll(r.Body)
+				got, want = string(data), nil
+			}
+			if got != test.want || !errors.Is(err, want) || AllReceived(r) != (err == nil) {
+				t.Errorf("%s: got %q, %v, and it received: %v", test.about, got, err, AllReceived(r))
+			}
+		}))
+		ask(t, server.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n"+test.headers+"\r\n\r\n"+test.body)
+		server.Close()
+		if served != 1 {
+			t.Errorf("%s: served %d times, want once", test.about, served)
+		}
 	}
 }
 

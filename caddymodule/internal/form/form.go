@@ -16,15 +16,15 @@
 //
 // A name in a form with control bytes, with brackets that do not match or with more than
 // 8 of them makes every field unclear whose name it begins with. One that is badly
-// escaped or longer than 1 KiB makes all those unclear, too, that it has not yet been
-// told apart from.
+// escaped, has a semicolon, is longer than 1 KiB or has an index among such brackets
+// makes all those unclear, too, that it has not been told apart from until there.
 //
 // # Bodies
 //
 // A body is read by its type:
 //
 //   - application/x-www-form-urlencoded, or no type: pairs are split at & and at
-//     semicolons, and what is next to a semicolon is unclear.
+//     semicolons, and what is next to a semicolon is unclear, or has a NUL byte.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
 //   - JSON, by its type or because it begins with { or [. Several documents may follow
 //     each other. All is unclear if it does not parse or has more than 512 levels, and an

@@ -97,6 +97,8 @@ func TestField(t *testing.T) {
 		{"another too deep", formType, "x[1][2][3][4][5][6][7][8][9]=a&log=b", "=b"},
 		{"a NUL", formType, "log%00x=a", "unclear"},
 		{"a NUL before it", formType, "%00log=a", "unclear"},
+		{"a NUL in the value", formType, "log=a%00", "=a\x00"},
+		{"a NUL at the end of the form", formType, "log=a\x00", "unclear"},
 		{"badly escaped", formType, "log=%zz", "unclear"},
 		{"badly escaped at the end", formType, "log=a%4", "unclear"},
 		{"a badly escaped name", formType, "lo%u0067=a", "unclear"},
@@ -154,6 +156,8 @@ func TestField(t *testing.T) {
 		{"JSON, a bad name", jsonType, "{\"x\xff\": 1}", "unclear"},
 		{"JSON, half a name", jsonType, `{"\ud83d": 1}`, "unclear"},
 		{"JSON, a bad escape in a name", jsonType, `{"\x": 1}`, "unclear"},
+		{"JSON, a control byte in a name", jsonType, "{\"x\x00\": 1}", "unclear"},
+		{"JSON, DEL", jsonType, "{\"x\x7f\": 1, \"log\": \"\x7f\"}", "=\x7f"},
 		{"JSON, a bad value", jsonType, "{\"log\": \"a\xff\"}", "unclear"},
 		{"JSON, a control byte", jsonType, "{\"log\": \"a\n\"}", "unclear"},
 		{"JSON, a long value", jsonType, `{"log": "` + strings.Repeat("a", longestValue+1) + `"}`, "unclear"},
@@ -217,6 +221,11 @@ func TestNestedField(t *testing.T) {
 		{formType, "user[login]x=a", "unclear absent absent absent"},
 		{formType, "user=a&user[pass]=b&page=c&p2=d", "absent absent absent absent"},
 		{formType, "user[=a&p[x[=a", "absent absent unclear absent"},
+		{formType, "users][0][login]=a", "absent unclear absent absent"},
+		{formType, "users[;0][login]=a", "absent unclear absent absent"},
+		{formType, "x&amp;users[0][email]=a&user=b;c", "absent absent absent absent"},
+		{formType, "users%00[0][login]=a", "absent unclear absent absent"},
+		{formType, "x&[0]users[login]=a&user[0]x[1]=b", "absent absent absent absent"},
 		{jsonType, `{"user": {"login": "a", "email": "x"}, "users": [{"login": "b"}], "p": 1}`, "=a =b =1 =x"},
 		{jsonType, `{"users": {"0": {"login": "b"}, "1": {"login": "c"}}}`, "absent unclear absent absent"},
 		{multiType, strings.ReplaceAll(part(logPart), "log", "User[Login]"), "=a absent absent absent"},
@@ -461,12 +470,15 @@ func TestPlanRefuses(t *testing.T) {
 	}
 }
 
+var dashes = strings.Repeat("-", 70)
+
 // hostile are units of bodies that are dear to read.
 var hostile = []struct{ about, contentType, begin, unit, end string }{
 	{"brackets", formType, "rows", "[]", ""}, {"names", formType, "", "log[x][y[", ""}, {"pairs", formType, "", "&", ""}, {"semicolons", formType, "", ";", ""},
 	{"fields", formType, "", "log=a&", ""}, {"arrays", formType, "", "rows[%d]=1&", ""}, {"escapes", formType, "", "%6c", ""}, {"blanks", formType, "", "+", ""}, {"letters", formType, "log=", "a", ""},
-	{"blanks before", "", "", " ", "log=a"}, {"boundaries", "multipart/form-data; boundary=" + strings.Repeat("-", 70), "", "-", ""},
-	{"beginnings", multiType, part(logPart)[:60], "\r\n--", "\r\n--x--"}, {"parts", multiType, "", part(logPart + "\r\nContent-Type: text/plain; charset=utf-8")[:99] + "\r\n\r\n\r\n", "--x--"}, {"a long part", multiType, part(logPart)[:60], "a", "\r\n--x--"},
+	{"blanks before", "", "", " ", "log=a"}, {"boundaries", "multipart/form-data; boundary=" + dashes, "--" + dashes + "\r\n" + logPart + "\r\n\r\n", "\r\n-" + dashes, "\r\n--" + dashes + "--"},
+	{"beginnings", multiType, "--x\r\n" + logPart + "\r\n\r\n", "\r\n--", "\r\n--x--"}, {"a long part", multiType, "--x\r\n" + logPart + "\r\n\r\n", "a", "\r\n--x--"},
+	{"parts", multiType, "", "--x\r\n" + logPart + "\r\nContent-Type: text/plain; charset=utf-8\r\n\r\n\r\n", "--x--"}, {"headers", multiType, "", "--x\r\n" + logPart + "\r\nX: " + strings.Repeat("charset=utf-8;", 90) + "\r\n\r\n\r\n", "--x--"},
 	{"deep", jsonType, "", "[", ""}, {"elements", jsonType, "[", "1,", "1]"}, {"objects", jsonType, "[", `{"log":"a"},`, "1]"}, {"names", jsonType, "{", `"l":1,`, `"rows":[]}`}, {"escaped names", jsonType, "{", `"\u006c":1,`, `"rows":[]}`},
 	{"long names", jsonType, "{", `"` + strings.Repeat("_", 900) + `":1,`, `"rows":[]}`}, {"a string", jsonType, `["`, "a", `"]`}, {"backslashes", jsonType, `["`, strings.Repeat("a", 20) + `\"`, `"]`}, {"documents", jsonType, "", `{"rows":[]}`, ""}, {"numbers", jsonType, "[", `{"x":{"a":1,"b":[2]}},`, "0]"},
 	{"words", "text/plain", "", "log ", ""}, {"equals", "text/plain", "", "a=", ""}, {"percents", "text/plain", "", "%", ""}, {"XML", "text/xml", "", "<a:lo>b</a>", ""}, {"foreign letters", formType, "", "%C3%A4=%C3%A4&", ""},
@@ -567,28 +579,4 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("rows of %q: got %d, and Go sees %d", data, n, len(value.Rows))
 		}
 	})
-}
-
-// BenchmarkBody reads forms and documents as they are sent, and hostile ones.
-func BenchmarkBody(b *testing.B) {
-	p := planOf(b, everything[0], everything[1])
-	run := func(name, contentType string, data []byte) {
-		b.Run(fmt.Sprintf("%s/KiB=%d", name, len(data)>>10), func(b *testing.B) {
-			b.SetBytes(int64(len(data)))
-			b.ReportAllocs()
-			for b.Loop() {
-				bodyOf(b, p, contentType, data)
-			}
-		})
-	}
-	run("log-in", formType, []byte("log=admin&pwd=secret&rememberme=forever&wp-submit=Log+In&redirect_to=%2Fwp-admin%2F&testcookie=1"))
-	run("menu", formType, []byte(pairsOf(menu, 300)))
-	run("upload", multiType, build(part(logPart)[:60], "a", "\r\n--x--\r\n", 1<<20))
-	run("rows", jsonType, build(`{"rows":[`, `{"id":1,"name":"x","tags":[1,2]},`, `{}]}`, 1<<20))
-	for _, size := range []int{1 << 20, 64 << 20} {
-		for _, h := range hostile {
-			kind, _, _ := strings.Cut(h.contentType, ";")
-			run("hostile/"+strings.ReplaceAll(h.about, " ", "-")+"/"+kind[strings.IndexByte(kind, '/')+1:], h.contentType, build(h.begin, h.unit, h.end, size))
-		}
-	}
 }

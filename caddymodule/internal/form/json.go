@@ -117,7 +117,10 @@ func (d *document) top() *level { return &d.inside[len(d.inside)-1] }
 func (d *document) value() bool {
 	top := d.top()
 	if !top.object {
-		top.n++
+		if top.n++; top.n == 2 && len(d.inside) == 1 { // a second document
+			d.r.unclear |= top.each
+			top.each = 0
+		}
 		d.place, d.on, d.is = top.place, top.each, 0
 	}
 	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
@@ -181,7 +184,11 @@ func (d *document) inString(data []byte) (n int) {
 	}
 	n = toQuote(data)
 	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
-		d.stringEnds(data[:n], d.isName || !d.keep || !hasControl(data[:n]))
+		valid := true
+		for i := 0; d.keep && i < n; i++ {
+			valid = valid && data[i] >= ' '
+		}
+		d.stringEnds(data[:n], valid)
 		return n + 1
 	}
 	d.append(data[:n])
@@ -291,11 +298,8 @@ func (d *document) end() {
 	if d.want == inScalar {
 		d.scalarEnds()
 	}
-	switch {
-	case d.want != aValue || len(d.inside) > 1:
+	if d.want != aValue || len(d.inside) > 1 {
 		d.r.unclear = d.r.plan.all()
-	case d.inside[0].n > 1:
-		d.r.unclear |= d.r.plan.all() &^ d.r.plan.fields
 	}
 }
 

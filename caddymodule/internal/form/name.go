@@ -162,9 +162,20 @@ func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
 		}
 	}
 	if len(odd) > 0 || cut {
-		letters, valid := appendLetters(r.room[:0], odd)
-		at, more := p.names.walk(at, letters)
-		if passed |= more; cut || !valid {
+		for len(odd) > 0 {
+			end := bytes.IndexAny(odd, "[]")
+			if end < 0 {
+				end = len(odd) - 1
+			}
+			letters, valid := appendLetters(r.room[:0], odd[:end+1])
+			if len(letters) > 0 && at.length > 0 && isIndex(letters) || !valid {
+				cut = true // readers differ about what is an index
+				break
+			}
+			after, more := p.names.walk(at, letters)
+			at, passed, odd = after, passed|more, odd[end+1:]
+		}
+		if cut {
 			passed |= at.alive
 		}
 		r.unclear |= passed

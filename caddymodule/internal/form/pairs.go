@@ -12,7 +12,7 @@ type pairs struct {
 	inValue bool
 	is      uint64 // the fields of which it is the value
 	skip    bool   // nobody wants what comes up to the next pair
-	odd     bool   // the pair is next to a semicolon
+	odd     bool   // the pair is next to a semicolon or has a NUL byte
 	escape  int    // how much of %41 there has been
 	high    byte
 }
@@ -39,7 +39,9 @@ func (p *pairs) write(data []byte) {
 		}
 		switch {
 		case c == '&', c == ';':
-			p.odd = p.odd || c == ';'
+			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
+				p.named(true) // not all readers split it there
+			}
 			p.end()
 			p.odd = c == ';'
 		case c == '=' && !p.inValue:
@@ -48,6 +50,9 @@ func (p *pairs) write(data []byte) {
 			p.escape = 1
 		case c == '+':
 			p.add(' ')
+		case c == 0: // one at the end is none for Rack
+			p.odd = true
+			p.add(c)
 		default:
 			p.add(c)
 		}

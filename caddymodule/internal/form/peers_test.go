@@ -43,13 +43,14 @@ func (m *member) UnmarshalJSON(data []byte) error {
 	return err
 }
 
-// at returns what is at the keys, of which # is any.
+// at returns what is at the keys, of which # is any, and 0 any index.
 func (s seen) at(keys ...string) (found []seen) {
 	if len(keys) == 0 {
 		return []seen{s}
 	}
 	for _, m := range s.List {
-		if m.key == keys[0] || keys[0] == "#" {
+		letters, _ := appendLetters(nil, []byte(m.key))
+		if m.key == keys[0] || keys[0] == "#" || keys[0] == "0" && isIndex(letters) {
 			found = append(found, m.value.at(keys[1:]...)...)
 		}
 	}
@@ -74,7 +75,7 @@ var asked = struct {
 }{
 	fields: map[string][][]string{
 		"log": {{"log"}}, "p": {{"p"}}, "user[login]": {{"user", "login"}}, "user_login": {{"user_login"}},
-		"line.items": {{"line_items"}, {"line.items"}}, "Rows[][Id]": {{"Rows", "#", "Id"}, {"rows", "#", "id"}},
+		"line.items": {{"line_items"}, {"line.items"}}, "Rows[][Id]": {{"Rows", "0", "Id"}, {"rows", "0", "id"}},
 	},
 	arrays: map[string][][]string{
 		"rows": {{"rows"}}, `line\.items`: {{"line_items"}, {"line.items"}}, "data.rows": {{"data", "rows"}}, "orders.#.lines": {{"orders", "#", "lines"}}, "": nil,
@@ -277,6 +278,7 @@ func chance(random *rand.Rand) *request {
 // well makes a request that is well formed but for one change in most cases.
 func well(random *rand.Rand) *request {
 	names := []string{"log", "log[]", "log[a]", "log[0]", " log", "log ", "l.og", "LOG", "user[login]", "user.login", "user_login", "user[ login]", "user[login][]", "user[login", "user]login", "[user]login", "[log]", "log]", "[[log]]", "user[0]login", "user[][login]", "user[0][login]", "user[login]x",
+		"log[0", "log[0[a]", "user[0[login]", "user.0.login", "user[0]]login", "rows][0][id]", "rows[0]id]", "rows]id", "Rows[0][Id", "Rows.0.Id", "Rows[0].Id", "Rows 0[Id]", "Rows[][][Id]", "rows[0][[id]", "rows[;0][id]", "rows[0;][id]",
 		"rows", "rows[]", "rows[0]", "rows[a]", "rows[0][id]", "rows[1][id]", "rows[][id]", "Rows[0][Id]", "rows[ ]", "rows[a]b", "data[rows][]", "data.rows[]", "orders[0][lines][]", "orders[][lines][]", "orders[a][lines][b]", "line_items", "line_items[]", "line.items[]", "line items[]", "line[items", "line[items][]", "p", "P", "p[]", "x", "y[z]", "a[b[c]d]", "", "log\x00x", "rows\x00[]", "lo\x00g", "log\xff", "\xfflog"}
 	values := []string{"", "a", "b", "admin", "a b", "a=b", "\xff", "a\x00", "é", "1", "{}", "--x", "\r\n--y", "\n", "a;b", "a&b"}
 	var text strings.Builder
@@ -287,7 +289,7 @@ func well(random *rand.Rand) *request {
 		for range n {
 			for i, s := range []string{any1(random, names), any1(random, values)} {
 				for _, c := range []byte(s) {
-					if c <= ' ' || c >= 0x7f || strings.IndexByte("&=;%+", c) >= 0 || random.IntN(9) == 0 {
+					if c <= ' ' || c >= 0x7f || strings.IndexByte("&=%+", c) >= 0 || random.IntN(9) == 0 {
 						fmt.Fprintf(&text, "%%%02x", c)
 					} else {
 						text.WriteByte(c)

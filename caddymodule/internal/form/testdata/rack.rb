@@ -39,5 +39,5 @@ $stdin.each_line do |line|
   env['QUERY_STRING'] = asked['query'].to_s.unpack1('m0')
   request = Rack::Request.new(env)
   json = body.dup.force_encoding('UTF-8')
-  puts JSON.generate([seen { request.GET }, seen { request.POST }, seen({ 'other' => true }) { JSON.parse(json) }])
+  puts JSON.generate([seen { request.GET }, seen { request.POST }, seen({ 'other' => true }) { JSON.parse(json) }], max_nesting: 0)
 end
