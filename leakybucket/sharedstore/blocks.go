@@ -39,7 +39,7 @@ func newBlocks(local *memstore.Store) *blocks {
 // find returns the block of a charge's bucket, as a probe of the bucket would: one of this
 // node's own, or one that was reported since an instant.
 func (b *blocks) find(c *leakybucket.Charge, since leakybucket.Instant) (d leakybucket.Decision) {
-	if c.Block == nil {
+	if c.Block == nil || !b.any() {
 		return d
 	}
 	state, now := b.local.State(c), b.local.Now()
@@ -58,9 +58,6 @@ func (b *blocks) any() bool { return b.local.AnyBlock() || b.reported.AnyBlock()
 // refusing returns a decision for each charge: of those that find refuses, its own, and one that
 // fits of the others. It returns nil if all fit.
 func (b *blocks) refusing(charges []leakybucket.Charge, since leakybucket.Instant) (found []leakybucket.Decision) {
-	if !b.any() {
-		return nil
-	}
 	for i := range charges {
 		if d := b.find(&charges[i], since); d.BlockedUntil != 0 {
 			if found == nil {
@@ -89,7 +86,7 @@ func (b *blocks) learn(charges []leakybucket.Charge, decisions []leakybucket.Dec
 		if runs {
 			b.reported.Put(c, leakybucket.State{Level: d.Level, At: now, Leak: c.Limit.Leak, BlockedUntil: now.Add(d.BlockedUntil.Sub(d.At)), Step: d.Step})
 		} else if b.reported.State(c).At <= now.Add(-time.Since(asked)) { // otherwise it may have begun meanwhile
-			b.forget(c.Zone, c.Key, c.Shadow)
+			_ = b.reported.Reset(context.Background(), c.Zone, c.Key, c.Shadow) // never fails
 		}
 		b.mu.Unlock()
 	}
@@ -106,11 +103,6 @@ func (b *blocks) claim(c *leakybucket.Charge) bool {
 	state.Level, state.At = c.Limit.Level(state, now), now
 	b.reported.Put(c, state)
 	return true
-}
-
-// forget removes what was reported of a bucket.
-func (b *blocks) forget(zone, key string, shadow bool) {
-	_ = b.reported.Reset(context.Background(), zone, key, shadow) // never fails
 }
 
 // withhold returns the charges as they are asked about when some do not fit, whatever the
@@ -146,9 +138,6 @@ func refuse(found, decisions []leakybucket.Decision) {
 
 // mark blocks the buckets of a listing that find does.
 func (b *blocks) mark(some []leakybucket.Entry, of leakybucket.Filter, since leakybucket.Instant) {
-	if !b.any() {
-		return
-	}
 	for i := range some {
 		e := &some[i]
 		if d := b.find(&leakybucket.Charge{Zone: of.Zone, Key: e.Key, Shadow: of.Shadow, Block: new(leakybucket.Ladder)}, since); d.BlockedUntil != 0 {
@@ -165,12 +154,10 @@ func (s *Store) AnyBlock() bool { return s.backend.blocks.any() }
 // the store may have ended it: call [Store.Confirm].
 func (s *Store) Known(c *leakybucket.Charge) (d leakybucket.Decision, current bool) {
 	b := s.backend
-	if !b.blocks.any() {
-		return d, true
-	}
 	if b.Down() {
-		d = b.blocks.find(c, ever)
-		d.Level = c.Limit.Level(b.local.State(c), d.At) // by which it is decided when the block is over
+		if d = b.blocks.find(c, ever); d.BlockedUntil != 0 {
+			d.Level = c.Limit.Level(b.local.State(c), d.At) // which decides when the block is over
+		}
 		return d, true
 	}
 	if d = b.blocks.find(c, b.local.Now()-trusted+1); d.BlockedUntil != 0 {

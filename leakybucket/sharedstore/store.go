@@ -202,8 +202,8 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 // node only, and the error wraps [ErrDown].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	b := s.backend
-	_ = b.local.Reset(ctx, zone, key, shadow) // which never fails
-	b.blocks.forget(zone, key, shadow)
+	_ = b.local.Reset(ctx, zone, key, shadow) // neither fails
+	_ = b.blocks.reported.Reset(ctx, zone, key, shadow)
 	resetter, can := capability[leakybucket.Resetter](b.remote)
 	if !can {
 		return fmt.Errorf("resetting a bucket: the store %s cannot", b.name)
@@ -216,8 +216,8 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 }
 
 // List implements [leakybucket.Lister]. While the store is down, it lists this node's own
-// buckets. All are blocked as a take would find them, and those follow that are known to be
-// blocked and nothing else. It may take as long as ctx lasts, and is no sign of an outage if it
+// buckets. All are blocked as a take would find them, and last come those that are known to be
+// blocked and have no level. It may take as long as ctx lasts, and is no sign of an outage if it
 // fails.
 func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
 	b := s.backend
@@ -226,35 +226,31 @@ func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) 
 	if b.Down() {
 		lister, can, source, others, since = b.local, true, "local-", b.blocks.reported, ever
 	}
-	if !can {
+	at, same := strings.CutPrefix(cursor, source)
+	switch {
+	case !can:
 		return nil, "", fmt.Errorf("listing buckets: the store %s cannot", b.name)
-	}
-	ofOthers := source + "blocks-"
-	source += "buckets-"
-	if at, is := strings.CutPrefix(cursor, source); is || cursor == "" {
-		some, next, err = lister.List(ctx, of, at)
-		b.blocks.mark(some, of, since)
-		switch {
-		case next != "":
-			next = source + next
-		case err == nil && others.AnyBlock():
-			next = ofOthers
-		}
-		return some, next, err
-	}
-	at, is := strings.CutPrefix(cursor, ofOthers)
-	if !is {
+	case cursor != "" && !same:
 		return nil, "", fmt.Errorf("%w: the store has gone down or come up", leakybucket.ErrBadCursor)
 	}
-	some, next, err = others.List(ctx, of, at)
-	some = slices.DeleteFunc(some, func(e leakybucket.Entry) bool { return e.State.BlockedUntil <= e.Now })
-	for i := range some {
-		some[i].State.Level = 0 // in the buckets that decide
+	some, next, err = lister.List(ctx, of, at)
+	b.blocks.mark(some, of, since)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case next != "":
+		return some, source + next, nil
 	}
-	if next != "" {
-		next = ofOthers + next
+	for e, err := range leakybucket.ListAll(ctx, others, of) {
+		if err != nil {
+			return nil, "", err
+		}
+		if e.State.BlockedUntil > e.Now {
+			e.State.Level = 0
+			some = append(some, e)
+		}
 	}
-	return some, next, err
+	return some, "", nil
 }
 
 // ErrDown is returned by calls that are not made because the store is down.

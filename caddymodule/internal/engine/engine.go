@@ -377,7 +377,7 @@ func (e *Engine) Overrides() *override.Set { return e.Control.Changes.Table.Load
 
 // Everywhere implements decision.Env.
 func (e *Engine) Everywhere() []*decision.Zone {
-	if len(e.Blockers) == 0 || !e.AnyBlock() {
+	if !e.AnyBlock() {
 		return nil
 	}
 	return e.Blockers
