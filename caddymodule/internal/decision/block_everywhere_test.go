@@ -119,7 +119,7 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 		// The block was known before the exemption was configured.
 		c := leakybucket.Charge{Zone: "gate", Key: "203.0.113.7", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Block: &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}}
 		for range 2 {
-			_ = s.Store.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1))
+			_ = s.Engine().Store.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1))
 		}
 		for range 50 {
 			if w := s.From(servertest.Someone).Get("/"); w.Code != http.StatusOK || w.Body.String() != "ok" {
