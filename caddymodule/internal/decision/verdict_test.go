@@ -199,7 +199,10 @@ func verdictsHold(t *testing.T, s *servertest.Site, before func(state int)) {
 				t.Fatalf("%s: got the verdict %+v, which contradicts itself", addr, v)
 			}
 			listed := bucketOf(s, b.Zone, b.Key, b.Shadow)
-			if listed != nil && (listed.Verdict.Reason != b.Verdict.Reason || listed.Verdict.Decision != b.Verdict.Decision) {
+			switch {
+			case listed == nil && b.Blocked > 0:
+				t.Fatalf("%s: why says %+v, and buckets nothing", addr, b.Verdict)
+			case listed != nil && (listed.Verdict.Reason != b.Verdict.Reason || listed.Verdict.Decision != b.Verdict.Decision):
 				t.Fatalf("%s: why says %+v, and buckets %+v", addr, b.Verdict, listed.Verdict)
 			}
 		}
