@@ -71,7 +71,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 			return true, nil
 		}
 	}
-	if m.app.Blocks.Empty() {
+	if !m.app.AnyBlock() {
 		return false, nil
 	}
 	for z := range m.zones() {

@@ -14,7 +14,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
@@ -74,7 +73,6 @@ func (rp *player) begin(without map[string]bool) {
 	if a.Store = rp.store; a.Store == nil {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
-	a.Blocks = blocked.NewBuckets()
 	left := func(z *decision.Zone) bool { return without[z.Name] }
 	for _, h := range rp.handlers {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)

@@ -16,6 +16,14 @@ type room struct {
 	// soonest is, for each shard, an instant before which none of its buckets may
 	// be forgotten. It is written under the lock of the shard.
 	soonest []atomic.Int64
+
+	lastBlock atomic.Int64 // an instant at which no block runs any longer
+}
+
+// block notes that a block lasts until an instant.
+func (r *room) block(until leakybucket.Instant) {
+	for last := r.lastBlock.Load(); last < int64(until) && !r.lastBlock.CompareAndSwap(last, int64(until)); last = r.lastBlock.Load() {
+	}
 }
 
 // reserve reserves n places, if there are so many.

@@ -355,6 +355,21 @@ func (s *Store) State(c *leakybucket.Charge) (state leakybucket.State) {
 	return state
 }
 
+// AnyBlock reports, without a lock, whether any bucket may be blocked.
+func (s *Store) AnyBlock() bool {
+	last := s.room.lastBlock.Load()
+	return last != 0 && last > int64(s.now())
+}
+
+// Known returns what a probe of a charge's bucket finds, but begins no block. Nobody else need
+// be asked, so current is true.
+func (s *Store) Known(c *leakybucket.Charge) (d leakybucket.Decision, current bool) {
+	state, probe := s.State(c), *c
+	probe.Cost, probe.Probe = -1, true
+	probe.Take(&state, s.now(), &d)
+	return d, true
+}
+
 // Now returns the instant on the store's clock.
 func (s *Store) Now() leakybucket.Instant { return s.now() }
 

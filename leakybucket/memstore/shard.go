@@ -240,6 +240,7 @@ func (sh *shard) writeBlocked(at int, c *leakybucket.Charge, state *leakybucket.
 	s.level, s.at, s.leak = state.Level, state.At, state.Leak
 	forget := c.Expiry(state)
 	s.setBlock(state, forget)
+	sh.room.block(state.BlockedUntil)
 	sh.due(at, forget)
 }
 

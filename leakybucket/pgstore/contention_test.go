@@ -65,9 +65,10 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	}
 }
 
-// wantHot fails the test if less than half of the updates of a table touched nothing but
-// the row's own page, and returns the percentage. It is about 95 %, less on a busy machine,
-// where pages are pruned later, and none if an index holds a column that is updated.
+// wantHot fails the test if few of the updates of a table touched nothing but the row's own
+// page, in a long test less than half, and returns the percentage. It is about 95 %, less on a
+// busy machine, where pages are pruned later, and none if an index holds a column that is
+// updated.
 // PostgreSQL counts with some delay.
 func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	t.Helper()
@@ -76,8 +77,12 @@ func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	}
 	eventually(t, "PostgreSQL has counted the updates", func() bool { return of("n_tup_upd") > 1000 })
 	hot := 100 * of("n_tup_hot_upd") / of("n_tup_upd")
-	if hot < 50 {
-		t.Errorf("HOT updates: got %.1f %%, want at least 50", hot)
+	least := 5.0
+	if long() {
+		least = 50
+	}
+	if hot < least {
+		t.Errorf("HOT updates: got %.1f %%, want at least %v", hot, least)
 	}
 	return hot
 }
@@ -103,7 +108,7 @@ func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
 	size := server.Float(t, "SELECT pg_relation_size('"+table+"')::float8")
 	live := server.Float(t, "SELECT sum(pg_column_size(b.*))::float8 FROM "+table+" AS b")
 	t.Logf("%.1f %% of the updates HOT, the table is %.1f times as large as what is live", wantHot(t, server, table), size/live)
-	if size > 8*live {
+	if long() && size > 8*live {
 		t.Errorf("size of the table after %d updates: got %.0f bytes, want at most 8 times the %.0f that are live", callers*300, size, live)
 	}
 }

@@ -257,7 +257,7 @@ func TestResetEmptiesABucket(t *testing.T) {
 func TestATakeWaitsForNoTexts(t *testing.T) {
 	o := Options{URL: patient(sharedServer(t).URL()), Table: unique("beside")}
 	s, other := openStore(t, o), openStore(t, o)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := s.Texts(ctx, -1); err != nil {
 		t.Fatal(err)

@@ -114,7 +114,7 @@ func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
 	}()
 	s := open(t, Options{URL: "redis+cluster://" + listener.Addr().String()})
 	for range 3 {
-		_, err := takeWithin(s, charge("k", frozen, 1), 5*time.Second)
+		_, err := takeWithin(s, charge("k", frozen, 1), patience)
 		if err == nil || !strings.Contains(err.Error(), "MOVED") {
 			t.Errorf("take: got %v, want an error that says MOVED, before the deadline", err)
 		}

@@ -14,9 +14,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
+// long says that nothing else runs on the machine, so that times may be held to bounds. The
+// servers are processes of their own, and as busy as the machine.
+func long() bool { return os.Getenv("TEST_LONG") == "1" }
+
 // failovers is how many a test makes.
 func failovers() int {
-	if os.Getenv("TEST_LONG") == "1" {
+	if long() {
 		return 20
 	}
 	return 1
@@ -59,15 +63,6 @@ func startLoad(t *testing.T, s *Store) *load {
 	return b
 }
 
-// slow is how much longer a recovery may take on a busy machine. The servers are as
-// busy as this process.
-func slow(began time.Time) time.Duration {
-	if failovers() > 1 {
-		return heart.Lost(began)
-	}
-	return 5*time.Second + 2*heart.Lost(began)
-}
-
 func (b *load) once(key int) {
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -83,8 +78,7 @@ func (b *load) once(key int) {
 	}
 }
 
-// answered waits until all buckets answer, and fails the test if that takes longer
-// than 3 s. Then it waits until each caller has asked many times.
+// answered waits until all buckets answer, in a long test for 3 s at most. Then it waits until each caller has asked many times.
 func (b *load) answered(t *testing.T) {
 	t.Helper()
 	promoted := time.Now()
@@ -98,7 +92,7 @@ func (b *load) answered(t *testing.T) {
 	})
 	took := time.Since(promoted)
 	t.Logf("answered %v after the promotion", took)
-	if took > 3*time.Second+slow(promoted) {
+	if long() && took > 3*time.Second+heart.Lost(promoted) {
 		t.Errorf("recovery: got it %v after the promotion, want it within 3 s", took)
 	}
 	enough := b.takes.Load() + 3000
@@ -166,7 +160,7 @@ func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 		server.Start()
 		began := time.Now()
 		b.answered(t)
-		if back := time.Since(began); back > time.Second+slow(began) {
+		if back := time.Since(began); long() && back > time.Second+heart.Lost(began) {
 			t.Errorf("enforcement after a restart: got it %v after, want it within a second", back)
 		}
 	}
@@ -187,7 +181,7 @@ func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
 	})
-	if took := time.Since(began); took > 3*time.Second+slow(began) {
+	if took := time.Since(began); long() && took > 3*time.Second+heart.Lost(began) {
 		t.Errorf("got to the new master after %v, want it within 3 s", took)
 	}
 }
@@ -208,12 +202,10 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	}
 	s := open(t, Options{URL: "redis://" + server.Addr})
 	server.Start()
-	if err := servertest.Within(10*time.Second, func() error {
+	servertest.Eventually(t, "the server that came up answers", func() error {
 		_, err := take(s, charge("k", frozen, 1))
 		return err
-	}); err != nil {
-		t.Errorf("ten seconds after the server came up: %v", err)
-	}
+	})
 }
 
 // Requests in flight may use a store while it closes, and after.

@@ -2,128 +2,177 @@ package sharedstore
 
 import (
 	"context"
+	"math"
 	"slices"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// mostBlocks bounds the copies of blocks. When they are full, the one that ends soonest goes.
-const mostBlocks = 100_000
+const (
+	// mostBlocks bounds the copies of blocks. When they are full, the one that ends soonest goes.
+	mostBlocks = 200_000
 
-// blocks are those that this node knows of. Its own began in an outage, in its local
-// buckets, and hold until they end. Those that the store has reported hold in an outage;
-// otherwise the store decides, since another node may have released the client.
+	// trusted is how long the store's word for a block counts, in microseconds. Another node
+	// may release the client meanwhile.
+	trusted = leakybucket.Instant(1_000_000)
+
+	ever, never = leakybucket.Instant(math.MinInt64), leakybucket.Instant(math.MaxInt64)
+)
+
+// blocks are all blocks that this node knows of. Those in its local buckets began in an
+// outage, and hold until they end. Those that the store has reported hold while its word
+// counts, or while it cannot be asked. A release on this node ends either kind, and an answer
+// of the store those that it has reported.
 type blocks struct {
 	local    *memstore.Store
-	reported *memstore.Store // copies, with no level
-
-	// When the last one ends at the latest. While none runs, no bucket is looked up.
-	lastOwn, lastReported atomic.Int64
+	reported *memstore.Store // copies
+	mu       sync.Mutex      // for changes of these
 }
 
 func newBlocks(local *memstore.Store) *blocks {
 	return &blocks{local: local, reported: memstore.New(memstore.Options{MaxBuckets: mostBlocks, Clock: local.Now})}
 }
 
-// A hold is the rest of a block that runs. The zero hold is none.
-type hold struct {
-	rest time.Duration
-	step uint8
+// find returns the block of a charge's bucket, as a probe of the bucket would: one of this
+// node's own, or one that was reported since an instant.
+func (b *blocks) find(c *leakybucket.Charge, since leakybucket.Instant) (d leakybucket.Decision) {
+	if c.Block == nil || !b.any() {
+		return d
+	}
+	state, now := b.local.State(c), b.local.Now()
+	if copied := b.reported.State(c); copied.BlockedUntil > state.BlockedUntil && copied.At >= since {
+		state = copied
+	}
+	if state.BlockedUntil > now {
+		d = leakybucket.Decision{Level: c.Limit.Level(state, now), At: now, BlockedUntil: state.BlockedUntil, Step: state.Step}
+	}
+	return d
 }
 
-// running returns the blocks that hold for charges, or nil if none does.
-func (b *blocks) running(charges []leakybucket.Charge, outage bool) (held []hold) {
-	now := b.local.Now()
-	own, reported := b.lastOwn.Load() > int64(now), outage && b.lastReported.Load() > int64(now)
-	if !own && !reported {
-		return nil
-	}
+// any reports, without a lock, whether a block may be found.
+func (b *blocks) any() bool { return b.local.AnyBlock() || b.reported.AnyBlock() }
+
+// refusing returns a decision for each charge: of those that find refuses, its own, and one that
+// fits of the others. It returns nil if all fit.
+func (b *blocks) refusing(charges []leakybucket.Charge, since leakybucket.Instant) (found []leakybucket.Decision) {
 	for i := range charges {
-		c := &charges[i]
-		if c.Block == nil {
-			continue
-		}
-		state := b.local.State(c)
-		if reported {
-			if other := b.reported.State(c); other.BlockedUntil > state.BlockedUntil {
-				state = other
+		if d := b.find(&charges[i], since); d.BlockedUntil != 0 {
+			if found == nil {
+				found = make([]leakybucket.Decision, len(charges))
+				for j := range found {
+					found[j].Fits = true
+				}
 			}
-		}
-		if state.BlockedUntil > now {
-			if held == nil {
-				held = make([]hold, len(charges))
-			}
-			held[i] = hold{state.BlockedUntil.Sub(now), state.Step}
+			found[i] = d
 		}
 	}
-	return held
+	return found
 }
 
-// began notes the end of a block that a local bucket has begun.
-func (b *blocks) began(d *leakybucket.Decision) {
-	if d.Began {
-		raise(&b.lastOwn, d.BlockedUntil)
-	}
-}
-
-// learn notes which blocks the store reports, and which have ended.
-func (b *blocks) learn(charges []leakybucket.Charge, decisions []leakybucket.Decision) {
+// learn notes the blocks that the store has reported, and which have ended, when it was asked at
+// an instant.
+func (b *blocks) learn(charges []leakybucket.Charge, decisions []leakybucket.Decision, asked time.Time) {
 	for i := range charges {
 		c, d := &charges[i], &decisions[i]
+		runs := d.BlockedUntil != 0
+		if c.Block == nil || !runs && (!b.reported.AnyBlock() || b.reported.State(c).BlockedUntil == 0) {
+			continue
+		}
+		b.mu.Lock()
 		now := b.local.Now()
-		switch {
-		case c.Block == nil:
-		case d.BlockedUntil != 0:
-			state := leakybucket.State{At: now, Leak: c.Limit.Leak, BlockedUntil: now.Add(d.BlockedUntil.Sub(d.At)), Step: d.Step}
-			if b.reported.State(c).BlockedUntil < state.BlockedUntil-leakybucket.Instant(time.Second.Microseconds()) {
-				b.reported.Put(c, state)
-				raise(&b.lastReported, state.BlockedUntil)
-			}
-		case b.lastReported.Load() > int64(now):
+		if runs {
+			b.reported.Put(c, leakybucket.State{Level: d.Level, At: now, Leak: c.Limit.Leak, BlockedUntil: now.Add(d.BlockedUntil.Sub(d.At)), Step: d.Step})
+		} else if b.reported.State(c).At <= now.Add(-time.Since(asked)) { // otherwise it may have begun meanwhile
 			_ = b.reported.Reset(context.Background(), c.Zone, c.Key, c.Shadow) // never fails
 		}
+		b.mu.Unlock()
 	}
 }
 
-// forget removes the copy of a block that was released. Its own is in the local bucket.
-func (b *blocks) forget(ctx context.Context, zone, key string, shadow bool) {
-	_ = b.reported.Reset(ctx, zone, key, shadow) // never fails
-}
-
-func raise(to *atomic.Int64, end leakybucket.Instant) {
-	for was := to.Load(); was < int64(end) && !to.CompareAndSwap(was, int64(end)); was = to.Load() {
+// claim reports whether the caller is the one who asks the store about a block again.
+func (b *blocks) claim(c *leakybucket.Charge) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	state, now := b.reported.State(c), b.local.Now()
+	if state.BlockedUntil <= now || state.At > now-trusted {
+		return false
 	}
+	state.Level, state.At = c.Limit.Level(state, now), now
+	b.reported.Put(c, state)
+	return true
 }
 
-// withheld returns the charges as the store is asked: those that are held, and what is judged
-// with them, pour nothing.
-func withheld(charges []leakybucket.Charge, held []hold) []leakybucket.Charge {
-	if held == nil {
+// withhold returns the charges as they are asked about when some do not fit, whatever the
+// answer is: those begin no block, and what is judged with them pours nothing.
+func withhold(charges []leakybucket.Charge, found []leakybucket.Decision) []leakybucket.Charge {
+	if found == nil {
+		return charges
+	}
+	enforced, all := leakybucket.Fit(charges, found)
+	if all {
 		return charges
 	}
 	asked := slices.Clone(charges)
-	for i, h := range held {
-		if h.rest == 0 {
-			continue
-		}
-		asked[i].Block = nil
-		for j := range asked {
-			asked[j].Probe = asked[j].Probe || asked[j].Shadow || !asked[i].Shadow
+	for i := range asked {
+		c := &asked[i]
+		c.Probe = c.Probe || !enforced || c.Shadow && !all
+		if !found[i].Fits {
+			c.Block = nil
 		}
 	}
 	return asked
 }
 
-// refuse makes the decisions of charges that are held refusals.
-func refuse(held []hold, decisions []leakybucket.Decision) {
-	for i, h := range held {
-		if d := &decisions[i]; h.rest > 0 && !(d.Undecided && !d.Fits) {
-			d.Local = d.Local || d.Undecided
-			d.Fits, d.Poured, d.Undecided = false, false, false
-			d.BlockedUntil, d.Step = d.At.Add(h.rest), h.step
+// refuse makes refusals of the answers to charges whose buckets are blocked.
+func refuse(found, decisions []leakybucket.Decision) {
+	for i := range found {
+		if d, block := &decisions[i], &found[i]; !block.Fits {
+			d.Fits, d.Undecided, d.Local = false, false, d.Local || d.Undecided
+			d.BlockedUntil, d.Step = d.At.Add(block.BlockedUntil.Sub(block.At)), block.Step
 		}
+	}
+}
+
+// mark blocks the buckets of a listing that find does.
+func (b *blocks) mark(some []leakybucket.Entry, of leakybucket.Filter, since leakybucket.Instant) {
+	for i := range some {
+		e := &some[i]
+		if d := b.find(&leakybucket.Charge{Zone: of.Zone, Key: e.Key, Shadow: of.Shadow, Block: new(leakybucket.Ladder)}, since); d.BlockedUntil != 0 {
+			e.State.BlockedUntil, e.State.Step = e.Now.Add(d.BlockedUntil.Sub(d.At)), d.Step
+		}
+	}
+}
+
+// AnyBlock reports, without a lock, whether this node may know of a block.
+func (s *Store) AnyBlock() bool { return s.backend.blocks.any() }
+
+// Known returns the block of a charge's bucket that this node knows of, as a probe would, but
+// without asking the store. BlockedUntil is 0 if there is none. If the block is not current,
+// the store may have ended it: call [Store.Confirm].
+func (s *Store) Known(c *leakybucket.Charge) (d leakybucket.Decision, current bool) {
+	b := s.backend
+	if b.Down() {
+		if d = b.blocks.find(c, ever); d.BlockedUntil != 0 {
+			d.Level = c.Limit.Level(b.local.State(c), d.At) // which decides when the block is over
+		}
+		return d, true
+	}
+	if d = b.blocks.find(c, b.local.Now()-trusted+1); d.BlockedUntil != 0 {
+		return d, true
+	}
+	return b.blocks.find(c, ever), false
+}
+
+// Confirm asks the store about a block that is known but not current, unless somebody has
+// within the last second. So a block costs at most one call a second, however many requests
+// meet it. If the store does not answer, the block stays.
+func (s *Store) Confirm(ctx context.Context, c *leakybucket.Charge) {
+	if s.backend.blocks.claim(c) {
+		probe := *c
+		probe.Cost, probe.Probe = -1, true // which fits no bucket, so it begins no block either
+		_ = s.Take(ctx, []leakybucket.Charge{probe}, make([]leakybucket.Decision, 1))
 	}
 }

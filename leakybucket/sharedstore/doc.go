@@ -19,7 +19,8 @@
 //
 // A block that the store has reported holds on this node through an outage. With one node,
 // overflowing the local bucket begins a block, which holds on this node until its end, also
-// when the store is back. With several nodes none begins: a share is no limit.
+// when the store is back. With several nodes none begins: a share is no limit. Takes,
+// [Store.Known] and [Store.List] agree on the blocks that hold.
 //
 // # The first connection
 //

@@ -27,8 +27,8 @@ type Observer interface {
 	// store is down, do not count.
 	Errors(calls int)
 
-	// Unsettled counts charges of a zone whose settlement is lost, so that the
-	// bucket keeps the reservation.
+	// Unsettled counts charges of a zone whose settlement is lost: the bucket keeps the
+	// reservation, or none was charged, because the zone's policy is [Allow].
 	Unsettled(zone string, charges int)
 
 	// Warned reports a warning of a [Checker], once.

@@ -208,7 +208,7 @@ func TestBlocks(t *testing.T) {
 			n.wantAdmitted(5, blocked(3), 3)
 		})
 	})
-	for _, policy := range []Policy{Local, Allow} {
+	for _, policy := range []Policy{Local, Allow, Deny} {
 		t.Run("of the store holds by "+policy.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := startNode(t, Options{Nodes: 3, Zone: policies(policy)})
@@ -219,7 +219,9 @@ func TestBlocks(t *testing.T) {
 				_ = n.remote.Reset(t.Context(), "z", "someone", false) // by another node
 				n.wantAdmitted(1, blocked(3), 1)
 				n.remote.down.Store(true)
-				n.wantAdmitted(1, blocked(3), 1)
+				if policy != Deny {
+					n.wantAdmitted(1, blocked(3), 1)
+				}
 			})
 		})
 	}
@@ -296,6 +298,17 @@ func TestSettling(t *testing.T) {
 			if got := n.remote.level(t, c); !near(got, 1) {
 				t.Errorf("got level %v, want the 1 that was reserved", got)
 			}
+		})
+	})
+	t.Run("of what no bucket took", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{Zone: policies(Allow)})
+			n.remote.down.Store(true)
+			c, d := n.take(hourly(10, 1))
+			if err := n.settle(c, d, 5); err != nil || !d.Undecided {
+				t.Errorf("got %+v and error %v, want it undecided and none", d, err)
+			}
+			n.wantUnsettled(map[string]int{"z": 1})
 		})
 	})
 	t.Run("is slow", func(t *testing.T) {

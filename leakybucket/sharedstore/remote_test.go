@@ -96,6 +96,13 @@ func (r *remote) level(t *testing.T, c leakybucket.Charge) float64 {
 	return d[0].Level
 }
 
+// fill leaves the shared bucket of a charge with a level, and blocked as it was.
+func (r *remote) fill(c leakybucket.Charge, level float64) {
+	state := r.State(&c)
+	state.Level, state.At = level, r.Now()
+	r.Put(&c, state)
+}
+
 // A witness is an observer that remembers.
 type witness struct {
 	mu        sync.Mutex

@@ -78,13 +78,13 @@ func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decision
 	if !admitted {
 		return s.fallBack(charges, decisions)
 	}
-	held := b.blocks.running(charges, false)
-	asked := withheld(charges, held)
+	blocked := b.blocks.refusing(charges, never)
+	asked := withhold(charges, blocked)
 	if b.end(c, "asking the store; this request falls back", b.remote.Take(c.ctx, asked, decisions)) != nil {
 		return s.fallBack(charges, decisions)
 	}
-	b.blocks.learn(asked, decisions)
-	refuse(held, decisions)
+	b.blocks.learn(asked, decisions, c.began)
+	refuse(blocked, decisions)
 	return nil
 }
 
@@ -92,7 +92,7 @@ func enforced(c leakybucket.Charge) bool { return !c.Shadow }
 
 // fallBack decides by the zones' policies.
 func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	b, held := s.backend, s.backend.blocks.running(charges, true)
+	b, blocked := s.backend, s.backend.blocks.refusing(charges, ever)
 	for i := range charges {
 		policy := s.zone(charges[i].Zone).Policy
 		decisions[i] = leakybucket.Decision{Undecided: true, Fits: policy != Deny, At: b.local.Now()}
@@ -100,16 +100,14 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 			s.share(&charges[i])
 		}
 	}
-	refuse(held, decisions)
-	enforcedFit, allFit := leakybucket.Fit(charges, decisions)
+	refuse(blocked, decisions)
 	var of []int // the charges that local buckets decide
 	var asked []leakybucket.Charge
-	for i, c := range charges {
+	for i, c := range withhold(charges, decisions) {
 		if s.zone(c.Zone).Policy == Local {
-			if s.nodes > 1 || held != nil && held[i].rest > 0 {
+			if s.nodes > 1 {
 				c.Block = nil // begin none
 			}
-			c.Probe = c.Probe || !enforcedFit || c.Shadow && !allFit
 			of, asked = append(of, i), append(asked, c)
 		}
 	}
@@ -120,9 +118,8 @@ func (s *Store) fallBack(charges []leakybucket.Charge, decisions []leakybucket.D
 	for i, d := range answers {
 		d.Local = true
 		decisions[of[i]] = d
-		b.blocks.began(&d)
 	}
-	refuse(held, decisions)
+	refuse(blocked, decisions)
 	return nil
 }
 
@@ -159,15 +156,16 @@ func (s *Store) InForce(c *leakybucket.Charge) {
 }
 
 // Settle implements [leakybucket.Store]. It corrects each charge where it was
-// taken, and ignores charges that no store took. It returns within a fifth of the
-// timeout, while a slower call of the remote store goes on. A charge that cannot be corrected
-// stays as it was reserved, and the [Observer] counts it, so callers may ignore the error.
+// taken. It returns within a fifth of the timeout, while a slower call of the remote store goes
+// on. A charge that cannot be corrected, or that no store took, stays as it was, and the
+// [Observer] counts it, so callers may ignore the error.
 func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
 	b := s.backend
 	var shared []leakybucket.Settlement
 	for i := range settlements {
 		switch was := &settlements[i].Was; {
 		case was.Undecided:
+			b.lost(settlements[i : i+1])
 		case was.Local:
 			_ = b.local.Settle(ctx, settlements[i:i+1]) // fails for no key that it has
 		default:
@@ -204,8 +202,8 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 // node only, and the error wraps [ErrDown].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	b := s.backend
-	_ = b.local.Reset(ctx, zone, key, shadow) // which never fails
-	b.blocks.forget(ctx, zone, key, shadow)
+	_ = b.local.Reset(ctx, zone, key, shadow) // neither fails
+	_ = b.blocks.reported.Reset(ctx, zone, key, shadow)
 	resetter, can := capability[leakybucket.Resetter](b.remote)
 	if !can {
 		return fmt.Errorf("resetting a bucket: the store %s cannot", b.name)
@@ -217,27 +215,42 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	return b.end(c, "resetting a bucket", resetter.Reset(c.ctx, zone, key, shadow))
 }
 
-// ofLocal begins the cursors of this node's own buckets.
-const ofLocal = "local-"
-
 // List implements [leakybucket.Lister]. While the store is down, it lists this node's own
-// buckets. It may take as long as ctx lasts, and is no sign of an outage if it fails.
-func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) ([]leakybucket.Entry, string, error) {
-	lister, can := capability[leakybucket.Lister](s.backend.remote)
-	local := s.backend.Down()
-	switch at, ofLocals := strings.CutPrefix(cursor, ofLocal); {
-	case cursor != "" && ofLocals != local:
-		return nil, "", fmt.Errorf("%w: the store has gone down or come up", leakybucket.ErrBadCursor)
-	case local:
-		some, next, err := s.backend.local.List(ctx, of, at)
-		if next != "" {
-			next = ofLocal + next
-		}
-		return some, next, err
-	case !can:
-		return nil, "", fmt.Errorf("listing buckets: the store %s cannot", s.backend.name)
+// buckets. All are blocked as a take would find them, and last come those that are known to be
+// blocked and have no level. It may take as long as ctx lasts, and is no sign of an outage if it
+// fails.
+func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
+	b := s.backend
+	lister, can := capability[leakybucket.Lister](b.remote)
+	source, others, since := "store-", b.local, never
+	if b.Down() {
+		lister, can, source, others, since = b.local, true, "local-", b.blocks.reported, ever
 	}
-	return lister.List(ctx, of, cursor)
+	at, same := strings.CutPrefix(cursor, source)
+	switch {
+	case !can:
+		return nil, "", fmt.Errorf("listing buckets: the store %s cannot", b.name)
+	case cursor != "" && !same:
+		return nil, "", fmt.Errorf("%w: the store has gone down or come up", leakybucket.ErrBadCursor)
+	}
+	some, next, err = lister.List(ctx, of, at)
+	b.blocks.mark(some, of, since)
+	switch {
+	case err != nil:
+		return nil, "", err
+	case next != "":
+		return some, source + next, nil
+	}
+	for e, err := range leakybucket.ListAll(ctx, others, of) {
+		if err != nil {
+			return nil, "", err
+		}
+		if e.State.BlockedUntil > e.Now {
+			e.State.Level = 0
+			some = append(some, e)
+		}
+	}
+	return some, "", nil
 }
 
 // ErrDown is returned by calls that are not made because the store is down.

@@ -182,7 +182,6 @@ func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down(
 func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shadow bool) error {
 	was, _, peeked := r.peek(ctx, z, name, shadow)
 	err := r.resetter.Reset(ctx, z.Name, name, shadow)
-	r.Blocks.Forget(z.Name, name, shadow)
 	if errors.Is(err, sharedstore.ErrDown) {
 		r.result.Complete, r.result.Problem, err = false, errLocal.Error(), nil
 	}

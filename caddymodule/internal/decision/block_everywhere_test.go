@@ -117,8 +117,10 @@ func TestAnOfficeInTheGlobalExemptIsNeverRefusedBlockedOrCounted(t *testing.T) {
 			respond ok
 		}`)
 		// The block was known before the exemption was configured.
-		c := &leakybucket.Charge{Zone: "gate", Key: "203.0.113.7", Block: new(leakybucket.Ladder)}
-		s.Engine().Blocks.Note(time.Now(), c, &leakybucket.Decision{BlockedUntil: leakybucket.Instant(time.Hour.Microseconds()), Began: true})
+		c := leakybucket.Charge{Zone: "gate", Key: "203.0.113.7", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1, Block: &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}}
+		for range 2 {
+			_ = s.Engine().Store.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1))
+		}
 		for range 50 {
 			if w := s.From(servertest.Someone).Get("/"); w.Code != http.StatusOK || w.Body.String() != "ok" {
 				t.Fatalf("got %v, %q, want ok", w.Code, w.Body)

@@ -61,9 +61,8 @@ type Env interface {
 	// InForce leaves a charge as Take would leave it now.
 	InForce(*leakybucket.Charge)
 
-	// Take asks the store. If that fails, the request passes. The time is needed only for
-	// charges that may begin a block.
-	Take(ctx context.Context, now time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error
+	// Take asks the store. If that fails, the request passes.
+	Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error
 
 	// Correct has the store correct charges, if there are any.
 	Correct(due []leakybucket.Settlement)
@@ -109,25 +108,21 @@ func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env)
 // been asked, and the request passes.
 func (a *asking) take(from int) {
 	claims, charges, decisions := a.claims[from:], a.charges[from:], a.decisions[from:]
-	n, blocks := 0, false
+	n := 0
 	for i := range claims {
 		cl, shadow := &claims[i], charges[i].Shadow
 		if cl.asked = cl.refusal == rule.None && !a.refused && (!shadow || !a.ends); cl.asked {
 			n++
-			blocks = blocks || charges[i].Block != nil
 		}
 	}
-	if n == 0 {
+	switch {
+	case n == 0:
 		return
-	}
-	if blocks {
-		a.Now()
-	}
-	if n < len(claims) {
+	case n < len(claims):
 		if !a.takeSome(claims, charges, decisions) {
 			return
 		}
-	} else if a.env.Take(a.Request.Context(), a.now, charges, decisions) != nil {
+	case a.env.Take(a.Request.Context(), charges, decisions) != nil:
 		drop(claims, decisions)
 		return
 	}
@@ -148,7 +143,7 @@ func (a *asking) takeSome(claims []claim, charges []leakybucket.Charge, decision
 		}
 	}
 	answers := make([]leakybucket.Decision, len(some))
-	if a.env.Take(a.Request.Context(), a.now, some, answers) != nil {
+	if a.env.Take(a.Request.Context(), some, answers) != nil {
 		drop(claims, decisions)
 		return false
 	}

@@ -56,7 +56,7 @@ func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (blocked.Block, boo
 	return blocked.Block{}, false
 }
 
-func (e *fakeEnv) Take(_ context.Context, _ time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	what := "take"
 	for i, c := range charges {
 		what += " " + c.Zone + "/" + c.Key

@@ -80,7 +80,7 @@ const verdictSite = `{
 // TestWhySaysWhatARequestWouldMeet: in 1,000 states, with TEST_LONG=1 in 5,000, of levels, blocks, bans, overrides, costs,
 // delays, settlements, missing keys and shadow, what why says of a bucket, buckets says too, and a request meets it.
 func TestWhySaysWhatARequestWouldMeet(t *testing.T) {
-	verdictsHold(t, servertest.Run(t, fmt.Sprintf(verdictSite, "")), true, func(int) {})
+	verdictsHold(t, servertest.Run(t, fmt.Sprintf(verdictSite, "")), func(int) {})
 }
 
 // TestWhySaysWhatARequestWouldMeetInAnOutage: also while this Caddy goes by its share of the limits.
@@ -92,7 +92,7 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 		if err := s.Module().Start(); err != nil {
 			t.Fatal(err)
 		}
-		verdictsHold(t, s, false, func(n int) {
+		verdictsHold(t, s, func(n int) {
 			if n%25 == 0 {
 				servertest.TheShared.Down.Store(!servertest.TheShared.Down.Load())
 				for range 4 {
@@ -106,10 +106,8 @@ func TestWhySaysWhatARequestWouldMeetInAnOutage(t *testing.T) {
 	})
 }
 
-// verdictsHold compares what commands say of clients with what becomes of their requests, and
-// if blocks is false only where none runs: around an outage, a list and a request may see the
-// block of a store at different times.
-func verdictsHold(t *testing.T, s *servertest.Site, blocks bool, before func(state int)) {
+// verdictsHold compares what commands say of clients with what becomes of their requests.
+func verdictsHold(t *testing.T, s *servertest.Site, before func(state int)) {
 	zones := []string{"plain", "blocks", "everywhere", "trial", "some", "waits", "settled", "must", "may"}
 	seen := make(map[string]int)
 	states, least := 1000, 1
@@ -117,9 +115,7 @@ func verdictsHold(t *testing.T, s *servertest.Site, blocks bool, before func(sta
 		states, least = 5000, 5
 	}
 	wanted := []string{"plain capacity false", "plain capacity true", "blocks blocked false", "some capacity false", "waits capacity false", "settled capacity false", "must missing_key false", "must capacity false", "may capacity false"}
-	rare := func(want string) bool {
-		return seen[want] < least && (blocks || !strings.Contains(want, "blocked"))
-	}
+	rare := func(want string) bool { return seen[want] < least }
 	for n := 0; n < states || n < 10*states && slices.ContainsFunc(wanted, rare); n++ {
 		before(n)
 		last := rand.IntN(250)
@@ -186,12 +182,6 @@ func verdictsHold(t *testing.T, s *servertest.Site, blocks bool, before func(sta
 				refused = refused && (z.Zone != zone || z.Mode == "enforcing" || why.Ban != nil)
 			}
 		}
-		if !blocks && slices.ContainsFunc(why.Buckets, func(b wire.Bucket) bool {
-			listed := bucketOf(s, b.Zone, b.Key, b.Shadow)
-			return b.Blocked > 0 || listed != nil && listed.Blocked > 0
-		}) {
-			continue
-		}
 		switched := slices.ContainsFunc(why.Shadows, func(s wire.Override) bool { return s.Zone == "" || s.Zone == "everywhere" })
 		for i := range why.Buckets {
 			b := &why.Buckets[i]
@@ -209,7 +199,10 @@ func verdictsHold(t *testing.T, s *servertest.Site, blocks bool, before func(sta
 				t.Fatalf("%s: got the verdict %+v, which contradicts itself", addr, v)
 			}
 			listed := bucketOf(s, b.Zone, b.Key, b.Shadow)
-			if listed != nil && (listed.Verdict.Reason != b.Verdict.Reason || listed.Verdict.Decision != b.Verdict.Decision) {
+			switch {
+			case listed == nil && b.Blocked > 0:
+				t.Fatalf("%s: why says %+v, and buckets nothing", addr, b.Verdict)
+			case listed != nil && (listed.Verdict.Reason != b.Verdict.Reason || listed.Verdict.Decision != b.Verdict.Decision):
 				t.Fatalf("%s: why says %+v, and buckets %+v", addr, b.Verdict, listed.Verdict)
 			}
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -27,8 +26,7 @@ type control struct {
 	Changes  *changes.Copy
 	Refusals supportcode.Ring // the last ones
 	Rates    telemetry.Rates
-	Bodies   *body.Store // received ones, and responses that wait for their clients
-	blocks   *blocked.Buckets
+	Bodies   *body.Store                 // received ones, and responses that wait for their clients
 	keys     atomic.Pointer[signer.Ring] // of the config that started last
 	stopped  chan struct{}               // closed when no config uses it any more
 
@@ -39,7 +37,7 @@ type control struct {
 func joinControl() *control {
 	return stores.Join(controlKey, func() *control {
 		dir, logf := filepath.Join(caddy.AppDataDir(), "throttle"), func(err error) { caddy.Log().Named("throttle").Error(err.Error()) }
-		c := &control{Changes: changes.New(), Bodies: body.NewStore(dir, logf), blocks: blocked.NewBuckets(), stopped: make(chan struct{})}
+		c := &control{Changes: changes.New(), Bodies: body.NewStore(dir, logf), stopped: make(chan struct{})}
 		go c.Changes.Run(c.stopped)
 		go c.Rates.Run(c.stopped)
 		return c

@@ -67,7 +67,6 @@ type Engine struct {
 	exemptsSome  bool           // by the global options, or in a zone
 	configNumber *atomic.Uint64 // see [lastConfig]
 
-	Blocks  *blocked.Buckets
 	Control *control
 
 	Signing signingKeys     // of device cookies and passes
@@ -108,7 +107,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.Warned = &onceWarnings{warner: e.Warner}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
-	e.Exiting, e.Blocks, e.Signing.last = exiting, e.Control.blocks, &e.Control.keys
+	e.Exiting, e.Signing.last = exiting, &e.Control.keys
 	e.subscribed = sync.OnceValue(e.subscriptions)
 	e.subscribers, err = watchExit(ctx)
 	return e, err
@@ -382,27 +381,50 @@ func (e *Engine) Overrides() *override.Set { return e.Control.Changes.Table.Load
 
 // Everywhere implements decision.Env.
 func (e *Engine) Everywhere() []*decision.Zone {
-	if e.Blocks.Empty() {
+	if !e.AnyBlock() {
 		return nil
 	}
 	return e.Blockers
 }
 
-// Believe implements decision.Env.
-func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
-	return e.Blocks.Believe(ctx, now, c, e.Store)
+// A knower is a store that knows blocks without asking another one.
+type knower interface {
+	AnyBlock() bool
+	Known(*leakybucket.Charge) (d leakybucket.Decision, current bool)
 }
 
-// Take implements decision.Env. It notes the blocks that it sees.
-func (e *Engine) Take(ctx context.Context, now time.Time, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+// AnyBlock reports, without a lock, whether any block may be known.
+func (e *Engine) AnyBlock() bool {
+	s, can := e.Store.(knower)
+	return can && s.AnyBlock()
+}
+
+// known returns the block that is known of a charge's bucket, if one runs. If it is not
+// current, a shared store may have ended it.
+func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b blocked.Block, runs, current bool) {
+	if s, can := e.Store.(knower); can {
+		var d leakybucket.Decision
+		d, current = s.Known(c)
+		b, runs = blocked.Block{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
+	}
+	return b, runs, current
+}
+
+// Believe implements decision.Env.
+func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
+	b, runs, current := e.known(now, c)
+	if runs && !current {
+		e.Store.(*sharedstore.Store).Confirm(ctx, c)
+		b, runs, _ = e.known(now, c)
+	}
+	return b, runs
+}
+
+// Take implements decision.Env.
+func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if err := e.Store.Take(ctx, charges, decisions); err != nil {
 		e.Logger.Error("asking the store; the request passes", zap.Error(err))
 		return err
-	}
-	for i := range charges {
-		if charges[i].Block != nil {
-			e.Blocks.Note(now, &charges[i], &decisions[i])
-		}
 	}
 	return nil
 }
@@ -410,15 +432,13 @@ func (e *Engine) Take(ctx context.Context, now time.Time, charges []leakybucket.
 // Bodies implements decision.Env.
 func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
 
-// KnownBlock implements decision.Env. A shared store need not be asked about a block that
-// it reported within the last second. While the store is down, a reported block counts until
-// it ends.
+// KnownBlock implements decision.Env. Only a shared store takes longer to ask.
 func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
-	if c.Block == nil || e.Shared == nil {
+	if e.Shared == nil {
 		return blocked.Block{}, false
 	}
-	b, found, fresh := e.Blocks.Find(now, c)
-	return b, found && (fresh || e.Shared.Down())
+	b, runs, current := e.known(now, c)
+	return b, runs && current
 }
 
 // InForce implements decision.Env.

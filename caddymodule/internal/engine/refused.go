@@ -60,8 +60,8 @@ func (r Refused) Holds(peer netip.Addr) bool {
 	if l := overrides.Limit(r.block.Zone, r.block.Key, now); l != nil && !l.Limits() {
 		return false
 	}
-	_, runs, fresh := a.Blocks.Find(now, r.block)
-	if runs && !fresh && a.Shared != nil {
+	_, runs, current := a.known(now, r.block)
+	if runs && !current {
 		confirmLater(*r.block)
 	}
 	return runs
@@ -95,7 +95,7 @@ func confirmLater(c leakybucket.Charge) {
 		defer func() { <-confirming }()
 		if a, release := RunningApp(); a != nil {
 			defer release()
-			a.Blocks.Believe(a.Ctx, time.Now(), &c, a.Store)
+			a.Believe(a.Ctx, time.Now(), &c)
 		}
 	}()
 }

@@ -41,10 +41,6 @@ func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 			limit = of.own
 		}
 		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
-		now := e.Memory.Memory.Now()
-		if s := c.Restore(saved, now); s.BlockedUntil > now {
-			e.Blocks.Note(time.Now(), c, &leakybucket.Decision{Level: s.Level, BlockedUntil: s.BlockedUntil, At: now, Began: true})
-		}
 		return true
 	}
 }
