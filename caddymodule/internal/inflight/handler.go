@@ -40,7 +40,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !concerned && failed == nil {
 		return next.ServeHTTP(w, r)
 	}
-	shadow, rec := h.InShadow(), record.Of(r)
+	shadow, rec := h.InShadow(), record.In(s.Vars)
 	if failed != nil {
 		h.counts.failed(failed, !shadow)
 		if shadow {
@@ -50,7 +50,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		return failed
 	}
 	held := slices.Contains(rec.Slots, h.Name)
-	erred, errorRoute := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	var erred error
+	errorRoute := false
+	if h.server == nil || h.server.Errors != nil {
+		erred, errorRoute = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	}
 	switch {
 	case shadow && (held || errorRoute), held && !errorRoute:
 		return next.ServeHTTP(w, r)
@@ -98,7 +102,7 @@ type visit struct {
 	record *record.Record
 
 	asks gate.Request
-	standing
+	*standing // with share
 
 	slot *gate.Slot
 	body *body.Received
@@ -146,10 +150,10 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler, s *rule.S
 		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
 	}
 	defer v.release() // also if something panics
-	if err := v.receive(s); err != nil {
+	if err := v.receive(); err != nil {
 		return v.unreceived(w, err)
 	}
-	v.slot, v.Result = v.State.Gate.Enter(record.ClientOf(v.r), v.Exiting, v.limits, &v.asks)
+	v.slot, v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, v.limits, &v.asks)
 	switch v.Why {
 	case gate.Admitted:
 		v.decide(decisionAfter(v.Waited), none)
@@ -174,11 +178,11 @@ func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, next caddy
 	}
 	v := h.visit(r, rec, s)
 	defer v.release()
-	err := v.receive(s)
+	err := v.receive()
 	if err == nil {
 		limits := v.limits
 		limits.Wait = 0
-		v.slot, v.Result = v.State.Gate.Enter(record.ClientOf(r), v.Exiting, limits, &v.asks)
+		v.slot, v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, limits, &v.asks)
 	}
 	if v.slot == nil {
 		f := refusal.Refusal{Status: response.StatusOf(erred)}
@@ -188,9 +192,9 @@ func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, next caddy
 }
 
 // receive receives the body of a request, unless a handler around has, or it has none.
-func (v *visit) receive(s *rule.Subject) (err error) {
+func (v *visit) receive() (err error) {
 	if v.longest >= 0 {
-		v.body, err = v.Bodies.Receive(record.ClientOf(v.r), v.r, s.Client(), v.longest)
+		v.body, err = v.Bodies.Receive(v.record.ClientOf(v.r), v.r, v.asks.Client, v.longest)
 	}
 	return err
 }
@@ -251,7 +255,7 @@ const keptVar = "throttle.kept."
 // the request's context.
 func (v *visit) keep() {
 	served := !v.record.Refused
-	v.stop = context.AfterFunc(record.ClientOf(v.r), func() { v.free(served) })
+	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })
 	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
 	v.publish()
 }

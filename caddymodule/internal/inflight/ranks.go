@@ -85,6 +85,7 @@ var whys = [...]string{
 // and then ranks as one who has come back. A matcher that fails matches nobody.
 func (v *visit) rank(s *rule.Subject) {
 	ranks, ask, identity, known := &v.ranks, &v.asks, "", false
+	v.standing = new(standing)
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
 		now := time.Now()

@@ -160,13 +160,16 @@ func (v *visit) decide(d decision, why reason) {
 func (v *visit) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	enc.AddString("name", v.Name)
 	enc.AddString("decision", v.decision.String())
-	for _, field := range [][2]string{{"reason", v.reason.String()}, {"key", v.key()}, {"why", v.why}, {"pass", v.client.Digest()}, {"support_code", v.code.String()}} {
+	for _, field := range [][2]string{{"reason", v.reason.String()}, {"key", v.key()}, {"support_code", v.code.String()}} {
 		if field[1] != "" {
 			enc.AddString(field[0], field[1])
 		}
 	}
 	if v.Shares() {
 		enc.AddString("rank", v.asks.Rank.String())
+		if v.why != "" {
+			enc.AddString("why", v.why)
+		}
 	}
 	if v.Waited > 0 {
 		enc.AddFloat64("waited", v.waited())

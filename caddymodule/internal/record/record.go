@@ -19,6 +19,7 @@ type Record struct {
 
 	// Slots are the names of the in_flight whose slots the request holds.
 	Slots []string
+	room  [1]string // of Slots, for most requests
 
 	// Client is done when the client leaves. It is nil while the request's own context is.
 	Client context.Context
@@ -36,17 +37,34 @@ func Find(r *http.Request) *Record {
 // Of returns the record of a request, which the first call makes. Without the variables of
 // Caddy, each call makes another one.
 func Of(r *http.Request) *Record {
-	record := Find(r)
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	return In(vars)
+}
+
+// In returns the record in the variables of a request.
+func In(vars map[string]any) *Record {
+	record, _ := vars[recordVar].(*Record)
 	if record == nil {
 		record = new(Record)
-		caddyhttp.SetVar(r.Context(), recordVar, record)
+		record.Slots = record.room[:0]
+		if vars != nil {
+			vars[recordVar] = record
+		}
 	}
 	return record
 }
 
 // ClientOf returns the context that is done when the client of a request leaves.
 func ClientOf(r *http.Request) context.Context {
-	if record := Find(r); record != nil && record.Client != nil {
+	if record := Find(r); record != nil {
+		return record.ClientOf(r)
+	}
+	return r.Context()
+}
+
+// ClientOf is the function ClientOf where the record is known.
+func (record *Record) ClientOf(r *http.Request) context.Context {
+	if record.Client != nil {
 		return record.Client
 	}
 	return r.Context()

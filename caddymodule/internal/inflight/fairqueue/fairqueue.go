@@ -146,9 +146,8 @@ type Queue struct {
 	members  map[netip.Prefix]int // slots that members of a network hold
 }
 
-// A Request is one that wants a slot. Its fields must not change while it waits or
-// holds a slot. A Request that is done may arrive again.
-type Request struct {
+// A Claim is what a request takes turns by.
+type Claim struct {
 	Rank Rank
 
 	// Keys are what takes turns: the client's share key and, if it holds a valid pass,
@@ -158,6 +157,12 @@ type Request struct {
 
 	// Network is where a member comes from. The zero Prefix is none.
 	Network netip.Prefix
+}
+
+// A Request is one that wants a slot. Its fields must not change while it waits or
+// holds a slot. A Request that is done may arrive again.
+type Request struct {
+	Claim
 
 	// Crowded says that the request may not wait, since others hold the places that it could
 	// get, by a rule of the caller's.

@@ -66,8 +66,7 @@ type Request struct {
 	Key    string       // whose slots; "" if all requests share them
 	Client netip.Prefix // who may not fill the queue
 
-	// With share: who takes turns. The gate sets Crowded and Owner.
-	fairqueue.Request
+	fairqueue.Claim // with share: who takes turns
 
 	// Early, with share, is how long the request must wait before it arrives for its turn. It is
 	// refused if that is longer than Limits.Wait. At most a tenth of the places may be held so
@@ -246,9 +245,9 @@ func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool)
 	k := g.state(r.Key)
 	defer g.advance(k) // the request may have brought more slots
 	k.slots.SetLimits(l.turns())
-	s.turn = fairqueue.Request{Rank: fairqueue.First}
+	s.turn.Rank = fairqueue.First
 	if l.Share {
-		s.turn, s.since = r.Request, now
+		s.turn.Claim, s.since = r.Claim, now
 	}
 	s.turn.Owner, s.turn.Crowded = s, g.crowded(s.client, l)
 	d := k.slots.Arrive(&s.turn)

@@ -61,8 +61,7 @@ func byTurns(l Limits, all []swarmed) []Result {
 	}
 	for i, s := range all {
 		plan.then(s.at, func(now time.Duration) {
-			r := &s.Request.Request
-			r.Owner = i
+			r := &fairqueue.Request{Claim: s.Claim, Owner: i}
 			d := queue.Arrive(r)
 			fates[i].Ahead, fates[i].Predicted = d.Ahead, d.Predicted
 			if d.Displaced != nil {
