@@ -121,7 +121,7 @@ func (c *counts) counter(rank fairqueue.Rank, d decision, why reason) prometheus
 func (c *counts) decided(v *visit) {
 	rank := fairqueue.Rank(unranked)
 	if v.Shares() {
-		rank = v.asks.Rank
+		rank = v.slot.Rank
 		if counter := c.states[v.client.State()]; counter != nil {
 			counter.Inc()
 		}
@@ -142,8 +142,8 @@ func (c *counts) decided(v *visit) {
 }
 
 // held counts for how long a request has held its slot.
-func (c *counts) held(asks *gate.Request, held time.Duration) {
-	if counter := c.seconds[asks.Rank]; counter != nil {
+func (c *counts) held(rank fairqueue.Rank, held time.Duration) {
+	if counter := c.seconds[rank]; counter != nil {
 		counter.Add(held.Seconds())
 	}
 }
@@ -215,7 +215,7 @@ func (c *counts) answered(isNew bool, e pass.Event) {
 // load returns how busy the limit is, for its log.
 func (c *counts) load() []zap.Field {
 	load := c.limit.State.Gate.Load()
-	return []zap.Field{zap.Int("running", load.Running), zap.Int("slots", load.Slots), zap.Int("waiting", Waiting(&load)), zap.Float64("mean_seconds", load.Mean.Seconds())}
+	return []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", Waiting(&load)), zap.Float64("mean_seconds", load.Mean.Seconds())}
 }
 
 // Waiting returns how many requests wait, of all ranks.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -35,37 +36,53 @@ func (l *Limit) NewHandler(server *caddyhttp.Server, match rule.Matchers) *Handl
 // ServeHTTP implements caddyhttp.MiddlewareHandler. A request that needs a slot is received, takes
 // one or waits for it, is served, and gives the slot back when the upstream is done.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	s := rule.NewSubject(r)
-	concerned, failed := h.concerns(&s)
+	v := visits.Get().(*visit)
+	v.Handler, v.r = h, r
+	v.subject.Look(r)
+	concerned, failed := h.concerns(&v.subject)
 	if !concerned && failed == nil {
+		v.forget()
 		return next.ServeHTTP(w, r)
 	}
-	shadow, rec := h.InShadow(), record.In(s.Vars)
+	err := v.answer(w, next, failed)
+	if v.stop == nil { // else an error route has it
+		v.forget()
+	}
+	return err
+}
+
+// answer answers a request that needs a slot, or for which a matcher has failed.
+func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed error) error {
+	shadow := v.InShadow()
+	v.record = record.In(v.subject.Vars)
 	if failed != nil {
-		h.counts.failed(failed, !shadow)
+		v.counts.failed(failed, !shadow)
 		if shadow {
-			return next.ServeHTTP(w, r)
+			return next.ServeHTTP(w, v.r)
 		}
-		rec.Refused = true
+		v.record.Refused = true
 		return failed
 	}
-	held := slices.Contains(rec.Slots, h.Name)
+	held := slices.Contains(v.record.Slots, v.Name)
 	var erred error
 	errorRoute := false
-	if h.server == nil || h.server.Errors != nil {
-		erred, errorRoute = r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	if v.server == nil || v.server.Errors != nil {
+		erred, errorRoute = v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	}
 	switch {
 	case shadow && (held || errorRoute), held && !errorRoute:
-		return next.ServeHTTP(w, r)
-	case errorRoute:
-		return h.answerError(w, r, next, &s, rec, erred)
+		return next.ServeHTTP(w, v.r)
+	case held:
+		return v.goOn(w, next)
 	}
-	v := h.visit(r, rec, &s)
-	if shadow {
+	v.look()
+	switch {
+	case errorRoute:
+		return v.answerError(w, next, erred)
+	case shadow:
 		return v.watch(w, next)
 	}
-	return v.enforce(w, next, &s)
+	return v.enforce(w, next)
 }
 
 // concerns reports whether a request needs a slot. The error is that of a matcher.
@@ -98,15 +115,14 @@ func (h *Handler) concerns(s *rule.Subject) (bool, error) {
 // A visit is one request in a handler: what it asks for, what it holds, and what becomes of it.
 type visit struct {
 	*Handler
-	r      *http.Request
-	record *record.Record
+	r       *http.Request
+	subject rule.Subject
+	record  *record.Record
 
-	asks gate.Request
-	*standing // with share
-
-	slot *gate.Slot
-	body *body.Received
-	stop func() bool // ends that the slot is kept for an error route; nil if it is not
+	slot      gate.Slot // what it asks for, and whether it has that
+	*standing           // with share
+	body      *body.Received
+	stop      func() bool // ends that the slot is kept for an error route; nil if it is not
 
 	gate.Result
 	decision decision
@@ -115,25 +131,34 @@ type visit struct {
 	code     supportcode.Code // of a refusal; 0 if it has none
 }
 
-// visit returns the visit of a request.
-func (h *Handler) visit(r *http.Request, rec *record.Record, s *rule.Subject) *visit {
-	v := &visit{Handler: h, r: r, record: rec}
-	v.asks.Client = s.Client()
+// visits are used again when their requests are over. A visit of 600 bytes for each would be most
+// of what in_flight costs.
+var visits = sync.Pool{New: func() any { return new(visit) }}
+
+// forget ends a visit that nobody else has.
+func (v *visit) forget() {
+	*v = visit{}
+	visits.Put(v)
+}
+
+// look finds out what the request asks for.
+func (v *visit) look() {
+	s := &v.subject
+	v.slot.Client = s.Client()
 	switch {
-	case h.Shares():
+	case v.Shares():
 		v.rank(s)
-	case h.rule.Key != nil:
-		v.asks.Key = h.rule.Key.Name(s, new(rule.Buffers))
+	case v.rule.Key != nil:
+		v.slot.Key = v.rule.Key.Name(s, new(rule.Buffers))
 	}
 	if s.NoAddress {
-		h.Env.NoAddress()
+		v.Env.NoAddress()
 	}
-	return v
 }
 
 // watch counts what would become of a request, and holds it up for nothing.
 func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
-	would, done := v.State.Gate.Watch(v.asks.Key, v.limits)
+	would, done := v.State.Gate.Watch(v.slot.Key, v.limits)
 	defer done()
 	v.decide([...]decision{gate.WouldAdmit: admitted, gate.WouldWait: shadowDelayed, gate.WouldRefuse: shadowRefused}[would], none)
 	v.hold()
@@ -145,15 +170,15 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 }
 
 // enforce serves a request once it has a slot, or refuses it.
-func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler, s *rule.Subject) error {
-	if s.Early() && (v.Shares() || v.rule.Key != nil) {
+func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
+	if v.subject.Early() && (v.Shares() || v.rule.Key != nil) {
 		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
 	}
 	defer v.release() // also if something panics
 	if err := v.receive(); err != nil {
 		return v.unreceived(w, err)
 	}
-	v.slot, v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, v.limits, &v.asks)
+	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, v.limits, &v.slot)
 	switch v.Why {
 	case gate.Admitted:
 		v.decide(decisionAfter(v.Waited), none)
@@ -164,37 +189,38 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler, s *rule.S
 	return v.refuse(w, reasonOf(v.Why))
 }
 
-// answerError serves a request in an error route. It never queues: if it has no slot and none is
-// free, the answer is the status of the error.
-func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, s *rule.Subject, rec *record.Record, erred error) error {
-	if slices.Contains(rec.Slots, h.Name) {
-		v := takeOver(r, h.Name)
-		if v == nil {
-			return next.ServeHTTP(w, r) // the client has gone, or another handler of this name has the slot
-		}
-		v.r = r
-		defer v.release()
-		return v.serve(w, next)
-	}
-	v := h.visit(r, rec, s)
+// answerError serves a request in an error route. It never queues: if no slot is free, the answer
+// is the status of the error.
+func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred error) error {
 	defer v.release()
 	err := v.receive()
 	if err == nil {
 		limits := v.limits
 		limits.Wait = 0
-		v.slot, v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, limits, &v.asks)
+		v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, limits, &v.slot)
 	}
-	if v.slot == nil {
+	if err != nil || v.Why != gate.Admitted {
 		f := refusal.Refusal{Status: response.StatusOf(erred)}
-		return f.Write(w, r, body.AllReceived(r))
+		return f.Write(w, v.r, body.AllReceived(v.r))
 	}
 	return v.serve(w, next)
+}
+
+// goOn serves a request in an error route that has kept its slot.
+func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
+	kept := takeOver(v.r, v.Name)
+	if kept == nil {
+		return next.ServeHTTP(w, v.r) // the client has gone, or another handler of this name has the slot
+	}
+	kept.r = v.r
+	defer kept.release()
+	return kept.serve(w, next)
 }
 
 // receive receives the body of a request, unless a handler around has, or it has none.
 func (v *visit) receive() (err error) {
 	if v.longest >= 0 {
-		v.body, err = v.Bodies.Receive(v.record.ClientOf(v.r), v.r, v.asks.Client, v.longest)
+		v.body, err = v.Bodies.Receive(v.record.ClientOf(v.r), v.r, v.slot.Client, v.longest)
 	}
 	return err
 }
@@ -202,24 +228,33 @@ func (v *visit) receive() (err error) {
 // serve calls the next handler. The slot is given back when the upstream is done, whether or not
 // the client has the whole response. If the next handler returns an error, it is kept until the
 // error route has answered, which may ask the upstream, too.
-func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) error {
+func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error) {
 	v.hold()
-	if v.record.Client == nil {
-		v.record.Client = v.r.Context()
-		defer func() { v.record.Client = nil }()
-	}
 	if v.ranks.listen() {
 		next = listening{v, next}
 	}
-	err := call.Serve(w, v.r, next, call.Options{Store: v.Bodies, Client: v.asks.Client, Served: v.served, Exiting: v.Exiting})
+	c := new(call.Call)
+	if v.record.Client != nil {
+		err = c.Within(w, v.r, next, v)
+	} else {
+		v.record.Client = v.r.Context()
+		defer func() { v.record.Client = nil }()
+		err = c.Serve(w, v.r, next, v)
+	}
 	if err != nil {
 		v.keep()
 	}
 	return err
 }
 
-// served is called when the upstream is done.
-func (v *visit) served(err error) {
+// NewSpool implements [call.Caller].
+func (v *visit) NewSpool(memory int) body.Spool { return v.Bodies.NewSpool(v.slot.Client, memory) }
+
+// Exit implements [call.Caller].
+func (v *visit) Exit() <-chan struct{} { return v.Exiting }
+
+// Served implements [call.Caller].
+func (v *visit) Served(err error) {
 	if err == nil {
 		v.giveUp()
 		v.release()
@@ -243,7 +278,7 @@ func (v *visit) release() {
 
 func (v *visit) free(served bool) {
 	if held := v.slot.Release(served); held > 0 {
-		v.counts.held(&v.asks, held)
+		v.counts.held(v.slot.Rank, held)
 	}
 	_ = v.body.Close()
 }

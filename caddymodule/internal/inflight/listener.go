@@ -49,7 +49,7 @@ func (l *listener) WriteHeader(status int) {
 func (l *listener) answered(status int) {
 	v, now := l.visit, time.Now()
 	event := v.client.Answered(status, l.Header(), now, func(account pass.ID) bool {
-		return v.State.members.join(v.asks.Client.Addr().String(), account, now)
+		return v.State.members.join(v.slot.Client.Addr().String(), account, now)
 	})
 	v.counts.answered(v.client.New(), event)
 }

@@ -61,6 +61,7 @@ func (r *ranks) strip(header http.Header) {
 
 // A standing is what a client takes turns by, beside its rank.
 type standing struct {
+	claim  fairqueue.Claim
 	client pass.Client   // what its pass tells; not known if none are sent
 	why    string        // what gives it its rank, for the access log
 	tries  int           // how often it was refused in a row before
@@ -84,8 +85,9 @@ var whys = [...]string{
 // by what makes a client and by their pass. A member who comes too early waits until it may come,
 // and then ranks as one who has come back. A matcher that fails matches nobody.
 func (v *visit) rank(s *rule.Subject) {
-	ranks, ask, identity, known := &v.ranks, &v.asks, "", false
+	ranks, ask, identity, known := &v.ranks, &v.slot, "", false
 	v.standing = new(standing)
+	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
 		now := time.Now()
@@ -127,7 +129,7 @@ func (v *visit) comesBack() time.Duration {
 		return rest
 	}
 	tries := v.tries
-	if v.asks.Rank == fairqueue.Member || v.early > 0 {
+	if v.slot.Rank == fairqueue.Member || v.early > 0 {
 		tries = 0
 	}
 	return pass.RetryAfter(tries, rand.Float64())

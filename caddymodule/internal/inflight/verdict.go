@@ -106,10 +106,10 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Code = v.code
 	}
 	v.decide(refused, why)
+	v.publish()
 	if limit := v.rule.Refusal.LogLimit; limit != nil && !limit.Allow() {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
 	}
-	v.publish()
 	return f.Write(w, v.r, body.AllReceived(v.r))
 }
 
@@ -119,7 +119,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 func (v *visit) busy() *refusal.Busy {
 	b := &refusal.Busy{Reload: v.tries < pass.Reloads}
 	if v.client.Known() && v.early <= v.Waited {
-		addr, now := v.asks.Client.Addr(), time.Now()
+		addr, now := v.slot.Client.Addr(), time.Now()
 		b.Pass = func(header http.Header) { v.counts.passed(v.client.Refused(header, now, v.after, addr)) }
 		b.NoPass = func() { v.counts.passed(v.client.RefusedApart(now, v.after, addr)) }
 	}
@@ -132,13 +132,10 @@ func (v *visit) Violated() []string { return []string{v.Name} }
 // key returns what the request was judged by: whose slots it wanted, or who takes turns.
 func (v *visit) key() string {
 	if v.Shares() {
-		return v.asks.Keys[0]
+		return v.slot.Keys[0]
 	}
-	return v.asks.Key
+	return v.slot.Key
 }
-
-// waited returns how long the request has waited, in seconds.
-func (v *visit) waited() float64 { return v.Waited.Round(time.Microsecond).Seconds() }
 
 // decide notes what becomes of the request, in the counters and in the access log, if there is
 // one.
@@ -152,27 +149,42 @@ func (v *visit) decide(d decision, why reason) {
 		return
 	}
 	if extra, ok := v.r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
-		extra.Set(zap.Object("in_flight", v)) // the last one, if the request passes several
+		extra.Set(zap.Object("in_flight", v.verdict())) // the last one, if the request passes several
 	}
 }
 
+// A verdict is what a limit has decided about a request, as logs and placeholders tell it. It does
+// not change.
+type verdict struct {
+	name, key, rank, why, message string
+	decision                      decision
+	reason                        reason
+	waited, after                 time.Duration
+	code                          supportcode.Code
+}
+
+func (v *visit) verdict() *verdict {
+	d := &verdict{
+		name: v.Name, key: v.key(), message: v.rule.Refusal.Message, decision: v.decision, reason: v.reason,
+		waited: v.Waited.Round(time.Microsecond), after: v.after, code: v.code,
+	}
+	if v.Shares() {
+		d.rank, d.why = v.slot.Rank.String(), v.why
+	}
+	return d
+}
+
 // MarshalLogObject implements zapcore.ObjectMarshaler: the value of the field.
-func (v *visit) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	enc.AddString("name", v.Name)
-	enc.AddString("decision", v.decision.String())
-	for _, field := range [][2]string{{"reason", v.reason.String()}, {"key", v.key()}, {"support_code", v.code.String()}} {
+func (d *verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	enc.AddString("name", d.name)
+	enc.AddString("decision", d.decision.String())
+	for _, field := range [][2]string{{"reason", d.reason.String()}, {"key", d.key}, {"rank", d.rank}, {"why", d.why}, {"support_code", d.code.String()}} {
 		if field[1] != "" {
 			enc.AddString(field[0], field[1])
 		}
 	}
-	if v.Shares() {
-		enc.AddString("rank", v.asks.Rank.String())
-		if v.why != "" {
-			enc.AddString("why", v.why)
-		}
-	}
-	if v.Waited > 0 {
-		enc.AddFloat64("waited", v.waited())
+	if d.waited > 0 {
+		enc.AddFloat64("waited", d.waited.Seconds())
 	}
 	return nil
 }
@@ -180,52 +192,49 @@ func (v *visit) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 const (
 	placeholderPrefix = "http.in_flight."
 
-	// visitVar is the variable with the visit that the placeholders tell of. No user would choose
-	// its name.
-	visitVar = "throttle.in_flight"
+	// verdictVar is the variable with the verdict that the placeholders tell of. No user would
+	// choose its name.
+	verdictVar = "throttle.in_flight"
 )
 
-// publish shows the visit to pages and error routes. Of several, they see the last one.
+// publish shows the verdict to pages and error routes. Of several, they see the last one.
 func (v *visit) publish() {
 	ctx := v.r.Context()
-	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && caddyhttp.GetVar(ctx, visitVar) == nil {
+	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && caddyhttp.GetVar(ctx, verdictVar) == nil {
 		repl.Map(func(name string) (any, bool) {
 			if name, ours := strings.CutPrefix(name, placeholderPrefix); ours {
-				return caddyhttp.GetVar(ctx, visitVar).(*visit).placeholder(name)
+				return caddyhttp.GetVar(ctx, verdictVar).(*verdict).placeholder(name)
 			}
 			return nil, false
 		})
 	}
-	caddyhttp.SetVar(ctx, visitVar, v)
+	caddyhttp.SetVar(ctx, verdictVar, v.verdict())
 }
 
 // placeholder returns the value of a placeholder {http.in_flight.*}.
-func (v *visit) placeholder(name string) (any, bool) {
+func (d *verdict) placeholder(name string) (any, bool) {
 	switch name {
 	case "name":
-		return v.Name, true
+		return d.name, true
 	case "key":
-		return v.key(), true
+		return d.key, true
 	case "decision":
-		return v.decision.String(), true
+		return d.decision.String(), true
 	case "reason":
-		return v.reason.String(), true
+		return d.reason.String(), true
 	case "waited":
-		return v.waited(), true
+		return d.waited.Seconds(), true
 	case "rank":
-		if !v.Shares() {
-			return "", true
-		}
-		return v.asks.Rank.String(), true
+		return d.rank, true
 	case "retry_after":
-		if v.after == 0 {
+		if d.after == 0 {
 			return "", true
 		}
-		return refusal.WholeSeconds(v.after), true
+		return refusal.WholeSeconds(d.after), true
 	case "message":
-		return v.rule.Refusal.Message, true
+		return d.message, true
 	case "support_code":
-		return v.code.String(), true
+		return d.code.String(), true
 	}
 	return nil, false
 }

@@ -13,19 +13,15 @@ import (
 // Patience is how long a call may go on after its client has left.
 const Patience = 5 * time.Minute
 
-// A call is the context of a call: that of the client, but for its end. It is canceled when the
+// A detached is the context of a call: that of the client, but for its end. It is canceled when the
 // client has left and nobody can want the response: because it is a stream, or the client's
 // patience is over, or the process ends. The client is watched from when somebody first asks for
 // that.
-type call struct {
-	client  context.Context
-	writer  *writer // of the response
-	exiting <-chan struct{}
+type detached struct {
+	client context.Context
+	call   *Call
 
-	watched atomic.Bool     // once own is set
-	own     context.Context // without the client's end; nil before somebody asks
-	cancel  context.CancelFunc
-	unwatch func() bool
+	own atomic.Pointer[own] // nil before somebody asks
 
 	mu     sync.Mutex
 	left   bool // the client has
@@ -34,99 +30,104 @@ type call struct {
 	alone  bool // the call lasts without a client
 }
 
-// Client returns the context of the client of a request, which ends when that leaves, also if the
-// request is within a call.
-func Client(ctx context.Context) context.Context {
-	if w := find(ctx); w != nil {
-		return w.call.client
-	}
-	return ctx
+// An own context is the client's without its end.
+type own struct {
+	context.Context
+	cancel  context.CancelFunc
+	unwatch func() bool
 }
 
-// writerKey is the key of the writer of the call that a context belongs to.
-type writerKey struct{}
+// callKey is the key of the call that a context belongs to.
+type callKey struct{}
 
-// find returns the writer of the call that a context belongs to, or nil.
-func find(ctx context.Context) *writer {
-	w, _ := ctx.Value(writerKey{}).(*writer)
-	return w
+// find returns the call that a context belongs to, or nil.
+func find(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
 }
 
 // idleTimeoutsKey is that of caddyhttp.IdleTimeoutsFromContext.
 const idleTimeoutsKey caddy.CtxKey = "idle_timeouts"
 
 // Value implements context.Context.
-func (c *call) Value(key any) any {
+func (d *detached) Value(key any) any {
 	switch key {
-	case writerKey{}:
-		return c.writer
+	case callKey{}:
+		return d.call
 	case idleTimeoutsKey:
 		// Caddy's timeouts within the call would change the server's writer while we write to it.
 		// Without that, they wrap ours.
-		reader, _ := caddyhttp.IdleTimeoutsFromContext(c.client)
+		reader, _ := caddyhttp.IdleTimeoutsFromContext(d.client)
 		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
 	}
-	if c.watched.Load() {
-		return c.own.Value(key)
+	if own := d.own.Load(); own != nil {
+		return own.Value(key)
 	}
-	return c.client.Value(key)
+	return d.client.Value(key)
 }
 
 // Deadline implements context.Context.
-func (c *call) Deadline() (at time.Time, set bool) { return at, false }
+func (d *detached) Deadline() (at time.Time, set bool) { return at, false }
 
 // Done implements context.Context.
-func (c *call) Done() <-chan struct{} { return c.watch().Done() }
+func (d *detached) Done() <-chan struct{} { return d.watch().Done() }
 
 // Err implements context.Context.
-func (c *call) Err() error { return c.watch().Err() }
+func (d *detached) Err() error { return d.watch().Err() }
 
 // watch returns the call's own context, and has the client watched.
-func (c *call) watch() context.Context {
-	if !c.watched.Load() {
-		c.note(func() {
-			if c.own == nil {
-				c.own, c.cancel = context.WithCancel(context.WithoutCancel(c.client))
-				c.unwatch = context.AfterFunc(c.client, c.leave)
-				c.watched.Store(true)
+func (d *detached) watch() *own {
+	if d.own.Load() == nil {
+		d.note(func() {
+			if d.own.Load() == nil {
+				o := new(own)
+				o.Context, o.cancel = context.WithCancel(context.WithoutCancel(d.client))
+				o.unwatch = context.AfterFunc(d.client, d.leave)
+				d.own.Store(o)
 			}
 		})
 	}
-	return c.own
+	return d.own.Load()
 }
 
 // note notes what has happened, and ends the call if nobody can want the response any more.
-func (c *call) note(what func()) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+func (d *detached) note(what func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	what()
+	own := d.own.Load()
 	switch {
-	case c.own == nil:
-	case c.over || c.left && c.stream:
-		c.unwatch()
-		c.cancel()
-	case c.left && !c.alone:
-		c.alone = true
-		go c.linger()
+	case own == nil:
+	case d.over || d.left && d.stream:
+		own.unwatch()
+		own.cancel()
+	case d.left && !d.alone:
+		d.alone = true
+		go own.linger(d.call.part.caller.Exit())
 	}
 }
 
 // leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
 // may still be there then.
-func (c *call) leave() { c.note(func() { c.left = true }) }
+func (d *detached) leave() { d.note(func() { d.left = true }) }
 
 // streams notes that the response has no end.
-func (c *call) streams() { c.note(func() { c.stream = true }) }
+func (d *detached) streams() { d.note(func() { d.stream = true }) }
 
 // end ends the call.
-func (c *call) end() { c.note(func() { c.over = true }) }
+func (d *detached) end() { d.note(func() { d.over = true }) }
 
 // linger ends the call without a client when its time is over, or the process ends.
-func (c *call) linger() {
+func (o *own) linger(exit <-chan struct{}) {
 	select {
 	case <-time.After(Patience):
-	case <-c.exiting:
-	case <-c.own.Done():
+	case <-exit:
+	case <-o.Done():
 	}
-	c.cancel()
+	o.cancel()
 }
+
+// Interface guards
+var (
+	_ context.Context = (*detached)(nil)
+)

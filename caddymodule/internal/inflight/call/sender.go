@@ -18,7 +18,7 @@ const (
 // A sender sends what the handler has written: in a goroutine while there is something to send,
 // and at the end in the handler's.
 type sender struct {
-	w *writer
+	call *Call
 
 	mu       sync.Mutex // guards what follows
 	changed  sync.Cond  // with each piece that was sent
@@ -28,8 +28,8 @@ type sender struct {
 	panicked any
 }
 
-func newSender(w *writer) *sender {
-	s := &sender{w: w, spool: w.store.NewSpool(w.prefix, inMemory)}
+func newSender(c *Call) *sender {
+	s := &sender{call: c, spool: c.part.caller.NewSpool(inMemory)}
 	s.changed.L = &s.mu
 	return s
 }
@@ -39,7 +39,7 @@ func (s *sender) write(p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for written := 0; ; {
-		if s.w.lost.Load() {
+		if s.call.lost.Load() {
 			return len(p), nil
 		}
 		n, err := s.spool.Write(p[written:])
@@ -52,7 +52,7 @@ func (s *sender) write(p []byte) (int, error) {
 			s.start()
 			s.changed.Wait()
 		default: // others hold all there is
-			s.unlocked(func() { n, err = s.w.writeNow(p[written:]) })
+			s.unlocked(func() { n, err = s.call.writeNow(p[written:]) })
 			return written + n, err
 		}
 	}
@@ -62,7 +62,7 @@ func (s *sender) write(p []byte) (int, error) {
 func (s *sender) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.w.lost.Load() {
+	if !s.call.lost.Load() {
 		s.flushes = true
 		s.start()
 	}
@@ -83,7 +83,7 @@ func (s *sender) run() {
 	defer func() {
 		if panicked := recover(); panicked != nil {
 			s.panicked = panicked
-			s.w.lost.Store(true)
+			s.call.lost.Store(true)
 		}
 	}()
 	s.send()
@@ -92,24 +92,24 @@ func (s *sender) run() {
 // send sends what is there. The caller holds the lock.
 func (s *sender) send() {
 	defer func() {
-		if s.running = false; s.w.lost.Load() {
+		if s.running = false; s.call.lost.Load() {
 			s.spool.Close()
 		}
 		s.changed.Broadcast()
 	}()
-	for !s.w.lost.Load() {
+	for !s.call.lost.Load() {
 		piece, err := s.spool.Next()
 		switch {
 		case err != nil: // the file cannot be read
-			s.w.lose()
+			s.call.lose()
 		case len(piece) > 0:
 			piece = piece[:min(len(piece), mostAtOnce)]
-			s.unlocked(func() { _, _ = s.w.writeNow(piece) })
+			s.unlocked(func() { _, _ = s.call.writeNow(piece) })
 			s.spool.Discard(len(piece))
 			s.changed.Broadcast()
 		case s.flushes:
 			s.flushes = false
-			s.unlocked(func() { _ = s.w.flushNow() })
+			s.unlocked(func() { _ = s.call.flushNow() })
 		default:
 			return
 		}
@@ -143,6 +143,6 @@ func (s *sender) catchUp() {
 func (s *sender) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.w.lost.Store(true)
+	s.call.lost.Store(true)
 	s.spool.Close()
 }

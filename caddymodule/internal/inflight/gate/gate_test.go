@@ -25,9 +25,7 @@ func from(n int) netip.Prefix {
 
 // turn returns a request of a client that takes turns by a key.
 func turn(n int, rank fairqueue.Rank, key string) Request {
-	r := Request{Client: from(n)}
-	r.Rank, r.Keys[0] = rank, key
-	return r
+	return Request{Client: from(n), Claim: &fairqueue.Claim{Rank: rank, Keys: [2]string{key}}}
 }
 
 // A visit is a request in a test: admitted, served for some time, released.
@@ -46,10 +44,11 @@ func come(g *Gate, l Limits, service time.Duration, r Request) *visit {
 	v := &visit{leave: leave}
 	began := time.Now()
 	go func() {
-		v.slot, v.result = g.Enter(ctx, nil, l, &r)
+		v.slot = &Slot{Request: r}
+		v.result = g.Enter(ctx, nil, l, v.slot)
 		v.after = time.Since(began)
 		v.over.Store(true)
-		if v.slot != nil {
+		if v.result.Why == Admitted {
 			time.Sleep(service)
 			v.held = v.slot.Release(true)
 		}
@@ -134,7 +133,7 @@ func wantSums(t *testing.T, g *Gate) {
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
-			if s.client != client || s.place == 0 {
+			if s.Client != client || s.place == 0 {
 				t.Errorf("got %+v among those of %v who wait", s, client)
 			}
 		}
@@ -178,26 +177,23 @@ func inBubble(t *testing.T, test func(t *testing.T, g *Gate)) {
 
 func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	g, l := new(Gate), Limits{Slots: 2}
-	enter := func(key string) (*Slot, Result) { return g.Enter(t.Context(), nil, l, &Request{Key: key}) }
-	first, _ := enter("k")
-	second, _ := enter("k")
-	third, result := enter("k")
-	if first == nil || second == nil || third != nil || result != (Result{Why: Busy, Predicted: 0}) {
-		t.Errorf("got %v, %v, %v with %+v, want two slots and then none", first, second, third, result)
+	var slots [5]Slot
+	for i, test := range []struct {
+		key  string
+		want Result
+	}{{"k", Result{}}, {"k", Result{}}, {"k", Result{Why: Busy}}, {"another", Result{}}} {
+		slots[i].Key = test.key
+		if got := g.Enter(t.Context(), nil, l, &slots[i]); got != test.want {
+			t.Errorf("request %d: got %+v, want %+v", i, got, test.want)
+		}
 	}
-	if other, _ := enter("another"); other == nil {
-		t.Error("another key finds no slot, want one of its own")
-	} else {
-		other.Release(true)
+	for _, i := range []int{0, 0, 0, 2, 3, 4} { // two were not given
+		slots[i].Release(true)
 	}
-	third.Release(true) // there is none
-	for range 3 {
-		first.Release(true)
-	}
-	if load := g.Load(); load.Running != 1 || load.Most != 1 || load.Slots != 2 {
+	if load := g.Load(); load.Running != 1 || load.Most != 1 {
 		t.Errorf("got %+v after one of two was released three times, want 1 of 2", load)
 	}
-	second.Release(true)
+	slots[1].Release(true)
 	wantEmpty(t, g)
 }
 
@@ -257,7 +253,8 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 	for range 50 {
 		inBubble(t, func(t *testing.T, g *Gate) {
 			l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
-			first, _ := g.Enter(t.Context(), nil, l, new(Request))
+			var first Slot
+			g.Enter(t.Context(), nil, l, &first)
 			next := come(g, l, time.Hour, Request{})
 			pass(time.Second)
 			next.leave()
@@ -276,8 +273,9 @@ func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
 		exiting, results := make(chan struct{}), make(chan Result, 4)
 		l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
 		enter := func(r Request) {
-			s, result := g.Enter(t.Context(), exiting, l, &r)
-			if results <- result; s != nil {
+			s := &Slot{Request: r}
+			result := g.Enter(t.Context(), exiting, l, s)
+			if results <- result; result.Why == Admitted {
 				time.Sleep(10 * time.Second)
 				s.Release(true)
 			}
@@ -408,8 +406,8 @@ func TestARefusalDoesNotLetTheClientWait(t *testing.T) {
 func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
 		l := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: true}
-		r := turn(1, fairqueue.First, "a")
-		s, _ := g.Enter(t.Context(), nil, l, &r)
+		s := &Slot{Request: turn(1, fairqueue.First, "a")}
+		g.Enter(t.Context(), nil, l, s)
 		visits := []*visit{come(g, l, time.Second, turn(2, fairqueue.First, "b")), come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
 		pass(time.Minute)
 		if held := s.Release(false); held != time.Minute || g.Load().Mean != time.Second {
@@ -475,7 +473,7 @@ func TestWatchCountsOnArrival(t *testing.T) {
 		}
 		over = append(over, done)
 	}
-	if got := g.Load(); got.Running != 7 || got.Most != 6 || got.Slots != 10 || got.Waiting != [fairqueue.Ranks]int{} {
+	if got := g.Load(); got.Running != 7 || got.Most != 6 || got.Waiting != [fairqueue.Ranks]int{} {
 		t.Errorf("got %+v, want seven in flight", got)
 	}
 	for _, done := range over {

@@ -172,8 +172,8 @@ func byGate(t *testing.T, l Limits, all []swarmed) []Result {
 			}
 			go func() {
 				defer leave()
-				var slot *Slot
-				if slot, fates[i] = g.Enter(ctx, nil, l, &s.Request); slot != nil {
+				slot := &Slot{Request: s.Request}
+				if fates[i] = g.Enter(ctx, nil, l, slot); fates[i].Why == Admitted {
 					time.Sleep(s.service)
 					slot.Release(true)
 				}
@@ -192,7 +192,7 @@ func swarm(random *rand.Rand, n, keys, clients int) (all []swarmed) {
 	var at time.Duration
 	for i := range n {
 		at += upTo(100 * time.Millisecond)
-		r := swarmed{at: at, service: upTo(1500 * time.Millisecond)}
+		r := swarmed{at: at, service: upTo(1500 * time.Millisecond), Request: Request{Claim: new(fairqueue.Claim)}}
 		if r.Key = fmt.Sprint(random.IntN(keys)); random.IntN(6) == 0 {
 			r.leaves = upTo(2 * time.Second)
 		}

@@ -9,7 +9,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
@@ -115,14 +114,6 @@ func fresh(now time.Time) (p Pass) {
 	rand.Read(p.ID[:]) // never fails
 	p.Issued, p.NotBefore = now, now
 	return p
-}
-
-// Digest returns a short digest of an ID, for logs.
-func (id ID) Digest() string { return id.digest(4) }
-
-func (id ID) digest(size int) string {
-	sum := sha256.Sum256(id[:])
-	return hex.EncodeToString(sum[:size])
 }
 
 // Reloads is how many refusals in a row come with a page that reloads by itself, and
