@@ -73,7 +73,7 @@ func (m *Memory) readAhead(r *http.Request, client netip.Prefix) *Ahead {
 // body. The *Body must not be changed.
 func (m *Memory) Look(r *http.Request, client netip.Prefix, most int64) (*Ahead, *Body) {
 	switch tunnel := r.Method == http.MethodConnect; {
-	case none(r) || tunnel && r.ContentLength < 0:
+	case None(r) || tunnel && r.ContentLength < 0:
 		return nil, &empty
 	case tunnel || r.ContentLength > most || r.ContentLength < 0 && converses(r):
 		return nil, nil
@@ -219,7 +219,7 @@ func (a *Ahead) End(w http.ResponseWriter) {
 // as is known. It may be asked before Look, after it, or without it, and
 // concurrently with reading.
 func AllReceived(r *http.Request) bool {
-	if none(r) {
+	if None(r) {
 		return true
 	}
 	body := r.Body
@@ -233,8 +233,8 @@ func AllReceived(r *http.Request) bool {
 	return ok
 }
 
-// none reports whether a request has no body.
-func none(r *http.Request) bool {
+// None reports whether a request has no body.
+func None(r *http.Request) bool {
 	return r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0
 }
 

@@ -258,7 +258,7 @@ var settlements = sync.Pool{New: func() any { return new([]leakybucket.Settlemen
 func (h *Handler) settle(r *http.Request, res *decision.Verdict, observer *settlement.Observer) {
 	refused := false
 	if !h.Unread.Record {
-		within := record.Find(r)
+		within := record.Find(r.Context())
 		refused = within != nil && within.Refused
 	}
 	if !refused && observer == nil {

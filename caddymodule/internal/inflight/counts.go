@@ -107,7 +107,7 @@ func (c *counts) possible() map[decision][]reason {
 		possible[refused], possible[delayed] = []reason{queueFull, timeout}, []reason{none}
 	}
 	if l.longest >= 0 {
-		possible[refused] = append(possible[refused], memory, tooLarge)
+		possible[refused] = append(possible[refused], memory, tooLarge, timeout)
 	}
 	return possible
 }

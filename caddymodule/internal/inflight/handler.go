@@ -175,10 +175,11 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
 	}
 	defer v.release() // also if something panics
-	if err := v.receive(); err != nil {
+	if err := v.receive(w); err != nil {
 		return v.unreceived(w, err)
 	}
-	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, v.limits, &v.slot)
+	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), v.limits, &v.slot)
+	v.record.Waited += v.Waited
 	switch v.Why {
 	case gate.Admitted:
 		v.decide(decisionAfter(v.Waited), none)
@@ -193,11 +194,11 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 // is the status of the error.
 func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred error) error {
 	defer v.release()
-	err := v.receive()
+	err := v.receive(w)
 	if err == nil {
 		limits := v.limits
 		limits.Wait = 0
-		v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting, limits, &v.slot)
+		v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), limits, &v.slot)
 	}
 	if err != nil || v.Why != gate.Admitted {
 		f := refusal.Refusal{Status: response.StatusOf(erred)}
@@ -218,9 +219,14 @@ func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
 }
 
 // receive receives the body of a request, unless a handler around has, or it has none.
-func (v *visit) receive() (err error) {
-	if v.longest >= 0 {
-		v.body, err = v.Bodies.Receive(v.record.ClientOf(v.r), v.r, v.slot.Client, v.longest)
+func (v *visit) receive(w http.ResponseWriter) (err error) {
+	if v.longest >= 0 && !body.None(v.r) {
+		began := time.Now()
+		// A read that waits for the client ends with the process, too.
+		stays := context.AfterFunc(v.Exiting, func() { _ = http.NewResponseController(w).SetReadDeadline(began) })
+		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.slot.Client, v.longest)
+		stays()
+		v.record.Waited += time.Since(began)
 	}
 	return err
 }
@@ -251,7 +257,7 @@ func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error)
 func (v *visit) NewSpool(memory int) body.Spool { return v.Bodies.NewSpool(v.slot.Client, memory) }
 
 // Exit implements [call.Caller].
-func (v *visit) Exit() <-chan struct{} { return v.Exiting }
+func (v *visit) Exit() <-chan struct{} { return v.Exiting.Done() }
 
 // Served implements [call.Caller].
 func (v *visit) Served(err error) {
@@ -319,10 +325,11 @@ func (v *visit) unreceived(w http.ResponseWriter, err error) error {
 		return v.refuse(w, tooLarge)
 	case errors.Is(err, body.ErrNoRoom):
 		return v.refuse(w, memory)
-	case errors.Is(err, body.ErrTimeout):
-		v.record.Refused = true
-		f := refusal.Refusal{Status: http.StatusRequestTimeout}
-		return f.Write(w, v.r, false)
+	case errors.Is(err, body.ErrLeft):
+		return v.left(w)
+	case v.Exiting.Err() != nil:
+		v.Why = gate.Exiting
+		return v.refuse(w, queueFull)
 	}
-	return v.left(w)
+	return v.refuse(w, timeout)
 }

@@ -7,6 +7,7 @@ package inflight
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"time"
 
@@ -49,7 +50,7 @@ type Options struct {
 	Bodies    *body.Store
 	Keys      func() *signer.Ring
 	Refusals  *supportcode.Ring
-	Exiting   <-chan struct{} // closed when the process is about to end: then nobody waits
+	Exiting   context.Context // ends when the process is about to end: then nobody waits
 	Logger    *zap.Logger
 	Lines     *telemetry.Background[func()] // of the log
 }

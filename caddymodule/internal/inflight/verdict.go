@@ -48,7 +48,7 @@ const (
 	none      reason = iota
 	inFlight         // no slot is free, and the request may not wait
 	queueFull        // no place to wait is, or the process is about to end
-	timeout          // its turn would come too late, or has not come in time
+	timeout          // its turn would come too late, or has not come in time, or its body has not
 	earlyData        // its client's address is not verified yet
 	memory           // there is no room for its body
 	tooLarge         // its body is longer than is received
@@ -86,6 +86,8 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	case why == tooLarge:
 		f.Status = http.StatusRequestEntityTooLarge
+	case why == timeout && v.Why == gate.Admitted: // its body came too slowly, so it never asked
+		f.Status = http.StatusRequestTimeout
 	case why == memory:
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():

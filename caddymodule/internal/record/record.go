@@ -5,6 +5,7 @@ package record
 import (
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
@@ -23,14 +24,18 @@ type Record struct {
 
 	// Client is done when the client leaves. It is nil while the request's own context is.
 	Client context.Context
+
+	// Waited is for how long in_flight has received the request's body, and let it wait for
+	// slots: no time in which the upstream has worked on it.
+	Waited time.Duration
 }
 
 // recordVar is the variable with the record. No user would choose its name.
 const recordVar = "throttle.record"
 
-// Find returns the record of a request, or nil if it has none yet.
-func Find(r *http.Request) *Record {
-	record, _ := caddyhttp.GetVar(r.Context(), recordVar).(*Record)
+// Find returns the record of the request with a context, or nil if it has none yet.
+func Find(ctx context.Context) *Record {
+	record, _ := caddyhttp.GetVar(ctx, recordVar).(*Record)
 	return record
 }
 
@@ -54,9 +59,17 @@ func In(vars map[string]any) *Record {
 	return record
 }
 
+// WaitedIn returns for how long the request with a context has waited so far.
+func WaitedIn(ctx context.Context) time.Duration {
+	if record := Find(ctx); record != nil {
+		return record.Waited
+	}
+	return 0
+}
+
 // ClientOf returns the context that is done when the client of a request leaves.
 func ClientOf(r *http.Request) context.Context {
-	if record := Find(r); record != nil {
+	if record := Find(r.Context()); record != nil {
 		return record.ClientOf(r)
 	}
 	return r.Context()

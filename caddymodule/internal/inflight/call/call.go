@@ -136,7 +136,7 @@ func (c *Call) WriteHeader(status int) {
 		switch {
 		case c.Tunnels():
 			c.tunnel()
-		case body.Conversation(c.ResponseWriter.Header().Get("Content-Type")):
+		case body.Conversation(response.Single(c.ResponseWriter.Header()["Content-Type"])):
 			c.through = true
 			c.context.streams()
 		default:
