@@ -17,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
@@ -104,12 +105,7 @@ func (h *Handler) concerns(s *rule.Subject) (bool, error) {
 			return false, err
 		}
 	}
-	for _, files := range h.Static {
-		if files.Match(s.Request) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), nil
 }
 
 // A visit is one request in a handler: what it asks for, what it holds, and what becomes of it.
@@ -158,9 +154,16 @@ func (v *visit) look() {
 
 // watch counts what would become of a request, and holds it up for nothing.
 func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
-	would, done := v.State.Gate.Watch(v.slot.Key, v.limits)
+	others, done := v.State.Gate.Watch(v.slot.Key)
 	defer done()
-	v.decide([...]decision{gate.WouldAdmit: admitted, gate.WouldWait: shadowDelayed, gate.WouldRefuse: shadowRefused}[would], none)
+	would := shadowRefused
+	switch {
+	case others < v.Slots:
+		would = admitted
+	case others < v.Slots+v.Queue: // which is none without wait
+		would = shadowDelayed
+	}
+	v.decide(would, none)
 	v.hold()
 	defer v.giveUp()
 	if response.MayTunnel(v.r) {
@@ -182,12 +185,16 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 	v.record.Waited += v.Waited
 	switch v.Why {
 	case gate.Admitted:
-		v.decide(decisionAfter(v.Waited), none)
+		got := admitted
+		if v.Waited > 0 {
+			got = delayed
+		}
+		v.decide(got, none)
 		return v.serve(w, next)
 	case gate.Left:
 		return v.left(w)
 	}
-	return v.refuse(w, reasonOf(v.Why))
+	return v.refuse(w, reasonOf[v.Why])
 }
 
 // answerError serves a request in an error route. It never queues: if no slot is free, the answer
@@ -209,11 +216,11 @@ func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred
 
 // goOn serves a request in an error route that has kept its slot.
 func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
-	kept := takeOver(v.r, v.Name)
-	if kept == nil {
+	kept, _ := caddyhttp.GetVar(v.r.Context(), keptVar+v.Name).(*visit)
+	if kept == nil || kept.stop == nil || !kept.stop() {
 		return next.ServeHTTP(w, v.r) // the client has gone, or another handler of this name has the slot
 	}
-	kept.r = v.r
+	kept.r, kept.stop = v.r, nil
 	defer kept.release()
 	return kept.serve(w, next)
 }
@@ -299,16 +306,6 @@ func (v *visit) keep() {
 	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })
 	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
 	v.publish()
-}
-
-// takeOver returns the visit that has failed with its slot, or nil if the slot was given back.
-func takeOver(r *http.Request, name string) *visit {
-	v, _ := caddyhttp.GetVar(r.Context(), keptVar+name).(*visit)
-	if v == nil || v.stop == nil || !v.stop() {
-		return nil
-	}
-	v.stop = nil
-	return v
 }
 
 // left ends a request whose client has left.

@@ -2,19 +2,26 @@ package inflight
 
 import (
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // A decision is what becomes of a request. In shadow, it is what would have.
@@ -31,14 +38,6 @@ const (
 
 func (d decision) String() string {
 	return [...]string{"admitted", "delayed", "refused", "shadow_delayed", "shadow_refused"}[d]
-}
-
-// decisionAfter returns the decision about a request that has its slot.
-func decisionAfter(waited time.Duration) decision {
-	if waited > 0 {
-		return delayed
-	}
-	return admitted
 }
 
 // A reason is why a request is refused.
@@ -60,16 +59,8 @@ func (r reason) String() string {
 	return [...]string{"", "in_flight", "queue_full", "timeout", "early_data", "memory", "too_large", "error"}[r]
 }
 
-// reasonOf returns why a request is refused whose wait has ended so.
-func reasonOf(why gate.Why) reason {
-	switch why {
-	case gate.Busy:
-		return inFlight
-	case gate.TooLong, gate.TimedOut:
-		return timeout
-	}
-	return queueFull
-}
+// reasonOf is why a request is refused whose wait has ended so.
+var reasonOf = [...]reason{gate.Busy: inFlight, gate.TooLong: timeout, gate.TimedOut: timeout, gate.QueueFull: queueFull, gate.Exiting: queueFull}
 
 // soon is when a client is told to come back where nobody knows when there will be a slot, or
 // room.
@@ -155,38 +146,38 @@ func (v *visit) decide(d decision, why reason) {
 	}
 }
 
-// A verdict is what a limit has decided about a request, as logs and placeholders tell it. It does
-// not change.
+// told are what logs and placeholders tell of a request, the last two only placeholders.
+var told = [...]string{"name", "decision", "reason", "key", "rank", "why", "support_code", "retry_after", "message"}
+
+// A verdict is what a limit has decided about a request. It does not change.
 type verdict struct {
-	name, key, rank, why, message string
-	decision                      decision
-	reason                        reason
-	waited, after                 time.Duration
-	code                          supportcode.Code
+	texts  [len(told)]string
+	waited float64 // seconds
 }
 
 func (v *visit) verdict() *verdict {
-	d := &verdict{
-		name: v.Name, key: v.key(), message: v.rule.Refusal.Message, decision: v.decision, reason: v.reason,
-		waited: v.Waited.Round(time.Microsecond), after: v.after, code: v.code,
-	}
+	rank, why, after := "", "", ""
 	if v.Shares() {
-		d.rank, d.why = v.slot.Rank.String(), v.why
+		rank, why = v.slot.Rank.String(), v.why
 	}
-	return d
+	if v.after > 0 {
+		after = strconv.FormatInt(refusal.WholeSeconds(v.after), 10)
+	}
+	return &verdict{
+		[...]string{v.Name, v.decision.String(), v.reason.String(), v.key(), rank, why, v.code.String(), after, v.rule.Refusal.Message},
+		v.Waited.Round(time.Microsecond).Seconds(),
+	}
 }
 
 // MarshalLogObject implements zapcore.ObjectMarshaler: the value of the field.
 func (d *verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	enc.AddString("name", d.name)
-	enc.AddString("decision", d.decision.String())
-	for _, field := range [][2]string{{"reason", d.reason.String()}, {"key", d.key}, {"rank", d.rank}, {"why", d.why}, {"support_code", d.code.String()}} {
-		if field[1] != "" {
-			enc.AddString(field[0], field[1])
+	for i, name := range told[:len(told)-2] {
+		if d.texts[i] != "" {
+			enc.AddString(name, d.texts[i])
 		}
 	}
 	if d.waited > 0 {
-		enc.AddFloat64("waited", d.waited.Seconds())
+		enc.AddFloat64("waited", d.waited)
 	}
 	return nil
 }
@@ -215,28 +206,190 @@ func (v *visit) publish() {
 
 // placeholder returns the value of a placeholder {http.in_flight.*}.
 func (d *verdict) placeholder(name string) (any, bool) {
-	switch name {
-	case "name":
-		return d.name, true
-	case "key":
-		return d.key, true
-	case "decision":
-		return d.decision.String(), true
-	case "reason":
-		return d.reason.String(), true
-	case "waited":
-		return d.waited.Seconds(), true
-	case "rank":
-		return d.rank, true
-	case "retry_after":
-		if d.after == 0 {
-			return "", true
-		}
-		return refusal.WholeSeconds(d.after), true
-	case "message":
-		return d.message, true
-	case "support_code":
-		return d.code.String(), true
+	if name == "waited" {
+		return d.waited, true
+	}
+	if i := slices.Index(told[:], name); i >= 0 {
+		return d.texts[i], true
 	}
 	return nil, false
+}
+
+var (
+	passEvents = telemetry.NewCounters("passes_total",
+		"Passes of clients of an in_flight with share, by what happened to them.", "zone", "event")
+
+	waitSeconds = telemetry.NewHistograms("slot_wait_seconds",
+		"How long served requests waited for their slot, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8}, "zone", "rank")
+
+	slotSeconds = telemetry.NewCounters("slot_seconds_total",
+		"For how long requests held slots, with share, in seconds.", "zone", "rank")
+)
+
+// unranked stands for the rank of requests that have none.
+const unranked = fairqueue.Ranks
+
+// counts count and log what becomes of the requests of a limit in one config. Counters are looked
+// up before requests come, so that series exist before the first count.
+type counts struct {
+	limit    *Limit
+	requests [fairqueue.Ranks + 1][decisions][reasons]prometheus.Counter // nil where nothing can lead
+	waits    [fairqueue.Ranks + 1]prometheus.Observer
+	seconds  [fairqueue.Ranks]prometheus.Counter
+	passes   [pass.Events]prometheus.Counter    // nil if none are sent
+	states   [pass.Valid + 1]prometheus.Counter // of those that requests come with
+	refusals [decisions]*telemetry.RefusalLog   // nil for decisions that refuse nothing
+
+	failures, full *rate.Limiter // of warnings
+	insecure       atomic.Bool   // warned of
+	newcomers      newcomers
+}
+
+func newCounts(l *Limit) *counts {
+	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1), full: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	ranks := []fairqueue.Rank{unranked}
+	if l.Shares() {
+		ranks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
+	}
+	waits := l.limits.Wait > 0
+	makes := func(possible bool, d decision, whys ...reason) {
+		for i := 0; possible && i < len(whys); i++ {
+			for _, rank := range ranks {
+				c.requests[rank][d][whys[i]] = c.counter(rank, d, whys[i])
+			}
+		}
+	}
+	makes(true, admitted, none)
+	makes(l.Shadow, shadowRefused, none)
+	makes(l.Shadow && waits, shadowDelayed, none)
+	makes(!l.Shadow && !waits, refused, inFlight)
+	makes(!l.Shadow && waits, delayed, none)
+	makes(!l.Shadow && waits, refused, queueFull, timeout)
+	makes(!l.Shadow && l.longest >= 0, refused, memory, tooLarge, timeout)
+	for _, rank := range ranks {
+		if waits {
+			c.waits[rank] = waitSeconds.WithLabelValues(l.Name, rank.String())
+		}
+		if l.Shares() {
+			c.seconds[rank] = slotSeconds.WithLabelValues(l.Name, rank.String())
+		}
+	}
+	if l.ranks.pass != nil {
+		for state := pass.Invalid; state <= pass.Valid; state++ {
+			c.states[state] = passEvents.WithLabelValues(l.Name, state.String())
+		}
+		for e := pass.None + 1; e < pass.Events; e++ {
+			c.passes[e] = passEvents.WithLabelValues(l.Name, e.String())
+		}
+	}
+	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
+	would := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight would begin to refuse requests", Refused: "in_flight would have refused requests", More: c.load}
+	c.refusals[refused], c.refusals[shadowRefused] = &log, &would
+	return c
+}
+
+// counter looks a counter up.
+func (c *counts) counter(rank fairqueue.Rank, d decision, why reason) prometheus.Counter {
+	return telemetry.Requests.WithLabelValues(c.limit.Name, d.String(), why.String(), rank.String())
+}
+
+// decided counts what has become of a request.
+func (c *counts) decided(v *visit) {
+	rank := fairqueue.Rank(unranked)
+	if v.Shares() {
+		rank = v.slot.Rank
+		if counter := c.states[v.client.State()]; counter != nil {
+			counter.Inc()
+		}
+	}
+	counter := c.requests[rank][v.decision][v.reason]
+	if counter == nil { // only what is set at run time can lead here
+		counter = c.counter(rank, v.decision, v.reason)
+	}
+	counter.Inc()
+	switch v.decision {
+	case admitted, delayed:
+		if w := c.waits[rank]; w != nil && !c.limit.Shadow {
+			w.Observe(v.Waited.Seconds())
+		}
+	case refused, shadowRefused:
+		c.refusals[v.decision].Note(v.key())
+	}
+}
+
+// held counts for how long a request has held its slot.
+func (c *counts) held(rank fairqueue.Rank, held time.Duration) {
+	if counter := c.seconds[rank]; counter != nil {
+		counter.Add(held.Seconds())
+	}
+}
+
+// failed counts a request for which a matcher has failed, and warns.
+func (c *counts) failed(err error, enforced bool) {
+	d, warning := shadowRefused, "a matcher fails, so requests would if in_flight were enforced"
+	if enforced {
+		d, warning = refused, "a matcher fails, and requests with it"
+	}
+	c.counter(unranked, d, failed).Inc()
+	if c.failures.Allow() {
+		c.limit.Logger.Warn(warning, zap.Error(err))
+	}
+}
+
+// passed counts what has happened to the pass of a client, if anything has.
+func (c *counts) passed(e pass.Event) {
+	if e != pass.None {
+		c.passes[e].Inc()
+	}
+}
+
+// passesFull warns that passes are forgotten before their time.
+func (c *counts) passesFull() {
+	if c.full.Allow() {
+		c.limit.Logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+	}
+}
+
+// loggedInInsecurely warns, once, that nobody becomes a member.
+func (c *counts) loggedInInsecurely() {
+	if !c.insecure.Swap(true) {
+		c.limit.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+	}
+}
+
+const (
+	// mostMembers is how many of the new clients may become members without a warning, as a
+	// fraction, and fewestMembers how many they must be for it.
+	mostMembers   = .2
+	fewestMembers = 20
+)
+
+// newcomers count the clients that come without cookies, to find out whether the cookie of members
+// is one that all visitors get.
+type newcomers struct {
+	came, joined atomic.Int64
+	warned       atomic.Bool
+}
+
+// answered counts what a response has done to the pass of a client.
+func (c *counts) answered(isNew bool, e pass.Event) {
+	c.passed(e)
+	if !isNew {
+		return
+	}
+	n := &c.newcomers
+	came := n.came.Add(1)
+	if e != pass.Joined && e != pass.Limited {
+		return
+	}
+	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
+		c.limit.Logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
+			zap.Int64("new_clients", came), zap.Int64("members", joined))
+	}
+}
+
+// load returns how busy the limit is, for its log.
+func (c *counts) load() []zap.Field {
+	load := c.limit.State.Gate.Load()
+	return []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued), zap.Float64("mean_seconds", load.Mean.Seconds())}
 }

@@ -9,15 +9,18 @@ package call
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"maps"
 	"net"
 	"net/http"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
@@ -284,7 +287,266 @@ func (c *Call) lose() {
 	c.context.leave()
 }
 
+// Patience is how long a call may go on after its client has left.
+const Patience = 5 * time.Minute
+
+// A detached is the context of a call: that of the client, but for its end. It is canceled when the
+// client has left and nobody can want the response: because it is a stream, or the client's
+// patience is over, or the process ends. The client is watched from when somebody first asks for
+// that.
+type detached struct {
+	client context.Context
+	call   *Call
+
+	own atomic.Pointer[own] // nil before somebody asks
+
+	mu     sync.Mutex
+	left   bool // the client has
+	stream bool // there is no end to wait for
+	over   bool // the upstream is done
+	alone  bool // the call lasts without a client
+}
+
+// An own context is the client's without its end.
+type own struct {
+	context.Context
+	cancel  context.CancelFunc
+	unwatch func() bool
+}
+
+// callKey is the key of the call that a context belongs to.
+type callKey struct{}
+
+// find returns the call that a context belongs to, or nil.
+func find(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// idleTimeoutsKey is that of caddyhttp.IdleTimeoutsFromContext.
+const idleTimeoutsKey caddy.CtxKey = "idle_timeouts"
+
+// Value implements context.Context.
+func (d *detached) Value(key any) any {
+	switch key {
+	case callKey{}:
+		return d.call
+	case idleTimeoutsKey:
+		// Caddy's timeouts within the call would change the server's writer while we write to it.
+		// Without that, they wrap ours.
+		reader, _ := caddyhttp.IdleTimeoutsFromContext(d.client)
+		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
+	}
+	if own := d.own.Load(); own != nil {
+		return own.Value(key)
+	}
+	return d.client.Value(key)
+}
+
+// Deadline implements context.Context.
+func (d *detached) Deadline() (at time.Time, set bool) { return at, false }
+
+// Done implements context.Context.
+func (d *detached) Done() <-chan struct{} { return d.watch().Done() }
+
+// Err implements context.Context.
+func (d *detached) Err() error { return d.watch().Err() }
+
+// watch returns the call's own context, and has the client watched.
+func (d *detached) watch() *own {
+	if d.own.Load() == nil {
+		d.note(func() {
+			if d.own.Load() == nil {
+				o := new(own)
+				o.Context, o.cancel = context.WithCancel(context.WithoutCancel(d.client))
+				o.unwatch = context.AfterFunc(d.client, d.leave)
+				d.own.Store(o)
+			}
+		})
+	}
+	return d.own.Load()
+}
+
+// note notes what has happened, and ends the call if nobody can want the response any more.
+func (d *detached) note(what func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	what()
+	own := d.own.Load()
+	switch {
+	case own == nil:
+	case d.over || d.left && d.stream:
+		own.unwatch()
+		own.cancel()
+	case d.left && !d.alone:
+		d.alone = true
+		go own.linger(d.call.part.caller.Exit())
+	}
+}
+
+// leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
+// may still be there then.
+func (d *detached) leave() { d.note(func() { d.left = true }) }
+
+// streams notes that the response has no end.
+func (d *detached) streams() { d.note(func() { d.stream = true }) }
+
+// end ends the call.
+func (d *detached) end() { d.note(func() { d.over = true }) }
+
+// linger ends the call without a client when its time is over, or the process ends.
+func (o *own) linger(exit <-chan struct{}) {
+	select {
+	case <-time.After(Patience):
+	case <-exit:
+	case <-o.Done():
+	}
+	o.cancel()
+}
+
+const (
+	// inMemory is how much of one response waits in memory. What is more waits in the file.
+	inMemory = 1 << 20
+
+	// mostAtOnce is how much is written to a client at once: timeouts of the server count from
+	// one write to the next, and those of Caddy's reverse proxy are as large.
+	mostAtOnce = 32 << 10
+)
+
+// A sender sends what the handler has written: in a goroutine while there is something to send,
+// and at the end in the handler's.
+type sender struct {
+	call *Call
+
+	mu       sync.Mutex // guards what follows
+	changed  sync.Cond  // with each piece that was sent
+	spool    body.Spool
+	flushes  bool // when all that is there has been sent
+	running  bool
+	panicked any
+}
+
+func newSender(c *Call) *sender {
+	s := &sender{call: c, spool: c.part.caller.NewSpool(inMemory)}
+	s.changed.L = &s.mu
+	return s
+}
+
+// write takes a part of the response. Out of room, it waits for the client.
+func (s *sender) write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for written := 0; ; {
+		if s.call.lost.Load() {
+			return len(p), nil
+		}
+		n, err := s.spool.Write(p[written:])
+		written += n
+		switch {
+		case err == nil:
+			s.start()
+			return written, nil
+		case s.running || !s.spool.Empty():
+			s.start()
+			s.changed.Wait()
+		default: // others hold all there is
+			s.unlocked(func() { n, err = s.call.writeNow(p[written:]) })
+			return written + n, err
+		}
+	}
+}
+
+// flush has the server flush.
+func (s *sender) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.call.lost.Load() {
+		s.flushes = true
+		s.start()
+	}
+}
+
+// start starts the goroutine, unless it runs. The caller holds the lock.
+func (s *sender) start() {
+	if !s.running {
+		s.running = true
+		go s.run()
+	}
+}
+
+// run sends in a goroutine. A panic goes on in that of the handler.
+func (s *sender) run() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			s.panicked = panicked
+			s.call.lost.Store(true)
+		}
+	}()
+	s.send()
+}
+
+// send sends what is there. The caller holds the lock.
+func (s *sender) send() {
+	defer func() {
+		if s.running = false; s.call.lost.Load() {
+			s.spool.Close()
+		}
+		s.changed.Broadcast()
+	}()
+	for !s.call.lost.Load() {
+		piece, err := s.spool.Next()
+		switch {
+		case err != nil: // the file cannot be read
+			s.call.lose()
+		case len(piece) > 0:
+			piece = piece[:min(len(piece), mostAtOnce)]
+			s.unlocked(func() { _, _ = s.call.writeNow(piece) })
+			s.spool.Discard(len(piece))
+			s.changed.Broadcast()
+		case s.flushes:
+			s.flushes = false
+			s.unlocked(func() { _ = s.call.flushNow() })
+		default:
+			return
+		}
+	}
+}
+
+// unlocked lets others hold the lock meanwhile.
+func (s *sender) unlocked(do func()) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	do()
+}
+
+// catchUp sends all that is there, and returns when nobody else sends. It panics as the
+// goroutine has.
+func (s *sender) catchUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.running {
+		s.changed.Wait()
+	}
+	if panicked := s.panicked; panicked != nil {
+		s.panicked = nil
+		panic(panicked)
+	}
+	s.running = true
+	s.send()
+}
+
+// close throws away what is left.
+func (s *sender) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.call.lost.Store(true)
+	s.spool.Close()
+}
+
 // Interface guards
 var (
 	_ response.Watching = (*Call)(nil)
+	_ context.Context   = (*detached)(nil)
 )

@@ -62,9 +62,9 @@ const (
 	Ranks = 4
 )
 
-// String returns the name of the rank in lower case.
+// String returns the name of the rank in lower case, and "" for none of them.
 func (r Rank) String() string {
-	return [...]string{"member", "returned", "crawler", "first"}[r]
+	return [...]string{"member", "returned", "crawler", "first", ""}[r]
 }
 
 // Limits are those of a queue. They may change at any time.
@@ -278,24 +278,21 @@ func (q *Queue) Arrive(r *Request) Decision {
 	return d
 }
 
-// open reports whether a slot is free for a request that has just come.
-func (q *Queue) open(r *Request) bool {
-	free := q.limits.InFlight - q.running
-	return free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r))
-}
-
 // judge decides about a request that has just come.
 func (q *Queue) judge(r *Request) (d Decision) {
-	if q.open(r) {
+	free := q.limits.InFlight - q.running
+	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
 		return d
 	}
 	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
 	}
-	predicted := float64(d.Ahead+1) * q.Mean.value() / float64(max(1, q.limits.InFlight))
-	if r.Rank != Member {
-		predicted = min(predicted, q.due(d.Ahead-len(q.rows[Member])))
+	mean, slots := q.Mean.value(), float64(max(1, q.limits.InFlight))
+	predicted := float64(d.Ahead+1) * mean / slots
+	if r.Rank != Member { // then no later than if members take all that they may
+		ahead := float64(d.Ahead - len(q.rows[Member]))
+		predicted = min(predicted, (max(0, toOne*mean*ahead-float64(q.owed))+mean)/slots)
 	}
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
@@ -311,13 +308,6 @@ func (q *Queue) judge(r *Request) (d Decision) {
 		}
 	}
 	return d
-}
-
-// due returns after how many microseconds a request of no member is served that has so
-// many of those ahead, if members take all that they may.
-func (q *Queue) due(ahead int) float64 {
-	mean := q.Mean.value()
-	return (max(0, toOne*mean*float64(ahead)-float64(q.owed)) + mean) / float64(max(1, q.limits.InFlight))
 }
 
 // othersWait reports whether anybody waits but members.

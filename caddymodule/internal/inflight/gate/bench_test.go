@@ -49,7 +49,7 @@ func BenchmarkQueue(b *testing.B) {
 				var slots []*Slot
 				arrive := func(n int) *Slot {
 					s := newSlot(g, turn(n, fairqueue.Rank(n%fairqueue.Ranks), fmt.Sprint(n)))
-					g.arrive(s, l, time.Now(), false)
+					g.arrive(s, l, false)
 					return s
 				}
 				for n := range waiting + l.Slots {
@@ -79,7 +79,7 @@ func BenchmarkRefusal(b *testing.B) {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
 			g, l := new(Gate), Limits{Slots: 1, Wait: 24 * time.Hour, Queue: waiting}
 			arrive := func(n int) {
-				g.arrive(newSlot(g, Request{Client: from(n)}), l, time.Time{}, false)
+				g.arrive(newSlot(g, Request{Client: from(n)}), l, false)
 			}
 			for n := range waiting + 1 {
 				arrive(n)

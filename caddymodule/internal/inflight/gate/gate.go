@@ -98,15 +98,10 @@ const (
 	Left
 )
 
-// A Result says what became of a request, and what it met.
+// A Result says what became of a request.
 type Result struct {
 	Why    Why
 	Waited time.Duration // for its time and for its slot
-
-	// Of the moment at which it arrived for a slot, and zero if it got one at once: how many
-	// were before it, and, with share, how long it was to wait.
-	Ahead     int
-	Predicted time.Duration
 }
 
 // A Gate is the slots of a name, and who waits for them. It outlives configs. The zero value is
@@ -154,7 +149,6 @@ type Slot struct {
 // nobody waits.
 func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *Slot) (result Result) {
 	s.gate, s.turn.Owner, s.turn.Claim = g, s, &noClaim
-	var now time.Time
 	if l.Share {
 		s.turn.Claim = cmp.Or(s.Claim, &noClaim)
 		if s.Early > 0 {
@@ -165,14 +159,8 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 				return result
 			}
 		}
-		now = time.Now()
 	}
-	met := g.arrive(s, l, now, result.Waited > 0)
-	result.Ahead = met.Ahead
-	if l.Share {
-		result.Predicted = met.Predicted
-	}
-	switch met.Outcome {
+	switch g.arrive(s, l, result.Waited > 0) {
 	case fairqueue.Served:
 	case fairqueue.Waiting:
 		var waited time.Duration
@@ -238,7 +226,7 @@ func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.D
 
 // arrive lets a request come for a slot: it gets one, a place in the queue, or is refused. One
 // that has waited for its time may be of an older config, so it brings no limits.
-func (g *Gate) arrive(s *Slot, l Limits, now time.Time, waited bool) fairqueue.Decision {
+func (g *Gate) arrive(s *Slot, l Limits, waited bool) fairqueue.Outcome {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if waited {
@@ -249,7 +237,7 @@ func (g *Gate) arrive(s *Slot, l Limits, now time.Time, waited bool) fairqueue.D
 	defer g.advance(k) // the request may have brought more slots
 	k.slots.SetLimits(l.turns())
 	if l.Share {
-		s.since = now
+		s.since = time.Now()
 	} else {
 		s.turn.Claim = &noClaim // a config without share may have come meanwhile
 	}
@@ -278,7 +266,7 @@ func (g *Gate) arrive(s *Slot, l Limits, now time.Time, waited bool) fairqueue.D
 		s.key = k
 		g.place(s)
 	}
-	return d
+	return d.Outcome
 }
 
 // crowded reports whether a client holds as many places as it may.
@@ -467,35 +455,17 @@ func (g *Gate) advance(k *keyState) {
 	}
 }
 
-// A Would is what a gate in shadow would have done with a request.
-type Would uint8
-
-const (
-	WouldAdmit  Would = iota // a slot was free
-	WouldWait                // or a place in the queue
-	WouldRefuse              // or neither
-)
-
-// Watch returns what would have become of a request of this key, by how many others of the key
-// are in flight. The request is counted until done is called.
-func (g *Gate) Watch(key string, l Limits) (would Would, done func()) {
+// Watch counts a request in shadow until done is called. It returns how many others of its key are
+// in flight there.
+func (g *Gate) Watch(key string) (others int, done func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.limits = l
 	if g.watched == nil {
 		g.watched = make(map[string]int)
 	}
-	n := g.watched[key]
+	others = g.watched[key]
 	g.watched[key]++
-	switch {
-	case n < l.Slots:
-		would = WouldAdmit
-	case l.Wait > 0 && n < l.Slots+l.Queue:
-		would = WouldWait
-	default:
-		would = WouldRefuse
-	}
-	return would, sync.OnceFunc(func() {
+	return others, sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.watched[key]--; g.watched[key] == 0 {
@@ -506,17 +476,18 @@ func (g *Gate) Watch(key string, l Limits) (would Would, done func()) {
 
 // A Load is what a gate has to do.
 type Load struct {
-	Running int // requests that hold a slot, and all that are in flight in shadow
-	Most    int // Running, of one key
-	Waiting [fairqueue.Ranks]int
-	Mean    time.Duration // for which a slot is held; with share
+	Running int                  // requests that hold a slot, and all that are in flight in shadow
+	Most    int                  // Running, of one key
+	Queued  int                  // requests that wait,
+	Waiting [fairqueue.Ranks]int // by rank
+	Mean    time.Duration        // for which a slot is held; with share
 }
 
 // Load returns what the gate has to do.
 func (g *Gate) Load() (l Load) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l.Running, l.Mean = g.all.Running, g.all.Mean.Duration()
+	l.Running, l.Queued, l.Mean = g.all.Running, g.all.Waiting, g.all.Mean.Duration()
 	for _, k := range g.keys {
 		l.Most = max(l.Most, k.slots.Running())
 	}

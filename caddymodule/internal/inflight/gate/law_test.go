@@ -63,7 +63,6 @@ func byTurns(l Limits, all []swarmed) []Result {
 		plan.then(s.at, func(now time.Duration) {
 			r := &fairqueue.Request{Claim: s.Claim, Owner: i}
 			d := queue.Arrive(r)
-			fates[i].Ahead, fates[i].Predicted = d.Ahead, d.Predicted
 			if d.Displaced != nil {
 				end(d.Displaced.Owner.(int), QueueFull, now)
 			}
@@ -143,7 +142,7 @@ func byArrival(l Limits, all []swarmed) []Result {
 					fates[i].Why = Admitted
 				}
 			}
-			if fates[i].Ahead = count(func(r *swarmed) bool { return r.Key == s.Key }); l.Wait == 0 {
+			if l.Wait == 0 {
 				fates[i].Why = Busy
 			}
 			if fates[i].Why == Admitted {
