@@ -445,8 +445,18 @@ const choose = (select, names, first) => {
 	if (names.includes(was)) select.value = was;
 };
 
+// showInFlight shows how many requests each in_flight has. Slots are those of each key.
+const showInFlight = (limits) => rows(find("#in-flight-table"), limits, (f) => f.name,
+	(f) => element("tr", { role: "row" }, cell("", "key", foreign(f.name, "long")), cell("requests", "n"), cell("slots", "n"), cell("waiting", "n"), cell("refused a second", "n")),
+	(row, f) => {
+		const shadow = f.mode === "shadow";
+		const texts = [whole.format(f.running), whole.format(f.slots), f.queue ? `${whole.format(f.waiting)} of ${whole.format(f.queue)}` : "none may",
+			rate(shadow ? f.per_second.shadow_refused : f.per_second.refused) + (shadow ? " (shadow)" : "")];
+		texts.forEach((text, i) => put(row.cells[i + 1], text));
+	});
+
 let chosen;
-const showZones = ({ zones, store, changes, overrides, warnings = [] }) => {
+const showZones = ({ zones, in_flight: limits, store, changes, overrides, warnings = [] }) => {
 	const groups = Array.from(find("#zones").children), cards = new Map(Array.from(document.querySelectorAll(".zone"), (card) => [card.dataset.zone, card]));
 	const places = groups.map(() => 0);
 	for (const z of zones) {
@@ -463,6 +473,7 @@ const showZones = ({ zones, store, changes, overrides, warnings = [] }) => {
 	for (const group of groups) group.hidden = group.lastElementChild.childElementCount === 0;
 	find("#legend").hidden = zones.length === 0;
 	find("#zoneless").hidden = zones.length > 0;
+	showInFlight(limits);
 	showStore(store, changes);
 	showWarnings(warnings);
 	const names = zones.map((z) => z.zone);

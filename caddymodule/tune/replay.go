@@ -134,7 +134,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	} else {
 		err = next.ServeHTTP(w, r)
 	}
-	if within := record.Find(r); within != nil && within.Refused && verdict != nil {
+	if within := record.Find(r.Context()); within != nil && within.Refused && verdict != nil {
 		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(nil)) // in memory, which does not fail
 	} else if needs.Settles {
 		observer.Took(rp.took)

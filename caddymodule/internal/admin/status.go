@@ -74,7 +74,7 @@ func answerZones(e *engine.Engine) any {
 func inFlightStatus(l *inflight.Limit, decided wire.Decided) wire.InFlightStatus {
 	load := l.State.Gate.Load()
 	s := wire.InFlightStatus{
-		Name: l.Name, Decided: decided, Slots: l.Slots, Running: load.Running, RunningMost: load.Most, Waiting: inflight.Waiting(&load), Queue: l.Queue,
+		Name: l.Name, Decided: decided, Slots: l.Slots, Running: load.Running, RunningMost: load.Most, Waiting: load.Queued, Queue: l.Queue,
 	}
 	if l.Shares() {
 		s.MeanSeconds = load.Mean.Seconds()

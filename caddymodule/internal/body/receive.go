@@ -53,7 +53,7 @@ type Received struct {
 // Receive ends with the cause of ctx if that ends; it looks at that when some of the body has
 // come. Timeouts of the server end a Receive that waits.
 func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefix, most int64) (*Received, error) {
-	if none(r) || r.Method == http.MethodConnect {
+	if None(r) || r.Method == http.MethodConnect {
 		return nil, nil
 	}
 	if most == 0 {

@@ -11,9 +11,10 @@ func shadowCommand() command {
 	var all bool
 	return command{
 		zone: true, use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
-		long: `Switches a zone to shadow: it decides and counts, and refuses nobody. With --all,
-no zone refuses anybody, and bans do not hold. Requests that wait already are let
-through, unless they also belong to a zone that still makes requests wait.`,
+		long: `Switches a zone or an in_flight to shadow: it decides and counts, and refuses nobody.
+With --all, no zone and no in_flight refuses anybody, and bans do not hold. Requests
+that wait for a delay are let through, unless they also belong to a zone that still
+makes requests wait. Those that wait for a slot wait on.`,
 		example: `  caddy throttle shadow --all --for 30m`,
 		flags: func(cmd *cobra.Command) {
 			h.add(cmd)

@@ -270,6 +270,6 @@ func (a *asking) countAdmitted() {
 
 // decided reports whether a zone has decided about a request in an earlier handler.
 func decided(r *http.Request, z *Zone) bool {
-	found := record.Find(r)
+	found := record.Find(r.Context())
 	return found != nil && found.HasCharged(z.Name)
 }

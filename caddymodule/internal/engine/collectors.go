@@ -164,7 +164,7 @@ func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 			}
 			to.gauge(of[2], load.Mean.Seconds(), name)
 		case l.Wait > 0:
-			to.gauge(of[0], float64(inflight.Waiting(&load)), name, "")
+			to.gauge(of[0], float64(load.Queued), name, "")
 		}
 	}
 	stores.EachOf(func(c *control) {

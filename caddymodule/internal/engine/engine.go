@@ -107,7 +107,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.Warned = &onceWarnings{warner: e.Warner}
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
-	e.Exiting, e.Signing.last = exiting, &e.Control.keys
+	e.Exiting, e.Signing.last = exits, &e.Control.keys
 	e.subscribed = sync.OnceValue(e.subscriptions)
 	e.subscribers, err = watchExit(ctx)
 	return e, err
@@ -200,7 +200,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 	}
 	l, err := inflight.New(ctx, definition, inflight.Options{
 		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
-		Bodies: e.Control.Bodies, Longest: longest, InAll: inAll, Refusals: &e.Control.Refusals, Exiting: e.Exiting,
+		Bodies: e.Control.Bodies, Longest: longest, InAll: inAll, Refusals: &e.Control.Refusals, Exiting: exiting,
 		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: e.lines,
 	})
 	if err != nil {
@@ -448,11 +448,11 @@ func (e *Engine) InForce(c *leakybucket.Charge) {
 	}
 }
 
-// exiting is closed when the process is about to end. Then waiting requests are
+// exiting ends when the process is about to end. Then waiting requests are
 // refused, so that Caddy does not wait for them.
 var (
-	exiting = make(chan struct{})
-	exit    = sync.OnceFunc(func() { close(exiting) })
+	exiting, exit = context.WithCancel(context.Background())
+	exits         = exiting.Done()
 )
 
 // watchExit subscribes to the event that Caddy emits before it stops anything. Apps

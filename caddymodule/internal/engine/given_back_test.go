@@ -79,7 +79,7 @@ func TestARequestThatIsRefusedFurtherInCostsNothing(t *testing.T) {
 func TestARequestThatWaitsInVainFurtherInCostsNothing(t *testing.T) {
 	for name, ends := range map[string]func(s *servertest.FuncSite, waits *servertest.Visit){
 		"its client leaves":    func(_ *servertest.FuncSite, waits *servertest.Visit) { waits.Leave() },
-		"the process exits":    func(s *servertest.FuncSite, _ *servertest.Visit) { close(s.Exit) },
+		"the process exits":    func(s *servertest.FuncSite, _ *servertest.Visit) { s.Exit() },
 		"the queue is full":    func(s *servertest.FuncSite, _ *servertest.Visit) { s.Visits(3, servertest.Office, "/") },
 		"it is served in time": func(*servertest.FuncSite, *servertest.Visit) {},
 	} {

@@ -124,7 +124,7 @@ func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
 		first := s.Visit(servertest.Office, "/")
 		waiting := s.Visits(3, servertest.Office, "/")
 		servertest.Sleep(500 * time.Millisecond)
-		close(s.Exit)
+		s.Exit()
 		servertest.Sleep(0)
 		for _, v := range waiting {
 			if !v.Ended || v.Reached || v.Code != http.StatusServiceUnavailable {

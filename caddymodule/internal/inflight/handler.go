@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -16,6 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
@@ -35,33 +37,53 @@ func (l *Limit) NewHandler(server *caddyhttp.Server, match rule.Matchers) *Handl
 // ServeHTTP implements caddyhttp.MiddlewareHandler. A request that needs a slot is received, takes
 // one or waits for it, is served, and gives the slot back when the upstream is done.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
-	s := rule.NewSubject(r)
-	concerned, failed := h.concerns(&s)
+	v := visits.Get().(*visit)
+	v.Handler, v.r = h, r
+	v.subject.Look(r)
+	concerned, failed := h.concerns(&v.subject)
 	if !concerned && failed == nil {
+		v.forget()
 		return next.ServeHTTP(w, r)
 	}
-	shadow, rec := h.InShadow(), record.Of(r)
+	err := v.answer(w, next, failed)
+	if v.stop == nil { // else an error route has it
+		v.forget()
+	}
+	return err
+}
+
+// answer answers a request that needs a slot, or for which a matcher has failed.
+func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed error) error {
+	shadow := v.InShadow()
+	v.record = record.In(v.subject.Vars)
 	if failed != nil {
-		h.counts.failed(failed, !shadow)
+		v.counts.failed(failed, !shadow)
 		if shadow {
-			return next.ServeHTTP(w, r)
+			return next.ServeHTTP(w, v.r)
 		}
-		rec.Refused = true
+		v.record.Refused = true
 		return failed
 	}
-	held := slices.Contains(rec.Slots, h.Name)
-	erred, errorRoute := r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	held := slices.Contains(v.record.Slots, v.Name)
+	var erred error
+	errorRoute := false
+	if v.server == nil || v.server.Errors != nil {
+		erred, errorRoute = v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
+	}
 	switch {
 	case shadow && (held || errorRoute), held && !errorRoute:
-		return next.ServeHTTP(w, r)
-	case errorRoute:
-		return h.answerError(w, r, next, &s, rec, erred)
+		return next.ServeHTTP(w, v.r)
+	case held:
+		return v.goOn(w, next)
 	}
-	v := h.visit(r, rec, &s)
-	if shadow {
+	v.look()
+	switch {
+	case errorRoute:
+		return v.answerError(w, next, erred)
+	case shadow:
 		return v.watch(w, next)
 	}
-	return v.enforce(w, next, &s)
+	return v.enforce(w, next)
 }
 
 // concerns reports whether a request needs a slot. The error is that of a matcher.
@@ -83,26 +105,20 @@ func (h *Handler) concerns(s *rule.Subject) (bool, error) {
 			return false, err
 		}
 	}
-	for _, files := range h.Static {
-		if files.Match(s.Request) {
-			return false, nil
-		}
-	}
-	return true, nil
+	return !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), nil
 }
 
 // A visit is one request in a handler: what it asks for, what it holds, and what becomes of it.
 type visit struct {
 	*Handler
-	r      *http.Request
-	record *record.Record
+	r       *http.Request
+	subject rule.Subject
+	record  *record.Record
 
-	asks gate.Request
-	standing
-
-	slot *gate.Slot
-	body *body.Received
-	stop func() bool // ends that the slot is kept for an error route; nil if it is not
+	slot      gate.Slot // what it asks for, and whether it has that
+	*standing           // with share
+	body      *body.Received
+	stop      func() bool // ends that the slot is kept for an error route; nil if it is not
 
 	gate.Result
 	decision decision
@@ -111,27 +127,43 @@ type visit struct {
 	code     supportcode.Code // of a refusal; 0 if it has none
 }
 
-// visit returns the visit of a request.
-func (h *Handler) visit(r *http.Request, rec *record.Record, s *rule.Subject) *visit {
-	v := &visit{Handler: h, r: r, record: rec}
-	v.asks.Client = s.Client()
+// visits are used again when their requests are over. A visit of 600 bytes for each would be most
+// of what in_flight costs.
+var visits = sync.Pool{New: func() any { return new(visit) }}
+
+// forget ends a visit that nobody else has.
+func (v *visit) forget() {
+	*v = visit{}
+	visits.Put(v)
+}
+
+// look finds out what the request asks for.
+func (v *visit) look() {
+	s := &v.subject
+	v.slot.Client = s.Client()
 	switch {
-	case h.Shares():
+	case v.Shares():
 		v.rank(s)
-	case h.rule.Key != nil:
-		v.asks.Key = h.rule.Key.Name(s, new(rule.Buffers))
+	case v.rule.Key != nil:
+		v.slot.Key = v.rule.Key.Name(s, new(rule.Buffers))
 	}
 	if s.NoAddress {
-		h.Env.NoAddress()
+		v.Env.NoAddress()
 	}
-	return v
 }
 
 // watch counts what would become of a request, and holds it up for nothing.
 func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
-	would, done := v.State.Gate.Watch(v.asks.Key, v.limits)
+	others, done := v.State.Gate.Watch(v.slot.Key)
 	defer done()
-	v.decide([...]decision{gate.WouldAdmit: admitted, gate.WouldWait: shadowDelayed, gate.WouldRefuse: shadowRefused}[would], none)
+	would := shadowRefused
+	switch {
+	case others < v.Slots:
+		would = admitted
+	case others < v.Slots+v.Queue: // which is none without wait
+		would = shadowDelayed
+	}
+	v.decide(would, none)
 	v.hold()
 	defer v.giveUp()
 	if response.MayTunnel(v.r) {
@@ -141,56 +173,67 @@ func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 }
 
 // enforce serves a request once it has a slot, or refuses it.
-func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler, s *rule.Subject) error {
-	if s.Early() && (v.Shares() || v.rule.Key != nil) {
+func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
+	if v.subject.Early() && (v.Shares() || v.rule.Key != nil) {
 		return v.refuse(w, earlyData) // the address may be forged, and whose turn it is follows from it
 	}
 	defer v.release() // also if something panics
-	if err := v.receive(s); err != nil {
+	if err := v.receive(w); err != nil {
 		return v.unreceived(w, err)
 	}
-	v.slot, v.Result = v.State.Gate.Enter(record.ClientOf(v.r), v.Exiting, v.limits, &v.asks)
+	v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), v.limits, &v.slot)
+	v.record.Waited += v.Waited
 	switch v.Why {
 	case gate.Admitted:
-		v.decide(decisionAfter(v.Waited), none)
+		got := admitted
+		if v.Waited > 0 {
+			got = delayed
+		}
+		v.decide(got, none)
 		return v.serve(w, next)
 	case gate.Left:
 		return v.left(w)
 	}
-	return v.refuse(w, reasonOf(v.Why))
+	return v.refuse(w, reasonOf[v.Why])
 }
 
-// answerError serves a request in an error route. It never queues: if it has no slot and none is
-// free, the answer is the status of the error.
-func (h *Handler) answerError(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, s *rule.Subject, rec *record.Record, erred error) error {
-	if slices.Contains(rec.Slots, h.Name) {
-		v := takeOver(r, h.Name)
-		if v == nil {
-			return next.ServeHTTP(w, r) // the client has gone, or another handler of this name has the slot
-		}
-		v.r = r
-		defer v.release()
-		return v.serve(w, next)
-	}
-	v := h.visit(r, rec, s)
+// answerError serves a request in an error route. It never queues: if no slot is free, the answer
+// is the status of the error.
+func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred error) error {
 	defer v.release()
-	err := v.receive(s)
+	err := v.receive(w)
 	if err == nil {
 		limits := v.limits
 		limits.Wait = 0
-		v.slot, v.Result = v.State.Gate.Enter(record.ClientOf(r), v.Exiting, limits, &v.asks)
+		v.Result = v.State.Gate.Enter(v.record.ClientOf(v.r), v.Exiting.Done(), limits, &v.slot)
 	}
-	if v.slot == nil {
+	if err != nil || v.Why != gate.Admitted {
 		f := refusal.Refusal{Status: response.StatusOf(erred)}
-		return f.Write(w, r, body.AllReceived(r))
+		return f.Write(w, v.r, body.AllReceived(v.r))
 	}
 	return v.serve(w, next)
 }
 
+// goOn serves a request in an error route that has kept its slot.
+func (v *visit) goOn(w http.ResponseWriter, next caddyhttp.Handler) error {
+	kept, _ := caddyhttp.GetVar(v.r.Context(), keptVar+v.Name).(*visit)
+	if kept == nil || kept.stop == nil || !kept.stop() {
+		return next.ServeHTTP(w, v.r) // the client has gone, or another handler of this name has the slot
+	}
+	kept.r, kept.stop = v.r, nil
+	defer kept.release()
+	return kept.serve(w, next)
+}
+
 // receive receives the body of a request, unless a handler around has, or it has none.
-func (v *visit) receive(s *rule.Subject) (err error) {
-	if v.longest >= 0 {
-		v.body, err = v.Bodies.Receive(record.ClientOf(v.r), v.r, s.Client(), v.longest)
+func (v *visit) receive(w http.ResponseWriter) (err error) {
+	if v.longest >= 0 && !body.None(v.r) {
+		began := time.Now()
+		// A read that waits for the client ends with the process, too.
+		stays := context.AfterFunc(v.Exiting, func() { _ = http.NewResponseController(w).SetReadDeadline(began) })
+		v.body, err = v.Bodies.Receive(v.Exiting, v.r, v.slot.Client, v.longest)
+		stays()
+		v.record.Waited += time.Since(began)
 	}
 	return err
 }
@@ -198,24 +241,33 @@ func (v *visit) receive(s *rule.Subject) (err error) {
 // serve calls the next handler. The slot is given back when the upstream is done, whether or not
 // the client has the whole response. If the next handler returns an error, it is kept until the
 // error route has answered, which may ask the upstream, too.
-func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) error {
+func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error) {
 	v.hold()
-	if v.record.Client == nil {
-		v.record.Client = v.r.Context()
-		defer func() { v.record.Client = nil }()
-	}
 	if v.ranks.listen() {
 		next = listening{v, next}
 	}
-	err := call.Serve(w, v.r, next, call.Options{Store: v.Bodies, Client: v.asks.Client, Served: v.served, Exiting: v.Exiting})
+	c := new(call.Call)
+	if v.record.Client != nil {
+		err = c.Within(w, v.r, next, v)
+	} else {
+		v.record.Client = v.r.Context()
+		defer func() { v.record.Client = nil }()
+		err = c.Serve(w, v.r, next, v)
+	}
 	if err != nil {
 		v.keep()
 	}
 	return err
 }
 
-// served is called when the upstream is done.
-func (v *visit) served(err error) {
+// NewSpool implements [call.Caller].
+func (v *visit) NewSpool(memory int) body.Spool { return v.Bodies.NewSpool(v.slot.Client, memory) }
+
+// Exit implements [call.Caller].
+func (v *visit) Exit() <-chan struct{} { return v.Exiting.Done() }
+
+// Served implements [call.Caller].
+func (v *visit) Served(err error) {
 	if err == nil {
 		v.giveUp()
 		v.release()
@@ -239,7 +291,7 @@ func (v *visit) release() {
 
 func (v *visit) free(served bool) {
 	if held := v.slot.Release(served); held > 0 {
-		v.counts.held(&v.asks, held)
+		v.counts.held(v.slot.Rank, held)
 	}
 	_ = v.body.Close()
 }
@@ -251,19 +303,9 @@ const keptVar = "throttle.kept."
 // the request's context.
 func (v *visit) keep() {
 	served := !v.record.Refused
-	v.stop = context.AfterFunc(record.ClientOf(v.r), func() { v.free(served) })
+	v.stop = context.AfterFunc(v.record.ClientOf(v.r), func() { v.free(served) })
 	caddyhttp.SetVar(v.r.Context(), keptVar+v.Name, v)
 	v.publish()
-}
-
-// takeOver returns the visit that has failed with its slot, or nil if the slot was given back.
-func takeOver(r *http.Request, name string) *visit {
-	v, _ := caddyhttp.GetVar(r.Context(), keptVar+name).(*visit)
-	if v == nil || v.stop == nil || !v.stop() {
-		return nil
-	}
-	v.stop = nil
-	return v
 }
 
 // left ends a request whose client has left.
@@ -280,10 +322,11 @@ func (v *visit) unreceived(w http.ResponseWriter, err error) error {
 		return v.refuse(w, tooLarge)
 	case errors.Is(err, body.ErrNoRoom):
 		return v.refuse(w, memory)
-	case errors.Is(err, body.ErrTimeout):
-		v.record.Refused = true
-		f := refusal.Refusal{Status: http.StatusRequestTimeout}
-		return f.Write(w, v.r, false)
+	case errors.Is(err, body.ErrLeft):
+		return v.left(w)
+	case v.Exiting.Err() != nil:
+		v.Why = gate.Exiting
+		return v.refuse(w, queueFull)
 	}
-	return v.left(w)
+	return v.refuse(w, timeout)
 }

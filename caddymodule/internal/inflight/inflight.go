@@ -7,6 +7,7 @@ package inflight
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"time"
 
@@ -49,7 +50,7 @@ type Options struct {
 	Bodies    *body.Store
 	Keys      func() *signer.Ring
 	Refusals  *supportcode.Ring
-	Exiting   <-chan struct{} // closed when the process is about to end: then nobody waits
+	Exiting   context.Context // ends when the process is about to end: then nobody waits
 	Logger    *zap.Logger
 	Lines     *telemetry.Background[func()] // of the log
 }
@@ -81,10 +82,10 @@ type State struct {
 	name    string
 }
 
-func stateKey(name string) string { return "in_flight " + name }
+const poolPrefix = "in_flight "
 
 func join(name string) *State {
-	return stores.Join(stateKey(name), func() *State {
+	return stores.Join(poolPrefix+name, func() *State {
 		return &State{passes: pass.NewMemory(), members: newMembers(), name: name}
 	})
 }
@@ -118,7 +119,9 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
 	l.counts = newCounts(l)
-	l.warn()
+	for _, doubt := range l.Doubts() {
+		l.Logger.Warn(doubt)
+	}
 	return l, nil
 }
 
@@ -146,7 +149,7 @@ func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
 }
 
 // Leave ends the use of the limit by its config.
-func (l *Limit) Leave() error { return stores.Leave(stateKey(l.Name)) }
+func (l *Limit) Leave() error { return stores.Leave(poolPrefix + l.Name) }
 
 // Started lets those who wait go by the limits of a config that has started.
 func (l *Limit) Started() { l.State.Gate.SetLimits(l.limits) }
@@ -155,31 +158,4 @@ func (l *Limit) Started() { l.State.Gate.SetLimits(l.limits) }
 func (l *Limit) InShadow() bool {
 	overrides := l.Env.Overrides()
 	return l.Shadow || overrides != nil && overrides.Shadow(l.Name, time.Now())
-}
-
-// patientClient is about how long most clients wait for an answer.
-const patientClient = 30 * time.Second
-
-// warn logs warnings about settings that probably do not work as meant.
-func (l *Limit) warn() {
-	for _, doubt := range config.Doubts(l.Exempt, true) {
-		l.Logger.Warn(doubt)
-	}
-	wait := zap.Float64("wait_seconds", l.limits.Wait.Seconds())
-	switch {
-	case l.Shares() && l.limits.Wait > config.LongestShareWait:
-		l.Logger.Warn("requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set wait to 8s or less", wait)
-	case l.limits.Wait > patientClient:
-		l.Logger.Warn("requests may wait longer than most clients do: set a shorter wait", wait)
-	case l.limits.Wait == 0 && len(l.Key) == 0:
-		l.Logger.Warn("all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key")
-	case l.limits.Wait == 0 && l.Slots == 1:
-		l.Logger.Warn("each client may send one request at a time, and browsers send several at once: want more slots, or wait")
-	}
-	switch {
-	case config.ClientChosen(l.Share):
-		l.Logger.Warn("clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
-	case config.ClientChosen(l.Key):
-		l.Logger.Warn("clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
-	}
 }

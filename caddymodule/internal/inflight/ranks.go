@@ -1,16 +1,19 @@
 package inflight
 
 import (
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -61,6 +64,7 @@ func (r *ranks) strip(header http.Header) {
 
 // A standing is what a client takes turns by, beside its rank.
 type standing struct {
+	claim  fairqueue.Claim
 	client pass.Client   // what its pass tells; not known if none are sent
 	why    string        // what gives it its rank, for the access log
 	tries  int           // how often it was refused in a row before
@@ -84,7 +88,9 @@ var whys = [...]string{
 // by what makes a client and by their pass. A member who comes too early waits until it may come,
 // and then ranks as one who has come back. A matcher that fails matches nobody.
 func (v *visit) rank(s *rule.Subject) {
-	ranks, ask, identity, known := &v.ranks, &v.asks, "", false
+	ranks, ask, identity, known := &v.ranks, &v.slot, "", false
+	v.standing = new(standing)
+	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
 		now := time.Now()
@@ -126,7 +132,7 @@ func (v *visit) comesBack() time.Duration {
 		return rest
 	}
 	tries := v.tries
-	if v.asks.Rank == fairqueue.Member || v.early > 0 {
+	if v.slot.Rank == fairqueue.Member || v.early > 0 {
 		tries = 0
 	}
 	return pass.RetryAfter(tries, rand.Float64())
@@ -170,3 +176,77 @@ func (m *members) join(network string, account pass.ID, now time.Time) bool {
 	m.holders.Put(at, struct{}{}, now.Add(time.Hour), now)
 	return true
 }
+
+// listening is a next handler whose responses tell who is a member.
+type listening struct {
+	visit *visit
+	next  caddyhttp.Handler
+}
+
+// ServeHTTP implements caddyhttp.Handler.
+func (n listening) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
+	l := &listener{visit: n.visit}
+	l.Watch(w, r)
+	defer func() { l.visit.ranks.strip(w.Header()) }() // of trailers, and of what an error route would send
+	err := n.next.ServeHTTP(l, r)
+	if err == nil && l.Status == 0 {
+		l.answered(http.StatusOK)
+	}
+	return err
+}
+
+// A listener is the response writer of such a handler.
+type listener struct {
+	response.Writer
+	visit *visit
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (l *listener) WriteHeader(status int) {
+	if l.Final(status) && !l.Tunnels() {
+		l.answered(status)
+	}
+	l.visit.ranks.strip(l.Header())
+	l.ResponseWriter.WriteHeader(status)
+}
+
+// answered adds the pass of a member to a response that names one, or takes it away, before the
+// headers are sent.
+func (l *listener) answered(status int) {
+	v, now := l.visit, time.Now()
+	event := v.client.Answered(status, l.Header(), now, func(account pass.ID) bool {
+		return v.State.members.join(v.slot.Client.Addr().String(), account, now)
+	})
+	v.counts.answered(v.client.New(), event)
+}
+
+func (l *listener) implicitHeader() {
+	if l.Status == 0 {
+		l.WriteHeader(http.StatusOK)
+	}
+}
+
+// Write implements http.ResponseWriter.
+func (l *listener) Write(p []byte) (int, error) {
+	l.implicitHeader()
+	return l.ResponseWriter.Write(p)
+}
+
+// ReadFrom implements io.ReaderFrom.
+func (l *listener) ReadFrom(r io.Reader) (int64, error) {
+	l.implicitHeader()
+	return l.Writer.ReadFrom(r)
+}
+
+// FlushError lets http.ResponseController flush, which sends headers too.
+func (l *listener) FlushError() error {
+	l.implicitHeader()
+	_, err := l.FlushNow()
+	return err
+}
+
+// Interface guards
+var (
+	_ caddyhttp.Handler = listening{}
+	_ response.Watching = (*listener)(nil)
+)

@@ -2,19 +2,26 @@ package inflight
 
 import (
 	"net/http"
+	"slices"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+	"golang.org/x/time/rate"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // A decision is what becomes of a request. In shadow, it is what would have.
@@ -33,14 +40,6 @@ func (d decision) String() string {
 	return [...]string{"admitted", "delayed", "refused", "shadow_delayed", "shadow_refused"}[d]
 }
 
-// decisionAfter returns the decision about a request that has its slot.
-func decisionAfter(waited time.Duration) decision {
-	if waited > 0 {
-		return delayed
-	}
-	return admitted
-}
-
 // A reason is why a request is refused.
 type reason uint8
 
@@ -48,7 +47,7 @@ const (
 	none      reason = iota
 	inFlight         // no slot is free, and the request may not wait
 	queueFull        // no place to wait is, or the process is about to end
-	timeout          // its turn would come too late, or has not come in time
+	timeout          // its turn would come too late, or has not come in time, or its body has not
 	earlyData        // its client's address is not verified yet
 	memory           // there is no room for its body
 	tooLarge         // its body is longer than is received
@@ -60,16 +59,8 @@ func (r reason) String() string {
 	return [...]string{"", "in_flight", "queue_full", "timeout", "early_data", "memory", "too_large", "error"}[r]
 }
 
-// reasonOf returns why a request is refused whose wait has ended so.
-func reasonOf(why gate.Why) reason {
-	switch why {
-	case gate.Busy:
-		return inFlight
-	case gate.TooLong, gate.TimedOut:
-		return timeout
-	}
-	return queueFull
-}
+// reasonOf is why a request is refused whose wait has ended so.
+var reasonOf = [...]reason{gate.Busy: inFlight, gate.TooLong: timeout, gate.TimedOut: timeout, gate.QueueFull: queueFull, gate.Exiting: queueFull}
 
 // soon is when a client is told to come back where nobody knows when there will be a slot, or
 // room.
@@ -86,6 +77,8 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Status = http.StatusTooEarly // browsers send it again by themselves
 	case why == tooLarge:
 		f.Status = http.StatusRequestEntityTooLarge
+	case why == timeout && v.Why == gate.Admitted: // its body came too slowly, so it never asked
+		f.Status = http.StatusRequestTimeout
 	case why == memory:
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():
@@ -106,10 +99,10 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Code = v.code
 	}
 	v.decide(refused, why)
+	v.publish()
 	if limit := v.rule.Refusal.LogLimit; limit != nil && !limit.Allow() {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
 	}
-	v.publish()
 	return f.Write(w, v.r, body.AllReceived(v.r))
 }
 
@@ -119,7 +112,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 func (v *visit) busy() *refusal.Busy {
 	b := &refusal.Busy{Reload: v.tries < pass.Reloads}
 	if v.client.Known() && v.early <= v.Waited {
-		addr, now := v.asks.Client.Addr(), time.Now()
+		addr, now := v.slot.Client.Addr(), time.Now()
 		b.Pass = func(header http.Header) { v.counts.passed(v.client.Refused(header, now, v.after, addr)) }
 		b.NoPass = func() { v.counts.passed(v.client.RefusedApart(now, v.after, addr)) }
 	}
@@ -132,13 +125,10 @@ func (v *visit) Violated() []string { return []string{v.Name} }
 // key returns what the request was judged by: whose slots it wanted, or who takes turns.
 func (v *visit) key() string {
 	if v.Shares() {
-		return v.asks.Keys[0]
+		return v.slot.Keys[0]
 	}
-	return v.asks.Key
+	return v.slot.Key
 }
-
-// waited returns how long the request has waited, in seconds.
-func (v *visit) waited() float64 { return v.Waited.Round(time.Microsecond).Seconds() }
 
 // decide notes what becomes of the request, in the counters and in the access log, if there is
 // one.
@@ -152,24 +142,42 @@ func (v *visit) decide(d decision, why reason) {
 		return
 	}
 	if extra, ok := v.r.Context().Value(caddyhttp.ExtraLogFieldsCtxKey).(*caddyhttp.ExtraLogFields); ok {
-		extra.Set(zap.Object("in_flight", v)) // the last one, if the request passes several
+		extra.Set(zap.Object("in_flight", v.verdict())) // the last one, if the request passes several
+	}
+}
+
+// told are what logs and placeholders tell of a request, the last two only placeholders.
+var told = [...]string{"name", "decision", "reason", "key", "rank", "why", "support_code", "retry_after", "message"}
+
+// A verdict is what a limit has decided about a request. It does not change.
+type verdict struct {
+	texts  [len(told)]string
+	waited float64 // seconds
+}
+
+func (v *visit) verdict() *verdict {
+	rank, why, after := "", "", ""
+	if v.Shares() {
+		rank, why = v.slot.Rank.String(), v.why
+	}
+	if v.after > 0 {
+		after = strconv.FormatInt(refusal.WholeSeconds(v.after), 10)
+	}
+	return &verdict{
+		[...]string{v.Name, v.decision.String(), v.reason.String(), v.key(), rank, why, v.code.String(), after, v.rule.Refusal.Message},
+		v.Waited.Round(time.Microsecond).Seconds(),
 	}
 }
 
 // MarshalLogObject implements zapcore.ObjectMarshaler: the value of the field.
-func (v *visit) MarshalLogObject(enc zapcore.ObjectEncoder) error {
-	enc.AddString("name", v.Name)
-	enc.AddString("decision", v.decision.String())
-	for _, field := range [][2]string{{"reason", v.reason.String()}, {"key", v.key()}, {"why", v.why}, {"pass", v.client.Digest()}, {"support_code", v.code.String()}} {
-		if field[1] != "" {
-			enc.AddString(field[0], field[1])
+func (d *verdict) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	for i, name := range told[:len(told)-2] {
+		if d.texts[i] != "" {
+			enc.AddString(name, d.texts[i])
 		}
 	}
-	if v.Shares() {
-		enc.AddString("rank", v.asks.Rank.String())
-	}
-	if v.Waited > 0 {
-		enc.AddFloat64("waited", v.waited())
+	if d.waited > 0 {
+		enc.AddFloat64("waited", d.waited)
 	}
 	return nil
 }
@@ -177,52 +185,211 @@ func (v *visit) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 const (
 	placeholderPrefix = "http.in_flight."
 
-	// visitVar is the variable with the visit that the placeholders tell of. No user would choose
-	// its name.
-	visitVar = "throttle.in_flight"
+	// verdictVar is the variable with the verdict that the placeholders tell of. No user would
+	// choose its name.
+	verdictVar = "throttle.in_flight"
 )
 
-// publish shows the visit to pages and error routes. Of several, they see the last one.
+// publish shows the verdict to pages and error routes. Of several, they see the last one.
 func (v *visit) publish() {
 	ctx := v.r.Context()
-	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && caddyhttp.GetVar(ctx, visitVar) == nil {
+	if repl, ok := ctx.Value(caddy.ReplacerCtxKey).(*caddy.Replacer); ok && caddyhttp.GetVar(ctx, verdictVar) == nil {
 		repl.Map(func(name string) (any, bool) {
 			if name, ours := strings.CutPrefix(name, placeholderPrefix); ours {
-				return caddyhttp.GetVar(ctx, visitVar).(*visit).placeholder(name)
+				return caddyhttp.GetVar(ctx, verdictVar).(*verdict).placeholder(name)
 			}
 			return nil, false
 		})
 	}
-	caddyhttp.SetVar(ctx, visitVar, v)
+	caddyhttp.SetVar(ctx, verdictVar, v.verdict())
 }
 
 // placeholder returns the value of a placeholder {http.in_flight.*}.
-func (v *visit) placeholder(name string) (any, bool) {
-	switch name {
-	case "name":
-		return v.Name, true
-	case "key":
-		return v.key(), true
-	case "decision":
-		return v.decision.String(), true
-	case "reason":
-		return v.reason.String(), true
-	case "waited":
-		return v.waited(), true
-	case "rank":
-		if !v.Shares() {
-			return "", true
-		}
-		return v.asks.Rank.String(), true
-	case "retry_after":
-		if v.after == 0 {
-			return "", true
-		}
-		return refusal.WholeSeconds(v.after), true
-	case "message":
-		return v.rule.Refusal.Message, true
-	case "support_code":
-		return v.code.String(), true
+func (d *verdict) placeholder(name string) (any, bool) {
+	if name == "waited" {
+		return d.waited, true
+	}
+	if i := slices.Index(told[:], name); i >= 0 {
+		return d.texts[i], true
 	}
 	return nil, false
+}
+
+var (
+	passEvents = telemetry.NewCounters("passes_total",
+		"Passes of clients of an in_flight with share, by what happened to them.", "zone", "event")
+
+	waitSeconds = telemetry.NewHistograms("slot_wait_seconds",
+		"How long served requests waited for their slot, in seconds.", []float64{.01, .05, .1, .25, .5, 1, 2, 3, 5, 8}, "zone", "rank")
+
+	slotSeconds = telemetry.NewCounters("slot_seconds_total",
+		"For how long requests held slots, with share, in seconds.", "zone", "rank")
+)
+
+// unranked stands for the rank of requests that have none.
+const unranked = fairqueue.Ranks
+
+// counts count and log what becomes of the requests of a limit in one config. Counters are looked
+// up before requests come, so that series exist before the first count.
+type counts struct {
+	limit    *Limit
+	requests [fairqueue.Ranks + 1][decisions][reasons]prometheus.Counter // nil where nothing can lead
+	waits    [fairqueue.Ranks + 1]prometheus.Observer
+	seconds  [fairqueue.Ranks]prometheus.Counter
+	passes   [pass.Events]prometheus.Counter    // nil if none are sent
+	states   [pass.Valid + 1]prometheus.Counter // of those that requests come with
+	refusals [decisions]*telemetry.RefusalLog   // nil for decisions that refuse nothing
+
+	failures, full *rate.Limiter // of warnings
+	insecure       atomic.Bool   // warned of
+	newcomers      newcomers
+}
+
+func newCounts(l *Limit) *counts {
+	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1), full: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	ranks := []fairqueue.Rank{unranked}
+	if l.Shares() {
+		ranks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
+	}
+	waits := l.limits.Wait > 0
+	makes := func(possible bool, d decision, whys ...reason) {
+		for i := 0; possible && i < len(whys); i++ {
+			for _, rank := range ranks {
+				c.requests[rank][d][whys[i]] = c.counter(rank, d, whys[i])
+			}
+		}
+	}
+	makes(true, admitted, none)
+	makes(l.Shadow, shadowRefused, none)
+	makes(l.Shadow && waits, shadowDelayed, none)
+	makes(!l.Shadow && !waits, refused, inFlight)
+	makes(!l.Shadow && waits, delayed, none)
+	makes(!l.Shadow && waits, refused, queueFull, timeout)
+	makes(!l.Shadow && l.longest >= 0, refused, memory, tooLarge, timeout)
+	for _, rank := range ranks {
+		if waits {
+			c.waits[rank] = waitSeconds.WithLabelValues(l.Name, rank.String())
+		}
+		if l.Shares() {
+			c.seconds[rank] = slotSeconds.WithLabelValues(l.Name, rank.String())
+		}
+	}
+	if l.ranks.pass != nil {
+		for state := pass.Invalid; state <= pass.Valid; state++ {
+			c.states[state] = passEvents.WithLabelValues(l.Name, state.String())
+		}
+		for e := pass.None + 1; e < pass.Events; e++ {
+			c.passes[e] = passEvents.WithLabelValues(l.Name, e.String())
+		}
+	}
+	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
+	would := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight would begin to refuse requests", Refused: "in_flight would have refused requests", More: c.load}
+	c.refusals[refused], c.refusals[shadowRefused] = &log, &would
+	return c
+}
+
+// counter looks a counter up.
+func (c *counts) counter(rank fairqueue.Rank, d decision, why reason) prometheus.Counter {
+	return telemetry.Requests.WithLabelValues(c.limit.Name, d.String(), why.String(), rank.String())
+}
+
+// decided counts what has become of a request.
+func (c *counts) decided(v *visit) {
+	rank := fairqueue.Rank(unranked)
+	if v.Shares() {
+		rank = v.slot.Rank
+		if counter := c.states[v.client.State()]; counter != nil {
+			counter.Inc()
+		}
+	}
+	counter := c.requests[rank][v.decision][v.reason]
+	if counter == nil { // only what is set at run time can lead here
+		counter = c.counter(rank, v.decision, v.reason)
+	}
+	counter.Inc()
+	switch v.decision {
+	case admitted, delayed:
+		if w := c.waits[rank]; w != nil && !c.limit.Shadow {
+			w.Observe(v.Waited.Seconds())
+		}
+	case refused, shadowRefused:
+		c.refusals[v.decision].Note(v.key())
+	}
+}
+
+// held counts for how long a request has held its slot.
+func (c *counts) held(rank fairqueue.Rank, held time.Duration) {
+	if counter := c.seconds[rank]; counter != nil {
+		counter.Add(held.Seconds())
+	}
+}
+
+// failed counts a request for which a matcher has failed, and warns.
+func (c *counts) failed(err error, enforced bool) {
+	d, warning := shadowRefused, "a matcher fails, so requests would if in_flight were enforced"
+	if enforced {
+		d, warning = refused, "a matcher fails, and requests with it"
+	}
+	c.counter(unranked, d, failed).Inc()
+	if c.failures.Allow() {
+		c.limit.Logger.Warn(warning, zap.Error(err))
+	}
+}
+
+// passed counts what has happened to the pass of a client, if anything has.
+func (c *counts) passed(e pass.Event) {
+	if e != pass.None {
+		c.passes[e].Inc()
+	}
+}
+
+// passesFull warns that passes are forgotten before their time.
+func (c *counts) passesFull() {
+	if c.full.Allow() {
+		c.limit.Logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+	}
+}
+
+// loggedInInsecurely warns, once, that nobody becomes a member.
+func (c *counts) loggedInInsecurely() {
+	if !c.insecure.Swap(true) {
+		c.limit.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+	}
+}
+
+const (
+	// mostMembers is how many of the new clients may become members without a warning, as a
+	// fraction, and fewestMembers how many they must be for it.
+	mostMembers   = .2
+	fewestMembers = 20
+)
+
+// newcomers count the clients that come without cookies, to find out whether the cookie of members
+// is one that all visitors get.
+type newcomers struct {
+	came, joined atomic.Int64
+	warned       atomic.Bool
+}
+
+// answered counts what a response has done to the pass of a client.
+func (c *counts) answered(isNew bool, e pass.Event) {
+	c.passed(e)
+	if !isNew {
+		return
+	}
+	n := &c.newcomers
+	came := n.came.Add(1)
+	if e != pass.Joined && e != pass.Limited {
+		return
+	}
+	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
+		c.limit.Logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
+			zap.Int64("new_clients", came), zap.Int64("members", joined))
+	}
+}
+
+// load returns how busy the limit is, for its log.
+func (c *counts) load() []zap.Field {
+	load := c.limit.State.Gate.Load()
+	return []zap.Field{zap.Int("running", load.Running), zap.Int("slots", c.limit.Slots), zap.Int("waiting", load.Queued), zap.Float64("mean_seconds", load.Mean.Seconds())}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
@@ -20,38 +21,68 @@ type Record struct {
 
 	// Charged are the names of the zones that have decided about the request.
 	Charged []string
-	room    [4]string // for the first of them
+	charged [4]string // room for the first of them
 
 	// Slots are the names of the in_flight whose slots the request holds.
 	Slots []string
+	room  [1]string // of Slots, for most requests
 
 	// Client is done when the client leaves. It is nil while the request's own context is.
 	Client context.Context
+
+	// Waited is for how long in_flight has received the request's body, and let it wait for
+	// slots: no time in which the upstream has worked on it.
+	Waited time.Duration
 }
 
 // recordVar is the variable with the record. No user would choose its name.
 const recordVar = "throttle.record"
 
-// Find returns the record of a request, or nil if it has none yet.
-func Find(r *http.Request) *Record {
-	record, _ := caddyhttp.GetVar(r.Context(), recordVar).(*Record)
+// Find returns the record of the request with a context, or nil if it has none yet.
+func Find(ctx context.Context) *Record {
+	record, _ := caddyhttp.GetVar(ctx, recordVar).(*Record)
 	return record
 }
 
 // Of returns the record of a request, which the first call makes. Without the variables of
 // Caddy, each call makes another one.
 func Of(r *http.Request) *Record {
-	record := Find(r)
+	vars, _ := r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+	return In(vars)
+}
+
+// In returns the record in the variables of a request.
+func In(vars map[string]any) *Record {
+	record, _ := vars[recordVar].(*Record)
 	if record == nil {
 		record = new(Record)
-		caddyhttp.SetVar(r.Context(), recordVar, record)
+		record.Slots = record.room[:0]
+		if vars != nil {
+			vars[recordVar] = record
+		}
 	}
 	return record
 }
 
+// WaitedIn returns for how long the request with a context has waited so far.
+func WaitedIn(ctx context.Context) time.Duration {
+	if record := Find(ctx); record != nil {
+		return record.Waited
+	}
+	return 0
+}
+
 // ClientOf returns the context that is done when the client of a request leaves.
 func ClientOf(r *http.Request) context.Context {
-	if record := Find(r); record != nil && record.Client != nil {
+	if record := Find(r.Context()); record != nil {
+		return record.ClientOf(r)
+	}
+	return r.Context()
+}
+
+// ClientOf is the function ClientOf where the record is known.
+func (record *Record) ClientOf(r *http.Request) context.Context {
+	if record.Client != nil {
 		return record.Client
 	}
 	return r.Context()
@@ -67,7 +98,7 @@ func (r *Record) SetRefused(refused bool) {
 // Charge adds a zone to those that have decided.
 func (r *Record) Charge(zone string) {
 	if r.Charged == nil {
-		r.Charged = r.room[:0]
+		r.Charged = r.charged[:0]
 	}
 	r.Charged = append(r.Charged, zone)
 }

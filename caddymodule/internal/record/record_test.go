@@ -13,7 +13,7 @@ import (
 func TestTheRecordOfARequest(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), w, new(caddyhttp.Server))
-	if got := Find(r); got != nil {
+	if got := Find(r.Context()); got != nil {
 		t.Errorf("got %+v, want none yet", got)
 	}
 	if ClientOf(r) != r.Context() {
@@ -21,14 +21,14 @@ func TestTheRecordOfARequest(t *testing.T) {
 	}
 	one := Of(r)
 	rewritten := r.WithContext(context.WithoutCancel(r.Context()))
-	if Of(rewritten) != one || Find(rewritten) != one {
+	if Of(rewritten) != one || Find(rewritten.Context()) != one {
 		t.Error("got another record of the same request")
 	}
 	one.Client = r.Context()
 	if ClientOf(rewritten) != r.Context() {
 		t.Error("got another client than the record's")
 	}
-	if other := httptest.NewRequest(http.MethodGet, "/", http.NoBody); Find(other) != nil || Of(other) == nil || ClientOf(other) != other.Context() {
+	if other := httptest.NewRequest(http.MethodGet, "/", http.NoBody); Find(other.Context()) != nil || Of(other) == nil || ClientOf(other) != other.Context() {
 		t.Error("without Caddy: want an empty record")
 	}
 }

@@ -39,7 +39,7 @@ type FuncSite struct {
 	Serve  func(http.ResponseWriter, *http.Request) error // what is throttled
 
 	Client string // the address that requests come from
-	Exit   chan struct{}
+	Exit   func() // tells the site that the process is about to end
 	stop   func()
 
 	mu       sync.Mutex

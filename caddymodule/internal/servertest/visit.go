@@ -84,10 +84,10 @@ func Quiet() {
 func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite {
 	t.Helper()
 	s := NewFuncSite(t, directives+"\nsettle_upstream")
-	s.Exit = make(chan struct{}) // virtual time stands still for what waits on a channel of the real one
-	s.App.Engine().Exiting = s.Exit
+	exiting, exit := context.WithCancel(context.Background()) // virtual time stands still for what waits on a channel of the real one
+	s.Exit, s.App.Engine().Exiting = exit, exiting.Done()
 	for _, l := range s.App.Engine().InFlight {
-		l.Exiting = s.Exit
+		l.Exiting = exiting
 	}
 	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {

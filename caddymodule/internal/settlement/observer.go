@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
@@ -58,14 +59,15 @@ type Observer struct {
 
 	ctx      context.Context // of the request, to see when the client leaves
 	began    time.Time
-	tunnel   bool // the connection has become one
-	left     bool // the client, while there was something to send yet
-	failed   bool // to send something
-	gone     bool // the client, when the next handler was done
-	returned bool // the next handler did not panic
+	waited   time.Duration // by then, in in_flight
+	tunnel   bool          // the connection has become one
+	left     bool          // the client, while there was something to send yet
+	failed   bool          // to send something
+	gone     bool          // the client, when the next handler was done
+	returned bool          // the next handler did not panic
 
-	headers time.Duration // until there were
-	elapsed time.Duration // until the next handler was done without them
+	headers time.Duration // until there were, but for waits in in_flight
+	elapsed time.Duration // until the next handler was done without them, likewise
 	bytes   int64         // of the body
 	before  http.Header   // what outer handlers have set, and
 	own     http.Header   // what the response has from within; with OwnHeader only
@@ -104,7 +106,7 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
 	}
-	o.began = time.Now()
+	o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -114,13 +116,18 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 func (o *Observer) end() {
 	o.gone = o.ctx.Err() != nil
 	if o.Status == 0 {
-		o.elapsed = time.Since(o.began)
+		o.elapsed = o.served()
 		o.look() // nothing was sent yet
 		if o.returned && o.err == nil {
 			o.beforeHeaders(http.StatusOK)
 		}
 	}
 	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
+}
+
+// served returns for how long the upstream has had the request.
+func (o *Observer) served() time.Duration {
+	return time.Since(o.began) - (record.WaitedIn(o.ctx) - o.waited)
 }
 
 // Own returns the fields of the response's header that come from within, once they are about to
@@ -159,7 +166,7 @@ func (o *Observer) WriteHeader(status int) {
 		o.look() // while the length of the body is not known
 	}
 	if o.Final(status) {
-		o.headers = time.Since(o.began)
+		o.headers = o.served()
 		o.beforeHeaders(status)
 		o.tunnel = o.tunnel || o.Tunnels()
 	}

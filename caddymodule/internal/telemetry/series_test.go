@@ -108,7 +108,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 					v.Leave()
 				}
 				if i == 55 {
-					close(s.Exit)
+					s.Exit()
 				}
 				servertest.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
 				if v.Panicked != nil {

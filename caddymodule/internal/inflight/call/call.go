@@ -1,4 +1,4 @@
-// Package call lets an upstream finish its response without its client. Begin with [Serve].
+// Package call lets an upstream finish its response without its client. Begin with [Call.Serve].
 //
 // An upstream such as PHP goes on working after its client has hung up, and a client that
 // reads slowly would keep it waiting. If either decided when a call is over, clients could
@@ -9,16 +9,19 @@ package call
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io"
 	"maps"
 	"net"
 	"net/http"
-	"net/netip"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
@@ -29,78 +32,35 @@ import (
 // writing it makes nobody wait. In bytes.
 const unsent = 2 << 10
 
-// Options say how a call is made.
-type Options struct {
-	// Store holds what the client has not taken yet. If it has no room, the upstream waits for
-	// the client.
-	Store *body.Store
-	// Client bounds what is held.
-	Client netip.Prefix
+// A Caller is on whose behalf a call is made.
+type Caller interface {
+	// NewSpool returns a spool for what the client has not taken yet, with so much memory at
+	// most, in bytes. If it has no room, the upstream waits for the client.
+	NewSpool(memory int) body.Spool
+
 	// Served is called once, when the upstream is done: the next handler has returned, with its
 	// error, or has panicked, or the connection has become a tunnel. What is left of the
 	// response is sent after that.
-	Served func(error)
-	// Exiting may be nil. Once it is closed, calls without a client end.
-	Exiting <-chan struct{}
+	Served(error)
+
+	// Exit returns a channel, or nil. Once it is closed, calls without a client end.
+	Exit() <-chan struct{}
 }
 
-// Serve calls the next handler, which goes on when the client of r leaves, and sends the
-// response. It returns the handler's error when all is sent, and panics as the handler does. It
-// panics with [http.ErrAbortHandler] if a client that is still there could not be sent all of it.
+// A Call is one call of the next handler, and the response writer that this gets. The zero Call is
+// ready for one call. It is used for as long as anybody has the request's context.
 //
-// A call within another one is a part of that: the outer one keeps what the client has not
-// taken, so that both are over when the upstream is done.
-func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, o Options) (err error) {
-	if outer := find(r.Context()); outer != nil {
-		p := &part{served: o.Served, next: outer.parts}
-		outer.parts = p
-		defer func() { p.done(err) }()
-		return next.ServeHTTP(w, r)
-	}
-	c := &writer{store: o.Store, prefix: o.Client, call: call{client: r.Context(), exiting: o.Exiting}, part: part{served: o.Served}}
-	c.Watch(w, r)
-	c.call.writer, c.parts = c, &c.part
-	defer c.finish()
-	return c.serve(r, next)
-}
-
-func (w *writer) serve(r *http.Request, next caddyhttp.Handler) (err error) {
-	defer func() {
-		w.call.end()
-		w.part.done(err)
-	}()
-	err = next.ServeHTTP(w, r.WithContext(&w.call))
-	w.returned = err == nil
-	return err
-}
-
-// A part is a call, or a call within it.
-type part struct {
-	served func(error) // nil once it was called
-	next   *part       // around it
-}
-
-// done notes that the upstream is done with a part.
-func (p *part) done(err error) {
-	if served := p.served; served != nil {
-		p.served = nil
-		served(err)
-	}
-}
-
-// A writer is the response writer of the next handler. What the server would keep is written at
-// once. The rest goes through a sender, and what cannot be sent any more is thrown away, so that
-// the handler goes on reading from the upstream.
-type writer struct {
+// What the server would keep is written at once. The rest goes through a sender, and what cannot be
+// sent any more is thrown away, so that the handler goes on reading from the upstream.
+type Call struct {
 	response.Writer
-	call   call
-	part   part
-	parts  *part // the innermost
-	store  *body.Store
-	prefix netip.Prefix
+	context detached
+	part    part
+	parts   *part // the innermost
 
 	through  bool // the handler itself writes to the client: streams, tunnels, responses without a body
 	returned bool // without an error
+	cut      bool // something could not be sent
 	written  int64
 	sender   *sender // nil before something had to wait
 	// Once there is a sender, the header is that's, and the handler has a copy.
@@ -108,168 +68,494 @@ type writer struct {
 
 	// Of the one that writes to the client: the sender while it runs, or the handler.
 	lost atomic.Bool // nothing can be sent any more
-	cut  bool        // something could not be sent
+}
+
+// Serve calls the next handler, which goes on when the client of r leaves, and sends the
+// response. It returns the handler's error when all is sent, and panics as the handler does. It
+// panics with [http.ErrAbortHandler] if a client that is still there could not be sent all of it.
+func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller) error {
+	c.Watch(w, r)
+	c.context.client, c.context.call = r.Context(), c
+	c.part.caller, c.parts = by, &c.part
+	defer c.finish()
+	return c.serve(r, next)
+}
+
+// serve gives the request another context until the next handler is done. That is cheaper than
+// another request, which is larger than all else that a call needs.
+func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
+	*r = *r.WithContext(&c.context)
+	defer func() {
+		*r = *r.WithContext(c.context.client)
+		c.context.end()
+		c.part.done(err)
+	}()
+	err = next.ServeHTTP(c, r)
+	c.returned = err == nil
+	return err
+}
+
+// Within calls the next handler as a part of the call that the request is within: that keeps what
+// the client has not taken, so that both are over when the upstream is done.
+func (c *Call) Within(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller) (err error) {
+	outer := find(r.Context())
+	if outer == nil {
+		return c.Serve(w, r, next, by)
+	}
+	c.part = part{caller: by, next: outer.parts}
+	outer.parts = &c.part
+	defer func() { c.part.done(err) }()
+	return next.ServeHTTP(w, r)
+}
+
+// A part is a call, or a call within it.
+type part struct {
+	caller Caller
+	next   *part // around it
+	over   bool  // and the caller knows it
+}
+
+// done notes that the upstream is done with a part.
+func (p *part) done(err error) {
+	if !p.over {
+		p.over = true
+		p.caller.Served(err)
+	}
+}
+
+// conversation reports whether responses of a type are streams without an end, or halves of
+// conversations.
+func conversation(contentType string) bool {
+	return slices.ContainsFunc([]string{"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace"}, func(prefix string) bool {
+		return len(contentType) >= len(prefix) && strings.EqualFold(contentType[:len(prefix)], prefix)
+	})
 }
 
 // Header implements http.ResponseWriter.
-func (w *writer) Header() http.Header {
-	if w.header != nil {
-		return w.header
+func (c *Call) Header() http.Header {
+	if c.header != nil {
+		return c.header
 	}
-	return w.ResponseWriter.Header()
+	return c.ResponseWriter.Header()
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (w *writer) WriteHeader(status int) {
-	if w.Status != 0 {
+func (c *Call) WriteHeader(status int) {
+	if c.Status != 0 {
 		return // the client may be reading already
 	}
-	if w.Final(status) {
+	if c.Final(status) {
 		switch {
-		case w.Tunnels():
-			w.tunnel()
-		case body.Conversation(w.ResponseWriter.Header().Get("Content-Type")):
-			w.through = true
-			w.call.streams()
+		case c.Tunnels():
+			c.tunnel()
+		case conversation(response.Single(c.ResponseWriter.Header()["Content-Type"])):
+			c.through = true
+			c.context.streams()
 		default:
-			w.through = w.Bodiless()
+			c.through = c.Bodiless()
 		}
 	}
-	w.ResponseWriter.WriteHeader(status)
+	c.ResponseWriter.WriteHeader(status)
 }
 
 // tunnel notes that the connection is a tunnel, which belongs to client and upstream and may last
 // for days.
-func (w *writer) tunnel() {
-	w.through = true
-	w.call.streams()
-	for p := w.parts; p != nil; p = p.next {
+func (c *Call) tunnel() {
+	c.through = true
+	c.context.streams()
+	for p := c.parts; p != nil; p = p.next {
 		p.done(nil)
 	}
 }
 
 // Write implements http.ResponseWriter.
-func (w *writer) Write(p []byte) (int, error) {
-	if w.Status == 0 {
-		w.WriteHeader(http.StatusOK)
+func (c *Call) Write(p []byte) (int, error) {
+	if c.lost.Load() {
+		return len(p), nil
 	}
-	written := w.written + int64(len(p))
+	if c.Status == 0 {
+		c.WriteHeader(http.StatusOK)
+	}
+	written := c.written + int64(len(p))
 	switch {
-	case w.through || w.Declared >= 0 && written > w.Declared:
-		w.catchUp()
-		return w.writeNow(p) // which knows what is wrong, if it is too much
-	case w.sender == nil && written <= unsent:
-		w.written = written
-		return w.writeNow(p)
+	case c.through || c.Declared >= 0 && written > c.Declared:
+		c.catchUp()
+		return c.writeNow(p) // which knows what is wrong, if it is too much
+	case c.sender == nil && written <= unsent:
+		c.written = written
+		return c.writeNow(p)
 	}
-	w.written = written
-	return w.send().write(p)
+	c.written = written
+	return c.send().write(p)
 }
 
 // send returns the sender.
-func (w *writer) send() *sender {
-	if w.sender == nil {
-		w.header = w.ResponseWriter.Header().Clone()
-		w.sent = maps.Clone(w.header)
-		w.sender = newSender(w)
+func (c *Call) send() *sender {
+	if c.sender == nil {
+		c.header = c.ResponseWriter.Header().Clone()
+		c.sent = maps.Clone(c.header)
+		c.sender = newSender(c)
 	}
-	return w.sender
+	return c.sender
 }
 
 // ReadFrom implements io.ReaderFrom.
-func (w *writer) ReadFrom(r io.Reader) (int64, error) {
-	return io.Copy(struct{ io.Writer }{w}, r)
+func (c *Call) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{c}, r)
 }
 
 // FlushError lets http.ResponseController flush.
-func (w *writer) FlushError() error {
-	if w.Status == 0 {
-		w.WriteHeader(http.StatusOK)
+func (c *Call) FlushError() error {
+	if c.lost.Load() {
+		return nil
 	}
-	if w.through {
-		w.catchUp()
-		return w.flushNow()
+	if c.Status == 0 {
+		c.WriteHeader(http.StatusOK)
 	}
-	w.send().flush()
+	if c.through {
+		c.catchUp()
+		return c.flushNow()
+	}
+	c.send().flush()
 	return nil
 }
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
-func (w *writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	w.catchUp()
-	conn, buffered, err := w.Writer.Hijack()
+func (c *Call) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c.catchUp()
+	conn, buffered, err := c.Writer.Hijack()
 	if err == nil {
-		w.tunnel()
+		c.tunnel()
 	}
 	return conn, buffered, err
 }
 
 // SetWriteDeadline keeps a handler's own deadline for what the handler writes to the client
 // itself. What waits is sent later.
-func (w *writer) SetWriteDeadline(at time.Time) error {
-	if !w.through {
+func (c *Call) SetWriteDeadline(at time.Time) error {
+	if !c.through {
 		return nil
 	}
-	return http.NewResponseController(w.ResponseWriter).SetWriteDeadline(at)
+	return http.NewResponseController(c.ResponseWriter).SetWriteDeadline(at)
 }
 
 // catchUp returns when all that was written has been sent, and nobody else sends.
-func (w *writer) catchUp() {
-	if w.sender != nil {
-		w.sender.catchUp()
+func (c *Call) catchUp() {
+	if c.sender != nil {
+		c.sender.catchUp()
 	}
 }
 
 // finish sends what is left of the response.
-func (w *writer) finish() {
-	if w.sender != nil {
-		defer w.sender.close()
-		w.sender.catchUp()
-		header := w.ResponseWriter.Header()
-		for name, values := range w.header {
-			if !slices.Equal(values, w.sent[name]) {
+func (c *Call) finish() {
+	if c.sender != nil {
+		defer c.sender.close()
+		c.sender.catchUp()
+		header := c.ResponseWriter.Header()
+		for name, values := range c.header {
+			if !slices.Equal(values, c.sent[name]) {
 				header[name] = values // a trailer
 			}
 		}
 	}
-	if w.cut && w.returned && w.call.client.Err() == nil {
+	if c.cut && c.returned && c.context.client.Err() == nil {
 		panic(http.ErrAbortHandler) // HTTP/3 would end a part of the response as if it were all
 	}
+	c.lost.Store(true) // what somebody still writes comes too late
 }
 
 // writeNow writes to the client.
-func (w *writer) writeNow(p []byte) (int, error) {
-	if w.lost.Load() {
+func (c *Call) writeNow(p []byte) (int, error) {
+	if c.lost.Load() {
 		return len(p), nil
 	}
-	n, err := w.ResponseWriter.Write(p)
+	n, err := c.ResponseWriter.Write(p)
 	if err == nil || response.Excess(err) || errors.Is(err, http.ErrHijacked) {
 		return n, err // the handler's own mistakes
 	}
-	w.lose()
+	c.lose()
 	return len(p), nil
 }
 
-func (w *writer) flushNow() error {
-	if w.lost.Load() {
+func (c *Call) flushNow() error {
+	if c.lost.Load() {
 		return nil
 	}
-	failed, err := w.FlushNow()
+	failed, err := c.FlushNow()
 	if failed {
-		w.lose()
+		c.lose()
 		return nil
 	}
 	return err
 }
 
 // lose notes that nothing can be sent any more.
-func (w *writer) lose() {
-	w.cut = true
-	w.lost.Store(true)
-	w.call.leave()
+func (c *Call) lose() {
+	c.cut = true
+	c.lost.Store(true)
+	c.context.leave()
+}
+
+// Patience is how long a call may go on after its client has left.
+const Patience = 5 * time.Minute
+
+// A detached is the context of a call: that of the client, but for its end. It is canceled when the
+// client has left and nobody can want the response: because it is a stream, or the client's
+// patience is over, or the process ends. The client is watched from when somebody first asks for
+// that.
+type detached struct {
+	client context.Context
+	call   *Call
+
+	own atomic.Pointer[own] // nil before somebody asks
+
+	mu     sync.Mutex
+	left   bool // the client has
+	stream bool // there is no end to wait for
+	over   bool // the upstream is done
+	alone  bool // the call lasts without a client
+}
+
+// An own context is the client's without its end.
+type own struct {
+	context.Context
+	cancel  context.CancelFunc
+	unwatch func() bool
+}
+
+// callKey is the key of the call that a context belongs to.
+type callKey struct{}
+
+// find returns the call that a context belongs to, or nil.
+func find(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// idleTimeoutsKey is that of caddyhttp.IdleTimeoutsFromContext.
+const idleTimeoutsKey caddy.CtxKey = "idle_timeouts"
+
+// Value implements context.Context.
+func (d *detached) Value(key any) any {
+	switch key {
+	case callKey{}:
+		return d.call
+	case idleTimeoutsKey:
+		// Caddy's timeouts within the call would change the server's writer while we write to it.
+		// Without that, they wrap ours.
+		reader, _ := caddyhttp.IdleTimeoutsFromContext(d.client)
+		return caddyhttp.ContextWithIdleTimeouts(context.Background(), reader, nil).Value(key)
+	}
+	if own := d.own.Load(); own != nil {
+		return own.Value(key)
+	}
+	return d.client.Value(key)
+}
+
+// Deadline implements context.Context.
+func (d *detached) Deadline() (at time.Time, set bool) { return at, false }
+
+// Done implements context.Context.
+func (d *detached) Done() <-chan struct{} { return d.watch().Done() }
+
+// Err implements context.Context.
+func (d *detached) Err() error { return d.watch().Err() }
+
+// watch returns the call's own context, and has the client watched.
+func (d *detached) watch() *own {
+	if d.own.Load() == nil {
+		d.note(func() {
+			if d.own.Load() == nil {
+				o := new(own)
+				o.Context, o.cancel = context.WithCancel(context.WithoutCancel(d.client))
+				o.unwatch = context.AfterFunc(d.client, d.leave)
+				d.own.Store(o)
+			}
+		})
+	}
+	return d.own.Load()
+}
+
+// note notes what has happened, and ends the call if nobody can want the response any more.
+func (d *detached) note(what func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	what()
+	own := d.own.Load()
+	switch {
+	case own == nil:
+	case d.over || d.left && d.stream:
+		own.unwatch()
+		own.cancel()
+	case d.left && !d.alone:
+		d.alone = true
+		go own.linger(d.call.part.caller.Exit())
+	}
+}
+
+// leave notes that the client has left, or can be sent nothing any more. Over HTTP/3, it
+// may still be there then.
+func (d *detached) leave() { d.note(func() { d.left = true }) }
+
+// streams notes that the response has no end.
+func (d *detached) streams() { d.note(func() { d.stream = true }) }
+
+// end ends the call.
+func (d *detached) end() { d.note(func() { d.over = true }) }
+
+// linger ends the call without a client when its time is over, or the process ends.
+func (o *own) linger(exit <-chan struct{}) {
+	select {
+	case <-time.After(Patience):
+	case <-exit:
+	case <-o.Done():
+	}
+	o.cancel()
+}
+
+const (
+	// inMemory is how much of one response waits in memory. What is more waits in the file.
+	inMemory = 1 << 20
+
+	// mostAtOnce is how much is written to a client at once: timeouts of the server count from
+	// one write to the next, and those of Caddy's reverse proxy are as large.
+	mostAtOnce = 32 << 10
+)
+
+// A sender sends what the handler has written: in a goroutine while there is something to send,
+// and at the end in the handler's.
+type sender struct {
+	call *Call
+
+	mu       sync.Mutex // guards what follows
+	changed  sync.Cond  // with each piece that was sent
+	spool    body.Spool
+	flushes  bool // when all that is there has been sent
+	running  bool
+	panicked any
+}
+
+func newSender(c *Call) *sender {
+	s := &sender{call: c, spool: c.part.caller.NewSpool(inMemory)}
+	s.changed.L = &s.mu
+	return s
+}
+
+// write takes a part of the response. Out of room, it waits for the client.
+func (s *sender) write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for written := 0; ; {
+		if s.call.lost.Load() {
+			return len(p), nil
+		}
+		n, err := s.spool.Write(p[written:])
+		written += n
+		switch {
+		case err == nil:
+			s.start()
+			return written, nil
+		case s.running || !s.spool.Empty():
+			s.start()
+			s.changed.Wait()
+		default: // others hold all there is
+			s.unlocked(func() { n, err = s.call.writeNow(p[written:]) })
+			return written + n, err
+		}
+	}
+}
+
+// flush has the server flush.
+func (s *sender) flush() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.call.lost.Load() {
+		s.flushes = true
+		s.start()
+	}
+}
+
+// start starts the goroutine, unless it runs. The caller holds the lock.
+func (s *sender) start() {
+	if !s.running {
+		s.running = true
+		go s.run()
+	}
+}
+
+// run sends in a goroutine. A panic goes on in that of the handler.
+func (s *sender) run() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer func() {
+		if panicked := recover(); panicked != nil {
+			s.panicked = panicked
+			s.call.lost.Store(true)
+		}
+	}()
+	s.send()
+}
+
+// send sends what is there. The caller holds the lock.
+func (s *sender) send() {
+	defer func() {
+		if s.running = false; s.call.lost.Load() {
+			s.spool.Close()
+		}
+		s.changed.Broadcast()
+	}()
+	for !s.call.lost.Load() {
+		piece, err := s.spool.Next()
+		switch {
+		case err != nil: // the file cannot be read
+			s.call.lose()
+		case len(piece) > 0:
+			piece = piece[:min(len(piece), mostAtOnce)]
+			s.unlocked(func() { _, _ = s.call.writeNow(piece) })
+			s.spool.Discard(len(piece))
+			s.changed.Broadcast()
+		case s.flushes:
+			s.flushes = false
+			s.unlocked(func() { _ = s.call.flushNow() })
+		default:
+			return
+		}
+	}
+}
+
+// unlocked lets others hold the lock meanwhile.
+func (s *sender) unlocked(do func()) {
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	do()
+}
+
+// catchUp sends all that is there, and returns when nobody else sends. It panics as the
+// goroutine has.
+func (s *sender) catchUp() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.running {
+		s.changed.Wait()
+	}
+	if panicked := s.panicked; panicked != nil {
+		s.panicked = nil
+		panic(panicked)
+	}
+	s.running = true
+	s.send()
+}
+
+// close throws away what is left.
+func (s *sender) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.call.lost.Store(true)
+	s.spool.Close()
 }
 
 // Interface guards
 var (
-	_ response.Watching = (*writer)(nil)
+	_ response.Watching = (*Call)(nil)
+	_ context.Context   = (*detached)(nil)
 )

@@ -11,7 +11,7 @@ import (
 // BenchmarkFreeSlot is a request that gets a slot at once and gives it back.
 func BenchmarkFreeSlot(b *testing.B) {
 	q := newQueue(5)
-	r := &Request{Rank: Returned, Keys: [2]string{"203.0.113.7", "pass:0123456789abcdef"}}
+	r := &Request{Claim: &Claim{Rank: Returned, Keys: [2]string{"203.0.113.7", "pass:0123456789abcdef"}}}
 	b.ReportAllocs()
 	for b.Loop() {
 		q.Arrive(r)
@@ -36,9 +36,9 @@ func BenchmarkDecision(b *testing.B) {
 			}
 			free := make([]*Request, 0, 2)
 			for i := range waiting + 6 {
-				arrive(&Request{Keys: [2]string{"address" + strconv.Itoa(i), "pass" + strconv.Itoa(i)}})
+				arrive(&Request{Claim: &Claim{Keys: [2]string{"address" + strconv.Itoa(i), "pass" + strconv.Itoa(i)}}})
 			}
-			free = append(free, &Request{Keys: [2]string{"address", "pass"}})
+			free = append(free, &Request{Claim: &Claim{Keys: [2]string{"address", "pass"}}})
 			took := make([]time.Duration, 0, 1<<20)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i = (i + 1) % len(running) {

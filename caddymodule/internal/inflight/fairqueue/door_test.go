@@ -121,7 +121,7 @@ func TestNoSlotIsLostOrGivenTwice(t *testing.T) {
 				if random.IntN(50) == 0 {
 					d.setSlots(3 + random.IntN(5)) // those that are lowered drain
 				}
-				r := &Request{Rank: Rank(random.IntN(Ranks)), Keys: [2]string{strconv.Itoa(random.IntN(40))}}
+				r := &Request{Claim: &Claim{Rank: Rank(random.IntN(Ranks)), Keys: [2]string{strconv.Itoa(random.IntN(40))}}}
 				ctx, cancel := context.WithCancel(context.Background())
 				if random.IntN(5) == 0 {
 					time.AfterFunc(upTo(time.Second), cancel)

@@ -62,9 +62,9 @@ const (
 	Ranks = 4
 )
 
-// String returns the name of the rank in lower case.
+// String returns the name of the rank in lower case, and "" for none of them.
 func (r Rank) String() string {
-	return [...]string{"member", "returned", "crawler", "first"}[r]
+	return [...]string{"member", "returned", "crawler", "first", ""}[r]
 }
 
 // Limits are those of a queue. They may change at any time.
@@ -146,9 +146,8 @@ type Queue struct {
 	members  map[netip.Prefix]int // slots that members of a network hold
 }
 
-// A Request is one that wants a slot. Its fields must not change while it waits or
-// holds a slot. A Request that is done may arrive again.
-type Request struct {
+// A Claim is what a request takes turns by.
+type Claim struct {
 	Rank Rank
 
 	// Keys are what takes turns: the client's share key and, if it holds a valid pass,
@@ -158,22 +157,31 @@ type Request struct {
 
 	// Network is where a member comes from. The zero Prefix is none.
 	Network netip.Prefix
+}
+
+// A Request is one that wants a slot. Its fields must not change while it waits or
+// holds a slot. A Request that is done may arrive again.
+type Request struct {
+	*Claim // required
+
+	// Owner is the caller's own. The queue does not look at it.
+	Owner any
 
 	// Crowded says that the request may not wait, since others hold the places that it could
 	// get, by a rule of the caller's.
 	Crowded bool
 
-	// Owner is the caller's own. The queue does not look at it.
-	Owner any
-
-	keys    []*key // in room
-	room    [2]*key
+	state   state
+	counted int8    // of found
+	found   [2]*key // what it takes turns by
 	turn    micros
 	charge  micros
 	tenth   micros // what counts of it for the others' tenth
 	arrival uint64 // breaks ties
-	state   state
 }
+
+// keys are what a request takes turns by, from when it has come.
+func (r *Request) keys() []*key { return r.found[:r.counted] }
 
 type state uint8
 
@@ -249,9 +257,6 @@ func (q *Queue) Len() int { return q.waiting }
 // Keys returns how many keys the queue remembers.
 func (q *Queue) Keys() int { return len(q.keys) }
 
-// Waiting returns how many requests of a rank wait.
-func (q *Queue) Waiting(r Rank) int { return len(q.rows[r]) }
-
 // Arrive decides about a request that is neither waiting nor served. It may displace
 // another one, which the caller then refuses.
 func (q *Queue) Arrive(r *Request) Decision {
@@ -273,33 +278,21 @@ func (q *Queue) Arrive(r *Request) Decision {
 	return d
 }
 
-// open reports whether a slot is free for a request that has just come.
-func (q *Queue) open(r *Request) bool {
-	free := q.limits.InFlight - q.running
-	return free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r))
-}
-
-// Ask returns what Arrive would, and changes nothing. Displaced is always nil.
-func (q *Queue) Ask(r *Request) Decision {
-	q.enter(r)
-	defer q.exit(r)
-	d := q.judge(r)
-	d.Displaced = nil
-	return d
-}
-
 // judge decides about a request that has just come.
 func (q *Queue) judge(r *Request) (d Decision) {
-	if q.open(r) {
+	free := q.limits.InFlight - q.running
+	if free > 0 && q.eligible(free) == nil && (free > 1 || !q.capped(r)) {
 		return d
 	}
 	d = Decision{Outcome: Waiting, Ahead: q.place(r)}
 	for _, row := range q.rows[:r.Rank] {
 		d.Ahead += len(row)
 	}
-	predicted := float64(d.Ahead+1) * q.Mean.value() / float64(max(1, q.limits.InFlight))
-	if r.Rank != Member {
-		predicted = min(predicted, q.due(d.Ahead-len(q.rows[Member])))
+	mean, slots := q.Mean.value(), float64(max(1, q.limits.InFlight))
+	predicted := float64(d.Ahead+1) * mean / slots
+	if r.Rank != Member { // then no later than if members take all that they may
+		ahead := float64(d.Ahead - len(q.rows[Member]))
+		predicted = min(predicted, (max(0, toOne*mean*ahead-float64(q.owed))+mean)/slots)
 	}
 	d.Predicted = time.Duration(predicted * float64(time.Microsecond))
 	switch {
@@ -315,13 +308,6 @@ func (q *Queue) judge(r *Request) (d Decision) {
 		}
 	}
 	return d
-}
-
-// due returns after how many microseconds a request of no member is served that has so
-// many of those ahead, if members take all that they may.
-func (q *Queue) due(ahead int) float64 {
-	mean := q.Mean.value()
-	return (max(0, toOne*mean*float64(ahead)-float64(q.owed)) + mean) / float64(max(1, q.limits.InFlight))
 }
 
 // othersWait reports whether anybody waits but members.
@@ -342,7 +328,7 @@ func (q *Queue) owe(more micros) {
 // settle replaces the charge of a request that is done, and what counts for the others'
 // tenth, by what it has used.
 func (q *Queue) settle(r *Request, actual micros) {
-	for _, k := range r.keys {
+	for _, k := range r.keys() {
 		k.used[r.Rank] += actual - r.charge
 	}
 	q.exit(r)
@@ -360,7 +346,7 @@ func (q *Queue) wait(r *Request) {
 	r.state = inRow
 	q.waiting++
 	q.Common.Waiting++
-	for _, k := range r.keys {
+	for _, k := range r.keys() {
 		k.waiting++
 	}
 }
@@ -419,7 +405,7 @@ func (q *Queue) hold(r *Request, by int) {
 			delete(q.members, r.Network)
 		}
 	}
-	for _, k := range r.keys {
+	for _, k := range r.keys() {
 		k.held += by
 	}
 }
@@ -428,7 +414,7 @@ func (q *Queue) hold(r *Request, by int) {
 func (q *Queue) enter(r *Request) {
 	q.arrivals++
 	r.arrival, r.turn, r.charge = q.arrivals, q.virtual[r.Rank], 0
-	r.keys = r.room[:0]
+	r.counted = 0
 	for i, name := range r.Keys {
 		if name == "" || i > 0 && name == r.Keys[0] {
 			continue
@@ -446,14 +432,15 @@ func (q *Queue) enter(r *Request) {
 			k.used[r.Rank] = 0
 		}
 		k.requests[r.Rank]++
-		r.keys = append(r.keys, k)
+		r.found[r.counted] = k
+		r.counted++
 		r.turn = max(r.turn, k.used[r.Rank])
 	}
 }
 
 // exit forgets the keys of a request that have no other one.
 func (q *Queue) exit(r *Request) {
-	for _, k := range r.keys {
+	for _, k := range r.keys() {
 		k.requests[r.Rank]--
 		if k.requests == [Ranks]int{} {
 			delete(q.keys, k.name)
@@ -461,13 +448,13 @@ func (q *Queue) exit(r *Request) {
 			keyPool.Put(k)
 		}
 	}
-	r.state, r.keys = outside, nil
+	r.state, r.counted = outside, 0
 }
 
 // charge charges the mean to the keys of a request.
 func (q *Queue) charge(r *Request) {
 	r.charge = micros(q.Mean.value())
-	for _, k := range r.keys {
+	for _, k := range r.keys() {
 		k.used[r.Rank] = max(k.used[r.Rank], q.virtual[r.Rank]) + r.charge
 	}
 }
@@ -524,7 +511,7 @@ func (q *Queue) eligible(free int) *Request {
 // capped reports whether a key of the request holds half the slots.
 func (q *Queue) capped(r *Request) bool {
 	half := q.limits.half()
-	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.held >= half })
+	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.held >= half })
 }
 
 // crowds reports whether the request is a member's whose network holds half the slots: a
@@ -539,7 +526,7 @@ func (q *Queue) keyFull(r *Request) bool {
 	if r.Rank == First {
 		most = max(most, q.limits.MaxWaiting-q.Common.Waiting)
 	}
-	return slices.ContainsFunc(r.keys, func(k *key) bool { return k.waiting >= most })
+	return slices.ContainsFunc(r.keys(), func(k *key) bool { return k.waiting >= most })
 }
 
 // place returns the index of a request in its row.
@@ -554,7 +541,7 @@ func (q *Queue) remove(r *Request) {
 	q.rows[r.Rank] = slices.Delete(q.rows[r.Rank], i, i+1)
 	q.waiting--
 	q.Common.Waiting--
-	for _, k := range r.keys {
+	for _, k := range r.keys() {
 		k.waiting--
 	}
 }

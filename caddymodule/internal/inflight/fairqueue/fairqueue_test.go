@@ -25,7 +25,7 @@ func newQueue(inFlight int) *Queue {
 // come lets a request arrive, and fails unless its outcome is the one wanted.
 func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Request {
 	t.Helper()
-	r := &Request{Rank: rank}
+	r := &Request{Claim: &Claim{Rank: rank}}
 	copy(r.Keys[:], keys)
 	if got := q.Arrive(r); got.Outcome != want {
 		t.Fatalf("%v with keys %q: got %+v, want %v", rank, keys, got, want)
@@ -76,8 +76,8 @@ func TestKeysTakeTurnsWithinARank(t *testing.T) {
 // one with those of a tenth, and returns for how long each of them holds it.
 func slotSeconds(corrected bool) (long, short time.Duration) {
 	q := newQueue(1)
-	send := func(key string) { q.Arrive(&Request{Rank: First, Keys: [2]string{key}}) }
-	running := &Request{Rank: First, Keys: [2]string{"long"}}
+	send := func(key string) { q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{key}}}) }
+	running := &Request{Claim: &Claim{Rank: First, Keys: [2]string{"long"}}}
 	q.Arrive(running)
 	for range 3 {
 		send("long")
@@ -181,7 +181,7 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 		member := func(want Outcome, network netip.Prefix) *Request {
 			t.Helper()
 			n++
-			r := &Request{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}
+			r := &Request{Claim: &Claim{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}}
 			if got := q.Arrive(r); got.Outcome != want {
 				t.Fatalf("got %+v, want %v", got, want)
 			}
@@ -194,7 +194,7 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 		for range 3 * inFlight {
 			waiting = append(waiting, member(Waiting, office))
 		}
-		first := q.Arrive(&Request{Rank: First, Keys: [2]string{"robot"}})
+		first := q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{"robot"}}})
 		if first.Outcome != Waiting {
 			t.Fatalf("got %+v, want a newcomer to wait", first)
 		}
@@ -269,14 +269,14 @@ func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
 			q.Release(&done.Request, time.Duration((now-done.began)*1e9))
 		case now == atWork:
 			came[0]++
-			arrive(&visit{Request: Request{Rank: Member, Network: office}})
+			arrive(&visit{Request: Request{Claim: &Claim{Rank: Member, Network: office}}})
 			atWork = now + random.ExpFloat64()/rate
 		default:
 			came[1]++
-			arrive(&visit{Request: Request{Rank: Member, Network: home}})
+			arrive(&visit{Request: Request{Claim: &Claim{Rank: Member, Network: home}}})
 			atHome = now + 10*random.ExpFloat64()
 		}
-		arrive(&visit{Request: Request{Rank: First}}) // the swarm
+		arrive(&visit{Request: Request{Claim: &Claim{Rank: First}}}) // the swarm
 		for r := q.Next(); r != nil; r = q.Next() {
 			begin(r.Owner.(*visit), now)
 			waiting = slices.DeleteFunc(waiting, func(v *visit) bool { return &v.Request == r })
@@ -301,7 +301,7 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 		served := 0
 		for i := range 1000 {
 			come(t, q, Waiting, Member, "member"+strconv.Itoa(i))
-			if q.Waiting(First) == 0 {
+			if len(q.rows[First]) == 0 {
 				come(t, q, Waiting, First, "first"+strconv.Itoa(i))
 				come(t, q, Waiting, First, "another"+strconv.Itoa(i))
 			}
@@ -335,7 +335,7 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 	come(t, q, Served, First, "a")
 	come(t, q, Served, First, "b")
 	for i := range 10 { // 10 x 1 s / 2
-		r := &Request{Rank: Returned, Keys: [2]string{strconv.Itoa(i)}}
+		r := &Request{Claim: &Claim{Rank: Returned, Keys: [2]string{strconv.Itoa(i)}}}
 		want := Decision{Outcome: Waiting, Ahead: i, Predicted: time.Duration(i+1) * time.Second / 2}
 		if got := q.Arrive(r); got != want {
 			t.Errorf("request %d: got %+v, want %+v", i, got, want)
@@ -355,15 +355,15 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	come(t, q, Waiting, Returned, "d")
 	come(t, q, Full, First, "e")
 	come(t, q, Full, Returned, "b")
-	member := &Request{Rank: Member, Keys: [2]string{"f"}}
+	member := &Request{Claim: &Claim{Rank: Member, Keys: [2]string{"f"}}}
 	if got := q.Arrive(member); got.Outcome != Waiting || got.Displaced != last {
 		t.Errorf("got %+v, want a place for that of %+v", got, last)
 	}
 	if q.Leave(last) {
 		t.Error("got a place to leave after a displacement, want none")
 	}
-	if q.Waiting(First) != 0 || q.Waiting(Returned) != 2 || q.Waiting(Member) != 1 {
-		t.Errorf("got %d, %d and %d waiting", q.Waiting(First), q.Waiting(Returned), q.Waiting(Member))
+	if len(q.rows[First]) != 0 || len(q.rows[Returned]) != 2 || len(q.rows[Member]) != 1 {
+		t.Errorf("got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
 	}
 }
 
@@ -379,7 +379,7 @@ func TestAKeyHoldsATenthOrInTheLastRankAsManyPlacesAsAreFree(t *testing.T) {
 	second := come(t, q, Waiting, First, "greedy", "pass")
 	come(t, q, Full, First, "greedy")
 	come(t, q, Waiting, First, "b")
-	if got := q.Arrive(&Request{Rank: First, Keys: [2]string{"c"}}); got.Displaced != second {
+	if got := q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{"c"}}}); got.Displaced != second {
 		t.Errorf("got %+v, want a place for that of the greedy key's second one", got)
 	}
 	limits.MaxWaiting = 50
@@ -447,7 +447,7 @@ func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
 	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
 	var running []*Request
 	for i := range 100_000 {
-		r := &Request{Rank: First, Keys: [2]string{"address" + strconv.Itoa(i)}}
+		r := &Request{Claim: &Claim{Rank: First, Keys: [2]string{"address" + strconv.Itoa(i)}}}
 		if q.Arrive(r).Outcome == Served {
 			running = append(running, r)
 		}

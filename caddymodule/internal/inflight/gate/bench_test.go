@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"testing"
@@ -19,15 +20,22 @@ func BenchmarkEnter(b *testing.B) {
 			g, ctx, exiting, l := new(Gate), b.Context(), make(chan struct{}), Limits{Slots: 100, Share: test.share}
 			b.ReportAllocs()
 			for b.Loop() {
-				r := Request{Key: test.key}
+				s := &Slot{Request: Request{Key: test.key}}
 				if test.share {
-					r.Rank, r.Keys[0] = fairqueue.First, "203.0.113.7"
+					s.Claim = &fairqueue.Claim{Rank: fairqueue.First, Keys: [2]string{"203.0.113.7"}}
 				}
-				s, _ := g.Enter(ctx, exiting, l, &r)
+				g.Enter(ctx, exiting, l, s)
 				s.Release(true)
 			}
 		})
 	}
+}
+
+// newSlot returns the slot of a request that is about to arrive.
+func newSlot(g *Gate, r Request) *Slot {
+	s := &Slot{Request: r, gate: g}
+	s.turn.Owner, s.turn.Claim = s, cmp.Or(r.Claim, &noClaim)
+	return s
 }
 
 // BenchmarkQueue is one request that gives its slot back, so that another one gets it, and one
@@ -40,9 +48,8 @@ func BenchmarkQueue(b *testing.B) {
 				g, l := new(Gate), Limits{Slots: 5, Wait: 24 * time.Hour, Queue: waiting, Share: share}
 				var slots []*Slot
 				arrive := func(n int) *Slot {
-					r := turn(n, fairqueue.Rank(n%fairqueue.Ranks), fmt.Sprint(n))
-					s := &Slot{gate: g, client: r.Client}
-					g.arrive(s, &r, l, time.Now(), false)
+					s := newSlot(g, turn(n, fairqueue.Rank(n%fairqueue.Ranks), fmt.Sprint(n)))
+					g.arrive(s, l, false)
 					return s
 				}
 				for n := range waiting + l.Slots {
@@ -72,8 +79,7 @@ func BenchmarkRefusal(b *testing.B) {
 		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
 			g, l := new(Gate), Limits{Slots: 1, Wait: 24 * time.Hour, Queue: waiting}
 			arrive := func(n int) {
-				s := &Slot{gate: g, client: from(n)}
-				g.arrive(s, new(Request), l, time.Time{}, false)
+				g.arrive(newSlot(g, Request{Client: from(n)}), l, false)
 			}
 			for n := range waiting + 1 {
 				arrive(n)

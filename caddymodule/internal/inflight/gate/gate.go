@@ -61,19 +61,21 @@ func (l Limits) turns() fairqueue.Limits {
 	return t
 }
 
-// A Request is one that wants a slot. The gate does not keep it.
+// A Request is one that wants a slot.
 type Request struct {
 	Key    string       // whose slots; "" if all requests share them
 	Client netip.Prefix // who may not fill the queue
 
-	// With share: who takes turns. The gate sets Crowded and Owner.
-	fairqueue.Request
+	*fairqueue.Claim // with share: who takes turns. If it is nil, nobody.
 
 	// Early, with share, is how long the request must wait before it arrives for its turn. It is
 	// refused if that is longer than Limits.Wait. At most a tenth of the places may be held so
 	// with one key, which is the last of Keys, and at most half of them by all.
 	Early time.Duration
 }
+
+// noClaim is that of requests that take no turns.
+var noClaim = fairqueue.Claim{Rank: fairqueue.First}
 
 // Why says what became of a request.
 type Why uint8
@@ -96,15 +98,10 @@ const (
 	Left
 )
 
-// A Result says what became of a request, and what it met.
+// A Result says what became of a request.
 type Result struct {
 	Why    Why
 	Waited time.Duration // for its time and for its slot
-
-	// Of the moment at which it arrived for a slot, and zero if it got one at once: how many
-	// were before it, and, with share, how long it was to wait.
-	Ahead     int
-	Predicted time.Duration
 }
 
 // A Gate is the slots of a name, and who waits for them. It outlives configs. The zero value is
@@ -131,45 +128,39 @@ type keyState struct {
 // keyStates are used again: most keys come and go with each request.
 var keyStates = sync.Pool{New: func() any { return new(keyState) }}
 
-// A Slot is the right of one request to have the upstream work on it.
+// A Slot is the right of one request to have the upstream work on it. Its Request is set before
+// [Gate.Enter], and it is not copied after that.
 type Slot struct {
-	gate   *Gate
-	key    *keyState // while it waits for a slot or holds one
-	turn   fairqueue.Request
-	client netip.Prefix
-	since  time.Time // it is held; with share
+	Request
+
+	gate  *Gate
+	key   *keyState // while it waits for a slot or holds one
+	turn  fairqueue.Request
+	since time.Time // it is held; with share
 
 	// While it waits:
 	place uint64        // when it got its place; 0 if it has none
-	early string        // its key, before it arrives
 	done  chan struct{} // closed when the wait is over
 	why   Why           // how it ended
 }
 
-// Enter gives the request a slot, if need be after a wait, or says why it has none. The slot is
-// nil unless the request is admitted, and must be released. Exiting is closed when the process
-// is about to end: from then on nobody waits.
-func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, r *Request) (*Slot, Result) {
-	s := &Slot{gate: g, client: r.Client}
-	var result Result
-	if l.Share && r.Early > 0 {
-		if result.Why = g.await(s, r, l); result.Why == Admitted {
-			result.Why, result.Waited = s.wait(ctx, exiting, r.Early, Admitted)
-		}
-		if result.Why != Admitted {
-			return nil, result
-		}
-	}
-	var now time.Time
+// Enter gives the request a slot, if need be after a wait, or says why it has none. A slot that
+// was given must be released. Exiting is closed when the process is about to end: from then on
+// nobody waits.
+func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *Slot) (result Result) {
+	s.gate, s.turn.Owner, s.turn.Claim = g, s, &noClaim
 	if l.Share {
-		now = time.Now()
+		s.turn.Claim = cmp.Or(s.Claim, &noClaim)
+		if s.Early > 0 {
+			if result.Why = g.await(s, l); result.Why == Admitted {
+				result.Why, result.Waited = s.wait(ctx, exiting, s.Early, Admitted)
+			}
+			if result.Why != Admitted {
+				return result
+			}
+		}
 	}
-	met := g.arrive(s, r, l, now, result.Waited > 0)
-	result.Ahead = met.Ahead
-	if l.Share {
-		result.Predicted = met.Predicted
-	}
-	switch met.Outcome {
+	switch g.arrive(s, l, result.Waited > 0) {
 	case fairqueue.Served:
 	case fairqueue.Waiting:
 		var waited time.Duration
@@ -187,29 +178,28 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, r *
 		s.Release(false)
 		result.Why = Left
 	}
-	if result.Why != Admitted {
-		return nil, result
-	}
-	return s, result
+	return result
 }
 
+// awaits is the key with which a request waits for its time.
+func (s *Slot) awaits() string { return cmp.Or(s.turn.Keys[1], s.turn.Keys[0]) }
+
 // await gives a place to a request that comes too early for its turn.
-func (g *Gate) await(s *Slot, r *Request, l Limits) Why {
-	if r.Early > l.Wait {
+func (g *Gate) await(s *Slot, l Limits) Why {
+	if s.Early > l.Wait {
 		return TooLong
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.limits = l
-	s.early = cmp.Or(r.Keys[1], r.Keys[0])
-	if g.tooEarly >= l.Queue-g.all.Waiting || g.early[s.early] >= l.turns().WaitingPerKey() || g.crowded(s.client, l) {
+	key := s.awaits()
+	if g.tooEarly >= l.Queue-g.all.Waiting || g.early[key] >= l.turns().WaitingPerKey() || g.crowded(s.Client, l) {
 		return QueueFull
 	}
 	if g.early == nil {
 		g.early = make(map[string]int)
 	}
-	s.turn.Rank = r.Rank
-	g.early[s.early]++
+	g.early[key]++
 	g.tooEarly++
 	g.all.Waiting++
 	g.place(s)
@@ -236,21 +226,22 @@ func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.D
 
 // arrive lets a request come for a slot: it gets one, a place in the queue, or is refused. One
 // that has waited for its time may be of an older config, so it brings no limits.
-func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool) fairqueue.Decision {
+func (g *Gate) arrive(s *Slot, l Limits, waited bool) fairqueue.Outcome {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if waited {
 		l = g.limits
 	}
 	g.limits = l
-	k := g.state(r.Key)
+	k := g.state(s.Key)
 	defer g.advance(k) // the request may have brought more slots
 	k.slots.SetLimits(l.turns())
-	s.turn = fairqueue.Request{Rank: fairqueue.First}
 	if l.Share {
-		s.turn, s.since = r.Request, now
+		s.since = time.Now()
+	} else {
+		s.turn.Claim = &noClaim // a config without share may have come meanwhile
 	}
-	s.turn.Owner, s.turn.Crowded = s, g.crowded(s.client, l)
+	s.turn.Crowded = g.crowded(s.Client, l)
 	d := k.slots.Arrive(&s.turn)
 	var last *Slot
 	switch {
@@ -258,7 +249,7 @@ func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool)
 	case l.Share && d.Outcome == fairqueue.Crowded:
 		last = g.lastOf(s)
 	case !l.Share && d.Outcome >= fairqueue.Full:
-		last = g.heaviest(s.client)
+		last = g.heaviest(s.Client)
 	}
 	if last != nil {
 		g.leave(last, QueueFull, k)
@@ -275,7 +266,7 @@ func (g *Gate) arrive(s *Slot, r *Request, l Limits, now time.Time, waited bool)
 		s.key = k
 		g.place(s)
 	}
-	return d
+	return d.Outcome
 }
 
 // crowded reports whether a client holds as many places as it may.
@@ -293,7 +284,7 @@ func (g *Gate) crowded(client netip.Prefix, l Limits) bool {
 // lastOf returns the request of the same client that goes last, if that is after this one, or nil.
 func (g *Gate) lastOf(s *Slot) (last *Slot) {
 	turn := &s.turn
-	for _, o := range g.clients[s.client] {
+	for _, o := range g.clients[s.Client] {
 		if turn.Before(&o.turn) {
 			last, turn = o, &o.turn
 		}
@@ -335,8 +326,8 @@ func (g *Gate) place(s *Slot) {
 	if g.clients == nil {
 		g.clients = make(map[netip.Prefix][]*Slot)
 	}
-	waiting := append(g.clients[s.client], s)
-	g.clients[s.client] = waiting
+	waiting := append(g.clients[s.Client], s)
+	g.clients[s.Client] = waiting
 	g.count(len(waiting), 1)
 	g.count(len(waiting)-1, -1)
 	g.places++
@@ -345,14 +336,14 @@ func (g *Gate) place(s *Slot) {
 
 // end takes the place of a request that waits for nothing any more, and tells it.
 func (g *Gate) end(s *Slot, why Why) {
-	waiting := g.clients[s.client]
+	waiting := g.clients[s.Client]
 	g.count(len(waiting), -1)
 	g.count(len(waiting)-1, 1)
 	i := slices.Index(waiting, s)
 	if waiting = slices.Delete(waiting, i, i+1); len(waiting) == 0 {
-		delete(g.clients, s.client)
+		delete(g.clients, s.Client)
 	} else {
-		g.clients[s.client] = waiting
+		g.clients[s.Client] = waiting
 	}
 	s.place, s.why = 0, why
 	close(s.done)
@@ -367,8 +358,9 @@ func (g *Gate) leave(s *Slot, why Why, goesOn *keyState) {
 	} else {
 		g.tooEarly--
 		g.all.Waiting--
-		if g.early[s.early]--; g.early[s.early] == 0 {
-			delete(g.early, s.early)
+		key := s.awaits()
+		if g.early[key]--; g.early[key] == 0 {
+			delete(g.early, key)
 		}
 	}
 	g.end(s, why)
@@ -387,15 +379,15 @@ func (g *Gate) stop(s *Slot, why Why) Why {
 	return s.why
 }
 
-// Release gives the slot back. Only the first call counts, and a nil Slot has nothing to give.
+// Release gives the slot back. Only the first call counts, and a slot that was not given is none.
 // If the request was not served, its turn is refunded, and the time is no part of the mean.
 // With share, Release returns for how long the slot was held, and zero otherwise. Any goroutine
 // may call it.
 func (s *Slot) Release(served bool) (held time.Duration) {
-	if s == nil {
+	g := s.gate
+	if g == nil {
 		return 0
 	}
-	g := s.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	k := s.key
@@ -463,35 +455,17 @@ func (g *Gate) advance(k *keyState) {
 	}
 }
 
-// A Would is what a gate in shadow would have done with a request.
-type Would uint8
-
-const (
-	WouldAdmit  Would = iota // a slot was free
-	WouldWait                // or a place in the queue
-	WouldRefuse              // or neither
-)
-
-// Watch returns what would have become of a request of this key, by how many others of the key
-// are in flight. The request is counted until done is called.
-func (g *Gate) Watch(key string, l Limits) (would Would, done func()) {
+// Watch counts a request in shadow until done is called. It returns how many others of its key are
+// in flight there.
+func (g *Gate) Watch(key string) (others int, done func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.limits = l
 	if g.watched == nil {
 		g.watched = make(map[string]int)
 	}
-	n := g.watched[key]
+	others = g.watched[key]
 	g.watched[key]++
-	switch {
-	case n < l.Slots:
-		would = WouldAdmit
-	case l.Wait > 0 && n < l.Slots+l.Queue:
-		would = WouldWait
-	default:
-		would = WouldRefuse
-	}
-	return would, sync.OnceFunc(func() {
+	return others, sync.OnceFunc(func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		if g.watched[key]--; g.watched[key] == 0 {
@@ -502,28 +476,24 @@ func (g *Gate) Watch(key string, l Limits) (would Would, done func()) {
 
 // A Load is what a gate has to do.
 type Load struct {
-	Running int // requests that hold a slot, and all that are in flight in shadow
-	Slots   int // of keys that have requests
-	Most    int // Running, of one key
-	Waiting [fairqueue.Ranks]int
-	Mean    time.Duration // for which a slot is held; with share
+	Running int                  // requests that hold a slot, and all that are in flight in shadow
+	Most    int                  // Running, of one key
+	Queued  int                  // requests that wait,
+	Waiting [fairqueue.Ranks]int // by rank
+	Mean    time.Duration        // for which a slot is held; with share
 }
 
 // Load returns what the gate has to do.
 func (g *Gate) Load() (l Load) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l.Running, l.Mean = g.all.Running, g.all.Mean.Duration()
+	l.Running, l.Queued, l.Mean = g.all.Running, g.all.Waiting, g.all.Mean.Duration()
 	for _, k := range g.keys {
 		l.Most = max(l.Most, k.slots.Running())
-		if !k.slots.Idle() {
-			l.Slots += g.limits.Slots
-		}
 	}
 	for _, n := range g.watched {
 		l.Running += n
 		l.Most = max(l.Most, n)
-		l.Slots += g.limits.Slots
 	}
 	for _, waiting := range g.clients {
 		for _, s := range waiting {

@@ -25,9 +25,7 @@ func from(n int) netip.Prefix {
 
 // turn returns a request of a client that takes turns by a key.
 func turn(n int, rank fairqueue.Rank, key string) Request {
-	r := Request{Client: from(n)}
-	r.Rank, r.Keys[0] = rank, key
-	return r
+	return Request{Client: from(n), Claim: &fairqueue.Claim{Rank: rank, Keys: [2]string{key}}}
 }
 
 // A visit is a request in a test: admitted, served for some time, released.
@@ -46,10 +44,11 @@ func come(g *Gate, l Limits, service time.Duration, r Request) *visit {
 	v := &visit{leave: leave}
 	began := time.Now()
 	go func() {
-		v.slot, v.result = g.Enter(ctx, nil, l, &r)
+		v.slot = &Slot{Request: r}
+		v.result = g.Enter(ctx, nil, l, v.slot)
 		v.after = time.Since(began)
 		v.over.Store(true)
-		if v.slot != nil {
+		if v.result.Why == Admitted {
 			time.Sleep(service)
 			v.held = v.slot.Release(true)
 		}
@@ -134,7 +133,7 @@ func wantSums(t *testing.T, g *Gate) {
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
-			if s.client != client || s.place == 0 {
+			if s.Client != client || s.place == 0 {
 				t.Errorf("got %+v among those of %v who wait", s, client)
 			}
 		}
@@ -178,26 +177,23 @@ func inBubble(t *testing.T, test func(t *testing.T, g *Gate)) {
 
 func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	g, l := new(Gate), Limits{Slots: 2}
-	enter := func(key string) (*Slot, Result) { return g.Enter(t.Context(), nil, l, &Request{Key: key}) }
-	first, _ := enter("k")
-	second, _ := enter("k")
-	third, result := enter("k")
-	if first == nil || second == nil || third != nil || result != (Result{Why: Busy, Predicted: 0}) {
-		t.Errorf("got %v, %v, %v with %+v, want two slots and then none", first, second, third, result)
+	var slots [5]Slot
+	for i, test := range []struct {
+		key  string
+		want Result
+	}{{"k", Result{}}, {"k", Result{}}, {"k", Result{Why: Busy}}, {"another", Result{}}} {
+		slots[i].Key = test.key
+		if got := g.Enter(t.Context(), nil, l, &slots[i]); got != test.want {
+			t.Errorf("request %d: got %+v, want %+v", i, got, test.want)
+		}
 	}
-	if other, _ := enter("another"); other == nil {
-		t.Error("another key finds no slot, want one of its own")
-	} else {
-		other.Release(true)
+	for _, i := range []int{0, 0, 0, 2, 3, 4} { // two were not given
+		slots[i].Release(true)
 	}
-	third.Release(true) // there is none
-	for range 3 {
-		first.Release(true)
-	}
-	if load := g.Load(); load.Running != 1 || load.Most != 1 || load.Slots != 2 {
+	if load := g.Load(); load.Running != 1 || load.Most != 1 {
 		t.Errorf("got %+v after one of two was released three times, want 1 of 2", load)
 	}
-	second.Release(true)
+	slots[1].Release(true)
 	wantEmpty(t, g)
 }
 
@@ -209,8 +205,8 @@ func TestOthersQueueInTheOrderOfArrival(t *testing.T) {
 		}
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4)
-		if got := visits[9].result; got.Ahead != 7 || got.Predicted != 0 || visits[9].held != 0 {
-			t.Errorf("got %+v, held for %v, want seven ahead and no more known", got, visits[9].held)
+		if visits[9].held != 0 {
+			t.Errorf("got a slot held for %v, want no more known than that", visits[9].held)
 		}
 	})
 }
@@ -257,7 +253,8 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 	for range 50 {
 		inBubble(t, func(t *testing.T, g *Gate) {
 			l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
-			first, _ := g.Enter(t.Context(), nil, l, new(Request))
+			var first Slot
+			g.Enter(t.Context(), nil, l, &first)
 			next := come(g, l, time.Hour, Request{})
 			pass(time.Second)
 			next.leave()
@@ -276,8 +273,9 @@ func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
 		exiting, results := make(chan struct{}), make(chan Result, 4)
 		l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
 		enter := func(r Request) {
-			s, result := g.Enter(t.Context(), exiting, l, &r)
-			if results <- result; s != nil {
+			s := &Slot{Request: r}
+			result := g.Enter(t.Context(), exiting, l, s)
+			if results <- result; result.Why == Admitted {
 				time.Sleep(10 * time.Second)
 				s.Release(true)
 			}
@@ -379,9 +377,9 @@ func TestHigherRanksGetTheirSlotsFirst(t *testing.T) {
 		}
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 4, 3, 2, 1)
-		for i, want := range []Result{{}, {Ahead: 0, Predicted: 1}, {Ahead: 0, Predicted: 1}, {Ahead: 0, Predicted: 1}, {Ahead: 0, Predicted: 1}} {
-			if got := visits[i].result; got.Ahead != want.Ahead || got.Predicted != want.Predicted*time.Second || visits[i].held != time.Second {
-				t.Errorf("request %d: got %+v and %v held, want %+v and a second", i, got, visits[i].held, want)
+		for i, v := range visits {
+			if v.held != time.Second {
+				t.Errorf("request %d: got %v held, want a second", i, v.held)
 			}
 		}
 	})
@@ -396,9 +394,6 @@ func TestARefusalDoesNotLetTheClientWait(t *testing.T) {
 			visits = append(visits, come(g, l, time.Second, turn(i, rank, fmt.Sprint(i))))
 		}
 		wantWhy(t, visits[2:4], QueueFull, TooLong) // the third has been displaced
-		if got := visits[3].result; got.Ahead != 2 || got.Predicted != 3*time.Second {
-			t.Errorf("got %+v, want two ahead and three seconds", got)
-		}
 		pass(time.Minute)
 		wantWaits(t, []*visit{visits[0], visits[1], visits[4]}, 0, 2, 1)
 	})
@@ -408,8 +403,8 @@ func TestARefusalDoesNotLetTheClientWait(t *testing.T) {
 func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
 		l := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: true}
-		r := turn(1, fairqueue.First, "a")
-		s, _ := g.Enter(t.Context(), nil, l, &r)
+		s := &Slot{Request: turn(1, fairqueue.First, "a")}
+		g.Enter(t.Context(), nil, l, s)
 		visits := []*visit{come(g, l, time.Second, turn(2, fairqueue.First, "b")), come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
 		pass(time.Minute)
 		if held := s.Release(false); held != time.Minute || g.Load().Mean != time.Second {
@@ -459,24 +454,20 @@ func TestARequestThatComesTooEarly(t *testing.T) {
 }
 
 func TestWatchCountsOnArrival(t *testing.T) {
-	g, l := new(Gate), Limits{Slots: 2, Wait: time.Second, Queue: 1}
+	g := new(Gate)
 	var over []func()
-	for i, want := range []Would{WouldAdmit, WouldAdmit, WouldWait, WouldRefuse, WouldRefuse} {
-		got, done := g.Watch("k", l)
-		if got != want {
-			t.Errorf("request %d: got %v, want %v", i, got, want)
+	for i, test := range []struct {
+		key  string
+		want int
+	}{{"k", 0}, {"k", 1}, {"k", 2}, {"another", 0}} {
+		got, done := g.Watch(test.key)
+		if got != test.want {
+			t.Errorf("request %d: got %d others, want %d", i, got, test.want)
 		}
 		over = append(over, done, done)
 	}
-	for key, want := range map[string]Would{"k": WouldRefuse, "another": WouldAdmit} {
-		got, done := g.Watch(key, Limits{Slots: 5})
-		if got != want {
-			t.Errorf("key %q, without wait: got %v, want %v", key, got, want)
-		}
-		over = append(over, done)
-	}
-	if got := g.Load(); got.Running != 7 || got.Most != 6 || got.Slots != 10 || got.Waiting != [fairqueue.Ranks]int{} {
-		t.Errorf("got %+v, want seven in flight", got)
+	if got := g.Load(); got.Running != 4 || got.Most != 3 || got.Queued != 0 {
+		t.Errorf("got %+v, want four in flight", got)
 	}
 	for _, done := range over {
 		done()

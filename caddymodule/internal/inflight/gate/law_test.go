@@ -61,10 +61,8 @@ func byTurns(l Limits, all []swarmed) []Result {
 	}
 	for i, s := range all {
 		plan.then(s.at, func(now time.Duration) {
-			r := &s.Request.Request
-			r.Owner = i
+			r := &fairqueue.Request{Claim: s.Claim, Owner: i}
 			d := queue.Arrive(r)
-			fates[i].Ahead, fates[i].Predicted = d.Ahead, d.Predicted
 			if d.Displaced != nil {
 				end(d.Displaced.Owner.(int), QueueFull, now)
 			}
@@ -144,7 +142,7 @@ func byArrival(l Limits, all []swarmed) []Result {
 					fates[i].Why = Admitted
 				}
 			}
-			if fates[i].Ahead = count(func(r *swarmed) bool { return r.Key == s.Key }); l.Wait == 0 {
+			if l.Wait == 0 {
 				fates[i].Why = Busy
 			}
 			if fates[i].Why == Admitted {
@@ -173,8 +171,8 @@ func byGate(t *testing.T, l Limits, all []swarmed) []Result {
 			}
 			go func() {
 				defer leave()
-				var slot *Slot
-				if slot, fates[i] = g.Enter(ctx, nil, l, &s.Request); slot != nil {
+				slot := &Slot{Request: s.Request}
+				if fates[i] = g.Enter(ctx, nil, l, slot); fates[i].Why == Admitted {
 					time.Sleep(s.service)
 					slot.Release(true)
 				}
@@ -193,7 +191,7 @@ func swarm(random *rand.Rand, n, keys, clients int) (all []swarmed) {
 	var at time.Duration
 	for i := range n {
 		at += upTo(100 * time.Millisecond)
-		r := swarmed{at: at, service: upTo(1500 * time.Millisecond)}
+		r := swarmed{at: at, service: upTo(1500 * time.Millisecond), Request: Request{Claim: new(fairqueue.Claim)}}
 		if r.Key = fmt.Sprint(random.IntN(keys)); random.IntN(6) == 0 {
 			r.leaves = upTo(2 * time.Second)
 		}

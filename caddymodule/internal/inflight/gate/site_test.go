@@ -453,9 +453,9 @@ func (s *site) sendPass(c *client, now time.Time, after time.Duration) {
 }
 
 // entry returns how a request takes its turn.
-func (s *site) entry(c *client, now time.Time) (l Limits, r *Request, tries int) {
+func (s *site) entry(c *client, now time.Time) (l Limits, r *Slot, tries int) {
 	l = Limits{Slots: s.inFlight, Wait: maxWait, Queue: s.row, Share: true}
-	r = &Request{Client: netip.PrefixFrom(c.network(), 64).Masked()}
+	r = &Slot{Request: Request{Client: netip.PrefixFrom(c.network(), 64).Masked(), Claim: new(fairqueue.Claim)}}
 	r.Rank, r.Keys[0] = fairqueue.First, c.address
 	if c.member {
 		r.Rank, r.Keys[0] = fairqueue.Member, "@member/"+c.address
@@ -493,8 +493,8 @@ func (s *site) entry(c *client, now time.Time) (l Limits, r *Request, tries int)
 
 // request is one that comes to the gate. After is when a refused client is to come back.
 func (s *site) request(ctx context.Context, c *client, page bool, takes time.Duration) (served bool, after time.Duration) {
-	l, r, tries := s.entry(c, time.Now())
-	slot, result := s.enter(ctx, l, r)
+	l, slot, tries := s.entry(c, time.Now())
+	result := s.enter(ctx, l, slot)
 	switch result.Why {
 	case Admitted:
 		s.work(ctx, takes)
@@ -528,22 +528,22 @@ func (s *site) work(ctx context.Context, takes time.Duration) {
 }
 
 // enter asks the gate.
-func (s *site) enter(ctx context.Context, l Limits, r *Request) (*Slot, Result) {
+func (s *site) enter(ctx context.Context, l Limits, r *Slot) Result {
 	waiting, served, keys := s.gate.counts()
 	s.count(func() { s.unbounded = s.unbounded || keys > 2*(waiting+served) })
 	if s.leavesOut(displacement) && waiting >= s.row {
-		return nil, Result{Why: QueueFull}
+		return Result{Why: QueueFull}
 	}
 	if !s.leavesOut(prediction) {
 		return s.gate.Enter(ctx, nil, l, r)
 	}
 	limited, cancel := context.WithTimeout(ctx, maxWait) // but for the time-out
 	defer cancel()
-	slot, result := s.gate.Enter(limited, nil, l, r)
+	result := s.gate.Enter(limited, nil, l, r)
 	if result.Why == Left && ctx.Err() == nil {
 		result.Why = TimedOut
 	}
-	return slot, result
+	return result
 }
 
 // refuse tells a client when to come back. A page brings a pass that is valid then.

@@ -3,6 +3,7 @@ package pass
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -79,16 +80,11 @@ type Client struct {
 	state   State
 	pass    Pass
 	member  bool     // it holds the cookie that the pass is bound to
-	sent    bool     // a response brings it another pass
 	cookies []string // headers of the request
 }
 
 // Known reports whether the zone reads and sends passes. The zero Client is not known.
 func (c *Client) Known() bool { return c.zone != nil }
-
-// Learns reports whether the upstream tells the zone who is a member, so that each of
-// its responses matters.
-func (c *Client) Learns() bool { return c.Known() && c.zone.LearnsMembers() }
 
 // New reports whether the client came without cookies.
 func (c *Client) New() bool { return len(c.cookies) == 0 }
@@ -157,8 +153,8 @@ func (c *Client) boundTo() string {
 	return ""
 }
 
-// HoldsPass reports whether the client holds a pass of ours, whatever that is worth now.
-func (c *Client) HoldsPass() bool { return c.state >= Expired }
+// holdsPass reports whether the client holds a pass of ours, whatever that is worth now.
+func (c *Client) holdsPass() bool { return c.state >= Expired }
 
 // State returns what the pass of the request is worth.
 func (c *Client) State() State { return c.state }
@@ -191,21 +187,13 @@ func (c *Client) Key() string {
 	if c.state < Unbound && !c.member {
 		return ""
 	}
-	return c.pass.ID.digest(8)
-}
-
-// Digest returns a short digest of the client's pass for logs, or "" if it has none. That
-// is the one that the response brings, if it does.
-func (c *Client) Digest() string {
-	if !c.HoldsPass() && !c.sent {
-		return ""
-	}
-	return c.pass.ID.Digest()
+	sum := sha256.Sum256(c.pass.ID[:])
+	return hex.EncodeToString(sum[:8])
 }
 
 // Tries returns how often the client was refused in a row before this request.
 func (c *Client) Tries(now time.Time) int {
-	if !c.HoldsPass() || c.state == Expired || now.After(c.pass.NotBefore.Add(forgotten)) {
+	if c.state <= Expired || now.After(c.pass.NotBefore.Add(forgotten)) {
 		return 0
 	}
 	return c.pass.Tries
@@ -239,7 +227,7 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 		return None
 	}
 	event, p, tries := Moved, c.pass, c.Tries(now)
-	if !c.HoldsPass() || c.state == Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
+	if c.state <= Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
 		event, p, tries = Issued, fresh(now), 0
 	}
 	p.Tries, p.NotBefore = tries+1, now.Add(after)
@@ -275,7 +263,6 @@ func (c *Client) send(header http.Header, p Pass, event Event, now time.Time) Ev
 		return None
 	}
 	header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), token, p.Issued.Add(Lifetime).Sub(now)))
-	c.pass.ID, c.sent = p.ID, true
 	return event
 }
 
@@ -295,7 +282,7 @@ const (
 // client becomes a member, join is asked whether there is room for the account in its
 // network.
 func (c *Client) Answered(status int, header http.Header, now time.Time, join func(account ID) bool) Event {
-	if !c.Learns() || status < 200 || status == http.StatusNotModified {
+	if !c.Known() || !c.zone.LearnsMembers() || status < 200 || status == http.StatusNotModified {
 		return None
 	}
 	id, binding, named := c.named(status, header, now)
@@ -309,7 +296,7 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 		return None // an answer to a request from before the log-out
 	}
 	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
-	if c.HoldsPass() && c.pass.ID == id {
+	if c.holdsPass() && c.pass.ID == id {
 		switch young := now.Sub(c.pass.Issued) < renewal; {
 		case c.pass.Binding == Binding{} && young:
 			return None // it was not let in lately
@@ -366,7 +353,7 @@ func (c *Client) account(name, value string) ID {
 			return c.id("wordpress", name, user)
 		}
 	}
-	if c.HoldsPass() && c.boundTo() == name {
+	if c.holdsPass() && c.boundTo() == name {
 		return c.pass.ID
 	}
 	return c.id("cookie", name, value)
@@ -406,7 +393,7 @@ func (c *Client) session(pattern string, lines []string, now time.Time) (Binding
 // to: in the browser, and all copies of it in the zone's memory.
 func (c *Client) dropped(header http.Header, now time.Time) Event {
 	lines := header["Set-Cookie"]
-	if !c.HoldsPass() || len(lines) == 0 {
+	if !c.holdsPass() || len(lines) == 0 {
 		return None
 	}
 	bound := c.boundTo()

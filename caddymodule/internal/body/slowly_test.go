@@ -1,0 +1,159 @@
+package body
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	alice = netip.MustParsePrefix("203.0.113.1/32")
+	bob   = netip.MustParsePrefix("203.0.113.2/32")
+)
+
+// slowly runs a test in virtual time against a server that is reached by
+// pipes. All goroutines must have ended when the test has.
+func slowly(t *testing.T, handler http.Handler, f func(t *testing.T, dial func() net.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		listener := pipes{conns: make(chan net.Conn), closed: make(chan struct{})}
+		var serving sync.WaitGroup
+		serving.Add(1) // the test
+		server := &http.Server{Protocols: both(), Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			serving.Add(1)
+			defer serving.Done()
+			handler.ServeHTTP(w, r)
+		})}
+		go server.Serve(listener)
+		f(t, func() net.Conn {
+			here, there := net.Pipe()
+			listener.conns <- there
+			return here
+		})
+		serving.Done()
+		serving.Wait()
+		server.Close()
+		time.Sleep(2 * time.Second) // clients see at their next byte that it is over
+	})
+}
+
+// randomBytes are always the same, and look like nothing in particular.
+func randomBytes(n int) string {
+	random := rand.NewChaCha8([32]byte{byte(n)})
+	data := make([]byte, n)
+	random.Read(data)
+	return string(data)
+}
+
+// protocols are those that a test's servers speak without TLS.
+var protocols = []string{"h1", "h2"}
+
+// slowBody sends a byte at a time, and takes as long for its end.
+type slowBody struct {
+	left string
+	each time.Duration
+}
+
+func (b *slowBody) Read(p []byte) (int, error) {
+	time.Sleep(b.each)
+	if b.left == "" {
+		return 0, io.EOF
+	}
+	n := copy(p[:1], b.left)
+	b.left = b.left[n:]
+	return n, nil
+}
+
+// slowPost sends a body, and reads the answer to its end.
+func slowPost(ctx context.Context, conn net.Conn, protocol string, body io.Reader, length int64) (resp *http.Response, answer string, err error) {
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://example.com/", body)
+	if err != nil {
+		return nil, "", err
+	}
+	req.ContentLength = length
+	if protocol == "h1" {
+		resp, err = slowPost1(conn, req)
+	} else {
+		transport := transportOn(conn)
+		defer transport.CloseIdleConnections()
+		resp, err = transport.RoundTrip(req)
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	return resp, string(data), err
+}
+
+// slowPost1 does not mind if the server hangs up while it sends, as Go's client
+// does.
+func slowPost1(conn net.Conn, req *http.Request) (*http.Response, error) {
+	context.AfterFunc(req.Context(), func() { conn.Close() })
+	go func() {
+		if req.ContentLength >= 0 {
+			fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nContent-Length: %d\r\n\r\n", req.ContentLength)
+			io.Copy(conn, req.Body)
+			return
+		}
+		fmt.Fprint(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nTransfer-Encoding: chunked\r\n\r\n")
+		chunks := httputil.NewChunkedWriter(conn)
+		if _, err := io.Copy(chunks, req.Body); err == nil {
+			chunks.Close()
+			fmt.Fprint(conn, "\r\n")
+		}
+	}()
+	return http.ReadResponse(bufio.NewReader(conn), req)
+}
+
+const slowByte = 900 * time.Millisecond
+
+const kib64 = 64 << 10
+
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+}
+
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func both() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+// transportOn speaks HTTP/2 on a connection.
+func transportOn(conn net.Conn) *http.Transport {
+	transport := &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		Protocols:   new(http.Protocols),
+	}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	return transport
+}
