@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"net/netip"
 	"sync"
@@ -156,4 +157,14 @@ func transportOn(conn net.Conn) *http.Transport {
 	}
 	transport.Protocols.SetUnencryptedHTTP2(true)
 	return transport
+}
+
+// listen serves over real sockets.
+func listen(t testing.TB, handler http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.Protocols = both()
+	server.Start()
+	t.Cleanup(server.Close)
+	return server
 }

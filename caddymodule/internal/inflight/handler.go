@@ -209,7 +209,7 @@ func (v *visit) answerError(w http.ResponseWriter, next caddyhttp.Handler, erred
 	}
 	if err != nil || v.Why != gate.Admitted {
 		f := refusal.Refusal{Status: response.StatusOf(erred)}
-		return f.Write(w, v.r, body.AllReceived(v.r))
+		return f.Write(w, v.r, body.Whole(v.r))
 	}
 	return v.serve(w, next)
 }

@@ -103,7 +103,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	if limit := v.rule.Refusal.LogLimit; limit != nil && !limit.Allow() {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
 	}
-	return f.Write(w, v.r, body.AllReceived(v.r))
+	return f.Write(w, v.r, body.Whole(v.r))
 }
 
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by
