@@ -37,8 +37,8 @@ func TestReceive(t *testing.T) {
 	for name, bounds := range map[string]Bounds{"room": {}, "no memory": {Memory: 1}, "little memory": {Memory: 2 * smallPiece}} {
 		s := newStore(t, bounds)
 		server := listen(t, receives(s, 1<<20, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
-			if err != nil || r.Body != b || !AllReceived(r) {
-				t.Errorf("%s: got %v, and the body received: %v", name, err, AllReceived(r))
+			if err != nil || r.Body != b || !Whole(r) {
+				t.Errorf("%s: got %v, and the body received: %v", name, err, Whole(r))
 			}
 			got, err := io.ReadAll(r.Body)
 			if memory, disk := s.Held(); err != nil || memory != 0 || disk != 0 {
@@ -203,8 +203,8 @@ func TestPassingOn(t *testing.T) {
 			s, roomy := newStore(t, test.bounds), newStore(t, Bounds{})
 			server := listen(t, receives(s, test.most, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
 				known := r.ContentLength > 0
-				if !errors.Is(err, test.want) || Of(r) != nil || AllReceived(r) || (b == nil) != (known && errors.Is(test.want, ErrTooLarge)) {
-					t.Errorf("%s: got %v, %v, and the body received: %v", name, b, err, AllReceived(r))
+				if !errors.Is(err, test.want) || Of(r) != nil || Whole(r) || (b == nil) != (known && errors.Is(test.want, ErrTooLarge)) {
+					t.Errorf("%s: got %v, %v, and the body received: %v", name, b, err, Whole(r))
 				}
 				if known != (r.Header.Get("Content-Length") != "") || !known && r.ProtoMajor == 1 && len(r.TransferEncoding) != 1 {
 					t.Errorf("%s: got the length %d, %v and %q, want what the client has said", name, r.ContentLength, r.Header, r.TransferEncoding)
@@ -248,7 +248,7 @@ func TestPassingOnABodyThatNeverEnds(t *testing.T) {
 		for _, reads := range []int64{0, 10 << 20} {
 			s := newStore(t, Bounds{})
 			server := listen(t, receives(s, 100<<10, func(w http.ResponseWriter, r *http.Request, _ *Received, err error) {
-				if n, _ := io.CopyN(io.Discard, r.Body, reads); n != reads || !errors.Is(err, ErrTooLarge) || AllReceived(r) {
+				if n, _ := io.CopyN(io.Discard, r.Body, reads); n != reads || !errors.Is(err, ErrTooLarge) || Whole(r) {
 					t.Errorf("%s: got %d bytes after %v, want %d", protocol, n, err, reads)
 				}
 				w.WriteHeader(http.StatusTeapot)
@@ -450,8 +450,8 @@ func TestBodiesThatLieAboutTheirLength(t *testing.T) {
 				data, _ := io.ReadAll(r.Body)
 				got, want = string(data), nil
 			}
-			if got != test.want || !errors.Is(err, want) || AllReceived(r) != (err == nil) {
-				t.Errorf("%s: got %q, %v, and it received: %v", test.about, got, err, AllReceived(r))
+			if got != test.want || !errors.Is(err, want) || Whole(r) != (err == nil) {
+				t.Errorf("%s: got %q, %v, and it received: %v", test.about, got, err, Whole(r))
 			}
 		}))
 		ask(t, server.Listener.Addr().String(), "POST / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n"+test.headers+"\r\n\r\n"+test.body)
