@@ -2,6 +2,7 @@ package body
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -167,4 +168,72 @@ func listen(t testing.TB, handler http.Handler) *httptest.Server {
 	server.Start()
 	t.Cleanup(server.Close)
 	return server
+}
+
+func answerOf(t *testing.T, client *http.Client, req *http.Request) string {
+	t.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// clientOf speaks one protocol.
+func clientOf(t testing.TB, protocol string) *http.Client {
+	t.Helper()
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetHTTP1(protocol == "h1")
+	transport.Protocols.SetUnencryptedHTTP2(protocol == "h2")
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// watched is a body that is not to be read.
+type watched struct{ read bool }
+
+func (w *watched) Read([]byte) (int, error) {
+	w.read = true
+	return 0, io.EOF
+}
+
+func (w *watched) Close() error { return nil }
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
+
+type mute struct{ closed chan struct{} }
+
+func (m mute) Read([]byte) (int, error) {
+	<-m.closed
+	return 0, io.ErrUnexpectedEOF
+}
+
+func (m mute) Close() error { return nil }
+
+// ask sends what no client in Go would, and returns the answer.
+func ask(t *testing.T, address, request string) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	conn.(*net.TCPConn).CloseWrite()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return nil
+	}
+	body, _ := io.ReadAll(resp.Body)
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp
 }
