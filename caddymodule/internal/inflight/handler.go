@@ -115,10 +115,10 @@ type visit struct {
 	subject rule.Subject
 	record  *record.Record
 
-	slot      gate.Slot // what it asks for, and whether it has that
-	*standing           // with share
-	body      *body.Received
-	stop      func() bool // ends that the slot is kept for an error route; nil if it is not
+	slot     gate.Slot // what it asks for, and whether it has that
+	standing           // with share
+	body     *body.Received
+	stop     func() bool // ends that the slot is kept for an error route; nil if it is not
 
 	gate.Result
 	decision decision
