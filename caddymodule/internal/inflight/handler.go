@@ -127,7 +127,7 @@ type visit struct {
 	code     supportcode.Code // of a refusal; 0 if it has none
 }
 
-// visits are used again when their requests are over. A visit of 600 bytes for each would be most
+// visits are used again when their requests are over. A kilobyte for each request would be most
 // of what in_flight costs.
 var visits = sync.Pool{New: func() any { return new(visit) }}
 
