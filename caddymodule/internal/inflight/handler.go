@@ -115,10 +115,10 @@ type visit struct {
 	subject rule.Subject
 	record  *record.Record
 
-	slot      gate.Slot // what it asks for, and whether it has that
-	*standing           // with share
-	body      *body.Received
-	stop      func() bool // ends that the slot is kept for an error route; nil if it is not
+	slot     gate.Slot // what it asks for, and whether it has that
+	standing           // with share
+	body     *body.Received
+	stop     func() bool // ends that the slot is kept for an error route; nil if it is not
 
 	gate.Result
 	decision decision
@@ -127,7 +127,7 @@ type visit struct {
 	code     supportcode.Code // of a refusal; 0 if it has none
 }
 
-// visits are used again when their requests are over. A visit of 600 bytes for each would be most
+// visits are used again when their requests are over. A kilobyte for each request would be most
 // of what in_flight costs.
 var visits = sync.Pool{New: func() any { return new(visit) }}
 

@@ -89,7 +89,6 @@ var whys = [...]string{
 // and then ranks as one who has come back. A matcher that fails matches nobody.
 func (v *visit) rank(s *rule.Subject) {
 	ranks, ask, identity, known := &v.ranks, &v.slot, "", false
-	v.standing = new(standing)
 	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {

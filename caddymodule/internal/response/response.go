@@ -56,12 +56,11 @@ type Watching interface {
 type Writer struct {
 	caddyhttp.ResponseWriterWrapper
 
-	Head     bool  // the server sends no body
-	Frames   bool  // HTTP/2 and 3
+	Head     bool // the server sends no body
+	Frames   bool // HTTP/2 and 3
+	connect  bool
 	Status   int   // 0 before there are headers
 	Declared int64 // bytes of the body, -1 if the handler did not say
-
-	connect bool
 }
 
 // Watch begins to watch the answer to a request.

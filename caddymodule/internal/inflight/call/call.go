@@ -58,16 +58,13 @@ type Call struct {
 	part    part
 	parts   *part // the innermost
 
-	through  bool // the handler itself writes to the client: streams, tunnels, responses without a body
-	returned bool // without an error
-	cut      bool // something could not be sent
-	written  int64
-	sender   *sender // nil before something had to wait
-	// Once there is a sender, the header is that's, and the handler has a copy.
-	header, sent http.Header // as it is now, and as it was then; nil before
+	written int64
+	sender  *sender // nil before something had to wait
 
-	// Of the one that writes to the client: the sender while it runs, or the handler.
-	lost atomic.Bool // nothing can be sent any more
+	through  bool        // the handler itself writes to the client: streams, tunnels, responses without a body
+	returned bool        // without an error
+	cut      bool        // something could not be sent, for the one that writes to the client:
+	lost     atomic.Bool // nothing can be sent any more, by the sender while it runs, or the handler
 }
 
 // Serve calls the next handler, which goes on when the client of r leaves, and sends the
@@ -133,8 +130,8 @@ func conversation(contentType string) bool {
 
 // Header implements http.ResponseWriter.
 func (c *Call) Header() http.Header {
-	if c.header != nil {
-		return c.header
+	if c.sender != nil {
+		return c.sender.header
 	}
 	return c.ResponseWriter.Header()
 }
@@ -192,8 +189,6 @@ func (c *Call) Write(p []byte) (int, error) {
 // send returns the sender.
 func (c *Call) send() *sender {
 	if c.sender == nil {
-		c.header = c.ResponseWriter.Header().Clone()
-		c.sent = maps.Clone(c.header)
 		c.sender = newSender(c)
 	}
 	return c.sender
@@ -252,8 +247,8 @@ func (c *Call) finish() {
 		defer c.sender.close()
 		c.sender.catchUp()
 		header := c.ResponseWriter.Header()
-		for name, values := range c.header {
-			if !slices.Equal(values, c.sent[name]) {
+		for name, values := range c.sender.header {
+			if !slices.Equal(values, c.sender.sent[name]) {
 				header[name] = values // a trailer
 			}
 		}
@@ -426,6 +421,8 @@ const (
 // and at the end in the handler's.
 type sender struct {
 	call *Call
+	// The header of the response is the sender's, and the handler has a copy.
+	header, sent http.Header // as it is now, and as it was
 
 	mu       sync.Mutex // guards what follows
 	changed  sync.Cond  // with each piece that was sent
@@ -436,7 +433,8 @@ type sender struct {
 }
 
 func newSender(c *Call) *sender {
-	s := &sender{call: c, spool: c.part.caller.NewSpool(inMemory)}
+	s := &sender{call: c, spool: c.part.caller.NewSpool(inMemory), header: c.ResponseWriter.Header().Clone()}
+	s.sent = maps.Clone(s.header)
 	s.changed.L = &s.mu
 	return s
 }
