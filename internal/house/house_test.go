@@ -27,7 +27,7 @@ type room struct{ packages, may string }
 
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
-const concepts = "blocked body changes cookie device expiring fold form inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
+const concepts = "body changes cookie device expiring fold form inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
 	"record refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
@@ -68,7 +68,7 @@ var guests = []room{
 	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket"},
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
-		"blocked config decision engine record settlement leakybucket leakybucket/memstore"},
+		"config decision engine record settlement leakybucket leakybucket/memstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }

@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -227,7 +226,7 @@ func (a *asking) refuse(why rule.Reason, lasts time.Duration) {
 }
 
 // refuseBlocked makes the last claim a refusal by a block that is known to run.
-func (a *asking) refuseBlocked(b blocked.Block) {
+func (a *asking) refuseBlocked(b Block) {
 	last := len(a.claims) - 1
 	c := &a.charges[last]
 	a.env.InForce(c)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
@@ -55,8 +54,8 @@ type Env interface {
 
 	// Believe returns the block that runs now for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
-	Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool)
-	KnownBlock(now time.Time, c *leakybucket.Charge) (blocked.Block, bool)
+	Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (Block, bool)
+	KnownBlock(now time.Time, c *leakybucket.Charge) (Block, bool)
 
 	// InForce leaves a charge as Take would leave it now.
 	InForce(*leakybucket.Charge)
@@ -72,6 +71,13 @@ type Env interface {
 
 	// NoAddress is called if a key needed the client's address and there was none.
 	NoAddress()
+}
+
+// A Block is a block that is known to run.
+type Block struct {
+	Until time.Time
+	Seen  time.Time // when Level was so
+	Level float64   // of the bucket, in units
 }
 
 // Decide finds out what the zones of a handler do about a request now; a zero time stands for

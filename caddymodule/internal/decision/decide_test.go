@@ -15,7 +15,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
@@ -45,15 +44,15 @@ func (e *fakeEnv) Exempts(*rule.Subject) (bool, error) {
 	return e.exempt, e.exemptErr
 }
 
-func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
+func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (Block, bool) {
 	e.note("believe " + c.Zone + " " + c.Key)
-	return blocked.Block{Until: now.Add(time.Minute), Seen: now}, true
+	return Block{Until: now.Add(time.Minute), Seen: now}, true
 }
 
 func (e *fakeEnv) InForce(*leakybucket.Charge) {}
 
-func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (blocked.Block, bool) {
-	return blocked.Block{}, false
+func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (Block, bool) {
+	return Block{}, false
 }
 
 func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
@@ -129,7 +128,7 @@ func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, er
 	e.bodies = body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
 	v, err := Decide(r, time.Now(), failed, &Directive{Zones: zones}, e)
 	if v != nil {
-		v.Close()
+		v.Close(r, nil)
 	}
 	if memory, file := e.bodies.Held(); memory+file > 0 {
 		t.Errorf("got %d and %d bytes held, want none", memory, file)

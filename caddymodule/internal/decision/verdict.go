@@ -46,9 +46,17 @@ func newVerdict(n int) *Verdict {
 	return &Verdict{Outcomes: make([]Outcome, 0, n)}
 }
 
-// Close gives back what is held of the request's body. It is called when the request has been
-// answered.
-func (v *Verdict) Close() { _ = v.body.Close() }
+// Close gives back what is held of the request's body, once the request has been served. If that
+// ended with an error, an error route may read the body until the client has its answer.
+func (v *Verdict) Close(r *http.Request, err error) {
+	switch {
+	case v.body == nil:
+	case err != nil:
+		context.AfterFunc(record.ClientOf(r), func() { _ = v.body.Close() })
+	default:
+		_ = v.body.Close()
+	}
+}
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
 // header of the response. It also keeps the request out of the access log, if a zone wants

@@ -17,7 +17,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/blocked"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
@@ -401,17 +400,17 @@ func (e *Engine) AnyBlock() bool {
 
 // known returns the block that is known of a charge's bucket, if one runs. If it is not
 // current, a shared store may have ended it.
-func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b blocked.Block, runs, current bool) {
+func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b decision.Block, runs, current bool) {
 	if s, can := e.Store.(knower); can {
 		var d leakybucket.Decision
 		d, current = s.Known(c)
-		b, runs = blocked.Block{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
+		b, runs = decision.Block{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
 	}
 	return b, runs, current
 }
 
 // Believe implements decision.Env.
-func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
+func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (decision.Block, bool) {
 	b, runs, current := e.known(now, c)
 	if runs && !current {
 		e.Store.(*sharedstore.Store).Confirm(ctx, c)
@@ -433,9 +432,9 @@ func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
 
 // KnownBlock implements decision.Env. Only a shared store takes longer to ask.
-func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (blocked.Block, bool) {
+func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (decision.Block, bool) {
 	if e.Shared == nil {
-		return blocked.Block{}, false
+		return decision.Block{}, false
 	}
 	b, runs, current := e.known(now, c)
 	return b, runs && current

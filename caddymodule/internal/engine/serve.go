@@ -100,7 +100,7 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // ServeHTTP implements caddyhttp.MiddlewareHandler: it decides about the request, lets it wait
 // until its delay is over, and then refuses it, or serves it and settles. Requests in an error
 // route and those of the server itself cost nothing.
-func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	h.handled.Add(1)
 	noted := h.record(r)
 	noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
@@ -124,7 +124,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		noted.SetRefused(false)
 		return h.serveFree(w, r, next, true)
 	}
-	defer v.Close()
+	defer func() { v.Close(r, err) }()
 	stayed := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
 	if !stayed {
 		h.app.Correct(v.GiveBack(nil))
