@@ -15,8 +15,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"regexp"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,13 +120,9 @@ func (p *part) done(err error) {
 	}
 }
 
-// conversation reports whether responses of a type are streams without an end, or halves of
+// conversations are the types of responses that are streams without an end, or halves of
 // conversations.
-func conversation(contentType string) bool {
-	return slices.ContainsFunc([]string{"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace"}, func(prefix string) bool {
-		return len(contentType) >= len(prefix) && strings.EqualFold(contentType[:len(prefix)], prefix)
-	})
-}
+var conversations = regexp.MustCompile(`(?i)^(application/(grpc|connect\+)|text/event-stream|multipart/x-mixed-replace)`)
 
 // Header implements http.ResponseWriter.
 func (c *Call) Header() http.Header {
@@ -145,7 +141,7 @@ func (c *Call) WriteHeader(status int) {
 		switch {
 		case c.Tunnels():
 			c.tunnel()
-		case conversation(response.Single(c.ResponseWriter.Header()["Content-Type"])):
+		case conversations.MatchString(response.Single(c.ResponseWriter.Header()["Content-Type"])):
 			c.through = true
 			c.context.streams()
 		default:

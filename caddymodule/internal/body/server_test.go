@@ -23,6 +23,79 @@ var (
 	bob   = netip.MustParsePrefix("203.0.113.2/32")
 )
 
+// protocols are those that a test's servers speak without TLS.
+var protocols = []string{"h1", "h2"}
+
+func both() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP1(true)
+	p.SetUnencryptedHTTP2(true)
+	return p
+}
+
+// listen serves over real sockets.
+func listen(t testing.TB, handler http.Handler) *httptest.Server {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.Protocols = both()
+	server.Start()
+	t.Cleanup(server.Close)
+	return server
+}
+
+// clientOf speaks one protocol.
+func clientOf(t testing.TB, protocol string) *http.Client {
+	t.Helper()
+	transport := &http.Transport{Protocols: new(http.Protocols)}
+	transport.Protocols.SetHTTP1(protocol == "h1")
+	transport.Protocols.SetUnencryptedHTTP2(protocol == "h2")
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// randomBytes are always the same, and look like nothing in particular.
+func randomBytes(n int) string {
+	random := rand.NewChaCha8([32]byte{byte(n)})
+	data := make([]byte, n)
+	random.Read(data)
+	return string(data)
+}
+
+func answerOf(t *testing.T, client *http.Client, req *http.Request) string {
+	t.Helper()
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// ask sends what no client in Go would, and returns the answer.
+func ask(t *testing.T, address, request string) *http.Response {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if _, err := io.WriteString(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	conn.(*net.TCPConn).CloseWrite()
+	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return nil
+	}
+	body, _ := io.ReadAll(resp.Body)
+	resp.Body = io.NopCloser(bytes.NewReader(body))
+	return resp
+}
+
 // slowly runs a test in virtual time against a server that is reached by
 // pipes. All goroutines must have ended when the test has.
 func slowly(t *testing.T, handler http.Handler, f func(t *testing.T, dial func() net.Conn)) {
@@ -49,16 +122,26 @@ func slowly(t *testing.T, handler http.Handler, f func(t *testing.T, dial func()
 	})
 }
 
-// randomBytes are always the same, and look like nothing in particular.
-func randomBytes(n int) string {
-	random := rand.NewChaCha8([32]byte{byte(n)})
-	data := make([]byte, n)
-	random.Read(data)
-	return string(data)
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
 }
 
-// protocols are those that a test's servers speak without TLS.
-var protocols = []string{"h1", "h2"}
+func (p pipes) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p pipes) Close() error {
+	close(p.closed)
+	return nil
+}
+
+func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
 
 // slowBody sends a byte at a time, and takes as long for its end.
 type slowBody struct {
@@ -74,6 +157,19 @@ func (b *slowBody) Read(p []byte) (int, error) {
 	n := copy(p[:1], b.left)
 	b.left = b.left[n:]
 	return n, nil
+}
+
+// slowByte is how long a slow byte takes.
+const slowByte = 900 * time.Millisecond
+
+// transportOn speaks HTTP/2 on a connection.
+func transportOn(conn net.Conn) *http.Transport {
+	transport := &http.Transport{
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
+		Protocols:   new(http.Protocols),
+	}
+	transport.Protocols.SetUnencryptedHTTP2(true)
+	return transport
 }
 
 // slowPost sends a body, and reads the answer to its end.
@@ -118,81 +214,9 @@ func slowPost1(conn net.Conn, req *http.Request) (*http.Response, error) {
 	return http.ReadResponse(bufio.NewReader(conn), req)
 }
 
-const slowByte = 900 * time.Millisecond
+type zeros struct{}
 
-const kib64 = 64 << 10
-
-type pipes struct {
-	conns  chan net.Conn
-	closed chan struct{}
-}
-
-func (p pipes) Accept() (net.Conn, error) {
-	select {
-	case conn := <-p.conns:
-		return conn, nil
-	case <-p.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (p pipes) Close() error {
-	close(p.closed)
-	return nil
-}
-
-func (p pipes) Addr() net.Addr { return &net.TCPAddr{} }
-
-func both() *http.Protocols {
-	p := new(http.Protocols)
-	p.SetHTTP1(true)
-	p.SetUnencryptedHTTP2(true)
-	return p
-}
-
-// transportOn speaks HTTP/2 on a connection.
-func transportOn(conn net.Conn) *http.Transport {
-	transport := &http.Transport{
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-		Protocols:   new(http.Protocols),
-	}
-	transport.Protocols.SetUnencryptedHTTP2(true)
-	return transport
-}
-
-// listen serves over real sockets.
-func listen(t testing.TB, handler http.Handler) *httptest.Server {
-	t.Helper()
-	server := httptest.NewUnstartedServer(handler)
-	server.Config.Protocols = both()
-	server.Start()
-	t.Cleanup(server.Close)
-	return server
-}
-
-func answerOf(t *testing.T, client *http.Client, req *http.Request) string {
-	t.Helper()
-	resp, err := client.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(body)
-}
-
-// clientOf speaks one protocol.
-func clientOf(t testing.TB, protocol string) *http.Client {
-	t.Helper()
-	transport := &http.Transport{Protocols: new(http.Protocols)}
-	transport.Protocols.SetHTTP1(protocol == "h1")
-	transport.Protocols.SetUnencryptedHTTP2(protocol == "h2")
-	t.Cleanup(transport.CloseIdleConnections)
-	return &http.Client{Transport: transport}
-}
+func (zeros) Read(p []byte) (int, error) { return len(p), nil }
 
 // watched is a body that is not to be read.
 type watched struct{ read bool }
@@ -204,10 +228,7 @@ func (w *watched) Read([]byte) (int, error) {
 
 func (w *watched) Close() error { return nil }
 
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }
-
+// A mute body sends nothing until it is closed.
 type mute struct{ closed chan struct{} }
 
 func (m mute) Read([]byte) (int, error) {
@@ -216,24 +237,3 @@ func (m mute) Read([]byte) (int, error) {
 }
 
 func (m mute) Close() error { return nil }
-
-// ask sends what no client in Go would, and returns the answer.
-func ask(t *testing.T, address, request string) *http.Response {
-	t.Helper()
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if _, err := io.WriteString(conn, request); err != nil {
-		t.Fatal(err)
-	}
-	conn.(*net.TCPConn).CloseWrite()
-	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		return nil
-	}
-	body, _ := io.ReadAll(resp.Body)
-	resp.Body = io.NopCloser(bytes.NewReader(body))
-	return resp
-}
