@@ -185,7 +185,7 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 			r := logIn(networkAddress(i), "", "wrong")
 			r.target += "?user%5Bemail%5D=alice@example.com"
 			return r
-		}, map[int]int{400: 10, 429: 40}},
+		}, map[int]int{422: 10, 429: 40}},
 		{"the account twice", 50, func(i int) request {
 			r := logIn(networkAddress(i), "alice@example.com", "wrong")
 			r.body = "user[email]=bob@example.com&" + r.body

@@ -412,3 +412,39 @@ func numbered(n int) string {
 	}
 	return strings.Join(members, ",")
 }
+
+// A browser sends no key when it asks whether a page of another site may send one.
+func TestAPreflightNeedsNoKey(t *testing.T) {
+	for _, policy := range []string{"refuse", "share", "client_ip"} {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone keyed {
+					key header X-Api-Key missing `+policy+`
+					limit 1 1/d
+				}
+			}
+			respond ok
+		}`)
+		ask := func(method string, headers ...string) int {
+			r := servertest.Request(servertest.Someone, servertest.Site0, headers...)
+			r.Method = method
+			return s.Do(r).Code
+		}
+		for range 3 {
+			if got := ask("OPTIONS", "Origin", "https://example.org", "Access-Control-Request-Method", "GET"); got != http.StatusOK {
+				t.Errorf("missing %s: got %d, want 200", policy, got)
+			}
+		}
+		ask("OPTIONS")
+		for _, headers := range [][]string{nil, {"Origin", "https://example.org"}} {
+			if got := ask("OPTIONS", headers...); got != http.StatusTooManyRequests {
+				t.Errorf("missing %s, %v, which is no preflight: got %d, want 429", policy, headers, got)
+			}
+		}
+		preflight := []string{"Origin", "https://example.org", "Access-Control-Request-Method", "GET", "X-Api-Key", "k"}
+		if first, second := ask("OPTIONS", preflight...), ask("OPTIONS", preflight...); first != http.StatusOK || second != http.StatusTooManyRequests {
+			t.Errorf("missing %s, with a key: got %d and %d, want it charged", policy, first, second)
+		}
+		s.Stop()
+	}
+}
