@@ -320,7 +320,7 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--zone|pages":                         "--zone needs --config",
 		"recommend|good|--key|clientip":                       "did you mean client_ip?",
 		"recommend|good|--key|header":                         "key source \"header\" has no name",
-		"recommend|good|--key|field log":                       "logs hold no bodies",
+		"recommend|good|--key|field log":                      "logs hold no bodies",
 		"recommend|good|--key|cookie sid":                     "which the log does not show",
 		"recommend|good|--key|header X-Api-Key":               "the header X-Api-Key, which the log does not show",
 		"recommend|good|--key|":                               "--key: no source: want client_ip",
