@@ -38,7 +38,7 @@ http://:%d {
 				}
 				start := time.Now()
 				admitted := make(chan []pour, 1)
-				go func() { admitted <- crowdNodes(t, nodes, before+lasts+2*time.Second) }()
+				go func() { admitted <- crowdNodes(t, nodes, before+lasts+2*time.Second, 0) }()
 				time.Sleep(before)
 				if seen {
 					s.kill()

@@ -28,7 +28,7 @@ func (s *trial) person(browser context.Context, address string) person {
 	s.t.Helper()
 	ctx, end := chromedp.NewContext(browser, chromedp.WithNewBrowserContext())
 	s.t.Cleanup(end)
-	ctx, stop := context.WithTimeout(ctx, 10*time.Minute)
+	ctx, stop := context.WithTimeout(ctx, 15*time.Minute)
 	s.t.Cleanup(stop)
 	p := person{tab{ctx, s.t}, s, address}
 	call(p.tab, network.Enable, network.EnableParams{})
@@ -48,7 +48,7 @@ func (p person) visit(target string) {
 // await waits until an expression of JavaScript is true, over page loads.
 func (p person) await(expression string) {
 	p.t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; {
+	for deadline := time.Now().Add(5 * time.Minute); ; {
 		got, err := chromedp.Run(p, chromedp.Evaluate[bool]("!!("+expression+")"))
 		if err == nil && got {
 			return

@@ -126,7 +126,7 @@ func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func())
 			do()
 		}
 	}()
-	pours := crowdNodes(t, nodes, 2*time.Second)
+	pours := crowdNodes(t, nodes, 2*time.Second, 0)
 	<-done
 	if got := s.level("exact"); !near(got, float64(len(pours))) {
 		t.Errorf("got a level of %v after %d requests, want as much", got, len(pours))

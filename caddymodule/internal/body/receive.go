@@ -48,7 +48,7 @@ type Received struct {
 // A request can go on after [ErrTooLarge] and [ErrNoRoom]: its body begins with what has been
 // read, and goes on with the rest as the client sends it. If anything has been read, the
 // Received holds that, and the caller closes it, too. After other errors the body is what has
-// not been read of it.
+// not been read of it, and the Received is closed and only knows whether it was in the file.
 //
 // Receive ends with the cause of ctx if that ends; it looks at that when some of the body has
 // come. Timeouts of the server end a Receive that waits.
@@ -80,7 +80,7 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		r.Body = &begun{b, r.Body}
 		return b, err
 	case err != nil:
-		return nil, err
+		return b, err
 	}
 	r.TransferEncoding = nil
 	if size == 0 {

@@ -304,3 +304,12 @@ func TestAConversationIsNotKeptWaitingForItsBody(t *testing.T) {
 		}
 	}
 }
+
+// A zone that must wait for the body counts a request once.
+func TestARequestWithoutItsKeyIsCountedOnce(t *testing.T) {
+	s := bodyCostSite(t, "key header X-Key missing client_ip\ncost body_items\nread_body 64KiB else 50")
+	post(s, strings.NewReader("[1,2]"), 5)
+	if facts := s.App.Engine().Zones["settled"].Counts.Facts(); facts.Keyless != 1 || facts.Asked != 1 {
+		t.Errorf("got %+v, want one request, without a key", facts)
+	}
+}

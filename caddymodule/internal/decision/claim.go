@@ -127,6 +127,8 @@ func (a *asking) concern(z *Zone) error {
 	switch concern, err := z.Concerns(&a.Subject); {
 	case err != nil:
 		return err
+	case concern == rule.Static && !z.Carries(&a.Subject):
+		return nil
 	case concern == rule.Static:
 		a.static = append(a.static, a.exempt(z))
 		z.Reporter.Exempted()
@@ -151,10 +153,8 @@ func (a *asking) claimFor(z *Zone) error {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject, &a.buffers)
-	if k.Lacking {
-		z.Reporter.Keyless()
-	}
 	if skip {
+		z.keyless(&k)
 		return nil
 	}
 	shadow := z.InShadow(a.Overrides, k.Name)
@@ -174,6 +174,7 @@ func (a *asking) claimFor(z *Zone) error {
 	if why != rule.None {
 		a.add(z, unlimited(z, k.Name, shadow))
 		a.refuse(why, 0)
+		z.keyless(&k)
 		return nil
 	}
 	cost, fromBody, err := z.Cost.Charged(&a.Subject, k.Limit)
@@ -184,9 +185,17 @@ func (a *asking) claimFor(z *Zone) error {
 		a.later = append(a.later, z)
 		return nil
 	}
+	z.keyless(&k)
 	a.charge(z, &k, shadow, cost)
 	a.claims[len(a.claims)-1].starved = a.Starved && (z.ReadsFields() || fromBody)
 	return nil
+}
+
+// keyless counts a request whose key lacks a part.
+func (z *Zone) keyless(k *rule.Bucket) {
+	if k.Lacking {
+		z.Reporter.Keyless()
+	}
 }
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.

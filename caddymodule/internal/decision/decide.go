@@ -33,6 +33,8 @@ type Server struct {
 	*caddyhttp.Server
 	Guards int  // its handlers of throttle and in_flight
 	Shown  bool // its config may show verdicts by placeholders, or matches by them
+
+	ErrorRoutes bool // it may have some, also within other routes
 }
 
 // Shares reports whether a request may pass several handlers of throttle and in_flight.
@@ -91,21 +93,31 @@ type Block struct {
 // body that was received, and must be closed. The error is that of a zone's matcher, or
 // [body.ErrTimeout] or [body.ErrLeft] of a body that breaks off; then nothing stays charged,
 // unless part of the body lies in a file.
-func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (*Verdict, error) {
+func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (v *Verdict, err error) {
 	a := newAsking(r, now, d, env)
-	err := a.claim(failed)
-	if err == nil {
-		a.take(0)
-		if len(a.later) > 0 && !a.refused {
-			err = a.takeLater()
+	if err = a.claim(failed); err == nil {
+		if a.take(0); len(a.later) > 0 && !a.refused {
+			v, err = a.decideLater()
+		} else {
+			v = a.conclude()
 		}
-	}
-	var v *Verdict
-	if err == nil {
-		v = a.conclude()
 	}
 	a.release()
 	return v, err
+}
+
+// decideLater takes the claims that need the body, and concludes. If there is no verdict to hold
+// the body, as after a panic, what is held of it is given back; an error route may read it before.
+func (a *asking) decideLater() (v *Verdict, err error) {
+	defer func() {
+		if v == nil {
+			(&Verdict{body: a.Body}).Close(a.Request, err)
+		}
+	}()
+	if err = a.takeLater(); err != nil {
+		return nil, err
+	}
+	return a.conclude(), nil
 }
 
 // take asks the store about the charges from one on. An enforced charge is not asked about if an
@@ -177,11 +189,9 @@ func drop(claims []claim, decisions []leakybucket.Decision) {
 func (a *asking) takeLater() (err error) {
 	first, ended, whole := len(a.claims), a.ends, false
 	defer func() {
-		if whole {
-			return
+		if !whole {
+			a.giveBack(first, false) // also if a matcher or the store panics
 		}
-		a.giveBack(first, false) // also if a matcher or the store panics
-		_ = a.Body.Close()
 	}()
 	most := a.later[0].MaxBody()
 	for _, z := range a.later {

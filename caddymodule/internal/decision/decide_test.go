@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -183,6 +185,31 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 				t.Errorf("got %+v, want it refused: %v", v, refused)
 			}
 		})
+	}
+}
+
+// A body that breaks off costs nothing, unless part of it went into a file.
+func TestABodyThatBreaksOff(t *testing.T) {
+	for size, want := range map[int]bool{1000: true, 300 << 10: false} {
+		e := fakeEnv{bodies: body.NewStore(t.TempDir(), func(err error) { t.Error(err) })}
+		r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat("x", size)), iotest.ErrReader(io.ErrUnexpectedEOF)))
+		r.ContentLength = -1
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+		zones := []*Zone{testZone(t, "a", nil), testZone(t, "b", func(r *rule.Rule) {
+			byBytes(r)
+			r.Cost.MaxBody = 1 << 20
+		})}
+		v, err := Decide(r, time.Now(), nil, &Directive{Zones: zones}, &e)
+		if v != nil || !errors.Is(err, body.ErrLeft) {
+			t.Errorf("%d bytes: got %v, %v, want that the client has left", size, v, err)
+		}
+		if got := slices.Contains(e.asked, "correct a/203.0.113.7 -1"); got != want {
+			t.Errorf("%d bytes: asked %q, want the charge given back: %v", size, e.asked, want)
+		}
+		if memory, file := e.bodies.Held(); memory+file > 0 {
+			t.Errorf("%d bytes: got %d and %d bytes held, want none", size, memory, file)
+		}
 	}
 }
 

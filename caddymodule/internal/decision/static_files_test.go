@@ -201,3 +201,18 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedInASharedStore(t *testing.T) 
 		}
 	})
 }
+
+// A zone of log-ins has nothing to do with files, whoever answers them.
+func TestAStaticFileThatCarriesNoFieldIsNotCharged(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := staticSite(t, "field pwd")
+		s.Visits(3, servertest.Office, "/style.css")
+		if got := s.Fullness("site", servertest.Office, 100, 1./86400, false); got > 0 {
+			t.Errorf("got level %v, want 0", got)
+		}
+		s.Visits(1, servertest.Office, "/style.css?pwd=x")
+		if got := s.Fullness("site", servertest.Office, 100, 1./86400, false); math.Abs(got-3) > 0.01 {
+			t.Errorf("with the field: got level %v, want 3", got)
+		}
+	})
+}

@@ -73,8 +73,9 @@ type Engine struct {
 
 	OverrideFiles map[string]*overrideFile // by their paths
 
-	servers map[*caddyhttp.Server]*decision.Server // see [Engine.ReadServers]
-	form    *form.Plan                             // what zones want of bodies; see [Engine.joinForm]
+	servers  map[*caddyhttp.Server]*decision.Server // see [Engine.ReadServers]
+	showsAll bool                                   // the verdicts of all servers may be read
+	form     *form.Plan                             // what zones want of bodies; see [Engine.joinForm]
 }
 
 // EngineOf returns what runs of the config that a module is provisioned for, which may be
@@ -160,6 +161,12 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 	z.Zone = &decision.Zone{Rule: compiled, Places: &z.State.Waiting, Reporter: z.Counts}
 	e.Zones[name] = z
 	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
+	if compiled.Everywhere && z.namesPlaceholders() { // a handler of any server may refuse by it
+		e.showsAll = true
+		for _, server := range e.servers {
+			server.Shown = true
+		}
+	}
 	if compiled.Everywhere {
 		e.Blockers = append(e.Blockers, z.Zone)
 	}

@@ -27,7 +27,6 @@ type Handler struct {
 	app         *Engine
 	handled     atomic.Uint64 // requests
 	Match       rule.Matchers
-	errorRoutes bool               // the server may have some, which the handler may be in
 	headers     settlement.Headers // in which the upstream says what a request cost
 	addsHeaders bool               // a zone marks responses
 }
@@ -40,7 +39,6 @@ type Directive interface{ Running() *Handler }
 func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone) *Handler {
 	h := &Handler{app: e, Match: match}
 	h.Server = e.Guard(ctx)
-	h.errorRoutes = h.Server == nil || h.Server.Errors != nil
 	for _, z := range zones {
 		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
 		h.Zones = append(h.Zones, z.Zone)
@@ -102,11 +100,14 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // route and those of the server itself cost nothing.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	h.handled.Add(1)
-	noted := h.record(r)
-	noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
+	free := h.costsNothing(r)
+	var noted *record.Record
+	if !free {
+		noted = h.record(r)
+		noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
+	}
 	concerned, failed := h.Concerns(r)
-	switch {
-	case !concerned, h.costsNothing(r):
+	if !concerned || free {
 		noted.SetRefused(false)
 		return h.serveFree(w, r, next, concerned)
 	}
@@ -161,7 +162,7 @@ func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
 // costsNothing reports whether a request is in an error route, or one of the server itself.
 func (h *Handler) costsNothing(r *http.Request) bool {
 	s := rule.Subject{Request: r}
-	return h.errorRoutes && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || s.Included()
+	return (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || s.Included()
 }
 
 // fail answers a request about which there is no verdict.

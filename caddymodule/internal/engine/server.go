@@ -2,6 +2,7 @@ package engine
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -25,6 +26,7 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 	}
 	for _, server := range app.Servers {
 		e.servers[server] = look(server)
+		e.servers[server].Shown = e.servers[server].Shown || e.showsAll
 	}
 }
 
@@ -32,12 +34,20 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 // whether a request may pass one handler twice. Routes whose config is gone may do both.
 func look(server *caddyhttp.Server) *decision.Server {
 	seen := &decision.Server{Server: server}
+	// Caddy has provisioned the matchers of these routes, and dropped what they were made of.
+	matchers := make([]caddyhttp.MatcherSets, len(server.Routes))
 	for i := range server.Routes {
-		if route := &server.Routes[i]; route.HandlersRaw == nil && len(route.Handlers) > 0 {
+		route := &server.Routes[i]
+		matchers[i] = route.MatcherSets
+		seen.Shown = seen.Shown || slices.ContainsFunc(matchers[i], func(set caddyhttp.MatcherSet) bool { return slices.ContainsFunc(set, negates) })
+		if route.HandlersRaw == nil && len(route.Handlers) > 0 {
 			seen.Shown, seen.Guards = true, 2
 		}
 	}
-	raw, _ := json.Marshal(server) // it was JSON before
+	raw, err := json.Marshal([]any{server, matchers})
+	if err != nil {
+		seen.Shown, seen.Guards = true, 2
+	}
 	text := string(raw)
 	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
 		seen.Shown = seen.Shown || strings.Contains(text, name)
@@ -45,7 +55,17 @@ func look(server *caddyhttp.Server) *decision.Server {
 	if strings.Contains(text, `"invoke"`) {
 		seen.Guards = 2
 	}
+	seen.ErrorRoutes = err != nil || seen.Guards > 0 || strings.Contains(text, `"errors"`)
 	return seen
+}
+
+// negates reports whether a matcher is `not`, which does not tell what it negates.
+func negates(matcher any) bool {
+	switch matcher.(type) {
+	case caddyhttp.MatchNot, *caddyhttp.MatchNot:
+		return true
+	}
+	return false
 }
 
 // Guard counts a handler of throttle or in_flight, and returns its server, or nil outside of the

@@ -56,7 +56,8 @@ type Call struct {
 	response.Writer
 	context detached
 	part    part
-	parts   *part // the innermost
+	parts   *part        // the innermost
+	request http.Request // that the next handler gets
 
 	written int64
 	sender  *sender // nil before something had to wait
@@ -78,16 +79,15 @@ func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Hand
 	return c.serve(r, next)
 }
 
-// serve gives the request another context until the next handler is done. That is cheaper than
-// another request, which is larger than all else that a call needs.
+// serve hands on a request of its own, which lies in the Call, so that it is one allocation with
+// that. Goroutines of an upstream's client may read it after the handler has returned.
 func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
-	*r = *r.WithContext(&c.context)
+	c.request = *r.WithContext(&c.context)
 	defer func() {
-		*r = *r.WithContext(c.context.client)
 		c.context.end()
 		c.part.done(err)
 	}()
-	err = next.ServeHTTP(c, r)
+	err = next.ServeHTTP(c, &c.request)
 	c.returned = err == nil
 	return err
 }
