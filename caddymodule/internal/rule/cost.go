@@ -51,11 +51,6 @@ const (
 // FromBody reports whether the cost comes from the request's body.
 func (l *CostLine) FromBody() bool { return l.Source >= BodyItems }
 
-// IsItems reports whether the cost of each request is the number of items in its body.
-func (c *Cost) IsItems() bool {
-	return len(c.Lines) == 1 && c.Lines[0].Match == nil && c.Lines[0].Source == BodyItems
-}
-
 // UsesReplacer reports whether the cost may need the request's placeholders.
 func (c *Cost) UsesReplacer() bool {
 	return slices.ContainsFunc(c.Lines, func(l CostLine) bool { return l.Match != nil || l.Source == Placeholder })

@@ -19,8 +19,8 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A Subject is a request as rules see it. It caches the client's address and the body
-// that was read ahead.
+// A Subject is a request as rules see it. It caches the client's address, and what
+// the query and the body have of the fields that zones want.
 type Subject struct {
 	Request *http.Request
 
