@@ -22,7 +22,9 @@ func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 	if err := s.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	b.when("that it is old", `/^[0-9]+ s old$/.test(document.querySelector("#fresh").textContent)`)
+	// A busy browser may still show an answer that was sent before Caddy stopped.
+	b.when("that it is old", `parseInt(document.querySelector("#fresh").textContent) >= 10`)
+	b.run("ages.length = 0")
 	b.when("its age after some time", `parseInt(document.querySelector("#fresh").textContent) >= 18`)
 	if got := eval[[]string](b, "ages"); len(got) < 5 || eval[bool](b, `ages.includes("live")`) {
 		t.Errorf("got %q of a Caddy that hangs, want its age alone", got)
@@ -35,9 +37,9 @@ func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 	if err := s.shutDown(); err != nil {
 		t.Fatal(err)
 	}
-	b.when("that it is old", `/ old$/.test(document.querySelector("#fresh").textContent)`)
+	b.when("that it is old", `parseInt(document.querySelector("#fresh").textContent) >= 10`)
 	b.run("ages.length = 0")
-	b.when("its age after some time", `parseInt(document.querySelector("#fresh").textContent) >= 12`)
+	b.when("its age after some time", `parseInt(document.querySelector("#fresh").textContent) >= 15`)
 	if got := eval[[]string](b, "ages"); eval[bool](b, `ages.includes("live")`) {
 		t.Errorf("got %q of a Caddy that is gone, want its age alone", got)
 	}
