@@ -15,7 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -45,11 +45,11 @@ func handlerOf(t testing.TB, zones int, limit string) *caddymodule.Handler {
 // keysOnly returns a function that only builds keys, as any handler with keys
 // must.
 func keysOnly(h *caddymodule.Handler) func(http.ResponseWriter, *http.Request) {
-	var buffers rule.Buffers
+	var buffers limit.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
-		s := rule.NewSubject(r)
+		s := limit.NewSubject(r)
 		for _, z := range h.Running().Zones {
-			if k, why, skip := z.Find(&s, &buffers); why != rule.None || skip || k.Name == "" {
+			if k, why, skip := z.Find(&s, &buffers); why != limit.None || skip || k.Name == "" {
 				panic("no key")
 			}
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
@@ -143,8 +143,8 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (yes|no) \\|$").FindAllStringSubmatch(table, -1) {
 		documented = append(documented, found[1]+" "+found[2])
 	}
-	for why := range rule.Reasons {
-		if why != rule.None {
+	for why := range limit.Reasons {
+		if why != limit.None {
 			want = append(want, why.String()+" "+map[bool]string{true: "yes", false: "no"}[why.Waits()])
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
@@ -214,7 +214,7 @@ type replayTally struct {
 }
 
 // note is an observer.
-func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
+func (t *replayTally) note(o *limit.Outcome, req *accesslog.Request) {
 	outcome := &accesslog.Outcome{
 		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: o.Decision().String(), Reason: o.Reason().String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),

@@ -12,8 +12,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -36,7 +36,7 @@ func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wir
 	entry, by, place := z.Override(name)
 	limit = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: sourceNames[by], From: place}
-	account, set, now := rule.AccountOf(name), e.Overrides(), time.Now()
+	account, set, now := limit.AccountOf(name), e.Overrides(), time.Now()
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
 		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Cost.Most, now)
@@ -68,7 +68,7 @@ func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow boo
 const mostSearched = 1000
 
 // search returns the names of buckets that belong to a client, so many at most.
-func (j judge) search(ctx context.Context, z *engine.Zone, owned rule.Owned, shadow bool, most int) (names []string, complete bool, err error) {
+func (j judge) search(ctx context.Context, z *engine.Zone, owned limit.Owned, shadow bool, most int) (names []string, complete bool, err error) {
 	names = owned.Names
 	lister, can := j.Store.(leakybucket.Lister)
 	switch {
@@ -150,7 +150,7 @@ type release struct {
 
 // zone empties buckets of a zone. It goes on after an error, and returns the last one.
 func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
-	owned := rule.Owned{Search: true, All: true}
+	owned := limit.Owned{Search: true, All: true}
 	if !r.of.All {
 		owned = z.Owned(r.of.Client)
 	}

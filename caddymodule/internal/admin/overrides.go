@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -139,10 +139,10 @@ func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool)
 
 // bucketOf returns the name of the one bucket that a text stands for.
 func bucketOf(z *engine.Zone, text string) (name string, err error) {
-	if strings.HasSuffix(text, rule.Cut) {
+	if strings.HasSuffix(text, limit.Cut) {
 		return "", badRequest("invalid key %q: want the whole key, which --json shows", text)
 	}
-	if account := rule.AccountOf(text); account != text {
+	if account := limit.AccountOf(text); account != text {
 		return "", badRequest("invalid key %q: a device has the limit of its account: want %s", text, account)
 	}
 	if network, err := netip.ParsePrefix(text); err == nil && z.Key.HasAddress() {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
@@ -73,7 +73,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				complete, r.Problem = false, err.Error()
 			}
 			r.Complete = r.Complete && complete
-			if own == rule.SharedBucket {
+			if own == limit.SharedBucket {
 				names = append(names, own)
 			}
 			for _, name := range names {
@@ -116,10 +116,10 @@ func (w *why) own(z *engine.Zone, client string) string {
 	r := w.result
 	r.Unlisted = append(r.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
 	switch policy {
-	case rule.Refuse:
+	case limit.Refuse:
 		return own
-	case rule.Share:
-		return rule.SharedBucket
+	case limit.Share:
+		return limit.SharedBucket
 	}
 	return ""
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -25,7 +25,7 @@ type Block struct {
 }
 
 // compile compiles what an overflow begins. It comes after the key.
-func (b *Block) compile(r *rule.Rule) error {
+func (b *Block) compile(r *limit.Rule) error {
 	if b == nil {
 		return nil
 	}
@@ -33,7 +33,7 @@ func (b *Block) compile(r *rule.Rule) error {
 	for _, step := range b.For {
 		ladder.Steps = append(ladder.Steps, time.Duration(step))
 	}
-	r.Blocking = rule.Blocking{Block: ladder, Everywhere: b.Everywhere}
+	r.Blocking = limit.Blocking{Block: ladder, Everywhere: b.Everywhere}
 	byClient := len(r.Key.Parts) == 1 && r.Key.HasAddress()
 	return cmp.Or(
 		About("block", 0, ladder.Validate()),

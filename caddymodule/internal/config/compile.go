@@ -11,7 +11,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -19,11 +19,11 @@ import (
 
 // Compile checks the zone as far as possible without loading matchers and files, and
 // returns its rule without these. It does not change the zone.
-func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*rule.Rule, error) {
+func (z *Zone) Compile(plans map[string]leakybucket.Limit) (*limit.Rule, error) {
 	if err := CheckName("zone", z.Name); err != nil {
 		return nil, err
 	}
-	full, r := z.WithDefaults(), &rule.Rule{Name: z.Name}
+	full, r := z.WithDefaults(), &limit.Rule{Name: z.Name}
 	err := firstError( // each part after those that it asks
 		func() error { return among("on_store_error", full.OnStoreError, StorePolicies...) },
 		func() error { return full.Shadow.compile(r, full.Enforce) },
@@ -63,7 +63,7 @@ func firstError(steps ...func() error) error {
 }
 
 // Load completes the rule that Compile has returned. After that only override_file changes it.
-func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
+func (z *Zone) Load(ctx caddy.Context, r *limit.Rule, given Given) error {
 	r.Shadow = r.Shadow || given.Shadow
 	if r.Trust != nil {
 		r.Trust.Insecure, r.Trust.Keys = given.Insecure, given.Keys()
@@ -78,7 +78,7 @@ func (z *Zone) Load(ctx caddy.Context, r *rule.Rule, given Given) error {
 	return nil
 }
 
-func (z *Zone) loadMatching(ctx caddy.Context, r *rule.Rule, given *Given) (err error) {
+func (z *Zone) loadMatching(ctx caddy.Context, r *limit.Rule, given *Given) (err error) {
 	if r.Match, err = LoadMatchers(ctx, z, "Match", z.Match); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ type Given struct {
 }
 
 // compileFields compiles the fields of which a request must carry one.
-func compileFields(names []string, r *rule.Rule) error {
+func compileFields(names []string, r *limit.Rule) error {
 	plan, wanted := new(form.Plan), make(map[form.Field]bool)
 	for _, name := range names {
 		field, err := plan.Field(name)
@@ -167,7 +167,7 @@ func compileFields(names []string, r *rule.Rule) error {
 	return nil
 }
 
-func compileLimit(limit string, r *rule.Rule) (err error) {
+func compileLimit(limit string, r *limit.Rule) (err error) {
 	if r.Limit, err = leakybucket.ParseLimit(limit); err != nil {
 		err = fmt.Errorf("parsing limit: %w", err)
 	}

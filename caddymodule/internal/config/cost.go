@@ -12,7 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -56,7 +56,7 @@ const mostReadBody = 16 << 20
 
 // compile compiles how much of a body is read. It comes after the key and the costs.
 // given says that the zone has read_body.
-func (b *ReadBody) compile(r *rule.Rule, given bool) error {
+func (b *ReadBody) compile(r *limit.Rule, given bool) error {
 	costing := -1 // the last cost that comes from the body
 	for i := range r.Cost.Lines {
 		if r.Cost.Lines[i].FromBody() {
@@ -101,7 +101,7 @@ func (b *ReadBody) compile(r *rule.Rule, given bool) error {
 
 // compile returns the line that requests meet. It checks constants against the
 // zone's limit.
-func (c *Cost) compile(limit leakybucket.Limit) (line rule.CostLine, err error) {
+func (c *Cost) compile(limit leakybucket.Limit) (line limit.CostLine, err error) {
 	switch {
 	case c.Path != "" && c.Value != "body_items":
 		return line, fmt.Errorf("cost %s takes no path: unexpected %q", c.Value, c.Path)
@@ -110,16 +110,16 @@ func (c *Cost) compile(limit leakybucket.Limit) (line rule.CostLine, err error) 
 	}
 	switch {
 	case c.Value == "body_items":
-		line.Source = rule.BodyItems
+		line.Source = limit.BodyItems
 		line.Path = c.Path
 		_, err = new(form.Plan).Array(c.Path)
 		return line, err
 	case c.Value == "body_bytes":
-		line.Source = rule.BodyBytes
+		line.Source = limit.BodyBytes
 		line.Unit, err = parseUnit(c.Unit)
 		return line, err
 	case strings.HasPrefix(c.Value, "{"):
-		line.Source = rule.Placeholder
+		line.Source = limit.Placeholder
 		line.Placeholder, err = parsePlaceholder(c.Value)
 		return line, err
 	}
@@ -162,7 +162,7 @@ func parseUnit(text string) (float64, error) {
 
 // compileCosts compiles the lines of cost. It comes after the limit. limited says that
 // something else limits requests that cost nothing.
-func compileCosts(costs []Cost, r *rule.Rule, limited bool) error {
+func compileCosts(costs []Cost, r *limit.Rule, limited bool) error {
 	cost := &r.Cost
 	cost.ByDefault = len(costs) == 0 || len(costs[len(costs)-1].Match) > 0
 	byDefault := cost.ByDefault
@@ -175,15 +175,15 @@ func compileCosts(costs []Cost, r *rule.Rule, limited bool) error {
 		if err != nil {
 			return About("cost", i, err)
 		}
-		byDefault = byDefault || line.Source == rule.Placeholder
+		byDefault = byDefault || line.Source == limit.Placeholder
 		cost.Lines = append(cost.Lines, line)
 	}
-	free := func(l rule.CostLine) bool { return l.Source == rule.Constant && l.Constant == 0 }
-	if !byDefault && !limited && !slices.ContainsFunc(cost.Lines, func(l rule.CostLine) bool { return !free(l) }) {
+	free := func(l limit.CostLine) bool { return l.Source == limit.Constant && l.Constant == 0 }
+	if !byDefault && !limited && !slices.ContainsFunc(cost.Lines, func(l limit.CostLine) bool { return !free(l) }) {
 		return About("cost", len(costs)-1, errors.New("cost 0 for all requests charges nothing, so the zone limits nothing: want another cost, or settle"))
 	}
 	if byDefault {
-		if err := r.Limit.ValidateCost(rule.DefaultCost); err != nil {
+		if err := r.Limit.ValidateCost(limit.DefaultCost); err != nil {
 			return About("limit", 0, fmt.Errorf("default cost: %w: want another capacity, or a constant cost for all requests", err))
 		}
 	}
@@ -193,7 +193,7 @@ func compileCosts(costs []Cost, r *rule.Rule, limited bool) error {
 	return nil
 }
 
-func loadCosts(ctx caddy.Context, costs []Cost, r *rule.Rule) (err error) {
+func loadCosts(ctx caddy.Context, costs []Cost, r *limit.Rule) (err error) {
 	for i := range costs {
 		if r.Cost.Lines[i].Match, err = LoadMatchers(ctx, &costs[i], "Match", costs[i].Match); err != nil {
 			return err
@@ -204,12 +204,12 @@ func loadCosts(ctx caddy.Context, costs []Cost, r *rule.Rule) (err error) {
 
 // constants returns every cost of a zone that is known before a request comes. The
 // default cost is one of them if no line is for all requests.
-func constants(r *rule.Rule) (all []float64) {
+func constants(r *limit.Rule) (all []float64) {
 	if r.Cost.ByDefault {
-		all = append(all, rule.DefaultCost)
+		all = append(all, limit.DefaultCost)
 	}
 	for _, l := range r.Cost.Lines {
-		if l.Source == rule.Constant {
+		if l.Source == limit.Constant {
 			all = append(all, l.Constant)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // Delay queues requests instead of passing a burst at once: each waits until what was
@@ -26,11 +26,11 @@ type Delay struct {
 }
 
 // compile compiles the queue of delayed requests. It comes after the costs and settle.
-func (d *Delay) compile(r *rule.Rule) error {
+func (d *Delay) compile(r *limit.Rule) error {
 	if d == nil {
 		return nil
 	}
-	r.Queue = rule.Queue{Delay: &d.Undelayed, MaxWait: time.Duration(d.Wait), MaxWaiting: d.Queue}
+	r.Queue = limit.Queue{Delay: &d.Undelayed, MaxWait: time.Duration(d.Wait), MaxWaiting: d.Queue}
 	least := 0.0
 	if costs := constants(r); len(costs) > 0 {
 		least = slices.Min(costs)

@@ -12,8 +12,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -92,10 +92,10 @@ type InFlightHandler struct {
 // An InFlightRule is what requests meet of a concurrency limit, without what must be loaded:
 // matchers and ranks.
 type InFlightRule struct {
-	Key     *rule.Key // whose slots; nil if all requests share them
-	Share   *rule.Key // what makes a client; nil without share
-	Buffer  int64     // the longest body, in bytes; 0 means the default, and -1 none
-	Refusal rule.Refusal
+	Key     *limit.Key // whose slots; nil if all requests share them
+	Share   *limit.Key // what makes a client; nil without share
+	Buffer  int64      // the longest body, in bytes; 0 means the default, and -1 none
+	Refusal limit.Refusal
 }
 
 const (
@@ -218,7 +218,7 @@ func parseBuffer(word string) (int64, error) {
 
 // compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It
 // is nil without sources.
-func compileSlotKey(option string, sources []KeySource) (key *rule.Key, err error) {
+func compileSlotKey(option string, sources []KeySource) (key *limit.Key, err error) {
 	if len(sources) == 0 {
 		return nil, nil
 	}
@@ -231,7 +231,7 @@ func compileSlotKey(option string, sources []KeySource) (key *rule.Key, err erro
 		}
 	}
 	none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
-	key = &rule.Key{Overrides: none, IPv4Bits: 32, IPv6Bits: 64}
+	key = &limit.Key{Overrides: none, IPv4Bits: 32, IPv6Bits: 64}
 	key.Parts, err = compileSources(sources, key, true)
 	return key, About(option, 0, err)
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -49,7 +49,7 @@ type Key struct {
 }
 
 // KeyPolicies are the words after missing and unlisted.
-var KeyPolicies = []string{string(rule.ByClientIP), string(rule.Share), string(rule.Skip), string(rule.Refuse)}
+var KeyPolicies = []string{string(limit.ByClientIP), string(limit.Share), string(limit.Skip), string(limit.Refuse)}
 
 // Given returns the sources as they were written, nil for a nil receiver.
 func (k *Key) Given() []KeySource {
@@ -67,11 +67,11 @@ func (k *Key) withDefault(source KeySource, carries bool) *Key {
 		full.Sources = []KeySource{source}
 	}
 	if full.Missing == "" {
-		full.Missing = string(rule.ByClientIP)
+		full.Missing = string(limit.ByClientIP)
 		if slices.ContainsFunc(full.Sources, func(k KeySource) bool { return k.Source == "field" }) {
-			full.Missing = string(rule.Skip)
+			full.Missing = string(limit.Skip)
 			if carries {
-				full.Missing = string(rule.Share)
+				full.Missing = string(limit.Share)
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func namesRoute(sources []KeySource) bool {
 }
 
 // compile compiles the key of a zone. It comes after the routes.
-func (k *Key) compile(key *rule.Key) (err error) {
+func (k *Key) compile(key *limit.Key) (err error) {
 	err = cmp.Or(
 		among("key missing", k.Missing, KeyPolicies...), among("key unlisted", k.Unlisted, KeyPolicies...),
 		Within("key ipv4", k.IPv4, 1, 32), Within("key ipv6", k.IPv6, 1, 128),
@@ -164,7 +164,7 @@ func (k *Key) compile(key *rule.Key) (err error) {
 	if err != nil {
 		return err
 	}
-	key.Missing, key.Unlisted = rule.Policy(k.Missing), rule.Policy(k.Unlisted)
+	key.Missing, key.Unlisted = limit.Policy(k.Missing), limit.Policy(k.Unlisted)
 	key.IPv4Bits, key.IPv6Bits = k.IPv4, k.IPv6
 	key.Private = slices.ContainsFunc(k.Sources, func(k KeySource) bool { return k.private() })
 	key.Parts, err = compileSources(k.Sources, key, !k.Plain)
@@ -173,7 +173,7 @@ func (k *Key) compile(key *rule.Key) (err error) {
 
 // compileSources compiles the parts of a key. digest says that values which may be secret are
 // kept as digests.
-func compileSources(sources []KeySource, key *rule.Key, digest bool) (parts []rule.Part, err error) {
+func compileSources(sources []KeySource, key *limit.Key, digest bool) (parts []limit.Part, err error) {
 	seen := make(map[KeySource]bool)
 	for _, source := range sources {
 		part, err := source.compile(key, digest)
@@ -190,8 +190,8 @@ func compileSources(sources []KeySource, key *rule.Key, digest bool) (parts []ru
 }
 
 // compile compiles a part of a key.
-func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
-	none := rule.Part{}
+func (source KeySource) compile(key *limit.Key, digest bool) (limit.Part, error) {
+	none := limit.Part{}
 	named := slices.Contains(NamedSources, source.Source)
 	switch {
 	case named && source.Name == "":
@@ -210,7 +210,7 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 	source = source.plain()
 	switch source.Source {
 	case "client_ip":
-		return rule.Part{ClientIP: true}, nil
+		return limit.Part{ClientIP: true}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
 		if !httpguts.ValidHeaderFieldName(source.Name) {
@@ -219,36 +219,36 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 		if source.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
-		return rule.Part{Read: rule.Header(source.Name), Digest: digest}, nil
+		return limit.Part{Read: limit.Header(source.Name), Digest: digest}, nil
 	case "cookie":
 		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
 			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
 		}
-		return rule.Part{Read: rule.Cookie(source.Name), Digest: digest}, nil
+		return limit.Part{Read: limit.Cookie(source.Name), Digest: digest}, nil
 	case "query":
 		if strings.ContainsAny(source.Name, "=&?") {
 			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
 		}
-		return rule.Part{Read: rule.Query(source.Name), Digest: digest}, nil
+		return limit.Part{Read: limit.Query(source.Name), Digest: digest}, nil
 	case "field":
 		if _, err := new(form.Plan).Field(source.Name); err != nil {
 			return none, err
 		}
-		return rule.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
+		return limit.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
 	case "basic_user":
 		folding := foldings[source.Fold]
-		return rule.Part{Read: rule.BasicUser(folding), Fold: folding, Digest: digest}, nil
+		return limit.Part{Read: limit.BasicUser(folding), Fold: folding, Digest: digest}, nil
 	case "host":
-		return rule.Part{Read: rule.Host}, nil
+		return limit.Part{Read: limit.Host}, nil
 	case "method":
-		return rule.Part{Read: rule.Method}, nil
+		return limit.Part{Read: limit.Method}, nil
 	case "route":
 		if len(key.Routes) == 0 {
 			return none, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
 		}
-		return rule.Part{Read: key.Route}, nil
+		return limit.Part{Read: key.Route}, nil
 	case "text":
-		return rule.Part{Read: rule.Text(source.Text)}, nil
+		return limit.Part{Read: limit.Text(source.Text)}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
 		if meant := text.Nearest(source.Source, SourceWords); meant != "" {
@@ -257,7 +257,7 @@ func (source KeySource) compile(key *rule.Key, digest bool) (rule.Part, error) {
 		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, KeySources)
 	}
 	template, err := parseTemplate(source.Source)
-	return rule.Part{Template: template}, err
+	return limit.Part{Template: template}, err
 }
 
 // NamedSources are the sources with a name. Clients choose their values.

@@ -16,7 +16,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 )
 
@@ -364,7 +364,7 @@ func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set),
 
 // LoadMatchers provisions the matcher sets in a field of a module. If there are none,
 // it returns nil.
-func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (rule.Matchers, error) {
+func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (limit.Matchers, error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}

@@ -8,15 +8,15 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // compileOverrides compiles the overrides. It comes after the limit and the key. trusts says
 // that the zone trusts devices.
-func compileOverrides(overrides []bucketkey.Override, r *rule.Rule, plans map[string]leakybucket.Limit, trusts bool) (err error) {
+func compileOverrides(overrides []bucketkey.Override, r *limit.Rule, plans map[string]leakybucket.Limit, trusts bool) (err error) {
 	config := bucketkey.TableConfig{
 		Own: r.Limit, Plans: plans, Overrides: slices.Clone(overrides), IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits,
 	}
@@ -33,7 +33,7 @@ func compileOverrides(overrides []bucketkey.Override, r *rule.Rule, plans map[st
 }
 
 // prepareOverride checks an override, and folds names in it as keys have them.
-func prepareOverride(o *bucketkey.Override, key *rule.Key, trusts bool) error {
+func prepareOverride(o *bucketkey.Override, key *limit.Key, trusts bool) error {
 	if o.As != "" && trusts {
 		return errors.New("as and trust_devices exclude each other: a device is trusted with one account")
 	}

@@ -10,8 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // Refund matches responses for which nine tenths of the charge are given back: those to a
@@ -33,12 +32,12 @@ type Refund struct {
 	Cookie string `json:"cookie,omitempty"`
 }
 
-func compileRefunds(refunds []Refund, r *rule.Rule) error {
+func compileRefunds(refunds []Refund, r *limit.Rule) error {
 	for i, refund := range refunds {
 		if err := refund.check(); err != nil {
 			return About("refund", i, err)
 		}
-		r.Refund = append(r.Refund, settlement.Refund{Response: refund.Match, Cookie: refund.Cookie})
+		r.Refund = append(r.Refund, limit.Refund{Response: refund.Match, Cookie: refund.Cookie})
 	}
 	return nil
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"golang.org/x/time/rate"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -82,11 +82,11 @@ const (
 
 // compile compiles what refused clients get. written is without
 // defaults, or nil.
-func (r *Refusal) compile(compiled *rule.Refusal, written *Refusal) error {
+func (r *Refusal) compile(compiled *limit.Refusal, written *Refusal) error {
 	logLimit, wrongLog := ParseLogRefused(r.Log)
 	page, wrongPage := r.compilePage()
 	floor, wrongFloor := parseRetryAfter(r.RetryAfter)
-	*compiled = rule.Refusal{
+	*compiled = limit.Refusal{
 		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "", LogLimit: logLimit,
 		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
 	}

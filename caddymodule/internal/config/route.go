@@ -9,7 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // Route is a name for some paths.
@@ -21,14 +21,14 @@ type Route struct {
 	Path caddyhttp.MatchPath `json:"path,omitempty"`
 }
 
-func compileRoutes(routes []Route, key *rule.Key) error {
+func compileRoutes(routes []Route, key *limit.Key) error {
 	seen := make(map[string]bool)
 	for i, route := range routes {
 		var err error
 		switch {
 		case route.Name == "" || len(route.Path) == 0:
 			err = errors.New("incomplete route: want a name and at least one path")
-		case route.Name == rule.OtherRoute:
+		case route.Name == limit.OtherRoute:
 			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
 		case seen[route.Name]:
 			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
@@ -45,7 +45,7 @@ func compileRoutes(routes []Route, key *rule.Key) error {
 		if err := paths.Provision(caddy.Context{}); err != nil {
 			return About("route", i, err)
 		}
-		key.Routes = append(key.Routes, rule.Route{Name: route.Name, Path: paths})
+		key.Routes = append(key.Routes, limit.Route{Name: route.Name, Path: paths})
 	}
 	return nil
 }

@@ -8,8 +8,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // Settle corrects a charge once the response is known. The cost at the request is
@@ -49,7 +48,7 @@ type Settle struct {
 }
 
 // compile compiles the correction of charges. It comes after the limit and the costs.
-func (s *Settle) compile(r *rule.Rule) error {
+func (s *Settle) compile(r *limit.Rule) error {
 	if s == nil {
 		return nil
 	}
@@ -65,14 +64,14 @@ func (s *Settle) compile(r *rule.Rule) error {
 }
 
 // source checks the source and its fields, and returns the rule for them.
-func (s *Settle) source() (*settlement.Rule, error) {
-	source, err := settlement.ParseSource(s.Source)
+func (s *Settle) source() (*limit.Settle, error) {
+	source, err := limit.ParseSource(s.Source)
 	if err != nil {
 		return nil, err
 	}
-	bytes, header, status := source == settlement.Bytes, source == settlement.Header, source == settlement.Status
+	bytes, header, status := source == limit.ByBytes, source == limit.ByHeader, source == limit.ByStatus
 	mixed := (s.Unit != "") != bytes || (s.Name != "") != header || (len(s.Status) > 0) != status || (s.Cost != 0) != status
-	settle := &settlement.Rule{Source: source, After: s.After, Header: http.CanonicalHeaderKey(s.Name), Cost: s.Cost, Debt: s.Debt}
+	settle := &limit.Settle{Source: source, After: s.After, Header: http.CanonicalHeaderKey(s.Name), Cost: s.Cost, Debt: s.Debt}
 	err = cmp.Or(
 		refuse("settle", mixed, "a word is missing or is that of another source: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>"),
 		refuse("settle", header && !httpguts.ValidHeaderFieldName(s.Name), "invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name),
@@ -82,7 +81,7 @@ func (s *Settle) source() (*settlement.Rule, error) {
 		settle.Unit, err = parseUnit(s.Unit)
 	}
 	for _, code := range s.Status {
-		statuses, wrong := settlement.ParseStatus(code)
+		statuses, wrong := limit.ParseStatus(code)
 		settle.Ranges, err = append(settle.Ranges, statuses), cmp.Or(err, wrong)
 	}
 	return settle, err

@@ -1,7 +1,7 @@
 package config
 
 import (
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
@@ -15,7 +15,7 @@ type Shadow struct {
 }
 
 // compile compiles for whom the zone is enforced: for so many percent of its keys.
-func (s *Shadow) compile(r *rule.Rule, percent int) error {
+func (s *Shadow) compile(r *limit.Rule, percent int) error {
 	r.Enforce = percent
 	if s == nil {
 		return Within("enforce", percent, 1, 100)

@@ -9,7 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // TrustDevices gives each browser from which somebody has logged in to an account a
@@ -44,7 +44,7 @@ func (k *KeySource) private() bool {
 }
 
 // compile compiles the trust in devices, for a key of these sources. It comes after refund.
-func (t *TrustDevices) compile(r *rule.Rule, sources []KeySource) error {
+func (t *TrustDevices) compile(r *limit.Rule, sources []KeySource) error {
 	if t == nil {
 		return nil
 	}

@@ -12,23 +12,22 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Handler is a handler as it runs: its zones, and whom they concern.
 type Handler struct {
-	decision.Directive
+	limit.Directive
 
 	app         *Engine
 	handled     atomic.Uint64 // requests
-	Match       rule.Matchers
-	headers     settlement.Headers // in which the upstream says what a request cost
-	addsHeaders bool               // a zone marks responses
+	Match       limit.Matchers
+	headers     limit.Headers // in which the upstream says what a request cost
+	addsHeaders bool          // a zone marks responses
 }
 
 // A Directive is a module that runs as a handler.
@@ -36,7 +35,7 @@ type Directive interface{ Running() *Handler }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all. It is
 // provisioned in this context.
-func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone) *Handler {
+func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
 	h := &Handler{app: e, Match: match}
 	h.Server = e.Guard(ctx)
 	for _, z := range zones {
@@ -62,7 +61,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone
 
 // warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
 // can have all others refused.
-func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
+func warnKeys(zones []*Zone, match limit.Matchers, logger *zap.Logger) {
 	for _, z := range zones {
 		if z.Key.HasAddress() && !z.clientChosen() {
 			return
@@ -117,7 +116,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.awaitStore(r)
 	}
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
-	v, err := decision.Decide(r, time.Time{}, failed, &h.Directive, h.app)
+	v, err := limit.Decide(r, time.Time{}, failed, &h.Directive, h.app)
 	switch {
 	case err != nil:
 		return h.fail(w, r, err)
@@ -161,7 +160,7 @@ func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
 
 // costsNothing reports whether a request is in an error route, or one of the server itself.
 func (h *Handler) costsNothing(r *http.Request) bool {
-	s := rule.Subject{Request: r}
+	s := limit.Subject{Request: r}
 	return (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || s.Included()
 }
 
@@ -185,7 +184,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 	if h.app.Shared == nil || h.app.Shared.Ready() {
 		return
 	}
-	s := rule.NewSubject(r)
+	s := limit.NewSubject(r)
 	if exempt, _ := h.app.ExemptsGlobally(&s); exempt {
 		return
 	}
@@ -193,7 +192,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 		if z.Shadow {
 			continue
 		}
-		if concern, err := z.Concerns(&s); err != nil || concern == rule.Concerned {
+		if concern, err := z.Concerns(&s); err != nil || concern == limit.Concerned {
 			h.app.Shared.Await(r.Context())
 			return
 		}
@@ -202,7 +201,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *decision.Verdict, config uint64, now time.Time) error {
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *limit.Verdict, config uint64, now time.Time) error {
 	refusal := v.Refusal(&h.app.Control.Refusals, now)
 	refusal.Close = h.app.tellRefused(r, v, config)
 	return refusal.Write(w, r, body.Whole(r))
@@ -214,7 +213,7 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}
-	s := rule.NewSubject(r)
+	s := limit.NewSubject(r)
 	concerned, failed = s.Matches(h.Match)
 	return concerned || failed != nil, failed
 }
@@ -223,13 +222,13 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 // client does not see in which headers the upstream says what it cost.
 func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, concerned bool) error {
 	if concerned && len(h.headers) > 0 {
-		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
+		return (&limit.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
 
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *decision.Verdict) error {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict) error {
 	needs := v.Needs()
 	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles {
 		if h.Server.Shares() {
@@ -237,7 +236,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &settlement.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
+	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
 	if needs.Cookies {
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			v.SendCookies(time.Now(), status, header, observer.Own())
@@ -253,7 +252,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 
 // settle corrects the charges to what the request really cost: nothing if it was refused
 // further in, and otherwise what the observer, which may be nil, has seen.
-func (h *Handler) settle(r *http.Request, v *decision.Verdict, observer *settlement.Observer) {
+func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer) {
 	var room [4]leakybucket.Settlement
 	within := h.Server.Shares() && record.Of(r).Refused
 	switch {

@@ -14,8 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -50,7 +49,7 @@ func (o *onceWarnings) next() bool {
 
 // proxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
-func (o *onceWarnings) proxies(s *rule.Subject) {
+func (o *onceWarnings) proxies(s *limit.Subject) {
 	if !o.next() {
 		return
 	}
@@ -160,7 +159,7 @@ func (z *Zone) warn() {
 	if slices.ContainsFunc(z.Config.Cost, func(c config.Cost) bool { return config.SentByClient(c.Value) }) {
 		z.Counts.Logger.Warn("clients choose what their requests cost, since they send the value: compute the cost from something else")
 	}
-	if z.Settle != nil && z.Settle.Source == settlement.Status && !slices.ContainsFunc(z.Settle.Ranges, func(r settlement.StatusRange) bool { return r.First < 300 || r.Last > 399 }) {
+	if z.Settle != nil && z.Settle.Source == limit.ByStatus && !slices.ContainsFunc(z.Settle.Ranges, func(r limit.StatusRange) bool { return r.First < 300 || r.Last > 399 }) {
 		z.Counts.Logger.Warn("settle status charges redirects only, by which most applications answer a log-in that succeeded: name the status of one that failed")
 	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {

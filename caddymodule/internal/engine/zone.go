@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -21,7 +21,7 @@ import (
 // A Zone is a zone of one config as it runs: the rule that requests meet, with its
 // counters and logs. What all configs of its name share is in [Zone.State].
 type Zone struct {
-	*decision.Zone
+	*limit.Zone
 	Counts *telemetry.Zone
 	State  *ZoneState
 
@@ -29,10 +29,10 @@ type Zone struct {
 	Definition string      // canonical text: zones of one name have the same
 	policy     sharedstore.Policy
 
-	File           *overrideFile      // nil if it has none
-	Directives     [][]*decision.Zone // the zones of each directive that charges it
-	handled        []*atomic.Uint64   // requests of these
-	warnedKey      bool               // of what clients choose in it
+	File           *overrideFile    // nil if it has none
+	Directives     [][]*limit.Zone  // the zones of each directive that charges it
+	handled        []*atomic.Uint64 // requests of these
+	warnedKey      bool             // of what clients choose in it
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
 }
@@ -83,7 +83,7 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 // config has a [Zone] of its own.
 type ZoneState struct {
 	*telemetry.Figures
-	Waiting decision.Places
+	Waiting limit.Places
 	name    string
 }
 

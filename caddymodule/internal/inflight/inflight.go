@@ -18,8 +18,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -34,7 +34,7 @@ type Env interface {
 	Overrides() *override.Set
 
 	// Exempts reports whether the global options exempt a request.
-	Exempts(*rule.Subject) (bool, error)
+	Exempts(*limit.Subject) (bool, error)
 
 	// NoAddress is called if a key needed the client's address and there was none.
 	NoAddress()
@@ -65,7 +65,7 @@ type Limit struct {
 
 	Options
 	rule    *config.InFlightRule
-	exempt  rule.Matchers
+	exempt  limit.Matchers
 	ranks   ranks
 	limits  gate.Limits
 	longest int64 // of a body, in bytes; below 0 bodies are handed on as they come

@@ -1,0 +1,263 @@
+package limit
+
+import (
+	"net/netip"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// A Key is how a zone finds the bucket of a request, and the bucket's limit.
+type Key struct {
+	Parts []Part
+
+	// Missing is the policy for requests whose key lacks a part, Unlisted that for
+	// keys that no override names. An empty policy charges the key's own bucket.
+	Missing, Unlisted Policy
+
+	// IPv4Bits and IPv6Bits are how many leading bits of an address identify a
+	// client.
+	IPv4Bits, IPv6Bits int
+
+	Overrides *override.Lines
+	Listed    bool // there are overrides, or a file for them
+	Routes    []Route
+
+	Form *form.Plan // of fields in it
+
+	// Private keys say which account a request is about. Rate-limit headers would tell
+	// which accounts exist.
+	Private bool
+}
+
+// UsesReplacer reports whether the key needs the request's placeholders.
+func (k *Key) UsesReplacer() bool { return k.has(func(p *Part) bool { return p.Template != nil }) }
+
+// FromBody reports whether a part of the key comes from the request's body.
+func (k *Key) FromBody() bool { return k.has(func(p *Part) bool { return p.Field != "" }) }
+
+// HasAddress reports whether the key contains the client's address, so that clients
+// cannot make up all of it.
+func (k *Key) HasAddress() bool { return k.has(func(p *Part) bool { return p.ClientIP }) }
+
+func (k *Key) has(is func(*Part) bool) bool {
+	for i := range k.Parts {
+		if is(&k.Parts[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// folding returns how names of accounts in the key are folded, or nil if it has none.
+func (k *Key) folding() fold.Func {
+	for i := range k.Parts {
+		if folding := k.Parts[i].Fold; folding != nil {
+			return folding
+		}
+	}
+	return nil
+}
+
+// A Policy decides about requests without a usable key.
+type Policy string
+
+// The policies, as configs spell them.
+const (
+	ByClientIP Policy = "client_ip" // charge a bucket of the client's address
+	Share      Policy = "share"     // charge one bucket for all such requests
+	Skip       Policy = "skip"      // let the request pass
+	Refuse     Policy = "refuse"
+)
+
+// A Part reads one part of the key from a request.
+type Part struct {
+	// One of these is set.
+	ClientIP bool                  // the client's address, masked
+	Field    string                // the name of a form field, which is wanted as
+	Wanted   form.Field            // in the plan
+	Read     func(*Subject) string // any other source; "" is missing
+	Template Template              // a text with placeholders
+
+	// Fold turns the spellings of one name into one text. It is nil for parts that
+	// are no names.
+	Fold fold.Func
+
+	// Digest replaces the value by a digest, because it may be a secret.
+	Digest bool
+}
+
+// A Bucket is the name of a bucket and its limit.
+type Bucket struct {
+	Name    string // the parts, without the zone, or the name of a bucket that several keys share
+	Rule    bucketkey.Rule
+	Limit   leakybucket.Limit
+	Address bool   // the name holds the client's address
+	Lacking bool   // the request lacks a part of the key, and a policy stands in
+	Account string // the name of an account in the key, folded; empty if there is none
+	listed  bool   // an override names the key
+	own     bool   // the request gave it, and no policy stands in
+}
+
+// Buffers are memory for building keys, kept between requests. The zero value is ready
+// for use.
+type Buffers struct {
+	name  []byte
+	parts []bucketkey.Part
+}
+
+// Clear forgets what the Buffers hold of requests.
+func (b *Buffers) Clear() {
+	clear(b.name[:cap(b.name)])
+	clear(b.parts[:cap(b.parts)]) // beyond its length is a key that was given up
+}
+
+// missing says why a key lacks a part.
+type missing uint8
+
+const (
+	keyComplete missing = iota
+	keyAbsent           // there is neither a query nor a body, or nobody logs in by HTTP Basic
+	keyUnclear          // a field may be read in several ways, or HTTP Basic
+	keyOdd              // a name that nobody types
+	keyLacking          // any other reason, such as a header that was sent twice
+)
+
+// own returns the request's own key, without any policy.
+func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
+	listed := k.Overrides.Load()
+	if listed.Empty() && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
+		// An IPv4 address has one spelling, so nothing need be built.
+		e, by := listed.Lookup(nil)
+		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, keyComplete
+	}
+	return k.compose(s, b, listed)
+}
+
+// compose is own for keys that must be built of their parts. It is apart because its frame is
+// large: on the way of every request, that would have its goroutine's stack grow.
+func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
+	name, parts := b.name[:0], b.parts[:0]
+	plain, account := listed.Empty(), ""
+	for i := range k.Parts {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		p := &k.Parts[i]
+		var text string
+		var client netip.Prefix
+		var digest bucketkey.Digest
+		switch {
+		case p.ClientIP:
+			if client = k.Network(s); !client.IsValid() {
+				return Bucket{}, keyLacking
+			}
+			name = client.Addr().AppendTo(name)
+		case p.Template != nil:
+			if name, text = p.Template.appendParts(name, s); text == "" {
+				return Bucket{}, keyLacking
+			}
+		default:
+			if text, state = k.value(s, p); state == keyComplete && text == fold.Odd {
+				state = keyOdd
+			}
+			if state != keyComplete {
+				return Bucket{}, state
+			}
+			if p.Fold != nil {
+				account = text
+			}
+			if p.Digest {
+				digest = bucketkey.DigestOf(text)
+				name = digest.Append(name)
+			} else {
+				name = bucketkey.AppendPart(name, text)
+			}
+		}
+		if !plain {
+			parts = append(parts, bucketkey.Part{Text: text, Digest: digest, Network: client})
+		}
+	}
+	b.name, b.parts = name, parts
+	e, by := listed.Lookup(parts)
+	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), Account: account, own: true}
+	if found.Name == "" {
+		found.Name = string(name)
+	}
+	return found, keyComplete
+}
+
+// value returns the value of a part that is no address and no template.
+func (k *Key) value(s *Subject, p *Part) (string, missing) {
+	if p.Field == "" {
+		if text := p.Read(s); text != "" {
+			return text, keyComplete
+		}
+		switch {
+		case p.Fold != nil && s.Request.Header["Authorization"] == nil:
+			return "", keyAbsent
+		case p.Fold != nil && unclearUser(s.Request):
+			return "", keyUnclear
+		}
+		return "", keyLacking
+	}
+	switch {
+	case !s.CarriesAny():
+		return "", keyAbsent
+	case s.Starved:
+		return "", keyUnclear
+	case !s.whole(): // so much a guess is price enough
+		return "", keyLacking
+	}
+	sent, state := s.Form(k.Form).Field(p.Wanted)
+	if state == form.Unclear {
+		return "", keyUnclear
+	}
+	if text := p.Fold(sent); text != "" {
+		return text, keyComplete
+	}
+	return "", keyLacking
+}
+
+// Names of buckets that several keys share. Clients cannot forge them, because a leading @
+// in a part is escaped.
+const (
+	SharedBucket  = "@share"   // of the policy [Share]
+	UnclearBucket = "@unclear" // of forms that do not say for sure whom they are about
+	OddBucket     = "@odd"     // of names that nobody types
+)
+
+// byAddress returns the name @client_ip/<address>, or that of the shared bucket if the
+// request has no address.
+func (k *Key) byAddress(s *Subject) (name string, found bool) {
+	if client := k.Network(s); client.IsValid() {
+		return "@client_ip/" + client.Addr().String(), true
+	}
+	s.NoAddress = true
+	return SharedBucket, false
+}
+
+// Name returns the name of what the client of a request takes turns by: its own key, or
+// else its address.
+func (k *Key) Name(s *Subject, b *Buffers) string {
+	own, state := k.own(s, b)
+	if state != keyComplete {
+		own.Name, _ = k.byAddress(s)
+	}
+	return own.Name
+}
+
+// Network returns the network that counts as the client: the address as Caddy
+// determined it by trusted_proxies, masked. It is invalid for requests without an
+// address, as over a Unix socket.
+func (k *Key) Network(s *Subject) netip.Prefix {
+	return k.network(s.Address())
+}
+
+// network returns the network of one client that an address is in.
+func (k *Key) network(addr netip.Addr) netip.Prefix {
+	return bucketkey.ClientPrefix(addr, k.IPv4Bits, k.IPv6Bits)
+}
