@@ -21,17 +21,17 @@ import (
 
 // handlerOf returns a handler with zones that are charged together, all of one
 // limit.
-func handlerOf(t testing.TB, zones int, limit string) *caddymodule.Handler {
+func handlerOf(t testing.TB, zones int, options string) *caddymodule.Handler {
 	t.Helper()
 	var block strings.Builder
 	for i := range zones {
 		key := []string{"client_ip", "host", "client_ip method"}[i%3]
-		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, limit)
+		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, options)
 	}
 	s := servertest.Run(t, "{\nthrottle {\nstore memory {\nmax_buckets 2000000\n}\n"+block.String()+"}\n}\nhttp:// {\nthrottle zone0\n}")
-	names := make([]*config.Zone, zones)
+	names := make([]*limit.Zone, zones)
 	for i := range names {
-		names[i] = &config.Zone{Name: fmt.Sprint("zone", i)}
+		names[i] = &limit.Zone{Name: fmt.Sprint("zone", i)}
 	}
 	h := &caddymodule.Handler{Handler: config.Handler{Zone: names}}
 	ctx := s.Ctx

@@ -9,9 +9,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // MatchBlocked matches requests of clients that a zone with `block` has banned, or an
@@ -39,7 +39,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
 		case *App, *Handler:
-			return config.ErrAsksThrottle
+			return option.ErrAsksThrottle
 		}
 	}
 	app, err := appOf(ctx)
@@ -66,7 +66,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, err
 	}
 	if s.Ban(time.Now()) != nil {
-		if by := limit.BannedBy(m.zones(), &s); by != nil && !by.Shadow {
+		if by := limit.BannedBy(m.zones(), &s); by != nil && by.Shadow == nil {
 			return true, nil
 		}
 	}

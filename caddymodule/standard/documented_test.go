@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
@@ -237,7 +236,7 @@ func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
 	}
 	_, example, _ := strings.Cut(string(page), "\n## JSON\n")
 	example, _, _ = strings.Cut(example, "\n## ")
-	names := jsonNames(reflect.TypeFor[config.Zone]())
+	names := jsonNames(reflect.TypeFor[limit.Zone]())
 	if len(names) < 50 {
 		t.Errorf("got the fields %v, want more", names)
 	}

@@ -83,8 +83,8 @@ func (rp *player) begin(without map[string]bool) {
 		if len(z.Static) > 0 && len(rp.absent) > 0 {
 			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
 		}
-		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
-		rp.headers = rp.headers || config.ReadsHeaders(z.Config.Key.Sources)
+		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.CostUsesReplacer()
+		rp.headers = rp.headers || limit.ReadsHeaders(z.Key.Sources)
 		z.Reporter = replayReporter{z.Reporter, rp}
 		rp.answers = rp.answers || z.Settle != nil || len(z.Refund) > 0
 	}
@@ -123,7 +123,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	verdict.Report(r, &l.Directive, rp.now, w.Header())
 	if verdict.Refused() {
 		record.Of(r).Refused = true
-		w.WriteHeader(verdict.Decisive().Zone.Status)
+		w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
 		return nil
 	}
 	needs, observer := verdict.Needs(), new(limit.Observer)

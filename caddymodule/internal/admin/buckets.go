@@ -32,17 +32,17 @@ func shownNetwork(z *engine.Zone, key string) string {
 }
 
 // describe returns a bucket with its limit, but without its state.
-func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
-	entry, by, place := z.Override(name)
-	limit = entry.Limit
+func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, whole leakybucket.Limit) {
+	entry, by, place := z.OverrideOf(name)
+	whole = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: sourceNames[by], From: place}
 	account, set, now := limit.AccountOf(name), e.Overrides(), time.Now()
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
-		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Cost.Most, now)
+		entry.Rule, whole = set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, now)
 	}
-	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], limit.Capacity, limit.Leak
-	return b, limit
+	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], whole.Capacity, whole.Leak
+	return b, whole
 }
 
 // peek returns a bucket, its state, and what becomes of requests.

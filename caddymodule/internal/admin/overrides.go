@@ -131,7 +131,7 @@ func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool)
 	if policy := z.Unlisted(key); key != "" && policy != "" {
 		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
-	if _, can := z.NameOf(key); key != "" && !can && len(z.Key.Parts) == 1 && z.Key.Parts[0].ClientIP {
+	if _, can := z.NameOf(key); key != "" && !can && z.Key.IsAddress() {
 		return entry, badRequest("invalid key %q: the key of zone %q is an address, such as 203.0.113.7", key, z.Name)
 	}
 	return override.NewLimit(z.Name, key, limit, held), nil

@@ -43,8 +43,8 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 	}
 	ban := j.banOf(z, b.Key)
 	b.Verdict = j.verdict(z, b, s, 1, ban)
-	if z.Cost.Most > 1 && b.Capacity > 0 {
-		dearest := j.verdict(z, b, s, z.Cost.Most, ban)
+	if z.MostCost > 1 && b.Capacity > 0 {
+		dearest := j.verdict(z, b, s, z.MostCost, ban)
 		b.Dearest = &dearest
 	}
 }
@@ -53,7 +53,7 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 // ban, if not nil, holds for its client.
 func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
 	c := z.Charge(&limit.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, cost)
-	limit := s.limit.WithCeiling(c.Ceiling)
+	ceiling := s.limit.WithCeiling(c.Ceiling)
 	shadow := b.Shadow || z.InShadow(j.set, limit.AccountOf(b.Key))
 	refuse := func(why limit.Reason, by string, rest time.Duration) wire.Verdict {
 		decided := limit.Refused
@@ -64,7 +64,7 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ba
 	}
 	switch {
 	case ban != nil:
-		shadow = z.Shadow // a zone's switch at run time leaves bans as they are
+		shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
 		return refuse(limit.Banned, "ban", ban.Left(j.now))
 	case z.Key.Unlisted == limit.Refuse && z.Unlisted(b.Key) != "":
 		return refuse(limit.UnlistedKey, "key", 0)
@@ -73,14 +73,14 @@ func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ba
 	case b.Rule == "unlimited":
 	case s.denied:
 		return refuse(limit.NoStore, "store", 0)
-	case s.blocked > 0 && z.Everywhere:
+	case s.blocked > 0 && z.BlocksEverywhere():
 		return refuse(limit.Blocked, "block everywhere", s.blocked)
 	case s.blocked > 0:
 		return refuse(limit.Blocked, "block", s.blocked)
 	case s.limit.Oversize(cost):
 		return refuse(limit.Oversize, "bucket", 0)
-	case limit.TimeToFit(s.level, cost) > 0:
-		return refuse(limit.Capacity, "bucket", limit.TimeToFit(s.level, cost))
+	case ceiling.TimeToFit(s.level, cost) > 0:
+		return refuse(limit.Capacity, "bucket", ceiling.TimeToFit(s.level, cost))
 	}
 	return wire.Verdict{Cost: cost, Decision: limit.Admitted.String()}
 }

@@ -124,7 +124,7 @@ func (e *Engine) tellRefused(r *http.Request, res *limit.Verdict, config uint64)
 	if o.Reason() != limit.Banned {
 		c := o.Charge
 		c.Cost = 0 // it only names the bucket
-		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6Bits)
+		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6)
 	}
 	refused.Client, refused.Until = bucketkey.ClientPrefix(client, 32, bits), time.Now().Add(min(o.Block, longest))
 	for _, w := range e.watchers {
@@ -157,12 +157,12 @@ func (e *Engine) refuseAgain() { e.configNumber.Store(lastConfig.Add(1)) }
 // that is nothing but this client.
 func blocksOnly(o *limit.Outcome, peer netip.Addr) bool {
 	z := o.Zone
-	bits := z.Key.IPv4Bits
+	bits := z.Key.IPv4
 	if peer.Is6() {
-		bits = z.Key.IPv6Bits
+		bits = z.Key.IPv6
 	}
-	return z.Everywhere && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
-		o.Key == bucketkey.ClientPrefix(peer, z.Key.IPv4Bits, z.Key.IPv6Bits).Addr().String()
+	return z.BlocksEverywhere() && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
+		o.Key == bucketkey.ClientPrefix(peer, z.Key.IPv4, z.Key.IPv6).Addr().String()
 }
 
 // exemptsAnywhere reports whether any zone exempts a request, which the global options do

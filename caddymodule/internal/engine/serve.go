@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
@@ -39,12 +38,12 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	h := &Handler{app: e, Match: match}
 	h.Server = e.Guard(ctx)
 	for _, z := range zones {
-		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
+		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.MarksResponses(), h.LimitsLog || z.Refusal.LogLimit != nil
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil {
-			h.headers = h.headers.With(z.Settle.Header)
+			h.headers = h.headers.With(z.Settle.Name)
 		}
-		h.Follows = h.Follows || !z.EndsAtAdmission() || z.ServerTiming
+		h.Follows = h.Follows || !z.EndsAtAdmission() || z.MarksResponses()
 		if h.Server != nil && z.namesPlaceholders() {
 			h.Server.Shown = true
 		}
@@ -74,7 +73,7 @@ func warnKeys(zones []*Zone, match limit.Matchers, logger *zap.Logger) {
 			z.warnedKey = true
 			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
-		case match == nil && z.Match == nil && !z.Key.HasAddress() && !config.ClientChosen(z.Config.Key.Sources):
+		case match == nil && z.Match == nil && !z.Key.HasAddress() && !limit.ClientChosen(z.Key.Sources):
 			z.warnedKey = true
 			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
 				zap.String("zone", z.Name))
@@ -189,7 +188,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 		return
 	}
 	for _, z := range h.Zones {
-		if z.Shadow {
+		if z.Shadow != nil {
 			continue
 		}
 		if concern, err := z.Concerns(&s); err != nil || concern == limit.Concerned {

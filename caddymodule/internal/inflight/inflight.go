@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
@@ -127,10 +128,10 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 
 // load loads the matchers.
 func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error) {
-	if l.exempt, err = config.LoadMatchers(ctx, definition, "Exempt", definition.Exempt); err != nil {
+	if l.exempt, err = option.LoadMatchers(ctx, definition, "Exempt", definition.Exempt); err != nil {
 		return err
 	}
-	static, err := config.LoadStatic(ctx, l.ExemptStaticFiles)
+	static, err := option.LoadStatic(ctx, l.ExemptStaticFiles)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -32,7 +33,7 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Zone) (r rank
 	r.pass = passes
 	for i := range f.Rank {
 		rank := &f.Rank[i]
-		match, err := config.LoadMatchers(ctx, rank, "Match", rank.Match)
+		match, err := option.LoadMatchers(ctx, rank, "Match", rank.Match)
 		switch {
 		case err != nil:
 			return r, err

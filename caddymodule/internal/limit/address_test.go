@@ -61,8 +61,8 @@ func TestHowManyAddressesARequestHas(t *testing.T) {
 	}
 }
 
-// asked notes with which addresses a matcher is asked.
-func asked(ask func(*Subject, func() (bool, error)) (bool, error), r *http.Request, holds ...string) (got []string, result bool) {
+// askedWith notes with which addresses a matcher is asked.
+func askedWith(ask func(*Subject, func() (bool, error)) (bool, error), r *http.Request, holds ...string) (got []string, result bool) {
 	s := NewSubject(r)
 	result, _ = ask(&s, func() (bool, error) {
 		got = append(got, r.URL.Path+" "+r.RequestURI)
@@ -97,7 +97,7 @@ func TestARuleIsAskedWithTheAddressAsSentFirst(t *testing.T) {
 		{"both of one address", (*Subject).both, "/a", "/a", []string{"/a"}, 1, true},
 	} {
 		r := rewritten(test.sent, test.now)
-		got, result := asked(test.ask, r, test.holds...)
+		got, result := askedWith(test.ask, r, test.holds...)
 		if len(got) != test.asked || got[0] != test.sent+" "+test.sent || result != test.want {
 			t.Errorf("%s: got %v after asking %q, want %v after %d", test.name, result, got, test.want, test.asked)
 		}

@@ -176,7 +176,7 @@ func (a *asking) claimFor(z *Zone) error {
 		z.keyless(&k)
 		return nil
 	}
-	cost, fromBody, err := z.Cost.Charged(&a.Subject, k.Limit)
+	cost, fromBody, err := z.cost(&a.Subject, k.Limit)
 	switch {
 	case err != nil:
 		return err
@@ -234,7 +234,7 @@ func (a *asking) refuse(why Reason, lasts time.Duration) {
 }
 
 // refuseBlocked makes the last claim a refusal by a block that is known to run.
-func (a *asking) refuseBlocked(b Block) {
+func (a *asking) refuseBlocked(b RunningBlock) {
 	last := len(a.claims) - 1
 	c := &a.charges[last]
 	a.env.InForce(c)
@@ -261,7 +261,7 @@ func (a *asking) claimBan() (refused bool) {
 		return false
 	}
 	// The zone need not match the request.
-	a.add(by, unlimited(by, by.Key.Network(&a.Subject).Addr().String(), by.Shadow))
+	a.add(by, unlimited(by, by.Key.Network(&a.Subject).Addr().String(), by.Shadow != nil))
 	if a.refuse(Banned, ban.Left(a.Now())); a.refused {
 		ban.Hit()
 	}
@@ -276,7 +276,7 @@ func BannedBy(zones iter.Seq[*Zone], s *Subject) (by *Zone) {
 		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return nil
 		}
-		if by == nil || by.Shadow {
+		if by == nil || by.Shadow != nil {
 			by = z
 		}
 	}
@@ -344,7 +344,7 @@ func (a *asking) exempt(z *Zone) exemption {
 	if why != None || skip || k.Rule != bucketkey.Limited {
 		return e
 	}
-	cost, _, err := z.Cost.Charged(&a.Subject, k.Limit)
+	cost, _, err := z.cost(&a.Subject, k.Limit)
 	if err != nil {
 		return e
 	}

@@ -55,8 +55,8 @@ type Env interface {
 
 	// Believe returns the block that runs now for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
-	Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (Block, bool)
-	KnownBlock(now time.Time, c *leakybucket.Charge) (Block, bool)
+	Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
+	KnownBlock(now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
 
 	// InForce leaves a charge as Take would leave it now.
 	InForce(*leakybucket.Charge)
@@ -74,8 +74,8 @@ type Env interface {
 	NoAddress()
 }
 
-// A Block is a block that is known to run.
-type Block struct {
+// A RunningBlock is a block that is known to run.
+type RunningBlock struct {
 	Until time.Time
 	Seen  time.Time // when Level was so
 	Level float64   // of the bucket, in units

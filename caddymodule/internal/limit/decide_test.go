@@ -20,7 +20,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A fakeEnv writes down what a decision asks of it, in this order.
@@ -45,15 +44,15 @@ func (e *fakeEnv) Exempts(*Subject) (bool, error) {
 	return e.exempt, e.exemptErr
 }
 
-func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (Block, bool) {
+func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool) {
 	e.note("believe " + c.Zone + " " + c.Key)
-	return Block{Until: now.Add(time.Minute), Seen: now}, true
+	return RunningBlock{Until: now.Add(time.Minute), Seen: now}, true
 }
 
 func (e *fakeEnv) InForce(*leakybucket.Charge) {}
 
-func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (Block, bool) {
-	return Block{}, false
+func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (RunningBlock, bool) {
+	return RunningBlock{}, false
 }
 
 func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
@@ -102,21 +101,16 @@ func (s *silent) Failed(string, error, bool) { s.failed++ }
 func (*silent) ServedStatic(*http.Request)   {}
 
 // testZone returns a zone that is keyed by the client's address.
-func testZone(t *testing.T, name string, change func(*Rule)) *Zone {
+func testZone(t *testing.T, name string, change func(*Zone)) *Zone {
 	t.Helper()
-	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
-	lines, err := override.NewLines(bucketkey.TableConfig{Own: limit, IPv4Bits: 32, IPv6Bits: 64, Addresses: []bool{true}, Digests: []bool{false}}, nil)
-	if err != nil {
+	z := &Zone{Name: name, LimitRaw: "10 1/s", Places: new(Places), Reporter: new(silent)}
+	if change != nil {
+		change(z)
+	}
+	if err := z.Compile(nil); err != nil {
 		t.Fatal(err)
 	}
-	r := &Rule{
-		Name: name, Limit: limit, Mode: Mode{Enforce: 100}, Refusal: Refusal{Status: http.StatusTooManyRequests},
-		Key: Key{Parts: []Part{{ClientIP: true}}, Missing: ByClientIP, IPv4Bits: 32, IPv6Bits: 64, Overrides: lines},
-	}
-	if change != nil {
-		change(r)
-	}
-	return &Zone{Rule: r, Places: new(Places), Reporter: new(silent)}
+	return z
 }
 
 // asked lets an Env see what is decided about a request from 203.0.113.7.
@@ -137,13 +131,13 @@ func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, er
 	return v, err
 }
 
-func byBytes(r *Rule) {
-	r.Cost = Cost{Lines: []CostLine{{Source: BodyBytes, Unit: 1}}, MaxBody: 1 << 10}
+func byBytes(z *Zone) {
+	z.Cost, z.ReadBody = []Cost{{Value: "body_bytes", Unit: "1"}}, &ReadBody{Most: "1KiB"}
 }
 
 func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	wrong := errors.New("wrong")
-	block := func(r *Rule) { r.Block, r.Everywhere = new(leakybucket.Ladder), true }
+	block := func(z *Zone) { z.Block = &Block{Everywhere: true} }
 	held, err := override.NewSpan(time.Now(), time.Hour, "", "")
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +151,7 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	for name, test := range map[string]struct {
 		env    fakeEnv
 		failed error
-		change func(*Rule)
+		change func(*Zone)
 		want   []string
 	}{
 		"charged":                       {want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7"}},
@@ -195,9 +189,9 @@ func TestABodyThatBreaksOff(t *testing.T) {
 		r.ContentLength = -1
 		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
 		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
-		zones := []*Zone{testZone(t, "a", nil), testZone(t, "b", func(r *Rule) {
-			byBytes(r)
-			r.Cost.MaxBody = 1 << 20
+		zones := []*Zone{testZone(t, "a", nil), testZone(t, "b", func(z *Zone) {
+			byBytes(z)
+			z.ReadBody.Most = "1MiB"
 		})}
 		v, err := Decide(r, time.Now(), nil, &Directive{Zones: zones}, &e)
 		if v != nil || !errors.Is(err, body.ErrLeft) {
@@ -214,20 +208,20 @@ func TestABodyThatBreaksOff(t *testing.T) {
 
 // What a drop needs comes out of the outcome: nobody has to look at the request again.
 func TestAnOutcomeNamesItsBucket(t *testing.T) {
-	z := testZone(t, "site", func(r *Rule) { r.Block = new(leakybucket.Ladder) })
+	z := testZone(t, "site", func(z *Zone) { z.Block = new(Block) })
 	e := fakeEnv{refuses: "all"}
 	v, err := asked(t, &e, nil, z)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := v.Outcomes[0].Charge; got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.Block {
+	if got := v.Outcomes[0].Charge; got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.ladder {
 		t.Errorf("got %+v", got)
 	}
 }
 
 // A block that holds everywhere refuses in handlers whose own zones may log all.
 func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
-	gate := testZone(t, "gate", func(r *Rule) { r.Block, r.Everywhere = new(leakybucket.Ladder), true })
+	gate := testZone(t, "gate", func(z *Zone) { z.Block = &Block{Everywhere: true} })
 	gate.Reporter.(*silent).quiet = true
 	server := &caddyhttp.Server{Logs: new(caddyhttp.ServerLogConfig)}
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)

@@ -1,10 +1,49 @@
 package limit
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
+
+// Delay queues requests instead of passing a burst at once: each waits until what was
+// charged before it has leaked.
+type Delay struct {
+	// How many units pass undelayed. Default: 0, so that requests come evenly.
+	Undelayed float64 `json:"undelayed,omitempty"`
+
+	// The longest wait. A request that would have to wait longer is refused. Default: as
+	// long as the limit allows.
+	Wait caddy.Duration `json:"wait,omitempty"`
+
+	// How many requests of the zone may wait at once on this node. More are refused.
+	// Default: 1000. A waiting request uses memory.
+	Queue int `json:"queue,omitempty"`
+}
+
+// check checks the queue of delayed requests. It comes after the costs and settle.
+func (d *Delay) check(z *Zone) error {
+	if d == nil {
+		return nil
+	}
+	least := 0.0
+	if costs := z.constants(); len(costs) > 0 {
+		least = slices.Min(costs)
+	}
+	return cmp.Or(
+		option.Within("delay wait", time.Duration(d.Wait), 0, option.Longest),
+		option.Within("delay queue", d.Queue, 1, option.MostAtOnce),
+		option.Refuse("delay", !(d.Undelayed >= 0), "invalid delay %v: want a number of units that pass undelayed, or nothing", d.Undelayed),
+		option.Refuse("delay", z.Settle != nil && z.Settle.After, "delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue"),
+		option.Refuse("delay", d.Undelayed+least >= z.Limit.Capacity, "delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", d.Undelayed, z.Limit.Capacity),
+	)
+}
 
 // Places are those of the requests that wait for their delay in a zone. They outlive configs:
 // each request brings how many there may be. The zero value is ready for use.
@@ -33,7 +72,7 @@ func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 	if o == nil {
 		return true
 	}
-	if !o.Zone.Places.take(o.Zone.MaxWaiting) {
+	if !o.Zone.Places.take(o.Zone.Delay.Queue) {
 		v.overrule(o)
 		return false
 	}

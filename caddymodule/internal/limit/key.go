@@ -1,51 +1,93 @@
 package limit
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A Key is how a zone finds the bucket of a request, and the bucket's limit.
+// Key says what identifies a request's bucket.
 type Key struct {
-	Parts []Part
+	// The values of a request that name its bucket. Default: the client's address. If
+	// clients choose all values, they can get a fresh bucket with every request: then
+	// add a zone keyed by `client_ip` to the same handler.
+	Sources []KeySource `json:"sources,omitempty"`
 
-	// Missing is the policy for requests whose key lacks a part, Unlisted that for
-	// keys that no override names. An empty policy charges the key's own bucket.
-	Missing, Unlisted Policy
+	// The policy for requests if a part of their key is missing or empty. Default:
+	// `client_ip`, which charges a bucket of the client's address. With the source `field` it is
+	// `skip`, and `share` in a zone with fields. `share` charges
+	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
+	// pass, so that leaving the key out is a way around the zone.
+	Missing Policy `json:"missing,omitempty"`
 
-	// IPv4Bits and IPv6Bits are how many leading bits of an address identify a
-	// client.
-	IPv4Bits, IPv6Bits int
+	// The policy for requests whose key no override names, in the words of missing.
+	// Default: their own bucket is charged.
+	Unlisted Policy `json:"unlisted,omitempty"`
 
-	Overrides *override.Lines
-	Listed    bool // there are overrides, or a file for them
-	Routes    []Route
+	// Keep the values of headers, cookies, query parameters and form fields, and
+	// the user names of HTTP Basic, readable in logs and in the store. Default: only
+	// SHA-256 digests are kept, because these values are often secrets.
+	Plain bool `json:"plain,omitempty"`
 
-	Form *form.Plan // of fields in it
+	// How many leading bits of an IPv4 address identify a client. Default: 32.
+	IPv4 int `json:"ipv4,omitempty"`
 
-	// Private keys say which account a request is about. Rate-limit headers would tell
-	// which accounts exist.
-	Private bool
+	// How many leading bits of an IPv6 address identify a client. Default: 64,
+	// since a single customer has at least that many addresses.
+	IPv6 int `json:"ipv6,omitempty"`
+
+	Overrides *override.Lines `json:"-"` // which are also the limits of buckets
+	Form      *form.Plan      `json:"-"` // of fields in it
+
+	parts  []part
+	routes []Route
+	listed bool // there are overrides, or a file for them
+}
+
+// withDefault returns the key with what was not given. carries says that all requests carry a
+// certain field.
+func (k *Key) withDefault(carries bool) *Key {
+	full := option.CopyOf(k)
+	if len(full.Sources) == 0 {
+		full.Sources = []KeySource{{Source: "client_ip"}}
+	}
+	if full.Missing == "" {
+		full.Missing = ByClientIP
+		if slices.ContainsFunc(full.Sources, func(k KeySource) bool { return k.Source == "field" }) {
+			full.Missing = Skip
+			if carries {
+				full.Missing = Share
+			}
+		}
+	}
+	full.IPv4 = cmp.Or(full.IPv4, 32)
+	full.IPv6 = cmp.Or(full.IPv6, 64)
+	return full
 }
 
 // UsesReplacer reports whether the key needs the request's placeholders.
-func (k *Key) UsesReplacer() bool { return k.has(func(p *Part) bool { return p.Template != nil }) }
+func (k *Key) UsesReplacer() bool { return k.has(func(p *part) bool { return p.template != nil }) }
 
 // FromBody reports whether a part of the key comes from the request's body.
-func (k *Key) FromBody() bool { return k.has(func(p *Part) bool { return p.Field != "" }) }
+func (k *Key) FromBody() bool { return k.has(func(p *part) bool { return p.field != "" }) }
 
 // HasAddress reports whether the key contains the client's address, so that clients
 // cannot make up all of it.
-func (k *Key) HasAddress() bool { return k.has(func(p *Part) bool { return p.ClientIP }) }
+func (k *Key) HasAddress() bool { return k.has(func(p *part) bool { return p.clientIP }) }
 
-func (k *Key) has(is func(*Part) bool) bool {
-	for i := range k.Parts {
-		if is(&k.Parts[i]) {
+// IsAddress reports whether the key is the client's address and nothing else.
+func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
+
+func (k *Key) has(is func(*part) bool) bool {
+	for i := range k.parts {
+		if is(&k.parts[i]) {
 			return true
 		}
 	}
@@ -54,12 +96,18 @@ func (k *Key) has(is func(*Part) bool) bool {
 
 // folding returns how names of accounts in the key are folded, or nil if it has none.
 func (k *Key) folding() fold.Func {
-	for i := range k.Parts {
-		if folding := k.Parts[i].Fold; folding != nil {
+	for i := range k.parts {
+		if folding := k.parts[i].fold; folding != nil {
 			return folding
 		}
 	}
 	return nil
+}
+
+// private reports whether keys say which account a request is about. Rate-limit headers would
+// tell which accounts exist.
+func (k *Key) private() bool {
+	return slices.ContainsFunc(k.Sources, func(s KeySource) bool { return s.private() })
 }
 
 // A Policy decides about requests without a usable key.
@@ -73,21 +121,21 @@ const (
 	Refuse     Policy = "refuse"
 )
 
-// A Part reads one part of the key from a request.
-type Part struct {
+// A part reads one part of the key from a request.
+type part struct {
 	// One of these is set.
-	ClientIP bool                  // the client's address, masked
-	Field    string                // the name of a form field, which is wanted as
-	Wanted   form.Field            // in the plan
-	Read     func(*Subject) string // any other source; "" is missing
-	Template Template              // a text with placeholders
+	clientIP bool                  // the client's address, masked
+	field    string                // the name of a form field, which is wanted as
+	wanted   form.Field            // in the plan
+	read     func(*Subject) string // any other source; "" is missing
+	template Template              // a text with placeholders
 
 	// Fold turns the spellings of one name into one text. It is nil for parts that
 	// are no names.
-	Fold fold.Func
+	fold fold.Func
 
 	// Digest replaces the value by a digest, because it may be a secret.
-	Digest bool
+	digest bool
 }
 
 // A Bucket is the name of a bucket and its limit.
@@ -129,7 +177,7 @@ const (
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	listed := k.Overrides.Load()
-	if listed.Empty() && len(k.Parts) == 1 && k.Parts[0].ClientIP && k.IPv4Bits == 32 && s.Address().Is4() {
+	if listed.Empty() && k.IsAddress() && k.IPv4 == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
 		e, by := listed.Lookup(nil)
 		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, keyComplete
@@ -142,22 +190,22 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
 	plain, account := listed.Empty(), ""
-	for i := range k.Parts {
+	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
 		}
-		p := &k.Parts[i]
+		p := &k.parts[i]
 		var text string
 		var client netip.Prefix
 		var digest bucketkey.Digest
 		switch {
-		case p.ClientIP:
+		case p.clientIP:
 			if client = k.Network(s); !client.IsValid() {
 				return Bucket{}, keyLacking
 			}
 			name = client.Addr().AppendTo(name)
-		case p.Template != nil:
-			if name, text = p.Template.appendParts(name, s); text == "" {
+		case p.template != nil:
+			if name, text = p.template.appendParts(name, s); text == "" {
 				return Bucket{}, keyLacking
 			}
 		default:
@@ -167,10 +215,10 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 			if state != keyComplete {
 				return Bucket{}, state
 			}
-			if p.Fold != nil {
+			if p.fold != nil {
 				account = text
 			}
-			if p.Digest {
+			if p.digest {
 				digest = bucketkey.DigestOf(text)
 				name = digest.Append(name)
 			} else {
@@ -191,15 +239,15 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 }
 
 // value returns the value of a part that is no address and no template.
-func (k *Key) value(s *Subject, p *Part) (string, missing) {
-	if p.Field == "" {
-		if text := p.Read(s); text != "" {
+func (k *Key) value(s *Subject, p *part) (string, missing) {
+	if p.field == "" {
+		if text := p.read(s); text != "" {
 			return text, keyComplete
 		}
 		switch {
-		case p.Fold != nil && s.Request.Header["Authorization"] == nil:
+		case p.fold != nil && s.Request.Header["Authorization"] == nil:
 			return "", keyAbsent
-		case p.Fold != nil && unclearUser(s.Request):
+		case p.fold != nil && unclearUser(s.Request):
 			return "", keyUnclear
 		}
 		return "", keyLacking
@@ -212,11 +260,11 @@ func (k *Key) value(s *Subject, p *Part) (string, missing) {
 	case !s.whole(): // so much a guess is price enough
 		return "", keyLacking
 	}
-	sent, state := s.Form(k.Form).Field(p.Wanted)
+	sent, state := s.Form(k.Form).Field(p.wanted)
 	if state == form.Unclear {
 		return "", keyUnclear
 	}
-	if text := p.Fold(sent); text != "" {
+	if text := p.fold(sent); text != "" {
 		return text, keyComplete
 	}
 	return "", keyLacking
@@ -259,5 +307,5 @@ func (k *Key) Network(s *Subject) netip.Prefix {
 
 // network returns the network of one client that an address is in.
 func (k *Key) network(addr netip.Addr) netip.Prefix {
-	return bucketkey.ClientPrefix(addr, k.IPv4Bits, k.IPv6Bits)
+	return bucketkey.ClientPrefix(addr, k.IPv4, k.IPv6)
 }

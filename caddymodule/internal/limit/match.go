@@ -1,13 +1,5 @@
 package limit
 
-import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
-
-// Matching says which requests a zone charges.
-type Matching struct {
-	Match, Exempt Matchers              // nil Match matches all, nil Exempt exempts nothing
-	Static        []*staticfile.Matcher // exempt static files
-}
-
 // A Concern is whether a zone charges a request.
 type Concern uint8
 
@@ -21,18 +13,18 @@ const (
 
 // Concerns reports whether the zone charges a request, and if not, why. The error is that of
 // a matcher.
-func (m *Matching) Concerns(s *Subject) (Concern, error) {
-	if m.Match != nil {
-		if match, err := s.Matches(m.Match); err != nil || !match {
+func (z *Zone) Concerns(s *Subject) (Concern, error) {
+	if z.Match != nil {
+		if match, err := s.Matches(z.Match); err != nil || !match {
 			return Unmatched, matcherError("match", err)
 		}
 	}
-	if exempt, err := m.Exempts(s); err != nil {
+	if exempt, err := z.Exempts(s); err != nil {
 		return Unmatched, err
 	} else if exempt {
 		return Exempted, nil
 	}
-	for _, files := range m.Static {
+	for _, files := range z.Static {
 		if files.Match(s.Request) {
 			return Static, nil
 		}
@@ -42,11 +34,11 @@ func (m *Matching) Concerns(s *Subject) (Concern, error) {
 
 // Exempts reports whether the zone's own matchers exempt a request. Static files do
 // not count.
-func (m *Matching) Exempts(s *Subject) (bool, error) {
-	if m.Exempt == nil {
+func (z *Zone) Exempts(s *Subject) (bool, error) {
+	if z.Exempt == nil {
 		return false, nil
 	}
-	exempt, err := s.Spares(m.Exempt)
+	exempt, err := s.Spares(z.Exempt)
 	return exempt, matcherError("exempt", err)
 }
 

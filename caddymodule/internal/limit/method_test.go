@@ -15,7 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -198,13 +198,13 @@ func TestAMethodIsJudgedAlikeInShadowAndBeforeABody(t *testing.T) {
 }
 
 func TestAMethodOutsideOfTheMatcherIsAnErrorInJSONToo(t *testing.T) {
-	for _, zone := range []config.Zone{
-		{Match: matchers(`{"expression":"method('POST')"}`)},
-		{Exempt: matchers(`{"not":[{"vars":{"{http.request.method}":["GET"]}}]}`)},
-		{Cost: []config.Cost{{Match: matchers(`{"expression":{"expr":"{http.request.orig_method} == 'POST'"}}`), Value: "2"}}},
+	for _, zone := range []limit.Zone{
+		{MatchRaw: matchers(`{"expression":"method('POST')"}`)},
+		{ExemptRaw: matchers(`{"not":[{"vars":{"{http.request.method}":["GET"]}}]}`)},
+		{Cost: []limit.Cost{{MatchRaw: matchers(`{"expression":{"expr":"{http.request.orig_method} == 'POST'"}}`), Value: "2"}}},
 	} {
-		zone.Name, zone.Limit = "login", "5 1/s"
-		if _, err := zone.Compile(nil); err == nil || !strings.Contains(err.Error(), "want the matcher method") {
+		zone.Name, zone.LimitRaw = "login", "5 1/s"
+		if err := zone.Compile(nil); err == nil || !strings.Contains(err.Error(), "want the matcher method") {
 			t.Errorf("%+v: got %v, want an error that points to the matcher", zone, err)
 		}
 	}

@@ -37,39 +37,39 @@ const (
 
 // Owned returns the buckets of a value: an address, a network, an account's name, a plain
 // API key, or the name of a bucket itself, perhaps [Cut].
-func (r *Rule) Owned(value string) Owned {
+func (z *Zone) Owned(value string) Owned {
 	if start, cut := strings.CutSuffix(value, Cut); cut && len(start) >= leastStart {
 		return Owned{Search: true, Prefix: start}
 	}
 	if network, err := netip.ParsePrefix(value); err == nil {
-		if network.Bits() < r.Key.network(network.Addr()).Bits() {
-			return Owned{Search: r.Key.HasAddress() || r.fallsBack() || r.Key.Missing == ByClientIP, network: network.Masked()}
+		if network.Bits() < z.Key.network(network.Addr()).Bits() {
+			return Owned{Search: z.Key.HasAddress() || z.fallsBack() || z.Key.Missing == ByClientIP, network: network.Masked()}
 		}
 		value = network.Addr().String() // which the key masks at least as much
 	}
 	o := Owned{Names: []string{value}, wanted: make(map[int]string)}
-	if addr, err := netip.ParseAddr(value); err == nil && (!r.Key.HasAddress() || r.fallsBack()) {
-		o.Names = append(o.Names, "@client_ip/"+r.Key.network(addr).Addr().String())
+	if addr, err := netip.ParseAddr(value); err == nil && (!z.Key.HasAddress() || z.fallsBack()) {
+		o.Names = append(o.Names, "@client_ip/"+z.Key.network(addr).Addr().String())
 	}
 	segments := 0
-	for i := range r.Key.Parts {
-		p := &r.Key.Parts[i]
-		segment, part, ok := r.Key.spell(p, value)
+	for i := range z.Key.parts {
+		p := &z.Key.parts[i]
+		segment, part, ok := z.Key.spell(p, value)
 		if ok {
 			o.wanted[segments] = segment
 		}
 		if ok && i == 0 {
-			if e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part}); e.Bucket != "" {
+			if e, _ := z.Key.Overrides.Load().Lookup([]bucketkey.Part{part}); e.Bucket != "" {
 				o.Names = append(o.Names, e.Bucket)
 			}
 		}
-		segments += max(1, len(p.Template))
+		segments += max(1, len(p.template))
 	}
 	first, found := o.wanted[0]
 	if segments == 1 && found && !slices.Contains(o.Names, first) {
 		o.Names = append(o.Names, first)
 	}
-	o.Search = segments > 1 && len(o.wanted) > 0 || r.Trust != nil
+	o.Search = segments > 1 && len(o.wanted) > 0 || z.TrustDevices != nil
 	if len(o.wanted) == 1 && found {
 		o.Prefix = first + "/"
 	}
@@ -78,8 +78,8 @@ func (r *Rule) Owned(value string) Owned {
 
 // fallsBack reports whether requests may be charged to the bucket of the address beside
 // the key, because that lacks a part or is not listed.
-func (r *Rule) fallsBack() bool {
-	return len(r.Key.Parts) > 1 && (r.Key.Missing == ByClientIP || r.Key.Missing == Share) || r.Key.Unlisted == ByClientIP
+func (z *Zone) fallsBack() bool {
+	return len(z.Key.parts) > 1 && (z.Key.Missing == ByClientIP || z.Key.Missing == Share) || z.Key.Unlisted == ByClientIP
 }
 
 // Has reports whether a bucket that was searched for belongs to the value. The places
@@ -105,67 +105,67 @@ func (o *Owned) Has(name string) bool {
 
 // NetworkOf returns the network that a bucket stands for, if the key is the client's address
 // and masks it.
-func (r *Rule) NetworkOf(name string) (network netip.Prefix, masked bool) {
-	if len(r.Key.Parts) != 1 || !r.Key.Parts[0].ClientIP {
+func (z *Zone) NetworkOf(name string) (network netip.Prefix, masked bool) {
+	if !z.Key.IsAddress() {
 		return network, false
 	}
 	addr, err := netip.ParseAddr(name)
-	network = r.Key.network(addr)
+	network = z.Key.network(addr)
 	return network, err == nil && !network.IsSingleIP()
 }
 
 // spell returns a raw value as it stands in names, and as overrides know it. It returns
 // false if a part of the key can have no such value.
-func (k *Key) spell(p *Part, value string) (segment string, part bucketkey.Part, ok bool) {
-	if p.ClientIP {
+func (k *Key) spell(p *part, value string) (segment string, part bucketkey.Part, ok bool) {
+	if p.clientIP {
 		addr, err := netip.ParseAddr(value)
 		part.Network = k.network(addr)
 		return part.Network.Addr().String(), part, err == nil
 	}
-	if p.Fold != nil {
-		value = cmp.Or(p.Fold(value), value)
+	if p.fold != nil {
+		value = cmp.Or(p.fold(value), value)
 	}
 	name := bucketkey.AppendPart(nil, value)
-	if p.Digest {
+	if p.digest {
 		name = bucketkey.AppendDigest(nil, value)
 	}
-	return string(name), bucketkey.Part{Text: value}, len(p.Template) <= 1
+	return string(name), bucketkey.Part{Text: value}, len(p.template) <= 1
 }
 
 // NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
 // if the key has one part. That may be one that an override lets several keys share. It
 // returns false if the part can have no such value.
-func (r *Rule) NameOf(value string) (name string, ok bool) {
-	if len(r.Key.Parts) != 1 || value == "" {
+func (z *Zone) NameOf(value string) (name string, ok bool) {
+	if len(z.Key.parts) != 1 || value == "" {
 		return "", false
 	}
 	if strings.HasPrefix(value, "@") {
 		return value, true
 	}
-	name, part, ok := r.Key.spell(&r.Key.Parts[0], value)
+	name, part, ok := z.Key.spell(&z.Key.parts[0], value)
 	if !ok {
 		return "", false
 	}
-	e, _ := r.Key.Overrides.Load().Lookup([]bucketkey.Part{part})
+	e, _ := z.Key.Overrides.Load().Lookup([]bucketkey.Part{part})
 	return cmp.Or(e.Bucket, name), true
 }
 
 // BucketOf returns the name of the bucket of a plain value, if the key has one part and
 // such a value is no name, and otherwise the value itself.
-func (r *Rule) BucketOf(value string) string {
-	if len(r.Key.Parts) == 1 && (r.Key.Parts[0].ClientIP || r.Key.Parts[0].Digest) {
-		if name, ok := r.NameOf(value); ok {
+func (z *Zone) BucketOf(value string) string {
+	if len(z.Key.parts) == 1 && (z.Key.parts[0].clientIP || z.Key.parts[0].digest) {
+		if name, ok := z.NameOf(value); ok {
 			return name
 		}
 	}
 	return value
 }
 
-// Override returns the limit that the config or the override file gives a bucket, which
+// OverrideOf returns the limit that the config or the override file gives a bucket, which
 // of them does, and the place there.
-func (r *Rule) Override(name string) (e bucketkey.Entry, by override.Source, place string) {
-	listed := r.Key.Overrides.Load()
-	if parts, named := r.partsOf(name); named {
+func (z *Zone) OverrideOf(name string) (e bucketkey.Entry, by override.Source, place string) {
+	listed := z.Key.Overrides.Load()
+	if parts, named := z.partsOf(name); named {
 		e, by = listed.Lookup(parts)
 	} else {
 		e, by = listed.Named(name)
@@ -175,10 +175,10 @@ func (r *Rule) Override(name string) (e bucketkey.Entry, by override.Source, pla
 
 // Unlisted returns the policy for requests whose key has a name, if that is one and no
 // override lists it. They are not charged to the bucket of that name.
-func (r *Rule) Unlisted(name string) Policy {
-	if parts, named := r.partsOf(name); named {
-		if _, by := r.Key.Overrides.Load().Lookup(parts); by == override.OfZone {
-			return r.Key.Unlisted
+func (z *Zone) Unlisted(name string) Policy {
+	if parts, named := z.partsOf(name); named {
+		if _, by := z.Key.Overrides.Load().Lookup(parts); by == override.OfZone {
+			return z.Key.Unlisted
 		}
 	}
 	return ""
@@ -186,11 +186,11 @@ func (r *Rule) Unlisted(name string) Policy {
 
 // partsOf returns the parts of the key that has the bucket of a name. It returns false
 // if the name is not made of parts.
-func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
+func (z *Zone) partsOf(name string) (parts []bucketkey.Part, named bool) {
 	segments := strings.Split(name, "/")
-	for i := range r.Key.Parts {
-		p := &r.Key.Parts[i]
-		n := max(1, len(p.Template))
+	for i := range z.Key.parts {
+		p := &z.Key.parts[i]
+		n := max(1, len(p.template))
 		if len(segments) < n {
 			return nil, false
 		}
@@ -209,8 +209,8 @@ func (r *Rule) partsOf(name string) (parts []bucketkey.Part, named bool) {
 			}
 			part.Text += plain
 		}
-		if addr, err := netip.ParseAddr(part.Text); err == nil && p.ClientIP {
-			part = bucketkey.Part{Network: r.Key.network(addr)}
+		if addr, err := netip.ParseAddr(part.Text); err == nil && p.clientIP {
+			part = bucketkey.Part{Network: z.Key.network(addr)}
 		}
 		parts, segments = append(parts, part), segments[n:]
 	}

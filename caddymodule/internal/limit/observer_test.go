@@ -164,10 +164,10 @@ func TestEarlyHintsAreNotTheResponse(t *testing.T) {
 }
 
 func TestObserversWithinEachOtherAllSeeTheirHeaders(t *testing.T) {
-	other, third := &Settle{Source: ByHeader, Header: "X-Other"}, &Settle{Source: ByHeader, Header: "X-Third"}
-	outer := &Observer{Headers: Headers{}.With(header.Header, other.Header, seconds.Header, third.Header, header.Header)}
+	other, third := &Settle{Source: ByHeader, Name: "X-Other"}, &Settle{Source: ByHeader, Name: "X-Third"}
+	outer := &Observer{Headers: Headers{}.With(header.Name, other.Name, seconds.Name, third.Name, header.Name)}
 	middle := &Observer{Outer: outer}
-	inner := &Observer{Outer: middle, Headers: Headers{}.With(header.Header)}
+	inner := &Observer{Outer: middle, Headers: Headers{}.With(header.Name)}
 	if len(outer.Headers) != 3 {
 		t.Fatalf("got %v, want each header once", outer.Headers)
 	}
@@ -183,7 +183,7 @@ func TestObserversWithinEachOtherAllSeeTheirHeaders(t *testing.T) {
 		want float64
 	}{{outer, header, 3}, {outer, other, 4}, {outer, third, 5}, {inner, header, 3}} {
 		if got, known := test.rule.Actual(test.o, limit, 1); got != test.want || !known {
-			t.Errorf("%s: got %v, %v, want %v", test.rule.Header, got, known, test.want)
+			t.Errorf("%s: got %v, %v, want %v", test.rule.Name, got, known, test.want)
 		}
 	}
 	for _, name := range []string{"X-Cost", "X-Other", "X-Third"} {
@@ -272,9 +272,9 @@ func TestATimeThatIsToldReplacesTheOneThatWasMeasured(t *testing.T) {
 
 // Once for the observer; rules need nothing.
 func TestObservingAllocatesOnce(t *testing.T) {
-	other := &Settle{Source: ByHeader, Header: "X-Other"}
+	other := &Settle{Source: ByHeader, Name: "X-Other"}
 	rules := []*Settle{seconds, kilobyte, header, statuses(1, "200"), other}
-	headers := Headers{}.With(header.Header, other.Header)
+	headers := Headers{}.With(header.Name, other.Name)
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	ok := []string{"3"}
 	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
@@ -297,7 +297,7 @@ func TestObservingAllocatesOnce(t *testing.T) {
 }
 
 func BenchmarkObserver(b *testing.B) {
-	headers := Headers{}.With(header.Header)
+	headers := Headers{}.With(header.Name)
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	next := handler(func(w http.ResponseWriter, _ *http.Request) error {
 		w.WriteHeader(http.StatusOK)

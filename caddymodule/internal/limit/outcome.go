@@ -153,8 +153,8 @@ func (a *asking) outcome(i int) (o Outcome) {
 	cl, d := &a.claims[i], &a.decisions[i]
 	z := cl.zone
 	o = Outcome{Zone: z, Charge: a.charges[i], Answer: *d, Block: cl.block, device: cl.device, asked: cl.asked, starved: cl.starved}
-	if z.RetryJitter > 0 {
-		o.jitter = float32(rand.Float64() * z.RetryJitter)
+	if z.Refusal.Jitter > 0 {
+		o.jitter = float32(rand.Float64() * float64(z.Refusal.Jitter) / 100)
 	}
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
@@ -194,13 +194,6 @@ func (o *Outcome) overflow() Reason {
 		return NoMemory
 	}
 	return Capacity
-}
-
-// A Zone is a rule, and what runs of it.
-type Zone struct {
-	*Rule
-	Places   *Places // of requests that wait for their delay
-	Reporter Reporter
 }
 
 // A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent

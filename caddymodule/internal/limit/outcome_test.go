@@ -6,11 +6,12 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
-	zone := &Zone{Rule: &Rule{Refusal: Refusal{RetryEmpty: true}}}
+	zone := &Zone{Refusal: &refusal.Options{RetryAfter: "empty"}}
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
 	outcome := func(d Decision, why Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
@@ -41,7 +42,7 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 
 // Durations are exact to a nanosecond, and logs need not be.
 func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
-	o := &Outcome{Zone: &Zone{Rule: &Rule{Name: "a"}}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
+	o := &Outcome{Zone: &Zone{Name: "a", Refusal: new(refusal.Options)}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
 	o.decision = Delayed
 	log := zapcore.NewMapObjectEncoder()
 	if err := o.MarshalLogObject(log); err != nil {

@@ -6,8 +6,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -117,12 +115,6 @@ func Text(text string) func(*Subject) string {
 	return func(*Subject) string { return text }
 }
 
-// A Route is a name for some paths.
-type Route struct {
-	Name string
-	Path caddyhttp.MatchPath
-}
-
 // OtherRoute is the name of all paths that match no route.
 const OtherRoute = "other"
 
@@ -131,9 +123,9 @@ const OtherRoute = "other"
 func (k *Key) Route(s *Subject) string {
 	name := OtherRoute
 	_, _ = s.either(func() (bool, error) {
-		for i := range k.Routes {
-			if match, _ := k.Routes[i].Path.MatchWithError(s.Judged); match {
-				name = k.Routes[i].Name
+		for i := range k.routes {
+			if match, _ := k.routes[i].Path.MatchWithError(s.Judged); match {
+				name = k.routes[i].Name
 				return true, nil
 			}
 		}

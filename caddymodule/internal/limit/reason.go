@@ -45,16 +45,16 @@ func (s ReasonSet) Has(why Reason) bool { return s>>why&1 != 0 }
 
 // Refusals returns the reasons for which the config may have the zone refuse. Some of them
 // only enforced zones know.
-func (r *Rule) Refusals(enforced bool) (all ReasonSet) {
+func (z *Zone) Refusals(enforced bool) (all ReasonSet) {
 	for why, may := range [Reasons]bool{
 		Capacity:    true,
 		Oversize:    true,
-		Denied:      r.Key.Listed,
-		MissingKey:  r.Key.Missing == Refuse,
-		UnlistedKey: r.Key.Unlisted == Refuse,
-		NoMemory:    r.ReadsFields() || r.Cost.MaxBody > 0,
-		QueueFull:   enforced && r.Delay != nil,
-		Blocked:     r.Block != nil,
+		Denied:      z.Key.listed,
+		MissingKey:  z.Key.Missing == Refuse,
+		UnlistedKey: z.Key.Unlisted == Refuse,
+		NoMemory:    z.ReadsFields() || z.ReadBody.bytes > 0,
+		QueueFull:   enforced && z.Delay != nil,
+		Blocked:     z.Block != nil,
 		EarlyData:   enforced,
 	} {
 		if may {

@@ -15,19 +15,19 @@ import (
 // that wants a support code, the refusal is remembered in a ring.
 func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
 	o := v.Decisive()
-	wait := o.TimeToFit()
+	wait, is := o.TimeToFit(), o.Zone.Refusal
 	f := refusal.Refusal{
-		Status: o.Zone.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
-		Violated: v, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
+		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Violated: v, Message: is.Message, Page: is.Page, AsError: is.Error,
 	}
-	if o.Zone.SupportCode {
+	if is.Code == "" {
 		f.Code = ring.Add(supportcode.Refusal{
 			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		o.code = f.Code
 	}
-	if o.Zone.ZoneHeader {
+	if is.ZoneHeader {
 		f.Zone = o.Zone.Name
 	}
 	switch {
@@ -59,10 +59,10 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 		return 0
 	case why == NoStore:
 		return wait
-	case o.Zone.RetryEmpty && o.Limit.Leak > 0:
+	case o.Zone.Refusal.SaysEmpty() && o.Limit.Leak > 0:
 		wait = max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
 	default:
-		wait = max(wait, o.Zone.RetryFloor)
+		wait = max(wait, o.Zone.Refusal.RetryFloor)
 	}
 	return wait + time.Duration(float64(o.jitter)*float64(wait))
 }
@@ -139,7 +139,7 @@ func (v *Verdict) announce(header http.Header) {
 		return
 	}
 	unit := ""
-	if len(o.Zone.Cost.Lines) > 0 {
+	if len(o.Zone.Cost) > 0 {
 		unit = `;qu="cost"` // not every request costs 1
 	}
 	limit := o.Limit
@@ -163,7 +163,7 @@ func (v *Verdict) announce(header http.Header) {
 // or nil if there is none.
 func (v *Verdict) nearest() (nearest *Outcome) {
 	for o := range v.all {
-		if o.Limit.Capacity > 0 && !o.Shadow && !o.Zone.Key.Private && (nearest == nil || o.fuller(nearest)) {
+		if o.Limit.Capacity > 0 && !o.Shadow && !o.Zone.Key.private() && (nearest == nil || o.fuller(nearest)) {
 			nearest = o
 		}
 	}

@@ -227,7 +227,7 @@ var placeholders = map[string]func(*Outcome) any{
 	"key":          func(o *Outcome) any { return o.Key },
 	"decision":     func(o *Outcome) any { return o.decision.String() },
 	"reason":       func(o *Outcome) any { return o.reason.String() },
-	"message":      func(o *Outcome) any { return o.Zone.Message },
+	"message":      func(o *Outcome) any { return o.Zone.Refusal.Message },
 	"support_code": func(o *Outcome) any { return o.code.String() },
 	"level":        func(o *Outcome) any { return readable(o.Level()) },
 	"capacity":     func(o *Outcome) any { return o.Limit.Capacity },

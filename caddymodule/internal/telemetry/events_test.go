@@ -63,7 +63,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 }
 
 func overflowsOf(options Options) *overflows {
-	return &overflows{zone: &Zone{rule: &limit.Rule{Name: "some"}, Options: options}}
+	return &overflows{zone: &Zone{rule: &limit.Zone{Name: "some"}, Options: options}}
 }
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {

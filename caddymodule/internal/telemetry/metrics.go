@@ -93,10 +93,10 @@ func (t *Zone) possible() (reasons [limit.Decisions]limit.ReasonSet) {
 		why = why.With(limit.NoStore)
 	}
 	reasons[limit.Admitted] = none
-	if !t.rule.Shadow {
+	if t.rule.Shadow == nil {
 		reasons[limit.Refused] = why | t.rule.Refusals(true)
 	}
-	if t.rule.Shadow || t.rule.Enforce < 100 {
+	if t.rule.Shadow != nil || t.rule.Enforce < 100 {
 		reasons[limit.ShadowRefused] = why
 	}
 	if t.rule.Delay != nil {

@@ -50,7 +50,7 @@ type Options struct {
 type Zone struct {
 	Options
 	met     met
-	rule    *limit.Rule
+	rule    *limit.Zone
 	figures *Figures
 	reasons [limit.Decisions]limit.ReasonSet // of each decision that the zone can make
 
@@ -68,7 +68,7 @@ type Zone struct {
 	failures     *rate.Limiter // of warnings
 }
 
-func New(compiled *limit.Rule, figures *Figures, options Options) *Zone {
+func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
 	t := &Zone{
 		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
@@ -88,7 +88,7 @@ func New(compiled *limit.Rule, figures *Figures, options Options) *Zone {
 	if t.reasons[limit.Delayed] != 0 {
 		t.delays = Delays.WithLabelValues(compiled.Name)
 	}
-	if compiled.ServerTiming {
+	if compiled.MarksResponses() {
 		t.people = RefusedPeople.WithLabelValues(compiled.Name)
 	}
 	if t.Shared {
@@ -121,7 +121,7 @@ func (t *Zone) Decided(o *limit.Outcome, r *http.Request, now time.Time, header 
 	} else {
 		t.figures.noteAdmitted(o.Key, r)
 	}
-	if t.rule.ServerTiming && d == limit.ShadowRefused && header != nil {
+	if t.rule.MarksResponses() && d == limit.ShadowRefused && header != nil {
 		t.mark(header, r)
 	}
 	if why != limit.None {
@@ -186,7 +186,7 @@ func (t *Zone) Failed(option string, err error, enforced bool) {
 
 // Logs implements limit.Reporter, as refusal log has it.
 func (t *Zone) Logs(now time.Time) bool {
-	if t.rule.LogLimit == nil || t.rule.LogLimit.AllowN(now, 1) {
+	if t.rule.Refusal.LogLimit == nil || t.rule.Refusal.LogLimit.AllowN(now, 1) {
 		return true
 	}
 	t.figures.Unlogged.Add(1)
@@ -195,7 +195,7 @@ func (t *Zone) Logs(now time.Time) bool {
 
 // Unlogged implements limit.Reporter.
 func (t *Zone) Unlogged() uint32 {
-	if t.rule.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
+	if t.rule.Refusal.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
 		return 0
 	}
 	return t.figures.Unlogged.Swap(0)

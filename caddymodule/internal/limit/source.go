@@ -1,4 +1,4 @@
-package config
+package limit
 
 import (
 	"cmp"
@@ -13,72 +13,11 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
-
-// Key says what identifies a request's bucket.
-type Key struct {
-	// The values of a request that name its bucket. Default: the client's address. If
-	// clients choose all values, they can get a fresh bucket with every request: then
-	// add a zone keyed by `client_ip` to the same handler.
-	Sources []KeySource `json:"sources,omitempty"`
-
-	// The policy for requests if a part of their key is missing or empty. Default:
-	// `client_ip`, which charges a bucket of the client's address. With the source `field` it is
-	// `skip`, and `share` in a zone with fields. `share` charges
-	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
-	// pass, so that leaving the key out is a way around the zone.
-	Missing string `json:"missing,omitempty"`
-
-	// The policy for requests whose key no override names, in the words of missing.
-	// Default: their own bucket is charged.
-	Unlisted string `json:"unlisted,omitempty"`
-
-	// Keep the values of headers, cookies, query parameters and form fields, and
-	// the user names of HTTP Basic, readable in logs and in the store. Default: only
-	// SHA-256 digests are kept, because these values are often secrets.
-	Plain bool `json:"plain,omitempty"`
-
-	// How many leading bits of an IPv4 address identify a client. Default: 32.
-	IPv4 int `json:"ipv4,omitempty"`
-
-	// How many leading bits of an IPv6 address identify a client. Default: 64,
-	// since a single customer has at least that many addresses.
-	IPv6 int `json:"ipv6,omitempty"`
-}
-
-// KeyPolicies are the words after missing and unlisted.
-var KeyPolicies = []string{string(limit.ByClientIP), string(limit.Share), string(limit.Skip), string(limit.Refuse)}
-
-// Given returns the sources as they were written, nil for a nil receiver.
-func (k *Key) Given() []KeySource {
-	if k == nil {
-		return nil
-	}
-	return k.Sources
-}
-
-// withDefault returns the key with what was not given, of which source is the only part.
-// carries says that all requests carry a certain field.
-func (k *Key) withDefault(source KeySource, carries bool) *Key {
-	full := orNew(k)
-	if len(full.Sources) == 0 {
-		full.Sources = []KeySource{source}
-	}
-	if full.Missing == "" {
-		full.Missing = string(limit.ByClientIP)
-		if slices.ContainsFunc(full.Sources, func(k KeySource) bool { return k.Source == "field" }) {
-			full.Missing = string(limit.Skip)
-			if carries {
-				full.Missing = string(limit.Share)
-			}
-		}
-	}
-	full.IPv4 = cmp.Or(full.IPv4, 32)
-	full.IPv6 = cmp.Or(full.IPv6, 64)
-	return full
-}
 
 // KeySource is one part of a zone's key.
 type KeySource struct {
@@ -111,19 +50,6 @@ var SourceWords = []string{"client_ip", "header", "cookie", "query", "field", "b
 // FoldWords are the words after fold.
 var FoldWords = []string{"wordpress", "email"}
 
-var zoneName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
-
-// CheckName refuses what is no name of something of this kind.
-func CheckName(kind, name string) error {
-	switch {
-	case len(name) > 1 && strings.HasSuffix(name, "{"):
-		return fmt.Errorf("invalid %s name %q: want a blank before the brace", kind, name)
-	case !zoneName.MatchString(name):
-		return fmt.Errorf("invalid %s name %q: want letters, digits, _, . and -, such as pages", kind, name)
-	}
-	return nil
-}
-
 // Folds reports whether the part is a name that can be folded.
 func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
 
@@ -155,43 +81,53 @@ func namesRoute(sources []KeySource) bool {
 	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
 }
 
+// keyPolicies are the words after missing and unlisted.
+var keyPolicies = []string{string(ByClientIP), string(Share), string(Skip), string(Refuse)}
+
 // compile compiles the key of a zone. It comes after the routes.
-func (k *Key) compile(key *limit.Key) (err error) {
+func (k *Key) compile() (err error) {
 	err = cmp.Or(
-		among("key missing", k.Missing, KeyPolicies...), among("key unlisted", k.Unlisted, KeyPolicies...),
-		Within("key ipv4", k.IPv4, 1, 32), Within("key ipv6", k.IPv6, 1, 128),
+		option.Among("key missing", string(k.Missing), keyPolicies...), option.Among("key unlisted", string(k.Unlisted), keyPolicies...),
+		option.Within("key ipv4", k.IPv4, 1, 32), option.Within("key ipv6", k.IPv6, 1, 128),
 	)
-	if err != nil {
-		return err
+	if err == nil {
+		err = k.compileSources(!k.Plain)
 	}
-	key.Missing, key.Unlisted = limit.Policy(k.Missing), limit.Policy(k.Unlisted)
-	key.IPv4Bits, key.IPv6Bits = k.IPv4, k.IPv6
-	key.Private = slices.ContainsFunc(k.Sources, func(k KeySource) bool { return k.private() })
-	key.Parts, err = compileSources(k.Sources, key, !k.Plain)
-	return About("key", 0, err)
+	return option.About("key", 0, err)
+}
+
+// NewKey returns a key of these sources outside of a zone, without policies and overrides. It is
+// nil without sources.
+func NewKey(sources []KeySource) (*Key, error) {
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
+	k := &Key{Sources: sources, Overrides: none, IPv4: 32, IPv6: 64}
+	return k, k.compileSources(true)
 }
 
 // compileSources compiles the parts of a key. digest says that values which may be secret are
 // kept as digests.
-func compileSources(sources []KeySource, key *limit.Key, digest bool) (parts []limit.Part, err error) {
+func (k *Key) compileSources(digest bool) error {
 	seen := make(map[KeySource]bool)
-	for _, source := range sources {
-		part, err := source.compile(key, digest)
+	for _, source := range k.Sources {
+		part, err := source.compile(k, digest)
 		if s := source.plain(); err == nil && seen[s] {
 			err = fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		seen[source.plain()] = true
-		parts = append(parts, part)
+		k.parts = append(k.parts, part)
 	}
-	return parts, nil
+	return nil
 }
 
 // compile compiles a part of a key.
-func (source KeySource) compile(key *limit.Key, digest bool) (limit.Part, error) {
-	none := limit.Part{}
+func (source KeySource) compile(key *Key, digest bool) (part, error) {
+	none := part{}
 	named := slices.Contains(NamedSources, source.Source)
 	switch {
 	case named && source.Name == "":
@@ -210,7 +146,7 @@ func (source KeySource) compile(key *limit.Key, digest bool) (limit.Part, error)
 	source = source.plain()
 	switch source.Source {
 	case "client_ip":
-		return limit.Part{ClientIP: true}, nil
+		return part{clientIP: true}, nil
 	case "header":
 		// Host is no header by the time a request gets here.
 		if !httpguts.ValidHeaderFieldName(source.Name) {
@@ -219,36 +155,36 @@ func (source KeySource) compile(key *limit.Key, digest bool) (limit.Part, error)
 		if source.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
-		return limit.Part{Read: limit.Header(source.Name), Digest: digest}, nil
+		return part{read: Header(source.Name), digest: digest}, nil
 	case "cookie":
 		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
 			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
 		}
-		return limit.Part{Read: limit.Cookie(source.Name), Digest: digest}, nil
+		return part{read: Cookie(source.Name), digest: digest}, nil
 	case "query":
 		if strings.ContainsAny(source.Name, "=&?") {
 			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
 		}
-		return limit.Part{Read: limit.Query(source.Name), Digest: digest}, nil
+		return part{read: Query(source.Name), digest: digest}, nil
 	case "field":
 		if _, err := new(form.Plan).Field(source.Name); err != nil {
 			return none, err
 		}
-		return limit.Part{Field: source.Name, Fold: foldings[source.Fold], Digest: digest}, nil
+		return part{field: source.Name, fold: foldings[source.Fold], digest: digest}, nil
 	case "basic_user":
 		folding := foldings[source.Fold]
-		return limit.Part{Read: limit.BasicUser(folding), Fold: folding, Digest: digest}, nil
+		return part{read: BasicUser(folding), fold: folding, digest: digest}, nil
 	case "host":
-		return limit.Part{Read: limit.Host}, nil
+		return part{read: Host}, nil
 	case "method":
-		return limit.Part{Read: limit.Method}, nil
+		return part{read: Method}, nil
 	case "route":
-		if len(key.Routes) == 0 {
+		if len(key.routes) == 0 {
 			return none, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
 		}
-		return limit.Part{Read: key.Route}, nil
+		return part{read: key.Route}, nil
 	case "text":
-		return limit.Part{Read: limit.Text(source.Text)}, nil
+		return part{read: Text(source.Text)}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
 		if meant := text.Nearest(source.Source, SourceWords); meant != "" {
@@ -257,7 +193,7 @@ func (source KeySource) compile(key *limit.Key, digest bool) (limit.Part, error)
 		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, KeySources)
 	}
 	template, err := parseTemplate(source.Source)
-	return limit.Part{Template: template}, err
+	return part{template: template}, err
 }
 
 // NamedSources are the sources with a name. Clients choose their values.

@@ -1,4 +1,4 @@
-package config
+package limit
 
 import (
 	"cmp"
@@ -6,7 +6,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -25,18 +25,16 @@ type Block struct {
 }
 
 // compile compiles what an overflow begins. It comes after the key.
-func (b *Block) compile(r *limit.Rule) error {
+func (b *Block) compile(z *Zone) error {
 	if b == nil {
 		return nil
 	}
-	ladder := new(leakybucket.Ladder)
+	z.ladder = new(leakybucket.Ladder)
 	for _, step := range b.For {
-		ladder.Steps = append(ladder.Steps, time.Duration(step))
+		z.ladder.Steps = append(z.ladder.Steps, time.Duration(step))
 	}
-	r.Blocking = limit.Blocking{Block: ladder, Everywhere: b.Everywhere}
-	byClient := len(r.Key.Parts) == 1 && r.Key.HasAddress()
 	return cmp.Or(
-		About("block", 0, ladder.Validate()),
-		refuse("block", b.Everywhere && !byClient, "block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"),
+		option.About("block", 0, z.ladder.Validate()),
+		option.Refuse("block", b.Everywhere && !z.Key.IsAddress(), "block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"),
 	)
 }

@@ -1,4 +1,4 @@
-package config
+package limit
 
 import (
 	"cmp"
@@ -9,7 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // Route is a name for some paths.
@@ -21,31 +21,31 @@ type Route struct {
 	Path caddyhttp.MatchPath `json:"path,omitempty"`
 }
 
-func compileRoutes(routes []Route, key *limit.Key) error {
+func compileRoutes(routes []Route, key *Key) error {
 	seen := make(map[string]bool)
 	for i, route := range routes {
 		var err error
 		switch {
 		case route.Name == "" || len(route.Path) == 0:
 			err = errors.New("incomplete route: want a name and at least one path")
-		case route.Name == limit.OtherRoute:
+		case route.Name == OtherRoute:
 			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
 		case seen[route.Name]:
 			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
 		default:
-			if err = cmp.Or(checkPathList(route.Path), checkTailsOf(route.Path)); err != nil {
+			if err = cmp.Or(option.CheckPathList(route.Path), option.CheckTailsOf(route.Path)); err != nil {
 				err = fmt.Errorf("route %q: %w", route.Name, err)
 			}
 		}
 		if err != nil {
-			return About("route", i, err)
+			return option.About("route", i, err)
 		}
 		seen[route.Name] = true
 		paths := slices.Clone(route.Path)
 		if err := paths.Provision(caddy.Context{}); err != nil {
-			return About("route", i, err)
+			return option.About("route", i, err)
 		}
-		key.Routes = append(key.Routes, limit.Route{Name: route.Name, Path: paths})
+		key.routes = append(key.routes, Route{Name: route.Name, Path: paths})
 	}
 	return nil
 }

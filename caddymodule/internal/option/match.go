@@ -1,4 +1,4 @@
-package config
+package option
 
 import (
 	"bytes"
@@ -16,17 +16,16 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 )
 
 // Matchers that are accepted and never match are worse than an error: their owner finds
 // out when the limit is needed. This file refuses them.
 
-// checkMatching refuses matchers that do not mean what they seem to.
-func checkMatching(match, exempt caddyhttp.RawMatcherSets) error {
+// CheckMatching refuses matchers that do not mean what they seem to.
+func CheckMatching(match, exempt caddyhttp.RawMatcherSets) error {
 	for i, set := range match {
-		err := cmp.Or(CheckMatcherSet(set), checkTails(set))
+		err := cmp.Or(CheckMatcherSet(set), CheckTails(set))
 		if err == nil && slices.ContainsFunc(excludedBy(set), func(not caddy.ModuleMap) bool { return checkSpares(not) != nil }) {
 			err = errors.New("match has not with a matcher of all requests, so the zone limits nothing: remove it")
 		}
@@ -54,8 +53,8 @@ func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 	return matcher
 }
 
-// checkPathList refuses paths that no request has, as the matcher `path` takes them.
-func checkPathList(paths []string) error {
+// CheckPathList refuses paths that no request has, as the matcher `path` takes them.
+func CheckPathList(paths []string) error {
 	for _, path := range paths {
 		bare := strings.TrimLeft(path, "~*^")
 		switch {
@@ -84,10 +83,10 @@ func errTwoMatchers(matcher, word string) error {
 	return fmt.Errorf("%s %q never matches: for two matchers at once, want a block, and each on a line of its own", matcher, word)
 }
 
-// checkTails refuses matchers for limits that name a PHP script without what may follow its
+// CheckTails refuses matchers for limits that name a PHP script without what may follow its
 // name: PHP runs the script for /script.php/x, too, so clients would evade the limit.
-func checkTails(set caddy.ModuleMap) error {
-	if err := checkTailsOf(matcherIn[caddyhttp.MatchPath](set, "path")); err != nil {
+func CheckTails(set caddy.ModuleMap) error {
+	if err := CheckTailsOf(matcherIn[caddyhttp.MatchPath](set, "path")); err != nil {
 		return err
 	}
 	if pattern := matcherIn[caddyhttp.MatchPathRE](set, "path_regexp").Pattern; strings.HasSuffix(pattern, "php$") {
@@ -96,7 +95,7 @@ func checkTails(set caddy.ModuleMap) error {
 	return nil
 }
 
-func checkTailsOf(paths []string) error {
+func CheckTailsOf(paths []string) error {
 	for _, path := range paths {
 		if strings.HasSuffix(path, ".php") && !strings.ContainsAny(strings.TrimPrefix(path, "*"), "*{[") && !slices.Contains(paths, path+"*") && !slices.Contains(paths, path+"/*") {
 			return fmt.Errorf("path %q leaves out %s/x, for which PHP runs the same script: did you mean %[1]s*?", path, path)
@@ -225,7 +224,7 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	case set["throttle_blocked"] != nil:
 		return ErrAsksThrottle
 	case set["path"] != nil:
-		err = checkPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
+		err = CheckPathList(matcherIn[caddyhttp.MatchPath](set, "path"))
 	}
 	err = cmp.Or(err, checkEmptied(set), checkMethods(set), checkWords(set, "method"), checkWords(set, "host"))
 	if err == nil { // Caddy panics if some matchers are malformed
@@ -266,7 +265,7 @@ func checkEmptied(set caddy.ModuleMap) error {
 func checkVariables(set caddy.ModuleMap) error {
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		for _, word := range wordsOf(set, name) {
-			if err := checkVariable(word); err != nil {
+			if err := CheckVariable(word); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -276,7 +275,7 @@ func checkVariables(set caddy.ModuleMap) error {
 
 var variable = regexp.MustCompile(`\{env\.[^{}]*\}`)
 
-func checkVariable(word string) error {
+func CheckVariable(word string) error {
 	for _, placeholder := range variable.FindAllString(word, -1) {
 		if caddy.NewReplacer().ReplaceAll(placeholder, "") == "" {
 			return fmt.Errorf("%s is empty: set the variable where Caddy runs, or remove the line", placeholder)
@@ -360,11 +359,11 @@ func AsksMethod(word string) bool {
 }
 
 // CheckOuter checks the matchers of the directive itself.
-func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set), checkTails(set)) }
+func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set), CheckTails(set)) }
 
 // LoadMatchers provisions the matcher sets in a field of a module. If there are none,
 // it returns nil.
-func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (limit.Matchers, error) {
+func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.RawMatcherSets) (caddyhttp.MatcherSets, error) {
 	if len(raw) == 0 {
 		return nil, nil
 	}
@@ -373,7 +372,7 @@ func LoadMatchers(ctx caddy.Context, module any, field string, raw caddyhttp.Raw
 			return nil, errors.New("loading matchers: a set without matchers would match everything")
 		}
 		if err := cmp.Or(checkEmptied(set), checkVariables(set)); err != nil {
-			return nil, fmt.Errorf("%s: %w", strings.ToLower(field), err)
+			return nil, fmt.Errorf("%s: %w", strings.ToLower(strings.TrimSuffix(field, "Raw")), err)
 		}
 	}
 	loaded, err := ctx.LoadModule(module, field)

@@ -1,4 +1,4 @@
-package config
+package limit
 
 import (
 	"context"
@@ -15,14 +15,12 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // parseTemplate splits a string with placeholders into its pieces. It refuses
 // placeholders that cannot work in a key.
-func parseTemplate(text string) (limit.Template, error) {
-	template := limit.ParseTemplate(text)
+func parseTemplate(text string) (Template, error) {
+	template := ParseTemplate(text)
 	names := template.Placeholders()
 	if len(names) == 0 {
 		return nil, fmt.Errorf("no placeholder in %q: for a fixed text, want text %s", text, text)

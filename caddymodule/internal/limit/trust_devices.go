@@ -1,4 +1,4 @@
-package config
+package limit
 
 import (
 	"cmp"
@@ -9,7 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // TrustDevices gives each browser from which somebody has logged in to an account a
@@ -30,6 +30,8 @@ type TrustDevices struct {
 	// How long a device is trusted after its last log-in, at most 365 days. Default:
 	// 180 days.
 	For caddy.Duration `json:"for,omitempty"`
+
+	trust device.Trust
 }
 
 // namesAccount reports whether the part may name an account, as placeholders may.
@@ -43,18 +45,24 @@ func (k *KeySource) private() bool {
 	return slices.Contains(privateSources, k.Source) || strings.Contains(k.Source, "{http.request.cookie.")
 }
 
-// compile compiles the trust in devices, for a key of these sources. It comes after refund.
-func (t *TrustDevices) compile(r *limit.Rule, sources []KeySource) error {
+// compile compiles the trust in devices. It comes after the key and refund.
+func (t *TrustDevices) compile(z *Zone) error {
 	if t == nil {
 		return nil
 	}
-	r.Trust = &device.Trust{Zone: r.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
-	named := slices.ContainsFunc(sources, func(k KeySource) bool { return k.namesAccount() })
+	t.trust = device.Trust{Zone: z.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
+	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.namesAccount() })
 	return cmp.Or(
-		refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
-		checkLogInCookie("trust_devices", t.Cookie),
-		refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
-		refuse("trust_devices", !named, "trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none"),
-		refuse("trust_devices", len(r.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
+		option.Refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
+		option.CheckLogInCookie("trust_devices", t.Cookie),
+		option.Refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
+		option.Refuse("trust_devices", !named, "trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none"),
+		option.Refuse("trust_devices", len(z.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
 	)
+}
+
+func (t *TrustDevices) load(given *Given) {
+	if t != nil {
+		t.trust.Insecure, t.trust.Keys = given.Insecure, given.Keys()
+	}
 }

@@ -1,4 +1,4 @@
-package config
+package refusal
 
 import (
 	"cmp"
@@ -11,13 +11,12 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"golang.org/x/time/rate"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// Refusal is what refused clients get, and what is logged of it.
-type Refusal struct {
+// Options are what refused clients get, and what is logged of it.
+type Options struct {
 	// The status, from 400 to 599. Default: 429.
 	Status int `json:"status,omitempty"`
 
@@ -36,7 +35,7 @@ type Refusal struct {
 
 	// Brand the built-in page. In a Caddyfile, `page` with a block. Default: the
 	// built-in page without a brand.
-	PageStyle *PageStyle `json:"page_style,omitempty"`
+	PageStyle *Style `json:"page_style,omitempty"`
 
 	// Leave the answer to the site's error routes. Default: throttle writes it. Error
 	// routes cost several times as much, and may run the very upstream that is to be
@@ -68,10 +67,12 @@ type Refusal struct {
 	// most a rate such as `10/s`. Default: `all`. The next line of the zone that is
 	// written says how many were not. Metrics and Caddy's own log count them all.
 	Log string `json:"log,omitempty"`
-}
 
-// PageStyle brands the built-in page.
-type PageStyle = refusal.Style
+	Page     *Page         `json:"-"` // nil means the built-in page
+	LogLimit *rate.Limiter `json:"-"` // of refusals in the access log; nil if there is none
+
+	RetryFloor time.Duration `json:"-"` // the least that Retry-After says
+}
 
 // Words of refusal.
 const (
@@ -80,29 +81,37 @@ const (
 	logAll     = "all"
 )
 
-// compile compiles what refused clients get. written is without
-// defaults, or nil.
-func (r *Refusal) compile(compiled *limit.Refusal, written *Refusal) error {
-	logLimit, wrongLog := ParseLogRefused(r.Log)
-	page, wrongPage := r.compilePage()
-	floor, wrongFloor := parseRetryAfter(r.RetryAfter)
-	*compiled = limit.Refusal{
-		Status: r.Status, Message: r.Message, Page: page, AsError: r.Error, ZoneHeader: r.ZoneHeader, SupportCode: r.Code == "", LogLimit: logLimit,
-		RetryEmpty: r.RetryAfter == retryEmpty, RetryFloor: floor, RetryJitter: float64(r.Jitter) / 100,
-	}
-	own := r.PageHTML != nil || r.PageStyle != nil
+// Empty reports whether an option refusal has no word, which means nothing. A nil one is none.
+func (o *Options) Empty() bool { return o != nil && *o == Options{} }
+
+// SaysEmpty reports whether Retry-After says the time to empty.
+func (o *Options) SaysEmpty() bool { return o.RetryAfter == retryEmpty }
+
+// FillIn fills in defaults, of which status is one.
+func (o *Options) FillIn(status int) {
+	o.Status, o.RetryAfter, o.Log = cmp.Or(o.Status, status), cmp.Or(o.RetryAfter, retryEmpty), cmp.Or(o.Log, logAll)
+}
+
+// Compile checks and compiles the options, of which defaults are filled in. wasEmpty is what Empty
+// said before.
+func (o *Options) Compile(wasEmpty bool) error {
+	var wrongLog, wrongPage, wrongFloor error
+	o.LogLimit, wrongLog = ParseLog(o.Log)
+	o.Page, wrongPage = o.compilePage()
+	o.RetryFloor, wrongFloor = parseRetryAfter(o.RetryAfter)
+	own := o.PageHTML != nil || o.PageStyle != nil
 	return cmp.Or(
-		About("refusal log", 0, wrongLog),
-		Within("refusal status", r.Status, 400, 599),
-		Within("refusal jitter", r.Jitter, 0, 100),
-		among("refusal code", r.Code, switchOff),
-		refuse("refusal", written != nil && *written == Refusal{}, "refusal has no option: want one, such as refusal status 503"),
-		refuse("refusal status", r.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),
-		refuse("refusal page", r.PageHTML != nil && r.PageStyle != nil, "page_style and page_html exclude each other: a page of your own has its own style"),
-		refuse("refusal page", own && r.Error, "page and error exclude each other: error routes write their own page"),
-		About("refusal message", 0, checkMessage(r.Message)),
-		About("refusal page", 0, wrongPage),
-		About("refusal retry_after", 0, wrongFloor),
+		option.About("refusal log", 0, wrongLog),
+		option.Within("refusal status", o.Status, 400, 599),
+		option.Within("refusal jitter", o.Jitter, 0, 100),
+		option.Among("refusal code", o.Code, option.Off),
+		option.Refuse("refusal", wasEmpty, "refusal has no option: want one, such as refusal status 503"),
+		option.Refuse("refusal status", o.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),
+		option.Refuse("refusal page", o.PageHTML != nil && o.PageStyle != nil, "page_style and page_html exclude each other: a page of your own has its own style"),
+		option.Refuse("refusal page", own && o.Error, "page and error exclude each other: error routes write their own page"),
+		option.About("refusal message", 0, checkMessage(o.Message)),
+		option.About("refusal page", 0, wrongPage),
+		option.About("refusal retry_after", 0, wrongFloor),
 	)
 }
 
@@ -111,7 +120,7 @@ func parseRetryAfter(word string) (floor time.Duration, err error) {
 	if word == retryEmpty || word == retryFit {
 		return 0, nil
 	}
-	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 || floor > longest {
+	if floor, err = caddy.ParseDuration(word); err != nil || floor <= 0 || floor > option.Longest {
 		err = fmt.Errorf("invalid retry_after %q: want empty, fit, or a duration of at most a day, such as 30s", word)
 	}
 	return floor, err
@@ -128,31 +137,31 @@ func checkMessage(text string) error {
 	if markup.MatchString(text) {
 		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
 	}
-	return refusal.CheckText("message", text, longestMessage, "")
+	return CheckText("message", text, longestMessage, "")
 }
 
 // compilePage returns the page of refusals, or nil for the built-in one.
-func (r *Refusal) compilePage() (*refusal.Page, error) {
+func (o *Options) compilePage() (*Page, error) {
 	switch {
-	case r.PageHTML != nil:
-		return refusal.Compile(*r.PageHTML)
-	case r.PageStyle != nil:
-		style := *r.PageStyle
-		style.Text = cmp.Or(r.Message, style.Text)
+	case o.PageHTML != nil:
+		return Compile(*o.PageHTML)
+	case o.PageStyle != nil:
+		style := *o.PageStyle
+		style.Text = cmp.Or(o.Message, style.Text)
 		return style.Compile()
-	case r.Message != "":
-		return PageStyle{Text: r.Message}.Compile()
+	case o.Message != "":
+		return Style{Text: o.Message}.Compile()
 	}
 	return nil, nil
 }
 
-// ParseLogRefused returns what limits the refusals in the access log, in bursts of those of
+// ParseLog returns what limits the refusals in the access log, in bursts of those of
 // a second. It is nil if all are logged.
-func ParseLogRefused(text string) (*rate.Limiter, error) {
+func ParseLog(text string) (*rate.Limiter, error) {
 	switch text {
 	case logAll:
 		return nil, nil
-	case switchOff:
+	case option.Off:
 		return rate.NewLimiter(0, 0), nil
 	}
 	lines, err := leakybucket.ParseRate(text)
