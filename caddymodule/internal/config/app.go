@@ -1,5 +1,5 @@
 // Package config is the JSON of the modules, its manual and its defaults: the global options in
-// [App], and concurrency limits in [InFlight]. Zones are in package limit.
+// [App], and concurrency limits in [InFlight]. Begin with these; zones are in package limit.
 package config
 
 import (

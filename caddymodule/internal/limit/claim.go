@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -39,11 +38,11 @@ type asking struct {
 // A claim is what one zone wants of a request: a charge, or a refusal that needs no store.
 type claim struct {
 	zone    *Zone
-	refusal Reason         // None if the store is to be asked
-	asked   bool           // the store was
-	starved bool           // there was no room for the body that the zone wanted
-	block   time.Duration  // what is left of the block or ban by which it refuses
-	device  *device.Client // nil if the zone trusts no devices, or the request names no account
+	refusal Reason        // None if the store is to be asked
+	asked   bool          // the store was
+	starved bool          // there was no room for the body that the zone wanted
+	block   time.Duration // what is left of the block or ban by which it refuses
+	device  *deviceClient // nil if the zone trusts no devices, or the request names no account
 }
 
 var askings = sync.Pool{New: func() any { return new(asking) }}

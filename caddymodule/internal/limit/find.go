@@ -5,7 +5,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -135,7 +134,7 @@ func (z *Zone) fallback(s *Subject, policy Policy) Bucket {
 
 // DeviceClient returns what device cookies tell of a request to an account, or nil if the
 // zone trusts no devices or the request names no account.
-func (z *Zone) DeviceClient(s *Subject, k *Bucket) *device.Client {
+func (z *Zone) DeviceClient(s *Subject, k *Bucket) *deviceClient {
 	if z.TrustDevices == nil || !k.own {
 		return nil
 	}
@@ -143,12 +142,12 @@ func (z *Zone) DeviceClient(s *Subject, k *Bucket) *device.Client {
 	if host == "" {
 		return nil
 	}
-	return z.TrustDevices.trust.Client(s.Request, host, k.Name, device.Account{Name: k.Account, Fold: z.Key.folding()}, time.Now())
+	return z.TrustDevices.trust.Client(s.Request, host, k.Name, deviceAccount{Name: k.Account, Fold: z.Key.folding()}, time.Now())
 }
 
 // DeviceKey returns the key of a client's device, or that of the account if no device is
 // known. No client can spell it, since a leading @ is escaped in parts.
-func DeviceKey(account string, client *device.Client) string {
+func DeviceKey(account string, client *deviceClient) string {
 	if place, known := client.Place(); known {
 		return account + "/@device/" + strconv.Itoa(place)
 	}

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -95,7 +94,7 @@ func (k *Key) has(is func(*part) bool) bool {
 }
 
 // folding returns how names of accounts in the key are folded, or nil if it has none.
-func (k *Key) folding() fold.Func {
+func (k *Key) folding() foldFunc {
 	for i := range k.parts {
 		if folding := k.parts[i].fold; folding != nil {
 			return folding
@@ -132,7 +131,7 @@ type part struct {
 
 	// Fold turns the spellings of one name into one text. It is nil for parts that
 	// are no names.
-	fold fold.Func
+	fold foldFunc
 
 	// Digest replaces the value by a digest, because it may be a secret.
 	digest bool
@@ -209,7 +208,7 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 				return Bucket{}, keyLacking
 			}
 		default:
-			if text, state = k.value(s, p); state == keyComplete && text == fold.Odd {
+			if text, state = k.value(s, p); state == keyComplete && text == oddName {
 				state = keyOdd
 			}
 			if state != keyComplete {

@@ -8,7 +8,6 @@ import (
 
 	"go.uber.org/zap/zapcore"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -44,7 +43,7 @@ type Outcome struct {
 	Delay time.Duration // how long the request is to wait, or would have to
 	Block time.Duration // the rest of the block; 0 if none runs
 
-	device *device.Client // what device cookies tell; nil if the zone trusts no devices, or the request names no account
+	device *deviceClient // what device cookies tell; nil if the zone trusts no devices, or the request names no account
 
 	// What becomes of the outcome after the decision:
 

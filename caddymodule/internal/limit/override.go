@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -42,7 +41,7 @@ func (z *Zone) prepareOverride(o *bucketkey.Override) error {
 	o.Parts = slices.Clone(o.Parts)
 	for at, part := range o.Parts {
 		if at < len(z.Key.parts) && z.Key.parts[at].fold != nil && !bucketkey.IsDigest(part) {
-			if o.Parts[at] = z.Key.parts[at].fold(part); o.Parts[at] == fold.Odd {
+			if o.Parts[at] = z.Key.parts[at].fold(part); o.Parts[at] == oddName {
 				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
 			}
 		}

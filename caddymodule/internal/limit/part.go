@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -136,7 +135,7 @@ func (k *Key) Route(s *Subject) string {
 
 // BasicUser returns what reads the user name of HTTP Basic, folded. There is none if the
 // header is not written as RFC 7617 has it; see [unclearUser].
-func BasicUser(folding fold.Func) func(*Subject) string {
+func BasicUser(folding foldFunc) func(*Subject) string {
 	return func(s *Subject) string {
 		if len(s.Request.Header["Authorization"]) != 1 {
 			return ""

@@ -8,14 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 func read(headers ...string) (user string, unclear bool) {
 	r := &http.Request{Method: "GET", Header: http.Header{"Authorization": headers}}
-	return BasicUser(fold.Plain)(&Subject{Request: r}), unclearUser(r)
+	return BasicUser(foldPlain)(&Subject{Request: r}), unclearUser(r)
 }
 
 func TestABasicUserIsTheNameBeforeTheColon(t *testing.T) {
@@ -63,7 +62,7 @@ func TestABasicUserIsTheOneThatPHPAndRubyReadOrUnclear(t *testing.T) {
 		header = strings.TrimRight(header, " \t") // as servers do
 		got, unclear := read(header)
 		for who, name := range map[string]string{"PHP": php(header), "Ruby": ruby(header)} {
-			if name = fold.Plain(name); name != "" && name != got && !unclear {
+			if name = foldPlain(name); name != "" && name != got && !unclear {
 				t.Fatalf("seed %d: %q: got %q, and %s reads %q", seed, header, got, who, name)
 			}
 		}

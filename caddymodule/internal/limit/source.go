@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
@@ -54,7 +53,7 @@ var FoldWords = []string{"wordpress", "email"}
 func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
 
 // foldings are what the words after fold mean.
-var foldings = map[string]fold.Func{"": fold.Plain, "wordpress": fold.WordPress, "email": fold.Email}
+var foldings = map[string]foldFunc{"": foldPlain, "wordpress": foldWordPress, "email": foldEmail}
 
 // clientPlaceholders are the names of the client's address in configs for other
 // limiters. They mean the source client_ip, which masks the address.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
@@ -31,7 +30,7 @@ type TrustDevices struct {
 	// 180 days.
 	For caddy.Duration `json:"for,omitempty"`
 
-	trust device.Trust
+	trust deviceTrust
 }
 
 // namesAccount reports whether the part may name an account, as placeholders may.
@@ -50,12 +49,12 @@ func (t *TrustDevices) compile(z *Zone) error {
 	if t == nil {
 		return nil
 	}
-	t.trust = device.Trust{Zone: z.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
+	t.trust = deviceTrust{Zone: z.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
 	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.namesAccount() })
 	return cmp.Or(
 		option.Refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
 		option.CheckLogInCookie("trust_devices", t.Cookie),
-		option.Refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > device.Longest, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
+		option.Refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > longestTrust, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
 		option.Refuse("trust_devices", !named, "trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none"),
 		option.Refuse("trust_devices", len(z.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
 	)

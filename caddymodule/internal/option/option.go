@@ -1,5 +1,6 @@
 // Package option is what the options of zones and of in_flight have in common: errors with
-// their place, names and sizes, and request matchers, which are checked here and loaded.
+// their place, names and sizes, and request matchers, which are checked and loaded here. Begin with
+// [About] and [LoadMatchers].
 package option
 
 import (

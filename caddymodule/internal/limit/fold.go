@@ -1,6 +1,4 @@
-// Package fold turns the spellings of an account's name that an application takes for one
-// into one text, so that they share a bucket. Begin with [Func].
-package fold
+package limit
 
 import (
 	"strings"
@@ -10,53 +8,54 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// A Func folds a name. The result is "" for blank names, and [Odd] for names that
+// A foldFunc turns the spellings of an account's name that an application takes for one into one
+// text, so that they share a bucket. The result is "" for blank names, and [oddName] for names that
 // nobody types.
-type Func func(name string) string
+type foldFunc func(name string) string
 
-// Odd is what all names that nobody types fold to. No other name folds to it.
-const Odd = "\x00"
+// oddName is what all names that nobody types fold to. No other name folds to it.
+const oddName = "\x00"
 
-// blanks are what PHP's trim and C's isspace take for blank, and NUL.
-const blanks = " \t\n\v\f\r\x00"
+// foldBlanks are what PHP's trim and C's isspace take for blank, and NUL.
+const foldBlanks = " \t\n\v\f\r\x00"
 
-// Plain makes a name lower case, without the blanks around it.
-func Plain(name string) string {
-	return strings.ToLower(strings.TrimSpace(strings.Trim(name, blanks)))
+// foldPlain makes a name lower case, without the blanks around it.
+func foldPlain(name string) string {
+	return strings.ToLower(strings.TrimSpace(strings.Trim(name, foldBlanks)))
 }
 
-// Email folds an address: one form of each letter (NFKC), lower case, without blanks
+// foldEmail folds an address: one form of each letter (NFKC), lower case, without blanks
 // around it. It folds nothing else: dots and +tags are part of the address for most
 // hosts, and a domain in Punycode is another text than the domain in Unicode.
-func Email(address string) string { return Plain(norm.NFKC.String(address)) }
+func foldEmail(address string) string { return foldPlain(norm.NFKC.String(address)) }
 
 // longestName is how many bytes a name may have that somebody types. WordPress keeps
 // names of up to 60 letters.
 const longestName = 256
 
-// WordPress folds a name so that names which WordPress takes for one are one. It knows
+// foldWordPress folds a name so that names which WordPress takes for one are one. It knows
 // an account by what sanitize_user (wp-includes/formatting.php) leaves of a name, and
 // by what its database compares of that, which are base letters.
 //
 // What sanitize_user takes out, such as tags, octets and entities, nobody types: names
 // with <, >, & or %, with control bytes or bytes that are no UTF-8, and those of more
-// than 256 bytes are [Odd], and so are names without a letter or digit. Of others, the
+// than 256 bytes are [oddName], and so are names without a letter or digit. Of others, the
 // letters, digits and marks are kept, in lower case and without accents.
 //
 // A site in German or Danish writes ä as ae, others as a: therefore ae, oe, ue, aa, ss
 // and dj count as their first letter.
-func WordPress(name string) string {
-	name = strings.Trim(name, blanks)
+func foldWordPress(name string) string {
+	name = strings.Trim(name, foldBlanks)
 	switch {
 	case name == "":
 		return ""
 	case len(name) > longestName, strings.ContainsAny(name, "<>&%"), !utf8.ValidString(name), strings.ContainsFunc(name, unicode.IsControl):
-		return Odd
+		return oddName
 	}
 	if folded := singleLetters(baseLetters(name)); folded != "" {
 		return folded
 	}
-	return Odd
+	return oddName
 }
 
 // baseLetters keeps letters, digits and marks, in lower case and without accents.
@@ -72,7 +71,7 @@ func baseLetters(name string) string {
 			letters.WriteString(spelledOut.Replace(string(foldCase(r))))
 			foreign = !unicode.In(r, unicode.Latin, unicode.Greek, unicode.Cyrillic)
 		case unicode.IsDigit(r):
-			letters.WriteRune(digit(r))
+			letters.WriteRune(foldDigit(r))
 			foreign = false
 		case unicode.In(r, unicode.Mn, unicode.Me) && (!foreign || unicode.Is(unicode.Inherited, r)):
 		case unicode.IsMark(r):
@@ -109,8 +108,8 @@ func foldCase(r rune) rune {
 	return unicode.ToLower(least)
 }
 
-// digit returns the digit from 0 to 9 that a digit of another script stands for.
-func digit(r rune) rune {
+// foldDigit returns the digit from 0 to 9 that a digit of another script stands for.
+func foldDigit(r rune) rune {
 	value := '0'
 	for value < '9' && unicode.IsDigit(r-1) {
 		r--

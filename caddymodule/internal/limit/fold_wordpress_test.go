@@ -1,4 +1,4 @@
-package fold
+package limit
 
 import (
 	"encoding/base64"
@@ -35,7 +35,7 @@ func TestWordPressTakesTheseNamesForOne(t *testing.T) {
 		{"admin1", "admin١", "admin１", "admin१"},
 	} {
 		for _, name := range names {
-			if got, want := WordPress(name), WordPress(names[0]); got != want || got == Odd {
+			if got, want := foldWordPress(name), foldWordPress(names[0]); got != want || got == oddName {
 				t.Errorf("%q: got %q, want %q as for %q", name, got, want, names[0])
 			}
 		}
@@ -47,12 +47,12 @@ func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
 		"<b>admin</b>", "admin<", "a>b", "admin&x1;", "&", "%41admin", "100%", "ad\x00min", "adm\x01in", "ad\tmin", "\x7fadmin", "ad\u0085min", "\xe1dmin",
 		"...", "🦊", "\u200b", "£", "\u0301", strings.Repeat("a", 257), strings.Repeat("é", 129),
 	} {
-		if got := WordPress(name); got != Odd {
+		if got := foldWordPress(name); got != oddName {
 			t.Errorf("%q: got %q, want it to be odd", name, got)
 		}
 	}
 	for _, name := range []string{"", " \t", "\x00"} {
-		if got := WordPress(name); got != "" {
+		if got := foldWordPress(name); got != "" {
 			t.Errorf("%q: got %q, want nothing", name, got)
 		}
 	}
@@ -61,8 +61,8 @@ func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
 func TestWordPressTellsTheseNamesApart(t *testing.T) {
 	seen := make(map[string]string)
 	for _, name := range []string{"admin", "admin2", "administrator", "иван", "мария", "山田", "佐藤", "محمد", "राम", "रम", "กิน", "กน"} {
-		folded := WordPress(name)
-		if other, taken := seen[folded]; taken || folded == Odd {
+		folded := foldWordPress(name)
+		if other, taken := seen[folded]; taken || folded == oddName {
 			t.Errorf("%q: got %q, as for %q", name, folded, other)
 		}
 		seen[folded] = name
@@ -91,8 +91,8 @@ func TestNamesInOtherScriptsStayApart(t *testing.T) {
 				continue
 			}
 			names[name] = true
-			got := WordPress(name)
-			if other, taken := folded[got]; taken || got == Odd {
+			got := foldWordPress(name)
+			if other, taken := folded[got]; taken || got == oddName {
 				t.Errorf("%s: %q: got %q, as for %q", script, name, got, other)
 			}
 			folded[got] = name
@@ -156,7 +156,7 @@ func TestNamesThatWordPressTakesForOneFoldToOne(t *testing.T) {
 		}
 		locale := locales[rng.IntN(len(locales))]
 		for i, name := range namesOf(t, php, locale, texts) {
-			if got, want := WordPress(texts[i]), WordPress(name); got != want && got != Odd {
+			if got, want := foldWordPress(texts[i]), foldWordPress(name); got != want && got != oddName {
 				t.Fatalf("seed %d: %q is %q to WordPress in %s: got %q, want %q", seed, texts[i], name, locale, got, want)
 			}
 			at++
@@ -176,7 +176,7 @@ func TestLettersFoldAsWordPressWritesThem(t *testing.T) {
 	for _, locale := range []string{"en_US", "de_DE", "da_DK", "ca", "sr_RS"} {
 		for some := range slices.Chunk(texts, 1000) {
 			for i, name := range namesOf(t, php, locale, some) {
-				if got, want := WordPress(some[i]), WordPress(name); got != want && got != Odd {
+				if got, want := foldWordPress(some[i]), foldWordPress(name); got != want && got != oddName {
 					t.Errorf("%q is %q to WordPress in %s: got %q, want %q", some[i], name, locale, got, want)
 				}
 			}
@@ -188,7 +188,7 @@ func TestAddressesFoldToOneForm(t *testing.T) {
 	for address, want := range map[string]string{
 		" A.B+C@Example.COM ": "a.b+c@example.com", "ａ@example.com": "a@example.com", "e\u0301@example.com": "é@example.com", "": "",
 	} {
-		if got := Email(address); got != want {
+		if got := foldEmail(address); got != want {
 			t.Errorf("%q: got %q, want %q", address, got, want)
 		}
 	}
@@ -199,11 +199,11 @@ func FuzzWordPress(f *testing.F) {
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		folded := WordPress(name)
-		if folded == "" && Plain(name) != "" {
+		folded := foldWordPress(name)
+		if folded == "" && foldPlain(name) != "" {
 			t.Errorf("%q: got nothing, want it to be odd at least", name)
 		}
-		if again := WordPress(folded); folded != Odd && len(folded) <= longestName && again != folded {
+		if again := foldWordPress(folded); folded != oddName && len(folded) <= longestName && again != folded {
 			t.Errorf("%q: got %q, and %q of that", name, folded, again)
 		}
 	})
@@ -214,7 +214,7 @@ func BenchmarkWordPress(b *testing.B) {
 		b.Run("name="+name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				WordPress(text)
+				foldWordPress(text)
 			}
 		})
 	}

@@ -1,7 +1,4 @@
-// Package device recognizes the browsers from which people have logged in to an account,
-// by a signed cookie, so that an attack on the account does not lock out its owner (OWASP:
-// Slow Down Online Guessing Attacks with Device Cookies). Begin with [Trust.Client].
-package device
+package limit
 
 import (
 	"crypto/rand"
@@ -16,28 +13,28 @@ import (
 )
 
 const (
-	// purpose keeps tokens for other purposes from counting as device cookies.
-	purpose = "device"
+	// devicePurpose keeps tokens for other purposes from counting as device cookies.
+	devicePurpose = "device"
 
 	cookiePrefix = cookie.OwnPrefix + "device-"
 
 	// mostEntries is how many accounts one browser is known for, and largest the most
 	// bytes of the cookie's value.
-	mostEntries = 5
-	largest     = 1024
+	mostEntries   = 5
+	largestCookie = 1024
 
-	separator = "."
+	entrySeparator = "."
 )
 
-// leeway is how far the clocks of nodes may differ.
-const leeway = time.Minute
+// clockLeeway is how far the clocks of nodes may differ.
+const clockLeeway = time.Minute
 
-// Longest is the longest time for which a device may be trusted.
-const Longest = 365 * 24 * time.Hour
+// longestTrust is the longest time for which a device may be trusted.
+const longestTrust = 365 * 24 * time.Hour
 
-// Places is how many buckets the devices of an account have together. Each device has the place
+// devicePlaces is how many buckets the devices of an account have together. Each device has the place
 // that its ID says, at random, so that whoever earns devices without end earns no more buckets.
-const Places = 10
+const devicePlaces = 10
 
 // An entry is what a token says: the ID of the device, and when the token was issued and
 // expires, as Unix seconds.
@@ -52,11 +49,15 @@ const (
 func (e *entry) at(i int) time.Time      { return time.Unix(int64(binary.BigEndian.Uint64(e[i:])), 0) }
 func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uint64(at.Unix())) }
 
-// CookieName returns the name of a zone's device cookie.
-func CookieName(zone string) string { return cookiePrefix + zone }
+// deviceCookieOf returns the name of a zone's device cookie.
+func deviceCookieOf(zone string) string { return cookiePrefix + zone }
 
-// A Trust says for which cookie of the upstream a zone trusts a device.
-type Trust struct {
+// Browsers from which people have logged in to an account are recognized by a signed cookie, so
+// that an attack on the account does not lock out its owner (OWASP: Slow Down Online Guessing
+// Attacks with Device Cookies).
+
+// A deviceTrust says for which cookie of the upstream a zone trusts a device.
+type deviceTrust struct {
 	Zone string
 
 	// Cookie is a pattern, as path.Match takes it, for the names of the cookies that
@@ -73,16 +74,16 @@ type Trust struct {
 	Insecure func()
 }
 
-// An Account is whom a request names, folded by Fold.
-type Account struct {
+// A deviceAccount is whom a request names, folded by Fold.
+type deviceAccount struct {
 	Name string
 	Fold func(string) string
 }
 
-// A Client is the client of one request to an account, as far as device cookies tell.
-type Client struct {
-	trust   *Trust
-	account Account
+// A deviceClient is the client of one request to an account, as far as device cookies tell.
+type deviceClient struct {
+	trust   *deviceTrust
+	account deviceAccount
 	secure  bool
 	known   bool
 	bound   signer.Bound // what the client's token is good for
@@ -92,21 +93,21 @@ type Client struct {
 
 // Client returns what the cookie of a request says about a key, which is that of the
 // account. The host is in lower case and without port.
-func (t *Trust) Client(r *http.Request, host, key string, account Account, now time.Time) *Client {
-	c := &Client{trust: t, account: account, secure: cookie.Secure(r)}
-	c.bound = signer.Bound{Purpose: purpose, Host: host, Zone: t.Zone, Subject: key}
+func (t *deviceTrust) Client(r *http.Request, host, key string, account deviceAccount, now time.Time) *deviceClient {
+	c := &deviceClient{trust: t, account: account, secure: cookie.Secure(r)}
+	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.Zone, Subject: key}
 	if c.secure {
 		c.read(r, now)
 	}
 	return c
 }
 
-func (c *Client) read(r *http.Request, now time.Time) {
-	cookies := r.CookiesNamed(CookieName(c.trust.Zone))
-	if len(cookies) != 1 || len(cookies[0].Value) > largest {
+func (c *deviceClient) read(r *http.Request, now time.Time) {
+	cookies := r.CookiesNamed(deviceCookieOf(c.trust.Zone))
+	if len(cookies) != 1 || len(cookies[0].Value) > largestCookie {
 		return
 	}
-	tokens := strings.SplitN(cookies[0].Value, separator, mostEntries+1)
+	tokens := strings.SplitN(cookies[0].Value, entrySeparator, mostEntries+1)
 	for _, token := range tokens[:min(len(tokens), mostEntries)] {
 		var e entry
 		if !signer.Read(token, e[:]) || !now.Before(e.at(expiresAt)) {
@@ -114,7 +115,7 @@ func (c *Client) read(r *http.Request, now time.Time) {
 		}
 		issued := e.at(issuedAt)
 		switch {
-		case issued.After(now.Add(leeway)) || !c.trust.Keys.Open(r.Context(), token, &c.bound, e[:], now):
+		case issued.After(now.Add(clockLeeway)) || !c.trust.Keys.Open(r.Context(), token, &c.bound, e[:], now):
 			c.others = append(c.others, token)
 		case !c.known && now.Before(issued.Add(c.trust.For)): // the config may say less than it did
 			c.known, c.entry = true, e
@@ -122,18 +123,18 @@ func (c *Client) read(r *http.Request, now time.Time) {
 	}
 }
 
-// Place returns which of the places of its account the client's device has, below [Places], and
+// Place returns which of the places of its account the client's device has, below [devicePlaces], and
 // false if none is known, as of a nil Client. Copies of a cookie are one device.
-func (c *Client) Place() (place int, known bool) {
+func (c *deviceClient) Place() (place int, known bool) {
 	if c == nil || !c.known {
 		return 0, false
 	}
-	return int(binary.BigEndian.Uint16(c.entry[:])) % Places, true
+	return int(binary.BigEndian.Uint16(c.entry[:])) % devicePlaces, true
 }
 
 // Earned reports whether a response that says that the log-in has succeeded sets the cookie,
 // for this account if it names one, and the client can be told of its device.
-func (c *Client) Earned(header http.Header, now time.Time) bool {
+func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	set := false
 	for one := range cookie.SetBy(header["Set-Cookie"], now) {
 		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isOurs(one.Value)
@@ -149,7 +150,7 @@ func (c *Client) Earned(header http.Header, now time.Time) bool {
 
 // isOurs reports whether the value of a cookie names no account, or this one. WordPress has the
 // name before a |.
-func (c *Client) isOurs(value string) bool {
+func (c *deviceClient) isOurs(value string) bool {
 	if plain, err := url.QueryUnescape(value); err == nil {
 		value = plain
 	}
@@ -159,7 +160,7 @@ func (c *Client) isOurs(value string) bool {
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign
 // with, nothing is added.
-func (c *Client) Issue(header http.Header, now time.Time) {
+func (c *deviceClient) Issue(header http.Header, now time.Time) {
 	e := c.entry
 	if !c.known {
 		rand.Read(e[:issuedAt]) // never fails
@@ -177,5 +178,5 @@ func (c *Client) Issue(header http.Header, now time.Time) {
 			last = e.at(expiresAt)
 		}
 	}
-	header.Add("Set-Cookie", cookie.Own(CookieName(c.trust.Zone), strings.Join(tokens, separator), min(last.Sub(now), Longest)))
+	header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.Zone), strings.Join(tokens, entrySeparator), min(last.Sub(now), longestTrust)))
 }
