@@ -64,15 +64,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 	}
 }
 
-func TestAMatcherOfAnUnknownZoneKeepsCaddyFromStarting(t *testing.T) {
-	addr := servertest.FreeAddress(t)
-	const want = `throttle_blocked asks about zone "other", which is not defined`
-	err := servertest.Load(t, fmt.Sprintf("http://%s {\n@blocked throttle_blocked other\nabort @blocked\nthrottle site 5 1/s\n}", addr))
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want an error with %q", err, want)
-	}
-}
-
 func TestHandlersThatDisagreeAreRefused(t *testing.T) {
 	for _, test := range []struct {
 		name     string
