@@ -36,17 +36,18 @@ func (b *Bucket) Take(cost float64) (d Decision) {
 	return d
 }
 
-// Fill pours cost without asking, as [Limit.Fill] does.
-func (b *Bucket) Fill(cost float64) (f FillResult) {
+// Fill pours cost without asking, up to the capacity. It returns how full the bucket is now,
+// and whether the pour reached the capacity. See [Limit.Fill].
+func (b *Bucket) Fill(cost float64) (level float64, full bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.state, f = b.limit.Fill(b.state, cost, b.now())
-	return f
+	b.state, level, full = b.limit.Fill(b.state, cost, b.now())
+	return level, full
 }
 
 // Fits reports whether cost would fit now, and changes nothing. Another
 // goroutine may pour first: to pour if it fits, call Take.
-func (b *Bucket) Fits(cost float64) bool { return b.limit.fits(b.Level(), cost) }
+func (b *Bucket) Fits(cost float64) bool { return b.limit.Fits(b.Level(), cost) }
 
 // Level returns how full the bucket is now, in units of cost. Costs that wait
 // count as poured, so the level may be above the capacity.

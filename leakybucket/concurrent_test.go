@@ -47,8 +47,8 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 		if got := b.Level(); got != 0.5 {
 			t.Errorf("level after asking: got %v, want 0.5", got)
 		}
-		if f := b.Fill(9); f.Level != 3 || !f.Full {
-			t.Errorf("fill: got %+v, want full at 3", f)
+		if level, full := b.Fill(9); level != 3 || !full {
+			t.Errorf("fill: got %+v, want full at 3", level)
 		}
 		if d := b.Take(1); d.Fits || d.Poured || d.Level != 3 || d.At != at(1) {
 			t.Errorf("take from a full bucket: got %+v, want refused at 3 after a second", d)

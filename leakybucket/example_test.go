@@ -59,9 +59,10 @@ func ExampleLimit_Fill() {
 		after time.Duration
 		cost  float64
 	}{{0, 1}, {700 * time.Millisecond, 2}, {time.Second, 1}, {1300 * time.Millisecond, 2}} {
-		var f leakybucket.FillResult
-		state, f = limit.Fill(state, step.cost, leakybucket.Instant(0).Add(step.after))
-		fmt.Printf("%5v: %.2f, full: %v\n", step.after, f.Level, f.Full)
+		var level float64
+		var full bool
+		state, level, full = limit.Fill(state, step.cost, leakybucket.Instant(0).Add(step.after))
+		fmt.Printf("%5v: %.2f, full: %v\n", step.after, level, full)
 	}
 	// Output:
 	//    0s: 1.00, full: false

@@ -147,9 +147,11 @@ func (l *Limiter) Settle(ctx context.Context, key string, was Result, cost, diff
 	}})
 }
 
-// Reset empties the bucket of key. It is an error if the store cannot, see [Resetter].
+// Reset empties the bucket of key. It is an error if the store cannot.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	store, ok := l.store.(Resetter)
+	store, ok := l.store.(interface { // store.Resetter
+		Reset(ctx context.Context, zone, key string, shadow bool) error
+	})
 	if !ok {
 		return fmt.Errorf("emptying a bucket: a store of type %T cannot", l.store)
 	}

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -116,7 +116,7 @@ func postgresServer(t *testing.T, server *servertest.Postgres) *storeServer {
 }
 
 type resetter interface {
-	leakybucket.Resetter
+	store.Resetter
 	Close()
 }
 

@@ -23,7 +23,7 @@ type Options struct {
 	// Table is the table of the buckets, perhaps with a schema and a dot before
 	// it. The schema must exist. Both names are of lower-case letters, digits
 	// and _, the table's at most 55 of them. If empty, it is throttle_buckets. The table
-	// of the [leakybucket.Registry] has _changes behind the name.
+	// of the [store.Registry] has _changes behind the name.
 	Table string
 
 	// Prefix separates the buckets of sites that share a table. It is at most 64

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
@@ -143,7 +144,7 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	return s.call(ctx, c)
 }
 
-// Reset implements [leakybucket.Resetter].
+// Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
@@ -188,7 +189,7 @@ func (s *Store) heldAt() leakybucket.Instant { return leakybucket.Instant(s.held
 
 // Interface guards
 var (
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Lister   = (*Store)(nil)
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
 )

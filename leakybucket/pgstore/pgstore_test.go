@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
@@ -174,7 +175,7 @@ func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
 	for about, call := range map[string]func() error{
 		"Reset": func() error { return s.Reset(t.Context(), "zone", "k", false) },
 		"List": func() error {
-			_, _, err := s.List(t.Context(), leakybucket.Filter{Zone: "zone", Scan: 1}, "")
+			_, _, err := s.List(t.Context(), store.Filter{Zone: "zone", Scan: 1}, "")
 			return err
 		},
 	} {

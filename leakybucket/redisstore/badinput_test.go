@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -118,7 +119,7 @@ func checkFaulty(t *testing.T, s *Store, key string) {
 	t.Helper()
 	all := []leakybucket.Charge{charge("sound", frozen, 1), charge(key, frozen, 1)}
 	err := s.Take(context.Background(), all, make([]leakybucket.Decision, 2))
-	if !errors.Is(err, leakybucket.ErrBadBucket) || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "delete it") {
+	if !errors.Is(err, store.ErrBadBucket) || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "delete it") {
 		t.Errorf("take of %s: got %v, want an error that names the key and says what to do", key, err)
 	}
 	was := leakybucket.Decision{Fits: true, Poured: true, At: 1}

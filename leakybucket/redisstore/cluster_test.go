@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -92,7 +93,7 @@ func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						enforced, all := leakybucket.Fit(test.charges, decisions)
+						enforced, all := store.Fit(test.charges, decisions)
 						for i, d := range decisions {
 							if want := enforced && (all || !test.charges[i].Shadow); d.Poured != want {
 								t.Errorf("take: got %+v, want poured %v of charge %d", decisions, want, i)
@@ -148,7 +149,7 @@ func TestChargesAreGivenBackWhenALaterSlotFails(t *testing.T) {
 	for range 3 {
 		decisions := []leakybucket.Decision{{Poured: true}, {Poured: true}, {Poured: true}} // of a former take
 		err := s.Take(context.Background(), []leakybucket.Charge{bad, middle, early}, decisions)
-		if !errors.Is(err, leakybucket.ErrBadBucket) {
+		if !errors.Is(err, store.ErrBadBucket) {
 			t.Fatalf("take with a key that is no bucket: got %v, want ErrBadBucket", err)
 		}
 		for _, ch := range []leakybucket.Charge{early, middle} {

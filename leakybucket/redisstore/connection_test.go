@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -254,6 +255,6 @@ func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
 }
 
 func listError(ctx context.Context, s *Store) error {
-	_, _, err := s.List(ctx, leakybucket.Filter{Zone: "zone"}, "")
+	_, _, err := s.List(ctx, store.Filter{Zone: "zone"}, "")
 	return err
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -43,8 +44,8 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
 		t.Errorf("got %v from Reset", err)
 	}
-	text := leakybucket.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
-	if _, _, err := s.PutTexts(t.Context(), []leakybucket.Text{text}); err != nil {
+	text := store.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
+	if _, _, err := s.PutTexts(t.Context(), []store.Text{text}); err != nil {
 		t.Errorf("got %v from PutTexts", err)
 	}
 	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {

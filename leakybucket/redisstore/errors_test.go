@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -24,7 +25,7 @@ func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	_, err := takeWithin(s, charge("bad", frozen, 1), patience)
 	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
 	for _, err := range []error{err, errSettle} {
-		if !errors.Is(err, leakybucket.ErrBadBucket) {
+		if !errors.Is(err, store.ErrBadBucket) {
 			t.Errorf("got %v, want ErrBadBucket in its tree", err)
 		}
 		if err != nil && strings.Contains(err.Error(), "reading") {

@@ -59,6 +59,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // DefaultPrefix is the prefix of keys if [Options] give none.
@@ -186,7 +187,7 @@ func (s *Store) settleTogether(ctx context.Context, slot uint16, settlements []l
 	var fault error
 	for some := range slices.Chunk(settlements, mostSettlements) {
 		err := s.run(ctx, lane{settleScript, slot}, s.settleRequest(some))
-		if err != nil && !errors.Is(err, leakybucket.ErrBadBucket) {
+		if err != nil && !errors.Is(err, store.ErrBadBucket) {
 			return err
 		}
 		fault = graver(fault, err)
@@ -210,7 +211,7 @@ func (s *Store) run(ctx context.Context, l lane, r *request) error {
 	return r.fault()
 }
 
-// Reset implements [leakybucket.Resetter].
+// Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	_, err := ask(ctx, s.connection, func(c rueidis.Client) (int64, error) {
 		return c.Do(context.Background(), c.B().Del().Key(s.name(zone, key, shadow)).Build()).ToInt64()
@@ -239,7 +240,7 @@ func (s *Store) now() string {
 
 // Interface guards
 var (
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Lister   = (*Store)(nil)
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
 )

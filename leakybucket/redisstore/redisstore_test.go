@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -97,7 +98,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := s.Settle(ctx, settlements)
-	if !errors.Is(err, leakybucket.ErrBadBucket) {
+	if !errors.Is(err, store.ErrBadBucket) {
 		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
 	}
 	for _, i := range []int{0, 2, 500, 1999} {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -32,8 +33,8 @@ func TestRegistryJunk(t *testing.T) {
 					t.Errorf("%q %q: got %+v, want the number 0", field, value, text)
 				}
 			}
-			want := leakybucket.Text{Name: "name", Number: 2, End: end, Text: "ours"}
-			before, last, err := s.PutTexts(t.Context(), []leakybucket.Text{want})
+			want := store.Text{Name: "name", Number: 2, End: end, Text: "ours"}
+			before, last, err := s.PutTexts(t.Context(), []store.Text{want})
 			if err != nil || last == before {
 				t.Fatalf("%q %q: got numbers %d and %d, error %v, want it written", field, value, before, last, err)
 			}
@@ -62,7 +63,7 @@ func FuzzParseText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, value string) {
 		text := parseText(name, value)
-		if text.Name != name || text.Number < 0 || text.Number >= leakybucket.MostNumber || text.Number == 0 && text.Text != "" {
+		if text.Name != name || text.Number < 0 || text.Number >= store.MostNumber || text.Number == 0 && text.Text != "" {
 			t.Errorf("%q: got %+v, want a number in range, and no text without one", value, text)
 		}
 	})

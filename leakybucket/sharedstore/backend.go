@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A Checker is a store that can check the settings of its servers.
@@ -107,8 +108,8 @@ const (
 // outage. It may have other uses, and stays open.
 //
 // A call of the remote store must end when its context does; [Interruptible] sees to that for
-// any store. It connects by itself, at its first call. If it is a [leakybucket.Resetter], a
-// [leakybucket.Lister], a [Checker], a [Reporter], a [Starter] or a [Closer], it is used as such.
+// any store. It connects by itself, at its first call. If it is a [store.Resetter], a
+// [store.Lister], a [Checker], a [Reporter], a [Starter] or a [Closer], it is used as such.
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
@@ -122,7 +123,7 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.ConsecutiveFailures >= inARow || c.TotalFailures >= leastFail && 4*c.TotalFailures >= c.TotalSuccesses
 		},
-		IsSuccessful:  func(err error) bool { return err == nil || errors.Is(err, leakybucket.ErrBadBucket) },
+		IsSuccessful:  func(err error) bool { return err == nil || errors.Is(err, store.ErrBadBucket) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, errCallersDeadline) },
 		OnStateChange: func(_ string, _, to gobreaker.State) { b.changed(to) },
 	})
@@ -381,7 +382,7 @@ func (b *Backend) end(c call, what string, err error) error {
 		}
 		why := err // which, unlike err, may be on the heap
 		b.failed.Store(&why)
-		if !errors.Is(err, leakybucket.ErrBadBucket) {
+		if !errors.Is(err, store.ErrBadBucket) {
 			b.failing.Store(time.Now().UnixNano())
 			b.budget.Store(int64(c.timeout))
 		}
@@ -429,6 +430,6 @@ func (b *Backend) check(checker Checker) {
 }
 
 // Registry returns the remote store as a registry, if it is one.
-func (b *Backend) Registry() (leakybucket.Registry, bool) {
-	return capability[leakybucket.Registry](b.remote)
+func (b *Backend) Registry() (store.Registry, bool) {
+	return capability[store.Registry](b.remote)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // SharedStore is a store that other Caddys would share, and its faults. One test at a
@@ -61,7 +62,7 @@ func (s *SharedStore) Take(ctx context.Context, charges []leakybucket.Charge, de
 		return err
 	}
 	if s.None != "" && charges[0].Key == s.None {
-		return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket)
+		return fmt.Errorf("reading a list: %w", store.ErrBadBucket)
 	}
 	return s.Store.Take(ctx, charges, decisions)
 }
