@@ -5,18 +5,19 @@
 // overflow does not fit and is not poured. A full bucket therefore admits as
 // much as has leaked, an empty one a burst of its whole capacity.
 //
-// To limit clients, each by a key, use the Limiter of package memstore:
+// To limit clients, each by a key, use a [Limiter]:
 //
-//	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 10, Leak: 2}, memstore.Options{})
+//	limiter, err := leakybucket.NewLimiter(memstore.New(memstore.Options{}),
+//		leakybucket.Limit{Capacity: 10, Leak: 2}, leakybucket.LimiterOptions{})
 //	...
-//	if r := limiter.Take(client, 1); !r.Fits {
-//		// refuse the client, and tell it to retry after r.RetryAfter
+//	if !limiter.Allow(client) {
+//		// refuse the client
 //	}
 //
-// [Limiter] is the same over any store, such as one that several processes share, and
-// package httplimit puts it in front of an http.Handler. [Bucket] is a single bucket. All are
-// safe for concurrent use. The arithmetic is pure: the methods of [Limit] are functions of a
-// state, a cost and an instant, and know no clock, lock or log.
+// Its buckets are in a [Store]: in memory, or in one that several processes share. Package
+// httplimit puts it in front of an http.Handler. [Bucket] is a single bucket. All are safe for
+// concurrent use. The arithmetic is pure: the methods of [Limit] are functions of a state, a
+// cost and an instant, and know no clock, lock or log.
 //
 // In every window of length t, while the limit is unchanged, the cost poured is
 // at most
