@@ -13,9 +13,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // InFlight is a concurrency limit: how many requests the upstream works on at once, for this
@@ -230,7 +230,7 @@ func compileSlotKey(option string, sources []KeySource) (key *rule.Key, err erro
 			return nil, About(option, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", option))
 		}
 	}
-	none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
+	none, _ := override.NewLines(perkey.TableConfig{}, nil) // which cannot be wrong
 	key = &rule.Key{Overrides: none, IPv4Bits: 32, IPv6Bits: 64}
 	key.Parts, err = compileSources(sources, key, true)
 	return key, About(option, 0, err)

@@ -9,23 +9,23 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/fold"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // compileOverrides compiles the overrides. It comes after the limit and the key. trusts says
 // that the zone trusts devices.
-func compileOverrides(overrides []bucketkey.Override, r *rule.Rule, plans map[string]leakybucket.Limit, trusts bool) (err error) {
-	config := bucketkey.TableConfig{
+func compileOverrides(overrides []perkey.Override, r *rule.Rule, plans map[string]leakybucket.Limit, trusts bool) (err error) {
+	config := perkey.TableConfig{
 		Own: r.Limit, Plans: plans, Overrides: slices.Clone(overrides), IPv4Bits: r.Key.IPv4Bits, IPv6Bits: r.Key.IPv6Bits,
 	}
 	for i := range r.Key.Parts {
 		part := &r.Key.Parts[i]
 		config.Addresses, config.Digests = append(config.Addresses, part.ClientIP), append(config.Digests, part.Digest)
 	}
-	r.Key.Overrides, err = override.NewLines(config, func(o *bucketkey.Override) error { return prepareOverride(o, &r.Key, trusts) })
-	var wrong *bucketkey.OverrideError
+	r.Key.Overrides, err = override.NewLines(config, func(o *perkey.Override) error { return prepareOverride(o, &r.Key, trusts) })
+	var wrong *perkey.OverrideError
 	if errors.As(err, &wrong) {
 		return About("override", wrong.Override, err)
 	}
@@ -33,7 +33,7 @@ func compileOverrides(overrides []bucketkey.Override, r *rule.Rule, plans map[st
 }
 
 // prepareOverride checks an override, and folds names in it as keys have them.
-func prepareOverride(o *bucketkey.Override, key *rule.Key, trusts bool) error {
+func prepareOverride(o *perkey.Override, key *rule.Key, trusts bool) error {
 	if o.As != "" && trusts {
 		return errors.New("as and trust_devices exclude each other: a device is trusted with one account")
 	}
@@ -42,7 +42,7 @@ func prepareOverride(o *bucketkey.Override, key *rule.Key, trusts bool) error {
 	}
 	o.Parts = slices.Clone(o.Parts)
 	for at, part := range o.Parts {
-		if at < len(key.Parts) && key.Parts[at].Fold != nil && !bucketkey.IsDigest(part) {
+		if at < len(key.Parts) && key.Parts[at].Fold != nil && !perkey.IsDigest(part) {
 			if o.Parts[at] = key.Parts[at].Fold(part); o.Parts[at] == fold.Odd {
 				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
 			}

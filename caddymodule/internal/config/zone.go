@@ -10,8 +10,8 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // ErrUnknownZone reports a zone that is nothing but a name, and none of the zones in
@@ -62,7 +62,7 @@ type Zone struct {
 
 	// Other limits for some keys. If several match, the one that names most parts
 	// of the key counts. Default: none.
-	Override []bucketkey.Override `json:"override,omitempty"`
+	Override []perkey.Override `json:"override,omitempty"`
 
 	// A file with more overrides, one on each line, as a Caddyfile has them after the
 	// word `override`. They are stronger than those in override. Changes are in force

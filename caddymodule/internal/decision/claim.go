@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // An asking is one handler's question about one request: what its zones claim, and what the
@@ -165,10 +165,10 @@ func (a *asking) claimFor(z *Zone) error {
 			return nil
 		}
 		why = rule.EarlyData
-	case k.Rule == bucketkey.Unlimited:
+	case k.Rule == perkey.Unlimited:
 		z.Reporter.Exempted()
 		return nil
-	case k.Rule == bucketkey.Denied:
+	case k.Rule == perkey.Denied:
 		why = rule.Denied
 	}
 	if why != rule.None {
@@ -342,7 +342,7 @@ type exemption struct {
 func (a *asking) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
 	k, why, skip := z.Find(&a.Subject, &a.buffers)
-	if why != rule.None || skip || k.Rule != bucketkey.Limited {
+	if why != rule.None || skip || k.Rule != perkey.Limited {
 		return e
 	}
 	cost, _, err := z.Cost.Charged(&a.Subject, k.Limit)

@@ -19,9 +19,9 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A fakeEnv writes down what a decision asks of it, in this order.
@@ -106,7 +106,7 @@ func (*silent) ServedStatic(*http.Request)   {}
 func testZone(t *testing.T, name string, change func(*rule.Rule)) *Zone {
 	t.Helper()
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
-	lines, err := override.NewLines(bucketkey.TableConfig{Own: limit, IPv4Bits: 32, IPv6Bits: 64, Addresses: []bool{true}, Digests: []bool{false}}, nil)
+	lines, err := override.NewLines(perkey.TableConfig{Own: limit, IPv4Bits: 32, IPv6Bits: 64, Addresses: []bool{true}, Digests: []bool{false}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/device"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // ReadBy makes the plan one that also reads what the zone wants of bodies.
@@ -76,9 +76,9 @@ func (r *Rule) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 	policy, lacks := Policy(""), false
 	switch {
 	case state == keyUnclear:
-		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
+		return Bucket{Name: UnclearBucket, Rule: perkey.Limited, Limit: r.Limit}, None, false
 	case state == keyOdd:
-		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: r.Limit}, None, false
+		return Bucket{Name: OddBucket, Rule: perkey.Limited, Limit: r.Limit}, None, false
 	case state != keyComplete:
 		policy, why, lacks = r.Key.Missing, MissingKey, true
 		switch {
@@ -116,7 +116,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 		return c, false // nobody knows yet whom the request names
 	}
 	k, why, skip := r.Find(s, b)
-	if why != None || skip || k.Rule != bucketkey.Limited {
+	if why != None || skip || k.Rule != perkey.Limited {
 		return c, false
 	}
 	c = r.Charge(&k, r.InShadow(s.Overrides, k.Name), 0)
@@ -126,7 +126,7 @@ func (r *Rule) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 
 // fallback returns the bucket for requests without a usable key.
 func (r *Rule) fallback(s *Subject, policy Policy) Bucket {
-	k := Bucket{Name: SharedBucket, Rule: bucketkey.Limited, Limit: r.Limit}
+	k := Bucket{Name: SharedBucket, Rule: perkey.Limited, Limit: r.Limit}
 	if policy == ByClientIP {
 		k.Name, k.Address = r.Key.byAddress(s)
 	}
