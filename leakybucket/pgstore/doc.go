@@ -93,7 +93,7 @@
 // Each new connection reads the files again that the URL names, such as
 // sslrootcert, so a rotated certificate under the same path takes effect without a
 // new store. If a file cannot be read, the last good ones stay in use and the
-// error goes to the callback of [Store.SetOnError]. Open connections stay open
+// error goes to Options.OnError. Open connections stay open
 // until they are an hour old (pool_max_conn_lifetime).
 //
 // # PgBouncer

@@ -17,7 +17,7 @@ import (
 // The password may also be a word of our own text, such as "reading".
 func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	server := servertest.StartRedis(t, "--requirepass", "reading")
-	s := open(t, Options{URL: "redis://:reading@" + server.Addr, Prefix: "p:"})
+	s := open(t, "redis://:reading@"+server.Addr, Options{Prefix: "p:"})
 	mustTake(t, s, charge("sound", frozen, 1))
 	if out, err := server.Try("-a", "reading", "set", "p:zone/bad", "no bucket"); err != nil {
 		t.Fatal(out, err)

@@ -21,7 +21,7 @@ func TestRegistryJunk(t *testing.T) {
 		"name": {"", "junk", "-1", "1e300", "1", "1 2", "1 x text", "99999999999999999999 9 text", "4503599627370496 9999999999999999 text", "0 9999999999999999 text"},
 	} {
 		for i, value := range junk {
-			s := open(t, Options{URL: "redis://" + server.Addr, Prefix: fmt.Sprint("junk", i, field, ":")})
+			s := open(t, "redis://"+server.Addr, Options{Prefix: fmt.Sprint("junk", i, field, ":")})
 			server.Do("hset", s.registryKey(), field, value)
 			server.Do("hset", s.registryKey(), "other", "junk")
 			all, err := s.Texts(t.Context(), -1)
@@ -48,7 +48,7 @@ func TestRegistryJunk(t *testing.T) {
 // TestRegistryOfAnotherType names the key, so that its owner can delete it.
 func TestRegistryOfAnotherType(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "shop:"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
 	server.Do("lpush", "shop:@changes", "junk")
 	_, err := s.Texts(t.Context(), -1)
 	if err == nil || !strings.Contains(err.Error(), "shop:@changes") || !strings.Contains(err.Error(), "delete it") {

@@ -25,14 +25,6 @@ type Checker interface {
 	Check(ctx context.Context) (warnings []string, err error)
 }
 
-// A Reporter is a store that does work which no call waits for, such as deleting
-// expired buckets.
-type Reporter interface {
-	// SetOnError sets the function that is called with the errors of this work. It
-	// may be called by several goroutines at once and does not block.
-	SetOnError(func(error))
-}
-
 // A Starter is a store that works in the background, such as to delete expired buckets.
 type Starter interface {
 	// Start begins that, and returns at once.
@@ -109,7 +101,7 @@ const (
 //
 // A call of the remote store must end when its context does; [Interruptible] sees to that for
 // any store. It connects by itself, at its first call. If it is a [store.Resetter], a
-// [store.Lister], a [Checker], a [Reporter], a [Starter] or a [Closer], it is used as such.
+// [store.Lister], a [Checker], a [Starter] or a [Closer], it is used as such.
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
@@ -127,9 +119,6 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 		IsExcluded:    func(err error) bool { return errors.Is(err, errCallersDeadline) },
 		OnStateChange: func(_ string, _, to gobreaker.State) { b.changed(to) },
 	})
-	if reporter, can := capability[Reporter](remote); can {
-		reporter.SetOnError(func(err error) { b.teller.failed("looking after the store; requests go on", err) })
-	}
 	b.start = sync.OnceFunc(func() {
 		if starter, can := capability[Starter](remote); can {
 			starter.Start()
@@ -150,6 +139,10 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 	})
 	return b
 }
+
+// Report passes on an error of the remote store for which no call waits, such as that expired
+// buckets cannot be deleted.
+func (b *Backend) Report(err error) { b.teller.failed("looking after the store; requests go on", err) }
 
 // OnClose sets a function to be called once when the remote store is closed. It
 // must be called before the backend is used.

@@ -85,8 +85,6 @@ func (s *SharedStore) Reset(ctx context.Context, zone, key string, shadow bool) 
 	return s.Store.Reset(ctx, zone, key, shadow)
 }
 
-func (s *SharedStore) SetOnError(onError func(error)) { s.OnError.Store(&onError) }
-
 func (s *SharedStore) Close() { s.Closed.Add(1) }
 
 // TestStore is its module.
@@ -104,7 +102,10 @@ func (*TestStore) CaddyModule() caddy.ModuleInfo {
 
 func (s *TestStore) Provision(caddy.Context) error {
 	var err error
-	s.store, err = stores.ConnectStore("test_shared", nil, func() (leakybucket.Store, error) { return TheShared, nil })
+	s.store, err = stores.ConnectStore("test_shared", nil, func(report func(error)) (leakybucket.Store, error) {
+		TheShared.OnError.Store(&report)
+		return TheShared, nil
+	})
 	return err
 }
 
