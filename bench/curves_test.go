@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
@@ -40,7 +39,7 @@ func TestCurves(t *testing.T) {
 		t.Skip("SKIPPED: measures; run ./run.sh --curves")
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	curves := []curve{keysCurve(), zonesCurve(), callersCurve(), overridesCurve()}
+	curves := []curve{keysCurve(), zonesCurve(), callersCurve()}
 	for _, c := range curves {
 		t.Log(c.table())
 	}
@@ -153,41 +152,6 @@ func callersCurve() curve {
 			runtime.GOMAXPROCS(before)
 		}
 		c.add(callers, ns[:]...)
-	}
-	return c
-}
-
-func overridesCurve() curve {
-	c := curve{title: "overrides of a zone", lines: []line{{name: "looking up an address"}, {name: "with the decision"}}}
-	ctx := context.Background()
-	for overrides := 1; overrides <= 100_000; overrides *= 10 {
-		config := bucketkey.TableConfig{Own: curveLimit, Addresses: []bool{true}, IPv4Bits: 32, IPv6Bits: 64}
-		for i := range overrides {
-			config.Overrides = append(config.Overrides, bucketkey.Override{Parts: []string{ipv4(uint32(i)).String()}, Limit: "100000000 1/s"})
-		}
-		table, err := bucketkey.NewTable(config)
-		if err != nil {
-			panic(err)
-		}
-		s := memstore.New(memstore.Options{})
-		charges, decisions := chargesOf(1)
-		parts := make([]bucketkey.Part, 1)
-		look := func(i int) {
-			// Half of the clients have an override.
-			client := ipv4(uint32(i * 7919 % (2 * overrides)))
-			parts[0].Network = bucketkey.ClientPrefix(client, 32, 64)
-			charges[0].Limit = table.Lookup(parts).Limit
-		}
-		names := make([]string, 2*overrides)
-		for i := range names {
-			names[i] = ipv4(uint32(i)).String()
-		}
-		c.add(overrides, perDecision(look), perDecision(func(i int) {
-			look(i)
-			charges[0].Key = names[i*7919%len(names)]
-			_ = s.Take(ctx, charges, decisions)
-		}))
-		runtime.GC()
 	}
 	return c
 }

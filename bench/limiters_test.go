@@ -63,12 +63,13 @@ var limiters = []limiter{
 
 func openMemstore(l limit) store {
 	// Twice as many as needed, because some shards fill sooner by chance.
-	buckets, err := memstore.NewLimiter(leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}, memstore.Options{MaxBuckets: 2 * manyKeys})
+	buckets, err := leakybucket.NewLimiter(memstore.New(memstore.Options{MaxBuckets: 2 * manyKeys}),
+		leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}, leakybucket.LimiterOptions{})
 	if err != nil {
 		panic(err)
 	}
 	return store{func() take {
-		return func(key string) bool { return buckets.Take(key, 1).Fits }
+		return func(key string) bool { return buckets.Allow(key) }
 	}, nothing}
 }
 

@@ -54,8 +54,7 @@ func upserts(t *testing.T, server *servertest.Postgres, connections int, kind st
 
 func openPgstore(t *testing.T, server *servertest.Postgres, logged bool) sharedLimiter {
 	t.Helper()
-	o := pgstore.Options{URL: server.URL(), Table: fmt.Sprint("logged_", logged), Logged: logged}
-	s, err := pgstore.New(o)
+	s, err := pgstore.Open(server.URL(), pgstore.Options{Table: fmt.Sprint("logged_", logged), Logged: logged})
 	if err != nil {
 		t.Fatal(err)
 	}

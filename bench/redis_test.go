@@ -60,7 +60,7 @@ func TestRedisStoreBesideRedisRate(t *testing.T) {
 }
 
 func openRedisStore(t testing.TB, addr string) remote {
-	s, err := redisstore.New(redisstore.Options{URL: "redis://" + addr})
+	s, err := redisstore.Open("redis://"+addr, redisstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 	case interface{ SharedStore() *stores.SharedStore }:
 		a.engine.UseShared(m.SharedStore())
 	case StoreModule:
-		a.foreign, err = stores.ConnectStore(caddy.GetModuleName(module), []string{fmt.Sprintf("%p", a)}, func() (leakybucket.Store, error) {
+		a.foreign, err = stores.ConnectStore(caddy.GetModuleName(module), []string{fmt.Sprintf("%p", a)}, func(func(error)) (leakybucket.Store, error) {
 			return sharedstore.Interruptible(m.Store()), nil
 		})
 		if err != nil {

@@ -42,24 +42,16 @@ func (l *Ladder) Validate() error {
 	return nil
 }
 
-// length returns how long a block of a step lasts, or 0 if the ladder is empty.
-func (l *Ladder) length(step uint8) Instant {
+// Length returns how long a block of a step lasts, or 0 if the ladder is empty: such a block
+// has no length of its own. Beyond the last step, it is that of the last.
+func (l *Ladder) Length(step uint8) time.Duration {
 	if len(l.Steps) == 0 {
 		return 0
 	}
-	return Instant(l.Steps[min(int(step), len(l.Steps)-1)].Microseconds())
+	return l.Steps[min(int(step), len(l.Steps)-1)]
 }
 
-// Expiry returns the instant after which forgetting a bucket in this state
-// changes no decision: it is empty, its block is over, and another block would
-// be of the first step again. Stores evict in the order of these instants.
-func (c *Charge) Expiry(s *State) Instant {
-	forget := s.empty(c.Limit.Leak)
-	if c.Block != nil && s.BlockedUntil != 0 {
-		forget = max(forget, s.BlockedUntil+c.Block.length(s.Step))
-	}
-	return forget
-}
+func (l *Ladder) length(step uint8) Instant { return Instant(l.Length(step).Microseconds()) }
 
 // begin begins a block at now, after an overflow of a bucket filled to level.
 func (c *Charge) begin(s *State, level float64, now Instant) {

@@ -51,11 +51,6 @@ func TestABlockThatCountsAsOverStaysOverWhenTheClockHasCaughtUp(t *testing.T) {
 		},
 		"a settlement":   func(s *State) { *s = (&Settlement{Charge: c}).Apply(*s, at(100)) },
 		"a cancellation": func(s *State) { *s = (&Settlement{Charge: c, Cancel: true}).Apply(*s, at(100)) },
-		"several charges": func(s *State) {
-			states := []State{*s, {}}
-			TakeAll([]Charge{{Limit: tenSeconds, Block: c.Block, Cost: 20}, enforced("b", 1)}, states, at(100), make([]Decision, 2))
-			*s = states[0]
-		},
 	} {
 		s := ahead
 		look(&s)
@@ -116,7 +111,7 @@ func TestPoursSettlementsAndFillsKeepTheBlock(t *testing.T) {
 		"settled by nothing":                 (&Settlement{Charge: c, Was: was}).Apply(block, at(1)),
 		"cancelled":                          (&Settlement{Charge: c, Was: was, Cancel: true}).Apply(block, at(1)),
 		"cancelled, too late":                (&Settlement{Charge: c, Cancel: true}).Apply(block, at(1)),
-		"filled":                             firstOf(tenSeconds.Fill(block, 1, at(1))),
+		"filled":                             filled(tenSeconds, block, at(1)),
 		"taken from by who does not heed it": firstOf(tenSeconds.Take(block, 1, at(1))),
 	} {
 		if after.BlockedUntil != block.BlockedUntil || after.Step != block.Step {
@@ -131,50 +126,9 @@ func TestPoursSettlementsAndFillsKeepTheBlock(t *testing.T) {
 
 func firstOf[D any](s State, _ D) State { return s }
 
-func TestABlockedBucketIsForgottenAfterItsBlockAndThatStepsLength(t *testing.T) {
-	l := ladder(time.Minute, 10*time.Minute)
-	for _, test := range []struct {
-		block  *Ladder
-		state  State
-		forget float64 // seconds
-	}{
-		{l, State{Level: 5, At: at(3)}, 8},
-		{l, State{BlockedUntil: at(60)}, 120},
-		{l, State{BlockedUntil: at(60), Step: 1}, 660},
-		{l, State{BlockedUntil: at(60), Step: 9}, 660}, // of a longer ladder
-		{l, State{Level: 10, At: at(700), BlockedUntil: at(600), Step: 0}, 710},
-		{l, State{Level: 10, At: at(50), BlockedUntil: at(60), Step: 0}, 120},
-		{ladder(), State{Level: 10, BlockedUntil: at(10)}, 10},
-		{ladder(), State{BlockedUntil: at(7)}, 7},
-		{ladder(), State{Level: 10, At: at(1), BlockedUntil: at(7)}, 11},
-		{nil, State{Level: 2, BlockedUntil: at(60), Step: 1}, 2},
-	} {
-		c := blocking(test.block)
-		if got := c.Expiry(&test.state); got != at(test.forget) {
-			t.Errorf("%+v under %v: got it forgotten at %d, want %d", test.state, test.block, got, at(test.forget))
-		}
-	}
-}
-
-// Nobody can tell a bucket that was forgotten when it may be from one that was
-// not.
-func TestABucketThatMayBeForgottenIsAsGoodAsNew(t *testing.T) {
-	for _, l := range []*Ladder{nil, ladder(), ladder(time.Second), ladder(time.Minute, 10*time.Minute)} {
-		for step := range uint8(2) {
-			kept := State{Level: 10, At: at(100), BlockedUntil: at(130), Step: step}
-			c := blocking(l)
-			now, fresh := c.Expiry(&kept), State{}
-			for _, cost := range []float64{10, 10, 0} {
-				var got, want Decision
-				c.Cost = cost
-				c.Take(&kept, now, &got)
-				c.Take(&fresh, now, &want)
-				if got != want {
-					t.Errorf("cost %v to %v when it may be forgotten: got %+v, want %+v, as a new one says", cost, l, got, want)
-				}
-			}
-		}
-	}
+func filled(l Limit, s State, now Instant) State {
+	s, _, _ = l.Fill(s, 1, now)
+	return s
 }
 
 func TestALadderIsOfGrowingDurations(t *testing.T) {

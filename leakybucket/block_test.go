@@ -205,7 +205,4 @@ func TestWithoutABlockNoneIsBegunOrHeeded(t *testing.T) {
 	if want := (State{Level: 10, At: at(5), Leak: 1, BlockedUntil: at(60), Step: 1}); s != want {
 		t.Errorf("state: got %+v, want %+v, whose block others heed", s, want)
 	}
-	if got := enforced("a", 1); got.Expiry(&s) != at(15) {
-		t.Errorf("forgotten by who heeds no block: got %d, want %d", got.Expiry(&s), at(15))
-	}
 }

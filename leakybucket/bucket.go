@@ -29,24 +29,26 @@ func NewBucket(limit Limit) (*Bucket, error) {
 func (b *Bucket) Limit() Limit { return b.limit }
 
 // Take pours cost if it fits, as [Limit.Take] does.
-func (b *Bucket) Take(cost float64) (d Decision) {
+func (b *Bucket) Take(cost float64) Result {
+	c, d := Charge{Limit: b.limit, Cost: cost}, Decision{}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.state, d = b.limit.Take(b.state, cost, b.now())
-	return d
+	c.Take(&b.state, b.now(), &d)
+	b.mu.Unlock()
+	return resultOf(&c, &d)
 }
 
-// Fill pours cost without asking, as [Limit.Fill] does.
-func (b *Bucket) Fill(cost float64) (f FillResult) {
+// Fill pours cost without asking, up to the capacity. It returns how full the bucket is now,
+// and whether the pour reached the capacity. See [Limit.Fill].
+func (b *Bucket) Fill(cost float64) (level float64, full bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.state, f = b.limit.Fill(b.state, cost, b.now())
-	return f
+	b.state, level, full = b.limit.Fill(b.state, cost, b.now())
+	return level, full
 }
 
 // Fits reports whether cost would fit now, and changes nothing. Another
 // goroutine may pour first: to pour if it fits, call Take.
-func (b *Bucket) Fits(cost float64) bool { return b.limit.fits(b.Level(), cost) }
+func (b *Bucket) Fits(cost float64) bool { return b.limit.Fits(b.Level(), cost) }
 
 // Level returns how full the bucket is now, in units of cost. Costs that wait
 // count as poured, so the level may be above the capacity.
@@ -56,11 +58,10 @@ func (b *Bucket) Level() float64 {
 	return b.limit.Level(b.state, b.now())
 }
 
-// Settle corrects the charge of a Take by diff once its true cost is known: by
-// more, or by less if diff is negative. See [Limit.Settle]. Call it at most once
-// for a decision.
-func (b *Bucket) Settle(was Decision, cost, diff float64) {
-	b.settle([]Settlement{{Charge: Charge{Limit: b.limit, Cost: cost, Debt: b.limit.Capacity}, Was: was, Diff: diff}})
+// Settle corrects a Take once it is known what it really cost: actual, in units. See
+// [Limiter.Settle].
+func (b *Bucket) Settle(was Result, actual float64) {
+	b.settle([]Settlement{was.settlement(actual)})
 }
 
 func (b *Bucket) settle(settlements []Settlement) {
@@ -72,7 +73,7 @@ func (b *Bucket) settle(settlements []Settlement) {
 // Wait blocks until cost fits, as [Limiter.Wait] does. Callers are served in the order in
 // which they came, and no Take gets in before them.
 func (b *Bucket) Wait(ctx context.Context, cost float64) error {
-	c, err := b.limit.Reserve(ctx, cost)
+	c, err := b.limit.reserve(ctx, cost)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func (b *Bucket) Wait(ctx context.Context, cost float64) error {
 	b.mu.Lock()
 	c.Take(&b.state, b.now(), &d)
 	b.mu.Unlock()
-	return c.Await(ctx, &d, b.settle)
+	return c.await(ctx, &d, b.settle)
 }
 
 // now must be called with the lock held: a clock read outside of it could be

@@ -31,14 +31,15 @@ type fillStep struct {
 func runFills(t *testing.T, l Limit, s State, steps []fillStep) {
 	t.Helper()
 	for i, step := range steps {
-		var got FillResult
-		s, got = l.Fill(s, step.cost, at(step.at))
-		if !near(got.Level, step.level) || got.Full != step.full {
+		var level float64
+		var full bool
+		s, level, full = l.Fill(s, step.cost, at(step.at))
+		if !near(level, step.level) || full != step.full {
 			t.Errorf("step %d: filling %v at %v s: got level %v, full %v, want %v, %v",
-				i, step.cost, step.at, got.Level, got.Full, step.level, step.full)
+				i, step.cost, step.at, level, full, step.level, step.full)
 		}
-		if level := l.Level(s, at(step.at)); level != got.Level {
-			t.Errorf("step %d: level kept: got %v, want %v, as the filling says", i, level, got.Level)
+		if kept := l.Level(s, at(step.at)); kept != level {
+			t.Errorf("step %d: level kept: got %v, want %v, as the filling says", i, kept, level)
 		}
 	}
 }
@@ -253,7 +254,7 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 		{6, 1, 5},        // above the capacity
 	} {
 		s := State{Level: test.level, At: at(test.at)}
-		got := reference.Expiry(s)
+		got := reference.EmptyAt(s)
 		if got != at(test.forget) {
 			t.Errorf("level %v at %v s: got %d, want %d", test.level, test.at, got, at(test.forget))
 		}
@@ -273,4 +274,9 @@ func TestInstantsAreMicroseconds(t *testing.T) {
 	if got, want := at(2).Sub(at(3.5)), -1500*time.Millisecond; got != want {
 		t.Errorf("from 3.5 s to 2 s: got %v, want %v", got, want)
 	}
+}
+
+// enforced returns a charge to a bucket of 10 at 1/s.
+func enforced(key string, cost float64) Charge {
+	return Charge{Zone: "zone", Key: key, Limit: tenSeconds, Cost: cost}
 }

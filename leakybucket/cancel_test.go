@@ -44,7 +44,7 @@ func TestThePlaceOfACallerThatLeavesStaysEmptyIfOthersCameSince(t *testing.T) {
 		"another came":                  firstOf(tenSeconds.Take(first, 1, at(101))),
 		"another came at once":          firstOf(tenSeconds.Take(first, 1, at(100))),
 		"another came and paid nothing": firstOf(tenSeconds.Take(first, 0, at(101))),
-		"somebody filled it":            firstOf(tenSeconds.Fill(first, 1, at(101))),
+		"somebody filled it":            filled(tenSeconds, first, at(101)),
 		"somebody settled upwards":      tenSeconds.Settle(first, 1, 10, at(99), at(101)),
 		"somebody settled downwards":    tenSeconds.Settle(first, -1, 10, at(101), at(101)),
 		"it is gone":                    {},

@@ -122,23 +122,12 @@ func TestACeilingDecidesWhetherAChargeFits(t *testing.T) {
 	} {
 		c := enforced("a", test.cost)
 		c.Ceiling = test.ceiling
-		runTakeAll(t, []Charge{c}, []State{{Level: test.level}}, 0, []want{
-			{test.fits, test.fits, test.level, State{Level: map[bool]float64{true: test.level + test.cost, false: test.level}[test.fits]}},
-		})
+		state, d := State{Level: test.level}, Decision{}
+		c.Take(&state, 0, &d)
+		if want := map[bool]float64{true: test.level + test.cost, false: test.level}[test.fits]; d.Fits != test.fits || d.Poured != test.fits || state.Level != want {
+			t.Errorf("%+v: got %+v and level %v, want %v", test, d, state.Level, want)
+		}
 	}
-}
-
-func TestChargesToOneBucketAreHeldAgainstTheirOwnCeilings(t *testing.T) {
-	low, high := enforced("a", 2), enforced("a", 1)
-	low.Ceiling, high.Ceiling = 4, 8
-	runTakeAll(t, []Charge{low, high}, []State{{Level: 1}, {Level: 1}}, 0, []want{
-		{true, true, 1, State{Level: 3}},
-		{true, true, 3, State{Level: 4}},
-	})
-	runTakeAll(t, []Charge{low, high}, []State{{Level: 2}, {Level: 2}}, 0, []want{
-		{false, false, 2, State{Level: 2}},
-		{true, false, 2, State{Level: 2}},
-	})
 }
 
 func TestACeilingIsNothingToASettlement(t *testing.T) {

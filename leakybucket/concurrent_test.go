@@ -32,8 +32,8 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 		if b.Limit() != reference {
 			t.Errorf("limit: got %v, want %v", b.Limit(), reference)
 		}
-		if d := b.Take(2); !d.Poured || d.Level != 0 {
-			t.Errorf("first take: got %+v, want it poured at 0", d)
+		if d := b.Take(2); !d.Fits || d.Level != 2 || d.Remaining != 1 || d.RetryAfter != 0 {
+			t.Errorf("first take: got %+v, want it poured into an empty bucket", d)
 		}
 		<-time.After(time.Second)
 		if got := b.Level(); got != 0.5 {
@@ -47,10 +47,10 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 		if got := b.Level(); got != 0.5 {
 			t.Errorf("level after asking: got %v, want 0.5", got)
 		}
-		if f := b.Fill(9); f.Level != 3 || !f.Full {
-			t.Errorf("fill: got %+v, want full at 3", f)
+		if level, full := b.Fill(9); level != 3 || !full {
+			t.Errorf("fill: got %+v, want full at 3", level)
 		}
-		if d := b.Take(1); d.Fits || d.Poured || d.Level != 3 || d.At != at(1) {
+		if d := b.Take(1); d.Fits || d.Level != 3 || d.at != at(1) || d.RetryAfter != reference.TimeToFit(3, 1) {
 			t.Errorf("take from a full bucket: got %+v, want refused at 3 after a second", d)
 		}
 		<-time.After(reference.TimeToEmpty(3))
@@ -68,7 +68,7 @@ func TestAClientThatWaitsTheTimeToFitPasses(t *testing.T) {
 			for i := range 100 {
 				cost := l.Capacity * float64(i+1) / 100
 				d := b.Take(cost)
-				wait := l.TimeToFit(d.Level, cost)
+				wait := d.RetryAfter
 				if d.Fits || wait <= time.Millisecond {
 					t.Fatalf("%s, cost %v to a full bucket: got %+v and a wait of %v, want one", describe(l), cost, d, wait)
 				}
@@ -77,7 +77,7 @@ func TestAClientThatWaitsTheTimeToFitPasses(t *testing.T) {
 					t.Errorf("%s, cost %v: got it to fit 1 ms before %v, the time to fit", describe(l), cost, wait)
 				}
 				<-time.After(time.Millisecond)
-				if d := b.Take(cost); !d.Poured {
+				if d := b.Take(cost); !d.Fits {
 					t.Errorf("%s, cost %v: got refused at level %v after %v, the time to fit", describe(l), cost, d.Level, wait)
 				}
 				b.Fill(l.Capacity)
@@ -100,11 +100,11 @@ func TestACrowdGetsTheCapacityAndWhatLeaks(t *testing.T) {
 			crowd.Go(func() {
 				for time.Since(start) <= minute {
 					d := b.Take(1)
-					if d.Poured {
+					if d.Fits {
 						admitted.Add(1)
 						continue
 					}
-					time.Sleep(l.TimeToFit(d.Level, 1))
+					time.Sleep(d.RetryAfter)
 				}
 			})
 		}
@@ -121,7 +121,7 @@ func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {
 	l := Limit{Capacity: 100, Leak: 1e6} // a unit a microsecond
 	b := newBucket(t, l)
 	const workers, takes = 8, 5000
-	var all [workers][]Decision
+	var all [workers][]Result
 	var crowd sync.WaitGroup
 	for w := range workers {
 		crowd.Go(func() {
@@ -135,11 +135,11 @@ func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {
 	poured := 0.0
 	for w := range all {
 		for i, d := range all[w] {
-			if i > 0 && d.At < all[w][i-1].At {
-				t.Fatalf("worker %d, take %d: got it decided at %d, before the one before it at %d", w, i, d.At, all[w][i-1].At)
+			if i > 0 && d.at < all[w][i-1].at {
+				t.Fatalf("worker %d, take %d: got it decided at %d, before the one before it at %d", w, i, d.at, all[w][i-1].at)
 			}
-			if d.Poured {
-				first, last, poured = min(first, d.At), max(last, d.At), poured+7
+			if d.Fits {
+				first, last, poured = min(first, d.at), max(last, d.at), poured+7
 			}
 		}
 	}
@@ -156,7 +156,7 @@ func TestABucketIsSafeForConcurrentUse(t *testing.T) {
 	for range 8 {
 		crowd.Go(func() {
 			for range 1000 {
-				if b.Fits(1) && b.Take(1).Poured {
+				if b.Fits(1) && b.Take(1).Fits {
 					admitted.Add(1)
 				}
 				b.Fill(0)

@@ -1,11 +1,41 @@
 package leakybucket_test
 
 import (
+	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
+
+// Each client may send three requests at once, then one a second.
+func ExampleLimiter() {
+	store := memstore.New(memstore.Options{})
+	limiter, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 3, Leak: 1}, leakybucket.LimiterOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, client := range []string{"203.0.113.7", "203.0.113.7", "203.0.113.7", "203.0.113.7", "198.51.100.1"} {
+		r, err := limiter.Take(context.Background(), client, 1)
+		switch {
+		case err != nil:
+			fmt.Println(err) // never with a store in memory
+		case r.Fits:
+			fmt.Printf("%s: welcome, %.0f more\n", client, math.Round(r.Remaining))
+		default:
+			fmt.Printf("%s: come back in %v\n", client, r.RetryAfter.Round(time.Second))
+		}
+	}
+	// Output:
+	// 203.0.113.7: welcome, 2 more
+	// 203.0.113.7: welcome, 1 more
+	// 203.0.113.7: welcome, 0 more
+	// 203.0.113.7: come back in 1s
+	// 198.51.100.1: welcome, 2 more
+}
 
 // A form may be sent three times in a row, and then once in twenty minutes.
 func ExampleBucket() {
@@ -15,13 +45,11 @@ func ExampleBucket() {
 		return
 	}
 	for range 4 {
-		d := bucket.Take(1)
-		if d.Poured {
+		if r := bucket.Take(1); r.Fits {
 			fmt.Println("sent")
-			continue
+		} else {
+			fmt.Println("come back in", r.RetryAfter.Round(time.Minute))
 		}
-		wait := bucket.Limit().TimeToFit(d.Level, 1)
-		fmt.Println("come back in", wait.Round(time.Minute))
 	}
 	// Output:
 	// sent
@@ -59,9 +87,10 @@ func ExampleLimit_Fill() {
 		after time.Duration
 		cost  float64
 	}{{0, 1}, {700 * time.Millisecond, 2}, {time.Second, 1}, {1300 * time.Millisecond, 2}} {
-		var f leakybucket.FillResult
-		state, f = limit.Fill(state, step.cost, leakybucket.Instant(0).Add(step.after))
-		fmt.Printf("%5v: %.2f, full: %v\n", step.after, f.Level, f.Full)
+		var level float64
+		var full bool
+		state, level, full = limit.Fill(state, step.cost, leakybucket.Instant(0).Add(step.after))
+		fmt.Printf("%5v: %.2f, full: %v\n", step.after, level, full)
 	}
 	// Output:
 	//    0s: 1.00, full: false

@@ -50,7 +50,7 @@ func TestEveryWriteStoresTheLeak(t *testing.T) {
 	const rest = 0.3 // 7 are left
 	blocking := Charge{Limit: tenAnHour, Cost: 9, Block: ladder(time.Minute)}
 	taken, _ := tenAnHour.Take(filledBy(tenASecond), 2, at(100+rest))
-	filled, _ := tenAnHour.Fill(filledBy(tenASecond), 2, at(100+rest))
+	filled, _, _ := tenAnHour.Fill(filledBy(tenASecond), 2, at(100+rest))
 	blocked := filledBy(tenASecond)
 	blocking.Take(&blocked, at(100+rest), new(Decision))
 	poured := filledBy(tenASecond)
@@ -77,7 +77,7 @@ func TestEveryWriteStoresTheLeak(t *testing.T) {
 		if got := tenASecond.Level(test.state, at(460)); !near(got, want) {
 			t.Errorf("%s: got level %v six minutes after, want %v by the new leak", about, got, want)
 		}
-		if got, want := tenASecond.Expiry(test.state), tenAnHour.Expiry(test.state); got != want {
+		if got, want := tenASecond.EmptyAt(test.state), tenAnHour.EmptyAt(test.state); got != want {
 			t.Errorf("%s: got it forgotten at %d, want %d by the leak it was written with", about, got, want)
 		}
 	}

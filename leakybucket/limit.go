@@ -5,30 +5,26 @@
 // overflow does not fit and is not poured. A full bucket therefore admits as
 // much as has leaked, an empty one a burst of its whole capacity.
 //
-// To limit clients, each by a key, use the Limiter of package memstore:
+// To limit clients, each by a key, use a [Limiter]:
 //
-//	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 10, Leak: 2}, memstore.Options{})
+//	limiter, err := leakybucket.NewLimiter(memstore.New(memstore.Options{}),
+//		leakybucket.Limit{Capacity: 10, Leak: 2}, leakybucket.LimiterOptions{})
 //	...
-//	if r := limiter.Take(client, 1); !r.Fits {
-//		// refuse the client, and tell it to retry after r.RetryAfter
+//	if !limiter.Allow(client) {
+//		// refuse the client
 //	}
 //
-// [Limiter] is the same over any store, such as one that several processes share, and
-// package httplimit puts it in front of an http.Handler. [Bucket] is a single bucket. All are
-// safe for concurrent use. The arithmetic is pure: the methods of [Limit] are functions of a
-// state, a cost and an instant, and know no clock, lock or log.
+// Its buckets are in a [Store]: in memory, or in one that several processes share. Package
+// httplimit puts it in front of an http.Handler. [Bucket] is a single bucket. All are safe for
+// concurrent use. The arithmetic is pure: the methods of [Limit] are functions of a state, a
+// cost and an instant, and know no clock, lock or log.
 //
 // In every window of length t, while the limit is unchanged, the cost poured is
 // at most
 //
 //	capacity*(1+1e-9) + leak*(t + 1µs) + what was given back in it
 //
-// # Writing a store
-//
-// A [Store] takes several charges at once. Between reading and writing the
-// buckets it calls [TakeAll], or [Charge.Take] for a single charge, and
-// [Settlement.Apply] to correct one. [Charge.Expiry] says when a [State] need no
-// longer be kept. Package storetest holds every store to the same answers.
+// Whoever writes a [Store] finds what that needs in package store.
 package leakybucket
 
 import (
@@ -89,12 +85,6 @@ type State struct {
 
 	BlockedUntil Instant // the end of its last block; 0 if there was none
 	Step         uint8   // which step of the ladder that block was, from 0
-}
-
-// A FillResult says what became of a [Limit.Fill].
-type FillResult struct {
-	Level float64 // how full the bucket is now, in units of cost
-	Full  bool    // the pour reached the capacity; true only at that instant
 }
 
 // Validate reports why the limit cannot be used: a number out of range, or a
@@ -196,21 +186,23 @@ func (l Limit) Take(s State, cost float64, now Instant) (State, Decision) {
 	return s, d
 }
 
-// Fill pours cost without asking, up to the capacity. A level already above the
+// Fill pours cost without asking, up to the capacity. It returns the new state, how full the
+// bucket is now, and whether the pour reached the capacity. A level already above the
 // capacity stays. A negative cost takes out, down to 0. A NaN pours nothing. A
 // state far ahead of now becomes one of now, as in Take.
-func (l Limit) Fill(s State, cost float64, now Instant) (State, FillResult) {
+func (l Limit) Fill(s State, cost float64, now Instant) (filled State, level float64, full bool) {
 	l.redate(&s, 0, now)
-	level := l.Level(s, now)
-	if cost != cost {
-		return s, FillResult{Level: level}
+	before := l.Level(s, now)
+	switch {
+	case cost != cost:
+		return s, before, false
+	case cost < 0:
+		level = max(0, before+cost)
+	default:
+		level = max(before, min(before+cost, l.Capacity))
 	}
-	filled := max(level, min(level+cost, l.Capacity))
-	if cost < 0 {
-		filled = max(0, level+cost)
-	}
-	l.write(&s, filled, now)
-	return s, FillResult{Level: filled, Full: level+cost >= l.Capacity}
+	l.write(&s, level, now)
+	return s, level, before+cost >= l.Capacity
 }
 
 // Settle corrects a charge made at charged by diff, once its true cost is known.
@@ -238,20 +230,18 @@ func (l Limit) Settle(s State, diff, debt float64, charged, now Instant) State {
 	return s
 }
 
-// Expiry returns the instant after which a bucket in this state is empty, and
-// forgetting it changes no decision. [Charge.Expiry] takes blocks into account.
-func (l Limit) Expiry(s State) Instant { return s.empty(l.Leak) }
-
-// empty is Limit.Expiry.
-func (s *State) empty(leak float64) Instant {
+// EmptyAt returns the instant at which a bucket in this state will have drained, if nobody
+// pours.
+func (l Limit) EmptyAt(s State) Instant {
 	if s.Leak > 0 {
-		leak = s.Leak
+		l.Leak = s.Leak
 	}
-	return s.At + microseconds(s.Level/leak)
+	return s.At + microseconds(s.Level/l.Leak)
 }
 
-// fits is written so that a NaN does not fit.
-func (l Limit) fits(level, cost float64) bool {
+// Fits reports whether cost fits above level: an exact fill does, and a cost of 0 does while
+// the bucket is not full. A negative cost and a NaN do not.
+func (l Limit) Fits(level, cost float64) bool {
 	if cost == 0 {
 		return level < l.Capacity
 	}
@@ -284,7 +274,7 @@ func (l *Limit) adopt(s *State, level float64, now Instant) (changed bool) {
 }
 
 // Oversize reports whether the cost can never fit, however long one waits.
-func (l Limit) Oversize(cost float64) bool { return !l.fits(0, cost) }
+func (l Limit) Oversize(cost float64) bool { return !l.Fits(0, cost) }
 
 // Remaining returns how much still fits above level, in units of cost.
 func (l Limit) Remaining(level float64) float64 { return max(0, l.Capacity-level) }
@@ -300,7 +290,7 @@ func (l Limit) TimeToEmpty(level float64) time.Duration {
 // fits once the level is below the capacity. Ask [Limit.Oversize] first: for a cost that can
 // never fit the result says nothing.
 func (l Limit) TimeToFit(level, cost float64) time.Duration {
-	if l.fits(level, cost) {
+	if l.Fits(level, cost) {
 		return 0
 	}
 	wait := max(0, microseconds((level+cost-l.Capacity)/l.Leak))

@@ -202,8 +202,8 @@ func TestWaitsBeyondAllTellingStayPositive(t *testing.T) {
 					t.Errorf("%s, level %v: got a wait of %v, want 20 years or more", describe(l), level, wait)
 				}
 			}
-			if s := (State{Level: level, At: at(1e9)}); l.Expiry(s) < s.At.Add(longestDrain) {
-				t.Errorf("%s, level %v: got it forgotten at %d, want 20 years later than %d", describe(l), level, l.Expiry(s), s.At)
+			if s := (State{Level: level, At: at(1e9)}); l.EmptyAt(s) < s.At.Add(longestDrain) {
+				t.Errorf("%s, level %v: got it forgotten at %d, want 20 years later than %d", describe(l), level, l.EmptyAt(s), s.At)
 			}
 		}
 	}

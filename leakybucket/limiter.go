@@ -2,58 +2,92 @@ package leakybucket
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/door"
 )
 
-// DefaultTimeout is how long a [Limiter] waits for its store where no time is given.
-const DefaultTimeout = 50 * time.Millisecond
+const (
+	defaultTimeout = 50 * time.Millisecond
+
+	// longestKey is how long a key may be, in bytes, whatever the store. A longer one is an
+	// attack: it must not pass by the policy for a store that fails.
+	longestKey = 1 << 14
+
+	longestZone = 100
+)
 
 // A Limiter is one limit for many keys, with a bucket for each in a [Store]. It is safe for
-// concurrent use and starts no goroutines. For buckets in memory alone, the Limiter of
-// package memstore is faster and never fails.
+// concurrent use and starts no goroutines.
 type Limiter struct {
 	store Store
+	zone  door.Zone // of a store in memory; otherwise nil
 	limit atomic.Pointer[Limit]
 	o     LimiterOptions
 }
 
 // LimiterOptions are what a [Limiter] may be told. The zero value is ready for use.
 type LimiterOptions struct {
-	// Zone keeps the buckets apart from those of other limiters of the store. It must not
-	// contain a slash.
+	// Zone keeps the buckets apart from those of other limiters of the store. It has at most
+	// 100 letters, digits, _, . and -.
 	Zone string
 
-	// Timeout is how long one call waits for the store. Zero means [DefaultTimeout].
+	// Timeout is how long one call waits for the store. Zero means 50 ms.
 	Timeout time.Duration
 
-	// OnError decides when the store fails. Its decision must be Undecided. If it is nil,
-	// the cost fits.
-	OnError func(error) Decision
+	// FailClosed refuses every cost while the store fails. Otherwise every cost fits then.
+	// Package sharedstore has a third way: a share of the limit for each process.
+	FailClosed bool
 }
 
-// A Result is a [Decision] about a key, with what a refused client is told.
+// A Result says what became of a cost, and what a client that is refused may be told.
 type Result struct {
-	Decision
-	Remaining float64 // how much still fits after it, in units of cost
+	Fits      bool    // the cost was poured
+	Level     float64 // how full the bucket is now, in units of cost
+	Remaining float64 // how much still fits now, in units of cost
 
 	// RetryAfter is how long it takes until the cost fits if nobody else pours.
 	// Zero if it fits, or if it can never fit.
 	RetryAfter time.Duration
+
+	// Undecided says that the store could not be asked. Fits is then what the options say, and
+	// nothing else is known.
+	Undecided bool
+
+	local bool // decided by this node in place of the store
+	at    Instant
+	cost  float64 // that was asked for
+	limit Limit
 }
 
-// NewLimiter returns a limiter, or says what is wrong with the limit.
+// Limit returns the limit under which the cost was decided, or the zero Limit if it was not.
+func (r *Result) Limit() Limit { return r.limit }
+
+// NewLimiter returns a limiter with its buckets in a store, such as memstore.New. It says what
+// is wrong with the limit or the options.
 func NewLimiter(store Store, limit Limit, o LimiterOptions) (*Limiter, error) {
-	if o.Timeout <= 0 {
-		o.Timeout = DefaultTimeout
+	if len(o.Zone) > longestZone || strings.ContainsFunc(o.Zone, isNoZone) {
+		return nil, fmt.Errorf("invalid zone %.100q: want at most %d letters, digits, _, . and -", o.Zone, longestZone)
 	}
-	if o.OnError == nil {
-		o.OnError = func(error) Decision { return Decision{Fits: true, Undecided: true} }
+	if o.Timeout <= 0 {
+		o.Timeout = defaultTimeout
 	}
 	l := &Limiter{store: store, o: o}
-	return l, l.SetLimit(limit)
+	if memory, is := store.(door.Opener); is {
+		l.zone = memory.OpenZone(o.Zone)
+	}
+	if err := l.SetLimit(limit); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func isNoZone(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("_.-", r))
 }
 
 // Limit returns the limit that holds now.
@@ -69,34 +103,84 @@ func (l *Limiter) SetLimit(limit Limit) error {
 	return nil
 }
 
-// Take pours cost into the bucket of key if it fits. If the store fails, the result is that
-// of LimiterOptions.OnError, and the error says why.
+// Allow is Take of a cost of 1, for callers who want to know no more.
+func (l *Limiter) Allow(key string) bool {
+	r, _ := l.Take(context.Background(), key, 1)
+	return r.Fits
+}
+
+// Take pours cost into the bucket of key if it fits. A cost of 0 asks for the level and
+// changes nothing.
+//
+// If the store fails, the result is as LimiterOptions.FailClosed says, and the error says why.
+// So callers may ignore the error. If ctx ends first, nothing fits, and the error is that of
+// ctx. A key of more than 16 KiB fits never and is an error. With a store in memory there are
+// no other errors.
 func (l *Limiter) Take(ctx context.Context, key string, cost float64) (r Result, err error) {
-	c := Charge{Zone: l.o.Zone, Key: key, Limit: l.Limit(), Cost: cost}
-	r.Decision, err = l.take(ctx, &c)
-	c.Explain(&r)
+	err = l.take(ctx, &r, key, cost, l.limit.Load()) // Take is inlined, so that nobody copies the result
 	return r, err
 }
 
-// takes are charges and decisions of calls, which a store may keep from the stack.
-var takes = sync.Pool{New: func() any { return new(oneTake) }}
-
-type oneTake struct {
-	charges   [1]Charge
-	decisions [1]Decision
+// TakeLimit is Take under another limit than the limiter's, such as that of the customer's
+// plan. The bucket of a key is the same under every limit, and keeps its level. An invalid limit
+// is an error, and nothing fits.
+func (l *Limiter) TakeLimit(ctx context.Context, key string, cost float64, limit Limit) (r Result, err error) {
+	if err = limit.Validate(); err == nil {
+		err = l.take(ctx, &r, key, cost, &limit)
+	}
+	return r, err
 }
 
-func (l *Limiter) take(ctx context.Context, c *Charge) (Decision, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.o.Timeout)
-	defer cancel()
-	t := takes.Get().(*oneTake)
-	defer takes.Put(t)
-	t.charges[0], t.decisions[0] = *c, Decision{}
-	if err := l.store.Take(ctx, t.charges[:], t.decisions[:]); err != nil {
-		return l.o.OnError(err), err
+func (l *Limiter) take(ctx context.Context, r *Result, key string, cost float64, limit *Limit) error {
+	if l.zone != nil && len(key) <= longestKey {
+		if level, at, fits, asked := l.zone.Take(key, limit.Capacity, limit.Leak, cost); asked {
+			r.limit, r.cost, r.at = *limit, cost, Instant(at)
+			r.explain(level, fits)
+			return nil
+		}
 	}
-	*c = t.charges[0] // a store that stands in for a shared one may have changed the limit
-	return t.decisions[0], nil
+	c := Charge{Zone: l.o.Zone, Key: key, Limit: *limit, Cost: cost}
+	d, err := l.ask(ctx, &c)
+	*r = Result{Fits: d.Fits, Undecided: d.Undecided}
+	if !d.Undecided && err == nil {
+		*r = resultOf(&c, &d)
+	}
+	return err
+}
+
+// resultOf returns the result of a charge by itself that a store has decided.
+func resultOf(c *Charge, d *Decision) Result {
+	r := Result{limit: c.Limit, cost: c.Cost, at: d.At, local: d.Local}
+	r.explain(d.Level, d.Fits)
+	return r
+}
+
+// explain sets what is told of a cost that found the bucket filled to level.
+func (r *Result) explain(level float64, fits bool) {
+	if r.Fits = fits; fits {
+		level += r.cost
+	} else if !r.limit.Oversize(r.cost) {
+		r.RetryAfter = r.limit.TimeToFit(level, r.cost)
+	}
+	r.Level, r.Remaining = level, r.limit.Remaining(level)
+}
+
+// ask has the store decide a charge. With an error, the decision is what the options say.
+func (l *Limiter) ask(ctx context.Context, c *Charge) (Decision, error) {
+	if len(c.Key) > longestKey {
+		return Decision{}, fmt.Errorf("a key of %d bytes is too long: want at most %d", len(c.Key), longestKey)
+	}
+	inner, cancel := context.WithTimeout(ctx, l.o.Timeout)
+	defer cancel()
+	charges, decisions := []Charge{*c}, make([]Decision, 1)
+	if err := l.store.Take(inner, charges, decisions); err != nil {
+		if ctx.Err() != nil {
+			return Decision{Undecided: true}, ctx.Err() // the caller has left, and the store may be well
+		}
+		return Decision{Fits: !l.o.FailClosed, Undecided: true}, err
+	}
+	*c = charges[0] // a store that stands in for a shared one may have changed the limit
+	return decisions[0], nil
 }
 
 // Wait blocks until cost fits the bucket of key. It pours at once, into a bucket that may
@@ -109,47 +193,61 @@ func (l *Limiter) take(ctx context.Context, c *Charge) (Decision, error) {
 //
 // If ctx would end before the cost fits, Wait returns an error that wraps
 // [context.DeadlineExceeded] at once. A cost that can never fit is an error too. If the store
-// fails, Wait returns nil or its error, as LimiterOptions.OnError says.
+// fails, Wait returns its error with LimiterOptions.FailClosed, and otherwise nil.
 func (l *Limiter) Wait(ctx context.Context, key string, cost float64) error {
 	limit := l.Limit()
-	c, err := limit.Reserve(ctx, cost)
+	c, err := limit.reserve(ctx, cost)
 	if err != nil {
 		return err
 	}
 	c.Zone, c.Key = l.o.Zone, key
-	d, err := l.take(ctx, &c)
+	d, err := l.ask(ctx, &c)
 	switch {
 	case err != nil && d.Fits:
 		return nil
 	case err != nil:
 		return err
 	}
-	return c.Await(ctx, &d, func(s []Settlement) {
+	return c.await(ctx, &d, func(s []Settlement) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Timeout)
 		defer cancel()
 		_ = l.store.Settle(ctx, s) // the bucket keeps the cost then, as if it had been used
 	})
 }
 
-// Settle corrects a Take by diff once its true cost is known: by more, up to one capacity of
-// debt, or by less if diff is negative. Call it at most once for a result. One without the
-// store needs none and changes nothing.
-func (l *Limiter) Settle(ctx context.Context, key string, was Result, cost, diff float64) error {
-	if was.Undecided {
+// Settle corrects a Take once it is known what it really cost: actual, in units. What is more
+// lifts the level by up to one capacity above the limit's. What is less is given back, except
+// what has leaked meanwhile. Call it at most once for a result. A result without the store
+// needs none, and Settle changes nothing.
+func (l *Limiter) Settle(ctx context.Context, key string, was Result, actual float64) error {
+	if was.Undecided || was.limit == (Limit{}) {
 		return nil
 	}
-	limit := l.Limit()
 	ctx, cancel := context.WithTimeout(ctx, l.o.Timeout)
 	defer cancel()
-	return l.store.Settle(ctx, []Settlement{{
-		Charge: Charge{Zone: l.o.Zone, Key: key, Limit: limit, Cost: cost, Debt: limit.Capacity},
-		Was:    was.Decision, Diff: diff,
-	}})
+	s := was.settlement(actual)
+	s.Charge.Zone, s.Charge.Key = l.o.Zone, key
+	return l.store.Settle(ctx, []Settlement{s})
 }
 
-// Reset empties the bucket of key. It is an error if the store cannot, see [Resetter].
+// settlement returns what corrects the charge of a result.
+func (r *Result) settlement(actual float64) Settlement {
+	s := Settlement{
+		Charge: Charge{Limit: r.limit, Cost: r.cost, Debt: r.limit.Capacity},
+		Was:    Decision{Fits: r.Fits, Poured: r.Fits, At: r.at, Local: r.local},
+		Diff:   actual,
+	}
+	if r.Fits {
+		s.Diff -= r.cost
+	}
+	return s
+}
+
+// Reset empties the bucket of key. It is an error if the store cannot.
 func (l *Limiter) Reset(ctx context.Context, key string) error {
-	store, ok := l.store.(Resetter)
+	store, ok := l.store.(interface { // store.Resetter
+		Reset(ctx context.Context, zone, key string, shadow bool) error
+	})
 	if !ok {
 		return fmt.Errorf("emptying a bucket: a store of type %T cannot", l.store)
 	}
@@ -157,3 +255,6 @@ func (l *Limiter) Reset(ctx context.Context, key string) error {
 	defer cancel()
 	return store.Reset(ctx, l.o.Zone, key, false)
 }
+
+// errUndecided is why nobody waits for a store that is down.
+var errUndecided = errors.New("waiting: the store could not be asked, and refuses without")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -25,17 +26,17 @@ func newLimiter(t *testing.T, store leakybucket.Store, capacity, leak float64, o
 	return l
 }
 
-// TestBothLimitersAreOne: the fast form does as the one over any store, to the last digit,
-// whatever is taken, settled, waited for, left and changed.
-func TestBothLimitersAreOne(t *testing.T) {
+// anyStore is a store without the short way.
+type anyStore struct{ leakybucket.Store }
+
+// TestTheShortWayIsNoOther: over a store in memory, a limiter does as over any other, to the last
+// digit, whatever is taken, settled, waited for, left and changed.
+func TestTheShortWayIsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		seed := testseed.Of(t)
 		rng := rand.New(rand.NewPCG(seed, 0))
-		fast, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 10, Leak: 1}, memstore.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		any := newLimiter(t, memstore.New(memstore.Options{}), 10, 1, leakybucket.LimiterOptions{Zone: "z"})
+		fast := newLimiter(t, memstore.New(memstore.Options{}), 10, 1, leakybucket.LimiterOptions{})
+		any := newLimiter(t, anyStore{memstore.New(memstore.Options{})}, 10, 1, leakybucket.LimiterOptions{Zone: "z"})
 		for step := range 3000 {
 			key, cost := fmt.Sprint(rng.IntN(3)), math.Round(40*rng.Float64())/4
 			switch rng.IntN(6) {
@@ -69,13 +70,13 @@ func TestBothLimitersAreOne(t *testing.T) {
 					t.Fatalf("seed %d, step %d: %v was refused", seed, step, limit)
 				}
 			default:
-				one, other := fast.Take(key, cost), must(any.Take(t.Context(), key, cost))
+				one, other := must(fast.Take(t.Context(), key, cost)), must(any.Take(t.Context(), key, cost))
 				if one != other {
 					t.Fatalf("seed %d, step %d: taking %v: got %+v and %+v", seed, step, cost, one, other)
 				}
 				if rng.IntN(2) == 0 {
-					diff := math.Round(20*rng.NormFloat64()) / 4
-					if err := errors.Join(fast.Settle(t.Context(), key, one, cost, diff), any.Settle(t.Context(), key, other, cost, diff)); err != nil {
+					actual := max(0, cost+math.Round(20*rng.NormFloat64())/4)
+					if err := errors.Join(fast.Settle(t.Context(), key, one, actual), any.Settle(t.Context(), key, other, actual)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -116,7 +117,7 @@ func TestWaitingAdmitsNoMoreThanTheLimit(t *testing.T) {
 				time.Sleep(time.Duration(rng.IntN(400)) * time.Millisecond)
 				cost := limit.Capacity * rng.Float64()
 				if rng.IntN(3) == 0 {
-					if must(l.Take(t.Context(), "k", cost)).Poured {
+					if must(l.Take(t.Context(), "k", cost)).Fits {
 						serve(cost)
 					}
 					continue
@@ -170,7 +171,6 @@ func (s brokenStore) Settle(ctx context.Context, _ []leakybucket.Settlement) err
 
 func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		refuse := func(error) leakybucket.Decision { return leakybucket.Decision{Undecided: true} }
 		for _, test := range []struct {
 			name   string
 			store  leakybucket.Store
@@ -180,17 +180,20 @@ func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 			within time.Duration
 		}{
 			{"fails", brokenStore{}, leakybucket.LimiterOptions{}, true, errBroken, 0},
-			{"fails, and is to refuse", brokenStore{}, leakybucket.LimiterOptions{OnError: refuse}, false, errBroken, 0},
-			{"is silent", brokenStore{silent: true}, leakybucket.LimiterOptions{}, true, context.DeadlineExceeded, leakybucket.DefaultTimeout},
-			{"is silent for a second", brokenStore{silent: true}, leakybucket.LimiterOptions{Timeout: time.Second, OnError: refuse}, false, context.DeadlineExceeded, time.Second},
+			{"fails, and is to refuse", brokenStore{}, leakybucket.LimiterOptions{FailClosed: true}, false, errBroken, 0},
+			{"is silent", brokenStore{silent: true}, leakybucket.LimiterOptions{}, true, context.DeadlineExceeded, 50 * time.Millisecond},
+			{"is silent for a second", brokenStore{silent: true}, leakybucket.LimiterOptions{Timeout: time.Second, FailClosed: true}, false, context.DeadlineExceeded, time.Second},
 		} {
 			l := newLimiter(t, test.store, 10, 1, test.o)
 			began := time.Now()
 			got, err := l.Take(t.Context(), "k", 1)
-			if got.Fits != test.fits || !got.Undecided || got.Poured || got.RetryAfter != 0 || !errors.Is(err, test.err) || time.Since(began) != test.within {
+			if want := (leakybucket.Result{Fits: test.fits, Undecided: true}); got != want || !errors.Is(err, test.err) || time.Since(began) != test.within {
 				t.Errorf("a store that %s: got %+v, %v after %v", test.name, got, err, time.Since(began))
 			}
-			if err := l.Settle(t.Context(), "k", got, 1, 5); err != nil {
+			if got := l.Allow("k"); got != test.fits {
+				t.Errorf("a store that %s: got allowed %v", test.name, got)
+			}
+			if err := l.Settle(t.Context(), "k", got, 5); err != nil {
 				t.Errorf("a store that %s: settling what it was not asked: got %v", test.name, err)
 			}
 			if err := l.Wait(t.Context(), "k", 1); (err == nil) != test.fits {
@@ -203,10 +206,87 @@ func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 	})
 }
 
+// TestACallerWhoLeaves: that is no failure of the store, so no policy for one lets the cost fit.
+func TestACallerWhoLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, brokenStore{silent: true}, 10, 1, leakybucket.LimiterOptions{})
+		ctx, leave := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, leave)
+		if got, err := l.Take(ctx, "k", 1); got.Fits || err != context.Canceled {
+			t.Errorf("got %+v, %v, want it refused with %v", got, err, context.Canceled)
+		}
+		if err := l.Wait(ctx, "k", 1); err != context.Canceled {
+			t.Errorf("waiting: got %v, want %v", err, context.Canceled)
+		}
+	})
+}
+
+// A lateStore goes on when its caller has left, against the contract, and reads the charges then.
+type lateStore struct {
+	mu   sync.Mutex
+	keys []string
+}
+
+func (s *lateStore) Take(ctx context.Context, charges []leakybucket.Charge, _ []leakybucket.Decision) error {
+	go func() {
+		time.Sleep(time.Second) // virtual
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.keys = append(s.keys, charges[0].Key)
+	}()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func (s *lateStore) Settle(context.Context, []leakybucket.Settlement) error { return nil }
+
+// TestChargesOfOthers: even a store that keeps its arguments charges nobody else.
+func TestChargesOfOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := new(lateStore)
+		l := newLimiter(t, store, 10, 1, leakybucket.LimiterOptions{})
+		l.Allow("alice")
+		l.Allow("mallory")
+		time.Sleep(2 * time.Second) // virtual
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		if got := fmt.Sprint(store.keys); got != "[alice mallory]" {
+			t.Errorf("got %s charged, want each once", got)
+		}
+	})
+}
+
+func TestALimitPerCall(t *testing.T) {
+	store := memstore.New(memstore.Options{})
+	for _, l := range []*leakybucket.Limiter{
+		newLimiter(t, store, 2, 0.001, leakybucket.LimiterOptions{Zone: "a"}),
+		newLimiter(t, anyStore{store}, 2, 0.001, leakybucket.LimiterOptions{Zone: "b"}),
+	} {
+		pro := leakybucket.Limit{Capacity: 5, Leak: 0.001}
+		for i := range 6 {
+			if got, err := l.TakeLimit(t.Context(), "k", 1, pro); err != nil || got.Fits != (i < 5) || math.Round(got.Remaining) != float64(max(0, 4-i)) {
+				t.Errorf("take %d: got %+v, %v", i, got, err)
+			}
+		}
+		if l.Allow("k") || !l.Allow("other") {
+			t.Error("a key that has used up a larger limit fits a smaller one, or another does not")
+		}
+		if got, err := l.TakeLimit(t.Context(), "new", 1, leakybucket.Limit{Capacity: 5}); err == nil || got.Fits {
+			t.Errorf("an invalid limit: got %+v, %v", got, err)
+		}
+	}
+}
+
 func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	store := memstore.New(memstore.Options{})
-	if _, err := leakybucket.NewLimiter(store, leakybucket.Limit{}, leakybucket.LimiterOptions{}); err == nil {
-		t.Error("a limiter without a limit: got no error")
+	valid := leakybucket.Limit{Capacity: 10, Leak: 1}
+	for _, test := range []struct {
+		limit leakybucket.Limit
+		zone  string
+	}{{leakybucket.Limit{}, "z"}, {valid, "a/b"}, {valid, "~a"}, {valid, "@a"}, {valid, "a b"}, {valid, "ä"}, {valid, strings.Repeat("z", 101)}} {
+		if l, err := leakybucket.NewLimiter(store, test.limit, leakybucket.LimiterOptions{Zone: test.zone}); err == nil || l != nil {
+			t.Errorf("%+v: got %v, %v, want nil and an error", test, l, err)
+		}
 	}
 	l := newLimiter(t, store, 10, 1, leakybucket.LimiterOptions{})
 	if err := l.SetLimit(leakybucket.Limit{Capacity: -1}); err == nil || l.Limit().Capacity != 10 {
@@ -222,6 +302,9 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	}
 	if must(l.Take(t.Context(), "k", 10)); l.Reset(t.Context(), "k") != nil || !must(l.Take(t.Context(), "k", 10)).Fits {
 		t.Error("after a reset: got no room")
+	}
+	if got, err := l.Take(t.Context(), strings.Repeat("x", 1<<14+1), 1); got.Fits || err == nil {
+		t.Errorf("too long a key: got %+v, %v, want it refused", got, err)
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()

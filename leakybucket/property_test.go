@@ -156,12 +156,12 @@ func TestExtremeLimitsStayFinite(t *testing.T) {
 				if step%2 == 0 {
 					s, _ = l.Take(s, cost, now)
 				} else {
-					s, _ = l.Fill(s, cost*(1-2*rng.Float64()), now)
+					s, _, _ = l.Fill(s, cost*(1-2*rng.Float64()), now)
 				}
 				if !(s.Level >= 0 && s.Level <= capacity*(1+tolerance)) {
 					t.Fatalf("%s, step %d: got level %v, want 0 to the capacity", describe(l), step, s.Level)
 				}
-				if forget := l.Expiry(s); forget < s.At || forget > s.At.Add(longestDrain)+1 {
+				if forget := l.EmptyAt(s); forget < s.At || forget > s.At.Add(longestDrain)+1 {
 					t.Fatalf("%s, step %d: got it forgotten at %d, want within 20 years of %d", describe(l), step, forget, s.At)
 				}
 			}
@@ -206,30 +206,6 @@ func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 		c.Cost = randomCost(rng, l, l.Level(s, now))
 		if checkCharge(t, c, s, now); t.Failed() {
 			return
-		}
-	}
-}
-
-func TestTakeLevelIsTake(t *testing.T) {
-	seed := testseed.Of(t)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for i := range 100_000 {
-		l := randomLimit(rng)
-		s := State{Level: l.Capacity * 1.2 * rng.Float64(), At: 1e15, Leak: l.Leak}
-		now := s.At + randomElapsed(rng, l)
-		c := Charge{Limit: l, Cost: randomCost(rng, l, l.Level(s, now)), Probe: rng.IntN(4) == 0}
-		switch rng.IntN(8) {
-		case 0:
-			c.Cost = []float64{math.NaN(), math.Inf(1), -1}[rng.IntN(3)]
-		case 1:
-			c.Ceiling = l.Capacity * rng.Float64()
-		}
-		level, at := s.Level, s.At
-		var got, want Decision
-		c.TakeLevel(&level, &at, now, &got)
-		c.Take(&s, now, &want)
-		if got != want || level != s.Level || at != s.At {
-			t.Fatalf("seed %d, step %d, %+v: got %+v, %v at %v, want %+v, %+v", seed, i, c, got, level, at, want, s)
 		}
 	}
 }

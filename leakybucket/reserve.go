@@ -2,7 +2,6 @@ package leakybucket
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -18,25 +17,11 @@ func (c *Charge) RetryAfter(d *Decision) time.Duration {
 	return max(limit.TimeToFit(d.Level, c.Cost), d.BlockedUntil.Sub(d.At))
 }
 
-// Explain completes a result, whose decision is about the charge, by what a client is told.
-func (c *Charge) Explain(r *Result) {
-	switch {
-	case r.Undecided:
-	case r.Poured:
-		r.Remaining = max(0, c.Limit.Capacity-r.Level-c.Cost)
-	default:
-		r.Remaining, r.RetryAfter = c.Limit.Remaining(r.Level), c.RetryAfter(&r.Decision)
-	}
-}
-
-// errUndecided is why nobody waits for a store that is down.
-var errUndecided = errors.New("waiting: the store could not be asked, and refuses without")
-
-// Reserve returns the charge of a caller who waits for cost to fit, for as long as ctx lasts.
-// It may overflow the bucket by what leaks in that time. Take it, and call [Charge.Await].
+// reserve returns the charge of a caller who waits for cost to fit, for as long as ctx lasts.
+// It may overflow the bucket by what leaks in that time. Take it, and call await.
 //
 // It is an error if ctx has ended, or if the cost can never fit.
-func (l Limit) Reserve(ctx context.Context, cost float64) (Charge, error) {
+func (l Limit) reserve(ctx context.Context, cost float64) (Charge, error) {
 	if err := ctx.Err(); err != nil {
 		return Charge{}, err
 	}
@@ -52,10 +37,10 @@ func (l Limit) Reserve(ctx context.Context, cost float64) (Charge, error) {
 	return c, nil
 }
 
-// Await waits until a charge made by [Limit.Reserve] has its turn, by the decision of a
+// await waits until a charge made by reserve has its turn, by the decision of a
 // store. If ctx ends before, it calls settle with what cancels the charge, and returns the error
 // of ctx. If the charge did not fit, its error wraps [context.DeadlineExceeded].
-func (c *Charge) Await(ctx context.Context, d *Decision, settle func([]Settlement)) error {
+func (c *Charge) await(ctx context.Context, d *Decision, settle func([]Settlement)) error {
 	switch {
 	case d.Undecided && d.Fits:
 		return nil

@@ -121,11 +121,11 @@ func TestTheLastWhoLeavesGivesItsCostBackAndOthersKeepTheirTime(t *testing.T) {
 
 // What comes after a caller of Wait moves the level, and not the time it was told.
 func TestThoseWhoWaitAreServedWhenTheyWereTold(t *testing.T) {
-	for about, change := range map[string]func(*leakybucket.Bucket, leakybucket.Decision){
-		"filled":       func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(5) },
-		"taken out":    func(b *leakybucket.Bucket, _ leakybucket.Decision) { b.Fill(-2) },
-		"settled down": func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, -3) },
-		"settled up":   func(b *leakybucket.Bucket, was leakybucket.Decision) { b.Settle(was, 10, 3) },
+	for about, change := range map[string]func(*leakybucket.Bucket, leakybucket.Result){
+		"filled":       func(b *leakybucket.Bucket, _ leakybucket.Result) { b.Fill(5) },
+		"taken out":    func(b *leakybucket.Bucket, _ leakybucket.Result) { b.Fill(-2) },
+		"settled down": func(b *leakybucket.Bucket, was leakybucket.Result) { b.Settle(was, 7) },
+		"settled up":   func(b *leakybucket.Bucket, was leakybucket.Result) { b.Settle(was, 13) },
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			bucket := newBucket(t, 10, 1)
@@ -174,14 +174,14 @@ func TestBucketSettlesUpToItsDebt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		bucket := newBucket(t, 10, 1)
 		was := bucket.Take(2)
-		bucket.Settle(was, 2, 30)
+		bucket.Settle(was, 32)
 		if got := bucket.Level(); got != 20 {
 			t.Errorf("a long job: got a level of %v, want capacity and debt, 20", got)
 		}
 		time.Sleep(20 * time.Second) // virtual
 		was = bucket.Take(6)
 		time.Sleep(2 * time.Second) // virtual
-		bucket.Settle(was, 6, -100)
+		bucket.Settle(was, 0)
 		if got := bucket.Level(); got != 0 {
 			t.Errorf("a short job: got a level of %v, want 0", got)
 		}

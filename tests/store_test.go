@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -80,7 +80,7 @@ func redisServer(t *testing.T, server *servertest.Redis) *storeServer {
 			return number(text)
 		},
 		reset: func(zone, key string) {
-			store, err := redisstore.New(redisstore.Options{URL: "redis://" + server.Addr})
+			store, err := redisstore.Open("redis://"+server.Addr, redisstore.Options{})
 			resetIn(t, store, err, zone, key)
 		},
 	}
@@ -109,14 +109,14 @@ func postgresServer(t *testing.T, server *servertest.Postgres) *storeServer {
 			return server.Float(t, "SELECT coalesce(max(level), 0) FROM throttle_buckets WHERE name = ':"+zone+"/everybody'")
 		},
 		reset: func(zone, key string) {
-			store, err := pgstore.New(pgstore.Options{URL: server.URL()})
+			store, err := pgstore.Open(server.URL(), pgstore.Options{})
 			resetIn(t, store, err, zone, key)
 		},
 	}
 }
 
 type resetter interface {
-	leakybucket.Resetter
+	store.Resetter
 	Close()
 }
 

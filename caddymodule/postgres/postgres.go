@@ -66,11 +66,12 @@ func (p *Postgres) Provision(caddy.Context) error {
 		return err
 	}
 	options := pgstore.Options{
-		URL: filled[0], User: filled[1], Password: filled[2], Prefix: filled[3], Table: filled[4], Logged: p.Logged,
+		User: filled[1], Password: filled[2], Prefix: filled[3], Table: filled[4], Logged: p.Logged,
 	}
 	filled = append(filled, strconv.FormatBool(p.Logged))
-	p.store, err = stores.ConnectStore("postgres", filled, func() (leakybucket.Store, error) {
-		return pgstore.New(options)
+	p.store, err = stores.ConnectStore("postgres", filled, func(report func(error)) (leakybucket.Store, error) {
+		options.OnError = report
+		return pgstore.Open(filled[0], options)
 	})
 	return err
 }

@@ -38,7 +38,7 @@ func TestADeadMaster(t *testing.T) {
 			for _, node := range c.Nodes {
 				node.Do("config", "set", "cluster-require-full-coverage", "no")
 			}
-			store, err := redisstore.New(redisstore.Options{URL: c.URL()})
+			store, err := redisstore.Open(c.URL(), redisstore.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -75,7 +75,7 @@ func (r *Redis) Provision(caddy.Context) error {
 		return err
 	}
 	options := redisstore.Options{
-		URL: filled[0], Username: filled[1], Password: filled[2],
+		Username: filled[1], Password: filled[2],
 		SentinelUsername: filled[3], SentinelPassword: filled[4], Prefix: filled[5],
 	}
 	if filled[6] != "" {
@@ -84,8 +84,8 @@ func (r *Redis) Provision(caddy.Context) error {
 			return err
 		}
 	}
-	r.store, err = stores.ConnectStore("redis", filled, func() (leakybucket.Store, error) {
-		return redisstore.New(options)
+	r.store, err = stores.ConnectStore("redis", filled, func(func(error)) (leakybucket.Store, error) {
+		return redisstore.Open(filled[0], options)
 	})
 	return err
 }

@@ -24,17 +24,19 @@ type room struct{ packages, may string }
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
 const concepts = "body changes cookie expiring form inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
-	"option record refusal response signer sketch snapshot staticfile supportcode text tokens usage"
+	"option perkey record refusal response signer sketch snapshot staticfile supportcode text tokens usage"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.
 var rooms = []room{
-	{"leakybucket", ""},
-	{"leakybucket/key leakybucket/memstore leakybucket/storetest leakybucket/internal/coalesce", "leakybucket"},
-	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore"},
+	{"leakybucket/internal/door", ""},
+	{"leakybucket", "leakybucket/internal/door"},
+	{"leakybucket/store leakybucket/key leakybucket/internal/coalesce", "leakybucket"},
+	{"leakybucket/memstore leakybucket/storetest", "leakybucket leakybucket/internal/door leakybucket/store"},
+	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
 	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},
-	{"leakybucket/redisstore leakybucket/pgstore", "leakybucket leakybucket/internal/coalesce"},
+	{"leakybucket/redisstore leakybucket/pgstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},
 	{"limit", "leakybucket/sharedstore"},
@@ -128,7 +130,7 @@ func TestEachRoomImportsWhatItMay(t *testing.T) {
 	everybody := "" // what each room of the core from the concepts on may import
 	for i, r := range slices.Concat(rooms, guests) {
 		if r.packages == concepts {
-			everybody = " leakybucket leakybucket/key leakybucket/sharedstore " + concepts
+			everybody = " leakybucket leakybucket/key leakybucket/sharedstore leakybucket/store " + concepts
 		}
 		if i == len(rooms) {
 			everybody = ""
@@ -165,7 +167,7 @@ func TestWhatRoomsAreBuiltOf(t *testing.T) {
 		for _, dep := range p.Deps {
 			foreign := !all[dep].Standard && !strings.HasPrefix(dep, module)
 			switch {
-			case foreign && slices.Contains([]string{"leakybucket", "leakybucket/key", "leakybucket/memstore"}, name):
+			case foreign && slices.Contains([]string{"leakybucket", "leakybucket/store", "leakybucket/key", "leakybucket/memstore"}, name):
 				t.Errorf("%s is built of %s, want the standard library only", name, dep)
 			case (strings.HasPrefix(name, "leakybucket") || strings.HasSuffix(name, "inflight/gate")) && (strings.HasPrefix(dep, "github.com/caddyserver/") || strings.HasPrefix(dep, "go.uber.org/zap")):
 				t.Errorf("%s is built of %s, want nothing of Caddy", name, dep)

@@ -1,8 +1,10 @@
 package httplimit_test
 
 import (
+	"fmt"
 	"log"
 	"net/http"
+	"net/http/httptest"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/httplimit"
@@ -16,6 +18,39 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	handler := http.FileServer(http.Dir("public"))
-	log.Fatal(http.ListenAndServe(":8080", httplimit.New(limiter, httplimit.Options{}, handler)))
+	limited := httplimit.Middleware(limiter, httplimit.Options{})
+	log.Fatal(http.ListenAndServe(":8080", limited(http.FileServer(http.Dir("public")))))
+}
+
+// Customers are known by a key, and have the limit of their plan. Whoever has no key is known by
+// the address. Routers such as chi take the middleware by router.Use(limited).
+func ExampleMiddleware_plans() {
+	free := leakybucket.Limit{Capacity: 10, Leak: 0.001}
+	plans := map[string]leakybucket.Limit{"secret-1": {Capacity: 100, Leak: 20}}
+
+	limiter, err := leakybucket.NewLimiter(memstore.New(memstore.Options{}), free, leakybucket.LimiterOptions{Zone: "api"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	limited := httplimit.Middleware(limiter, httplimit.Options{
+		Key:    httplimit.ByHeader("X-Api-Key", httplimit.ByAddress),
+		Limit:  func(r *http.Request) leakybucket.Limit { return plans[r.Header.Get("X-Api-Key")] },
+		Policy: "plan",
+	})
+	api := limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello") }))
+
+	for _, key := range []string{"secret-1", ""} {
+		served := 0
+		for range 50 {
+			w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
+			r.Header.Set("X-Api-Key", key)
+			if api.ServeHTTP(w, r); w.Code == http.StatusOK {
+				served++
+			}
+		}
+		fmt.Printf("key %q: %d of 50 served\n", key, served)
+	}
+	// Output:
+	// key "secret-1": 50 of 50 served
+	// key "": 10 of 50 served
 }

@@ -1,7 +1,8 @@
 // Package httplimit limits the requests of a net/http server by a [leakybucket.Limiter].
 //
 // A request whose cost does not fit gets status 429 with a Retry-After computed from the time
-// until it fits, and Cache-Control: no-store. If the store fails, requests pass.
+// until it fits, and Cache-Control: no-store. While the store fails, requests pass, or get 503 if
+// the limiter's options say FailClosed.
 package httplimit
 
 import (
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -25,8 +27,14 @@ type Options struct {
 	// Cost returns what a request costs, in units. If nil, 1.
 	Cost func(*http.Request) float64
 
-	// FailClosed answers 503 while the store fails, instead of passing all requests.
-	FailClosed bool
+	// Limit returns the limit of a request, such as that of the customer's plan. If it is nil or
+	// returns the zero Limit, the limiter's own holds.
+	Limit func(*http.Request) leakybucket.Limit
+
+	// Policy is the name under which the limit is told to clients, in the fields RateLimit-Policy
+	// and RateLimit of draft-ietf-httpapi-ratelimit-headers-10. It has letters, digits, _ and - only.
+	// If empty, answers have no such fields.
+	Policy string
 
 	// Refuse writes the answer to a refused request. Its headers Retry-After and
 	// Cache-Control are set. If nil, a line of text with status 429.
@@ -38,13 +46,16 @@ type Options struct {
 
 const logEvery = time.Minute
 
-// New returns a handler that passes to next what the limiter admits.
-func New(limiter *leakybucket.Limiter, o Options, next http.Handler) http.Handler {
+// Middleware returns a function that puts the limiter in front of a handler, as routers take it.
+func Middleware(limiter *leakybucket.Limiter, o Options) func(http.Handler) http.Handler {
 	if o.Key == nil {
 		o.Key = ByAddress
 	}
 	if o.Cost == nil {
 		o.Cost = func(*http.Request) float64 { return 1 }
+	}
+	if o.Limit == nil {
+		o.Limit = func(*http.Request) leakybucket.Limit { return leakybucket.Limit{} }
 	}
 	if o.Refuse == nil {
 		o.Refuse = refuse
@@ -52,40 +63,70 @@ func New(limiter *leakybucket.Limiter, o Options, next http.Handler) http.Handle
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &handler{limiter: limiter, o: o, next: next}
+	m := &middleware{limiter: limiter, o: o}
+	return func(next http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })
+	}
 }
 
-type handler struct {
+type middleware struct {
 	limiter *leakybucket.Limiter
 	o       Options
-	next    http.Handler
 	logged  atomic.Int64 // when, in nanoseconds since 1970
 }
 
-func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	key := h.o.Key(r)
+func (m *middleware) serve(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	key := m.o.Key(r)
 	if key == "" {
-		h.next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r)
 		return
 	}
-	result, err := h.limiter.Take(r.Context(), key, h.o.Cost(r))
+	result, err := m.take(r, key)
 	if err != nil {
-		h.log(err)
-		result.Fits = !h.o.FailClosed
+		if r.Context().Err() != nil {
+			return // nobody waits for an answer
+		}
+		m.log(err, result.Fits)
+	}
+	if m.o.Policy != "" && !result.Undecided {
+		m.announce(w.Header(), &result)
 	}
 	switch {
 	case result.Fits:
-		h.next.ServeHTTP(w, r)
+		next.ServeHTTP(w, r)
 	case result.Undecided:
 		w.Header().Set("Cache-Control", "no-store")
 		http.Error(w, "Try again later.", http.StatusServiceUnavailable)
 	default:
 		w.Header().Set("Cache-Control", "no-store")
 		if result.RetryAfter > 0 {
-			w.Header().Set("Retry-After", fmt.Sprint(seconds(result.RetryAfter)))
+			w.Header().Set("Retry-After", strconv.FormatInt(seconds(result.RetryAfter), 10))
 		}
-		h.o.Refuse(w, r, result)
+		m.o.Refuse(w, r, result)
 	}
+}
+
+func (m *middleware) take(r *http.Request, key string) (leakybucket.Result, error) {
+	cost := m.o.Cost(r)
+	if limit := m.o.Limit(r); limit != (leakybucket.Limit{}) {
+		return m.limiter.TakeLimit(r.Context(), key, cost, limit)
+	}
+	return m.limiter.Take(r.Context(), key, cost)
+}
+
+// announce tells the client of the limit: how much it may send at once, in how many seconds that
+// is free again, how much of it is left, and when all of it is.
+func (m *middleware) announce(header http.Header, r *leakybucket.Result) {
+	limit := r.Limit()
+	if limit.Capacity == 0 {
+		return
+	}
+	header.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", m.o.Policy, int64(limit.Capacity), max(1, seconds(limit.TimeToEmpty(limit.Capacity)))))
+	field := fmt.Sprintf("%q;r=%d", m.o.Policy, int64(r.Remaining))
+	if r.Level > 0 {
+		field += fmt.Sprintf(";t=%d", max(1, seconds(limit.TimeToEmpty(r.Level))))
+	}
+	header.Set("RateLimit", field)
 }
 
 // seconds rounds up, so that nobody is told to come too early.
@@ -99,15 +140,15 @@ func refuse(w http.ResponseWriter, _ *http.Request, result leakybucket.Result) {
 	http.Error(w, text, http.StatusTooManyRequests)
 }
 
-// log says why the store failed, unless it did so in the last minute.
-func (h *handler) log(err error) {
-	last, now := h.logged.Load(), time.Now().UnixNano()
-	if now-last < int64(logEvery) || !h.logged.CompareAndSwap(last, now) {
+// log says why there was no decision, unless it did so in the last minute.
+func (m *middleware) log(err error, passes bool) {
+	last, now := m.logged.Load(), time.Now().UnixNano()
+	if now-last < int64(logEvery) || !m.logged.CompareAndSwap(last, now) {
 		return
 	}
 	does := "requests pass"
-	if h.o.FailClosed {
-		does = "requests are answered 503"
+	if !passes {
+		does = "such requests are refused"
 	}
-	h.o.Log.Error("asking the store of a limit failed; meanwhile "+does, "error", err)
+	m.o.Log.Error("asking the store of a limit failed; meanwhile "+does, "error", err)
 }

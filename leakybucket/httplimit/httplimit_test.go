@@ -24,7 +24,12 @@ var served = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt
 
 func limiter(t *testing.T, store leakybucket.Store, capacity, leak float64) *leakybucket.Limiter {
 	t.Helper()
-	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, leakybucket.LimiterOptions{})
+	return limiterOf(t, store, capacity, leak, leakybucket.LimiterOptions{})
+}
+
+func limiterOf(t *testing.T, store leakybucket.Store, capacity, leak float64, o leakybucket.LimiterOptions) *leakybucket.Limiter {
+	t.Helper()
+	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +38,7 @@ func limiter(t *testing.T, store leakybucket.Store, capacity, leak float64) *lea
 
 // TestARealServer: over a socket, a burst passes and the rest is told when to come.
 func TestARealServer(t *testing.T) {
-	server := httptest.NewServer(httplimit.New(limiter(t, memstore.New(memstore.Options{}), 3, 0.01), httplimit.Options{}, served))
+	server := httptest.NewServer(httplimit.Middleware(limiter(t, memstore.New(memstore.Options{}), 3, 0.01), httplimit.Options{})(served))
 	defer server.Close()
 	for i := range 5 {
 		resp, err := http.Get(server.URL)
@@ -77,6 +82,8 @@ func TestKeys(t *testing.T) {
 		{"what the client made up", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "192.0.2.1, 198.51.100.1"}, "198.51.100.1"},
 		{"what a stranger made up", proxies, "203.0.113.7:1", []string{"X-Forwarded-For", "192.0.2.1"}, "203.0.113.7"},
 		{"junk", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "192.0.2.1, unknown"}, "10.0.0.1"},
+		{"a port", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "192.0.2.1, 198.51.100.1:49152, [fd00::2]:443"}, "198.51.100.1"},
+		{"IPv6 and a port", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "[2001:db8::9]:443, [fd00::2]"}, "2001:db8::/64"},
 		{"no header behind a proxy", proxies, "10.0.0.1:1", nil, "10.0.0.1"},
 		{"IPv6 behind a proxy", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "2001:db8::9"}, "2001:db8::/64"},
 		{"no header", header, "203.0.113.7:1", nil, "203.0.113.7"},
@@ -104,7 +111,8 @@ func TestAStoreThatFails(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var log bytes.Buffer
-			h := httplimit.New(limiter(t, broken{}, 3, 1), httplimit.Options{FailClosed: closed, Log: slog.New(slog.NewTextHandler(&log, nil))}, served)
+			l := limiterOf(t, broken{}, 3, 1, leakybucket.LimiterOptions{FailClosed: closed})
+			h := httplimit.Middleware(l, httplimit.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})(served)
 			for range 50 {
 				w := httptest.NewRecorder()
 				h.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
@@ -123,8 +131,60 @@ func TestAStoreThatFails(t *testing.T) {
 	}
 }
 
+// TestAClientThatHangsUp: that is no failure of the store, and nobody does work for it.
+func TestAClientThatHangsUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		h := httplimit.Middleware(limiter(t, patient{}, 3, 1), httplimit.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})(
+			http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the handler was called") }))
+		ctx, hangUp := context.WithCancel(t.Context())
+		time.AfterFunc(10*time.Millisecond, hangUp)
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil).WithContext(ctx))
+		if log.Len() > 0 {
+			t.Errorf("got the log line %s, want none", &log)
+		}
+	})
+}
+
+// A patient store waits until its caller has left.
+type patient struct{ broken }
+
+func (patient) Take(ctx context.Context, _ []leakybucket.Charge, _ []leakybucket.Decision) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func TestPlansAreTold(t *testing.T) {
+	h := httplimit.Middleware(limiter(t, memstore.New(memstore.Options{}), 2, 0.01), httplimit.Options{
+		Key: func(r *http.Request) string { return r.URL.Path },
+		Limit: func(r *http.Request) (l leakybucket.Limit) {
+			if r.URL.Path == "/pro" {
+				l = leakybucket.Limit{Capacity: 100, Leak: 2}
+			}
+			return l
+		},
+		Policy: "plan",
+	})(served)
+	for _, test := range []struct {
+		path          string
+		status        int
+		policy, field string
+	}{
+		{"/free", 200, `"plan";q=2;w=200`, `"plan";r=1;t=100`},
+		{"/free", 200, `"plan";q=2;w=200`, `"plan";r=0;t=200`},
+		{"/free", 429, `"plan";q=2;w=200`, `"plan";r=0;t=200`},
+		{"/pro", 200, `"plan";q=100;w=50`, `"plan";r=99;t=1`},
+	} {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", test.path, nil))
+		if policy, field := w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit"); w.Code != test.status || policy != test.policy || field != test.field {
+			t.Errorf("got %d, %s, %s, want %+v", w.Code, policy, field, test)
+		}
+	}
+}
+
 func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
-	h := httplimit.New(limiter(t, memstore.New(memstore.Options{}), 10, 1), httplimit.Options{
+	h := httplimit.Middleware(limiter(t, memstore.New(memstore.Options{}), 10, 1), httplimit.Options{
 		Key: func(r *http.Request) string { return r.Header.Get("User") },
 		Cost: func(r *http.Request) float64 {
 			if r.URL.Path == "/search" {
@@ -136,7 +196,7 @@ func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
 			w.WriteHeader(http.StatusTeapot)
 			fmt.Fprintf(w, "%.0f left", result.Remaining)
 		},
-	}, served)
+	})(served)
 	ask := func(user, path string) *httptest.ResponseRecorder {
 		r, w := httptest.NewRequest("GET", path, nil), httptest.NewRecorder()
 		r.Header.Set("User", user)

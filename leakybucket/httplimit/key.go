@@ -29,14 +29,25 @@ func Behind(proxies ...netip.Prefix) func(*http.Request) string {
 		client := peer(r)
 		hops := strings.Split(strings.Join(r.Header.Values("X-Forwarded-For"), ","), ",")
 		for _, hop := range slices.Backward(hops) {
-			next, err := netip.ParseAddr(strings.TrimSpace(hop))
-			if !trusted(client) || err != nil {
+			next, ok := parseHop(strings.TrimSpace(hop))
+			if !trusted(client) || !ok {
 				break
 			}
-			client = next.Unmap()
+			client = next
 		}
 		return nameOf(client)
 	}
+}
+
+// parseHop reads an address, perhaps with a port, as some proxies write it.
+func parseHop(text string) (addr netip.Addr, ok bool) {
+	addr, err := netip.ParseAddr(strings.Trim(text, "[]"))
+	if err != nil {
+		var with netip.AddrPort
+		with, err = netip.ParseAddrPort(text)
+		addr = with.Addr()
+	}
+	return addr.Unmap().WithZone(""), err == nil
 }
 
 // ByHeader returns a key of the value of a header, such as an API key, of which only a digest

@@ -1,11 +1,9 @@
-// Package key names buckets, and says which limit holds for a name.
-//
-// A key is built of parts: a client's network, a header, a route. [AppendPart]
-// writes them so that no two keys collide and no client can forge one. A [Table]
-// holds the overrides that give some keys another limit.
+// Package key names buckets. A key is built of parts: a client's network, a header, a route.
+// [AppendPart] writes them so that no two keys collide and no client can forge one.
 package key
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"net/netip"
 	"strings"
@@ -53,6 +51,15 @@ func AppendPart(name []byte, value string) []byte {
 	return name
 }
 
+// A Digest is the SHA-256 of a part. The zero Digest means that it is not known.
+type Digest [sha256.Size]byte
+
+// DigestOf returns the digest of a text.
+func DigestOf(text string) Digest { return sha256.Sum256([]byte(text)) }
+
+// digestPrefix begins a part that is a digest.
+const digestPrefix = "@sha256:"
+
 // AppendDigest appends a part from which the value cannot be read: @sha256: and
 // the SHA-256 of the whole value, in hexadecimal.
 func AppendDigest(name []byte, value string) []byte {
@@ -61,17 +68,17 @@ func AppendDigest(name []byte, value string) []byte {
 
 // Append appends the digest to a bucket's name, as [AppendDigest] does.
 func (d Digest) Append(name []byte) []byte {
-	return hex.AppendEncode(append(append(name, '@'), digestWord...), d[:])
+	return hex.AppendEncode(append(name, digestPrefix...), d[:])
 }
 
 // ParseDigest returns the digest that a part of a bucket's name is. It returns false if
 // the part is none.
 func ParseDigest(part string) (d Digest, ok bool) {
-	written, ok := strings.CutPrefix(part, "@"+digestWord)
-	if !ok {
+	written, ok := strings.CutPrefix(part, digestPrefix)
+	if !ok || len(written) != 2*len(d) {
 		return d, false
 	}
-	d, err := parseDigest(written)
+	_, err := hex.Decode(d[:], []byte(written))
 	return d, err == nil
 }
 

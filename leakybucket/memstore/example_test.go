@@ -3,34 +3,11 @@ package memstore_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
-
-// Each client may send three requests at once, then one a second.
-func ExampleLimiter() {
-	limiter, err := memstore.NewLimiter(leakybucket.Limit{Capacity: 3, Leak: 1}, memstore.Options{})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, client := range []string{"203.0.113.7", "203.0.113.7", "203.0.113.7", "203.0.113.7", "198.51.100.1"} {
-		if d := limiter.Take(client, 1); d.Fits {
-			fmt.Printf("%s: welcome, %.0f more\n", client, math.Round(d.Remaining))
-		} else {
-			fmt.Printf("%s: come back in %v\n", client, d.RetryAfter.Round(time.Second))
-		}
-	}
-	// Output:
-	// 203.0.113.7: welcome, 2 more
-	// 203.0.113.7: welcome, 1 more
-	// 203.0.113.7: welcome, 0 more
-	// 203.0.113.7: come back in 1s
-	// 198.51.100.1: welcome, 2 more
-}
 
 // A login is charged to the client and to the account at once: it takes both
 // to fit, and if one does not, neither is poured.

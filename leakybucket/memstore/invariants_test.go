@@ -3,11 +3,14 @@ package memstore
 import (
 	"fmt"
 	"maps"
+	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // mustBeSound goes through a whole store and fails the test at the first thing
@@ -221,4 +224,26 @@ func (sh *shard) long() (all []int) {
 func (s slot) stateOf() (state leakybucket.State) {
 	s.state(&state)
 	return state
+}
+
+// TestTakeLevelIsTake: the short form does as the long one.
+func TestTakeLevelIsTake(t *testing.T) {
+	seed := testseed.Of(t)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for i := range 100_000 {
+		c := leakybucket.Charge{Limit: leakybucket.Limit{Capacity: math.Exp(20 * rng.NormFloat64()), Leak: math.Exp(20 * rng.NormFloat64())}, Probe: rng.IntN(4) == 0}
+		s := leakybucket.State{Level: c.Limit.Capacity * 1.2 * rng.Float64(), At: 1e15, Leak: c.Limit.Leak}
+		now := s.At + leakybucket.Instant(1e6*min(1e12, rng.ExpFloat64()*s.Level/s.Leak))
+		c.Cost = max(0, c.Limit.Capacity-c.Limit.Level(s, now)) * []float64{0, 0.5, 1, 1 + 1e-9, 2, math.NaN(), math.Inf(1), -1}[rng.IntN(8)]
+		if rng.IntN(8) == 0 {
+			c.Ceiling = c.Limit.Capacity * rng.Float64()
+		}
+		level, at := s.Level, s.At
+		var got, want leakybucket.Decision
+		takeLevel(&c, &level, &at, now, &got)
+		c.Take(&s, now, &want)
+		if got != want || level != s.Level || at != s.At {
+			t.Fatalf("seed %d, step %d, %+v: got %+v, %v at %v, want %+v, %+v", seed, i, c, got, level, at, want, s)
+		}
+	}
 }

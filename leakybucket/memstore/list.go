@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // listedSlots are looked at under one lock at most. That takes some microseconds.
@@ -26,17 +27,17 @@ func (s *Store) parseCursor(text string) (c cursor, err error) {
 	if text == "" {
 		return c, nil
 	}
-	var store int64
-	_, err = fmt.Sscanf(text, "%x-%x-%x", &store, &c.shard, &c.hash)
-	if c.store = leakybucket.Instant(store); err != nil || c.String() != text || c.store != s.epoch || c.shard < 0 || c.shard >= len(s.shards) || c.hash >= 1<<32 {
-		return c, fmt.Errorf("%w: it is not of this process", leakybucket.ErrBadCursor)
+	var epoch int64
+	_, err = fmt.Sscanf(text, "%x-%x-%x", &epoch, &c.shard, &c.hash)
+	if c.store = leakybucket.Instant(epoch); err != nil || c.String() != text || c.store != s.epoch || c.shard < 0 || c.shard >= len(s.shards) || c.hash >= 1<<32 {
+		return c, fmt.Errorf("%w: it is not of this process", store.ErrBadCursor)
 	}
 	return c, nil
 }
 
-// List implements [leakybucket.Lister]. Whatever the prefix, it looks at buckets of all
+// List implements [store.Lister]. Whatever the prefix, it looks at buckets of all
 // zones. Each page locks one shard for some microseconds.
-func (s *Store) List(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
+func (s *Store) List(ctx context.Context, of store.Filter, from string) ([]store.Entry, string, error) {
 	c, err := s.parseCursor(from)
 	if err != nil {
 		return nil, "", err
@@ -65,7 +66,7 @@ func (s *Store) List(ctx context.Context, of leakybucket.Filter, from string) ([
 
 // list returns the buckets that match among those with hashes from first on, and below
 // which hash that is, and at how many slots it has looked.
-func (sh *shard) list(first uint64, slots int, of *leakybucket.Filter, clock func() leakybucket.Instant) (found []leakybucket.Entry, next uint64, looked int) {
+func (sh *shard) list(first uint64, slots int, of *store.Filter, clock func() leakybucket.Instant) (found []store.Entry, next uint64, looked int) {
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	length := uint64(len(sh.tags))
@@ -91,7 +92,7 @@ func (sh *shard) list(first uint64, slots int, of *leakybucket.Filter, clock fun
 		if zone != of.Zone || (slot.zone&shadowBit != 0) != of.Shadow || !bytes.HasPrefix(key, prefix) {
 			continue
 		}
-		kept := leakybucket.Entry{Key: string(key), Now: now}
+		kept := store.Entry{Key: string(key), Now: now}
 		slot.state(&kept.State)
 		found = append(found, kept)
 	}

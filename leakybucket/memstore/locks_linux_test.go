@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // Each timed step holds a lock from its beginning to its end, and nobody else
@@ -130,7 +131,7 @@ func timeCopies(t *testing.T) (steps []time.Duration) {
 
 func timePages(t *testing.T) (steps []time.Duration) {
 	s, _ := timeGrowth(t)
-	of, cursor, found := leakybucket.Filter{Zone: charge("", 600).Zone, Scan: million}, "", 0
+	of, cursor, found := store.Filter{Zone: charge("", 600).Zone, Scan: million}, "", 0
 	for more := true; more; more = cursor != "" {
 		steps = append(steps, timed(func() {
 			some, next, err := s.List(context.Background(), of, cursor)

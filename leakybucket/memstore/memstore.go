@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const (
@@ -158,7 +159,7 @@ func (s *Store) takeIn(sh *shard, hash uint64, c *leakybucket.Charge, d *leakybu
 // create adds a bucket, unless it may be forgotten already. It returns false if
 // there is no place for it. Places that were reserved are used or released.
 func (s *Store) create(sh *shard, hash uint64, c *leakybucket.Charge, state *leakybucket.State, now leakybucket.Instant, reserved int) bool {
-	need, forget := 1, c.Expiry(state)
+	need, forget := 1, store.Expiry(c, state)
 	if forget <= now {
 		need = 0
 	}
@@ -241,10 +242,10 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		}
 		t.slots, t.states = append(t.slots, at), append(t.states, t.read[i])
 	}
-	leakybucket.TakeAll(charges, t.states, now, decisions)
+	store.TakeAll(charges, t.states, now, decisions)
 
 	for i, at := range t.slots {
-		if at < 0 && t.states[i] != (leakybucket.State{}) && charges[i].Expiry(&t.states[i]) > now && last(charges, t.hashes, i) {
+		if at < 0 && t.states[i] != (leakybucket.State{}) && store.Expiry(&charges[i], &t.states[i]) > now && last(charges, t.hashes, i) {
 			t.created = append(t.created, i)
 		}
 	}
@@ -258,7 +259,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 		}
 	}
 	for _, i := range t.created {
-		s.shards[t.hashes[i]>>s.shift].insert(t.hashes[i], &charges[i], &t.states[i], charges[i].Expiry(&t.states[i]))
+		s.shards[t.hashes[i]>>s.shift].insert(t.hashes[i], &charges[i], &t.states[i], store.Expiry(&charges[i], &t.states[i]))
 	}
 	if len(t.created) > 0 {
 		for _, i := range t.locks {
@@ -272,7 +273,7 @@ func (s *Store) tryMany(charges []leakybucket.Charge, decisions []leakybucket.De
 // holds its state.
 func last(charges []leakybucket.Charge, hashes []uint64, i int) bool {
 	for j := i + 1; j < len(charges); j++ {
-		if hashes[j] == hashes[i] && charges[i].SameBucket(&charges[j]) {
+		if hashes[j] == hashes[i] && store.SameBucket(&charges[i], &charges[j]) {
 			return false
 		}
 	}
@@ -373,7 +374,7 @@ func (s *Store) Known(c *leakybucket.Charge) (d leakybucket.Decision, current bo
 // Now returns the instant on the store's clock.
 func (s *Store) Now() leakybucket.Instant { return s.now() }
 
-// Reset implements [leakybucket.Resetter].
+// Reset implements [store.Resetter].
 func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
 	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}
 	hash := s.hasher.charge(c)
@@ -397,7 +398,7 @@ func (s *Store) Shed() {
 	}
 }
 
-// Buckets implements [leakybucket.Counter].
+// Buckets implements [store.Counter].
 func (s *Store) Buckets() map[string]int {
 	total := make(map[string]int)
 	for i := range s.shards {
@@ -406,7 +407,7 @@ func (s *Store) Buckets() map[string]int {
 	return total
 }
 
-// Evictions implements [leakybucket.Evicter].
+// Evictions implements [store.Evicter].
 func (s *Store) Evictions() uint64 { return s.room.evictions.Load() }
 
 func (s *Store) now() leakybucket.Instant {
@@ -434,9 +435,9 @@ func combine(zone, key uint64, shadow bool) uint64 {
 
 // Interface guards
 var (
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Counter  = (*Store)(nil)
-	_ leakybucket.Evicter  = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Lister   = (*Store)(nil)
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Counter     = (*Store)(nil)
+	_ store.Evicter     = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
 )

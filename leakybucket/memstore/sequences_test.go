@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -165,7 +166,7 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 		states[i] = slot.state
 	}
 	want := make([]leakybucket.Decision, n)
-	leakybucket.TakeAll(charges, states, q.now, want)
+	store.TakeAll(charges, states, q.now, want)
 	got := take(q.t, q.store, charges...)
 	touched := make(map[leakybucket.Charge]leakybucket.State)
 	for i, c := range charges {
@@ -175,8 +176,8 @@ func (q *sequence) take(n int) map[leakybucket.Charge]leakybucket.State {
 		touched[name(c)] = states[i]
 	}
 	last := charges[n-1]
-	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != last.Expiry(&states[n-1]) {
-		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, last.Expiry(&states[n-1]), slot.state)
+	if slot, kept := q.slot(last); kept && (got[n-1].Poured || got[n-1].Began) && slot.forget != store.Expiry(&last, &states[n-1]) {
+		q.t.Errorf("bucket %s/%.40q: got it forgotten at %d, want at %d, by %+v", last.Zone, last.Key, slot.forget, store.Expiry(&last, &states[n-1]), slot.state)
 	}
 	if i := q.rng.IntN(n); got[i].Poured {
 		q.open = append(q.open[max(0, len(q.open)-20):], leakybucket.Settlement{Charge: charges[i], Was: got[i]})

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const (
@@ -219,12 +220,22 @@ func (sh *shard) write(at int, c *leakybucket.Charge, state *leakybucket.State) 
 // are, without a copy of it.
 func (sh *shard) takeLevel(at int, c *leakybucket.Charge, now leakybucket.Instant, d *leakybucket.Decision) {
 	s := &sh.slots[at]
-	if c.TakeLevel(&s.level, &s.at, now, d); !d.Poured {
+	if takeLevel(c, &s.level, &s.at, now, d); !d.Poured {
 		return
 	}
 	sh.changes++
 	if c.Cost <= s.leak*2e-6 { // otherwise it may be forgotten later than before, see write
 		sh.due(at, s.forget())
+	}
+}
+
+// takeLevel is [leakybucket.Charge.Take] for a bucket that keeps no block and was written with
+// the leak of the charge, at now or before.
+func takeLevel(c *leakybucket.Charge, level *float64, at *leakybucket.Instant, now leakybucket.Instant, d *leakybucket.Decision) {
+	found := max(0, *level-c.Limit.Leak*(float64(now-*at)/1e6))
+	*d = leakybucket.Decision{Level: found, At: now, Fits: c.Limit.WithCeiling(c.Ceiling).Fits(found, c.Cost)}
+	if d.Fits && !c.Probe {
+		*level, *at, d.Poured = found+c.Cost, now, true
 	}
 }
 
@@ -238,7 +249,7 @@ func (sh *shard) writeBlocked(at int, c *leakybucket.Charge, state *leakybucket.
 		s.zone |= blockedBit
 	}
 	s.level, s.at, s.leak = state.Level, state.At, state.Leak
-	forget := c.Expiry(state)
+	forget := store.Expiry(c, state)
 	s.setBlock(state, forget)
 	sh.room.block(state.BlockedUntil)
 	sh.due(at, forget)

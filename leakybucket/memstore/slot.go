@@ -89,7 +89,7 @@ func (s *slot) forget() leakybucket.Instant {
 	if s.zone&blockedBit != 0 {
 		return leakybucket.Instant(binary.LittleEndian.Uint64(s.room[blockedRoom+8:]))
 	}
-	return leakybucket.Limit{}.Expiry(leakybucket.State{Level: s.level, At: s.at, Leak: s.leak})
+	return leakybucket.Limit{}.EmptyAt(leakybucket.State{Level: s.level, At: s.at, Leak: s.leak})
 }
 
 // Keys that are digests are kept as the 32 bytes that they spell.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A snapshot is a header, a record for each bucket with its zone and key behind it, and a
@@ -149,7 +150,7 @@ func (s *Store) ReadSnapshot(saved []byte, limits func(*leakybucket.Charge, leak
 			return
 		}
 		now := s.now()
-		if restored := c.Restore(state, now); c.Expiry(&restored) > now {
+		if restored := store.Restore(c, state, now); store.Expiry(c, &restored) > now {
 			s.update(c, func(state leakybucket.State, kept bool, now leakybucket.Instant) (leakybucket.State, bool) {
 				if !kept {
 					return restored, true

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A batch is what one transaction executes: some calls, in the order in which
@@ -76,7 +77,7 @@ func (b *batch) take(c *call, now leakybucket.Instant) {
 		states[i] = b.row(name).state
 	}
 	clear(c.decisions)
-	leakybucket.TakeAll(c.charges, states, now, c.decisions)
+	store.TakeAll(c.charges, states, now, c.decisions)
 	for i := range c.charges {
 		b.row(c.names[i]).write(&c.charges[i], states[i], now)
 	}
@@ -101,7 +102,7 @@ func (r *row) write(c *leakybucket.Charge, state leakybucket.State, now leakybuc
 }
 
 func (r *row) set(c *leakybucket.Charge, state leakybucket.State) {
-	r.state, r.forget, r.dirty = state, c.Expiry(&state), true
+	r.state, r.forget, r.dirty = state, store.Expiry(c, &state), true
 }
 
 // changedBy reports whether a state differs from the row's, brought up to date.

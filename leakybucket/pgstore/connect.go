@@ -29,8 +29,8 @@ const (
 
 // poolConfig returns the configuration of the connections. report is called if
 // a file that the URL names can no longer be read.
-func (o *Options) poolConfig(report func(error)) (*pgxpool.Config, error) {
-	config, err := o.parseURL()
+func (o *Options) poolConfig(url string, report func(error)) (*pgxpool.Config, error) {
+	config, err := o.parseURL(url)
 	if err != nil {
 		return nil, err
 	}
@@ -39,7 +39,7 @@ func (o *Options) poolConfig(report func(error)) (*pgxpool.Config, error) {
 	var last atomic.Pointer[pgx.ConnConfig]
 	last.Store(config.ConnConfig)
 	config.BeforeConnect = func(_ context.Context, connect *pgx.ConnConfig) error {
-		if fresh, err := o.parseURL(); err == nil {
+		if fresh, err := o.parseURL(url); err == nil {
 			last.Store(fresh.ConnConfig)
 		} else {
 			report(fmt.Errorf("reading the certificates again: %w; the last ones stay in use", err))
@@ -54,11 +54,11 @@ func (o *Options) poolConfig(report func(error)) (*pgxpool.Config, error) {
 
 // parseURL parses the URL and reads the files that it names. Its errors quote
 // nothing of the URL, because a mistyped URL may hold a password anywhere.
-func (o *Options) parseURL() (*pgxpool.Config, error) {
-	if u, err := url.Parse(o.URL); err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+func (o *Options) parseURL(text string) (*pgxpool.Config, error) {
+	if u, err := url.Parse(text); err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
 		return nil, errors.New("invalid URL: want postgres://user:password@host:5432/database, special characters in the password percent-encoded")
 	}
-	config, err := pgxpool.ParseConfig(o.URL)
+	config, err := pgxpool.ParseConfig(text)
 	if err != nil {
 		return nil, errors.New("invalid setting in the URL: want libpq's settings, such as ?sslmode=verify-full&sslrootcert=<file>, and files that can be read")
 	}

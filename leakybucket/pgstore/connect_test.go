@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
@@ -55,13 +57,17 @@ func TestNewConnectsToNothing(t *testing.T) {
 		"Start": func(s *Store) { s.Start() },
 	} {
 		url, accepted := silentServer(t)
-		s := openStopped(t, Options{URL: url})
-		s.SetOnError(failOn(t))
+		var begun atomic.Bool
+		s := openStopped(t, url, Options{OnError: func(err error) {
+			if !begun.Load() {
+				t.Errorf("%s: got %v before", name, err)
+			}
+		}})
 		pause(context.Background(), 100*time.Millisecond)
 		if got := accepted.Load(); got != 0 {
 			t.Errorf("connections before %s: got %d, want none", name, got)
 		}
-		s.SetOnError(nil)
+		begun.Store(true)
 		begin(s)
 		eventually(t, "a connection after "+name, func() bool { return accepted.Load() > 0 })
 	}
@@ -71,7 +77,7 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("started")
 	exists := func() bool { return server.Float(t, "SELECT count(to_regclass('"+table+"'))::float8") == 1 }
-	s := openStopped(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
+	s := openStopped(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
 	if exists() {
 		t.Error("the table exists before Start")
 	}
@@ -83,33 +89,47 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	s.Close()
 }
 
-func TestErrorsThatNobodyWaitsForGoToTheLastCallback(t *testing.T) {
-	var first, second atomic.Int64
-	s := openStopped(t, Options{URL: "postgres://somebody@127.0.0.1:1/db", OnError: func(error) { first.Add(1) }})
+func TestErrorsThatNobodyWaitsForGoToTheCallback(t *testing.T) {
+	var told atomic.Int64
+	s := openStopped(t, "postgres://somebody@127.0.0.1:1/db", Options{OnError: func(error) { told.Add(1) }})
 	s.Start()
-	eventually(t, "the first callback is called", func() bool { return first.Load() > 0 })
-	s.SetOnError(func(error) { second.Add(1) })
-	eventually(t, "the second callback is called", func() bool { return second.Load() > 0 })
-	before := first.Load() // one may have been under way
-	eventually(t, "the second callback is called again", func() bool { return second.Load() > 2 })
-	if got := first.Load(); got != before {
-		t.Errorf("calls of the first callback: got %d more, want none after it was replaced", got-before)
+	eventually(t, "the callback is called again", func() bool { return told.Load() > 1 })
+}
+
+// TestAGivenPool: the store uses it, and leaves it open.
+func TestAGivenPool(t *testing.T) {
+	pool, err := pgxpool.New(t.Context(), patient(sharedServer(t).URL()))
+	if err != nil {
+		t.Fatal(err)
 	}
-	s.SetOnError(nil)
+	defer pool.Close()
+	if s, err := New(pool, Options{User: "somebody"}); err == nil || s != nil {
+		t.Errorf("a user beside a pool: got %v, %v, want nil and an error", s, err)
+	}
+	s, err := New(pool, Options{Table: unique("given"), OnError: failOn(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	mustTake(t, s, charge("k", 1))
+	s.Close()
+	if err := pool.Ping(t.Context()); err != nil {
+		t.Errorf("the pool after the store was closed: %v", err)
+	}
 }
 
 func TestNoCallOutlivesItsContext(t *testing.T) {
 	frozen := servertest.StartPostgres(t)
 	silent, _ := silentServer(t)
-	connected := openStopped(t, Options{URL: frozen.URL()})
+	connected := openStopped(t, frozen.URL(), Options{})
 	eventually(t, "the store answers", func() bool { return ping(connected) == nil })
 	thaw := frozen.Freeze()
 	t.Cleanup(thaw)
 	c := charge("k", 1)
 	for name, s := range map[string]*Store{
 		"a frozen server":                 connected,
-		"a frozen server, not yet dialed": openStopped(t, Options{URL: frozen.URL()}),
-		"a server that never answers":     openStopped(t, Options{URL: silent}),
+		"a frozen server, not yet dialed": openStopped(t, frozen.URL(), Options{}),
+		"a server that never answers":     openStopped(t, silent, Options{}),
 	} {
 		for what, call := range map[string]func(context.Context) error{
 			"Take": func(ctx context.Context) error {
@@ -204,8 +224,7 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 	write(first.pem)
 	first.serve(t, server)
 	var said atomic.Pointer[error]
-	s := openStopped(t, Options{
-		URL:     patient(server.URL()) + "&sslmode=verify-full&sslrootcert=" + file,
+	s := openStopped(t, patient(server.URL())+"&sslmode=verify-full&sslrootcert="+file, Options{
 		OnError: func(err error) { said.Store(&err) },
 	})
 	answers := func() bool {
@@ -241,7 +260,7 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 // The restart closes the connection that the store keeps.
 func TestAPingAfterARestartOfTheServerSucceeds(t *testing.T) {
 	server := servertest.StartPostgres(t)
-	s := openStopped(t, Options{URL: patient(server.URL())})
+	s := openStopped(t, patient(server.URL()), Options{})
 	for range 3 {
 		if err := ping(s); err != nil {
 			t.Fatalf("ping: got %v, want no error", err)

@@ -25,7 +25,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	var stores []*Store
 	for range 9 {
-		stores = append(stores, openStore(t, Options{URL: patient(server.URL()), ForgetEvery: time.Second, OnError: failOn(t)}))
+		stores = append(stores, openStore(t, patient(server.URL()), Options{ForgetEvery: time.Second, OnError: failOn(t)}))
 	}
 	var takes atomic.Int64
 	var wg sync.WaitGroup
@@ -90,7 +90,7 @@ func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("hot")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
+	s := openStore(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
 	const callers, keys = 64, 2000
 	var wg sync.WaitGroup
 	for caller := range callers {

@@ -28,7 +28,7 @@
 //
 // A transaction takes two round trips. The first locks the rows in the order of
 // their names, and then reads the clock. The decisions are made in this process,
-// by [leakybucket.TakeAll] and [leakybucket.Settlement.Apply], so there is no
+// by [store.TakeAll] and [leakybucket.Settlement.Apply], so there is no
 // second copy of the rules in SQL that could differ. The second round trip writes
 // the changed rows and commits. If nothing has changed, it is left out: refusals,
 // probes and charges of cost 0 write no row, unless a block begins or the leak has
@@ -93,7 +93,7 @@
 // Each new connection reads the files again that the URL names, such as
 // sslrootcert, so a rotated certificate under the same path takes effect without a
 // new store. If a file cannot be read, the last good ones stay in use and the
-// error goes to the callback of [Store.SetOnError]. Open connections stay open
+// error goes to Options.OnError. Open connections stay open
 // until they are an hour old (pool_max_conn_lifetime).
 //
 // # PgBouncer

@@ -26,7 +26,7 @@ func documented(t *testing.T, word, table string) string {
 
 func TestTheDocumentedStatementsShowAndFreeABlockedClient(t *testing.T) {
 	server, table := sharedServer(t), unique("documented")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
+	s := openStore(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
 	c := charge("203.0.113.7", 900)
 	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 	mustTake(t, s, c)

@@ -45,7 +45,7 @@ func wantError(t *testing.T, err error, says ...string) {
 func TestAWrongPasswordIsSaidAndNotShown(t *testing.T) {
 	server := sharedServer(t)
 	name := role(t, server)
-	s := openStore(t, Options{URL: patient(server.URLOf(name, secret+"x", "postgres"))})
+	s := openStore(t, patient(server.URLOf(name, secret+"x", "postgres")), Options{})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "28P01", name, "password of role")
 	wantError(t, ping(s), "28P01")
@@ -55,10 +55,10 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	server := sharedServer(t)
 	name := role(t, server)
 	table := unique("granted")
-	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+	mustTake(t, openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 	server.Exec(t, fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s", table, name))
 	// A role that may not create tables can use an existing one.
-	s := openStore(t, Options{URL: fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), User: name, Password: secret, Table: table, OnError: failOn(t)})
+	s := openStore(t, fmt.Sprintf("postgres://127.0.0.1:%d/postgres", server.Port), Options{User: name, Password: secret, Table: table, OnError: failOn(t)})
 	if got := levelOf(t, s, "k"); got == 0 {
 		t.Error("level through a role of its own: got 0, want what the other has poured")
 	}
@@ -71,11 +71,11 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 	server := sharedServer(t)
 	for _, granted := range []string{"", "SELECT", "SELECT, INSERT, UPDATE", "SELECT, UPDATE, DELETE"} {
 		name, table := role(t, server), unique("denied")
-		mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+		mustTake(t, openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 		if granted != "" {
 			server.Exec(t, fmt.Sprintf("GRANT %s ON %s TO %s", granted, table, name))
 		}
-		s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
+		s := openStore(t, patient(server.URLOf(name, secret, "postgres")), Options{Table: table})
 		grant := fmt.Sprintf(`GRANT SELECT, INSERT, UPDATE, DELETE ON "%s" TO "%s"`, table, name)
 		wantError(t, ping(s), "42501", grant)
 		if !strings.Contains(granted, "INSERT") {
@@ -91,7 +91,7 @@ func TestAMissingPrivilegeIsNamed(t *testing.T) {
 func TestARoleThatMayNotCreateTheTableIsToldWhatToRun(t *testing.T) {
 	server := sharedServer(t)
 	name, table := role(t, server), unique("unmade")
-	s := openStore(t, Options{URL: patient(server.URLOf(name, secret, "postgres")), Table: table})
+	s := openStore(t, patient(server.URLOf(name, secret, "postgres")), Options{Table: table})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "42501", "preparing table", "CREATE UNLOGGED TABLE IF NOT EXISTS", "GRANT SELECT, INSERT, UPDATE, DELETE")
 	_, statements, _ := strings.Cut(err.Error(), "to run, once: ")
@@ -99,7 +99,7 @@ func TestARoleThatMayNotCreateTheTableIsToldWhatToRun(t *testing.T) {
 	mustTake(t, s, charge("k", 1))
 
 	schema := unique("nowhere")
-	s = openStore(t, Options{URL: patient(server.URL()), Table: schema + ".buckets"})
+	s = openStore(t, patient(server.URL()), Options{Table: schema + ".buckets"})
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "3F000", "CREATE UNLOGGED TABLE")
 	server.Exec(t, "CREATE SCHEMA "+schema)
@@ -110,19 +110,19 @@ func TestATableOfSomebodyElseIsRefused(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("foreign")
 	server.Exec(t, "CREATE TABLE "+table+" (name text, level text)")
-	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+	_, err := take(context.Background(), openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 	wantError(t, err, "has no column at")
 }
 
 func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 	server := servertest.StartPostgres(t)
-	mustTake(t, openStore(t, Options{URL: patient(server.URL())}), charge("k", 1))
+	mustTake(t, openStore(t, patient(server.URL()), Options{}), charge("k", 1))
 	server.Exec(t, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
 	// The role's default does not hinder a transaction that asks to write.
-	s := openStore(t, Options{URL: patient(server.URL())})
+	s := openStore(t, patient(server.URL()), Options{})
 	mustTake(t, s, charge("k", 1))
 	server.Standby(t)
-	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Logged: true}), charge("k", 1))
+	_, err := take(context.Background(), openStore(t, patient(server.URL()), Options{Logged: true}), charge("k", 1))
 	wantError(t, err, "want a server that can be written to")
 }
 
@@ -142,7 +142,7 @@ func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
 			time.AfterFunc(100*time.Millisecond, func() { conn.Close() })
 		}
 	}()
-	s := openStore(t, Options{URL: "postgres://somebody:s3cret@" + l.Addr().String() + "/db"})
+	s := openStore(t, "postgres://somebody:s3cret@"+l.Addr().String()+"/db", Options{})
 	began := time.Now()
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "connecting to PostgreSQL", l.Addr().String())
@@ -154,20 +154,21 @@ func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
 func TestOptionsThatMakeNoSenseAreRefused(t *testing.T) {
 	const good = "postgres://somebody:s3cret@127.0.0.1/db"
 	for _, test := range []struct {
+		url     string
 		options Options
 		says    string
 	}{
-		{Options{}, "want postgres://"},
-		{Options{URL: "127.0.0.1:5432"}, "want postgres://"},
-		{Options{URL: "user=x password=s3cret host=y"}, "want postgres://"},
-		{Options{URL: "postgres://somebody:s3cret/x@127.0.0.1/db"}, "percent-encoded"},
-		{Options{URL: "postgres://somebody:s3cret%zz@127.0.0.1/db"}, "percent-encoded"},
-		{Options{URL: good + "?sslmode=s3cret"}, "invalid setting"},
-		{Options{URL: good, Table: "Robert'); DROP TABLE"}, "invalid table"},
-		{Options{URL: good, Table: "a.b.c"}, "invalid table"},
-		{Options{URL: good, Prefix: "a:b"}, "invalid prefix"},
+		{"", Options{}, "want postgres://"},
+		{"127.0.0.1:5432", Options{}, "want postgres://"},
+		{"user=x password=s3cret host=y", Options{}, "want postgres://"},
+		{"postgres://somebody:s3cret/x@127.0.0.1/db", Options{}, "percent-encoded"},
+		{"postgres://somebody:s3cret%zz@127.0.0.1/db", Options{}, "percent-encoded"},
+		{good + "?sslmode=s3cret", Options{}, "invalid setting"},
+		{good, Options{Table: "Robert'); DROP TABLE"}, "invalid table"},
+		{good, Options{Table: "a.b.c"}, "invalid table"},
+		{good, Options{Prefix: "a:b"}, "invalid prefix"},
 	} {
-		s, err := New(test.options)
+		s, err := Open(test.url, test.options)
 		if err == nil {
 			s.Close()
 		}

@@ -12,7 +12,7 @@ import (
 // Several buckets of one table are charged in one step, all or none. Without package
 // sharedstore the caller decides what an outage means.
 func Example() {
-	store, err := pgstore.New(pgstore.Options{URL: "postgres://app@127.0.0.1:5432/app", Prefix: "shop"})
+	store, err := pgstore.Open("postgres://app@127.0.0.1:5432/app", pgstore.Options{Prefix: "shop"})
 	if err != nil {
 		log.Fatal(err)
 	}

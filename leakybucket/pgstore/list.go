@@ -9,21 +9,21 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // listedRows is how many rows are read at once at most.
 const listedRows = 1000
 
-// List implements [leakybucket.Lister]. It reads the index from the prefix on, and locks
+// List implements [store.Lister]. It reads the index from the prefix on, and locks
 // no row. Keys whose names are digests are not found. The cursor is the next name.
-func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
+func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some []store.Entry, next string, err error) {
 	start := s.name(of.Zone, "", of.Shadow)
 	from, to := []byte(start+of.Prefix), after(start+of.Prefix)
 	if cursor != "" {
 		at, err := hex.DecodeString(cursor)
 		if err != nil || !bytes.HasPrefix(at, from) {
-			return nil, "", fmt.Errorf("%w: it is not of this zone and prefix", leakybucket.ErrBadCursor)
+			return nil, "", fmt.Errorf("%w: it is not of this zone and prefix", store.ErrBadCursor)
 		}
 		from = at
 	}
@@ -55,12 +55,12 @@ func after(prefix string) []byte {
 	return end
 }
 
-func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]leakybucket.Entry, error) {
+func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]store.Entry, error) {
 	rows, err := s.pool.Query(ctx, s.sql["list"], from, to, instantParam(s.heldAt()), want)
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k leakybucket.Entry, err error) {
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (k store.Entry, err error) {
 		var name []byte
 		var step int16
 		err = row.Scan(&name, &k.State.Level, &k.State.At, &k.State.BlockedUntil, &step, &k.State.Leak, &k.Now)

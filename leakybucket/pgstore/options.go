@@ -6,24 +6,16 @@ import (
 	"time"
 )
 
-// Options configure a [Store]. Every field but URL may be left zero.
+// Options configure a [Store]. The zero value is ready for use.
 type Options struct {
-	// URL is where PostgreSQL is: postgres://user@host:5432/database, with
-	// libpq's settings, such as ?sslmode=verify-full&sslrootcert=<file>. Special
-	// characters in the password must be percent-encoded. Required.
-	//
-	// Each new connection reads the files that the URL names again, so a rotated
-	// certificate needs no new store. Connections live for an hour at most, or
-	// as long as pool_max_conn_lifetime says.
-	URL string
-
-	// User and Password replace those of the URL. If empty, the URL's are used.
+	// User and Password replace those of the URL that is given to [Open]. If empty, the URL's
+	// are used. A pool that is given to [New] has its own.
 	User, Password string
 
 	// Table is the table of the buckets, perhaps with a schema and a dot before
 	// it. The schema must exist. Both names are of lower-case letters, digits
 	// and _, the table's at most 55 of them. If empty, it is throttle_buckets. The table
-	// of the [leakybucket.Registry] has _changes behind the name.
+	// of the [store.Registry] has _changes behind the name.
 	Table string
 
 	// Prefix separates the buckets of sites that share a table. It is at most 64
@@ -40,8 +32,10 @@ type Options struct {
 	// takes. Zero means a minute.
 	ForgetEvery time.Duration
 
-	// OnError is called with errors that occur while no call waits for them. If
-	// nil, they are dropped. See [Store.SetOnError].
+	// OnError is called with errors that occur while no call waits for them: the table cannot
+	// be prepared, expired buckets cannot be deleted, or a certificate cannot be read again. It
+	// may be called by several goroutines at once, and must not block. If nil, such errors are
+	// dropped.
 	OnError func(error)
 }
 

@@ -85,7 +85,7 @@ func backWithin(t *testing.T, s *Store, within time.Duration) {
 
 func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 	server := servertest.StartPostgres(t)
-	s := openStore(t, Options{URL: server.URL(), Logged: true})
+	s := openStore(t, server.URL(), Options{Logged: true})
 	eventually(t, "the store answers", func() bool { return ping(s) == nil })
 	cycles := 1
 	if long() {
@@ -132,7 +132,7 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	server.Stop()
 	var reported atomic.Int64
-	s := openStore(t, Options{URL: server.URL(), OnError: func(error) { reported.Add(1) }})
+	s := openStore(t, server.URL(), Options{OnError: func(error) { reported.Add(1) }})
 	if _, err := takeInBudget(t, s, charge("k", 1)); err == nil {
 		t.Error("take without PostgreSQL: got no error")
 	}
@@ -147,7 +147,7 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	goroutines := runtime.NumGoroutine()
-	s, err := New(Options{URL: server.URL()})
+	s, err := Open(server.URL(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 		swallowed.Add(1)
 		return true
 	})
-	s := openStore(t, Options{URL: server.URLThrough(proxy), Table: unique("swallowed")})
+	s := openStore(t, server.URLThrough(proxy), Options{Table: unique("swallowed")})
 	const keys = 40
 	var certain, unsure [keys]atomic.Int64
 	var wg sync.WaitGroup
@@ -220,7 +220,7 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	direct := openStore(t, Options{URL: server.URL(), Table: s.table[1 : len(s.table)-1]})
+	direct := openStore(t, server.URL(), Options{Table: s.table[1 : len(s.table)-1]})
 	all, allUnsure := 0.0, int64(0)
 	for key := range keys {
 		got := levelOf(t, direct, fmt.Sprint(key))
@@ -239,10 +239,10 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("stopped")
-	s := openStore(t, Options{URL: server.URL(), Table: table})
+	s := openStore(t, server.URL(), Options{Table: table})
 	mustTake(t, s, charge("k", 1))
 	// Another node locks the bucket, and is never heard of again.
-	other := openStore(t, Options{URL: server.URL(), Table: table})
+	other := openStore(t, server.URL(), Options{Table: table})
 	mustTake(t, other, charge("other", 1))
 	ctx := context.Background()
 	conn, err := other.pool.Acquire(ctx)

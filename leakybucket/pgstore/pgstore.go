@@ -13,12 +13,14 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool  *pgxpool.Pool
-	lanes *coalesce.Lanes[struct{}, *call] // a single one
+	pool      *pgxpool.Pool
+	closePool func()
+	lanes     *coalesce.Lanes[struct{}, *call] // a single one
 
 	prefix          string
 	table, registry string // quoted
@@ -37,16 +39,55 @@ type Store struct {
 	working     sync.WaitGroup
 	starting    sync.Once
 	forgetEvery time.Duration
-	onError     atomic.Pointer[func(error)]
+	onError     func(error)
 
 	beside chan struct{} // held by what uses a connection and is no batch, and while a test sets the clock
 	held   atomic.Int64  // the clock of tests; 0 is the server's
 }
 
-// New returns a store. It does not connect: the first call does, or
-// [Store.Start]. It fails if the options are invalid or a file that the URL names
-// cannot be read.
-func New(o Options) (*Store, error) {
+// New returns a store that uses a pool, of two connections at least, to PostgreSQL or to a
+// pooler such as PgBouncer. [Store.Close] leaves the pool open. It fails if the options are
+// invalid.
+func New(pool *pgxpool.Pool, o Options) (*Store, error) {
+	if o.User != "" || o.Password != "" {
+		return nil, errors.New("got a user or a password beside a pool: give them to the pool, or call Open")
+	}
+	s, err := newStore(&o)
+	if err != nil {
+		return nil, err
+	}
+	s.use(pool)
+	return s, nil
+}
+
+// Open returns a store for a server: postgres://user@host:5432/database, with libpq's settings,
+// such as ?sslmode=verify-full&sslrootcert=<file>. Special characters in the password must be
+// percent-encoded.
+//
+// Each new connection reads the files that the URL names again, so a rotated certificate needs no
+// new store. Connections live for an hour at most, or as long as pool_max_conn_lifetime says.
+//
+// It does not connect: the first call does, or [Store.Start]. It fails if the options are invalid
+// or a file that the URL names cannot be read.
+func Open(url string, o Options) (*Store, error) {
+	s, err := newStore(&o)
+	if err != nil {
+		return nil, err
+	}
+	config, err := o.poolConfig(url, s.report)
+	if err != nil {
+		return nil, err
+	}
+	pool, err := pgxpool.NewWithConfig(s.background, config)
+	if err != nil {
+		return nil, fmt.Errorf("preparing connections: %w", err)
+	}
+	s.use(pool)
+	s.closePool = pool.Close
+	return s, nil
+}
+
+func newStore(o *Options) (*Store, error) {
 	if err := o.setDefaults(); err != nil {
 		return nil, err
 	}
@@ -60,20 +101,17 @@ func New(o Options) (*Store, error) {
 		preparing:   make(chan struct{}, 1),
 		beside:      make(chan struct{}, 1),
 		forgetEvery: o.ForgetEvery,
+		onError:     o.OnError,
+		closePool:   func() {},
 	}
-	s.SetOnError(o.OnError)
-	config, err := o.poolConfig(s.report)
-	if err != nil {
-		return nil, err
-	}
-	s.address, s.user = address(config.ConnConfig), config.ConnConfig.User
 	s.background, s.stop = context.WithCancel(context.Background())
-	if s.pool, err = pgxpool.NewWithConfig(s.background, config); err != nil {
-		s.stop()
-		return nil, fmt.Errorf("preparing connections: %w", err)
-	}
 	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostCharges}, s.sendBatch)
 	return s, nil
+}
+
+func (s *Store) use(pool *pgxpool.Pool) {
+	connect := pool.Config().ConnConfig
+	s.pool, s.address, s.user = pool, address(connect), connect.User
 }
 
 // Start begins to look after the table in the background: it connects, creates
@@ -84,27 +122,21 @@ func (s *Store) Start() {
 	s.starting.Do(func() { s.working.Go(func() { s.lookAfter(s.background) }) })
 }
 
-// SetOnError replaces [Options].OnError. onError is called with errors that occur
-// while no call waits for them: the table cannot be prepared, expired buckets
-// cannot be deleted, or a certificate cannot be read again. It may be called by
-// several goroutines at once, must not block, and may be nil.
-func (s *Store) SetOnError(onError func(error)) { s.onError.Store(&onError) }
-
 // report passes an error to the callback, unless it comes from Close.
 func (s *Store) report(err error) {
-	if onError := *s.onError.Load(); onError != nil && !errors.Is(err, context.Canceled) {
-		onError(err)
+	if s.onError != nil && !errors.Is(err, context.Canceled) {
+		s.onError(err)
 	}
 }
 
-// Close finishes the calls under way, fails those that wait, and returns when all
-// connections are closed and all goroutines have ended. Later calls fail.
+// Close finishes the calls under way, fails those that wait, and returns when all goroutines
+// have ended and the connections that [Open] made are closed. Later calls fail.
 func (s *Store) Close() {
 	s.stop()
 	s.starting.Do(func() {}) // from now on Start does nothing
 	s.lanes.Close()
 	s.working.Wait()
-	s.pool.Close()
+	s.closePool()
 }
 
 // Take implements [leakybucket.Store]. If ctx ends first, it returns an error
@@ -143,7 +175,7 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	return s.call(ctx, c)
 }
 
-// Reset implements [leakybucket.Resetter].
+// Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
@@ -188,7 +220,7 @@ func (s *Store) heldAt() leakybucket.Instant { return leakybucket.Instant(s.held
 
 // Interface guards
 var (
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Lister   = (*Store)(nil)
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
 )

@@ -55,22 +55,22 @@ func unique(what string) string { return fmt.Sprint(what, shared.stores.Add(1)) 
 // hurry, so that a case would notice what is forgotten too early.
 func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 	tb.Helper()
-	s := openStore(tb, Options{URL: patient(sharedServer(tb).URL()), Table: unique("case"), ForgetEvery: 50 * time.Millisecond, OnError: failOn(tb)})
+	s := openStore(tb, patient(sharedServer(tb).URL()), Options{Table: unique("case"), ForgetEvery: 50 * time.Millisecond, OnError: failOn(tb)})
 	return s, s.hold
 }
 
 // openStore opens a store and starts it.
-func openStore(tb testing.TB, o Options) *Store {
+func openStore(tb testing.TB, url string, o Options) *Store {
 	tb.Helper()
-	s := openStopped(tb, o)
+	s := openStopped(tb, url, o)
 	s.Start()
 	return s
 }
 
 // openStopped opens a store that does nothing in the background.
-func openStopped(tb testing.TB, o Options) *Store {
+func openStopped(tb testing.TB, url string, o Options) *Store {
 	tb.Helper()
-	s, err := New(o)
+	s, err := Open(url, o)
 	if err != nil {
 		tb.Fatalf("opening a store: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
@@ -73,7 +74,7 @@ func shareABucket(t *testing.T, url string) {
 	table := unique("shared")
 	var stores [instances]*Store
 	for i := range stores {
-		stores[i] = openStore(t, Options{URL: patient(url), Table: table, OnError: failOn(t)})
+		stores[i] = openStore(t, patient(url), Options{Table: table, OnError: failOn(t)})
 	}
 	var poured atomic.Int64
 	var wg sync.WaitGroup
@@ -103,7 +104,7 @@ func TestTheContractHoldsAcrossInstances(t *testing.T) {
 		table := unique("across")
 		var several inTurn
 		for range 3 {
-			several.stores = append(several.stores, openStore(tb, Options{URL: patient(sharedServer(tb).URL()), Table: table, OnError: failOn(tb)}))
+			several.stores = append(several.stores, openStore(tb, patient(sharedServer(tb).URL()), Options{Table: table, OnError: failOn(tb)}))
 		}
 		return &several, func(at leakybucket.Instant) {
 			for _, s := range several.stores {
@@ -140,7 +141,7 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 12 {
 			wg.Go(func() {
-				s, err := New(Options{URL: patient(server.URL()), Table: table, OnError: failOn(t)})
+				s, err := Open(patient(server.URL()), Options{Table: table, OnError: failOn(t)})
 				if err != nil {
 					t.Error(err)
 					return
@@ -159,7 +160,7 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 func TestATableDroppedWhileInUseIsMadeAgain(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("dropped")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, s, charge("k", 1))
 	server.Exec(t, "DROP TABLE "+table)
 	if got := levelOf(t, s, "k"); got != 0 {
@@ -170,11 +171,11 @@ func TestATableDroppedWhileInUseIsMadeAgain(t *testing.T) {
 func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("dropped")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStore(t, patient(server.URL()), Options{Table: table})
 	for about, call := range map[string]func() error{
 		"Reset": func() error { return s.Reset(t.Context(), "zone", "k", false) },
 		"List": func() error {
-			_, _, err := s.List(t.Context(), leakybucket.Filter{Zone: "zone", Scan: 1}, "")
+			_, _, err := s.List(t.Context(), store.Filter{Zone: "zone", Scan: 1}, "")
 			return err
 		},
 	} {
@@ -199,14 +200,14 @@ func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 		logged bool
 		want   rune
 	}{{false, 'u'}, {true, 'p'}, {false, 'p'}} {
-		s := openStore(t, Options{URL: patient(server.URL()), Table: table, Logged: test.logged})
+		s := openStore(t, patient(server.URL()), Options{Table: table, Logged: test.logged})
 		mustTake(t, s, charge("k", 1))
 		if got := rune(persistence()); got != test.want {
 			t.Errorf("persistence of the table with logged %v: got %c, want %c", test.logged, got, test.want)
 		}
 		s.Close()
 	}
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStore(t, patient(server.URL()), Options{Table: table})
 	if got := levelOf(t, s, "k"); math.Abs(got-3) > 1e-3 {
 		t.Errorf("level after the table became logged: got %v, want 3", got)
 	}
@@ -214,8 +215,8 @@ func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 
 func TestPrefixesKeepSitesApart(t *testing.T) {
 	table := unique("sites")
-	a := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: table, Prefix: "a"})
-	b := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: table, Prefix: "ab"})
+	a := openStore(t, patient(sharedServer(t).URL()), Options{Table: table, Prefix: "a"})
+	b := openStore(t, patient(sharedServer(t).URL()), Options{Table: table, Prefix: "ab"})
 	mustTake(t, a, charge("k", 5))
 	if got := levelOf(t, b, "k"); got != 0 {
 		t.Errorf("level of another site's bucket: got %v, want 0", got)
@@ -223,7 +224,7 @@ func TestPrefixesKeepSitesApart(t *testing.T) {
 }
 
 func TestLongNamesAreDigested(t *testing.T) {
-	s := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: unique("long")})
+	s := openStore(t, patient(sharedServer(t).URL()), Options{Table: unique("long")})
 	seen := make(map[string]string)
 	for _, key := range []string{strings.Repeat("é", 5000), strings.Repeat("é", 4999) + "e", "short"} {
 		for _, shadow := range []bool{true, false} {
@@ -240,7 +241,7 @@ func TestLongNamesAreDigested(t *testing.T) {
 }
 
 func TestResetEmptiesABucket(t *testing.T) {
-	s := openStore(t, Options{URL: patient(sharedServer(t).URL()), Table: unique("reset")})
+	s := openStore(t, patient(sharedServer(t).URL()), Options{Table: unique("reset")})
 	mustTake(t, s, charge("k", 5))
 	mustTake(t, s, charge("beside", 5))
 	for range 2 { // not there is no error
@@ -255,8 +256,8 @@ func TestResetEmptiesABucket(t *testing.T) {
 
 // The table of texts is locked, so that all who read it wait.
 func TestATakeWaitsForNoTexts(t *testing.T) {
-	o := Options{URL: patient(sharedServer(t).URL()), Table: unique("beside")}
-	s, other := openStore(t, o), openStore(t, o)
+	url, o := patient(sharedServer(t).URL()), Options{Table: unique("beside")}
+	s, other := openStore(t, url, o), openStore(t, url, o)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := s.Texts(ctx, -1); err != nil {

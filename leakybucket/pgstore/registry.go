@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // The signs between the prefix and the names of texts, and behind the prefix of the row of the
@@ -16,8 +17,8 @@ const (
 	lastSign = "="
 )
 
-// Texts implements [leakybucket.Registry]. It is one round trip.
-func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, err error) {
+// Texts implements [store.Registry]. It is one round trip.
+func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err error) {
 	batch := new(pgx.Batch)
 	// The mark is read first: rows may be newer than it, and never older.
 	batch.Queue(s.sql["registry_last"], s.lastRow()).QueryRow(func(row pgx.Row) error { return row.Scan(&all.Last) })
@@ -25,10 +26,10 @@ func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, e
 		var name, text []byte
 		var number, ends int64
 		_, err := pgx.ForEachRow(rows, []any{&name, &number, &ends, &text, &all.Count}, func() error {
-			if number < 0 || number >= leakybucket.MostNumber {
+			if number < 0 || number >= store.MostNumber {
 				number = 0
 			}
-			all.Texts = append(all.Texts, leakybucket.Text{Name: string(name[len(s.prefix)+len(textSign):]), Number: number, End: leakybucket.Instant(ends), Text: string(text)})
+			all.Texts = append(all.Texts, store.Text{Name: string(name[len(s.prefix)+len(textSign):]), Number: number, End: leakybucket.Instant(ends), Text: string(text)})
 			return nil
 		})
 		return err
@@ -39,8 +40,8 @@ func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, e
 	return all, err
 }
 
-// PutTexts implements [leakybucket.Registry]. It is one round trip.
-func (s *Store) PutTexts(ctx context.Context, texts []leakybucket.Text) (before, last int64, err error) {
+// PutTexts implements [store.Registry]. It is one round trip.
+func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last int64, err error) {
 	names, contents := make([][]byte, len(texts)), make([][]byte, len(texts))
 	numbers, ends := make([]int64, len(texts)), make([]int64, len(texts))
 	for i, t := range texts {
@@ -51,7 +52,7 @@ func (s *Store) PutTexts(ctx context.Context, texts []leakybucket.Text) (before,
 	batch := new(pgx.Batch)
 	batch.Queue(s.sql["registry_lock"], s.registry+" "+s.prefix)
 	batch.Queue(s.sql["registry_forget"], now, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
-	batch.Queue(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow(), 1+rand.Int64N(leakybucket.MostNumber-1)).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &last) })
+	batch.Queue(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow(), 1+rand.Int64N(store.MostNumber-1)).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &last) })
 	return before, last, s.askRegistry(ctx, batch)
 }
 
@@ -81,4 +82,4 @@ func (s *Store) createRegistry(ctx context.Context) error {
 	return s.explainChange(s.pool.SendBatch(ctx, batch).Close(), s.registry, s.sql["registry_create"])
 }
 
-var _ leakybucket.Registry = (*Store)(nil)
+var _ store.Registry = (*Store)(nil)

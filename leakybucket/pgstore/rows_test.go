@@ -18,7 +18,7 @@ import (
 func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("poisoned")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStore(t, patient(server.URL()), Options{Table: table})
 	for i, values := range []string{
 		"'NaN', 1, 0, 0, 0", "'Infinity', 1, 0, 0, 0", "-5, 1, 0, 0, 0", "1e300, 1, 0, 0, 0",
 		"900, 9223372036854775807, 0, 0, 0", "900, -9223372036854775808, 0, 0, 0",
@@ -38,7 +38,7 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("forget")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
+	s := openStore(t, patient(server.URL()), Options{Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
 	const drained, kept = 1500, 30
 	var wg sync.WaitGroup
 	for i := range drained {
@@ -62,7 +62,7 @@ func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 func TestARefusedTakeLeavesNoRow(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("refused")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStore(t, patient(server.URL()), Options{Table: table})
 	var d [2]leakybucket.Decision
 	if err := s.Take(context.Background(), []leakybucket.Charge{charge("a", 1), charge("b", 5000)}, d[:]); err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 		{"a block begins, with another", 10.3, []leakybucket.Charge{free, beside}, false, true},
 	} {
 		table := unique("free")
-		s := openStopped(t, Options{URL: patient(server.URL()), Table: table})
+		s := openStopped(t, patient(server.URL()), Options{Table: table})
 		s.hold(epoch)
 		mustTake(t, s, free) // creates the table
 		if test.filled > 0 {
@@ -147,7 +147,7 @@ func near(a, b float64) bool { return math.Abs(a-b) < 1e-9 }
 func TestASettlementOfNothingWritesNoRow(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("unsettled")
-	s := openStopped(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStopped(t, patient(server.URL()), Options{Table: table})
 	c := charge("k", 1)
 	was := mustTake(t, s, c)
 	before := writes(t, server, table)
@@ -168,7 +168,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 		return
 	}
 	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
-		s := openStore(tb, Options{URL: patient(url), Table: unique("bounced"), OnError: failOn(tb)})
+		s := openStore(tb, patient(url), Options{Table: unique("bounced"), OnError: failOn(tb)})
 		return s, s.hold
 	})
 }
@@ -177,7 +177,7 @@ func TestWorksThroughPgBouncerInTransactionMode(t *testing.T) {
 // gets next.
 func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	url := sharedServer(t).Bouncer(t, 1)
-	s := openStore(t, Options{URL: patient(url), Table: unique("clean"), Logged: true})
+	s := openStore(t, patient(url), Options{Table: unique("clean"), Logged: true})
 	mustTake(t, s, charge("k", 1))
 	conn, err := pgx.Connect(context.Background(), url+"?default_query_exec_mode=exec")
 	if err != nil {
@@ -195,7 +195,7 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 // The clock of the store's process does not matter: nothing it sends depends on it.
 func TestTheTimeIsTheServers(t *testing.T) {
 	server := sharedServer(t)
-	s := openStore(t, Options{URL: server.URL(), Table: unique("clock")})
+	s := openStore(t, server.URL(), Options{Table: unique("clock")})
 	if got := instantParam(s.heldAt()); got != nil {
 		t.Errorf("what a store says of the time: got %v, want nothing", got)
 	}

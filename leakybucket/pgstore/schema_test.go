@@ -14,12 +14,12 @@ import (
 func TestATableThatLacksAColumnIsRefused(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("short")
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s := openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, s, charge("k", 5))
 	server.Exec(t, "ALTER TABLE "+table+" DROP COLUMN leak")
 	_, err := take(context.Background(), s, charge("k", 1)) // while it is in use
 	wantError(t, err, "has no column leak")
-	wantError(t, ping(openStore(t, Options{URL: patient(server.URL()), Table: table})), "has no column leak")
+	wantError(t, ping(openStore(t, patient(server.URL()), Options{Table: table})), "has no column leak")
 }
 
 // The role's search path puts a function of its own before the server's.
@@ -28,7 +28,7 @@ func TestAServerOlderThan14IsRefused(t *testing.T) {
 	schema := unique("old")
 	server.Exec(t, "CREATE SCHEMA "+schema,
 		"CREATE FUNCTION "+schema+".current_setting(text) RETURNS text LANGUAGE sql AS $$ SELECT '130014' $$")
-	s := openStore(t, Options{URL: patient(server.URL()) + "&search_path=" + schema + ",pg_catalog,public", Table: unique("old")})
+	s := openStore(t, patient(server.URL())+"&search_path="+schema+",pg_catalog,public", Options{Table: unique("old")})
 	_, err := take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "has version 13.14: want 14 or newer")
 }
@@ -38,7 +38,7 @@ func TestAServerOlderThan14IsRefused(t *testing.T) {
 func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("dumped")
-	other := openStore(t, Options{URL: patient(server.URL()), Table: table})
+	other := openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, other, charge("k", 1))
 	dump, err := pgx.Connect(context.Background(), server.URL())
 	if err != nil {
@@ -48,7 +48,7 @@ func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 	if _, err := dump.Exec(context.Background(), "BEGIN; LOCK TABLE "+table+" IN ACCESS SHARE MODE"); err != nil {
 		t.Fatal(err)
 	}
-	s := openStore(t, Options{URL: patient(server.URL()), Table: table, Logged: true})
+	s := openStore(t, patient(server.URL()), Options{Table: table, Logged: true})
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "55P03", "a long transaction, such as a dump, is using it")
 	for range 20 { // while the other tries again and again
@@ -73,20 +73,20 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	ended, end := context.WithCancelCause(context.Background())
 	reason := errors.New("the client left")
 	end(reason)
-	if _, err := take(ended, openStore(t, Options{URL: patient(server.URL())}), charge("k", 1)); !errors.Is(err, reason) {
+	if _, err := take(ended, openStore(t, patient(server.URL()), Options{}), charge("k", 1)); !errors.Is(err, reason) {
 		t.Errorf("take within a context that has ended: got %v, want it to wrap %v", err, reason)
 	}
 	// The role is named as its password is.
 	name := unique("s3cretrole")
 	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%[1]s'", name))
-	s := openStore(t, Options{URL: patient(server.URLOf(name, "wrong", "postgres"))})
+	s := openStore(t, patient(server.URLOf(name, "wrong", "postgres")), Options{})
 	_, err := take(context.Background(), s, charge("k", 1))
 	if !isCode(err, invalidPassword) {
 		t.Errorf("take with a wrong password: got %v, want one of code %s", err, invalidPassword)
 	}
 	// No row and no key is a reason for an error, so one cannot fail a batch.
 	table := unique("null")
-	s = openStore(t, Options{URL: patient(server.URL()), Table: table})
+	s = openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, s, charge("k", 1))
 	server.Exec(t, "ALTER TABLE "+table+" ALTER level DROP NOT NULL, ALTER at DROP NOT NULL, ALTER leak DROP NOT NULL",
 		"UPDATE "+table+" SET level = NULL, at = NULL, leak = NULL")
@@ -100,14 +100,14 @@ func TestAPartitionedTableIsRefused(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("partitioned")
 	server.Exec(t, "CREATE TABLE "+table+" (name bytea PRIMARY KEY) PARTITION BY HASH (name)")
-	_, err := take(context.Background(), openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+	_, err := take(context.Background(), openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 	wantError(t, err, "want an ordinary table")
 }
 
 func TestTheSchemaIsReadableFromTheTable(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("commented")
-	mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+	mustTake(t, openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 	const want = "caddy-throttle buckets: schema 1, usable by schema 1 and newer"
 	if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != want {
 		t.Errorf("comment of the table: got %q, want %q", got, want)
@@ -123,9 +123,9 @@ func TestANewerTableIsUsedIfItSaysSo(t *testing.T) {
 		"the shop's throttle, ask Ann":                                   "",
 	} {
 		table := unique("newer")
-		mustTake(t, openStore(t, Options{URL: patient(server.URL()), Table: table}), charge("k", 1))
+		mustTake(t, openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
 		server.Exec(t, "ALTER TABLE "+table+" ADD COLUMN origin text NOT NULL DEFAULT ''", "COMMENT ON TABLE "+table+` IS '`+strings.ReplaceAll(comment, "'", "''")+`'`)
-		s := openStore(t, Options{URL: patient(server.URL()), Table: table})
+		s := openStore(t, patient(server.URL()), Options{Table: table})
 		switch _, err := take(context.Background(), s, charge("k", 1)); {
 		case says != "":
 			wantError(t, err, says)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -58,7 +59,7 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 		hello, hello + hello, hello + "$3\r\nabc\r\n", hello + ">2\r\n+message\r\n+x\r\n", hello + "*-5\r\n",
 		"_\r\n", "_abc\r\n", "#t\r\n", "#true\r\n", "\x16\x03\x01\x00\x01", strings.Repeat("x", 1<<20),
 	} {
-		s := open(t, Options{URL: "redis://" + answers(t, text)})
+		s := open(t, "redis://"+answers(t, text), Options{})
 		for range 3 {
 			if d, err := takeWithin(s, charge("k", frozen, 1), patience); err == nil {
 				t.Errorf("server that answers %.40q: got %+v, want an error", text, d)
@@ -95,7 +96,7 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 
 func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})
 	server.Do("lpush", "p:zone/list", "x")
 	for i, value := range []string{"", "x", "1", "1 2 x", "1 2 -3", "1 2 nan", "1 2 1e999", "1 2 3 x", "1 2 3 4 x", "1 2 3 4 5 6", "nan 1", "nan 1 1", "-1 5", "1e999 5", "1 -5", strings.Repeat("9", 10_000)} {
 		server.Do("set", fmt.Sprint("p:zone/text", i), value)
@@ -118,7 +119,7 @@ func checkFaulty(t *testing.T, s *Store, key string) {
 	t.Helper()
 	all := []leakybucket.Charge{charge("sound", frozen, 1), charge(key, frozen, 1)}
 	err := s.Take(context.Background(), all, make([]leakybucket.Decision, 2))
-	if !errors.Is(err, leakybucket.ErrBadBucket) || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "delete it") {
+	if !errors.Is(err, store.ErrBadBucket) || !strings.Contains(err.Error(), key) || !strings.Contains(err.Error(), "delete it") {
 		t.Errorf("take of %s: got %v, want an error that names the key and says what to do", key, err)
 	}
 	was := leakybucket.Decision{Fits: true, Poured: true, At: 1}
@@ -143,7 +144,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			server := servertest.StartRedis(t, test.args...)
-			s := open(t, Options{URL: "redis://" + server.Addr})
+			s := open(t, "redis://"+server.Addr, Options{})
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			d := make([]leakybucket.Decision, 1)
@@ -180,7 +181,7 @@ func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
 		t.Fatal(err)
 	}
 	again.Launch()
-	s := open(t, Options{URL: "redis://" + again.Addr})
+	s := open(t, "redis://"+again.Addr, Options{})
 	loading := false
 	servertest.Eventually(t, "the server has loaded", func() error {
 		_, err := take(s, charge("k", frozen, 1))
@@ -196,7 +197,7 @@ func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
 // kernel still accepts connections.
 func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	before := runtime.NumGoroutine()
 	server.Pause()
@@ -241,7 +242,7 @@ func TestAClockThatJumpsLocksNoClientOut(t *testing.T) {
 	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
 	const second = leakybucket.Instant(1e6)
 	for _, jump := range []leakybucket.Instant{3600 * second, -3600 * second} {
-		s := open(t, Options{URL: "redis://" + server.Addr, Prefix: fmt.Sprint("jump", jump)})
+		s := open(t, "redis://"+server.Addr, Options{Prefix: fmt.Sprint("jump", jump)})
 		now := leakybucket.Instant(1_700_000_000_000_000)
 		for range 3 {
 			s.held.Store(int64(now))

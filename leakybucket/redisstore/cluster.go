@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // mostSlots is how many slots one call has in flight at once.
@@ -152,7 +153,7 @@ func (t *bySlot) pourPatiently(ctx context.Context, one []group) (refused bool, 
 
 // held returns which charges must not be poured, by the decisions so far.
 func (t *bySlot) held() func(i int) bool {
-	enforced, all := leakybucket.Fit(t.charges, t.decisions)
+	enforced, all := store.Fit(t.charges, t.decisions)
 	return func(i int) bool { return !enforced || t.charges[i].Shadow && !all }
 }
 
@@ -207,7 +208,7 @@ func (t *bySlot) giveBack(ctx context.Context, indexes []int) error {
 		settlements = append(settlements, leakybucket.Settlement{Charge: *c, Was: *d, Diff: -c.Cost})
 		d.Poured = false
 		for j := range i { // report the level without an earlier charge to the same bucket
-			if t.charges[j].SameBucket(c) {
+			if store.SameBucket(&t.charges[j], c) {
 				d.Level = t.decisions[j].Level
 			}
 		}
@@ -245,7 +246,7 @@ func (s *Store) settleBySlot(ctx context.Context, settlements []leakybucket.Sett
 // graver returns the error that says more about the store: any before none, and
 // a failure of the store before a fault of one bucket.
 func graver(a, b error) error {
-	if a == nil || b != nil && errors.Is(a, leakybucket.ErrBadBucket) {
+	if a == nil || b != nil && errors.Is(a, store.ErrBadBucket) {
 		return b
 	}
 	return a

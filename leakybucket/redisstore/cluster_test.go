@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -31,7 +32,7 @@ func TestSlotsAreThoseOfTheCluster(t *testing.T) {
 
 func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, Options{URL: c.URL()})
+	s := open(t, c.URL(), Options{})
 	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
 	mustTake(t, s, full)
 	for i := range 20 { // before and after the slot of what is full
@@ -65,7 +66,7 @@ func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
 // everything else is atomic. In the end each bucket holds only what was admitted.
 func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, Options{URL: c.URL()})
+	s := open(t, c.URL(), Options{})
 	const callers, rounds, capacity = 8, 20, 20
 	roomy := func(key string) leakybucket.Charge { return charge(key, frozen, 1) }
 	scarce := charge("scarce", leakybucket.Limit{Capacity: capacity, Leak: 1e-6}, 1)
@@ -92,7 +93,7 @@ func TestChargesThatALaterSlotRefusesAreGivenBack(t *testing.T) {
 							t.Error(err)
 							return
 						}
-						enforced, all := leakybucket.Fit(test.charges, decisions)
+						enforced, all := store.Fit(test.charges, decisions)
 						for i, d := range decisions {
 							if want := enforced && (all || !test.charges[i].Shadow); d.Poured != want {
 								t.Errorf("take: got %+v, want poured %v of charge %d", decisions, want, i)
@@ -138,7 +139,7 @@ func keyIn(s *Store, passes func(slot uint16) bool) string {
 
 func TestChargesAreGivenBackWhenALaterSlotFails(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, Options{URL: c.URL()})
+	s := open(t, c.URL(), Options{})
 	early := charge(keyIn(s, func(slot uint16) bool { return slot < 5000 }), frozen, 3)
 	middle := charge(keyIn(s, func(slot uint16) bool { return 5000 < slot && slot < 15000 }), frozen, 3)
 	bad := charge(keyIn(s, func(slot uint16) bool { return slot > 16000 }), frozen, 3)
@@ -148,7 +149,7 @@ func TestChargesAreGivenBackWhenALaterSlotFails(t *testing.T) {
 	for range 3 {
 		decisions := []leakybucket.Decision{{Poured: true}, {Poured: true}, {Poured: true}} // of a former take
 		err := s.Take(context.Background(), []leakybucket.Charge{bad, middle, early}, decisions)
-		if !errors.Is(err, leakybucket.ErrBadBucket) {
+		if !errors.Is(err, store.ErrBadBucket) {
 			t.Fatalf("take with a key that is no bucket: got %v, want ErrBadBucket", err)
 		}
 		for _, ch := range []leakybucket.Charge{early, middle} {
@@ -162,7 +163,7 @@ func TestChargesAreGivenBackWhenALaterSlotFails(t *testing.T) {
 // A node that hangs must not keep settlements from the others.
 func TestSlotsAreSettledAtOnce(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, Options{URL: c.URL()})
+	s := open(t, c.URL(), Options{})
 	var hung *servertest.Redis
 	for _, node := range c.Nodes {
 		if strings.HasPrefix(node.Do("role"), "master") {
@@ -200,7 +201,7 @@ func TestSlotsAreSettledAtOnce(t *testing.T) {
 
 func TestManySettlementsOfManySlotsAreAllMade(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, Options{URL: c.URL()})
+	s := open(t, c.URL(), Options{})
 	const many = 22_000
 	settlements := make([]leakybucket.Settlement, many)
 	for i := range settlements {
@@ -220,7 +221,7 @@ func TestManySettlementsOfManySlotsAreAllMade(t *testing.T) {
 
 func TestClientsCannotChooseTheSlotOfTheirKey(t *testing.T) {
 	slots := func(prefix string) map[uint16]bool {
-		s, err := New(Options{URL: "redis+cluster://127.0.0.1:1", Prefix: prefix})
+		s, err := Open("redis+cluster://127.0.0.1:1", Options{Prefix: prefix})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -48,8 +49,32 @@ type connection struct {
 	since  time.Time      // when the client connected
 }
 
-func newConnection(o *Options) (*connection, error) {
-	t, err := o.target()
+// connectionOf returns the connection of a client that somebody else has made.
+func connectionOf(client rueidis.Client) *connection {
+	c := &connection{client: given{client}}
+	switch client.Mode() {
+	case rueidis.ClientModeCluster:
+		c.target.mode = cluster
+	case rueidis.ClientModeSentinel:
+		c.target.mode = sentinel // which looks for the master itself
+	}
+	for address := range client.Nodes() {
+		c.target.addresses = append(c.target.addresses, address)
+	}
+	slices.Sort(c.target.addresses)
+	c.ending, c.end = context.WithCancel(context.Background())
+	c.trying, c.tried = context.WithCancel(c.ending)
+	c.begin.Do(c.tried)
+	return c
+}
+
+// A given client belongs to somebody else, who closes it.
+type given struct{ rueidis.Client }
+
+func (given) Close() {}
+
+func newConnection(url string, o *Options) (*connection, error) {
+	t, err := o.target(url)
 	if err != nil {
 		return nil, err
 	}
@@ -199,6 +224,9 @@ func (c *connection) failed(client rueidis.Client, err error) error {
 	case !answered && rueidis.IsParseErr(err):
 		return errGarbage
 	case !answered || c.target.mode != standalone || !strings.HasPrefix(e.Error(), "READONLY"):
+		return err
+	}
+	if _, foreign := client.(given); foreign {
 		return err
 	}
 	c.mu.Lock()

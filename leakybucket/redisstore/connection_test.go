@@ -22,7 +22,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -33,12 +36,12 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
 	servertest.StartRedis(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
-	mustTake(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1))
-	mustTake(t, open(t, Options{URL: "rediss://" + probe.Addr, TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
-	if got := levelOf(t, open(t, Options{URL: "unix://" + socket}), charge("k", frozen, 1)); got < 2-leaked {
+	mustTake(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1))
+	mustTake(t, open(t, "rediss://"+probe.Addr, Options{TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
+	if got := levelOf(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1)); got < 2-leaked {
 		t.Errorf("level by both ways: got %v, want 2", got)
 	}
-	if _, err := takeWithin(open(t, Options{URL: "rediss://" + probe.Addr}), charge("k", frozen, 1), patience); err == nil || !strings.Contains(err.Error(), "certificate") {
+	if _, err := takeWithin(open(t, "rediss://"+probe.Addr, Options{}), charge("k", frozen, 1), patience); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
 	}
 }
@@ -112,7 +115,7 @@ func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
 			}()
 		}
 	}()
-	s := open(t, Options{URL: "redis+cluster://" + listener.Addr().String()})
+	s := open(t, "redis+cluster://"+listener.Addr().String(), Options{})
 	for range 3 {
 		_, err := takeWithin(s, charge("k", frozen, 1), patience)
 		if err == nil || !strings.Contains(err.Error(), "MOVED") {
@@ -127,7 +130,7 @@ func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 	server.Pause()
 	defer server.Resume()
 	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
-		s := open(t, Options{URL: url})
+		s := open(t, url, Options{})
 		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 		asked := time.Now()
 		for what, err := range map[string]error{
@@ -155,7 +158,7 @@ func TestNewDialsNothing(t *testing.T) {
 	before := runtime.NumGoroutine()
 	var stores []*Store
 	for _, url := range []string{"redis://" + addr, "redis+sentinel://" + addr + "/m", "redis+cluster://" + addr} {
-		stores = append(stores, open(t, Options{URL: url}))
+		stores = append(stores, open(t, url, Options{}))
 	}
 	servertest.Eventually(t, "there are no more goroutines than before New", func() error {
 		if n := runtime.NumGoroutine(); n > before {
@@ -181,7 +184,7 @@ func TestNewDialsNothing(t *testing.T) {
 
 func TestAStoreClosedBeforeItsFirstCallNeverDials(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	s.Close()
 	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
 		t.Errorf("take: got %v, want that the store is closed", err)
@@ -202,7 +205,7 @@ func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 		}
 		return false
 	})
-	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	s := open(t, "redis://"+proxy.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	<-time.After(2 * retryDelay) // until its connection may be given up
 	server.Do("replicaof", "127.0.0.1", "1")
@@ -238,7 +241,7 @@ func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
 	server := servertest.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
 	proxy := servertest.StartProxy(t, server.Addr, nil)
-	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	s := open(t, "redis://"+proxy.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	for range 20 {
 		proxy.Silence(true)
@@ -254,6 +257,34 @@ func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
 }
 
 func listError(ctx context.Context, s *Store) error {
-	_, _, err := s.List(ctx, leakybucket.Filter{Zone: "zone"}, "")
+	_, _, err := s.List(ctx, store.Filter{Zone: "zone"}, "")
 	return err
+}
+
+// TestAGivenClient: the store uses it, and leaves it open.
+func TestAGivenClient(t *testing.T) {
+	server := servertest.StartRedis(t)
+	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableCache: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if s, err := New(client, Options{Password: "secret"}); err == nil || s != nil {
+		t.Errorf("a password beside a client: got %v, %v, want nil and an error", s, err)
+	}
+	s, err := New(client, Options{Prefix: "p:"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("k", frozen, 1))
+	if got := s.String(); got != "redis at "+server.Addr {
+		t.Errorf("got the store as %s", got)
+	}
+	s.Close()
+	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
+		t.Errorf("a take after Close: got %v, want %v", err, errClosed)
+	}
+	if err := client.Do(t.Context(), client.B().Ping().Build()).Error(); err != nil {
+		t.Errorf("the client after the store was closed: %v", err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -31,7 +32,7 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if got := server.Do(documented(t, "ACL")...); got != "OK" {
 		t.Fatalf("got %q from the server, want OK", got)
 	}
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
 	if warnings, err := s.Check(t.Context()); err != nil || len(warnings) > 0 {
 		t.Errorf("got %q, %v from Check", warnings, err)
 	}
@@ -43,8 +44,8 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
 		t.Errorf("got %v from Reset", err)
 	}
-	text := leakybucket.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
-	if _, _, err := s.PutTexts(t.Context(), []leakybucket.Text{text}); err != nil {
+	text := store.Text{Name: "name", Number: 1, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "text"}
+	if _, _, err := s.PutTexts(t.Context(), []store.Text{text}); err != nil {
 		t.Errorf("got %v from PutTexts", err)
 	}
 	if all, err := s.Texts(t.Context(), -1); err != nil || len(all.Texts) != 1 {
@@ -65,7 +66,7 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 			}
 		}
 	}
-	s := open(t, Options{URL: c.URL(), Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
+	s := open(t, c.URL(), Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
 	all := []leakybucket.Charge{charge("203.0.113.7", frozen, 1), charge("203.0.113.8", frozen, 1), charge("203.0.113.9", frozen, 1)}
 	if err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))); err != nil {
 		t.Errorf("got %v from Take", err)
@@ -74,7 +75,7 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "shop:"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
 	c := charge("203.0.113.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 9)
 	c.Zone, c.Block = "login", &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
 	mustTake(t, s, c)

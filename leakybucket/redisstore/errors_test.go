@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // The password may also be a word of our own text, such as "reading".
 func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	server := servertest.StartRedis(t, "--requirepass", "reading")
-	s := open(t, Options{URL: "redis://:reading@" + server.Addr, Prefix: "p:"})
+	s := open(t, "redis://:reading@"+server.Addr, Options{Prefix: "p:"})
 	mustTake(t, s, charge("sound", frozen, 1))
 	if out, err := server.Try("-a", "reading", "set", "p:zone/bad", "no bucket"); err != nil {
 		t.Fatal(out, err)
@@ -24,7 +25,7 @@ func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	_, err := takeWithin(s, charge("bad", frozen, 1), patience)
 	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
 	for _, err := range []error{err, errSettle} {
-		if !errors.Is(err, leakybucket.ErrBadBucket) {
+		if !errors.Is(err, store.ErrBadBucket) {
 			t.Errorf("got %v, want ErrBadBucket in its tree", err)
 		}
 		if err != nil && strings.Contains(err.Error(), "reading") {

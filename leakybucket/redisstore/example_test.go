@@ -11,7 +11,7 @@ import (
 // All processes that share the server share the limit. In production, put package sharedstore
 // around the store: it has a timeout, and goes on with a share of the limit in an outage.
 func Example() {
-	store, err := redisstore.New(redisstore.Options{URL: "redis://127.0.0.1:6379/0", Prefix: "myapp:"})
+	store, err := redisstore.Open("redis://127.0.0.1:6379/0", redisstore.Options{Prefix: "myapp:"})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -125,7 +125,7 @@ func (b *load) stop(t *testing.T, failovers int) {
 
 func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 	w := servertest.StartRedisSentinel(t)
-	b := startLoad(t, open(t, Options{URL: w.URL()}))
+	b := startLoad(t, open(t, w.URL(), Options{}))
 	n := failovers()
 	for i := range n {
 		if i > 0 {
@@ -139,7 +139,7 @@ func TestASentinelFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 
 func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	b := startLoad(t, open(t, Options{URL: c.URL()}))
+	b := startLoad(t, open(t, c.URL(), Options{}))
 	n := failovers()
 	for range n {
 		c.Failover()
@@ -152,7 +152,7 @@ func TestAForcedClusterFailoverAdmitsAtMostOneCapacityMore(t *testing.T) {
 // A server that keeps nothing on disk forgets all buckets when it dies.
 func TestAServerThatDiesAdmitsAtMostOneCapacityMore(t *testing.T) {
 	server := servertest.StartRedis(t)
-	b := startLoad(t, open(t, Options{URL: "redis://" + server.Addr}))
+	b := startLoad(t, open(t, "redis://"+server.Addr, Options{}))
 	cycles := min(failovers()+1, 20)
 	for range cycles {
 		server.Kill()
@@ -172,7 +172,7 @@ func TestADemotedServerIsLeftOnceItsAddressLeadsToAnother(t *testing.T) {
 	old := servertest.StartRedis(t)
 	next := servertest.StartRedis(t)
 	proxy := servertest.StartProxy(t, old.Addr, nil)
-	s := open(t, Options{URL: "redis://" + proxy.Addr})
+	s := open(t, "redis://"+proxy.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	old.Do("replicaof", "127.0.0.1", fmt.Sprint(next.Port))
 	proxy.Lead(next.Addr)
@@ -192,7 +192,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 	server := servertest.PrepareRedis(t)
 	for _, url := range []string{"redis://" + server.Addr, "redis+sentinel://" + server.Addr + "/m", "redis+cluster://" + server.Addr} {
 		began := time.Now()
-		s := open(t, Options{URL: url})
+		s := open(t, url, Options{})
 		if took := time.Since(began); took > dialTimeout/2+heart.Lost(began) {
 			t.Errorf("opening %s: got it after %v, want it at once", url, took)
 		}
@@ -200,7 +200,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 			t.Errorf("take of %s with no server: got no error", url)
 		}
 	}
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	server.Start()
 	servertest.Eventually(t, "the server that came up answers", func() error {
 		_, err := take(s, charge("k", frozen, 1))
@@ -211,7 +211,7 @@ func TestAServerMayBeDownWhenTheStoreIsMade(t *testing.T) {
 // Requests in flight may use a store while it closes, and after.
 func TestAClosedStoreSaysSo(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	var wg sync.WaitGroup
 	for range 8 {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // scannedKeys is about how many keys the server looks at in one step of a SCAN at most. That
@@ -22,17 +23,17 @@ const scannedKeys = 1000
 // pattern quotes text for the MATCH of a SCAN.
 var pattern = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
-// List implements [leakybucket.Lister]. It goes through all keys of the database with
+// List implements [store.Lister]. It goes through all keys of the database with
 // SCAN. Of a cluster it asks one server after another.
-func (s *Store) List(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
+func (s *Store) List(ctx context.Context, of store.Filter, from string) ([]store.Entry, string, error) {
 	kept, next, err := s.list(ctx, of, from)
-	if !errors.Is(err, leakybucket.ErrBadCursor) {
+	if !errors.Is(err, store.ErrBadCursor) {
 		err = s.connection.explain("listing buckets", err)
 	}
 	return kept, next, err
 }
 
-func (s *Store) list(ctx context.Context, of leakybucket.Filter, from string) ([]leakybucket.Entry, string, error) {
+func (s *Store) list(ctx context.Context, of store.Filter, from string) ([]store.Entry, string, error) {
 	nodes, addresses, err := s.nodes(ctx)
 	if err != nil {
 		return nil, "", err
@@ -45,7 +46,7 @@ func (s *Store) list(ctx context.Context, of leakybucket.Filter, from string) ([
 		text, node, two := strings.Cut(from, "@")
 		at, err = strconv.ParseUint(text, 10, 64)
 		if err != nil || !two || !slices.Contains(addresses, node) || at == 0 && node == address {
-			return nil, "", fmt.Errorf("%w: no server made it", leakybucket.ErrBadCursor)
+			return nil, "", fmt.Errorf("%w: no server made it", store.ErrBadCursor)
 		}
 		address = node
 	}
@@ -95,7 +96,7 @@ func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, ma
 
 // read returns the buckets of keys. A key that has expired, or is no bucket, is left out. In a
 // cluster it asks the servers that the keys may have moved to.
-func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.Entry, err error) {
+func (s *Store) read(ctx context.Context, keys []string) (found []store.Entry, err error) {
 	if len(keys) == 0 {
 		return nil, nil
 	}
@@ -123,7 +124,7 @@ func (s *Store) read(ctx context.Context, keys []string) (found []leakybucket.En
 			return nil, err
 		}
 		if state, ok := parseState(text); ok {
-			found = append(found, leakybucket.Entry{Key: key, State: state, Now: now})
+			found = append(found, store.Entry{Key: key, State: state, Now: now})
 		}
 	}
 	return found, nil

@@ -76,7 +76,7 @@ func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 	server := servertest.StartRedis(t)
 	var lossy atomic.Bool
 	proxy := servertest.StartProxy(t, server.Addr, func([]byte) bool { return lossy.Load() && rand.IntN(10) == 0 })
-	s := open(t, Options{URL: "redis://" + proxy.Addr, Prefix: "p:"})
+	s := open(t, "redis://"+proxy.Addr, Options{Prefix: "p:"})
 	mustTake(t, s, charge("warm", frozen, 1))
 	lossy.Store(true)
 
@@ -115,7 +115,7 @@ func TestEachTakeIsChargedAtMostOnce(t *testing.T) {
 // as redis-cli can.
 func TestFlushedScriptsAreChargedOnce(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	flushes := 300
 	if testing.Short() {
 		flushes = 10

@@ -24,7 +24,7 @@ func (d distant) Write(b []byte) (int, error) {
 // openDistant returns a store of servers that are one millisecond away.
 func openDistant(t *testing.T, url string) *Store {
 	t.Helper()
-	s := open(t, Options{URL: url})
+	s := open(t, url, Options{})
 	near := s.connection.option.DialCtxFn
 	s.connection.option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
 		conn, err := near(ctx, address, dialer, config)

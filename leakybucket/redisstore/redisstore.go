@@ -59,24 +59,18 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // DefaultPrefix is the prefix of keys if [Options] give none.
 const DefaultPrefix = "throttle:"
 
-// Options of a Store.
+// Options of a Store. The zero value is ready for use. All but Prefix are for [Open]: a client
+// that is given to [New] has its own.
 type Options struct {
-	// URL says where the servers are. Required. Its forms are
-	//
-	//	redis://user:password@host:6379/0
-	//	unix://user:password@/run/redis.sock
-	//	redis+sentinel://host1:26379,host2:26379/mymaster/0
-	//	redis+cluster://host1:6379,host2:6379
-	//
-	// User, password, port and database are optional. Write a percent sign in
-	// user or password as %25. User and password are those of the servers, not
-	// of the sentinels. With rediss in place of redis, connections use TLS.
-	URL string
+	// Prefix begins the name of each key. If empty, it is [DefaultPrefix].
+	// Stores with the same prefix share their buckets.
+	Prefix string
 
 	// Username and Password replace those in the URL, unless they are empty. If
 	// neither names a user, it is "default".
@@ -90,10 +84,6 @@ type Options struct {
 	// certificate authorities are trusted. If it names no server, the host of
 	// the address is the name. With any other URL it is an error.
 	TLS *tls.Config
-
-	// Prefix begins the name of each key. If empty, it is [DefaultPrefix].
-	// Stores with the same prefix share their buckets.
-	Prefix string
 }
 
 // A Store keeps buckets in Redis. It is a [leakybucket.Store] and safe for
@@ -107,13 +97,38 @@ type Store struct {
 	held atomic.Int64 // the clock that tests hold; 0 while the server's runs
 }
 
-// New returns a store for the servers of the URL. It fails only for options that
-// can never work, and does not connect: the first call does.
-func New(o Options) (*Store, error) {
-	connection, err := newConnection(&o)
+// New returns a store that uses a client. The client must be as rueidis.NewClient makes it, or
+// with more of its options: no call is repeated that may have been executed. [Store.Close]
+// leaves it open. Calls that share one call of the client end when that does, so give the
+// client a ConnWriteTimeout of a few seconds.
+func New(client rueidis.Client, o Options) (*Store, error) {
+	if o.Username != "" || o.Password != "" || o.SentinelUsername != "" || o.SentinelPassword != "" || o.TLS != nil {
+		return nil, errors.New("got users, passwords or a TLS config beside a client: give them to the client, or call Open")
+	}
+	return newStore(connectionOf(client), o), nil
+}
+
+// Open returns a store for the servers of a URL. Its forms are
+//
+//	redis://user:password@host:6379/0
+//	unix://user:password@/run/redis.sock
+//	redis+sentinel://host1:26379,host2:26379/mymaster/0
+//	redis+cluster://host1:6379,host2:6379
+//
+// User, password, port and database are optional. Write a percent sign in user or password as
+// %25. User and password are those of the servers, not of the sentinels. With rediss in place of
+// redis, connections use TLS.
+//
+// It fails only for what can never work, and does not connect: the first call does.
+func Open(url string, o Options) (*Store, error) {
+	connection, err := newConnection(url, &o)
 	if err != nil {
 		return nil, err
 	}
+	return newStore(connection, o), nil
+}
+
+func newStore(connection *connection, o Options) *Store {
 	s := &Store{prefix: o.Prefix, connection: connection}
 	if s.prefix == "" {
 		s.prefix = DefaultPrefix
@@ -124,7 +139,7 @@ func New(o Options) (*Store, error) {
 		s.prefix += "{}"
 	}
 	s.lanes = coalesce.New(batching, s.sendBatch)
-	return s, nil
+	return s
 }
 
 // Take implements [leakybucket.Store]. The first call waits for the first attempt
@@ -186,7 +201,7 @@ func (s *Store) settleTogether(ctx context.Context, slot uint16, settlements []l
 	var fault error
 	for some := range slices.Chunk(settlements, mostSettlements) {
 		err := s.run(ctx, lane{settleScript, slot}, s.settleRequest(some))
-		if err != nil && !errors.Is(err, leakybucket.ErrBadBucket) {
+		if err != nil && !errors.Is(err, store.ErrBadBucket) {
 			return err
 		}
 		fault = graver(fault, err)
@@ -210,7 +225,7 @@ func (s *Store) run(ctx context.Context, l lane, r *request) error {
 	return r.fault()
 }
 
-// Reset implements [leakybucket.Resetter].
+// Reset implements [store.Resetter].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	_, err := ask(ctx, s.connection, func(c rueidis.Client) (int64, error) {
 		return c.Do(context.Background(), c.B().Del().Key(s.name(zone, key, shadow)).Build()).ToInt64()
@@ -218,7 +233,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	return s.connection.explain("resetting a bucket", err)
 }
 
-// Close ends the connections, and returns once they are closed. Later calls
+// Close ends the connections that [Open] made, and returns once they are closed. Later calls
 // fail. A server that does not answer can delay it by about a second.
 func (s *Store) Close() {
 	s.connection.close()
@@ -239,7 +254,7 @@ func (s *Store) now() string {
 
 // Interface guards
 var (
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Lister   = (*Store)(nil)
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
 )

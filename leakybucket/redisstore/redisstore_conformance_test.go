@@ -44,14 +44,14 @@ var prefixes atomic.Int64
 // opener opens stores that share a server, each with a prefix of its own.
 func opener(url, prefix string) storetest.Open {
 	return func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
-		s := open(tb, Options{URL: url, Prefix: fmt.Sprintf(prefix, prefixes.Add(1))})
+		s := open(tb, url, Options{Prefix: fmt.Sprintf(prefix, prefixes.Add(1))})
 		return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
 	}
 }
 
-func open(tb testing.TB, o Options) *Store {
+func open(tb testing.TB, url string, o Options) *Store {
 	tb.Helper()
-	s, err := New(o)
+	s, err := Open(url, o)
 	if err != nil {
 		tb.Fatalf("opening a store: %v", err)
 	}

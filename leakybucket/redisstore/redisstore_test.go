@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "site:"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "site:"})
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
 	mustTake(t, s, c)
@@ -36,7 +37,7 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 // Nodes that agree about a leak pay for no write when they refuse.
 func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	slow, fast := leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.Limit{Capacity: 10, Leak: 0.002}
 	mustTake(t, s, charge("k", slow, 9))
 	for _, test := range []struct {
@@ -60,7 +61,7 @@ func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
 
 // No two buckets share a key, whatever their zones are called.
 func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
-	s := open(t, Options{URL: "redis://127.0.0.1:1"})
+	s := open(t, "redis://127.0.0.1:1", Options{})
 	seen := make(map[string]string)
 	for _, zone := range []string{"b", "~b", "~~b", "b~", "%7Eb", "~%7Eb", "%257Eb", "b/c", "b%2Fc", "b%252Fc", "", "~", "%"} {
 		for _, key := range []string{"", "k", "/k", "c/k", "~"} {
@@ -81,7 +82,7 @@ func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
 // Settlements that piled up in an outage come all at once.
 func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	connections := server.Info("total_connections_received")
 	const many = 22_000
@@ -97,7 +98,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := s.Settle(ctx, settlements)
-	if !errors.Is(err, leakybucket.ErrBadBucket) {
+	if !errors.Is(err, store.ErrBadBucket) {
 		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
 	}
 	for _, i := range []int{0, 2, 500, 1999} {
@@ -117,7 +118,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 // A bucket expires ten seconds after the instant that Charge.Expiry tells.
 func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "p:"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})
 	expect := func(key string, want time.Duration) {
 		t.Helper()
 		ms, err := strconv.Atoi(server.Do("pttl", "p:zone/"+key))
@@ -164,7 +165,7 @@ func TestThreeStoresAreOne(t *testing.T) {
 	server := servertest.StartRedis(t)
 	var stores [3]*Store
 	for i := range stores {
-		stores[i] = open(t, Options{URL: "redis://" + server.Addr})
+		stores[i] = open(t, "redis://"+server.Addr, Options{})
 		if got := stores[i].now(); got != "" {
 			t.Fatalf("what a store says of the time: got %q, want nothing", got)
 		}
@@ -200,7 +201,7 @@ func TestThreeStoresAreOne(t *testing.T) {
 // TestConcurrentTakesShareCalls has callers share calls without a timer.
 func TestConcurrentTakesShareCalls(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	const callers, takes = 64, 50
 	var wg sync.WaitGroup
@@ -228,7 +229,7 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 
 func TestADroppedTakeIsNotSent(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr})
+	s := open(t, "redis://"+server.Addr, Options{})
 	mustTake(t, s, charge("k", frozen, 1))
 	server.Pause()
 	before := s.serials.Load()
@@ -262,7 +263,7 @@ func TestADroppedTakeIsNotSent(t *testing.T) {
 }
 
 func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
-	s := open(t, Options{URL: "redis://127.0.0.1:1"})
+	s := open(t, "redis://127.0.0.1:1", Options{})
 	long := charge(strings.Repeat("x", longestName), frozen, 1)
 	if _, err := take(s, long); err == nil || !strings.Contains(err.Error(), fmt.Sprint(longestName)) {
 		t.Errorf("take: got %.200v, want an error that tells the longest", err)
@@ -275,13 +276,13 @@ func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
 func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
 	for policy, want := range map[string]string{"noeviction": "", "volatile-ttl": "", "allkeys-lru": "allkeys-lru"} {
 		server := servertest.StartRedis(t, "--maxmemory-policy", policy)
-		warnings, err := open(t, Options{URL: "redis://" + server.Addr}).Check(context.Background())
+		warnings, err := open(t, "redis://"+server.Addr, Options{}).Check(context.Background())
 		if err != nil || (len(warnings) > 0) != (want != "") || !strings.Contains(strings.Join(warnings, ""), want) {
 			t.Errorf("%s: got warnings %q, %v, want %q", policy, warnings, err, want)
 		}
 	}
 	server := servertest.StartRedis(t, "--user", "app", "on", ">pw", "~*", "+get", "+ping")
-	warnings, err := open(t, Options{URL: "redis://app:pw@" + server.Addr}).Check(context.Background())
+	warnings, err := open(t, "redis://app:pw@"+server.Addr, Options{}).Check(context.Background())
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "cannot see") {
 		t.Errorf("user that may not ask: got %q, %v, want a warning", warnings, err)
 	}

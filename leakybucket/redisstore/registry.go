@@ -10,13 +10,14 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // registryKey is the key of the hash that holds the texts.
 func (s *Store) registryKey() string { return s.prefix + "@changes" }
 
-// Texts implements [leakybucket.Registry].
-func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, err error) {
+// Texts implements [store.Registry].
+func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err error) {
 	reply, err := s.askRegistry(ctx, strconv.FormatInt(seen, 10), "")
 	if err == nil {
 		all, err = parseTexts(reply)
@@ -24,9 +25,9 @@ func (s *Store) Texts(ctx context.Context, seen int64) (all leakybucket.Texts, e
 	return all, s.connection.explain("reading "+s.registryKey(), err)
 }
 
-// PutTexts implements [leakybucket.Registry].
-func (s *Store) PutTexts(ctx context.Context, texts []leakybucket.Text) (before, last int64, err error) {
-	mark := 1 + rand.Int64N(leakybucket.MostNumber-1)
+// PutTexts implements [store.Registry].
+func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last int64, err error) {
+	mark := 1 + rand.Int64N(store.MostNumber-1)
 	args := []string{"", strconv.FormatInt(mark, 10)}
 	for _, t := range texts {
 		args = append(args, t.Name, strconv.FormatInt(t.Number, 10), strconv.FormatInt(int64(t.End), 10), t.Text)
@@ -58,7 +59,7 @@ func parseWrite(reply []string) (before, last int64, err error) {
 	return before, last, nil
 }
 
-func parseTexts(reply []string) (all leakybucket.Texts, err error) {
+func parseTexts(reply []string) (all store.Texts, err error) {
 	if _, all.Last, err = parseWrite(reply); err != nil {
 		return all, err
 	}
@@ -72,15 +73,15 @@ func parseTexts(reply []string) (all leakybucket.Texts, err error) {
 }
 
 // parseText reads what the field of a name holds, which somebody else may have written.
-func parseText(name, value string) leakybucket.Text {
+func parseText(name, value string) store.Text {
 	number, rest, _ := strings.Cut(value, " ")
 	end, text, whole := strings.Cut(rest, " ")
 	n, errNumber := strconv.ParseInt(number, 10, 64)
 	ends, errEnd := strconv.ParseInt(end, 10, 64)
-	if !whole || errNumber != nil || errEnd != nil || n < 1 || n >= leakybucket.MostNumber {
-		return leakybucket.Text{Name: name}
+	if !whole || errNumber != nil || errEnd != nil || n < 1 || n >= store.MostNumber {
+		return store.Text{Name: name}
 	}
-	return leakybucket.Text{Name: name, Number: n, End: leakybucket.Instant(ends), Text: text}
+	return store.Text{Name: name, Number: n, End: leakybucket.Instant(ends), Text: text}
 }
 
-var _ leakybucket.Registry = (*Store)(nil)
+var _ store.Registry = (*Store)(nil)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -20,7 +21,7 @@ func TestRegistryJunk(t *testing.T) {
 		"name": {"", "junk", "-1", "1e300", "1", "1 2", "1 x text", "99999999999999999999 9 text", "4503599627370496 9999999999999999 text", "0 9999999999999999 text"},
 	} {
 		for i, value := range junk {
-			s := open(t, Options{URL: "redis://" + server.Addr, Prefix: fmt.Sprint("junk", i, field, ":")})
+			s := open(t, "redis://"+server.Addr, Options{Prefix: fmt.Sprint("junk", i, field, ":")})
 			server.Do("hset", s.registryKey(), field, value)
 			server.Do("hset", s.registryKey(), "other", "junk")
 			all, err := s.Texts(t.Context(), -1)
@@ -32,8 +33,8 @@ func TestRegistryJunk(t *testing.T) {
 					t.Errorf("%q %q: got %+v, want the number 0", field, value, text)
 				}
 			}
-			want := leakybucket.Text{Name: "name", Number: 2, End: end, Text: "ours"}
-			before, last, err := s.PutTexts(t.Context(), []leakybucket.Text{want})
+			want := store.Text{Name: "name", Number: 2, End: end, Text: "ours"}
+			before, last, err := s.PutTexts(t.Context(), []store.Text{want})
 			if err != nil || last == before {
 				t.Fatalf("%q %q: got numbers %d and %d, error %v, want it written", field, value, before, last, err)
 			}
@@ -47,7 +48,7 @@ func TestRegistryJunk(t *testing.T) {
 // TestRegistryOfAnotherType names the key, so that its owner can delete it.
 func TestRegistryOfAnotherType(t *testing.T) {
 	server := servertest.StartRedis(t)
-	s := open(t, Options{URL: "redis://" + server.Addr, Prefix: "shop:"})
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
 	server.Do("lpush", "shop:@changes", "junk")
 	_, err := s.Texts(t.Context(), -1)
 	if err == nil || !strings.Contains(err.Error(), "shop:@changes") || !strings.Contains(err.Error(), "delete it") {
@@ -62,7 +63,7 @@ func FuzzParseText(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, name, value string) {
 		text := parseText(name, value)
-		if text.Name != name || text.Number < 0 || text.Number >= leakybucket.MostNumber || text.Number == 0 && text.Text != "" {
+		if text.Name != name || text.Number < 0 || text.Number >= store.MostNumber || text.Number == 0 && text.Text != "" {
 			t.Errorf("%q: got %+v, want a number in range, and no text without one", value, text)
 		}
 	})

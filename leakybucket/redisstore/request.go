@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const (
@@ -170,5 +171,5 @@ func (r *request) fault() error {
 	if err != nil || i < 1 || i > len(r.keys) {
 		return errGarbage
 	}
-	return fmt.Errorf("reading key %.80q: %.80q: %w: delete it, or use another prefix", r.keys[i-1], why, leakybucket.ErrBadBucket)
+	return fmt.Errorf("reading key %.80q: %.80q: %w: delete it, or use another prefix", r.keys[i-1], why, store.ErrBadBucket)
 }

@@ -34,7 +34,7 @@ func owners(t *testing.T, c *servertest.RedisCluster, key string) (from, to *ser
 // While a slot moves, calls that share it are answered by two servers.
 func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
-	s := open(t, Options{URL: c.URL(), Prefix: "{x}:"})
+	s := open(t, c.URL(), Options{Prefix: "{x}:"})
 	const keys, callers = 40, 16
 	var poured [keys]atomic.Int64
 	take := func(i int, single bool) error {

@@ -33,10 +33,10 @@ type target struct {
 const wantURL = "want redis://[user:password@]host[:6379][/database], rediss:// for TLS, unix:///path, " +
 	"redis+sentinel://host[:26379],.../master[/database] or redis+cluster://host[:6379],..."
 
-// target returns the servers that the options describe. No error holds a
+// target returns the servers that a URL and the options describe. No error holds a
 // password.
-func (o *Options) target() (target, error) {
-	t, err := parseURL(o.URL)
+func (o *Options) target(url string) (target, error) {
+	t, err := parseURL(url)
 	if err != nil {
 		return target{}, err
 	}
@@ -77,7 +77,7 @@ var modes = map[string]mode{"": standalone, "+sentinel": sentinel, "+cluster": c
 // errURL quotes nothing of a URL: anywhere in a malformed one may be a password.
 var errURL = errors.New("invalid redis URL: " + wantURL + "; %25 for a percent sign in user or password, and brackets around an IPv6 address")
 
-// parseURL parses a URL as described at [Options].
+// parseURL parses a URL as described at [Open].
 func parseURL(raw string) (target, error) {
 	parts := urlForm.FindStringSubmatch(raw)
 	if parts == nil {

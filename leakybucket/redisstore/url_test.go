@@ -63,17 +63,22 @@ func FuzzParseURL(f *testing.F) {
 	})
 }
 
+type located struct {
+	url string
+	Options
+}
+
 func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
-	for want, o := range map[string]Options{
+	for want, o := range map[string]located{
 		"want redis://":       {},
-		"invalid database -1": {URL: "redis://h/-1"},
-		"invalid database 1":  {URL: "redis+cluster://h/1"},
-		"invalid database 2":  {URL: "redis+cluster://h/2"},
-		"invalid database -2": {URL: "redis://h/-2"},
-		"without a password":  {URL: "redis://h", Username: "u"},
-		"begins with rediss":  {URL: "redis://h", TLS: &tls.Config{}},
+		"invalid database -1": {"redis://h/-1", Options{}},
+		"invalid database 1":  {"redis+cluster://h/1", Options{}},
+		"invalid database 2":  {"redis+cluster://h/2", Options{}},
+		"invalid database -2": {"redis://h/-2", Options{}},
+		"without a password":  {"redis://h", Options{Username: "u"}},
+		"begins with rediss":  {"redis://h", Options{TLS: &tls.Config{}}},
 	} {
-		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
+		if _, err := Open(o.url, o.Options); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%+v: got %v, want an error with %q", o, err, want)
 		}
 	}
@@ -82,30 +87,30 @@ func TestOptionsThatCannotWorkAreErrors(t *testing.T) {
 func TestPasswordsAreUsedAndNeverShown(t *testing.T) {
 	server := servertest.StartRedis(t, "--requirepass", "hunter2", "--user", "app", "on", ">s3cret/@%", "~p:*", "+eval", "+evalsha", "+get", "+set", "+del", "+scan", "+time", "+info")
 	at := server.Addr
-	for _, o := range []Options{
-		{URL: "redis://:hunter2@" + at},
-		{URL: "redis://" + at, Password: "hunter2"},
-		{URL: "redis://wrong:wrong@" + at, Username: "default", Password: "hunter2"},
-		{URL: "redis://app:s3cret/@%25@" + at, Prefix: "p:"},
-		{URL: "redis://" + at, Username: "app", Password: "s3cret/@%", Prefix: "p:"},
-		{URL: "redis://" + at + "/2", Password: "hunter2"},
+	for _, o := range []located{
+		{"redis://:hunter2@" + at, Options{}},
+		{"redis://" + at, Options{Password: "hunter2"}},
+		{"redis://wrong:wrong@" + at, Options{Username: "default", Password: "hunter2"}},
+		{"redis://app:s3cret/@%25@" + at, Options{Prefix: "p:"}},
+		{"redis://" + at, Options{Username: "app", Password: "s3cret/@%", Prefix: "p:"}},
+		{"redis://" + at + "/2", Options{Password: "hunter2"}},
 	} {
-		s := open(t, o)
+		s := open(t, o.url, o.Options)
 		mustTake(t, s, charge("k", frozen, 1))
 		if text := fmt.Sprint(s, s.connection.target); strings.Contains(text, "hunter2") || strings.Contains(text, "s3cret") {
 			t.Errorf("got the store as %s, want no password in it", text)
 		}
 	}
-	for _, o := range []Options{
-		{URL: "redis://:hunter22@" + at},
-		{URL: "redis://app:hunter22@" + at},
-		{URL: "redis://" + at},
-		{URL: "redis://app:s3cret/@%25@" + at + "/2", Prefix: "p:"},
-		{URL: "redis://app:s3cret/@%25@" + at, Prefix: "q:"},
+	for _, o := range []located{
+		{"redis://:hunter22@" + at, Options{}},
+		{"redis://app:hunter22@" + at, Options{}},
+		{"redis://" + at, Options{}},
+		{"redis://app:s3cret/@%25@" + at + "/2", Options{Prefix: "p:"}},
+		{"redis://app:s3cret/@%25@" + at, Options{Prefix: "q:"}},
 	} {
-		_, err := take(open(t, o), charge("k", frozen, 1))
+		_, err := take(open(t, o.url, o.Options), charge("k", frozen, 1))
 		if err == nil || strings.Contains(err.Error(), "hunter22") || strings.Contains(err.Error(), "s3cret") {
-			t.Errorf("%s: got %v, want an error without a password", o.URL, err)
+			t.Errorf("%s: got %v, want an error without a password", o.url, err)
 		}
 	}
 }

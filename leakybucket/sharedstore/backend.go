@@ -15,6 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A Checker is a store that can check the settings of its servers.
@@ -22,14 +23,6 @@ type Checker interface {
 	// Check returns warnings about settings that break limits, as far as the
 	// servers report them. It is an error if the servers do not answer.
 	Check(ctx context.Context) (warnings []string, err error)
-}
-
-// A Reporter is a store that does work which no call waits for, such as deleting
-// expired buckets.
-type Reporter interface {
-	// SetOnError sets the function that is called with the errors of this work. It
-	// may be called by several goroutines at once and does not block.
-	SetOnError(func(error))
 }
 
 // A Starter is a store that works in the background, such as to delete expired buckets.
@@ -107,8 +100,8 @@ const (
 // outage. It may have other uses, and stays open.
 //
 // A call of the remote store must end when its context does; [Interruptible] sees to that for
-// any store. It connects by itself, at its first call. If it is a [leakybucket.Resetter], a
-// [leakybucket.Lister], a [Checker], a [Reporter], a [Starter] or a [Closer], it is used as such.
+// any store. It connects by itself, at its first call. If it is a [store.Resetter], a
+// [store.Lister], a [Checker], a [Starter] or a [Closer], it is used as such.
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
@@ -122,13 +115,10 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 		ReadyToTrip: func(c gobreaker.Counts) bool {
 			return c.ConsecutiveFailures >= inARow || c.TotalFailures >= leastFail && 4*c.TotalFailures >= c.TotalSuccesses
 		},
-		IsSuccessful:  func(err error) bool { return err == nil || errors.Is(err, leakybucket.ErrBadBucket) },
+		IsSuccessful:  func(err error) bool { return err == nil || errors.Is(err, store.ErrBadBucket) },
 		IsExcluded:    func(err error) bool { return errors.Is(err, errCallersDeadline) },
 		OnStateChange: func(_ string, _, to gobreaker.State) { b.changed(to) },
 	})
-	if reporter, can := capability[Reporter](remote); can {
-		reporter.SetOnError(func(err error) { b.teller.failed("looking after the store; requests go on", err) })
-	}
 	b.start = sync.OnceFunc(func() {
 		if starter, can := capability[Starter](remote); can {
 			starter.Start()
@@ -149,6 +139,10 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 	})
 	return b
 }
+
+// Report passes on an error of the remote store for which no call waits, such as that expired
+// buckets cannot be deleted.
+func (b *Backend) Report(err error) { b.teller.failed("looking after the store; requests go on", err) }
 
 // OnClose sets a function to be called once when the remote store is closed. It
 // must be called before the backend is used.
@@ -381,7 +375,7 @@ func (b *Backend) end(c call, what string, err error) error {
 		}
 		why := err // which, unlike err, may be on the heap
 		b.failed.Store(&why)
-		if !errors.Is(err, leakybucket.ErrBadBucket) {
+		if !errors.Is(err, store.ErrBadBucket) {
 			b.failing.Store(time.Now().UnixNano())
 			b.budget.Store(int64(c.timeout))
 		}
@@ -429,6 +423,6 @@ func (b *Backend) check(checker Checker) {
 }
 
 // Registry returns the remote store as a registry, if it is one.
-func (b *Backend) Registry() (leakybucket.Registry, bool) {
-	return capability[leakybucket.Registry](b.remote)
+func (b *Backend) Registry() (store.Registry, bool) {
+	return capability[store.Registry](b.remote)
 }

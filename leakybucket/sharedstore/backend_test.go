@@ -17,12 +17,9 @@ import (
 type checked struct {
 	*remote
 	checks, starts atomic.Int32
-	onError        func(error)
 }
 
 func (c *checked) Start() { c.starts.Add(1) }
-
-func (c *checked) SetOnError(f func(error)) { c.onError = f }
 
 func (c *checked) Check(context.Context) ([]string, error) {
 	if c.checks.Add(1); c.down.Load() {
@@ -45,7 +42,7 @@ func TestNothingIsCalledBeforeTheStart(t *testing.T) {
 		if r.checks.Load() != 1 || r.starts.Load() != 1 {
 			t.Errorf("got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
 		}
-		r.onError(errors.New("disk full"))
+		n.backend.Report(errors.New("disk full"))
 		n.wantHeard() // the other one is
 		n.backend.Detach(n.witness)
 	})
@@ -63,7 +60,7 @@ func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
 		if got := n.witness.heard(); !slices.Contains(got, "warned: maxmemory-policy is allkeys-lru") || r.checks.Load() != 4 {
 			t.Errorf("got %q in %d checks, want one warning in 4", got, r.checks.Load())
 		}
-		r.onError(errors.New("disk full"))
+		n.backend.Report(errors.New("disk full"))
 		synctest.Wait()
 		if got := n.witness.heard(); got[len(got)-1] != "looking a: disk full" {
 			t.Errorf("got %q, want the error that no call waited for", got)

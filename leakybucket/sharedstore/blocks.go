@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const (
@@ -111,7 +112,7 @@ func withhold(charges []leakybucket.Charge, found []leakybucket.Decision) []leak
 	if found == nil {
 		return charges
 	}
-	enforced, all := leakybucket.Fit(charges, found)
+	enforced, all := store.Fit(charges, found)
 	if all {
 		return charges
 	}
@@ -137,7 +138,7 @@ func refuse(found, decisions []leakybucket.Decision) {
 }
 
 // mark blocks the buckets of a listing that find does.
-func (b *blocks) mark(some []leakybucket.Entry, of leakybucket.Filter, since leakybucket.Instant) {
+func (b *blocks) mark(some []store.Entry, of store.Filter, since leakybucket.Instant) {
 	for i := range some {
 		e := &some[i]
 		if d := b.find(&leakybucket.Charge{Zone: of.Zone, Key: e.Key, Shadow: of.Shadow, Block: new(leakybucket.Ladder)}, since); d.BlockedUntil != 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // known returns the rest of the block that a node knows of.
@@ -102,7 +103,7 @@ func TestListingOfBlocks(t *testing.T) {
 			wantListed := func(when string) {
 				t.Helper()
 				listed := make(map[string]bool)
-				for e, err := range leakybucket.ListAll(t.Context(), n, leakybucket.Filter{Zone: "z", Scan: 1}) {
+				for e, err := range store.ListAll(t.Context(), n, store.Filter{Zone: "z", Scan: 1}) {
 					if err != nil {
 						t.Fatal(err)
 					}

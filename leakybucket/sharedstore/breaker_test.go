@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // steadily takes with a fresh key so many times a second for a while, and returns how many
@@ -52,7 +53,7 @@ func TestBreaker(t *testing.T) {
 		{"is slow", func(r *remote) { r.slow.Store(int64(60 * time.Millisecond)) }, 20, true, 30},
 		{"is within its timeout", func(r *remote) { r.slow.Store(int64(45 * time.Millisecond)) }, 20, false, 0},
 		{"has what is no bucket", func(r *remote) {
-			fate := func(*leakybucket.Charge) error { return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket) }
+			fate := func(*leakybucket.Charge) error { return fmt.Errorf("reading a list: %w", store.ErrBadBucket) }
 			r.fate.Store(&fate)
 		}, 100, false, 0},
 		{"loses one in twenty", func(r *remote) {

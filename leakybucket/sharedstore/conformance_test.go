@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
 
@@ -36,7 +37,7 @@ func (p *plain) Take(_ context.Context, charges []leakybucket.Charge, decisions 
 	for i := range charges {
 		states[i] = p.buckets[bucketOf(&charges[i])]
 	}
-	leakybucket.TakeAll(charges, states, p.clock(), decisions)
+	store.TakeAll(charges, states, p.clock(), decisions)
 	for i := range charges {
 		if _, there := p.buckets[bucketOf(&charges[i])]; there || states[i] != (leakybucket.State{}) {
 			p.buckets[bucketOf(&charges[i])] = states[i]
@@ -64,18 +65,18 @@ func (p *plain) Reset(_ context.Context, zone, key string, shadow bool) error {
 	return nil
 }
 
-func (p *plain) List(_ context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
+func (p *plain) List(_ context.Context, of store.Filter, cursor string) (some []store.Entry, next string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if cursor != "" && !strings.HasPrefix(cursor, ">") {
-		return nil, "", leakybucket.ErrBadCursor
+		return nil, "", store.ErrBadCursor
 	}
 	for name, state := range p.buckets {
 		if name.zone == of.Zone && name.shadow == of.Shadow && strings.HasPrefix(name.key, of.Prefix) && ">"+name.key > cursor {
-			some = append(some, leakybucket.Entry{Key: name.key, State: state, Now: p.clock()})
+			some = append(some, store.Entry{Key: name.key, State: state, Now: p.clock()})
 		}
 	}
-	slices.SortFunc(some, func(a, b leakybucket.Entry) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(some, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) })
 	if len(some) > of.Scan {
 		some = some[:of.Scan]
 		next = ">" + some[of.Scan-1].Key
@@ -87,7 +88,7 @@ func (p *plain) List(_ context.Context, of leakybucket.Filter, cursor string) (s
 func TestAStoreThatCannotListSaysSo(t *testing.T) {
 	b := NewBackend("mute", struct{ leakybucket.Store }{&plain{buckets: make(map[bucket]leakybucket.State), clock: func() leakybucket.Instant { return 1e15 }}}, memstore.New(memstore.Options{}))
 	t.Cleanup(func() { _ = b.Destruct() })
-	_, _, err := b.With(Options{}).List(t.Context(), leakybucket.Filter{Zone: "z", Scan: 1}, "")
+	_, _, err := b.With(Options{}).List(t.Context(), store.Filter{Zone: "z", Scan: 1}, "")
 	if err == nil || !strings.Contains(err.Error(), "mute") || b.Down() {
 		t.Errorf("got error %v and an outage %v, want an error that names the store, and none", err, b.Down())
 	}
@@ -109,7 +110,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s, of := b.With(Options{}), leakybucket.Filter{Zone: "z", Scan: 10}
+	s, of := b.With(Options{}), store.Filter{Zone: "z", Scan: 10}
 	var cursors []string
 	for _, down := range []bool{false, true} {
 		b.down.Store(down)
@@ -124,7 +125,7 @@ func TestAListingIsOfOneStore(t *testing.T) {
 	}
 	for i, down := range []bool{true, false} {
 		b.down.Store(down)
-		if _, _, err := s.List(t.Context(), of, cursors[i]); !errors.Is(err, leakybucket.ErrBadCursor) {
+		if _, _, err := s.List(t.Context(), of, cursors[i]); !errors.Is(err, store.ErrBadCursor) {
 			t.Errorf("down %v, with a cursor of the other store: got error %v, want ErrBadCursor", down, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // DefaultTimeout is the budget of each call where none is given.
@@ -198,13 +199,13 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 	}
 }
 
-// Reset implements [leakybucket.Resetter]. If the store is down, the bucket is reset on this
+// Reset implements [store.Resetter]. If the store is down, the bucket is reset on this
 // node only, and the error wraps [ErrDown].
 func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
 	b := s.backend
 	_ = b.local.Reset(ctx, zone, key, shadow) // neither fails
 	_ = b.blocks.reported.Reset(ctx, zone, key, shadow)
-	resetter, can := capability[leakybucket.Resetter](b.remote)
+	resetter, can := capability[store.Resetter](b.remote)
 	if !can {
 		return fmt.Errorf("resetting a bucket: the store %s cannot", b.name)
 	}
@@ -215,13 +216,13 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	return b.end(c, "resetting a bucket", resetter.Reset(c.ctx, zone, key, shadow))
 }
 
-// List implements [leakybucket.Lister]. While the store is down, it lists this node's own
+// List implements [store.Lister]. While the store is down, it lists this node's own
 // buckets. All are blocked as a take would find them, and last come those that are known to be
 // blocked and have no level. It may take as long as ctx lasts, and is no sign of an outage if it
 // fails.
-func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
+func (s *Store) List(ctx context.Context, of store.Filter, cursor string) (some []store.Entry, next string, err error) {
 	b := s.backend
-	lister, can := capability[leakybucket.Lister](b.remote)
+	lister, can := capability[store.Lister](b.remote)
 	source, others, since := "store-", b.local, never
 	if b.Down() {
 		lister, can, source, others, since = b.local, true, "local-", b.blocks.reported, ever
@@ -231,7 +232,7 @@ func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) 
 	case !can:
 		return nil, "", fmt.Errorf("listing buckets: the store %s cannot", b.name)
 	case cursor != "" && !same:
-		return nil, "", fmt.Errorf("%w: the store has gone down or come up", leakybucket.ErrBadCursor)
+		return nil, "", fmt.Errorf("%w: the store has gone down or come up", store.ErrBadCursor)
 	}
 	some, next, err = lister.List(ctx, of, at)
 	b.blocks.mark(some, of, since)
@@ -241,7 +242,7 @@ func (s *Store) List(ctx context.Context, of leakybucket.Filter, cursor string) 
 	case next != "":
 		return some, source + next, nil
 	}
-	for e, err := range leakybucket.ListAll(ctx, others, of) {
+	for e, err := range store.ListAll(ctx, others, of) {
 		if err != nil {
 			return nil, "", err
 		}
@@ -258,7 +259,7 @@ var ErrDown = errors.New("the store is down")
 
 // Interface guards
 var (
-	_ leakybucket.Store    = (*Store)(nil)
-	_ leakybucket.Resetter = (*Store)(nil)
-	_ leakybucket.Lister   = (*Store)(nil)
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+	_ store.Lister      = (*Store)(nil)
 )

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
 
@@ -35,7 +36,7 @@ func (s *mapStore) Take(ctx context.Context, charges []leakybucket.Charge, decis
 	for i := range charges {
 		states[i] = s.buckets[nameOf(&charges[i])]
 	}
-	leakybucket.TakeAll(charges, states, s.now(), decisions)
+	store.TakeAll(charges, states, s.now(), decisions)
 	for i := range charges { // the last of several charges of one bucket has its final state
 		if states[i] != (leakybucket.State{}) {
 			s.buckets[nameOf(&charges[i])] = states[i]

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // nothingInDebtForgotten watches buckets drain that were settled upwards when
@@ -43,8 +44,8 @@ func nothingInDebtForgotten(tb testing.TB, open Open) {
 // that would have taken a day to drain, and were settled down to nothing.
 func givenBackDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	if _, ok := s.store.(leakybucket.Counter); !ok {
-		s.Log("not examined: the store is no leakybucket.Counter")
+	if _, ok := s.store.(store.Counter); !ok {
+		s.Log("not examined: the store is no store.Counter")
 		return
 	}
 	for _, c := range numbered("given back", manyBuckets/2, limit(1, 1e-5), 1) {
@@ -65,7 +66,7 @@ func givenBackDisappear(tb testing.TB, open Open) {
 // dropsGivenBackFirst fills a store in which half of the buckets were settled
 // down to nothing.
 func dropsGivenBackFirst(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, evicter leakybucket.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, evicter store.Evicter, bound int) {
 		old := numbered("old", bound/4, limit(10, 0.01), 1)
 		s.insert(old, bound)
 		for _, c := range numbered("given back", bound/2, limit(10, 0.001), 1) {
@@ -87,7 +88,7 @@ func dropsGivenBackFirst(tb testing.TB, open Open) {
 // that would in 10 s if they had not been settled upwards. Then settlements make
 // more.
 func dropsLiftedLast(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, _ leakybucket.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, _ store.Evicter, bound int) {
 		lifted := numbered("lifted", bound/2, limit(1, 0.1), 1)
 		for i, c := range lifted {
 			c.Debt = 1000
@@ -175,8 +176,8 @@ func nothingBlockedForgotten(tb testing.TB, open Open) {
 // blocks are long over.
 func blockedDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	if _, ok := s.store.(leakybucket.Counter); !ok {
-		s.Log("not examined: the store is no leakybucket.Counter")
+	if _, ok := s.store.(store.Counter); !ok {
+		s.Log("not examined: the store is no store.Counter")
 		return
 	}
 	const many = manyBuckets / 8
@@ -203,7 +204,7 @@ func blockedDisappear(tb testing.TB, open Open) {
 // dropsBlockedLast fills a store with buckets that drain in 20 s, and with some
 // that drain at once and are blocked for an hour.
 func dropsBlockedLast(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, _ leakybucket.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, _ store.Evicter, bound int) {
 		var all []leakybucket.Charge
 		for i := range bound / 2 {
 			c := blocking(charge(fmt.Sprint("blocked", i), limit(1, 10), 1), time.Hour)
@@ -270,9 +271,9 @@ func nothingLiveForgotten(tb testing.TB, open Open) {
 
 func countsBuckets(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
-	counter, ok := s.store.(leakybucket.Counter)
+	counter, ok := s.store.(store.Counter)
 	if !ok {
-		s.Log("not examined: the store is no leakybucket.Counter")
+		s.Log("not examined: the store is no store.Counter")
 		return
 	}
 	c := func(zone, key string, cost float64) leakybucket.Charge {
@@ -300,8 +301,8 @@ func countsBuckets(tb testing.TB, open Open) {
 // nobody asks for again.
 func drainedDisappear(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{MaxBuckets: manyBuckets})
-	if _, ok := s.store.(leakybucket.Counter); !ok {
-		s.Log("not examined: the store is no leakybucket.Counter")
+	if _, ok := s.store.(store.Counter); !ok {
+		s.Log("not examined: the store is no store.Counter")
 		return
 	}
 	for _, c := range numbered("drained", manyBuckets/2, limit(1, 1), 1) {
@@ -322,7 +323,7 @@ func drainedDisappear(tb testing.TB, open Open) {
 // buckets counts all buckets of a store that can count them, else none.
 func (s *subject) buckets() int {
 	sum := 0
-	if counter, ok := s.store.(leakybucket.Counter); ok {
+	if counter, ok := s.store.(store.Counter); ok {
 		for _, n := range counter.Buckets() {
 			sum += n
 		}
@@ -332,12 +333,12 @@ func (s *subject) buckets() int {
 
 // eachBound runs f on a store for some buckets and on one for many, which may
 // keep them in several parts, if the store is one that drops some.
-func eachBound(tb testing.TB, open Open, f func(s *subject, evicter leakybucket.Evicter, bound int)) {
+func eachBound(tb testing.TB, open Open, f func(s *subject, evicter store.Evicter, bound int)) {
 	for _, bound := range []int{manyBuckets, 4 * manyBuckets} {
 		s := beginHeld(tb, open, Need{MaxBuckets: bound})
-		evicter, ok := s.store.(leakybucket.Evicter)
+		evicter, ok := s.store.(store.Evicter)
 		if !ok {
-			s.Log("not examined: the store is no leakybucket.Evicter")
+			s.Log("not examined: the store is no store.Evicter")
 			return
 		}
 		if f(s, evicter, bound); s.Failed() {
@@ -378,7 +379,7 @@ func (s *subject) lost(all []leakybucket.Charge, level float64) int {
 
 // dropsEmptyFirst fills a store in which half of the buckets are empty by then.
 func dropsEmptyFirst(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, evicter leakybucket.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, evicter store.Evicter, bound int) {
 		s.insert(numbered("short", bound/2, limit(10, 1), 1), bound)
 		old := numbered("old", bound/4, limit(10, 0.001), 1)
 		s.insert(old, bound)
@@ -397,7 +398,7 @@ func dropsEmptyFirst(tb testing.TB, open Open) {
 // fullOfLive fills a store with live buckets and goes on. Those go first that
 // would be empty soonest, since their callers gain the least by it.
 func fullOfLive(tb testing.TB, open Open) {
-	eachBound(tb, open, func(s *subject, evicter leakybucket.Evicter, bound int) {
+	eachBound(tb, open, func(s *subject, evicter store.Evicter, bound int) {
 		var soon, late []leakybucket.Charge
 		for i := range bound / 2 {
 			soon = append(soon, charge(fmt.Sprint("soon", i), limit(10, 0.1), 1))
@@ -427,9 +428,9 @@ func fullOfLive(tb testing.TB, open Open) {
 // resets begins a case of a store that forgets single buckets, if it does.
 func resets(tb testing.TB, open Open) (*subject, func(c leakybucket.Charge)) {
 	s := beginHeld(tb, open, Need{})
-	resetter, ok := s.store.(leakybucket.Resetter)
+	resetter, ok := s.store.(store.Resetter)
 	if !ok {
-		s.Log("not examined: the store is no leakybucket.Resetter")
+		s.Log("not examined: the store is no store.Resetter")
 		return s, nil
 	}
 	return s, func(c leakybucket.Charge) {

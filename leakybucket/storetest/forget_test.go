@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 var forgettingMutants = []mutant{
@@ -64,11 +65,11 @@ var blockForgettingMutants = []mutant{
 	{"forgets a blocked bucket when it is empty", "nothing blocked is forgotten", bugs{noted: forgetEmpty}},
 	{"forgets a blocked bucket when it is empty", "drops blocked buckets last", bugs{noted: forgetEmpty}},
 	{"forgets a block when it is over", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
-		return max(c.Limit.Expiry(s), s.BlockedUntil)
+		return max(c.Limit.EmptyAt(s), s.BlockedUntil)
 	}}},
 	{"forgets a block that is over by the first step", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		s.Step = 0
-		return c.Expiry(&s)
+		return store.Expiry(&c, &s)
 	}}},
 	{"keeps nothing that is empty", "nothing blocked is forgotten", bugs{rejudge: eachCharge(
 		func(j judging, i int, _ leakybucket.Charge, d *leakybucket.Decision) {
@@ -78,29 +79,29 @@ var blockForgettingMutants = []mutant{
 		})}},
 	{"forgets a block when a probe begins it", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if c.Probe {
-			return c.Limit.Expiry(s)
+			return c.Limit.EmptyAt(s)
 		}
-		return c.Expiry(&s)
+		return store.Expiry(&c, &s)
 	}}},
 	{"forgets a block when it settles", "nothing blocked is forgotten", bugs{recorrect: func(c *correcting) {
-		c.after.forget = c.Charge.Limit.Expiry(c.after.State)
+		c.after.forget = c.Charge.Limit.EmptyAt(c.after.State)
 	}}},
 	{"never forgets what was blocked", "blocked buckets disappear", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if s.BlockedUntil > 0 {
 			return math.MaxInt64
 		}
-		return c.Expiry(&s)
+		return store.Expiry(&c, &s)
 	}}},
 	{"forgets what is blocked and was never poured into", "nothing blocked is forgotten", bugs{noted: func(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
 		if s.Level == 0 {
 			return 0
 		}
-		return c.Expiry(&s)
+		return store.Expiry(&c, &s)
 	}}},
 }
 
 func forgetEmpty(c leakybucket.Charge, s leakybucket.State) leakybucket.Instant {
-	return c.Limit.Expiry(s)
+	return c.Limit.EmptyAt(s)
 }
 
 // keeping returns a reset that leaves some of the bucket.
@@ -166,19 +167,19 @@ var resetMutants = []mutant{
 }
 
 var listMutants = []mutant{
-	{"lists levels without their blocks", "lists the buckets of a zone", bugs{list: func(found []leakybucket.Entry) []leakybucket.Entry {
+	{"lists levels without their blocks", "lists the buckets of a zone", bugs{list: func(found []store.Entry) []store.Entry {
 		for i := range found {
 			found[i].State.BlockedUntil = 0
 		}
 		return found
 	}}},
-	{"lists a thousand buckets at most", "lists thousands of buckets", bugs{list: func(found []leakybucket.Entry) []leakybucket.Entry {
+	{"lists a thousand buckets at most", "lists thousands of buckets", bugs{list: func(found []store.Entry) []store.Entry {
 		return found[:min(len(found), 1000)]
 	}}},
-	{"counts its way through a listing", "lists while buckets come and go", bugs{page: func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error) {
+	{"counts its way through a listing", "lists while buckets come and go", bugs{page: func(all []store.Entry, want int, cursor string) ([]store.Entry, string, error) {
 		from, err := strconv.Atoi(cmp.Or(cursor, "0"))
 		if err != nil {
-			return nil, "", leakybucket.ErrBadCursor
+			return nil, "", store.ErrBadCursor
 		}
 		all = all[min(from, len(all)):]
 		if len(all) <= want {
@@ -186,10 +187,10 @@ var listMutants = []mutant{
 		}
 		return all[:want], strconv.Itoa(from + want), nil
 	}}},
-	{"gives a whole listing at once", "lists while buckets come and go", bugs{page: func(all []leakybucket.Entry, _ int, _ string) ([]leakybucket.Entry, string, error) {
+	{"gives a whole listing at once", "lists while buckets come and go", bugs{page: func(all []store.Entry, _ int, _ string) ([]store.Entry, string, error) {
 		return all, "", nil
 	}}},
-	{"begins anew after a cursor that is none", "refuses a cursor that is none", bugs{page: func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error) {
+	{"begins anew after a cursor that is none", "refuses a cursor that is none", bugs{page: func(all []store.Entry, want int, cursor string) ([]store.Entry, string, error) {
 		if !strings.HasPrefix(cursor, ">") {
 			cursor = ""
 		}

@@ -10,22 +10,23 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // lists begins a case of a store that goes through its buckets, if it does. The
 // result of list says what is kept of each.
-func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow bool) map[string]leakybucket.Entry) {
+func lists(tb testing.TB, open Open) (*subject, func(zone, prefix string, shadow bool) map[string]store.Entry) {
 	s := beginHeld(tb, open, Need{})
-	lister, ok := s.store.(leakybucket.Lister)
+	lister, ok := s.store.(store.Lister)
 	if !ok {
-		s.Log("not examined: the store is no leakybucket.Lister")
+		s.Log("not examined: the store is no store.Lister")
 		return s, nil
 	}
-	return s, func(zone, prefix string, shadow bool) map[string]leakybucket.Entry {
+	return s, func(zone, prefix string, shadow bool) map[string]store.Entry {
 		s.Helper()
-		found := make(map[string]leakybucket.Entry)
-		of := leakybucket.Filter{Zone: zone, Prefix: prefix, Shadow: shadow, Scan: 1000}
-		for k, err := range leakybucket.ListAll(context.Background(), lister, of) {
+		found := make(map[string]store.Entry)
+		of := store.Filter{Zone: zone, Prefix: prefix, Shadow: shadow, Scan: 1000}
+		for k, err := range store.ListAll(context.Background(), lister, of) {
 			if err != nil {
 				s.Fatalf("listing zone %q: got error %v, want none", zone, err)
 			}
@@ -120,11 +121,11 @@ func listsInPages(tb testing.TB, open Open) {
 	const stay, leave, want = 300, 300, 40
 	s.poursMany("m", stay)
 	s.poursMany("a", leave)
-	resetter, resets := s.store.(leakybucket.Resetter)
-	of := leakybucket.Filter{Zone: guarded("").Zone, Scan: want}
+	resetter, resets := s.store.(store.Resetter)
+	of := store.Filter{Zone: guarded("").Zone, Scan: want}
 	listed, cursor, pages := make(map[string]bool), "", 0
 	for ; pages == 0 || cursor != ""; pages++ {
-		some, next, err := s.store.(leakybucket.Lister).List(context.Background(), of, cursor)
+		some, next, err := s.store.(store.Lister).List(context.Background(), of, cursor)
 		if err != nil {
 			s.Fatalf("page %d: got error %v, want none", pages, err)
 		}
@@ -162,8 +163,8 @@ func refusesCursors(tb testing.TB, open Open) {
 		return
 	}
 	for _, cursor := range []string{"no cursor", "-1", "0", "%00", "'"} {
-		_, _, err := s.store.(leakybucket.Lister).List(context.Background(), leakybucket.Filter{Zone: "z", Scan: 10}, cursor)
-		if !errors.Is(err, leakybucket.ErrBadCursor) {
+		_, _, err := s.store.(store.Lister).List(context.Background(), store.Filter{Zone: "z", Scan: 10}, cursor)
+		if !errors.Is(err, store.ErrBadCursor) {
 			s.Errorf("cursor %q: got error %v, want one that wraps ErrBadCursor", cursor, err)
 		}
 	}

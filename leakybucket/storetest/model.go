@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // model plays random takes and settlements on the store and on a map at once.
-// Every decision must be the one of leakybucket.TakeAll, after what was settled
+// Every decision must be the one of store.TakeAll, after what was settled
 // by Settlement.Apply.
 func model(tb testing.TB, open Open) {
 	seeds, steps := 20, 1000
@@ -28,7 +29,7 @@ func model(tb testing.TB, open Open) {
 		for step := range steps {
 			m.moveClock()
 			if !m.step() {
-				m.Fatalf("step %d of seed %d differs from leakybucket.TakeAll and Settlement.Apply", step, seed)
+				m.Fatalf("step %d of seed %d differs from store.TakeAll and Settlement.Apply", step, seed)
 			}
 		}
 	}
@@ -116,7 +117,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool
 		states[i] = m.bucket(c).State
 	}
 	wants := make([]leakybucket.Decision, len(all))
-	leakybucket.TakeAll(all, states, m.now, wants)
+	store.TakeAll(all, states, m.now, wants)
 	for i, c := range all {
 		if wants[i].Poured || states[i] != m.bucket(c).State {
 			m.write(c, states[i])
@@ -140,7 +141,7 @@ func (m *modeller) play(all []leakybucket.Charge) (decided []charged, agree bool
 func (m *modeller) write(c leakybucket.Charge, state leakybucket.State) {
 	old := m.bucket(c)
 	stale := state.BlockedUntil == old.BlockedUntil && (old.stale || old.forgettable())
-	m.buckets[bucketOf(c)] = &modelled{state, c.Block, c.Expiry(&state), m.now, stale}
+	m.buckets[bucketOf(c)] = &modelled{state, c.Block, store.Expiry(&c, &state), m.now, stale}
 }
 
 // settleSome settles a few charges in one call, and asks how full their buckets

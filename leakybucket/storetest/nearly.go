@@ -5,13 +5,14 @@ import (
 	"reflect"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // optional are the interfaces that a store may implement besides [leakybucket.Store].
 var optional = []reflect.Type{
-	reflect.TypeFor[leakybucket.Resetter](),
-	reflect.TypeFor[leakybucket.Counter](), reflect.TypeFor[leakybucket.Evicter](), reflect.TypeFor[leakybucket.Lister](),
-	reflect.TypeFor[leakybucket.Registry](),
+	reflect.TypeFor[store.Resetter](),
+	reflect.TypeFor[store.Counter](), reflect.TypeFor[store.Evicter](), reflect.TypeFor[store.Lister](),
+	reflect.TypeFor[store.Registry](),
 }
 
 // nearly says which optional interfaces a store implements in part, or with other types.

@@ -6,21 +6,22 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 type misspelled struct{ leakybucket.Store }
 
 func (misspelled) Reset(context.Context, string, string) error { return nil }
 
-func (misspelled) Texts(context.Context, int64) (leakybucket.Texts, error) {
-	return leakybucket.Texts{}, nil
+func (misspelled) Texts(context.Context, int64) (store.Texts, error) {
+	return store.Texts{}, nil
 }
 
 func TestAMethodThatNobodyWouldCallIsToldOf(t *testing.T) {
 	problems := strings.Join(nearly(misspelled{}), "\n")
 	for _, want := range []string{
-		"storetest.misspelled is no leakybucket.Resetter: its method Reset is a func(context.Context, string, string) error, want a func(context.Context, string, string, bool) error",
-		"storetest.misspelled has the method Texts of leakybucket.Registry, and not its others",
+		"storetest.misspelled is no store.Resetter: its method Reset is a func(context.Context, string, string) error, want a func(context.Context, string, string, bool) error",
+		"storetest.misspelled has the method Texts of store.Registry, and not its others",
 	} {
 		if !strings.Contains(problems, want) {
 			t.Errorf("got %q, want %q", problems, want)

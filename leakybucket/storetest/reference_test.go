@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // reference is a store that can be seen to be right: one lock, one map, and a
@@ -103,7 +104,7 @@ type judging struct {
 
 func (s *reference) judge(t taking, states []leakybucket.State, now leakybucket.Instant) judging {
 	j := judging{t, states, append([]leakybucket.State(nil), states...), now}
-	leakybucket.TakeAll(t.charges, j.states, now, t.decisions)
+	store.TakeAll(t.charges, j.states, now, t.decisions)
 	if s.rejudge != nil {
 		s.rejudge(j)
 	}
@@ -189,7 +190,7 @@ func (s *reference) forgets(c leakybucket.Charge, state leakybucket.State) leaky
 	if s.noted != nil {
 		return s.noted(c, state)
 	}
-	return c.Expiry(&state)
+	return store.Expiry(&c, &state)
 }
 
 func (s *reference) name(c leakybucket.Charge) name {
@@ -255,15 +256,15 @@ func (s *reference) Reset(_ context.Context, zone, key string, shadow bool) erro
 }
 
 // List pages through the keys in their order. The cursor is > and the last key.
-func (s *reference) List(_ context.Context, of leakybucket.Filter, cursor string) (some []leakybucket.Entry, next string, err error) {
+func (s *reference) List(_ context.Context, of store.Filter, cursor string) (some []store.Entry, next string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for n, state := range s.buckets {
 		if n.zone == of.Zone && n.shadow == of.Shadow && strings.HasPrefix(n.key, of.Prefix) {
-			some = append(some, leakybucket.Entry{Key: n.key, State: state.State, Now: s.clock()})
+			some = append(some, store.Entry{Key: n.key, State: state.State, Now: s.clock()})
 		}
 	}
-	slices.SortFunc(some, func(a, b leakybucket.Entry) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(some, func(a, b store.Entry) int { return strings.Compare(a.Key, b.Key) })
 	if s.list != nil {
 		some = s.list(some)
 	}
@@ -273,11 +274,11 @@ func (s *reference) List(_ context.Context, of leakybucket.Filter, cursor string
 	return pageBehind(some, of.Scan, cursor)
 }
 
-func pageBehind(all []leakybucket.Entry, want int, cursor string) (some []leakybucket.Entry, next string, err error) {
+func pageBehind(all []store.Entry, want int, cursor string) (some []store.Entry, next string, err error) {
 	if cursor != "" && !strings.HasPrefix(cursor, ">") {
-		return nil, "", leakybucket.ErrBadCursor
+		return nil, "", store.ErrBadCursor
 	}
-	some = slices.DeleteFunc(all, func(k leakybucket.Entry) bool { return ">"+k.Key <= cursor })
+	some = slices.DeleteFunc(all, func(k store.Entry) bool { return ">"+k.Key <= cursor })
 	if len(some) > want {
 		some = some[:want]
 		next = ">" + some[want-1].Key
@@ -314,9 +315,9 @@ type bugs struct {
 	sweep     func(*reference, leakybucket.Instant)
 	noted     func(leakybucket.Charge, leakybucket.State) leakybucket.Instant
 	reset     func(*reference, name) error
-	list      func([]leakybucket.Entry) []leakybucket.Entry
-	mayPut    func(*referenceRegistry, leakybucket.Text) bool
-	page      func(all []leakybucket.Entry, want int, cursor string) ([]leakybucket.Entry, string, error)
+	list      func([]store.Entry) []store.Entry
+	mayPut    func(*referenceRegistry, store.Text) bool
+	page      func(all []store.Entry, want int, cursor string) ([]store.Entry, string, error)
 
 	keepsEnded, returnsAll, keepsMark bool
 }

@@ -9,40 +9,40 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A registrySubject is a store with a registry that a case examines.
 type registrySubject struct {
 	*subject
-	registry leakybucket.Registry
+	registry store.Registry
 	last     int64 // the mark of the last write
 }
 
 // registries begins a case of a store that is a registry, if it is.
 func registries(tb testing.TB, open Open) (s registrySubject, ok bool) {
 	s.subject = beginHeld(tb, open, Need{})
-	if s.registry, ok = s.store.(leakybucket.Registry); !ok {
-		s.Log("not examined: the store is no leakybucket.Registry")
+	if s.registry, ok = s.store.(store.Registry); !ok {
+		s.Log("not examined: the store is no store.Registry")
 	}
 	return s, ok
 }
 
 // puts writes texts, and wants a new mark if that changes anything.
-func (s *registrySubject) puts(changes bool, texts ...leakybucket.Text) {
+func (s *registrySubject) puts(changes bool, texts ...store.Text) {
 	s.Helper()
 	before, last, err := s.registry.PutTexts(context.Background(), texts)
-	if err != nil || before != s.last || (last != before) != changes || changes && (last <= 0 || last >= leakybucket.MostNumber) {
+	if err != nil || before != s.last || (last != before) != changes || changes && (last <= 0 || last >= store.MostNumber) {
 		s.Fatalf("writing %+v: got marks %d and %d, error %v, want %d before, and another after: %v", texts, before, last, err, s.last, changes)
 	}
 	s.last = last
 }
 
 // has wants these texts, in the order of their names.
-func (s *registrySubject) has(want ...leakybucket.Text) {
+func (s *registrySubject) has(want ...store.Text) {
 	s.Helper()
 	all, err := s.registry.Texts(context.Background(), -1)
-	slices.SortFunc(all.Texts, func(a, b leakybucket.Text) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(all.Texts, func(a, b store.Text) int { return strings.Compare(a.Name, b.Name) })
 	if err != nil || all.Last != s.last || all.Count < len(want) || fmt.Sprint(all.Texts) != fmt.Sprint(want) {
 		s.Fatalf("reading: got %+v, error %v, want the mark %d and %v", all, err, s.last, want)
 	}
@@ -51,8 +51,8 @@ func (s *registrySubject) has(want ...leakybucket.Text) {
 	}
 }
 
-func text(name string, number int64, content string) leakybucket.Text {
-	return leakybucket.Text{Name: name, Number: number, End: epoch.Add(time.Hour), Text: content}
+func text(name string, number int64, content string) store.Text {
+	return store.Text{Name: name, Number: number, End: epoch.Add(time.Hour), Text: content}
 }
 
 // highestStands: of two texts of one name the one with the higher number is kept, in whatever
@@ -101,11 +101,11 @@ func manyTexts(tb testing.TB, open Open) {
 		return
 	}
 	const more = 500
-	var all []leakybucket.Text
-	for i := range leakybucket.MostTexts + more {
+	var all []store.Text
+	for i := range store.MostTexts + more {
 		all = append(all, text(fmt.Sprint(i), int64(i+1), strings.Repeat("x", 40)))
 	}
-	long := text("long", 1, strings.Repeat("x", 2*leakybucket.LongestText))
+	long := text("long", 1, strings.Repeat("x", 2*store.LongestText))
 	last := int64(0)
 	for some := range slices.Chunk(append(all, long), 1000) {
 		var err error
@@ -114,11 +114,11 @@ func manyTexts(tb testing.TB, open Open) {
 		}
 	}
 	got, err := s.registry.Texts(context.Background(), -1)
-	if err != nil || got.Last != last || got.Count != len(all)+1 || len(got.Texts) > leakybucket.MostTexts || len(got.Texts) < leakybucket.MostTexts-1 {
-		s.Fatalf("reading: got %d texts of %d, last write %d, error %v, want %d of %d", len(got.Texts), got.Count, got.Last, err, leakybucket.MostTexts, len(all)+1)
+	if err != nil || got.Last != last || got.Count != len(all)+1 || len(got.Texts) > store.MostTexts || len(got.Texts) < store.MostTexts-1 {
+		s.Fatalf("reading: got %d texts of %d, last write %d, error %v, want %d of %d", len(got.Texts), got.Count, got.Last, err, store.MostTexts, len(all)+1)
 	}
 	for _, t := range got.Texts {
-		if t.Name == long.Name && (t.Number != 0 || len(t.Text) > leakybucket.LongestText) {
+		if t.Name == long.Name && (t.Number != 0 || len(t.Text) > store.LongestText) {
 			s.Errorf("a text of %d bytes: got one of %d with number %d, want number 0", len(long.Text), len(t.Text), t.Number)
 		}
 	}
@@ -138,7 +138,7 @@ func textsContended(tb testing.TB, open Open) {
 	for w := range writers {
 		all.Go(func() {
 			for i := range rounds {
-				before, last, err := s.registry.PutTexts(context.Background(), []leakybucket.Text{
+				before, last, err := s.registry.PutTexts(context.Background(), []store.Text{
 					text(fmt.Sprint(w), int64(i+1), "own"), text("shared", int64(i*writers+w+1), fmt.Sprint(w)),
 				})
 				mu.Lock()

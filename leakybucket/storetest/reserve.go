@@ -1,7 +1,6 @@
 package storetest
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -13,12 +12,9 @@ import (
 func reservations(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	l := limit(2, 1)
-	k, err := l.Reserve(context.Background(), 1)
-	if err != nil {
-		tb.Fatal(err)
-	}
 	plain := charge("k", l, 1)
-	k.Zone, k.Key = plain.Zone, plain.Key
+	k := plain // as Limiter.Wait makes it
+	k.Undelayed, k.Limit.Capacity = l.Capacity-1, 1000
 	var all []leakybucket.Settlement
 	for level, want := range []time.Duration{0, 0, time.Second, 2 * time.Second, 3 * time.Second} {
 		of := s.charged(k, float64(level), 0)

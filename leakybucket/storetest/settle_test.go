@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // misread is a settle that takes each settlement for another.
@@ -228,7 +229,7 @@ var settleMutants = []mutant{
 	{"forgets no sooner than if nothing had been settled", "drops what was given back before live ones", bugs{recorrect: forgetLater}},
 	{"forgets a bucket in debt as a full one", "nothing in debt is forgotten", bugs{recorrect: func(c *correcting) {
 		full := leakybucket.State{Level: c.Charge.Limit.Capacity, At: c.after.At}
-		c.after.forget = min(c.after.forget, c.Charge.Expiry(&full))
+		c.after.forget = min(c.after.forget, store.Expiry(&c.Charge, &full))
 	}}},
 	{"forgets what a settlement has made", "nothing in debt is forgotten", bugs{recorrect: func(c *correcting) {
 		if c.before == (bucket{}) {

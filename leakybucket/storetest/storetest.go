@@ -61,7 +61,7 @@ const (
 	Listing Promise = "listing"
 	// Short texts are kept beside the buckets. See registry.go.
 	Registries Promise = "the registry"
-	// Every decision is the one of [leakybucket.TakeAll]. See model.go.
+	// Every decision is the one of [store.TakeAll]. See model.go.
 	Agreement Promise = "agreement with the model"
 )
 
@@ -86,7 +86,7 @@ type Open func(tb testing.TB, need Need) (store leakybucket.Store, setClock func
 // the same. A store that does not make some of the promises says so, and their
 // cases are skipped with a message.
 //
-// A store that has a method of an optional interface, such as [leakybucket.Resetter], and not
+// A store that has a method of an optional interface, such as [store.Resetter], and not
 // the whole of it, fails: nobody would call that method.
 func Run(t *testing.T, open Open, notPromised ...Promise) {
 	store, _ := open(t, Need{})

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 var togetherMutants = []mutant{
@@ -61,7 +62,7 @@ var togetherMutants = []mutant{
 	}}},
 	{"judges each shadow for itself", "shadow is poured together", bugs{rejudge: eachCharge(
 		func(j judging, i int, c leakybucket.Charge, d *leakybucket.Decision) {
-			enforced, _ := leakybucket.Fit(j.charges, j.decisions)
+			enforced, _ := store.Fit(j.charges, j.decisions)
 			if c.Shadow && enforced && !c.Probe {
 				j.states[i], *d = c.Limit.Take(j.before[i], c.Cost, j.now)
 			}

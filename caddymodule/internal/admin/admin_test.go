@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
@@ -702,10 +703,10 @@ type repeatingLister struct {
 	keys int
 }
 
-func (l repeatingLister) List(_ context.Context, _ leakybucket.Filter, cursor string) ([]leakybucket.Entry, string, error) {
-	var all []leakybucket.Entry
+func (l repeatingLister) List(_ context.Context, _ store.Filter, cursor string) ([]store.Entry, string, error) {
+	var all []store.Entry
 	for i := range l.keys {
-		all = append(all, leakybucket.Entry{Key: strconv.Itoa(i), State: leakybucket.State{Level: 1, Leak: 1e-9, At: 1}, Now: 1})
+		all = append(all, store.Entry{Key: strconv.Itoa(i), State: leakybucket.State{Level: 1, Leak: 1e-9, At: 1}, Now: 1})
 	}
 	if cursor == "" {
 		return all, "again", nil

@@ -14,12 +14,13 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
-var ruleNames = map[bucketkey.Rule]string{bucketkey.Limited: "limited", bucketkey.Unlimited: "unlimited", bucketkey.Denied: "deny"}
+var ruleNames = map[perkey.Rule]string{perkey.Limited: "limited", perkey.Unlimited: "unlimited", perkey.Denied: "deny"}
 
 var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 
@@ -70,7 +71,7 @@ const mostSearched = 1000
 // search returns the names of buckets that belong to a client, so many at most.
 func (j judge) search(ctx context.Context, z *engine.Zone, owned limit.Owned, shadow bool, most int) (names []string, complete bool, err error) {
 	names = owned.Names
-	lister, can := j.Store.(leakybucket.Lister)
+	lister, can := j.Store.(store.Lister)
 	switch {
 	case !owned.Search:
 		return names, true, nil
@@ -81,8 +82,8 @@ func (j judge) search(ctx context.Context, z *engine.Zone, owned limit.Owned, sh
 	for _, name := range names {
 		seen[name] = true
 	}
-	of := leakybucket.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Scan: scanned}
-	for k, err := range leakybucket.ListAll(ctx, lister, of) {
+	of := store.Filter{Zone: z.Name, Prefix: owned.Prefix, Shadow: shadow, Scan: scanned}
+	for k, err := range store.ListAll(ctx, lister, of) {
 		switch {
 		case err != nil:
 			return names, true, err
@@ -112,7 +113,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	if err != nil {
 		return nil, err
 	}
-	resetter, can := e.Store.(leakybucket.Resetter)
+	resetter, can := e.Store.(store.Resetter)
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
@@ -143,7 +144,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 // A release empties buckets.
 type release struct {
 	judge
-	resetter leakybucket.Resetter
+	resetter store.Resetter
 	of       *wire.ClientQuery
 	result   wire.Released
 }
@@ -237,7 +238,7 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 	if err != nil {
 		return nil, err
 	}
-	lister, can := e.Store.(leakybucket.Lister)
+	lister, can := e.Store.(store.Lister)
 	if !can {
 		return nil, errors.New("the store cannot list its buckets")
 	}
@@ -246,9 +247,9 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 	local, j := storeDown(e), newJudge(e)
 	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: !local, Local: local}
 	seed, seen := maphash.MakeSeed(), make(map[uint64]bool)
-	for k, err := range leakybucket.ListAll(scan, lister, leakybucket.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
+	for k, err := range store.ListAll(scan, lister, store.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
 		if err != nil {
-			if scan.Err() == nil && !errors.Is(err, leakybucket.ErrBadCursor) { // the store went down or came up
+			if scan.Err() == nil && !errors.Is(err, store.ErrBadCursor) { // the store went down or came up
 				return nil, err
 			}
 			result.Complete = false
@@ -273,7 +274,7 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 }
 
 // listed returns a bucket of a listing, unless it does not match.
-func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *leakybucket.Entry) (b wire.Bucket, matches bool) {
+func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b wire.Bucket, matches bool) {
 	b, whole := describe(j.Engine, z, k.Key, l.Shadow)
 	s := state{limit: whole}
 	if z.Block != nil && k.State.BlockedUntil > k.Now {

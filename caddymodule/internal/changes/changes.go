@@ -3,7 +3,7 @@
 // Begin with [Copy.Change].
 //
 // Each node has a [Copy] of all changes in memory and in a file. The store, a
-// [leakybucket.Registry], has the same ones. There is one record for each kind, zone and key,
+// [store.Registry], has the same ones. There is one record for each kind, zone and key,
 // and its number decides which one that is: the highest stands. The node that makes a change
 // gives it a number above its own clock and all numbers that it has seen, a hybrid logical
 // clock. So whoever has seen a change can replace it, and a write that a frozen store executes
@@ -34,7 +34,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const (
@@ -63,12 +63,12 @@ type Copy struct {
 	disk    disk
 	logger  *zap.Logger // nil before the first Use
 
-	registry leakybucket.Registry // nil if there is none
-	seen     int64                // the mark of the store's last write when it was read
-	tried    time.Time            // the last poll
-	err      error                // of the last call
-	skipped  skipped              // of the store
-	onRead   func()               // called once the store was read, and nil from then on
+	registry store.Registry // nil if there is none
+	seen     int64          // the mark of the store's last write when it was read
+	tried    time.Time      // the last poll
+	err      error          // of the last call
+	skipped  skipped        // of the store
+	onRead   func()         // called once the store was read, and nil from then on
 }
 
 // New returns a copy without changes.
@@ -80,7 +80,7 @@ func New() *Copy {
 // Use lets a copy follow a store, or none if it is nil, and keeps it in a file, or gives that
 // up if path is empty. The first file that it is given is read. When the store was read for the
 // first time, it calls read, if that is not nil.
-func (c *Copy) Use(registry leakybucket.Registry, path string, logger *zap.Logger, read func()) {
+func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, read func()) {
 	defer c.talk()()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -178,12 +178,12 @@ func (c *Copy) make(e override.Entry, via string, replace bool) (*record, error)
 		return nil, ErrNothing
 	case holds && !e.Ended && !replace:
 		return nil, &Conflict{last.Entry}
-	case last == nil && len(c.records) >= leakybucket.MostTexts:
-		return nil, fmt.Errorf("%d changes are kept already: let some end", leakybucket.MostTexts)
+	case last == nil && len(c.records) >= store.MostTexts:
+		return nil, fmt.Errorf("%d changes are kept already: let some end", store.MostTexts)
 	}
 	// A little at random lets two nodes that have seen the same seldom give the same number.
 	k := &record{Entry: e, Host: c.host, Number: c.records.number(now) + rand.Int64N(1000)}
-	if k.replaces(last); k.length() > leakybucket.LongestText {
+	if k.replaces(last); k.length() > store.LongestText {
 		return nil, errors.New("the key is too long")
 	}
 	c.records[k.Name] = k
@@ -323,7 +323,7 @@ func (c *Copy) poll() (answered bool) {
 }
 
 // takeOver takes over all texts of the store. mu is held.
-func (c *Copy) takeOver(all leakybucket.Texts, now time.Time) {
+func (c *Copy) takeOver(all store.Texts, now time.Time) {
 	read, skips := decodeTexts(all, now)
 	taken, tooMany := c.records.merge(read)
 	skips.count += len(tooMany)
@@ -343,7 +343,7 @@ func (c *Copy) takeOver(all leakybucket.Texts, now time.Time) {
 
 // put writes records to the store, and reports whether it has answered. talking is held.
 func (c *Copy) put(some []*record) (answered bool) {
-	texts := make([]leakybucket.Text, len(some))
+	texts := make([]store.Text, len(some))
 	c.mu.Lock()
 	registry := c.registry
 	for i, k := range some {

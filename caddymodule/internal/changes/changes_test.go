@@ -22,23 +22,24 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A server is a store as Redis is one. It can be flushed, taken back and frozen.
 type server struct {
 	mu     sync.Mutex
-	texts  map[string]leakybucket.Text
+	texts  map[string]store.Text
 	last   int64
 	skew   time.Duration // of its clock
 	frozen bool          // calls are executed when it is thawed, and get no answer
 	late   []func()
 }
 
-func newServer() *server { return &server{texts: make(map[string]leakybucket.Text)} }
+func newServer() *server { return &server{texts: make(map[string]store.Text)} }
 
 // A backup is what a server had at some instant.
 type backup struct {
-	texts map[string]leakybucket.Text
+	texts map[string]store.Text
 	last  int64
 }
 
@@ -54,7 +55,7 @@ func (s *server) restore(b backup, skew time.Duration) {
 	s.texts, s.last, s.skew = maps.Clone(b.texts), b.last, skew
 }
 
-func (s *server) flush() { s.restore(backup{texts: map[string]leakybucket.Text{}}, s.skew) }
+func (s *server) flush() { s.restore(backup{texts: map[string]store.Text{}}, s.skew) }
 
 func (s *server) freeze() {
 	s.mu.Lock()
@@ -73,13 +74,13 @@ func (s *server) thaw() {
 }
 
 // put is PutTexts. mu is held.
-func (s *server) put(texts []leakybucket.Text) (before, last int64) {
+func (s *server) put(texts []store.Text) (before, last int64) {
 	before = s.last
 	now := time.Now().Add(s.skew).UnixMicro()
 	for _, t := range texts {
 		if t.Number > s.texts[t.Name].Number && int64(t.End) > now {
 			s.texts[t.Name] = t
-			s.last = 1 + rand.Int64N(leakybucket.MostNumber-1)
+			s.last = 1 + rand.Int64N(store.MostNumber-1)
 		}
 	}
 	return before, s.last
@@ -127,21 +128,21 @@ func (l *link) call(ctx context.Context, execute func()) error {
 	return nil
 }
 
-func (l *link) Texts(ctx context.Context, seen int64) (leakybucket.Texts, error) {
-	var all leakybucket.Texts
+func (l *link) Texts(ctx context.Context, seen int64) (store.Texts, error) {
+	var all store.Texts
 	err := l.call(ctx, func() {
 		if all.Last = l.last; seen != l.last {
 			all.Texts, all.Count = slices.Collect(maps.Values(l.texts)), len(l.texts)
-			all.Texts = all.Texts[:min(all.Count, leakybucket.MostTexts)]
+			all.Texts = all.Texts[:min(all.Count, store.MostTexts)]
 		}
 	})
 	if err != nil {
-		return leakybucket.Texts{}, err
+		return store.Texts{}, err
 	}
 	return all, nil
 }
 
-func (l *link) PutTexts(ctx context.Context, texts []leakybucket.Text) (before, last int64, err error) {
+func (l *link) PutTexts(ctx context.Context, texts []store.Text) (before, last int64, err error) {
 	texts = slices.Clone(texts)
 	if err := l.call(ctx, func() { before, last = l.put(texts) }); err != nil {
 		return 0, 0, err
@@ -292,7 +293,7 @@ func TestLoss(t *testing.T) {
 					lose(s, old)
 					s.mu.Lock()
 					if s.texts == nil {
-						s.texts = map[string]leakybucket.Text{}
+						s.texts = map[string]store.Text{}
 					}
 					s.mu.Unlock()
 					if stranger {
@@ -500,7 +501,7 @@ func (l *link) count() int {
 func TestMany(t *testing.T) {
 	run(t, 2, func(t *testing.T, s *server, n []*node) {
 		var all []*record
-		for i := range leakybucket.MostTexts {
+		for i := range store.MostTexts {
 			e := banOf(fmt.Sprintf("10.%d.%d.0/24", i/250, i%250), time.Hour, "alice")
 			all = append(all, &record{Entry: e, Kept: e.Until, Number: int64(i + 1)})
 		}
@@ -541,7 +542,7 @@ func TestRead(t *testing.T) {
 				t.Errorf("%s: got it told %d times, want %d", when, told, want)
 			}
 		}
-		use := func(registry leakybucket.Registry) { n.Use(registry, "", zap.NewNop(), func() { told++ }) }
+		use := func(registry store.Registry) { n.Use(registry, "", zap.NewNop(), func() { told++ }) }
 		go n.Run(n.stop)
 		use(n.link)
 		wants("while the store is down", 0)
@@ -568,7 +569,7 @@ func TestKill(t *testing.T) {
 				path := filepath.Join(t.TempDir(), "folder", "changes.json")
 				begin := func() *node {
 					n := &node{Copy: New(), link: &link{server: newServer(), cut: true}, t: t, stop: make(chan struct{})}
-					var registry leakybucket.Registry
+					var registry store.Registry
 					if shared {
 						registry = n.link
 					}
@@ -686,13 +687,13 @@ func TestForeign(t *testing.T) {
 		n.change(banOf(robber, time.Hour, "alice"), false)
 		end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
 		kept := s.texts["ban//"+robber]
-		junk := map[string]leakybucket.Text{
+		junk := map[string]store.Text{
 			"ban//" + robber: {Text: "junk"}, // over one of ours
 			"a":              {},
 			"b":              {Number: 1 << 51, End: end, Text: "null"},
 			"c":              {Number: 1, End: end, Text: strings.Replace(kept.Text, `"format":1`, `"format":2`, 1)},
 			"d":              {Number: 1, End: end, Text: kept.Text}, // by another name
-			"e":              {Number: leakybucket.MostNumber - 1, End: end, Text: kept.Text},
+			"e":              {Number: store.MostNumber - 1, End: end, Text: kept.Text},
 			"ban//0.0.0.0/0": {Number: 1, End: end, Text: strings.Replace(kept.Text, robber, "0.0.0.0/0", 1)},
 			"\xff":           {Number: 1, End: end, Text: "\xff"},
 		}
@@ -731,7 +732,7 @@ func TestTooMany(t *testing.T) {
 		s := newServer()
 		for i := range 60_000 {
 			name := fmt.Sprint("a", i)
-			s.texts[name] = leakybucket.Text{Name: name, Number: 1, Text: "x"}
+			s.texts[name] = store.Text{Name: name, Number: 1, Text: "x"}
 		}
 		s.last = 1
 		logger, lines := logged()
@@ -815,7 +816,7 @@ func FuzzText(f *testing.F) {
 	f.Add(good.Name, good.Text, good.Number)
 	f.Add("limit/z/k", strings.NewReplacer(`"ban"`, `"limit","zone":"z","limit":"x0.5"`, robber, "k").Replace(good.Text), int64(2))
 	f.Fuzz(func(t *testing.T, name, text string, number int64) {
-		k, err := decode(leakybucket.Text{Name: name, Text: text, Number: number})
+		k, err := decode(store.Text{Name: name, Text: text, Number: number})
 		if err != nil {
 			return
 		}

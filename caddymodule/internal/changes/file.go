@@ -15,7 +15,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // A content is that of the file.
@@ -53,7 +53,7 @@ func decodeFile(raw []byte) (kept []*record, journal []override.Change, skips sk
 		case err == nil:
 			err = k.check()
 		}
-		if err == nil && len(kept) == leakybucket.MostTexts {
+		if err == nil && len(kept) == store.MostTexts {
 			err = fmt.Errorf("there are more than %d", len(kept))
 		}
 		if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const (
@@ -27,7 +28,7 @@ const (
 	mostKept = 2 * override.Longest
 
 	// mostNumber leaves room for the numbers of those who replace a record.
-	mostNumber = leakybucket.MostNumber - 1<<40
+	mostNumber = store.MostNumber - 1<<40
 )
 
 // A record is a change, or the end of one.
@@ -96,11 +97,11 @@ type written struct {
 }
 
 // encode returns the text of a record for the store.
-func (r *record) encode() leakybucket.Text {
+func (r *record) encode() store.Text {
 	says := written{format, *r}
 	says.Number = 0              // it is beside the text
 	raw, _ := json.Marshal(says) // which fails for no record that was checked
-	return leakybucket.Text{Name: r.Path(), Number: r.Number, End: leakybucket.Instant(r.Kept.Add(keptLonger).UnixMicro()), Text: string(raw)}
+	return store.Text{Name: r.Path(), Number: r.Number, End: leakybucket.Instant(r.Kept.Add(keptLonger).UnixMicro()), Text: string(raw)}
 }
 
 // length is that of the record in the store, in bytes.
@@ -110,7 +111,7 @@ func (r *record) length() int {
 }
 
 // decode reads a text of the store, which anybody may have written.
-func decode(t leakybucket.Text) (*record, error) {
+func decode(t store.Text) (*record, error) {
 	var says written
 	if t.Number == 0 {
 		return nil, errors.New("it is no change")
@@ -137,7 +138,7 @@ func unmarshal(raw []byte, into any, is *int) error {
 }
 
 // decodeTexts reads what a store has, without what has ended.
-func decodeTexts(all leakybucket.Texts, now time.Time) (read []*record, skips skipped) {
+func decodeTexts(all store.Texts, now time.Time) (read []*record, skips skipped) {
 	for _, t := range all.Texts {
 		switch k, err := decode(t); {
 		case err != nil:
@@ -175,7 +176,7 @@ func (all records) merge(read []*record) (taken, tooMany []*record) {
 	}
 	for _, k := range read {
 		switch own := all[k.Name]; {
-		case own == nil && len(all) >= leakybucket.MostTexts:
+		case own == nil && len(all) >= store.MostTexts:
 			tooMany = append(tooMany, k)
 		case own != nil && own.Number > k.Number: // the store is told again
 		case own != nil && own.Number == k.Number && own.same(k):

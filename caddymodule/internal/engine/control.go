@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 const controlKey = "control"
@@ -77,7 +77,7 @@ func (c *control) follow(e *Engine) {
 	for _, l := range e.InFlight {
 		l.Started()
 	}
-	var registry leakybucket.Registry
+	var registry store.Registry
 	var read func()
 	if e.Shared != nil {
 		registry, _ = e.Shared.Registry()

@@ -140,7 +140,7 @@ func (v *visit) comesBack() time.Duration {
 
 // members bound how many accounts of a network become members.
 type members struct {
-	places  *memstore.Limiter                    // by network
+	places  *leakybucket.Limiter                 // by network
 	holders *expiring.Map[memberPlace, struct{}] // whose place was taken in the last hour
 }
 
@@ -158,7 +158,7 @@ const (
 
 func newMembers() *members {
 	limit := leakybucket.Limit{Capacity: membersAnHour, Leak: membersAnHour / 3600.} // which is a valid one
-	places, _ := memstore.NewLimiter(limit, memstore.Options{MaxBuckets: mostNetworks})
+	places, _ := leakybucket.NewLimiter(memstore.New(memstore.Options{MaxBuckets: mostNetworks}), limit, leakybucket.LimiterOptions{})
 	return &members{places, expiring.New[memberPlace, struct{}](mostMemberships)}
 }
 
@@ -170,7 +170,7 @@ func (m *members) join(network string, account pass.ID, now time.Time) bool {
 	if _, joined := m.holders.Get(at, now); joined {
 		return true
 	}
-	if place := m.places.Take(network, 1); !place.Fits {
+	if !m.places.Allow(network) {
 		return false
 	}
 	m.holders.Put(at, struct{}{}, now.Add(time.Hour), now)

@@ -9,8 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // An asking is one handler's question about one request: what its zones claim, and what the
@@ -163,10 +163,10 @@ func (a *asking) claimFor(z *Zone) error {
 			return nil
 		}
 		why = EarlyData
-	case k.Rule == bucketkey.Unlimited:
+	case k.Rule == perkey.Unlimited:
 		z.Reporter.Exempted()
 		return nil
-	case k.Rule == bucketkey.Denied:
+	case k.Rule == perkey.Denied:
 		why = Denied
 	}
 	if why != None {
@@ -340,7 +340,7 @@ type exemption struct {
 func (a *asking) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
 	k, why, skip := z.Find(&a.Subject, &a.buffers)
-	if why != None || skip || k.Rule != bucketkey.Limited {
+	if why != None || skip || k.Rule != perkey.Limited {
 		return e
 	}
 	cost, _, err := z.cost(&a.Subject, k.Limit)

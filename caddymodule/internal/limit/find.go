@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // ReadBy makes the plan one that also reads what the zone wants of bodies.
@@ -75,9 +75,9 @@ func (z *Zone) configured(s *Subject, b *Buffers) (k Bucket, why Reason, skip bo
 	policy, lacks := Policy(""), false
 	switch {
 	case state == keyUnclear:
-		return Bucket{Name: UnclearBucket, Rule: bucketkey.Limited, Limit: z.Limit}, None, false
+		return Bucket{Name: UnclearBucket, Rule: perkey.Limited, Limit: z.Limit}, None, false
 	case state == keyOdd:
-		return Bucket{Name: OddBucket, Rule: bucketkey.Limited, Limit: z.Limit}, None, false
+		return Bucket{Name: OddBucket, Rule: perkey.Limited, Limit: z.Limit}, None, false
 	case state != keyComplete:
 		policy, why, lacks = z.Key.Missing, MissingKey, true
 		switch {
@@ -115,7 +115,7 @@ func (z *Zone) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 		return c, false // nobody knows yet whom the request names
 	}
 	k, why, skip := z.Find(s, b)
-	if why != None || skip || k.Rule != bucketkey.Limited {
+	if why != None || skip || k.Rule != perkey.Limited {
 		return c, false
 	}
 	c = z.Charge(&k, z.InShadow(s.Overrides, k.Name), 0)
@@ -125,7 +125,7 @@ func (z *Zone) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 
 // fallback returns the bucket for requests without a usable key.
 func (z *Zone) fallback(s *Subject, policy Policy) Bucket {
-	k := Bucket{Name: SharedBucket, Rule: bucketkey.Limited, Limit: z.Limit}
+	k := Bucket{Name: SharedBucket, Rule: perkey.Limited, Limit: z.Limit}
 	if policy == ByClientIP {
 		k.Name, k.Address = z.Key.byAddress(s)
 	}

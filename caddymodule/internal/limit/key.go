@@ -8,6 +8,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -140,7 +141,7 @@ type part struct {
 // A Bucket is the name of a bucket and its limit.
 type Bucket struct {
 	Name    string // the parts, without the zone, or the name of a bucket that several keys share
-	Rule    bucketkey.Rule
+	Rule    perkey.Rule
 	Limit   leakybucket.Limit
 	Address bool   // the name holds the client's address
 	Lacking bool   // the request lacks a part of the key, and a policy stands in
@@ -153,7 +154,7 @@ type Bucket struct {
 // for use.
 type Buffers struct {
 	name  []byte
-	parts []bucketkey.Part
+	parts []perkey.Part
 }
 
 // Clear forgets what the Buffers hold of requests.
@@ -225,7 +226,7 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 			}
 		}
 		if !plain {
-			parts = append(parts, bucketkey.Part{Text: text, Digest: digest, Network: client})
+			parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
 		}
 	}
 	b.name, b.parts = name, parts

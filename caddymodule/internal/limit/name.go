@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -59,7 +60,7 @@ func (z *Zone) Owned(value string) Owned {
 			o.wanted[segments] = segment
 		}
 		if ok && i == 0 {
-			if e, _ := z.Key.Overrides.Load().Lookup([]bucketkey.Part{part}); e.Bucket != "" {
+			if e, _ := z.Key.Overrides.Load().Lookup([]perkey.Part{part}); e.Bucket != "" {
 				o.Names = append(o.Names, e.Bucket)
 			}
 		}
@@ -116,7 +117,7 @@ func (z *Zone) NetworkOf(name string) (network netip.Prefix, masked bool) {
 
 // spell returns a raw value as it stands in names, and as overrides know it. It returns
 // false if a part of the key can have no such value.
-func (k *Key) spell(p *part, value string) (segment string, part bucketkey.Part, ok bool) {
+func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok bool) {
 	if p.clientIP {
 		addr, err := netip.ParseAddr(value)
 		part.Network = k.network(addr)
@@ -129,7 +130,7 @@ func (k *Key) spell(p *part, value string) (segment string, part bucketkey.Part,
 	if p.digest {
 		name = bucketkey.AppendDigest(nil, value)
 	}
-	return string(name), bucketkey.Part{Text: value}, len(p.template) <= 1
+	return string(name), perkey.Part{Text: value}, len(p.template) <= 1
 }
 
 // NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
@@ -146,7 +147,7 @@ func (z *Zone) NameOf(value string) (name string, ok bool) {
 	if !ok {
 		return "", false
 	}
-	e, _ := z.Key.Overrides.Load().Lookup([]bucketkey.Part{part})
+	e, _ := z.Key.Overrides.Load().Lookup([]perkey.Part{part})
 	return cmp.Or(e.Bucket, name), true
 }
 
@@ -163,7 +164,7 @@ func (z *Zone) BucketOf(value string) string {
 
 // OverrideOf returns the limit that the config or the override file gives a bucket, which
 // of them does, and the place there.
-func (z *Zone) OverrideOf(name string) (e bucketkey.Entry, by override.Source, place string) {
+func (z *Zone) OverrideOf(name string) (e perkey.Entry, by override.Source, place string) {
 	listed := z.Key.Overrides.Load()
 	if parts, named := z.partsOf(name); named {
 		e, by = listed.Lookup(parts)
@@ -186,7 +187,7 @@ func (z *Zone) Unlisted(name string) Policy {
 
 // partsOf returns the parts of the key that has the bucket of a name. It returns false
 // if the name is not made of parts.
-func (z *Zone) partsOf(name string) (parts []bucketkey.Part, named bool) {
+func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
 	segments := strings.Split(name, "/")
 	for i := range z.Key.parts {
 		p := &z.Key.parts[i]
@@ -194,7 +195,7 @@ func (z *Zone) partsOf(name string) (parts []bucketkey.Part, named bool) {
 		if len(segments) < n {
 			return nil, false
 		}
-		part := bucketkey.Part{}
+		part := perkey.Part{}
 		for _, segment := range segments[:n] {
 			digest, digested := bucketkey.ParseDigest(segment)
 			switch {
@@ -210,7 +211,7 @@ func (z *Zone) partsOf(name string) (parts []bucketkey.Part, named bool) {
 			part.Text += plain
 		}
 		if addr, err := netip.ParseAddr(part.Text); err == nil && p.clientIP {
-			part = bucketkey.Part{Network: z.Key.network(addr)}
+			part = perkey.Part{Network: z.Key.network(addr)}
 		}
 		parts, segments = append(parts, part), segments[n:]
 	}

@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // KeySource is one part of a zone's key.
@@ -101,7 +101,7 @@ func NewKey(sources []KeySource) (*Key, error) {
 	if len(sources) == 0 {
 		return nil, nil
 	}
-	none, _ := override.NewLines(bucketkey.TableConfig{}, nil) // which cannot be wrong
+	none, _ := override.NewLines(perkey.TableConfig{}, nil) // which cannot be wrong
 	k := &Key{Sources: sources, Overrides: none, IPv4: 32, IPv6: 64}
 	return k, k.compileSources(true)
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Zone is a named rate limit: which requests it charges, to whose bucket, how
@@ -60,7 +60,7 @@ type Zone struct {
 
 	// Other limits for some keys. If several match, the one that names most parts
 	// of the key counts. Default: none.
-	Override []bucketkey.Override `json:"override,omitempty"`
+	Override []perkey.Override `json:"override,omitempty"`
 
 	// A file with more overrides, one on each line, as a Caddyfile has them after the
 	// word `override`. They are stronger than those in override. Changes are in force

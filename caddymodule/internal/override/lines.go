@@ -7,21 +7,21 @@ import (
 	"sync/atomic"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Lines is the one owner of the overrides that the config and the override file of a
 // zone give. Requests read them without a lock.
 type Lines struct {
-	config  bucketkey.TableConfig
-	prepare func(*bucketkey.Override) error
+	config  perkey.TableConfig
+	prepare func(*perkey.Override) error
 	current atomic.Pointer[Listed]
 }
 
 // NewLines returns the overrides of a zone that has no file, or a
-// [bucketkey.OverrideError]. prepare checks an override, and may change it.
-func NewLines(config bucketkey.TableConfig, prepare func(*bucketkey.Override) error) (*Lines, error) {
+// [perkey.OverrideError]. prepare checks an override, and may change it.
+func NewLines(config perkey.TableConfig, prepare func(*perkey.Override) error) (*Lines, error) {
 	l := &Lines{config: config, prepare: prepare}
 	table, err := l.table(config)
 	if err != nil {
@@ -32,15 +32,15 @@ func NewLines(config bucketkey.TableConfig, prepare func(*bucketkey.Override) er
 	return l, nil
 }
 
-func (l *Lines) table(config bucketkey.TableConfig) (*bucketkey.Table, error) {
+func (l *Lines) table(config perkey.TableConfig) (*perkey.Table, error) {
 	for i := range config.Overrides {
 		o := &config.Overrides[i]
 		parts := o.Parts
 		if err := l.prepare(o); err != nil {
-			return nil, &bucketkey.OverrideError{Override: i, Parts: parts, First: -1, Err: err}
+			return nil, &perkey.OverrideError{Override: i, Parts: parts, First: -1, Err: err}
 		}
 	}
-	return bucketkey.NewTable(config)
+	return perkey.NewTable(config)
 }
 
 // Load returns the overrides in force.
@@ -50,7 +50,7 @@ func (l *Lines) Load() *Listed { return l.current.Load() }
 func (l *Lines) Compile(file string, lines []overridefile.Line) (*Listed, error) {
 	next := &Listed{config: l.Load().config, name: file, numbers: make([]int, len(lines))}
 	config := l.config
-	config.Overrides = make([]bucketkey.Override, len(lines))
+	config.Overrides = make([]perkey.Override, len(lines))
 	for i := range lines {
 		config.Overrides[i], next.numbers[i] = lines[i].Override, lines[i].Number
 	}
@@ -63,7 +63,7 @@ func (l *Lines) Compile(file string, lines []overridefile.Line) (*Listed, error)
 
 // explain says which line is wrong, without its parts, which may be secrets.
 func (s *Listed) explain(err error, lines []overridefile.Line) error {
-	var wrong *bucketkey.OverrideError
+	var wrong *perkey.OverrideError
 	if !errors.As(err, &wrong) {
 		return err
 	}
@@ -92,17 +92,17 @@ const (
 
 // Listed is the overrides of a zone at one time. It does not change.
 type Listed struct {
-	config  *bucketkey.Table
-	file    *bucketkey.Table // nil if no file was read
-	name    string           // of the file
-	numbers []int            // of the lines of its overrides
+	config  *perkey.Table
+	file    *perkey.Table // nil if no file was read
+	name    string        // of the file
+	numbers []int         // of the lines of its overrides
 }
 
 // Empty reports whether there are no overrides, so that no key needs to be looked up.
 func (s *Listed) Empty() bool { return (s.file == nil || s.file.Empty()) && s.config.Empty() }
 
 // Lookup returns what holds for a key. Lines of the file go before the config.
-func (s *Listed) Lookup(key []bucketkey.Part) (bucketkey.Entry, Source) {
+func (s *Listed) Lookup(key []perkey.Part) (perkey.Entry, Source) {
 	if s.file != nil {
 		if e := s.file.Lookup(key); e.Listed() {
 			return e, OfFile
@@ -117,7 +117,7 @@ func (s *Listed) Lookup(key []bucketkey.Part) (bucketkey.Entry, Source) {
 
 // Named returns what holds for a bucket that several keys share, or for one that no
 // override names.
-func (s *Listed) Named(bucket string) (bucketkey.Entry, Source) {
+func (s *Listed) Named(bucket string) (perkey.Entry, Source) {
 	if s.file != nil {
 		if e, found := s.file.Named(bucket); found {
 			return e, OfFile
@@ -131,7 +131,7 @@ func (s *Listed) Named(bucket string) (bucketkey.Entry, Source) {
 
 // Place says where the override of an entry is written, for people. It is "" if there
 // is none.
-func (s *Listed) Place(e bucketkey.Entry, by Source) string {
+func (s *Listed) Place(e perkey.Entry, by Source) string {
 	switch by {
 	case OfFile:
 		return fmt.Sprintf("%s:%d", s.name, s.numbers[e.Override])

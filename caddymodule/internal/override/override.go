@@ -14,8 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Longest is the longest that an override may last. What should last longer belongs in the
@@ -71,7 +71,7 @@ type Limit struct {
 	Text string // as it was given
 	Span
 
-	rule   bucketkey.Rule
+	rule   perkey.Rule
 	factor float64 // 0 means that limit is the limit
 	limit  leakybucket.Limit
 	plan   bool // it is that of a plan
@@ -88,9 +88,9 @@ func ParseLimit(text string, plans map[string]leakybucket.Limit) (l Limit, err e
 	case isPlan:
 		l.limit, l.plan = plan, true
 	case l.Text == "unlimited":
-		l.rule = bucketkey.Unlimited
+		l.rule = perkey.Unlimited
 	case l.Text == "deny":
-		l.rule = bucketkey.Denied
+		l.rule = perkey.Denied
 	case isFactor:
 		var plain bool
 		if l.factor, plain = leakybucket.ParseCost(factor); !plain || !(l.factor >= 0.001 && l.factor <= 1000) {
@@ -106,15 +106,15 @@ func ParseLimit(text string, plans map[string]leakybucket.Limit) (l Limit, err e
 
 // Limits reports whether the override gives a limit, which zones without buckets have
 // not.
-func (l *Limit) Limits() bool { return l.rule == bucketkey.Limited }
+func (l *Limit) Limits() bool { return l.rule == perkey.Limited }
 
 // apply returns the rule and the limit of a key that had these by the config. A factor
 // changes limits only, and what holds for a whole zone lets nobody in whom it denies. The
 // capacity never falls below what the dearest request costs, if it was not below before.
-func (l *Limit) apply(rule bucketkey.Rule, was leakybucket.Limit, dearest float64) (bucketkey.Rule, leakybucket.Limit) {
-	limited := rule == bucketkey.Limited
+func (l *Limit) apply(rule perkey.Rule, was leakybucket.Limit, dearest float64) (perkey.Rule, leakybucket.Limit) {
+	limited := rule == perkey.Limited
 	switch {
-	case rule == bucketkey.Denied && l.Key == "":
+	case rule == perkey.Denied && l.Key == "":
 		return rule, was
 	case !l.Limits():
 		return l.rule, was
@@ -131,7 +131,7 @@ func (l *Limit) apply(rule bucketkey.Rule, was leakybucket.Limit, dearest float6
 	if now.Capacity = max(now.Capacity, dearest); now.Validate() != nil {
 		now = was
 	}
-	return bucketkey.Limited, now
+	return perkey.Limited, now
 }
 
 // A Set is all overrides at one time. It does not change. A nil Set has none.
@@ -192,7 +192,7 @@ func (s *Set) Limit(zone, key string, now time.Time) *Limit {
 
 // Apply returns the rule and limit of a key that has these by the config. dearest is
 // the highest constant cost of the zone.
-func (s *Set) Apply(zone, key string, rule bucketkey.Rule, limit leakybucket.Limit, dearest float64, now time.Time) (bucketkey.Rule, leakybucket.Limit) {
+func (s *Set) Apply(zone, key string, rule perkey.Rule, limit leakybucket.Limit, dearest float64, now time.Time) (perkey.Rule, leakybucket.Limit) {
 	if l := s.Limit(zone, key, now); l != nil {
 		return l.apply(rule, limit, dearest)
 	}

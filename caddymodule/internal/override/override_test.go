@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // hour is a span of an hour.
@@ -32,7 +32,7 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 			t.Errorf("%q: got error %v, want none", text, err)
 			continue
 		}
-		if rule, got := l.apply(bucketkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != bucketkey.Limited || got != want {
+		if rule, got := l.apply(perkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != perkey.Limited || got != want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
 		}
 	}
@@ -48,22 +48,22 @@ func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 	ten := leakybucket.Limit{Capacity: 10, Leak: 1}
 	for _, test := range []struct {
-		was       bucketkey.Rule
+		was       perkey.Rule
 		text, key string
-		want      bucketkey.Rule
+		want      perkey.Rule
 		limit     leakybucket.Limit
 	}{
-		{bucketkey.Unlimited, "x0.5", "", bucketkey.Unlimited, leakybucket.Limit{}},
-		{bucketkey.Unlimited, "x0.5", "k", bucketkey.Unlimited, leakybucket.Limit{}},
-		{bucketkey.Unlimited, "10 1/s", "", bucketkey.Limited, ten},
-		{bucketkey.Unlimited, "1 1/s", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 2, Leak: 1}}, // the dearest request fits
-		{bucketkey.Unlimited, "deny", "", bucketkey.Denied, leakybucket.Limit{}},
-		{bucketkey.Denied, "x2", "", bucketkey.Denied, leakybucket.Limit{}},
-		{bucketkey.Denied, "10 1/s", "", bucketkey.Denied, leakybucket.Limit{}},
-		{bucketkey.Denied, "10 1/s", "k", bucketkey.Limited, ten},
-		{bucketkey.Denied, "unlimited", "", bucketkey.Denied, leakybucket.Limit{}},
-		{bucketkey.Denied, "unlimited", "k", bucketkey.Unlimited, leakybucket.Limit{}},
-		{bucketkey.Limited, "10 1/s", "", bucketkey.Limited, leakybucket.Limit{}}, // slots alone
+		{perkey.Unlimited, "x0.5", "", perkey.Unlimited, leakybucket.Limit{}},
+		{perkey.Unlimited, "x0.5", "k", perkey.Unlimited, leakybucket.Limit{}},
+		{perkey.Unlimited, "10 1/s", "", perkey.Limited, ten},
+		{perkey.Unlimited, "1 1/s", "k", perkey.Limited, leakybucket.Limit{Capacity: 2, Leak: 1}}, // the dearest request fits
+		{perkey.Unlimited, "deny", "", perkey.Denied, leakybucket.Limit{}},
+		{perkey.Denied, "x2", "", perkey.Denied, leakybucket.Limit{}},
+		{perkey.Denied, "10 1/s", "", perkey.Denied, leakybucket.Limit{}},
+		{perkey.Denied, "10 1/s", "k", perkey.Limited, ten},
+		{perkey.Denied, "unlimited", "", perkey.Denied, leakybucket.Limit{}},
+		{perkey.Denied, "unlimited", "k", perkey.Unlimited, leakybucket.Limit{}},
+		{perkey.Limited, "10 1/s", "", perkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {
 		l, err := ParseLimit(test.text, nil)
 		l.Key = test.key
@@ -90,7 +90,7 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 		if set.AllShadow(now) != holds || set.Shadow("z", now) != holds || set.Shadow("other", now) != holds {
 			t.Errorf("shadow after %v: want %v", after, holds)
 		}
-		if rule, _ := set.Apply("z", "k", bucketkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now); (rule == bucketkey.Denied) != holds {
+		if rule, _ := set.Apply("z", "k", perkey.Limited, leakybucket.Limit{Capacity: 1, Leak: 1}, 1, now); (rule == perkey.Denied) != holds {
 			t.Errorf("limit after %v: got rule %v, want deny: %v", after, rule, holds)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 )
 
 // The bounds of a file.
@@ -22,7 +22,7 @@ const (
 
 // A Line is an override, and the number of its line.
 type Line struct {
-	bucketkey.Override
+	perkey.Override
 	Number int
 }
 
@@ -30,7 +30,7 @@ type Line struct {
 const Syntax = "<part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"
 
 // ParseWords reads the words of an override.
-func ParseWords(words []string) (o bucketkey.Override, err error) {
+func ParseWords(words []string) (o perkey.Override, err error) {
 	n := len(words)
 	switch {
 	case n >= 3 && words[n-1] == "as":

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"testing"
 
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 )
 
 func line(number int, limit, as string, parts ...string) Line {
-	return Line{bucketkey.Override{Parts: parts, Limit: limit, As: as}, number}
+	return Line{perkey.Override{Parts: parts, Limit: limit, As: as}, number}
 }
 
 func TestAFileHasTheWordsOfAnOverrideOnEachLine(t *testing.T) {
@@ -77,7 +77,7 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("%q: got %+v after line %d, want an override of a later line", text, l, last)
 			}
 			last = l.Number
-			if _, err := bucketkey.NewTable(bucketkey.TableConfig{Overrides: []bucketkey.Override{l.Override}, Addresses: []bool{false}}); err != nil && err.Error() == "" {
+			if _, err := perkey.NewTable(perkey.TableConfig{Overrides: []perkey.Override{l.Override}, Addresses: []bool{false}}); err != nil && err.Error() == "" {
 				t.Fatalf("%q: got an error without a text", text)
 			}
 		}

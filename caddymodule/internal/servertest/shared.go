@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 // SharedStore is a store that other Caddys would share, and its faults. One test at a
@@ -61,7 +62,7 @@ func (s *SharedStore) Take(ctx context.Context, charges []leakybucket.Charge, de
 		return err
 	}
 	if s.None != "" && charges[0].Key == s.None {
-		return fmt.Errorf("reading a list: %w", leakybucket.ErrBadBucket)
+		return fmt.Errorf("reading a list: %w", store.ErrBadBucket)
 	}
 	return s.Store.Take(ctx, charges, decisions)
 }
@@ -84,8 +85,6 @@ func (s *SharedStore) Reset(ctx context.Context, zone, key string, shadow bool) 
 	return s.Store.Reset(ctx, zone, key, shadow)
 }
 
-func (s *SharedStore) SetOnError(onError func(error)) { s.OnError.Store(&onError) }
-
 func (s *SharedStore) Close() { s.Closed.Add(1) }
 
 // TestStore is its module.
@@ -103,7 +102,10 @@ func (*TestStore) CaddyModule() caddy.ModuleInfo {
 
 func (s *TestStore) Provision(caddy.Context) error {
 	var err error
-	s.store, err = stores.ConnectStore("test_shared", nil, func() (leakybucket.Store, error) { return TheShared, nil })
+	s.store, err = stores.ConnectStore("test_shared", nil, func(report func(error)) (leakybucket.Store, error) {
+		TheShared.OnError.Store(&report)
+		return TheShared, nil
+	})
 	return err
 }
 

@@ -37,9 +37,9 @@ type Outage struct {
 
 // ConnectStore returns the shared store of a name and its options, or creates it with
 // open. Stores with different options are different stores. Options may be secret:
-// only a digest is kept. Nothing connects before a config with the store starts. The
+// only a digest is kept. The store reports errors for which no call waits. Nothing connects before a config with the store starts. The
 // caller must leave the store.
-func ConnectStore(name string, options []string, open func() (leakybucket.Store, error)) (*SharedStore, error) {
+func ConnectStore(name string, options []string, open func(report func(error)) (leakybucket.Store, error)) (*SharedStore, error) {
 	text, err := json.Marshal(options)
 	if err != nil {
 		return nil, err
@@ -55,12 +55,13 @@ func ConnectStore(name string, options []string, open func() (leakybucket.Store,
 		}
 	}()
 	store, _, err := Process.LoadOrNew(key, func() (caddy.Destructor, error) {
-		remote, err := open()
+		s := &SharedStore{Name: name, key: key}
+		remote, err := open(func(err error) { s.Report(err) }) // which nothing does before it is used
 		if err != nil {
 			return nil, err
 		}
 		taken = true
-		s := &SharedStore{Backend: sharedstore.NewBackend(name, remote, local.Store), Name: name, key: key}
+		s.Backend = sharedstore.NewBackend(name, remote, local.Store)
 		read := make(chan struct{})
 		s.ChangesRead = sync.OnceFunc(func() { close(read) })
 		if _, keeps := s.Registry(); keeps {

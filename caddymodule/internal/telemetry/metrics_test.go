@@ -244,7 +244,7 @@ func (*otherStore) CaddyModule() caddy.ModuleInfo {
 }
 
 func (s *otherStore) Provision(caddy.Context) (err error) {
-	s.store, err = stores.ConnectStore("otherwise", []string{s.Which}, func() (leakybucket.Store, error) {
+	s.store, err = stores.ConnectStore("otherwise", []string{s.Which}, func(func(error)) (leakybucket.Store, error) {
 		return theRemotes[s.Which[0]-'0'].Load(), nil
 	})
 	return err

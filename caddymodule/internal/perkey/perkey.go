@@ -1,8 +1,8 @@
-package key
+// Package perkey says which limit holds for a key: the lines of a zone that give some keys
+// another one. Begin with Table.
+package perkey
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // A Rule says how requests of a key are treated.
@@ -42,28 +43,19 @@ type Override struct {
 // A Part is one part of a key to be looked up: a client's network, or plain text.
 type Part struct {
 	Text    string
-	Digest  Digest       // of the text, if the caller has it
+	Digest  key.Digest   // of the text, if the caller has it
 	Network netip.Prefix // valid if the part is an address
 }
 
-// A Digest is the SHA-256 of a part. The zero Digest means that it is not known.
-type Digest [sha256.Size]byte
-
-// DigestOf returns the digest of a text.
-func DigestOf(text string) Digest { return sha256.Sum256([]byte(text)) }
-
-// digestWord begins a part of an override that is given by its digest.
-const digestWord = "sha256:"
-
 // IsDigest reports whether a part of an override is given by its digest.
-func IsDigest(part string) bool { return strings.HasPrefix(part, digestWord) }
+func IsDigest(part string) bool { return strings.HasPrefix(part, "sha256:") }
 
-func parseDigest(part string) (d Digest, err error) {
-	raw, err := hex.DecodeString(strings.TrimPrefix(part, digestWord))
-	if err != nil || len(raw) != len(d) {
+func parseDigest(part string) (key.Digest, error) {
+	d, ok := key.ParseDigest("@" + part)
+	if !ok {
 		return d, fmt.Errorf("invalid digest %q: want sha256: and 64 hexadecimal digits, as of printf %%s <value> | sha256sum", part)
 	}
-	return Digest(raw), nil
+	return d, nil
 }
 
 // TableConfig has the limits and overrides of a [Table].
@@ -79,7 +71,7 @@ type TableConfig struct {
 	Shared map[string]leakybucket.Limit
 
 	// Addresses says for each part of the key whether it is a client's address.
-	// IPv4Bits and IPv6Bits are the prefix lengths of [ClientPrefix].
+	// IPv4Bits and IPv6Bits are the prefix lengths of [key.ClientPrefix].
 	Addresses          []bool
 	IPv4Bits, IPv6Bits int
 
@@ -184,7 +176,7 @@ func (t *Table) add(config TableConfig, index int, o Override) (first int, err e
 			return -1, fmt.Errorf("invalid digest %q: did you mean %s?", part, written) // as logs have it
 		}
 		if config.Digests[i] {
-			digest := DigestOf(part)
+			digest := key.DigestOf(part)
 			if IsDigest(part) {
 				if digest, err = parseDigest(part); err != nil {
 					return -1, err
@@ -377,8 +369,8 @@ func (n *node) textOf(part *Part) *node {
 		return n.texts[part.Text]
 	}
 	digest := part.Digest
-	if digest == (Digest{}) {
-		digest = DigestOf(part.Text)
+	if digest == (key.Digest{}) {
+		digest = key.DigestOf(part.Text)
 	}
 	return n.texts[string(digest[:])] // without a copy
 }

@@ -1,10 +1,12 @@
-package leakybucket
+package store
 
 import (
 	"fmt"
 	"slices"
 	"testing"
 	"time"
+
+	. "github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // blockWant is what TakeAll must say of one charge's block, and of its bucket
@@ -29,7 +31,7 @@ func runTakeAllBlocks(t *testing.T, charges []Charge, states []State, wants []bl
 		if w.poured || w.after != before[i] {
 			w.after.Leak = charges[i].Limit.Leak
 		}
-		if got := (blockWant{becameOf(d), d.Poured, seconds(d.BlockedUntil), states[i]}); got != w {
+		if got := (blockWant{becameOf(d), d.Poured, float64(d.BlockedUntil) / 1e6, states[i]}); got != w {
 			t.Errorf("charge %d of %d, cost %v to %q: got %+v, want %+v", i+1, len(charges), charges[i].Cost, charges[i].Key, got, w)
 		}
 	}

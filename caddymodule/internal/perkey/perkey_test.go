@@ -1,4 +1,4 @@
-package key
+package perkey
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 func limitOf(capacity, leak float64) leakybucket.Limit {
@@ -44,7 +45,7 @@ func keyOf(key string, words ...string) []Part {
 	parts := make([]Part, len(words))
 	for i, word := range words {
 		if key[i] == 'a' {
-			parts[i].Network = ClientPrefix(netip.MustParseAddr(word), 32, 64)
+			parts[i].Network = bucketkey.ClientPrefix(netip.MustParseAddr(word), 32, 64)
 		} else {
 			parts[i].Text = word
 		}
@@ -257,7 +258,7 @@ func TestAnOverrideMayGiveTheDigestOfAPart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for word, want := range map[string]float64{"foo": 5, "bar": 6, "baz": 1} {
-		if got := table.Lookup([]Part{{Digest: DigestOf(word)}}); got.Limit.Capacity != want {
+		if got := table.Lookup([]Part{{Digest: bucketkey.DigestOf(word)}}); got.Limit.Capacity != want {
 			t.Errorf("digest of %s: got %v, want a capacity of %v", word, got, want)
 		}
 	}
@@ -379,7 +380,7 @@ func BenchmarkLookup(b *testing.B) {
 				part.Network = netip.Prefix{}
 			}
 			if kind == "digest" { // which the bucket's name has, too
-				part = Part{Digest: DigestOf(part.Text)}
+				part = Part{Digest: bucketkey.DigestOf(part.Text)}
 			}
 			for i := range n {
 				o := Override{Parts: []string{fmt.Sprintf("demo-key-%d", i)}, Limit: "gold"}

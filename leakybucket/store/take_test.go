@@ -1,10 +1,12 @@
-package leakybucket
+package store
 
 import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
+	. "github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -33,6 +35,8 @@ func runTakeAll(t *testing.T, charges []Charge, states []State, now Instant, wan
 		}
 	}
 }
+
+var tenSeconds = Limit{Capacity: 10, Leak: 1}
 
 // enforced and shadow return charges to buckets of 10 at 1/s.
 func enforced(key string, cost float64) Charge {
@@ -152,5 +156,29 @@ func TestTakeAllOfOneIsTake(t *testing.T) {
 		now := at(30 * rng.Float64())
 		state, d := c.Limit.Take(s, c.Cost, now)
 		runTakeAll(t, []Charge{c}, []State{s}, now, []want{{d.Fits, d.Poured, d.Level, state}})
+	}
+}
+
+func TestChargesToOneBucketAreHeldAgainstTheirOwnCeilings(t *testing.T) {
+	low, high := enforced("a", 2), enforced("a", 1)
+	low.Ceiling, high.Ceiling = 4, 8
+	runTakeAll(t, []Charge{low, high}, []State{{Level: 1}, {Level: 1}}, 0, []want{
+		{true, true, 1, State{Level: 3}},
+		{true, true, 3, State{Level: 4}},
+	})
+	runTakeAll(t, []Charge{low, high}, []State{{Level: 2}, {Level: 2}}, 0, []want{
+		{false, false, 2, State{Level: 2}},
+		{true, false, 2, State{Level: 2}},
+	})
+}
+
+// A block that a clock set far back has left ends for good, also when another charge decides.
+func TestManyChargesEndABlockFurtherAheadThanItsLength(t *testing.T) {
+	c := blocking(ladder(time.Minute, 2*time.Minute))
+	c.Cost = 20
+	states := []State{{Level: 10, At: at(5000), BlockedUntil: at(5060), Step: 1}, {}}
+	TakeAll([]Charge{c, enforced("b", 1)}, states, at(100), make([]Decision, 2))
+	if want := (State{Level: 10, At: at(100)}); states[0] != want {
+		t.Errorf("got %+v, want %+v", states[0], want)
 	}
 }

@@ -1,9 +1,11 @@
-package leakybucket
+package store
 
 import (
 	"math"
 	"testing"
 	"time"
+
+	. "github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestASavedStateIsRestoredWithinTheLimit(t *testing.T) {
@@ -35,7 +37,7 @@ func TestASavedStateIsRestoredWithinTheLimit(t *testing.T) {
 		{"an instant before 1970 is none", Charge{Limit: limit}, State{Level: 1, At: math.MinInt64}, State{}},
 		{"the end of all time is cut", Charge{Limit: limit, Block: ladder}, State{Level: 1, At: math.MaxInt64, Leak: 1, BlockedUntil: math.MaxInt64}, State{Level: 1, At: now, Leak: 1, BlockedUntil: now + 60*second}},
 	} {
-		if got := test.of.Restore(test.saved, now); got != test.want {
+		if got := Restore(&test.of, test.saved, now); got != test.want {
 			t.Errorf("%s: got %+v, want %+v", test.name, got, test.want)
 		}
 	}

@@ -1,6 +1,10 @@
-package leakybucket
+package store
 
-import "context"
+import (
+	"context"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
 
 // A Registry is a store that also keeps a few short texts for the processes that share it,
 // such as the bans of an operator. It does not know what they say.
@@ -24,7 +28,7 @@ type Registry interface {
 type Text struct {
 	Name   string
 	Number int64 // of two texts of one name, the one with the higher number is kept
-	End    Instant
+	End    leakybucket.Instant
 	Text   string
 }
 

@@ -1,0 +1,16 @@
+// Package door is the short way from a Limiter to a store in memory, which spares it the
+// arguments and answers of a store that may fail.
+package door
+
+// An Opener is a store that has the short way.
+type Opener interface {
+	// OpenZone returns a zone of the store.
+	OpenZone(name string) Zone
+}
+
+// A Zone takes costs of single buckets.
+type Zone interface {
+	// Take does what Store.Take does of one charge without debt, ceiling and block. At is in
+	// microseconds. Asked is false, and nothing happened, if only Store.Take can answer.
+	Take(key string, capacity, leak, cost float64) (level float64, at int64, fits, asked bool)
+}
