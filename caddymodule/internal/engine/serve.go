@@ -74,7 +74,7 @@ func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 		case z.warnedKey:
 		case z.clientChosen():
 			z.warnedKey = true
-			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
+			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request, unless a handler before throttle sets them: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		case match == nil && z.Match == nil && !z.Key.HasAddress() && !config.ClientChosen(z.Config.Key.Sources):
 			z.warnedKey = true
