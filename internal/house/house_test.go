@@ -59,10 +59,10 @@ var rooms = []room{
 // core imports none of them. Only tune, which decides as the core does, uses more.
 var guests = []room{
 	{"caddymodule/crawler", "caddymodule caddymodule/crawler/internal/verify"},
-	{"caddymodule/crawler/internal/verify", "caddymodule"},
+	{"caddymodule/crawler/internal/verify", "caddymodule leakybucket/key"},
 	{"caddymodule/listener", "caddymodule leakybucket/key"},
 	{"caddymodule/inspector", "caddymodule"},
-	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket"},
+	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket leakybucket/key"},
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
 		"config limit engine option record leakybucket leakybucket/memstore"},

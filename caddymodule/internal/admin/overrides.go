@@ -158,7 +158,7 @@ func bucketOf(z *engine.Zone, text string) (name string, err error) {
 // clients have whole ones.
 func networkOf(text string) (netip.Prefix, error) {
 	if network, err := netip.ParsePrefix(text); err == nil {
-		if network.Addr().Is4In6() {
+		if network.Addr() != bucketkey.Unmap(network.Addr()) {
 			return netip.Prefix{}, badRequest("invalid network %q: write it as an IPv4 network", text)
 		}
 		return network.Masked(), nil

@@ -109,8 +109,8 @@ func (e *Engine) tellRefused(r *http.Request, res *limit.Verdict, config uint64)
 	}
 	s := limit.NewSubject(r)
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	client := peer.Addr().Unmap().WithZone("")
-	if err != nil || s.Early() || s.TrustedPeer() || s.Address().Unmap().WithZone("") != client || forwards(r) {
+	client := bucketkey.Unmap(peer.Addr())
+	if err != nil || s.Early() || s.TrustedPeer() || bucketkey.Unmap(s.Address()) != client || forwards(r) {
 		return false // the peer is not the client itself, or has not completed the handshake
 	}
 	o := refusedWhole(res, client)
@@ -189,7 +189,7 @@ func (e *Engine) tellForwards(s *limit.Subject) {
 	}
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		for _, w := range e.watchers {
-			w.Forwards(peer.Addr().Unmap().WithZone(""))
+			w.Forwards(bucketkey.Unmap(peer.Addr()))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -71,7 +72,7 @@ func warnKeys(zones []*Zone, match limit.Matchers, logger *zap.Logger) {
 		case z.warnedKey:
 		case z.clientChosen():
 			z.warnedKey = true
-			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
+			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request, unless a handler before throttle sets them: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
 		case match == nil && z.Match == nil && !z.Key.HasAddress() && !limit.ClientChosen(z.Key.Sources):
 			z.warnedKey = true
@@ -229,14 +230,24 @@ func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyht
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict) error {
 	needs := v.Needs()
-	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles {
+	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles && !h.Announces {
 		if h.Server.Shares() {
 			defer h.settle(r, v, nil)
 		}
 		return next.ServeHTTP(w, r)
 	}
 	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
-	if needs.Cookies {
+	switch {
+	case h.Announces:
+		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			v.SendCookies(time.Now(), status, header, observer.Own())
+			if !response.Private(header) {
+				withdraw(header, "Ratelimit", rateLimit)
+				withdraw(header, "Ratelimit-Policy", policy)
+			}
+		}
+	case needs.Cookies:
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			v.SendCookies(time.Now(), status, header, observer.Own())
 		}
@@ -247,6 +258,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	defer h.settle(r, v, observer)
 	return observer.Serve(w, r, next)
+}
+
+// withdraw removes ours of the values in a header that the upstream may have, too: what a cache
+// keeps for everybody tells nothing of one client.
+func withdraw(header http.Header, name, ours string) {
+	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return value == ours })
 }
 
 // settle corrects the charges to what the request really cost: nothing if it was refused

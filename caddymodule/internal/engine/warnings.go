@@ -82,7 +82,7 @@ const mostTrusted = 100
 // trusted logs a warning if so many networks are trusted that clients are among them.
 func (o *onceWarnings) trusted(r *http.Request) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	addr := peer.Addr().Unmap()
+	addr := bucketkey.Unmap(peer.Addr())
 	if err != nil || o.wide.Load() || !addr.IsGlobalUnicast() || addr.IsPrivate() {
 		return
 	}

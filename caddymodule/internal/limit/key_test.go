@@ -52,6 +52,8 @@ func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
 		{"key {client_ip}", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7"},
 		{"key {remote_host}", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7"},
 		{"", servertest.Request("[::ffff:203.0.113.7]:1", servertest.Site0), "203.0.113.7"},
+		{"", servertest.Request("[64:ff9b::203.0.113.7]:1", servertest.Site0), "203.0.113.7"},
+		{"key client_ip ipv4 16 ipv6 96", servertest.Request("[::ffff:0:203.0.113.7]:1", servertest.Site0), "203.0.0.0"},
 		{"", servertest.Request("[2001:db8:1:2:3:4:5:6]:1", servertest.Site0), "2001:db8:1:2::"},
 		{"", servertest.Request("[fe80::1%eth0]:1", servertest.Site0), "fe80::"},
 		{"key client_ip ipv4 16", servertest.Request(servertest.Someone, servertest.Site0), "203.0.0.0"},

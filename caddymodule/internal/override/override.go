@@ -165,7 +165,7 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 	if s == nil || len(s.bans) == 0 || !addr.IsValid() {
 		return nil
 	}
-	addr = addr.Unmap().WithZone("")
+	addr = bucketkey.Unmap(addr)
 	for _, bits := range s.lengths {
 		network, err := addr.Prefix(bits)
 		if err != nil {

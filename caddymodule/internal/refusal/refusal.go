@@ -107,13 +107,16 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
-	if in != inNothing {
+	switch in {
+	case inGRPC:
+		f.endCall(w, r, &h)
+	case inNothing:
+		f.setRetryAfter(&h)
+		h.set("Content-Length", "0")
+		w.WriteHeader(f.Status)
+	default:
 		f.writeBody(w, r, &h, in)
-		return nil
 	}
-	f.setRetryAfter(&h)
-	h.set("Content-Length", "0")
-	w.WriteHeader(f.Status)
 	return nil
 }
 
@@ -140,7 +143,9 @@ func (h *headers) set(name, value string) {
 // announce sets the headers that all refusals have, and returns the form of the answer.
 func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 	response.DropTargeted(h.header)
-	in = negotiate(r, f.Busy != nil)
+	if in = negotiate(r, f.Busy != nil); f.Status != http.StatusTooEarly && isCall(r) {
+		in = inGRPC
+	}
 	if f.Busy == nil {
 		h.set("Cache-Control", "no-store")
 	} else {
