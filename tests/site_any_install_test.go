@@ -134,16 +134,21 @@ $config = [
 	a.startFPM(t, "env[ROUNDCUBE_CONFIG_DIR] = "+filepath.Join(a.dir, "config"))
 }
 
-// sql runs statements as the root of the application's database.
-func (a *application) sql(t *testing.T, socket, statements string) {
+// sharedDatabase is one server for phpMyAdmin and Cacti.
+var sharedDatabase = application{install: func(t *testing.T, a *application) { a.startMariaDB(t) }}
+
+// useDatabase runs statements as its root.
+func useDatabase(t *testing.T, statements string) (socket string) {
 	t.Helper()
-	outputOf(t, exec.Command("mariadb", "--no-defaults", "--socket="+socket, "--user=root", "site", "--execute", statements))
+	sharedDatabase.use(t)
+	socket = filepath.Join(sharedDatabase.dir, "db.sock")
+	outputOf(t, exec.Command("mariadb", "--no-defaults", "--socket="+socket, "--user=root", "--execute", statements))
+	return socket
 }
 
 func installPHPMyAdmin(t *testing.T, a *application) {
 	needPackage(t, "phpMyAdmin", "/usr/share/phpmyadmin/index.php")
-	socket := a.startMariaDB(t)
-	a.sql(t, socket, `GRANT ALL ON site.* TO alice@localhost IDENTIFIED BY "right"; CREATE TABLE pumps (id INT PRIMARY KEY, name TEXT);
+	socket := useDatabase(t, `USE site; GRANT ALL ON site.* TO alice@localhost IDENTIFIED BY "right"; CREATE TABLE pumps (id INT PRIMARY KEY, name TEXT);
 		INSERT INTO pumps VALUES (1, "river"), (2, "well")`)
 	a.startFPM(t, "php_admin_value[mysqli.default_socket] = "+socket, "php_admin_value[session.save_path] = "+a.open(t, "sessions"))
 }
@@ -151,7 +156,6 @@ func installPHPMyAdmin(t *testing.T, a *application) {
 func installCacti(t *testing.T, a *application) {
 	needPackage(t, "Cacti", "/usr/share/cacti/site/index.php")
 	php := need(t, "php")
-	socket := a.startMariaDB(t)
 	// Its relative links lead to other packages.
 	shared, err := filepath.Glob("/usr/share/*")
 	if err != nil {
@@ -176,7 +180,7 @@ func installCacti(t *testing.T, a *application) {
 	}
 	a.write(t, site+"include/config.php", `<?php
 $database_type = 'mysql';
-$database_default = $database_username = $database_password = 'site';
+$database_default = $database_username = $database_password = 'cacti';
 $database_hostname = 'localhost';
 $database_port = '3306';
 $database_retries = 5;
@@ -191,7 +195,8 @@ $proxy_headers = null;
 $path_csrf_secret = '`+a.open(t, "csrf")+`/secret.php';
 `)
 	hash := outputOf(t, exec.Command(php, "-r", "echo password_hash('right', PASSWORD_BCRYPT, ['cost' => 4]);"))
-	a.sql(t, socket, `source /usr/share/cacti/conf_templates/cacti.sql
+	socket := useDatabase(t, `CREATE DATABASE cacti CHARACTER SET utf8mb4; GRANT ALL ON cacti.* TO cacti@localhost IDENTIFIED BY "cacti"; USE cacti;
+		source /usr/share/cacti/conf_templates/cacti.sql
 		UPDATE version SET cacti = '1.2.24';
 		UPDATE user_auth SET username = 'alice', must_change_password = '', password = '`+hash+`' WHERE username = 'admin';
 		REPLACE INTO settings (name, value) VALUES ('auth_method', '1'), ('auth_cache_enabled', 'on')`)

@@ -215,8 +215,9 @@ func firstConfiguration(t *testing.T) string {
 var basicZone = regexp.MustCompile(`(?ms)^\t\tzone basic \{.*?^\t\t\}\n`)
 
 // start runs the application behind the documented lines, enforced. A chapter of the page has the
-// whole Caddyfile, or what is instead of root and zone basic, and below exempt static_files.
-func (a *anApplication) start(t *testing.T) *trial {
+// whole Caddyfile, or what is instead of root and zone basic, and below exempt static_files. More
+// changes may follow.
+func (a *anApplication) start(t *testing.T, more ...string) *trial {
 	t.Helper()
 	page, err := os.ReadFile("../docs/recipes/any-application.md")
 	if err != nil {
@@ -240,7 +241,7 @@ func (a *anApplication) start(t *testing.T) *trial {
 	if a.root != "" {
 		changes = append(changes, "root * /usr/"+a.root, "root * "+filepath.Join(a.dir, a.root))
 	}
-	return runTrial(t, "any-application.md", "{\n}\n"+file, changes...)
+	return runTrial(t, "any-application.md", "{\n}\n"+file, append(changes, more...)...)
 }
 
 // A loginForm has the hidden fields of a form for log-ins, and the cookies that belong to it.
@@ -381,7 +382,7 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 	owner.logIn(a, n, "right")
 	form, began := a.loginForm(s, "203.0.113.2"), time.Now()
 	attack := func(what string, network int, most int, each func(i int, address string) request) {
-		statuses := s.attack(300, 10, func(i int) request { return each(i, networkAddress(network+i%addresses)) })
+		statuses := s.attack(300, 80, func(i int) request { return each(i, networkAddress(network+i%addresses)) })
 		reached := 0
 		for i := range addresses {
 			reached += a.reached(t, networkAddress(network+i)+",")
@@ -418,6 +419,44 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 	}
 }
 
+// TestAWrongRefundOpensTenfoldAtMost. One that is too narrow opens nothing, and whoever logs in
+// suffers from it. DokuWiki answers every password with 302 at do=redirect.
+func TestAWrongRefundOpensTenfoldAtMost(t *testing.T) {
+	t.Parallel()
+	a := anyApplications[0]
+	a.use(t)
+	n := namesOf(t, a.name)
+	for i, c := range []struct {
+		refund      string
+		least, most int
+	}{
+		{"cookie wordpress_logged_in_*", 1, 5},
+		{"status 201", 1, 5},
+		{"status 302", 6, 50},
+		{"status 2xx 3xx 4xx", 6, 50},
+	} {
+		t.Run(c.refund, func(t *testing.T) {
+			s := a.start(t, "refund cookie DW*", "refund "+c.refund, "refund cookie DW*", "refund "+c.refund)
+			form, guesser, began := a.loginForm(s, "203.0.113.2"), networkAddress(1000+i), time.Now()
+			s.attack(300, 10, func(i int) request {
+				return a.guess(door{method: "POST", target: "/doku.php?do=redirect", as: "form"}, n, form, guesser, fmt.Sprint("wrong", i))
+			})
+			reached := a.reached(t, guesser+",")
+			t.Logf("%d of 300 guesses reached PHP", reached)
+			leaked := int(time.Since(began).Seconds() / 120 * float64(c.most) / 5)
+			if reached < c.least || reached > c.most+leaked {
+				t.Errorf("got %d, want %d to %d", reached, c.least, c.most+leaked)
+			}
+			right := s.statusesOf(6, func(int) request {
+				return a.guess(door{method: "POST", target: "/doku.php?do=login", as: "form"}, n, form, "203.0.113.3", "right")
+			})
+			if narrow := c.most == 5; right[429] > 0 != narrow {
+				t.Errorf("got %v for right passwords, want some refused %t", right, narrow)
+			}
+		})
+	}
+}
+
 // servesPeople: two behind one address, one of whom errs three times, log in and work.
 func (a *anApplication) servesPeople(t *testing.T, n names) {
 	s := a.start(t)
@@ -429,7 +468,7 @@ func (a *anApplication) servesPeople(t *testing.T, n names) {
 	var working sync.WaitGroup
 	working.Go(func() {
 		other.logIn(a, n, "right")
-		other.open(12, a.tabs)
+		other.open(3, a.tabs)
 	})
 	a.work(one)
 	one.open(12, a.tabs)

@@ -72,17 +72,6 @@ func installWordPress(t *testing.T, a *application) {
 	for from, to := range map[string]string{"wp-config.php": root, "count.php": plugins, "shop.php": plugins} {
 		outputOf(t, exec.Command("cp", filepath.Join("testdata/wordpress", from), to))
 	}
-	page, err := os.ReadFile("../docs/recipes/wordpress.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plugin := phpFence.FindSubmatch(page)
-	if plugin == nil {
-		t.Fatal("got no plug-in in wordpress.md, want one")
-	}
-	if err := os.WriteFile(filepath.Join(plugins, "shop-login.php"), plugin[1], 0o644); err != nil {
-		t.Fatal(err)
-	}
 	passwords := filepath.Join(a.dir, "passwords.log")
 	if err := os.WriteFile(passwords, nil, 0o666); err != nil {
 		t.Fatal(err)
