@@ -459,7 +459,8 @@ func TestAWrongRefundOpensTenfoldAtMost(t *testing.T) {
 	}
 }
 
-// servesPeople: two behind one address, one of whom errs three times, log in and work.
+// servesPeople: two behind one address, one of whom errs three times, log in and work, with
+// TEST_LONG=1 beside a scraper.
 func (a *anApplication) servesPeople(t *testing.T, n names) {
 	s := a.start(t)
 	one, other := s.browse(t, "203.0.113.1"), s.browse(t, "203.0.113.1")
@@ -472,6 +473,14 @@ func (a *anApplication) servesPeople(t *testing.T, n names) {
 		other.logIn(a, n, "right")
 		other.open(3, a.tabs)
 	})
+	if longRun() {
+		working.Go(func() {
+			statuses := s.attack(200, 10, func(i int) request { return request{address: "198.51.100.1", target: a.tabs(i % 12)} })
+			if statuses[429] < 20 {
+				t.Errorf("got %v for a scraper, want some refused", statuses)
+			}
+		})
+	}
 	a.work(one)
 	one.open(12, a.tabs)
 	working.Wait()
