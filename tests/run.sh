@@ -76,6 +76,11 @@ missing_packages() {
 	have mariadbd || echo mariadb-server
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
+	# dbconfig-no-thanks keeps them from setting up databases of their own.
+	[[ -e /usr/share/dokuwiki/doku.php ]] || echo dokuwiki
+	[[ -e /var/lib/roundcube/public_html/index.php ]] && have dovecot || echo roundcube-core roundcube-sqlite3 dovecot-imapd dbconfig-no-thanks
+	[[ -e /usr/share/phpmyadmin/index.php ]] || echo phpmyadmin dbconfig-no-thanks
+	[[ -e /usr/share/cacti/site/index.php ]] || echo cacti dbconfig-no-thanks
 	[[ -e /usr/share/php/Illuminate/autoload.php ]] || echo php-laravel-framework
 	has_devise || echo ruby-devise ruby-rails ruby-sqlite3
 	have wget || echo wget
@@ -101,7 +106,6 @@ missing_for_long_tests() {
 	[[ -e /usr/lib/apache2/modules/mod_evasive20.so ]] || echo libapache2-mod-evasive
 	[[ -e /usr/lib/apache2/modules/mod_qos.so ]] || echo libapache2-mod-qos libpcre3
 	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
-	# The last one keeps Redmine from setting up a database of its own.
 	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
 }
 

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/binary"
 	"net/http"
 	"net/url"
@@ -149,13 +150,17 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 }
 
 // isOurs reports whether the value of a cookie names no account, or this one. WordPress has the
-// name before a |.
+// name before a |, and DokuWiki has it there in base64.
 func (c *deviceClient) isOurs(value string) bool {
 	if plain, err := url.QueryUnescape(value); err == nil {
 		value = plain
 	}
 	name, _, named := strings.Cut(value, "|")
-	return !named || c.account.Fold == nil || c.account.Fold(name) == c.account.Name
+	if !named || c.account.Fold == nil || c.account.Fold(name) == c.account.Name {
+		return true
+	}
+	plain, err := base64.StdEncoding.DecodeString(name)
+	return err == nil && c.account.Fold(string(plain)) == c.account.Name
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign

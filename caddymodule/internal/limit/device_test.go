@@ -218,6 +218,7 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	named := trust.Client(requestWith(), "example.com", "key of alice", deviceAccount{"alice", strings.ToLower}, noon)
 	for line, want := range map[string]bool{
 		"sid=alice%7C1": true, "sid=Alice|1|2": true, "sid=bob%7C1": false, "sid=%7C1": false, "sid=opaque": true, "sid=b%7C1; path=/\nsid=alice%7C1": true,
+		"sid=YWxpY2U%3D%7C0%7Cx": true, "sid=Ym9i%7C0%7Cx": false, // DokuWiki's
 	} {
 		if got := named.Earned(http.Header{"Set-Cookie": strings.Split(line, "\n")}, noon); got != want {
 			t.Errorf("%s: got %v for alice, want %v", line, got, want)
