@@ -20,6 +20,7 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 	f := refusal.Refusal{
 		Status: o.Zone.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
 		Violated: v, Message: o.Zone.Message, Page: o.Zone.Page, AsError: o.Zone.AsError,
+		LogIns: len(o.Zone.Refund) > 0 && (o.reason == rule.Capacity || o.reason == rule.Blocked),
 	}
 	if o.Zone.SupportCode {
 		f.Code = ring.Add(supportcode.Refusal{

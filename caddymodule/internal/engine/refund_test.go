@@ -279,3 +279,39 @@ func TestRefundLetsPeopleIn(t *testing.T) {
 		})
 	}
 }
+
+// A zone that refunds speaks of log-ins where they are why it refuses, and of nothing else.
+func TestRefundNamesFailedLogIns(t *testing.T) {
+	const reason, busy = "Too many failed log-ins.", "This site is receiving too many requests right now."
+	for _, test := range []struct {
+		about, options string
+		prepare        func(*servertest.Site)
+		says, not      string
+	}{
+		{"capacity", "refund status 302", nil, reason, busy},
+		{"blocked", "refund status 302\nblock 1h", nil, reason, busy},
+		{"message", "refund status 302\nrefusal message \"Wrong passwords.\"", nil, "Wrong passwords.", reason},
+		{"banned", "refund status 302", func(s *servertest.Site) {
+			s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+		}, busy, reason},
+		{"no_store", "refund status 302\non_store_error deny", func(*servertest.Site) { servertest.TheShared.Down.Store(true) }, busy, reason},
+		{"denied", "refund status 302\noverride 203.0.113.7 deny", nil, "does not accept this request", reason},
+		{"settle", "settle status 200 1", nil, busy, reason},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.RunShared(t, "", "zone login {\nlimit 1 1/h\n"+test.options+"\n}")
+				c := s.From("203.0.113.7:1000").With("Accept", "application/json")
+				c.Get("/")
+				if test.prepare != nil {
+					test.prepare(s)
+				}
+				for range 2 {
+					if body := c.Get("/").Body.String(); !strings.Contains(body, test.says) || strings.Contains(body, test.not) {
+						t.Errorf("got %s, want %q and no %q", body, test.says, test.not)
+					}
+				}
+			})
+		})
+	}
+}
