@@ -12,9 +12,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
-// Refusal returns the refusal of the request, as the decisive zone configures it. If
+// Refusal returns the refusal of a request, as the decisive zone configures it. If
 // that wants a support code, the refusal is remembered in a ring.
-func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
+func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time) refusal.Refusal {
 	o := v.Decisive()
 	wait := o.TimeToFit()
 	f := refusal.Refusal{
@@ -23,8 +23,9 @@ func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal
 		LogIns: len(o.Zone.Refund) > 0 && (o.reason == rule.Capacity || o.reason == rule.Blocked),
 	}
 	if o.Zone.SupportCode {
+		s := rule.NewSubject(r)
 		f.Code = ring.Add(supportcode.Refusal{
-			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
+			At: now, Client: s.Client(), Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		o.code = f.Code

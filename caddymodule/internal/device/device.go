@@ -158,8 +158,8 @@ func (c *Client) isOurs(value string) bool {
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign
-// with, nothing is added.
-func (c *Client) Issue(header http.Header, now time.Time) {
+// with, nothing is added, and ok is false.
+func (c *Client) Issue(header http.Header, now time.Time) (ok bool) {
 	e := c.entry
 	if !c.known {
 		rand.Read(e[:issuedAt]) // never fails
@@ -168,7 +168,7 @@ func (c *Client) Issue(header http.Header, now time.Time) {
 	e.set(expiresAt, now.Add(c.trust.For))
 	token, ok := c.trust.Keys.Sign(&c.bound, e[:])
 	if !ok {
-		return
+		return false
 	}
 	tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
 	last := e.at(expiresAt)
@@ -178,4 +178,5 @@ func (c *Client) Issue(header http.Header, now time.Time) {
 		}
 	}
 	header.Add("Set-Cookie", cookie.Own(CookieName(c.trust.Zone), strings.Join(tokens, separator), min(last.Sub(now), Longest)))
+	return true
 }

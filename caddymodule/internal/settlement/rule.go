@@ -125,7 +125,7 @@ func (r *Rule) counts(status int) bool {
 func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool) {
 	switch {
 	case r.Source == Status:
-		status := o.finalStatus()
+		status := o.FinalStatus()
 		if r.counts(status) {
 			return r.Cost, true
 		}
@@ -148,9 +148,9 @@ func (r *Rule) measure(o *Observer, reserved float64) (cost float64, known bool)
 	}
 }
 
-// finalStatus returns the status that the client gets, or 0 if it is not known.
+// FinalStatus returns the status that the client gets, or 0 if it is not known.
 // The status of an error is sent by error routes, after us.
-func (o *Observer) finalStatus() int {
+func (o *Observer) FinalStatus() int {
 	switch {
 	case o.Status != 0:
 		return o.Status

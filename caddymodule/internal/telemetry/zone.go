@@ -74,6 +74,9 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
+	if len(compiled.Refund) > 0 {
+		t.met.responses = new([statuses]atomic.Uint64)
+	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
 	t.admitted = t.requests(decision.Admitted, rule.None)
