@@ -347,8 +347,8 @@ func TestGuessesThroughAnyDoor(t *testing.T) {
 	if got := g.send(form, g.fresh(), "carol", "right"); got != 302 {
 		t.Errorf("got %d for another account, want 302", got)
 	}
-	for range 30 { // pages and edits carry no password
-		if got := g.send(by("POST", "/doku.php?id=page1", urlencoded, "do=preview&wikitext=p%%3Dx&sectok=1"), "203.0.0.1", "", ""); got != 200 {
+	for range 30 { // edits carry no password, nor do cookies, which PHP with request_order GP does not read
+		if got := g.send(by("POST", "/doku.php?id=page1", urlencoded, "do=preview&wikitext=p%3Dx&sectok=1", "Cookie", "u=alice; p=wrong"), "203.0.0.1", "", ""); got != 200 {
 			t.Fatalf("got %d for a preview, want 200", got)
 		}
 	}

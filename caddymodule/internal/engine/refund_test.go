@@ -315,3 +315,46 @@ func TestRefundNamesFailedLogIns(t *testing.T) {
 		})
 	}
 }
+
+// An office behind one address, with the limit of README: who types a password wrong leaves room
+// for the others.
+func TestRefundLeavesAnOfficeRoom(t *testing.T) {
+	const zone = "throttle {\nzone login {\nfield pwd\nlimit 5 30/h\nrefund cookie sid\n}\n}\nsettle_upstream"
+	for _, test := range []struct {
+		about                string
+		wrong, right, passes int
+		every                time.Duration
+	}{
+		{"three errors and eight right", 3, 8, 11, 0},
+		{"fifty right in a quarter of an hour", 0, 50, 50, 18 * time.Second},
+		{"fifty right at once", 0, 50, 41, 0},
+		{"nothing but errors", 50, 0, 5, 0},
+	} {
+		t.Run(strings.ReplaceAll(test.about, " ", "_"), func(t *testing.T) {
+			servertest.InBubble(t, func(t *testing.T) {
+				s, passed := servertest.NewFuncSite(t, zone), 0
+				s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+					passed++
+					if r.PostFormValue("pwd") == "right" {
+						return servertest.Says(302, "Set-Cookie", "sid=a")(w, r)
+					}
+					return servertest.Says(200)(w, r)
+				}
+				for i := range test.wrong + test.right {
+					password := "right"
+					if i < test.wrong {
+						password = "wrong"
+					}
+					r := httptest.NewRequest("POST", "/login", strings.NewReader("log=user&pwd="+password))
+					r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+					r.RemoteAddr = "192.0.2.1:1000"
+					s.ServeHTTP(httptest.NewRecorder(), r)
+					time.Sleep(test.every)
+				}
+				if passed != test.passes {
+					t.Errorf("got %d of %d passed, want %d", passed, test.wrong+test.right, test.passes)
+				}
+			})
+		})
+	}
+}
