@@ -202,7 +202,7 @@ func (h *Handler) awaitStore(r *http.Request) {
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
 func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *limit.Verdict, config uint64, now time.Time) error {
-	refusal := v.Refusal(&h.app.Control.Refusals, now)
+	refusal := v.Refusal(r, &h.app.Control.Refusals, now)
 	refusal.Close = h.app.tellRefused(r, v, config)
 	return refusal.Write(w, r, body.Whole(r))
 }

@@ -95,7 +95,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Zone = v.Name
 	}
 	if v.rule.Refusal.Code == "" {
-		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
+		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Client: v.subject.Client(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
 		f.Code = v.code
 	}
 	v.decide(refused, why)

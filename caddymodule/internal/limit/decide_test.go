@@ -92,8 +92,8 @@ func (*silent) Unlogged() uint32                                        { return
 func (*silent) Unsettled(int)                                           {}
 func (*silent) Exempted()                                               {}
 func (*silent) Keyless()                                                {}
-func (*silent) Settled(bool, bool) {
-}
+func (*silent) Settled(int, bool, bool)                                 {}
+func (*silent) TrustsDevice()                                           {}
 func (*silent) Admitted(*leakybucket.Charge, *leakybucket.Decision, *http.Request) {
 }
 func (s *silent) FellBack()                  { s.fellBack++ }

@@ -164,8 +164,8 @@ func (c *deviceClient) isOurs(value string) bool {
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign
-// with, nothing is added.
-func (c *deviceClient) Issue(header http.Header, now time.Time) {
+// with, nothing is added, and ok is false.
+func (c *deviceClient) Issue(header http.Header, now time.Time) (ok bool) {
 	e := c.entry
 	if !c.known {
 		rand.Read(e[:issuedAt]) // never fails
@@ -174,7 +174,7 @@ func (c *deviceClient) Issue(header http.Header, now time.Time) {
 	e.set(expiresAt, now.Add(c.trust.For))
 	token, ok := c.trust.Keys.Sign(&c.bound, e[:])
 	if !ok {
-		return
+		return false
 	}
 	tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
 	last := e.at(expiresAt)
@@ -184,4 +184,5 @@ func (c *deviceClient) Issue(header http.Header, now time.Time) {
 		}
 	}
 	header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.Zone), strings.Join(tokens, entrySeparator), min(last.Sub(now), longestTrust)))
+	return true
 }

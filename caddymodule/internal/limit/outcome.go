@@ -215,10 +215,12 @@ type Reporter interface {
 	Exempted()
 	Keyless()
 
-	// Settled counts a response that was known, and whether it earned a refund, or one that
-	// does not say what the request cost.
+	// Settled counts a response of this status, which is 0 if it is not known, and whether it
+	// earned a refund, or does not say what the request cost.
+	// TrustsDevice counts a device cookie that was given.
 	// FellBack counts a charge that was decided without the shared store.
-	Settled(refunded, known bool)
+	Settled(status int, refunded, known bool)
+	TrustsDevice()
 	FellBack()
 
 	// Failed warns that a matcher of this option has failed. If the zone is enforced, the

@@ -11,18 +11,20 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
-// Refusal returns the refusal of the request, as the decisive zone configures it. If
+// Refusal returns the refusal of a request, as the decisive zone configures it. If
 // that wants a support code, the refusal is remembered in a ring.
-func (v *Verdict) Refusal(ring *supportcode.Ring, now time.Time) refusal.Refusal {
+func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time) refusal.Refusal {
 	o := v.Decisive()
 	wait, is := o.TimeToFit(), o.Zone.Refusal
 	f := refusal.Refusal{
 		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
 		Violated: v, Message: is.Message, Page: is.Page, AsError: is.Error,
+		LogIns: len(o.Zone.Refund) > 0 && (o.reason == Capacity || o.reason == Blocked),
 	}
 	if is.Code == "" {
+		s := NewSubject(r)
 		f.Code = ring.Add(supportcode.Refusal{
-			At: now, Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
+			At: now, Client: s.Client(), Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
 			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
 		})
 		o.code = f.Code

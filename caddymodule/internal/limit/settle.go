@@ -71,7 +71,7 @@ func (v *Verdict) Settle(r *http.Request, now time.Time, due []leakybucket.Settl
 			cost = o.Zone.Refund.Actual(observer, reserved, now)
 			refunded = cost < reserved
 		}
-		o.Zone.Reporter.Settled(refunded, known)
+		o.Zone.Reporter.Settled(observer.FinalStatus(), refunded, known)
 		o.settledCost, o.settled = cost, true
 		if diff := cost - reserved; diff != 0 {
 			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.Answer, Diff: diff})
@@ -93,8 +93,8 @@ func (v *Verdict) Settle(r *http.Request, now time.Time, due []leakybucket.Settl
 func (v *Verdict) SendCookies(now time.Time, status int, header, own http.Header) {
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		if o.device != nil && o.Zone.Refund.Match(status, own, now) && o.device.Earned(own, now) {
-			o.device.Issue(header, now)
+		if o.device != nil && o.Zone.Refund.Match(status, own, now) && o.device.Earned(own, now) && o.device.Issue(header, now) {
+			o.Zone.Reporter.TrustsDevice()
 		}
 	}
 }

@@ -168,7 +168,7 @@ func (s *Settle) counts(status int) bool {
 func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known bool) {
 	switch {
 	case s.Source == ByStatus:
-		status := o.finalStatus()
+		status := o.FinalStatus()
 		if s.counts(status) {
 			return s.Cost, true
 		}
@@ -191,9 +191,9 @@ func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known boo
 	}
 }
 
-// finalStatus returns the status that the client gets, or 0 if it is not known.
+// FinalStatus returns the status that the client gets, or 0 if it is not known.
 // The status of an error is sent by error routes, after us.
-func (o *Observer) finalStatus() int {
+func (o *Observer) FinalStatus() int {
 	switch {
 	case o.Status != 0:
 		return o.Status

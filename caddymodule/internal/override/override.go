@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Longest is the longest that an override may last. What should last longer belongs in the

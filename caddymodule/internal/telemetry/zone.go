@@ -73,6 +73,9 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
 		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
+	if len(compiled.Refund) > 0 {
+		t.met.responses = new([statuses]atomic.Uint64)
+	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
 	t.admitted = t.requests(limit.Admitted, limit.None)
