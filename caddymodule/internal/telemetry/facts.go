@@ -31,8 +31,8 @@ type Facts struct {
 
 // met counts what a zone of one config has met. Its sketches take 24 KiB each.
 type met struct {
-	since                                     time.Time
 	asked, exempt, keyless, charged, refunded atomic.Uint64
+	since                                     time.Time
 	keys, networks                            sketch.Distinct
 }
 
