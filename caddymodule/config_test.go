@@ -2,7 +2,6 @@ package caddymodule_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
