@@ -71,8 +71,12 @@ func TestCosts(t *testing.T) {
 	}
 	cases := []struct{ name, zones string }{
 		{"no zone", ""},
-		{"one zone", zones(1)}, {"two zones", zones(2)}, {"three zones", zones(3)}, {"five zones", zones(5)},
-		{"ten zones", zones(10)}, {"twenty zones", zones(20)},
+		{"one zone", zones(1)},
+		{"two zones", zones(2)},
+		{"three zones", zones(3)},
+		{"five zones", zones(5)},
+		{"ten zones", zones(10)},
+		{"twenty zones", zones(20)},
 		{"one zone, shadow", zone(0, "shadow")},
 		{"one zone, and one in shadow", zones(1) + zone(1, "shadow")},
 		{"one zone, settle seconds", zone(0, "settle seconds")},

@@ -142,9 +142,9 @@ func (g *Guest) origin(user string) override.Origin {
 }
 
 func ask[Answer any](ctx context.Context, g *Guest, call, user string, of any) (answer Answer, err error) {
-	any, err := admin.Ask(ctx, "/throttle/"+call, g.origin(user), of)
+	got, err := admin.Ask(ctx, "/throttle/"+call, g.origin(user), of)
 	if err == nil {
-		answer = any.(Answer)
+		answer = got.(Answer)
 	}
 	return answer, err
 }

@@ -27,8 +27,10 @@ func startFleet(t *testing.T, n int, throttle string) []*fleetNode {
 	var fleet []*fleetNode
 	for range n {
 		port, home := freePort(t), t.TempDir()
-		one := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home,
-			site: config{throttle: throttle, sites: nightSite(port), env: "XDG_DATA_HOME=" + home}}
+		one := &fleetNode{
+			t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home,
+			site: config{throttle: throttle, sites: nightSite(port), env: "XDG_DATA_HOME=" + home},
+		}
 		one.start()
 		fleet = append(fleet, one)
 	}

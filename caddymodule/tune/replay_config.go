@@ -90,7 +90,7 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler, limit func(*eng
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(whole.Apps.HTTP.Servers)) {
-		if err := c.addServer(loading, name, whole.Apps.HTTP.Servers[name], upstream, limit); err != nil {
+		if err := c.addServer(loading, whole.Apps.HTTP.Servers[name], upstream, limit); err != nil {
 			return nil, fmt.Errorf("loading the config of server %s: %w", name, err)
 		}
 	}
@@ -123,7 +123,7 @@ func (c *replayConfig) noteFolders(parts ...any) {
 }
 
 // addServer loads the routes of a server.
-func (c *replayConfig) addServer(ctx caddy.Context, name string, config *caddyhttp.Server, upstream caddyhttp.Handler, limit func(*engine.Handler) caddyhttp.MiddlewareHandler) error {
+func (c *replayConfig) addServer(ctx caddy.Context, config *caddyhttp.Server, upstream caddyhttp.Handler, limit func(*engine.Handler) caddyhttp.MiddlewareHandler) error {
 	s := &replayServer{Server: stripServer(config)}
 	c.noteFolders(s.Routes, s.NamedRoutes)
 	for _, listen := range s.Listen {

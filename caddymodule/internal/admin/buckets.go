@@ -199,6 +199,7 @@ func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shado
 }
 
 const (
+	// MostListed is how many buckets one answer lists at most.
 	MostListed    = 1000
 	defaultListed = 100
 

@@ -236,7 +236,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	for _, zone := range zones {
 		handler.Zone = append(handler.Zone, zone.zone)
 	}
-	return handler, checkHandler(handler, h, zones)
+	return handler, checkHandler(h, zones)
 }
 
 func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
@@ -343,7 +343,7 @@ func definedIn(h httpcaddyfile.Helper, app *config.App) definitions {
 
 // checkHandler compiles the zones, so that the adapter reports their errors with a line.
 // Loading the config would report them without one.
-func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zoneReader) error {
+func checkHandler(h httpcaddyfile.Helper, zones []*zoneReader) error {
 	app := globalApp(h)
 	plans, _ := config.ParsePlans(app.Plan)
 	defined := definedIn(h, app)

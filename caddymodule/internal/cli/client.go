@@ -173,11 +173,11 @@ func (c *adminClient) each(args []string, do func(arg string) error) error {
 	return fmt.Errorf("%d of %d failed, and the others are done", failed, len(args))
 }
 
-// show asks, and prints the answer.
-func show[T any](c *adminClient, path string, in any, print func(*T)) error {
+// show asks, and presents the answer.
+func show[T any](c *adminClient, path string, in any, present func(*T)) error {
 	answer, err := ask[T](c, path, in)
 	if err == nil {
-		print(answer)
+		present(answer)
 	}
 	return err
 }

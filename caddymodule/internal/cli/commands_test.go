@@ -360,8 +360,10 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 // TestNoTableIsWiderThanATerminal: long keys are cut, numbers and verdicts are whole.
 func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	key := "@sha256:" + strings.Repeat("0123456789abcdef", 4)
-	bucket := wire.Bucket{Zone: "api", Key: key, Rule: "limited", By: "override_file", From: "/var/lib/caddy/customers-of-the-shop.txt:1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
-		EmptyIn: 3599, Verdict: wire.Verdict{Cost: 1, Decision: "refused", Reason: "capacity", By: "bucket", For: 3599}}
+	bucket := wire.Bucket{
+		Zone: "api", Key: key, Rule: "limited", By: "override_file", From: "/var/lib/caddy/customers-of-the-shop.txt:1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
+		EmptyIn: 3599, Verdict: wire.Verdict{Cost: 1, Decision: "refused", Reason: "capacity", By: "bucket", For: 3599},
+	}
 	by, note, longest := strings.Repeat("b", 200), strings.Repeat("ü", 200), "1000000 1000000/d"
 	until := time.Now()
 	for name, answer := range map[string]any{
@@ -401,8 +403,14 @@ func TestTopMarksWhatIsEstimated(t *testing.T) {
 // TestNothingThatIsEmptyIsTaken: a script whose variable is not set changes nothing.
 func TestNothingThatIsEmptyIsTaken(t *testing.T) {
 	for _, args := range [][]string{
-		{"shadow", ""}, {"unshadow", " "}, {"limit", "login", "", "x2"}, {"unlimit", "login", ""}, {"ban", "203.0.113.7", "--for", ""},
-		{"release", "203.0.113.7", "--zone", ""}, {"ban", "", "203.0.113.7"}, {"why", "203.0.113.7", "--zone="},
+		{"shadow", ""},
+		{"unshadow", " "},
+		{"limit", "login", "", "x2"},
+		{"unlimit", "login", ""},
+		{"ban", "203.0.113.7", "--for", ""},
+		{"release", "203.0.113.7", "--zone", ""},
+		{"ban", "", "203.0.113.7"},
+		{"why", "203.0.113.7", "--zone="},
 	} {
 		var errs strings.Builder
 		root := &cobra.Command{Use: "throttle"}

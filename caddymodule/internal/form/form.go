@@ -216,8 +216,8 @@ func (r *Reading) Carries(fields ...Field) State {
 
 // Items returns how many elements an array in the body has, and 0 if there is none. In a
 // form, they are the fields that the path leads to, and what has the same index is one.
-// If it is not clear, n means nothing.
-func (r *Reading) Items(a Array) (n int, clear bool) {
+// If it is not certain, n means nothing.
+func (r *Reading) Items(a Array) (n int, certain bool) {
 	return r.items[a], r.unclear&(1<<a) == 0
 }
 
@@ -225,11 +225,11 @@ func (r *Reading) Items(a Array) (n int, clear bool) {
 func (p *Plan) all() uint64 { return 1<<len(p.wanted) - 1 }
 
 // note notes a value of fields.
-func (r *Reading) note(fields uint64, value []byte, clear bool) {
+func (r *Reading) note(fields uint64, value []byte, certain bool) {
 	for fields := fields; fields != 0; fields &= fields - 1 {
 		f := bits.TrailingZeros64(fields)
 		switch {
-		case !clear, r.found&(1<<f) != 0 && r.values[f] != string(value):
+		case !certain, r.found&(1<<f) != 0 && r.values[f] != string(value):
 			r.unclear |= 1 << f
 		case r.found&(1<<f) == 0:
 			r.found, r.values[f] = r.found|1<<f, string(value)

@@ -277,9 +277,11 @@ func chance(random *rand.Rand) *request {
 
 // well makes a request that is well formed but for one change in most cases.
 func well(random *rand.Rand) *request {
-	names := []string{"log", "log[]", "log[a]", "log[0]", " log", "log ", "l.og", "LOG", "user[login]", "user.login", "user_login", "user[ login]", "user[login][]", "user[login", "user]login", "[user]login", "[log]", "log]", "[[log]]", "user[0]login", "user[][login]", "user[0][login]", "user[login]x",
+	names := []string{
+		"log", "log[]", "log[a]", "log[0]", " log", "log ", "l.og", "LOG", "user[login]", "user.login", "user_login", "user[ login]", "user[login][]", "user[login", "user]login", "[user]login", "[log]", "log]", "[[log]]", "user[0]login", "user[][login]", "user[0][login]", "user[login]x",
 		"log[0", "log[0[a]", "user[0[login]", "user.0.login", "user[0]]login", "rows][0][id]", "rows[0]id]", "rows]id", "Rows[0][Id", "Rows.0.Id", "Rows[0].Id", "Rows 0[Id]", "Rows[][][Id]", "rows[0][[id]", "rows[;0][id]", "rows[0;][id]",
-		"rows", "rows[]", "rows[0]", "rows[a]", "rows[0][id]", "rows[1][id]", "rows[][id]", "Rows[0][Id]", "rows[ ]", "rows[a]b", "data[rows][]", "data.rows[]", "orders[0][lines][]", "orders[][lines][]", "orders[a][lines][b]", "line_items", "line_items[]", "line.items[]", "line items[]", "line[items", "line[items][]", "p", "P", "p[]", "x", "y[z]", "a[b[c]d]", "", "log\x00x", "rows\x00[]", "lo\x00g", "log\xff", "\xfflog"}
+		"rows", "rows[]", "rows[0]", "rows[a]", "rows[0][id]", "rows[1][id]", "rows[][id]", "Rows[0][Id]", "rows[ ]", "rows[a]b", "data[rows][]", "data.rows[]", "orders[0][lines][]", "orders[][lines][]", "orders[a][lines][b]", "line_items", "line_items[]", "line.items[]", "line items[]", "line[items", "line[items][]", "p", "P", "p[]", "x", "y[z]", "a[b[c]d]", "", "log\x00x", "rows\x00[]", "lo\x00g", "log\xff", "\xfflog",
+	}
 	values := []string{"", "a", "b", "admin", "a b", "a=b", "\xff", "a\x00", "é", "1", "{}", "--x", "\r\n--y", "\n", "a;b", "a&b"}
 	var text strings.Builder
 	r := &request{}

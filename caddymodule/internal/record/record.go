@@ -89,19 +89,21 @@ func (record *Record) ClientOf(r *http.Request) context.Context {
 }
 
 // SetRefused sets Refused. A nil Record is that of a request that passes no other handler.
-func (r *Record) SetRefused(refused bool) {
-	if r != nil {
-		r.Refused = refused
+func (record *Record) SetRefused(refused bool) {
+	if record != nil {
+		record.Refused = refused
 	}
 }
 
 // Charge adds a zone to those that have decided.
-func (r *Record) Charge(zone string) {
-	if r.Charged == nil {
-		r.Charged = r.charged[:0]
+func (record *Record) Charge(zone string) {
+	if record.Charged == nil {
+		record.Charged = record.charged[:0]
 	}
-	r.Charged = append(r.Charged, zone)
+	record.Charged = append(record.Charged, zone)
 }
 
 // HasCharged reports whether a zone has decided.
-func (r *Record) HasCharged(zone string) bool { return slices.Contains(r.Charged, zone) }
+func (record *Record) HasCharged(zone string) bool {
+	return slices.Contains(record.Charged, zone)
+}

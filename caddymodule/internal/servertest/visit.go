@@ -89,7 +89,7 @@ func NewWaitSite(t testing.TB, directives string, takes time.Duration) *FuncSite
 	for _, l := range s.App.Engine().InFlight {
 		l.Exiting = exiting
 	}
-	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+	s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
 		if takes > 0 {
 			select {
 			case <-time.After(takes):

@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
+// The defaults of a memory store.
 const (
 	DefaultMaxBuckets       = 500_000
 	DefaultSnapshotInterval = 30 * time.Second

@@ -34,6 +34,7 @@ func KeepWarnings(to *zap.Logger) (*zap.Logger, *KeptWarnings) {
 	return to.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return zapcore.NewTee(core, kept) })), k
 }
 
+// List returns what was kept, in the order in which it was logged.
 func (k *KeptWarnings) List() []KeptWarning {
 	all := []KeptWarning{} // which JSON shows as a list even if it is empty
 	for _, entry := range k.logs.All() {

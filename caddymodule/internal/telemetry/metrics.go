@@ -34,6 +34,7 @@ func Forget(zone string) {
 	}
 }
 
+// What is counted and timed of all zones. The help texts say what each is.
 var (
 	Requests = NewCounters("requests_total",
 		"Requests by zone or in_flight, decision and reason, and with share by the client's rank.", "zone", "decision", "reason", "rank")

@@ -83,6 +83,7 @@ func callsByStore() map[string]callCounts {
 }
 
 const (
+	// SampleEvery is the time between two samples of the counters.
 	SampleEvery = 10 * time.Second
 	samplesKept = 361 // an hour, and the one before it
 	coarse      = 90  // every so many samples, one is kept for a day

@@ -70,6 +70,7 @@ type Zone struct {
 	failures     *rate.Limiter // of warnings
 }
 
+// New returns the counters and logs of a zone.
 func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
 	t := &Zone{
 		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,

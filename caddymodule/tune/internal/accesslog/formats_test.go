@@ -126,9 +126,17 @@ func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
 
 		want Looks
 	}{
-		{100, 0, 1, 0, Robot}, {100, 0, 9, 0, Robot}, {100, 60, 1, 0, Person}, {100, 60, 9, 0, Many},
-		{30, 1, 1, 0, Robot}, {42, 2, 1, 0, Person}, {1000, 10, 9, 0, Robot}, {1000, 60, 9, 0, Person},
-		{100, 60, 1, 1, Robot}, {100, 60, 9, 4, Many}, {100, 60, 8, 4, Robot},
+		{100, 0, 1, 0, Robot},
+		{100, 0, 9, 0, Robot},
+		{100, 60, 1, 0, Person},
+		{100, 60, 9, 0, Many},
+		{30, 1, 1, 0, Robot},
+		{42, 2, 1, 0, Person},
+		{1000, 10, 9, 0, Robot},
+		{1000, 60, 9, 0, Person},
+		{100, 60, 1, 1, Robot},
+		{100, 60, 9, 4, Many},
+		{100, 60, 8, 4, Robot},
 	} {
 		agents := &Agents{hashes: make([]uint32, test.agents), robots: test.robots}
 		if got := LooksLike(test.requests, test.assets, agents); got != test.want {

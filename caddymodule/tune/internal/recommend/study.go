@@ -192,7 +192,8 @@ func (c *Clients) Add(r *accesslog.Request) {
 var crawlers = sync.OnceValue(func() (known struct {
 	names  []string // in order
 	agents [][]string
-}) {
+},
+) {
 	info, err := caddy.GetModule("http.matchers.verified_crawler")
 	if err != nil {
 		return known

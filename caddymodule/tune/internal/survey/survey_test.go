@@ -236,8 +236,14 @@ func TestRequestsAtOnceAreCountedInTheOrderOfTime(t *testing.T) {
 		at   leakybucket.Instant
 		took time.Duration
 	}{
-		{"a", 9e6, time.Second}, {"a", 1e6, 5 * time.Second}, {"b", 4e6, time.Second}, {"a", 2e6, 2 * time.Second},
-		{"a", 6e6, time.Second}, {"c", 5e6, -1}, {"b", 5e6, 0}, {"b", 4.5e6, time.Second},
+		{"a", 9e6, time.Second},
+		{"a", 1e6, 5 * time.Second},
+		{"b", 4e6, time.Second},
+		{"a", 2e6, 2 * time.Second},
+		{"a", 6e6, time.Second},
+		{"c", 5e6, -1},
+		{"b", 5e6, 0},
+		{"b", 4.5e6, time.Second},
 	} {
 		s.Add(c.key, c.at, 1, c.took)
 	}
