@@ -40,7 +40,7 @@ var rooms = []room{
 	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
 	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},
-	{"leakybucket/redisstore leakybucket/pgstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
+	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},
 	{"rule", ""},
@@ -94,7 +94,7 @@ type goPackage struct {
 func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	t.Helper()
 	// With the tags of tests/run.sh, so that what it has compiled is used again.
-	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
+	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/memcachedstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {
