@@ -71,6 +71,7 @@ var guests = []room{
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
 		"config decision engine record settlement leakybucket leakybucket/memstore"},
+	{"caddymodule/memcached", "caddymodule leakybucket leakybucket/memcachedstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }
