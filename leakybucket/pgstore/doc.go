@@ -16,7 +16,7 @@
 // back is retried. So callers see no deadlocks, no races for a new bucket, and no
 // idle connections that a restart of the server has closed.
 //
-// [New] does not connect. The first call does, or [Store.Start], which also
+// [Open] does not connect. The first call does, or [Store.Start], which also
 // creates the table and deletes expired buckets from then on. After an outage the
 // store answers again within a second of the server's first answer.
 //
