@@ -14,7 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// TestFigures prints the tables of decisions and of requests in docs/performance.md. It
+// TestFigures prints the tables of decisions in README.md and of requests in docs/performance.md. It
 // measures what BenchmarkTake does, but on machines that do other things as well. All limiters
 // take turns, and the best part of each limiter's best turn counts. First touches
 // cost more as a store grows, so of those the best million counts.

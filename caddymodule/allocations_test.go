@@ -12,32 +12,20 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-// A handler that does not know its server makes a verdict, a record and placeholders.
+// A handler that does not know its server makes a verdict, a record and placeholders. Waits and
+// blocks cost only those who have them.
 func TestAHandlerAllocatesThriceBeyondItsKeys(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	w := &discard{header: make(http.Header)}
-	for _, zones := range []int{1, 2} {
-		h := handlerOf(t, zones, "limit 1000000000 1000000/s")
+	for _, test := range []struct {
+		zones   int
+		options string
+	}{{1, ""}, {2, ""}, {1, "delay 1000"}, {1, "block 1m"}} {
+		h := handlerOf(t, test.zones, "limit 1000000000 1000000/s\n"+test.options)
 		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
 		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
 		if got := all - keys; got > 3 {
-			t.Errorf("%d zones: got %v allocations beyond the keys, want at most 3", zones, got)
-		}
-	}
-}
-
-func TestWaitsAndBlocksCostOnlyThoseWhoHaveThem(t *testing.T) {
-	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-	w := &discard{header: make(http.Header)}
-	for options, most := range map[string]float64{
-		"delay 1000": 3, // nobody has to wait
-		"block 1m":   3,
-	} {
-		h := handlerOf(t, 1, "limit 1000000000 1000000/s\n"+options)
-		keys := testing.AllocsPerRun(1000, func() { serve(keysOnly(h), w, r) })
-		all := testing.AllocsPerRun(1000, func() { serve(throttled(h), w, r) })
-		if got := all - keys; got > most {
-			t.Errorf("%q: got %v allocations beyond the keys, want at most %v", options, got, most)
+			t.Errorf("%d zones, %q: got %v allocations beyond the keys, want at most 3", test.zones, test.options, got)
 		}
 	}
 }

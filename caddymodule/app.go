@@ -15,6 +15,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -94,17 +96,17 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 
 // provisionExempt loads what no zone ever charges.
 func (a *App) provisionExempt(ctx caddy.Context) error {
-	if err := config.CheckExempt(a.Exempt); err != nil {
+	if err := option.CheckExempt(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
-	for _, doubt := range config.Doubts(a.Exempt, true) {
+	for _, doubt := range option.Doubts(a.Exempt, true) {
 		a.engine.Warner.Warn(doubt, zap.String("place", "exempt in the global options"))
 	}
-	matchers, err := config.LoadMatchers(ctx, a, "Exempt", a.Exempt)
+	matchers, err := option.LoadMatchers(ctx, a, "Exempt", a.Exempt)
 	if err != nil {
 		return err
 	}
-	static, err := config.LoadStatic(ctx, a.ExemptStaticFiles)
+	static, err := option.LoadStatic(ctx, a.ExemptStaticFiles)
 	a.engine.ExemptAlways(matchers, static)
 	return err
 }
@@ -168,7 +170,7 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 
 // zoneOf returns the zone for a handler's definition. A definition that is nothing
 // but a name means the zone of that name in the global options.
-func (a *App) zoneOf(ctx caddy.Context, definition *config.Zone) (*engine.Zone, error) {
+func (a *App) zoneOf(ctx caddy.Context, definition *limit.Zone) (*engine.Zone, error) {
 	if definition == nil || !definition.Reference() {
 		return a.engine.AddZone(ctx, definition)
 	}

@@ -15,23 +15,23 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // handlerOf returns a handler with zones that are charged together, all of one
 // limit.
-func handlerOf(t testing.TB, zones int, limit string) *caddymodule.Handler {
+func handlerOf(t testing.TB, zones int, options string) *caddymodule.Handler {
 	t.Helper()
 	var block strings.Builder
 	for i := range zones {
 		key := []string{"client_ip", "host", "client_ip method"}[i%3]
-		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, limit)
+		fmt.Fprintf(&block, "zone zone%d {\nkey %s\n%s\n}\n", i, key, options)
 	}
 	s := servertest.Run(t, "{\nthrottle {\nstore memory {\nmax_buckets 2000000\n}\n"+block.String()+"}\n}\nhttp:// {\nthrottle zone0\n}")
-	names := make([]*config.Zone, zones)
+	names := make([]*limit.Zone, zones)
 	for i := range names {
-		names[i] = &config.Zone{Name: fmt.Sprint("zone", i)}
+		names[i] = &limit.Zone{Name: fmt.Sprint("zone", i)}
 	}
 	h := &caddymodule.Handler{Handler: config.Handler{Zone: names}}
 	ctx := s.Ctx
@@ -45,11 +45,11 @@ func handlerOf(t testing.TB, zones int, limit string) *caddymodule.Handler {
 // keysOnly returns a function that only builds keys, as any handler with keys
 // must.
 func keysOnly(h *caddymodule.Handler) func(http.ResponseWriter, *http.Request) {
-	var buffers rule.Buffers
+	var buffers limit.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
-		s := rule.NewSubject(r)
+		s := limit.NewSubject(r)
 		for _, z := range h.Running().Zones {
-			if k, why, skip := z.Find(&s, &buffers); why != rule.None || skip || k.Name == "" {
+			if k, why, skip := z.Find(&s, &buffers); why != limit.None || skip || k.Name == "" {
 				panic("no key")
 			}
 		}

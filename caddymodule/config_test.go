@@ -2,7 +2,6 @@ package caddymodule_test
 
 import (
 	"encoding/json"
-	"fmt"
 	"strings"
 	"testing"
 
@@ -61,15 +60,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 				t.Errorf("got %v, want an error with %q", err, test.want)
 			}
 		})
-	}
-}
-
-func TestAMatcherOfAnUnknownZoneKeepsCaddyFromStarting(t *testing.T) {
-	addr := servertest.FreeAddress(t)
-	const want = `throttle_blocked asks about zone "other", which is not defined`
-	err := servertest.Load(t, fmt.Sprintf("http://%s {\n@blocked throttle_blocked other\nabort @blocked\nthrottle site 5 1/s\n}", addr))
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want an error with %q", err, want)
 	}
 }
 

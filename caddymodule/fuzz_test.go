@@ -6,7 +6,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -23,22 +23,22 @@ func FuzzZoneJSON(f *testing.F) {
 	}
 	plans := map[string]leakybucket.Limit{"gold": {Capacity: 600, Leak: 10}}
 	f.Fuzz(func(t *testing.T, text string) {
-		var z config.Zone
+		var z limit.Zone
 		if caddy.StrictUnmarshalJSON([]byte(text), &z) != nil {
 			return
 		}
-		if _, err := z.Compile(plans); err != nil {
+		if err := z.Compile(plans); err != nil {
 			return
 		}
 		written, err := json.Marshal(&z)
 		if err != nil {
 			t.Fatal(err)
 		}
-		var again config.Zone
+		var again limit.Zone
 		if err := caddy.StrictUnmarshalJSON(written, &again); err != nil {
 			t.Fatalf("%s compiles, and as %s is no zone: %v", text, written, err)
 		}
-		if _, err := again.Compile(plans); err != nil {
+		if err := again.Compile(plans); err != nil {
 			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
 		}
 		if first, second := z.Definition(), again.Definition(); first != second {

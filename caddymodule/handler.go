@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // Handler limits the rate of requests with leaky buckets. It charges each request to
@@ -42,10 +43,10 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
 	}
-	for _, doubt := range config.Doubts(h.Match, false) {
+	for _, doubt := range option.Doubts(h.Match, false) {
 		app.engine.Warner.Warn(doubt)
 	}
-	match, err := config.LoadMatchers(ctx, h, "Match", h.Match)
+	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {
 		return err
 	}

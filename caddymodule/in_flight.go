@@ -10,6 +10,7 @@ import (
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // InFlight limits how many requests the upstream works on at once. A request that finds no slot
@@ -36,10 +37,10 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, doubt := range config.Doubts(h.Match, false) {
+	for _, doubt := range option.Doubts(h.Match, false) {
 		app.engine.Warner.Warn(doubt)
 	}
-	match, err := config.LoadMatchers(ctx, h, "Match", h.Match)
+	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,9 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // MatchBlocked matches requests of clients that a zone with `block` has banned, or an
@@ -40,7 +39,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
 		case *App, *Handler:
-			return config.ErrAsksThrottle
+			return option.ErrAsksThrottle
 		}
 	}
 	app, err := appOf(ctx)
@@ -57,17 +56,17 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
 func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
-	res := decision.VerdictsOf(r.Context())
+	res := limit.VerdictsOf(r.Context())
 	if res.Blocked(m.Zone) {
 		return true, nil
 	}
-	s, b := rule.NewSubject(r), new(rule.Buffers)
+	s, b := limit.NewSubject(r), new(limit.Buffers)
 	s.Overrides = m.app.Overrides()
 	if exempt, err := m.app.ExemptsGlobally(&s); err != nil || exempt {
 		return false, err
 	}
 	if s.Ban(time.Now()) != nil {
-		if by := decision.BannedBy(m.zones(), &s); by != nil && !by.Shadow {
+		if by := limit.BannedBy(m.zones(), &s); by != nil && by.Shadow == nil {
 			return true, nil
 		}
 	}
@@ -87,8 +86,8 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 }
 
 // zones returns the zones that the matcher asks about.
-func (m *MatchBlocked) zones() iter.Seq[*decision.Zone] {
-	return func(yield func(*decision.Zone) bool) {
+func (m *MatchBlocked) zones() iter.Seq[*limit.Zone] {
+	return func(yield func(*limit.Zone) bool) {
 		for name, z := range m.app.Zones {
 			if (m.Zone == "" || m.Zone == name) && !yield(z.Zone) {
 				return

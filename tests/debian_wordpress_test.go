@@ -10,20 +10,20 @@ import (
 )
 
 // TestThemesOfDebiansWordPressAreFree, which are links from one folder of the package to the
-// other. The guide has the lines.
+// other. The recipe has the lines.
 func TestThemesOfDebiansWordPressAreFree(t *testing.T) {
 	t.Parallel()
 	const folder = "/var/lib/wordpress/wp-content"
 	if link, err := os.Readlink(folder + "/themes/" + filepath.Base(wordPressTheme)); err != nil || link != wordPressTheme {
 		need(t, "wordpress with its theme twentytwentythree, as Debian installs it")
 	}
-	guide, err := os.ReadFile("../docs/getting-started.md")
+	recipe, err := os.ReadFile("../docs/recipes/wordpress.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots, exempt := "root * /usr/share/wordpress\nroot /wp-content/* /var/lib/wordpress\n", "exempt static_files /usr/share/wordpress\n"
-	if text := string(guide); !strings.Contains(text, roots) || !strings.Contains(text, exempt) {
-		t.Fatal("the guide has not the lines for Debian's package")
+	if text := string(recipe); !strings.Contains(text, roots) || !strings.Contains(text, exempt) {
+		t.Fatal("the recipe has not the lines for Debian's package")
 	}
 	styles, err := filepath.Glob(wordPressTheme + "/*.css")
 	if err != nil || len(styles) == 0 {

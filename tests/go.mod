@@ -14,6 +14,7 @@ require (
 	github.com/quic-go/quic-go v0.63.0
 	github.com/rs/zerolog v1.28.0
 	golang.org/x/net v0.60.0
+	google.golang.org/grpc v1.83.2
 )
 
 require (
@@ -38,6 +39,7 @@ require (
 	golang.org/x/sync v0.23.0 // indirect
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
+	google.golang.org/genproto/googleapis/rpc v0.0.0-20260921155816-b14227669459 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/tomb.v1 v1.0.0-20141024135613-dd632973f1e7 // indirect
 )

@@ -3,24 +3,35 @@
 #
 #	tests/run.sh        with Go alone: formatting, vet, unit tests, and the whole system as far
 #	                    as the servers it needs are installed; installs nothing
-#	tests/run.sh all    everything: also the race detector, the packages, the benchmarks' build,
-#	                    and php-fpm, Puma, nginx, Redis, PostgreSQL, Chromium and applications;
-#	                    installs what is missing, so it needs Debian, and root or sudo
+#	tests/run.sh all    everything: also the packages, the benchmarks' build, and php-fpm, Puma,
+#	                    nginx, Redis, PostgreSQL, Chromium and applications; installs what is
+#	                    missing, so it needs Debian, and root or sudo
+#
+# Parts of the second, which CI runs side by side:
+#
+#	tests/run.sh lint|stores|packages|system
+#	tests/run.sh system 2/4    the second quarter of the tests of the whole system
 #
 # The first says at its end what it skipped. The second skips what it cannot install, and
 # says so; CI=true or REQUIRE_SYSTEM=1 make that an error. TEST_LONG=1 adds tests that measure
 # time to the second, and SWARM_TRIALS says how long the trials under a swarm last: see
-# CONTRIBUTING.md. shellcheck is used if installed.
+# CONTRIBUTING.md. shellcheck and, for the race detector, gcc are used if installed. A run
+# that changes the checkout fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # Neither vet nor any test needs the databases that Caddy's PKI can use; without
 # them everything compiles sooner, and vet, the tests and the binary share it.
 tags=nobadger,nomysql,nopgx
+# Packages that are tested with real Redis and PostgreSQL.
+shared='/(redis|pg)store(/|$)|/caddymodule/(redis|postgres)(/|$)'
 policy=/usr/sbin/policy-rc.d
 policy_is_ours=false
 
-step() { printf '\n== %s\n' "$*"; }
+step() { printf '\n== %s, after %d s\n' "$*" "$SECONDS"; }
+
+# changed prints what differs from the last commit, if git knows.
+changed() { git status --porcelain 2>/dev/null || true; }
 
 required() { [[ ${CI:-} == true || ${REQUIRE_SYSTEM:-} == 1 ]]; }
 
@@ -58,16 +69,18 @@ missing_packages() {
 	have curl || echo curl
 	have ip || echo iproute2
 	have jq || echo jq
-	have redis-server && have redis-cli || echo redis-server
-	have redis-sentinel || echo redis-sentinel
-	has_postgres || echo postgresql
-	have pgbouncer || echo pgbouncer
+	missing_for_stores
 	have unshare || echo util-linux
 	have chromium || echo chromium
 	[[ ${TEST_LONG:-} != 1 ]] || missing_for_long_tests
 	have mariadbd || echo mariadb-server
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
+	# dbconfig-no-thanks keeps them from setting up databases of their own.
+	[[ -e /usr/share/dokuwiki/doku.php ]] || echo dokuwiki
+	[[ -e /var/lib/roundcube/public_html/index.php ]] && have dovecot || echo roundcube-core roundcube-sqlite3 dovecot-imapd dbconfig-no-thanks
+	[[ -e /usr/share/phpmyadmin/index.php ]] || echo phpmyadmin dbconfig-no-thanks
+	[[ -e /usr/share/cacti/site/index.php ]] || echo cacti dbconfig-no-thanks
 	[[ -e /usr/share/php/Illuminate/autoload.php ]] || echo php-laravel-framework
 	has_devise || echo ruby-devise ruby-rails ruby-sqlite3
 	have wget || echo wget
@@ -80,13 +93,19 @@ missing_packages() {
 	done
 }
 
+missing_for_stores() {
+	have redis-server && have redis-cli || echo redis-server
+	have redis-sentinel || echo redis-sentinel
+	has_postgres || echo postgresql
+	have pgbouncer || echo pgbouncer
+}
+
 missing_for_long_tests() {
 	have debootstrap || echo debootstrap
 	have goaccess || echo goaccess
 	[[ -e /usr/lib/apache2/modules/mod_evasive20.so ]] || echo libapache2-mod-evasive
 	[[ -e /usr/lib/apache2/modules/mod_qos.so ]] || echo libapache2-mod-qos libpcre3
 	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
-	# The last one keeps Redmine from setting up a database of its own.
 	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
 }
 
@@ -105,9 +124,10 @@ allow_autostart() {
 	fi
 }
 
+# install_missing installs the packages that a function prints.
 install_missing() {
 	local packages
-	read -ra packages <<<"$(missing_packages | tr '\n' ' ')"
+	read -ra packages <<<"$("$1" | tr '\n' ' ')"
 	((${#packages[@]})) || return 0
 	if ! have apt-get || { [[ $(id -u) != 0 ]] && ! have sudo; }; then
 		if required; then
@@ -131,35 +151,17 @@ go_is_here() {
 	PATH=$PATH:/usr/local/go/bin
 }
 
-check_shell() {
+check_text() {
 	if have shellcheck; then
 		step shellcheck
-		shellcheck tests/*.sh bench/run.sh xcaddy.sh .ci/run dist/*.sh dist/deb/* dist/rpm/*
+		shellcheck tests/*.sh bench/*.sh xcaddy.sh .ci/run dist/*.sh dist/deb/* dist/rpm/*
 	fi
-}
-
-check_format() {
 	step gofmt
 	local unformatted
 	unformatted=$(gofmt -l .)
 	if [[ $unformatted ]]; then
 		printf 'tests/run.sh: not formatted by gofmt:\n%s\n' "$unformatted" >&2
 		return 1
-	fi
-}
-
-test_quickly() {
-	step 'go test'
-	go test -short -vet=off -timeout 20m -tags "$tags" "${packages[@]}" "${stores[@]}"
-	step 'the whole system'
-	go test -short -vet=off -count=1 -parallel 8 -timeout 20m -tags "$tags" ./tests/...
-	local missing
-	missing=$(missing_packages | tr '\n' ' ')
-	step 'skipped'
-	echo 'The race detector, the packages of dist, the benchmarks, trials under a swarm, and whole'
-	echo 'applications such as WordPress. "tests/run.sh all" runs them.'
-	if [[ $missing ]]; then
-		echo "What needs these packages of Debian, which are not installed: $missing"
 	fi
 }
 
@@ -174,29 +176,53 @@ concurrent() {
 		<(go list -tags "$tags" -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}} ' "$@" | sed -n 's/^\([^ ]*\)\.test /\1 /p' | grep -v "$server" | cut -d' ' -f1 | sort)
 }
 
+# test_races runs the race detector over the packages among the arguments that may have races.
+test_races() {
+	if ! compiles_c; then
+		echo 'SKIPPED: the race detector, which needs gcc'
+		return
+	fi
+	local racy
+	mapfile -t racy < <(CGO_ENABLED=1 concurrent "$@")
+	step 'go test -race'
+	CGO_ENABLED=1 go test -race -short -vet=off -timeout 30m -tags "$tags" "${racy[@]}"
+}
+
+test_quickly() {
+	step 'go test'
+	go test -short -vet=off -timeout 20m -tags "$tags" "${packages[@]}" "${stores[@]}"
+	test_races "${packages[@]}"
+	step 'the whole system'
+	go test -short -vet=off -count=1 -parallel 8 -timeout 20m -tags "$tags" ./tests/...
+	local missing
+	missing=$(missing_packages | tr '\n' ' ')
+	step 'skipped'
+	echo 'The packages of dist, the benchmarks, trials under a swarm, and whole applications such as'
+	echo 'WordPress. "tests/run.sh all" runs them.'
+	if [[ $missing ]]; then
+		echo "What needs these packages of Debian, which are not installed: $missing"
+	fi
+}
+
 test_units() {
 	step 'go test'
 	go test -vet=off -timeout 30m -tags "$tags" "${packages[@]}"
 	step 'go test, of the core without its guests' # of which Go has kept what is the same
 	tests/core.sh -timeout 30m
-	local race=() shared=()
-	if compiles_c; then
-		race=(-race)
-		export CGO_ENABLED=1
-		mapfile -t shared < <(concurrent "${packages[@]}")
-	else
-		echo 'SKIPPED: the race detector, which needs gcc'
-	fi
+	test_stores
+	test_races "${packages[@]}"
+}
+
+test_stores() {
 	step 'go test, of the stores'
-	if [[ ${TEST_LONG:-} == 1 ]]; then # they measure time
-		go test "${race[@]}" -p 1 -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
-	else
+	if [[ ${TEST_LONG:-} != 1 ]]; then
 		go test -short -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
+		return
 	fi
-	if ((${#shared[@]})); then
-		step 'go test -race'
-		go test -race -short -vet=off -timeout 30m -tags "$tags" "${shared[@]}"
-	fi
+	local race=()
+	compiles_c && race=(-race)
+	# One after the other, because they measure time.
+	CGO_ENABLED=${#race[@]} go test "${race[@]}" -p 1 -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
 }
 
 test_packages() {
@@ -211,13 +237,21 @@ test_packages() {
 	fi
 }
 
+# tests_of prints, as a pattern for -run, every n-th test of the whole system from the i-th on:
+# "2/4" is i/n.
+tests_of() {
+	grep -hoE '^func Test[A-Z]\w*' tests/*_test.go | sort | awk -v "i=${1%/*}" -v "n=${1#*/}" \
+		'(NR - i) % n == 0 { names = names "|" $2 } END { print "^(" substr(names, 2) ")$" }'
+}
+
+# test_system tests the whole system, or a part of it such as 2/4.
 test_system() {
-	step 'the whole system'
+	step "the whole system${1:+, $1}"
 	local limit=30m
 	[[ ${TEST_LONG:-} != 1 ]] || limit=90m
 	[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
 	# More tests at once than processors, because many wait for a Retry-After.
-	go test -vet=off -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ./tests/...
+	go test -vet=off -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ${1:+-run "$(tests_of "$1")"} ./tests/...
 }
 
 test_all() {
@@ -228,32 +262,76 @@ test_all() {
 	if [[ ${TEST_LONG:-} == 1 ]]; then
 		step 'memstore and requests have lost no ground'
 		bench/run.sh --guard
+		lint # to compile the linters takes minutes
 	fi
 	test_packages
 	test_system
 }
 
-case ${1-} in
-'' | all) ;;
-*)
-	echo "tests/run.sh: unknown argument \"$1\": use none, or all" >&2
+# lint runs linters of fixed versions, which are dependencies of no module here.
+lint() {
+	step golangci-lint
+	linter github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.13.2 run ./... ./leakybucket/... ./tests/...
+	step govulncheck
+	local govulncheck=golang.org/x/vuln/cmd/govulncheck@v1.9.0
+	if required || linter $govulncheck -version >/dev/null; then
+		linter $govulncheck -tags "$tags" ./caddymodule/cmd/caddy
+	else
+		echo 'SKIPPED: govulncheck, which cannot reach its database'
+	fi
+}
+
+linter() { GOFLAGS='' go run "$@"; }
+
+check() {
+	check_text
+	step 'go vet'
+	# "work" is all packages of the modules in go.work.
+	go vet -tags "$tags" work
+}
+
+usage() {
+	echo "tests/run.sh: unknown arguments \"$*\": use none, all, lint, stores, packages, system, or system 2/4" >&2
 	exit 2
-	;;
+}
+
+case "$*" in
+'' | all | lint | stores | packages | system) ;;
+'system '[1-9]/[1-9]) ;;
+*) usage "$@" ;;
 esac
 if ! go_is_here; then
 	echo 'tests/run.sh: no Go in PATH: install it from https://go.dev/dl/' >&2
 	exit 1
 fi
-[[ ${1-} != all ]] || install_missing
-check_shell
-check_format
-step 'go vet'
-# "work" is all packages of the modules in go.work.
-go vet -tags "$tags" work
-mapfile -t packages < <(go list -tags "$tags" work | grep -Ev '/tests$|/(redis|pg)store(/|$)')
-mapfile -t stores < <(go list -tags "$tags" work | grep -E '/(redis|pg)store(/|$)')
-if [[ ${1-} == all ]]; then
-	test_all
-else
+before=$(changed)
+mapfile -t packages < <(go list -tags "$tags" work | grep -Ev "/tests\$|$shared")
+mapfile -t stores < <(go list -tags "$tags" work | grep -E "$shared")
+case ${1-} in
+'')
+	check
 	test_quickly
+	;;
+all)
+	install_missing missing_packages
+	check
+	test_all
+	;;
+lint)
+	check_text
+	lint
+	;;
+stores)
+	install_missing missing_for_stores
+	test_stores
+	;;
+packages) test_packages ;;
+system)
+	install_missing missing_packages
+	test_system "${2-}"
+	;;
+esac
+if [[ $(changed) != "$before" ]]; then
+	printf 'tests/run.sh: the tests changed the checkout:\n%s\n' "$(changed)" >&2
+	exit 1
 fi

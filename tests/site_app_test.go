@@ -114,7 +114,7 @@ func (a *application) startMariaDB(t *testing.T) (socket string) {
 	a.run(t, exec.Command(server, append([]string{
 		"--no-defaults", "--datadir=" + data, "--socket=" + socket,
 		"--pid-file=" + data + "/pid", "--skip-networking", "--skip-log-bin", "--skip-name-resolve",
-		"--innodb-flush-log-at-trx-commit=0", "--innodb-buffer-pool-size=64M",
+		"--innodb-flush-log-at-trx-commit=0", "--innodb-flush-method=nosync", "--innodb-buffer-pool-size=64M",
 	}, user...)...), socket)
 	outputOf(t, exec.Command(client, "--no-defaults", "--socket="+socket, "--user=root", "--execute",
 		`CREATE DATABASE site CHARACTER SET utf8mb4; GRANT ALL ON site.* TO site@localhost IDENTIFIED BY "site"`))

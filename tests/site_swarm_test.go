@@ -70,6 +70,15 @@ func (b session) opens(method, target, body string) answer {
 		pairs = append(pairs, name+"="+b.cookies[name])
 	}
 	a := b.must(request{address: b.address, method: method, target: target, body: body, header: opens(strings.Join(pairs, "; "))})
+	b.keep(a)
+	if told := a.header["X-Throttle-User"]; len(told) > 0 {
+		b.t.Errorf("%s %s: got the user's ID %q in the answer", method, target, told)
+	}
+	return a
+}
+
+// keep keeps the cookies of an answer.
+func (b session) keep(a answer) {
 	for _, line := range a.header["Set-Cookie"] {
 		pair, attributes, _ := strings.Cut(line, ";")
 		name, value, _ := strings.Cut(pair, "=")
@@ -77,10 +86,6 @@ func (b session) opens(method, target, body string) answer {
 			delete(b.cookies, name)
 		}
 	}
-	if told := a.header["X-Throttle-User"]; len(told) > 0 {
-		b.t.Errorf("%s %s: got the user's ID %q in the answer", method, target, told)
-	}
-	return a
 }
 
 // wantMember checks that a page is served to a member, and to nobody else as such.

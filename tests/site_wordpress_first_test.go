@@ -5,29 +5,29 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// startFirst runs WordPress behind the first configuration of the README, enforced, with
-// more changes.
+// startFirst runs WordPress behind the first configuration of the README with its names, enforced,
+// with more changes.
 func startFirst(t *testing.T, changes ...string) *trial {
 	t.Helper()
 	wordPress.use(t)
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
+	recipe, err := os.ReadFile("../docs/recipes/wordpress.md")
+	envelope := regexp.MustCompile(`(?m)^\t@envelope .*\n\trespond @envelope .*\n`).Find(recipe)
+	if envelope == nil {
+		t.Fatalf("got no @envelope in wordpress.md, %v", err)
 	}
-	blocks := fence.FindAllSubmatch(readme, -1)
-	if len(blocks) != 2 {
-		t.Fatalf("got %d Caddyfiles in the README, want a small one and the first one", len(blocks))
-	}
-	return runTrial(t, "README.md", "{\n}\n"+string(blocks[1][1]), append([]string{
-		"/srv/www", filepath.Join(wordPress.dir, "wordpress"),
+	closed := string(envelope) + configsUnder(t, "recipes/wordpress.md", "## XML-RPC", 2)[0]
+	return runTrial(t, "README.md", "{\n}\n"+firstConfiguration(t), slices.Concat(namesOf(t, "WordPress").changes(""), []string{
+		"\troot * /srv/www\n", "\troot * " + filepath.Join(wordPress.dir, "wordpress") + "\n" + closed,
 		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(wordPress.dir, "fpm.sock"),
-		"\t\tshadow\n", "",
-	}, changes...)...)
+		"key basic_user ", "key basic_user fold wordpress ",
+	}, changes)...)
 }
 
 // firstConfigurationHolds: whoever guesses, from one address or from 200,

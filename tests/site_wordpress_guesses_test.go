@@ -334,7 +334,7 @@ func wordPressChecksFewGuessesInAShop(t *testing.T) {
 		{"from 200 addresses at one account", mostByAccount, func(i int) request {
 			return login(networkAddress(i), "/my-account/", "colleague", "wrong")
 		}},
-		{"on other pages", 0, func(i int) request {
+		{"on other pages", mostByAccount, func(i int) request {
 			targets := []string{"/", "/checkout/", "/my-account/x/", "//my-account/", "/my-account/../", "/MY-ACCOUNT/", "/index.php", "/kettle-1/"}
 			return login(networkAddress(200+i), targets[i%len(targets)], "admin", "wrong")
 		}},

@@ -9,7 +9,7 @@ import (
 
 // wordPress is WordPress from Debian's package, with a database and five PHP workers
 // of its own, thirty posts, and the people admin, author and colleague. It takes
-// log-ins as WooCommerce does, too, with the plug-in of the recipe.
+// log-ins as WooCommerce does, too.
 var wordPress = application{install: installWordPress}
 
 // TestWordPress has what needs WordPress follow one another, and run beside other tests. With
@@ -71,17 +71,6 @@ func installWordPress(t *testing.T, a *application) {
 	}
 	for from, to := range map[string]string{"wp-config.php": root, "count.php": plugins, "shop.php": plugins} {
 		outputOf(t, exec.Command("cp", filepath.Join("testdata/wordpress", from), to))
-	}
-	page, err := os.ReadFile("../docs/recipes/wordpress.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	plugin := phpFence.FindSubmatch(page)
-	if plugin == nil {
-		t.Fatal("got no plug-in in wordpress.md, want one")
-	}
-	if err := os.WriteFile(filepath.Join(plugins, "shop-login.php"), plugin[1], 0o644); err != nil {
-		t.Fatal(err)
 	}
 	passwords := filepath.Join(a.dir, "passwords.log")
 	if err := os.WriteFile(passwords, nil, 0o666); err != nil {

@@ -352,7 +352,11 @@ const met = (facts) => {
 	if (facts.exempt) of.push(`${whole.format(facts.exempt)} exempt`);
 	if (facts.without_key) of.push(`${whole.format(facts.without_key)} without a key`);
 	of.push(`${counted(facts.keys, "key")} from ${counted(facts.networks, "network")}`);
-	if (facts.charged + facts.refunded) of.push(`${whole.format(facts.charged)} charged and ${whole.format(facts.refunded)} refunded`);
+	if (facts.responses) {
+		const statuses = Object.entries(facts.responses).map(([status, n]) => `${status} x ${whole.format(n)}`);
+		of.push(`kept ${whole.format(facts.charged)} of ${whole.format(facts.charged + facts.refunded)}${statuses.length ? ` (${statuses.join(", ")})` : ""}`);
+	} else if (facts.charged + facts.refunded) of.push(`${whole.format(facts.charged)} charged and ${whole.format(facts.refunded)} refunded`);
+	if (facts.devices !== undefined) of.push(`gave ${counted(facts.devices, "device cookie")}`);
 	return `${of.join(", ")}.`;
 };
 
@@ -701,12 +705,13 @@ const look = async () => {
 		sought = undefined;
 		return;
 	}
-	const { refused, refusal, ban, shadows = [], unlisted = [], buckets, complete, problem } = answer;
+	const { refused, refusal, refusals = [], ban, shadows = [], unlisted = [], buckets, complete, problem } = answer;
 	if (!sought || sought.client !== client) return;
 	const key = refusal ? refusal.key : client; // the client may be a support code
 	const out = buckets.filter((b) => b.verdict.decision === "refused");
 	const told = [];
 	if (refusal) told.push(`${visible(refusal.network || refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
+	for (const r of refusals.slice(0, 3)) told.push(`${r.zone} refused ${visible(r.network || r.key || "a request without a key")} to it at ${clock(r.at)}: ${r.reason}, ${r.code}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans do not hold.`);
 	for (const u of unlisted) told.push(`No override of ${u.zone} lists this key: ${unlistedMeans[u.unlisted_key]}.`);

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/net/ipv4"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 func init() {
@@ -144,7 +145,7 @@ func drops(address net.Addr) bool {
 	if !peer.IsValid() {
 		return false
 	}
-	client := peer.Addr().Unmap().WithZone("")
+	client := bucketkey.Unmap(peer.Addr())
 	r, found := dropList.find(client)
 	return found && r.Holds(client)
 }

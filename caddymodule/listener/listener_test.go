@@ -85,7 +85,7 @@ func TestAClientThatIsOutIsDroppedOnceTheHandlerHasRefusedIt(t *testing.T) {
 		c.Answers("/login", http.StatusOK)
 		wantDropped(t, false, "203.0.113.7")
 		c.Answers("/login", http.StatusTooManyRequests) // begins the block
-		wantDropped(t, true, "203.0.113.7", "::ffff:203.0.113.7")
+		wantDropped(t, true, "203.0.113.7", "::ffff:203.0.113.7", "64:ff9b::203.0.113.7")
 		wantDropped(t, false, "203.0.113.8", "2001:db8::7")
 
 		servertest.Sleep(time.Hour - time.Second)

@@ -14,8 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/standard"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
@@ -78,7 +77,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 	slices.Sort(documented)
 	var written []string
 	for _, file := range []string{"outcome.go", "verdict.go"} {
-		source, err := os.ReadFile(filepath.Join("..", "internal", "decision", file))
+		source, err := os.ReadFile(filepath.Join("..", "internal", "limit", file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,8 +142,8 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|.*\\| (yes|no) \\|$").FindAllStringSubmatch(table, -1) {
 		documented = append(documented, found[1]+" "+found[2])
 	}
-	for why := range rule.Reasons {
-		if why != rule.None {
+	for why := range limit.Reasons {
+		if why != limit.None {
 			want = append(want, why.String()+" "+map[bool]string{true: "yes", false: "no"}[why.Waits()])
 		}
 	}
@@ -237,7 +236,7 @@ func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
 	}
 	_, example, _ := strings.Cut(string(page), "\n## JSON\n")
 	example, _, _ = strings.Cut(example, "\n## ")
-	names := jsonNames(reflect.TypeFor[config.Zone]())
+	names := jsonNames(reflect.TypeFor[limit.Zone]())
 	if len(names) < 50 {
 		t.Errorf("got the fields %v, want more", names)
 	}

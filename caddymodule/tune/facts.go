@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
@@ -47,11 +47,11 @@ func (f *logFacts) shows(header string) bool {
 }
 
 // lacks returns why a zone cannot be replayed, or "".
-func (f *logFacts) lacks(z *config.Zone) string {
+func (f *logFacts) lacks(z *limit.Zone) string {
 	if len(z.Field) > 0 {
 		return "it charges requests with the field " + strconv.Quote(z.Field[0]) + ", and logs hold no bodies"
 	}
-	for _, k := range z.Key.Given() {
+	for _, k := range z.Key.Sources {
 		header := ""
 		switch {
 		case k.Source == "field":
@@ -133,11 +133,11 @@ func eachObject(part any, f func(object map[string]any)) {
 }
 
 // doubts says what a replay of a zone leaves out.
-func (f *logFacts) doubts(z *config.Zone) (notes []string) {
+func (f *logFacts) doubts(z *limit.Zone) (notes []string) {
 	if z.Settle != nil && z.Settle.Source == "header" {
 		notes = append(notes, fmt.Sprintf("zone %s settles what a response header says, which logs do not hold: its charges stay as they were reserved.", z.Name))
 	}
-	if slices.ContainsFunc(z.Refund, func(r config.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }) {
+	if slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }) {
 		notes = append(notes, fmt.Sprintf("zone %s refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right log-ins are charged like wrong ones.", z.Name))
 	}
 	if z.Delay != nil {

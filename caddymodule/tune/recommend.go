@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -116,7 +116,7 @@ type studies struct {
 }
 
 // note is an observer.
-func (s *studies) note(o *decision.Outcome, req *accesslog.Request) {
+func (s *studies) note(o *limit.Outcome, req *accesslog.Request) {
 	if o.Key == "" {
 		return
 	}

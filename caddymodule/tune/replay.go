@@ -15,10 +15,9 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -49,7 +48,7 @@ type player struct {
 
 // An observer learns what the zones decide that are shown. It is called once for each outcome, when it is
 // final. The request is that of the log.
-type observer func(o *decision.Outcome, req *accesslog.Request)
+type observer func(o *limit.Outcome, req *accesslog.Request)
 
 // newPlayer loads a config, as JSON, for a replay.
 func newPlayer(config []byte, observe observer) (*player, error) {
@@ -73,7 +72,7 @@ func (rp *player) begin(without map[string]bool) {
 	if a.Store = rp.store; a.Store == nil {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
-	left := func(z *decision.Zone) bool { return without[z.Name] }
+	left := func(z *limit.Zone) bool { return without[z.Name] }
 	for _, h := range rp.handlers {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
 	}
@@ -84,8 +83,8 @@ func (rp *player) begin(without map[string]bool) {
 		if len(z.Static) > 0 && len(rp.absent) > 0 {
 			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
 		}
-		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.Cost.UsesReplacer()
-		rp.headers = rp.headers || config.ReadsHeaders(z.Config.Key.Sources)
+		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.CostUsesReplacer()
+		rp.headers = rp.headers || limit.ReadsHeaders(z.Key.Sources)
 		z.Reporter = replayReporter{z.Reporter, rp}
 		rp.answers = rp.answers || z.Settle != nil || len(z.Refund) > 0
 	}
@@ -113,7 +112,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		return next.ServeHTTP(w, r)
 	}
 	rp := l.rp
-	verdict, err := decision.Decide(r, rp.now, failed, &l.Directive, rp.app)
+	verdict, err := limit.Decide(r, rp.now, failed, &l.Directive, rp.app)
 	switch {
 	case err != nil:
 		record.Of(r).Refused = true
@@ -124,10 +123,10 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	verdict.Report(r, &l.Directive, rp.now, w.Header())
 	if verdict.Refused() {
 		record.Of(r).Refused = true
-		w.WriteHeader(verdict.Decisive().Zone.Status)
+		w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
 		return nil
 	}
-	needs, observer := verdict.Needs(), new(settlement.Observer)
+	needs, observer := verdict.Needs(), new(limit.Observer)
 	if observer.OwnHeader = needs.OwnHeader; needs.Settles {
 		rp.awaited = true
 		err = observer.Serve(w, r, next)
@@ -199,12 +198,12 @@ func loggedOf(r *http.Request) *accesslog.Request {
 
 // A replayReporter tells a replay what its zones decide, and a zone's own reporter the rest.
 type replayReporter struct {
-	decision.Reporter
+	limit.Reporter
 	rp *player
 }
 
-// Decided implements decision.Reporter.
-func (r replayReporter) Decided(o *decision.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
+// Decided implements limit.Reporter.
+func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
 	if r.rp.shown == "" || r.rp.shown == o.Zone.Name {
 		r.rp.observe(o, loggedOf(asked))
 	}

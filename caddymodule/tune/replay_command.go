@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
@@ -214,7 +214,7 @@ type replayTally struct {
 }
 
 // note is an observer.
-func (t *replayTally) note(o *decision.Outcome, req *accesslog.Request) {
+func (t *replayTally) note(o *limit.Outcome, req *accesslog.Request) {
 	outcome := &accesslog.Outcome{
 		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: o.Decision().String(), Reason: o.Reason().String(), Cost: o.Cost,
 		Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
@@ -240,7 +240,7 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
 		z := rp.app.Zones[name]
-		why := facts.lacks(&z.Config)
+		why := facts.lacks(z.Zone)
 		if names := facts.hidden([]byte(z.Definition)); why == "" && len(names) > 0 {
 			hidden := fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
 			if rp.strict {
@@ -255,7 +255,7 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
 		}
-		notes = append(notes, facts.doubts(&z.Config)...)
+		notes = append(notes, facts.doubts(z.Zone)...)
 	}
 	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))

@@ -1,16 +1,12 @@
-// Package house holds the tests of where things live: which package may import which, and
-// how entangled the files of a package are.
+// Package house holds the tests of where things live: which package may import which.
 package house
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"go/ast"
-	"go/importer"
 	"go/parser"
 	"go/token"
-	"go/types"
 	"io"
 	"os"
 	"os/exec"
@@ -27,8 +23,8 @@ type room struct{ packages, may string }
 
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
-const concepts = "body changes cookie device expiring fold form inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile perkey " +
-	"record refusal response settlement signer sketch snapshot staticfile supportcode text tokens usage"
+const concepts = "body changes cookie expiring form inflight/call inflight/fairqueue inflight/gate inflight/pass override overridefile " +
+	"option perkey record refusal response signer sketch snapshot staticfile supportcode text tokens usage"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.
@@ -43,19 +39,18 @@ var rooms = []room{
 	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},
-	{"rule", ""},
-	{"decision", "rule"},
-	{"config", "rule leakybucket/sharedstore"},
-	{"caddyfile", "config"},
-	{"telemetry", "decision rule"},
+	{"limit", "leakybucket/sharedstore"},
+	{"config", "limit leakybucket/sharedstore"},
+	{"caddyfile", "config limit"},
+	{"telemetry", "limit"},
 	{"admin/wire", "telemetry"},
 	{"stores", "leakybucket/sharedstore telemetry leakybucket/memstore"},
-	{"inflight", "config rule stores telemetry leakybucket/memstore"},
-	{"engine", "config decision inflight rule leakybucket/sharedstore stores telemetry"},
-	{"admin", "admin/wire engine decision inflight rule leakybucket/sharedstore stores telemetry"},
+	{"inflight", "config limit stores telemetry leakybucket/memstore"},
+	{"engine", "config limit inflight leakybucket/sharedstore stores telemetry"},
+	{"admin", "admin/wire engine limit inflight leakybucket/sharedstore stores telemetry"},
 	{"cli", "admin/wire"},
-	{"caddymodule", "admin admin/wire caddyfile cli config decision engine inflight rule leakybucket/sharedstore stores"},
-	{"servertest", "caddymodule admin admin/wire decision engine leakybucket/memstore leakybucket/sharedstore stores telemetry"},
+	{"caddymodule", "admin admin/wire caddyfile cli config limit engine inflight leakybucket/sharedstore stores"},
+	{"servertest", "caddymodule admin admin/wire limit engine leakybucket/memstore leakybucket/sharedstore stores telemetry"},
 	{"caddymodule/redis", "caddymodule stores leakybucket/redisstore"},
 	{"caddymodule/postgres", "caddymodule stores leakybucket/pgstore"},
 }
@@ -64,13 +59,13 @@ var rooms = []room{
 // core imports none of them. Only tune, which decides as the core does, uses more.
 var guests = []room{
 	{"caddymodule/crawler", "caddymodule caddymodule/crawler/internal/verify"},
-	{"caddymodule/crawler/internal/verify", "caddymodule"},
+	{"caddymodule/crawler/internal/verify", "caddymodule leakybucket/key"},
 	{"caddymodule/listener", "caddymodule leakybucket/key"},
 	{"caddymodule/inspector", "caddymodule"},
-	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket"},
+	{"caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey", "sketch text leakybucket leakybucket/key"},
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
-		"config decision engine record settlement leakybucket leakybucket/memstore"},
+		"config limit engine option record leakybucket leakybucket/memstore"},
 	{"caddymodule/memcached", "caddymodule leakybucket leakybucket/memcachedstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
@@ -136,7 +131,7 @@ func TestEachRoomImportsWhatItMay(t *testing.T) {
 	everybody := "" // what each room of the core from the concepts on may import
 	for i, r := range slices.Concat(rooms, guests) {
 		if r.packages == concepts {
-			everybody = " leakybucket leakybucket/key leakybucket/store " + concepts
+			everybody = " leakybucket leakybucket/key leakybucket/sharedstore leakybucket/store " + concepts
 		}
 		if i == len(rooms) {
 			everybody = ""
@@ -201,103 +196,5 @@ func TestEachPackageSaysWhereToBegin(t *testing.T) {
 		if !said {
 			t.Errorf("the comment of package %s does not say where to begin", p.ImportPath)
 		}
-	}
-}
-
-// TestNoPackageIsOneKnot prints the largest knot of each package of the adapter: files that
-// refer to each other in circles. It is at most four files, or a third of them and ten.
-func TestNoPackageIsOneKnot(t *testing.T) {
-	all, ours := packages(t)
-	for _, p := range ours {
-		if !strings.HasPrefix(p.ImportPath, module+"caddymodule") {
-			continue
-		}
-		knot, files := largestKnot(t, p, all)
-		if files > 1 {
-			t.Logf("%-50s %2d files, largest knot %2d: %s", strings.TrimPrefix(p.ImportPath, module), files, len(knot), strings.Join(knot, " "))
-		}
-		if files > 8 && (len(knot) > 10 || len(knot) > max(4, files/3)) {
-			t.Errorf("%s: %d of %d files are one knot, want at most four or a third: %s", p.ImportPath, len(knot), files, strings.Join(knot, " "))
-		}
-	}
-}
-
-// largestKnot returns the files of the largest strongly connected component of a package:
-// a file refers to another if it names something that is declared there. files is how many
-// declare anything.
-func largestKnot(t *testing.T, p *goPackage, all map[string]*goPackage) (knot []string, declaring int) {
-	t.Helper()
-	fset := token.NewFileSet()
-	var files []*ast.File
-	for _, name := range p.GoFiles {
-		f, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files = append(files, f)
-		if len(f.Decls) > 0 {
-			declaring++
-		}
-	}
-	lookup := func(path string) (io.ReadCloser, error) { return os.Open(all[path].Export) }
-	info := &types.Info{Uses: make(map[*ast.Ident]types.Object)}
-	conf := types.Config{Importer: importer.ForCompiler(fset, "gc", lookup), FakeImportC: true}
-	pkg, err := conf.Check(p.ImportPath, fset, files, info)
-	if err != nil {
-		t.Fatal(err)
-	}
-	fileOf := func(pos token.Pos) string { return filepath.Base(fset.Position(pos).Filename) }
-	refers := make(map[string]map[string]bool)
-	for id, object := range info.Uses {
-		if object.Pkg() != pkg || !object.Pos().IsValid() {
-			continue
-		}
-		if from, to := fileOf(id.Pos()), fileOf(object.Pos()); from != to {
-			if refers[from] == nil {
-				refers[from] = make(map[string]bool)
-			}
-			refers[from][to] = true
-		}
-	}
-	return largestComponent(p.GoFiles, refers), declaring
-}
-
-// largestComponent returns the largest strongly connected component: the nodes that reach
-// each other.
-func largestComponent(nodes []string, refers map[string]map[string]bool) (largest []string) {
-	reached := make(map[string]map[string]bool)
-	for _, from := range nodes {
-		seen, next := make(map[string]bool), []string{from}
-		for len(next) > 0 {
-			at := next[0]
-			next = next[1:]
-			for to := range refers[at] {
-				if !seen[to] {
-					seen[to] = true
-					next = append(next, to)
-				}
-			}
-		}
-		reached[from] = seen
-	}
-	for _, a := range nodes {
-		var component []string
-		for _, b := range nodes {
-			if a == b || reached[a][b] && reached[b][a] {
-				component = append(component, b)
-			}
-		}
-		if len(component) > len(largest) {
-			largest = component
-		}
-	}
-	slices.Sort(largest)
-	return largest
-}
-
-func TestTheLargestComponentIsFound(t *testing.T) {
-	refers := map[string]map[string]bool{"a": {"b": true}, "b": {"c": true}, "c": {"a": true, "d": true}, "d": {"e": true}, "e": {"d": true}}
-	if got := largestComponent([]string{"e", "d", "c", "b", "a"}, refers); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("got %v, want a, b and c", got)
 	}
 }

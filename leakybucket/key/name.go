@@ -87,13 +87,29 @@ func appendEscaped(name []byte, c byte) []byte {
 	return append(name, '%', hexadecimal[c>>4], hexadecimal[c&15])
 }
 
+// translated are the networks in which translators show the hosts of IPv4 to those of IPv6:
+// NAT64 (RFC 6052), and SIIT (RFC 2765).
+var translated = [...]netip.Prefix{netip.MustParsePrefix("64:ff9b::/96"), netip.MustParsePrefix("::ffff:0:0:0/96")}
+
+// Unmap returns the IPv4 address that an IPv4-mapped address, or one of 64:ff9b::/96 or
+// ::ffff:0:0:0/96, stands for, and any other address without its zone.
+func Unmap(addr netip.Addr) netip.Addr {
+	addr = addr.Unmap().WithZone("")
+	for _, network := range translated {
+		if network.Contains(addr) {
+			raw := addr.As16()
+			return netip.AddrFrom4([4]byte(raw[12:]))
+		}
+	}
+	return addr
+}
+
 // ClientPrefix returns the network that stands for a client at addr, since one
-// client may have many addresses. An IPv4-mapped address counts as IPv4, the
-// scope of an IPv6 address is dropped, and the bits beyond the prefix lengths are
+// client may have many addresses: that of [Unmap], whose bits beyond the prefix lengths are
 // masked. The lengths are from 0 to 32 and from 0 to 128. An invalid addr gives
 // an invalid prefix.
 func ClientPrefix(addr netip.Addr, ipv4Bits, ipv6Bits int) netip.Prefix {
-	addr = addr.Unmap().WithZone("")
+	addr = Unmap(addr)
 	bits := ipv6Bits
 	if addr.Is4() {
 		bits = ipv4Bits

@@ -164,7 +164,12 @@ func TestClientsAreToldApartByPrefix(t *testing.T) {
 		{"fe80::1%eth0", 32, 64, "fe80::/64"},
 		{"fe80::1%eth0", 32, 128, "fe80::1/128"},
 		{"::1", 32, 64, "::/64"},
-		{"::203.0.113.7", 32, 128, "::cb00:7107/128"}, // compatible is not mapped
+		{"::203.0.113.7", 32, 128, "::cb00:7107/128"},      // compatible is not mapped
+		{"64:ff9b::203.0.113.7", 32, 64, "203.0.113.7/32"}, // NAT64
+		{"64:ff9b::cb00:7107%eth0", 24, 64, "203.0.113.0/24"},
+		{"::ffff:0:203.0.113.7", 32, 64, "203.0.113.7/32"}, // SIIT
+		{"64:ff9b::1:203.0.113.7", 32, 128, "64:ff9b::1:cb00:7107/128"},
+		{"64:ff9b:1::203.0.113.7", 32, 128, "64:ff9b:1::cb00:7107/128"}, // of an operator's own layout
 	} {
 		addr := netip.MustParseAddr(test.addr)
 		if got := ClientPrefix(addr, test.ipv4, test.ipv6).String(); got != test.want {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
@@ -33,17 +33,17 @@ func shownNetwork(z *engine.Zone, key string) string {
 }
 
 // describe returns a bucket with its limit, but without its state.
-func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, limit leakybucket.Limit) {
-	entry, by, place := z.Override(name)
-	limit = entry.Limit
+func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, whole leakybucket.Limit) {
+	entry, by, place := z.OverrideOf(name)
+	whole = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: sourceNames[by], From: place}
-	account, set, now := rule.AccountOf(name), e.Overrides(), time.Now()
+	account, set, now := limit.AccountOf(name), e.Overrides(), time.Now()
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
-		entry.Rule, limit = set.Apply(z.Name, account, entry.Rule, limit, z.Cost.Most, now)
+		entry.Rule, whole = set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, now)
 	}
-	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], limit.Capacity, limit.Leak
-	return b, limit
+	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], whole.Capacity, whole.Leak
+	return b, whole
 }
 
 // peek returns a bucket, its state, and what becomes of requests.
@@ -69,7 +69,7 @@ func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow boo
 const mostSearched = 1000
 
 // search returns the names of buckets that belong to a client, so many at most.
-func (j judge) search(ctx context.Context, z *engine.Zone, owned rule.Owned, shadow bool, most int) (names []string, complete bool, err error) {
+func (j judge) search(ctx context.Context, z *engine.Zone, owned limit.Owned, shadow bool, most int) (names []string, complete bool, err error) {
 	names = owned.Names
 	lister, can := j.Store.(store.Lister)
 	switch {
@@ -151,7 +151,7 @@ type release struct {
 
 // zone empties buckets of a zone. It goes on after an error, and returns the last one.
 func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
-	owned := rule.Owned{Search: true, All: true}
+	owned := limit.Owned{Search: true, All: true}
 	if !r.of.All {
 		owned = z.Owned(r.of.Client)
 	}

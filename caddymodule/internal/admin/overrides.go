@@ -14,8 +14,8 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -131,7 +131,7 @@ func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool)
 	if policy := z.Unlisted(key); key != "" && policy != "" {
 		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
-	if _, can := z.NameOf(key); key != "" && !can && len(z.Key.Parts) == 1 && z.Key.Parts[0].ClientIP {
+	if _, can := z.NameOf(key); key != "" && !can && z.Key.IsAddress() {
 		return entry, badRequest("invalid key %q: the key of zone %q is an address, such as 203.0.113.7", key, z.Name)
 	}
 	return override.NewLimit(z.Name, key, limit, held), nil
@@ -139,10 +139,10 @@ func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool)
 
 // bucketOf returns the name of the one bucket that a text stands for.
 func bucketOf(z *engine.Zone, text string) (name string, err error) {
-	if strings.HasSuffix(text, rule.Cut) {
+	if strings.HasSuffix(text, limit.Cut) {
 		return "", badRequest("invalid key %q: want the whole key, which --json shows", text)
 	}
-	if account := rule.AccountOf(text); account != text {
+	if account := limit.AccountOf(text); account != text {
 		return "", badRequest("invalid key %q: a device has the limit of its account: want %s", text, account)
 	}
 	if network, err := netip.ParsePrefix(text); err == nil && z.Key.HasAddress() {
@@ -158,7 +158,7 @@ func bucketOf(z *engine.Zone, text string) (name string, err error) {
 // clients have whole ones.
 func networkOf(text string) (netip.Prefix, error) {
 	if network, err := netip.ParsePrefix(text); err == nil {
-		if network.Addr().Is4In6() {
+		if network.Addr() != bucketkey.Unmap(network.Addr()) {
 			return netip.Prefix{}, badRequest("invalid network %q: write it as an IPv4 network", text)
 		}
 		return network.Masked(), nil

@@ -51,7 +51,7 @@ func answerZones(e *engine.Engine) any {
 			s.OverrideFile = &inForce
 		}
 		if z.Delay != nil {
-			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.MaxWaiting
+			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.Delay.Queue
 		}
 		if l := set.Limit(z.Name, "", now); l != nil {
 			s.Limit = l.Text

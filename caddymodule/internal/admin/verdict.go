@@ -7,10 +7,9 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -44,46 +43,46 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 	}
 	ban := j.banOf(z, b.Key)
 	b.Verdict = j.verdict(z, b, s, 1, ban)
-	if z.Cost.Most > 1 && b.Capacity > 0 {
-		dearest := j.verdict(z, b, s, z.Cost.Most, ban)
+	if z.MostCost > 1 && b.Capacity > 0 {
+		dearest := j.verdict(z, b, s, z.MostCost, ban)
 		b.Dearest = &dearest
 	}
 }
 
-// verdict returns what becomes of a request of a cost, in the order of [decision.Decide]. The
+// verdict returns what becomes of a request of a cost, in the order of [limit.Decide]. The
 // ban, if not nil, holds for its client.
 func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
-	c := z.Charge(&rule.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, cost)
-	limit := s.limit.WithCeiling(c.Ceiling)
-	shadow := b.Shadow || z.InShadow(j.set, rule.AccountOf(b.Key))
-	refuse := func(why rule.Reason, by string, rest time.Duration) wire.Verdict {
-		decided := decision.Refused
+	c := z.Charge(&limit.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, cost)
+	ceiling := s.limit.WithCeiling(c.Ceiling)
+	shadow := b.Shadow || z.InShadow(j.set, limit.AccountOf(b.Key))
+	refuse := func(why limit.Reason, by string, rest time.Duration) wire.Verdict {
+		decided := limit.Refused
 		if shadow {
-			decided = decision.ShadowRefused
+			decided = limit.ShadowRefused
 		}
 		return wire.Verdict{Cost: cost, Decision: decided.String(), Reason: why.String(), By: by, For: max(0, rest.Seconds())}
 	}
 	switch {
 	case ban != nil:
-		shadow = z.Shadow // a zone's switch at run time leaves bans as they are
-		return refuse(rule.Banned, "ban", ban.Left(j.now))
-	case z.Key.Unlisted == rule.Refuse && z.Unlisted(b.Key) != "":
-		return refuse(rule.UnlistedKey, "key", 0)
+		shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
+		return refuse(limit.Banned, "ban", ban.Left(j.now))
+	case z.Key.Unlisted == limit.Refuse && z.Unlisted(b.Key) != "":
+		return refuse(limit.UnlistedKey, "key", 0)
 	case b.Rule == "deny":
-		return refuse(rule.Denied, "override", 0)
+		return refuse(limit.Denied, "override", 0)
 	case b.Rule == "unlimited":
 	case s.denied:
-		return refuse(rule.NoStore, "store", 0)
-	case s.blocked > 0 && z.Everywhere:
-		return refuse(rule.Blocked, "block everywhere", s.blocked)
+		return refuse(limit.NoStore, "store", 0)
+	case s.blocked > 0 && z.BlocksEverywhere():
+		return refuse(limit.Blocked, "block everywhere", s.blocked)
 	case s.blocked > 0:
-		return refuse(rule.Blocked, "block", s.blocked)
+		return refuse(limit.Blocked, "block", s.blocked)
 	case s.limit.Oversize(cost):
-		return refuse(rule.Oversize, "bucket", 0)
-	case limit.TimeToFit(s.level, cost) > 0:
-		return refuse(rule.Capacity, "bucket", limit.TimeToFit(s.level, cost))
+		return refuse(limit.Oversize, "bucket", 0)
+	case ceiling.TimeToFit(s.level, cost) > 0:
+		return refuse(limit.Capacity, "bucket", ceiling.TimeToFit(s.level, cost))
 	}
-	return wire.Verdict{Cost: cost, Decision: decision.Admitted.String()}
+	return wire.Verdict{Cost: cost, Decision: limit.Admitted.String()}
 }
 
 // banOf returns the ban of the address that is in a key, or nil.

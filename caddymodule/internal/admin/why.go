@@ -8,8 +8,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
@@ -27,6 +27,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 	past, found := e.Control.Refusals.Find(code)
 	w := why{newJudge(e), &wire.Why{Client: of.Client, Buckets: []wire.Bucket{}, Complete: true}}
 	if !found {
+		w.lately(of)
 		return w.result, w.client(ctx, zones, of.Client, supportcode.Refusal{})
 	}
 	w.result.Refusal = new(wire.PastRefusal)
@@ -39,14 +40,41 @@ type why struct {
 	result *wire.Why
 }
 
+// past shows a refusal as it was then.
+func (w *why) past(one supportcode.Coded) wire.PastRefusal {
+	p := wire.PastRefusal{Code: one.Code.String(), Refusal: one.Refusal}
+	p.Level = math.Round(p.Level*1e6) / 1e6
+	if z := w.Zones[p.Zone]; z != nil {
+		p.Network = shownNetwork(z, p.Key)
+	}
+	return p
+}
+
+// mostLately is how many refusals of an address are shown.
+const mostLately = 10
+
+// lately adds the refusals of an address, whatever keys its requests had. A zone that is keyed
+// by account cannot tell by the address.
+func (w *why) lately(of *wire.ClientQuery) {
+	network, err := netip.ParsePrefix(of.Client)
+	if addr, wrong := netip.ParseAddr(of.Client); wrong == nil {
+		network, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
+	}
+	if err != nil {
+		return
+	}
+	for _, one := range w.Control.Refusals.Of(network) {
+		if len(w.result.Refusals) < mostLately && (of.Zone == "" || of.Zone == one.Zone) {
+			w.result.Refusals = append(w.result.Refusals, w.past(one))
+		}
+	}
+}
+
 // lookBack shows a refusal, and the buckets of its client now.
 func (w *why) lookBack(ctx context.Context, zones []*engine.Zone, code supportcode.Code, past supportcode.Refusal) error {
-	p := w.result.Refusal
-	p.Code, p.Refusal = code.String(), past
-	p.Level = math.Round(past.Level*1e6) / 1e6
+	*w.result.Refusal = w.past(supportcode.Coded{Code: code, Refusal: past})
 	if z := w.Zones[past.Zone]; z != nil {
-		p.Network = shownNetwork(z, past.Key)
-		if _, err := netip.ParseAddr(past.Key); err != nil || p.Network != "" {
+		if _, err := netip.ParseAddr(past.Key); err != nil || w.result.Refusal.Network != "" {
 			zones = []*engine.Zone{z} // the others want to know the client's address
 		}
 	}
@@ -73,7 +101,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				complete, r.Problem = false, err.Error()
 			}
 			r.Complete = r.Complete && complete
-			if own == rule.SharedBucket {
+			if own == limit.SharedBucket {
 				names = append(names, own)
 			}
 			for _, name := range names {
@@ -83,7 +111,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				}
 				// An empty bucket of the client is shown if something is to be said of it.
 				telling := b.Verdict.Reason != "" || b.Dearest != nil && b.Dearest.Reason != "" || b.By != sourceNames[override.OfZone]
-				if b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == z.Shadow ||
+				if b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
 					!shadow && b.Zone == past.Zone && b.Key == past.Key {
 					r.Buckets = append(r.Buckets, b)
 					r.Refused, concerned[z.Name] = r.Refused || b.Verdict.Refused(), true
@@ -116,10 +144,10 @@ func (w *why) own(z *engine.Zone, client string) string {
 	r := w.result
 	r.Unlisted = append(r.Unlisted, wire.UnlistedKey{Zone: z.Name, Key: own, Policy: string(policy)})
 	switch policy {
-	case rule.Refuse:
+	case limit.Refuse:
 		return own
-	case rule.Share:
-		return rule.SharedBucket
+	case limit.Share:
+		return limit.SharedBucket
 	}
 	return ""
 }

@@ -58,7 +58,7 @@ func FuzzCaddyfileBlock(f *testing.F) {
 				if z.Reference() {
 					continue
 				}
-				if _, err := z.Compile(plans); err != nil {
+				if err := z.Compile(plans); err != nil {
 					t.Errorf("%s\nadapts, and does not compile: %v", caddyfile, err)
 				}
 			}

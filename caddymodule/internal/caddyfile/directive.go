@@ -16,6 +16,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -141,7 +143,7 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
 	here := tokens.Place(h.Dispenser)
 	err := parseExempt(h, &a.Exempt, &a.ExemptStaticFiles)
-	if wrong := config.CheckExempt(a.Exempt); err == nil && wrong != nil {
+	if wrong := option.CheckExempt(a.Exempt); err == nil && wrong != nil {
 		err = fmt.Errorf("%w, %s", wrong, here)
 	}
 	return err
@@ -216,7 +218,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 		return nil, wrongName(h, err)
 	}
 	h.Next() // the directive's name
-	if err := config.CheckOuter(set); err != nil {
+	if err := option.CheckOuter(set); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	handler := new(config.Handler)
@@ -269,7 +271,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, error) {
 	r, end := newZoneReader(h), len(words)-2
 	r.zone.Name = words[0].Text
-	if err := config.CheckName("zone", r.zone.Name); err != nil {
+	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	if len(words) == 1 {
@@ -279,9 +281,9 @@ func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, er
 	if end == 0 {
 		return nil, h.Errf("unexpected %q after %s: %s", words[1].Text, words[0].Text, want)
 	}
-	r.zone.Limit = words[end].Text + " " + words[end+1].Text
+	r.zone.LimitRaw = words[end].Text + " " + words[end+1].Text
 	r.places["limit"] = []string{r.place}
-	if _, err := leakybucket.ParseLimit(r.zone.Limit); err != nil {
+	if _, err := leakybucket.ParseLimit(r.zone.LimitRaw); err != nil {
 		return nil, h.Errf("parsing limit: %w; %s", err, want)
 	}
 	if end == 1 {
@@ -351,7 +353,7 @@ func checkHandler(handler *config.Handler, h httpcaddyfile.Helper, zones []*zone
 		var err error
 		if !full.Reference() {
 			err = zone.check(plans)
-		} else if i := slices.IndexFunc(app.Zone, func(z *config.Zone) bool { return z.Name == name }); i >= 0 {
+		} else if i := slices.IndexFunc(app.Zone, func(z *limit.Zone) bool { return z.Name == name }); i >= 0 {
 			full = app.Zone[i]
 		} else {
 			err = zone.unknown(app, defined)

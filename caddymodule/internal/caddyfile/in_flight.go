@@ -10,6 +10,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
@@ -47,7 +48,7 @@ func ParseInFlight(h httpcaddyfile.Helper) (*config.InFlightHandler, error) {
 		return nil, wrongName(h, err)
 	}
 	h.Next() // the directive's name
-	if err := config.CheckOuter(set); err != nil {
+	if err := option.CheckOuter(set); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	r, err := parseInFlight(h)
@@ -69,7 +70,7 @@ func parseInFlight(h httpcaddyfile.Helper) (*inFlightReader, error) {
 		return nil, fmt.Errorf("in_flight has no name: %s, %s", wantInFlight, r.place)
 	}
 	r.Name = words[0]
-	if err := config.CheckName("in_flight", r.Name); err != nil {
+	if err := option.CheckName("in_flight", r.Name); err != nil {
 		return nil, r.about(err)
 	}
 	if len(words) > 1 {
@@ -177,7 +178,7 @@ func (r *inFlightReader) check(buffer *config.Buffer) error {
 	rule, err := r.Compile()
 	if err == nil {
 		_, inAll, _ := buffer.Bytes() // which has been checked
-		err = config.About("buffer", 0, config.CheckBuffer(rule.Buffer, inAll))
+		err = option.About("buffer", 0, config.CheckBuffer(rule.Buffer, inAll))
 	}
 	if err != nil {
 		return r.about(err)
@@ -215,12 +216,12 @@ func (r *inFlightReader) inherit(defaults *zoneReader) {
 	if defaults.zone.Refusal == nil {
 		return
 	}
-	refusal := *defaults.zone.Refusal
-	refusal.RetryAfter, refusal.Jitter = "", 0
-	if refusal == (config.Refusal{}) {
+	common := *defaults.zone.Refusal
+	common.RetryAfter, common.Jitter = "", 0
+	if common.Empty() {
 		return
 	}
-	r.Refusal = inheritRefusal(refusal, r.Refusal)
+	r.Refusal = inheritRefusal(common, r.Refusal)
 	for name, places := range defaults.places {
 		if len(r.places[name]) == 0 {
 			r.places[name] = places

@@ -9,7 +9,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
@@ -37,37 +37,37 @@ func wrongName(h httpcaddyfile.Helper, err error) error {
 
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
 // block or on the line, or are one of the site's by its name. Errors name the option.
-func parseMatchers(h httpcaddyfile.Helper, option string, sets *caddyhttp.RawMatcherSets) error {
+func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatcherSets) error {
 	here := tokens.Place(h.Dispenser)
-	set, named, err := parseNamed(h, option)
+	set, named, err := parseNamed(h, word)
 	if err == nil && !named {
-		set, err = parseMatcherSet(h.Dispenser, option)
+		set, err = parseMatcherSet(h.Dispenser, word)
 	}
 	if err != nil {
 		return err
 	}
 	if len(set) == 0 {
-		return fmt.Errorf("%s has no matchers: want at least one, such as path /wp-login.php*, %s", option, here)
+		return fmt.Errorf("%s has no matchers: want at least one, such as path /wp-login.php*, %s", word, here)
 	}
 	*sets = append(*sets, set)
 	return nil
 }
 
 // parseNamed reads a single @name, if one comes next.
-func parseNamed(h httpcaddyfile.Helper, option string) (set caddy.ModuleMap, named bool, err error) {
+func parseNamed(h httpcaddyfile.Helper, word string) (set caddy.ModuleMap, named bool, err error) {
 	name := nextWord(h.Dispenser)
 	if !strings.HasPrefix(name, "@") {
 		return nil, false, nil
 	}
 	if set, _, err = namedMatcher(h); err == nil && h.NextArg() {
-		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), option, name)
+		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), word, name)
 	}
 	return set, true, err
 }
 
 // parseMatcherSet reads matchers as Caddy does, with better errors about unknown
 // words and about matchers that throttle cannot use.
-func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, error) {
+func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, error) {
 	segment := d.NextSegment()
 	words := caddyfile.NewDispenser(segment)
 	words.Next()
@@ -76,7 +76,7 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 			continue // an expression
 		}
 		if _, err := caddy.GetModule("http.matchers." + words.Val()); err != nil {
-			return nil, unknownMatcher(words, option)
+			return nil, unknownMatcher(words, word)
 		}
 		words.NextSegment()
 	}
@@ -86,12 +86,12 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	if err != nil {
 		return nil, err
 	}
-	if err := config.CheckMatcherSet(set); err != nil {
+	if err := option.CheckMatcherSet(set); err != nil {
 		words.Reset()
 		named, _, _ := strings.Cut(err.Error(), ": ")
 		for words.Next() { // find the word
 			switch word := words.Val(); {
-			case strings.Contains(err.Error(), fmt.Sprintf("%q", word)), word == "throttle_blocked", config.AsksMethod(word),
+			case strings.Contains(err.Error(), fmt.Sprintf("%q", word)), word == "throttle_blocked", option.AsksMethod(word),
 				word == named, named == "expression" && words.Token().Quoted():
 				return nil, words.WrapErr(err)
 			}
@@ -101,20 +101,20 @@ func parseMatcherSet(d *caddyfile.Dispenser, option string) (caddy.ModuleMap, er
 	return set, nil
 }
 
-func unknownMatcher(d *caddyfile.Dispenser, option string) error {
+func unknownMatcher(d *caddyfile.Dispenser, after string) error {
 	word := d.Val()
 	switch {
 	case word == staticFiles:
 		return d.Errf("%s stands alone, behind exempt: want exempt %[1]s [<root>]", staticFiles)
 	case strings.HasPrefix(word, "@"):
-		return d.Errf("matcher %q stands in a block: want %s %s on one line", word, option, word)
+		return d.Errf("matcher %q stands in a block: want %s %s on one line", word, after, word)
 	}
 	var known []string
 	for _, module := range caddy.GetModules("http.matchers") {
 		known = append(known, module.ID.Name())
 	}
 	if meant := text.Nearest(word, append(known, staticFiles)); meant != "" {
-		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, option, meant)
+		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, after, meant)
 	}
-	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, option)
+	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, after)
 }

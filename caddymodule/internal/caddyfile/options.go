@@ -14,7 +14,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
@@ -22,7 +23,7 @@ import (
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files.
-func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static *[]config.StaticFiles) error {
+func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static *[]option.StaticFiles) error {
 	if nextWord(h.Dispenser) != staticFiles {
 		return parseMatchers(h, h.Val(), sets)
 	}
@@ -30,21 +31,21 @@ func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static 
 	if len(words) > 2 || len(words) == 2 && strings.TrimSpace(words[1]) == "" {
 		return h.Errf("unexpected %q after exempt %s: want exempt %[2]s [<root>]", words[len(words)-1], staticFiles)
 	}
-	*static = append(*static, config.StaticFiles{Root: strings.Join(words[1:], "")})
+	*static = append(*static, option.StaticFiles{Root: strings.Join(words[1:], "")})
 	return nil
 }
 
 // parseSources reads key sources.
-func parseSources(words []string) (key []config.KeySource, err error) {
+func parseSources(words []string) (key []limit.KeySource, err error) {
 	for used := 0; used < len(words); {
-		source := config.KeySource{Source: words[used]}
+		source := limit.KeySource{Source: words[used]}
 		used++
 		switch {
 		case used == len(words): // which is an error where a word is missing
 		case source.Source == "text":
 			source.Text = words[used]
 			used++
-		case slices.Contains(config.NamedSources, source.Source):
+		case slices.Contains(limit.NamedSources, source.Source):
 			source.Name = words[used]
 			used++
 		}
@@ -62,11 +63,11 @@ func parseSources(words []string) (key []config.KeySource, err error) {
 
 func parseKey(r *zoneReader) (err error) {
 	if r.CountRemainingArgs() == 0 {
-		return r.Err("parsing key: no source: want " + config.KeySources)
+		return r.Err("parsing key: no source: want " + limit.KeySources)
 	}
-	k := new(config.Key)
+	k := new(limit.Key)
 	r.zone.Key = k
-	details := tokens.Fields{"missing": &k.Missing, "unlisted": &k.Unlisted, "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
+	details := tokens.Fields{"missing": (*string)(&k.Missing), "unlisted": (*string)(&k.Unlisted), "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
 	if k.Sources, err = parseSources(r.words(details)); err != nil {
 		return r.Errf("parsing key: %w", err)
 	}
@@ -74,19 +75,19 @@ func parseKey(r *zoneReader) (err error) {
 }
 
 func parseReadBody(r *zoneReader) error {
-	b := new(config.ReadBody)
+	b := new(limit.ReadBody)
 	r.zone.ReadBody = b
 	return r.detailed(tokens.Fields{"else": &b.Else}, 1, &b.Most)
 }
 
 func parseDelay(r *zoneReader) error {
-	d := new(config.Delay)
+	d := new(limit.Delay)
 	r.zone.Delay = d
 	return r.detailed(tokens.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
 }
 
 func parseBlock(r *zoneReader) error {
-	b := new(config.Block)
+	b := new(limit.Block)
 	r.zone.Block = b
 	details := tokens.Fields{"everywhere": &b.Everywhere}
 	for _, word := range r.words(details) {
@@ -100,13 +101,13 @@ func parseBlock(r *zoneReader) error {
 }
 
 func parseTrust(r *zoneReader) error {
-	t := new(config.TrustDevices)
+	t := new(limit.TrustDevices)
 	r.zone.TrustDevices = t
 	return r.detailed(nil, 1, &t.Cookie, &t.For)
 }
 
 func parseRefusal(r *zoneReader) error {
-	f := new(config.Refusal)
+	f := new(refusal.Options)
 	r.zone.Refusal = f
 	return r.details(tokens.Fields{
 		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "jitter": &f.Jitter,
@@ -120,14 +121,14 @@ func parseRoute(r *zoneReader) error {
 	if len(words) < 2 {
 		return r.Err("too few words after route: want route <name> <path>...")
 	}
-	r.zone.Route = append(r.zone.Route, config.Route{Name: words[0], Path: words[1:]})
+	r.zone.Route = append(r.zone.Route, limit.Route{Name: words[0], Path: words[1:]})
 	return nil
 }
 
 func parseLimit(r *zoneReader) error {
 	words := r.RemainingArgs()
-	r.zone.Limit = strings.Join(words, " ")
-	if _, err := leakybucket.ParseLimit(r.zone.Limit); err != nil && len(words) != 2 {
+	r.zone.LimitRaw = strings.Join(words, " ")
+	if _, err := leakybucket.ParseLimit(r.zone.LimitRaw); err != nil && len(words) != 2 {
 		return r.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 120 2/s")
 	}
 	return nil
@@ -162,7 +163,7 @@ func parseCost(r *zoneReader) error {
 	if matched && !r.NextArg() || r.Val() == "cost" {
 		return r.Err("cost has no value: want " + r.syntax())
 	}
-	cost := config.Cost{Value: r.Val()}
+	cost := limit.Cost{Value: r.Val()}
 	switch words := r.RemainingArgs(); {
 	case len(words) == 1 && cost.Value == "body_items":
 		cost.Path = words[0]
@@ -180,14 +181,14 @@ func parseCost(r *zoneReader) error {
 	}
 	maps.Copy(block, set)
 	if len(block) > 0 {
-		cost.Match = caddyhttp.RawMatcherSets{block}
+		cost.MatchRaw = caddyhttp.RawMatcherSets{block}
 	}
 	r.zone.Cost = append(r.zone.Cost, cost)
 	return nil
 }
 
 func parseSettle(r *zoneReader) (err error) {
-	s := new(config.Settle)
+	s := new(limit.Settle)
 	r.zone.Settle = s
 	details := tokens.Fields{"after": &s.After, "debt": &s.Debt}
 	words := r.words(details)
@@ -195,7 +196,7 @@ func parseSettle(r *zoneReader) (err error) {
 	if last < 0 {
 		return r.Errf("settle has no value: want %s", r.syntax())
 	}
-	s.Source = words[0]
+	s.Source = limit.SettleSource(words[0])
 	switch {
 	case s.Source == "bytes" && last == 1:
 		s.Unit = words[1]
@@ -221,7 +222,7 @@ func parseRefund(r *zoneReader) error {
 		if words = r.RemainingArgs(); len(words) != 2 {
 			return r.Errf("wrong number of words after refund cookie: want refund cookie <glob>, and a line for each cookie")
 		}
-		r.zone.Refund = append(r.zone.Refund, config.Refund{Cookie: words[1]})
+		r.zone.Refund = append(r.zone.Refund, limit.Refund{Cookie: words[1]})
 		return nil
 	}
 	if len(words) > 0 && words[0] != "status" && words[0] != "header" {
@@ -232,13 +233,13 @@ func parseRefund(r *zoneReader) error {
 		return fmt.Errorf("parsing refund, with one matcher on a line or several in a block: %w", err)
 	}
 	match := matchers["refund"]
-	r.zone.Refund = append(r.zone.Refund, config.Refund{Match: &match})
+	r.zone.Refund = append(r.zone.Refund, limit.Refund{Match: &match})
 	return nil
 }
 
 // parsePage reads the words after page: a file, or a block that brands the built-in
 // page.
-func parsePage(h httpcaddyfile.Helper, own *config.Refusal) error {
+func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 	if h.CountRemainingArgs() > 0 {
 		var name string
 		if err := tokens.ParseArg(h.Dispenser, &name); err != nil {
@@ -248,11 +249,11 @@ func parsePage(h httpcaddyfile.Helper, own *config.Refusal) error {
 		own.PageHTML = &page
 		return tokens.Wrap(h.Dispenser, err)
 	}
-	style := new(config.PageStyle)
+	style := new(refusal.Style)
 	own.PageStyle = style
 	here := tokens.Place(h.Dispenser)
 	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() })
-	if err == nil && *style == (config.PageStyle{}) {
+	if err == nil && *style == (refusal.Style{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
 	return err

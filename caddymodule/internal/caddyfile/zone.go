@@ -11,8 +11,10 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -22,14 +24,14 @@ import (
 // defaults. It remembers the line of each.
 type zoneReader struct {
 	httpcaddyfile.Helper
-	zone   *config.Zone
+	zone   *limit.Zone
 	option *ZoneOption         // that is read
 	place  string              // of the zone
 	places map[string][]string // of its options, and of their details as in "delay wait"
 }
 
 func newZoneReader(h httpcaddyfile.Helper) *zoneReader {
-	return &zoneReader{Helper: h, zone: new(config.Zone), place: tokens.Place(h.Dispenser), places: make(map[string][]string)}
+	return &zoneReader{Helper: h, zone: new(limit.Zone), place: tokens.Place(h.Dispenser), places: make(map[string][]string)}
 }
 
 // A ZoneOption is a word of a zone.
@@ -44,7 +46,7 @@ type ZoneOption struct {
 // ZoneOptions are all options of a zone, in the order of the documentation.
 var ZoneOptions = []ZoneOption{
 	{Name: "match", Syntax: "<request matchers>|@<name>", Repeats: true, Parse: func(r *zoneReader) error {
-		return parseMatchers(r.Helper, r.Val(), &r.zone.Match)
+		return parseMatchers(r.Helper, r.Val(), &r.zone.MatchRaw)
 	}},
 	{Name: "field", Syntax: "<name>...", Parse: func(r *zoneReader) error {
 		if r.zone.Field = r.RemainingArgs(); len(r.zone.Field) == 0 {
@@ -53,9 +55,9 @@ var ZoneOptions = []ZoneOption{
 		return nil
 	}},
 	{Name: "exempt", Syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, Parse: func(r *zoneReader) error {
-		sets := len(r.zone.Exempt)
-		err := parseExempt(r.Helper, &r.zone.Exempt, &r.zone.ExemptStaticFiles)
-		if places := r.places["exempt"]; err == nil && len(r.zone.Exempt) == sets {
+		sets := len(r.zone.ExemptRaw)
+		err := parseExempt(r.Helper, &r.zone.ExemptRaw, &r.zone.ExemptStaticFiles)
+		if places := r.places["exempt"]; err == nil && len(r.zone.ExemptRaw) == sets {
 			r.places["exempt"] = places[:len(places)-1] // each set has one
 		}
 		return err
@@ -77,7 +79,7 @@ var ZoneOptions = []ZoneOption{
 		return r.detailed(nil, 1, &r.zone.OnStoreError)
 	}},
 	{Name: "shadow", Syntax: "[server_timing]", Beside: true, Parse: func(r *zoneReader) error {
-		r.zone.Shadow = new(config.Shadow)
+		r.zone.Shadow = new(limit.Shadow)
 		return r.detailed(tokens.Fields{"server_timing": &r.zone.Shadow.ServerTiming}, 0)
 	}},
 	{Name: "enforce", Syntax: "<percent of keys>", Parse: func(r *zoneReader) error {
@@ -101,7 +103,7 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	if err := tokens.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
 		return nil, err
 	}
-	if err := config.CheckName("zone", r.zone.Name); err != nil {
+	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
 	r.place = tokens.Place(h.Dispenser)
@@ -210,11 +212,11 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 	if z.Reference() {
 		return
 	}
-	z.Exempt = slices.Concat(d.Exempt, z.Exempt)
+	z.ExemptRaw = slices.Concat(d.ExemptRaw, z.ExemptRaw)
 	z.ExemptStaticFiles = slices.Concat(d.ExemptStaticFiles, z.ExemptStaticFiles)
 	z.OnStoreError = cmp.Or(z.OnStoreError, d.OnStoreError)
 	if d.Shadow != nil && z.Shadow == nil && z.Enforce == 0 { // which is a shadow of its own
-		z.Shadow = &config.Shadow{ServerTiming: d.Shadow.ServerTiming}
+		z.Shadow = &limit.Shadow{ServerTiming: d.Shadow.ServerTiming}
 	}
 	if d.Refusal != nil {
 		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal)
@@ -228,7 +230,7 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 
 // inheritRefusal returns a zone's own refusal over the default, without what would be an
 // error beside it.
-func inheritRefusal(refusal config.Refusal, own *config.Refusal) *config.Refusal {
+func inheritRefusal(refusal refusal.Options, own *refusal.Options) *refusal.Options {
 	if own == nil {
 		return &refusal
 	}
@@ -247,11 +249,11 @@ func inheritRefusal(refusal config.Refusal, own *config.Refusal) *config.Refusal
 
 // check compiles the zone and reads its override_file, as loading the config does.
 func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
-	z := r.zone
-	rule, err := z.Compile(plans)
+	z := r.zone.Copy()
+	err := z.Compile(plans)
 	if err == nil && z.OverrideFile != "" {
 		file := overridefile.File{Path: z.OverrideFile, Use: func(lines []overridefile.Line) error {
-			_, err := rule.Key.Overrides.Compile(z.OverrideFile, lines)
+			_, err := z.Key.Overrides.Compile(z.OverrideFile, lines)
 			return err
 		}}
 		err = file.Load()
@@ -259,7 +261,7 @@ func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
 			return nil
 		}
 		if err != nil {
-			err = config.About("override_file", 0, fmt.Errorf("zone %q: reading override_file: %w", z.Name, err))
+			err = option.About("override_file", 0, fmt.Errorf("zone %q: reading override_file: %w", z.Name, err))
 		}
 	}
 	if err != nil {
@@ -274,7 +276,7 @@ func (r *zoneReader) about(err error) error { return placed(err, r.place, r.plac
 
 // placed adds to an error the place of the option that is wrong, or of the whole.
 func placed(err error, where string, places map[string][]string) error {
-	var wrong *config.OptionError
+	var wrong *option.Error
 	if errors.As(err, &wrong) {
 		option, _, _ := strings.Cut(wrong.Option, " ")
 		for _, name := range []string{option, wrong.Option} {

@@ -55,12 +55,12 @@ func ratesOf(admitted, delayed, refused, shadow float64) map[string]float64 {
 
 // TestStatusFitsOneScreen of a terminal of 80 columns and 24 lines, in a busy night.
 func TestStatusFitsOneScreen(t *testing.T) {
-	since := time.Now().Add(-100 * time.Second)
+	since, devices := time.Now().Add(-100*time.Second), uint64(12)
 	out := outputOf(t, "status", map[string]any{
 		"zones": []map[string]any{
 			{
 				"zone": "login", "mode": "enforcing", "total": ratesOf(1210, 0, 88014, 0), "buckets": 312,
-				"since_loaded": telemetry.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90},
+				"since_loaded": telemetry.Facts{Since: since, Requests: 934525, Asked: 89224, Keys: 412, Networks: 31, Charged: 1120, Refunded: 90, Responses: map[int]uint64{302: 91, 200: 1100, 403: 19}, Devices: &devices},
 				"per_second":   ratesOf(0.1, 0, 214.2, 0), "per_second_an_hour_ago": ratesOf(0.2, 0, 0.01, 0),
 			},
 			{
@@ -91,6 +91,7 @@ ZONE     REQUESTS   ASKED   EXEMPT   KEYS  NETWORKS  CHARGED  REFUNDED
 login      934525   89224        -    412        31     1120        90
 pages      934525  845201  4120331  98211     61544        -         -
 uploads         0       0        -      0         0        -         -
+login: kept 1120 of 1210: 200 x 1100, 302 x 91, 403 x 19; gave 12 device cookies.
 
 Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
 `
@@ -221,6 +222,21 @@ func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
 	out := outputOf(t, "why", wire.Why{Client: "203.0.113.7", Buckets: []wire.Bucket{}, Complete: true}, "203.0.113.7")
 	if strings.Contains(out, "LEVEL") || !strings.Contains(out, "caddy throttle top --by ip") {
 		t.Errorf("got\n%s\nwant a sentence, and where to look", out)
+	}
+}
+
+// TestWhyOfAnAddressNamesTheAccount that was refused to it, whose bucket is not the address's.
+func TestWhyOfAnAddressNamesTheAccount(t *testing.T) {
+	refused := supportcode.Refusal{At: time.Now().Add(-131 * time.Second), Zone: "account", Key: "al\x1bice", Reason: "capacity"}
+	out := outputOf(t, "why", wire.Why{Client: "203.0.113.7", Refusals: []wire.PastRefusal{{Code: "7K2M-Q8XD", Refusal: refused}}, Complete: true}, "203.0.113.7")
+	want := `Refused lately to this address; caddy throttle why <code> says more:
+CODE       ZONE     KEY        REASON      AGO
+7K2M-Q8XD  account  al\x1bice  capacity  2m11s
+
+Now:
+Nothing refuses`
+	if !strings.HasPrefix(out, want) {
+		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 

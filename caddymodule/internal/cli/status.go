@@ -90,7 +90,32 @@ func (c *adminClient) showFacts(zones []wire.ZoneStatus) {
 			fmt.Sprint(f.Keys), fmt.Sprint(f.Networks), unlessZero(f.Charged), unlessZero(f.Refunded))
 	}
 	t.print(c)
+	for i := range zones {
+		if line := refundText(&zones[i]); line != "" {
+			c.printf("%s: %s.\n", sanitize(zones[i].Zone), line)
+		}
+	}
 	c.say("")
+}
+
+// refundText says what a zone that refunds has learned from responses, or nothing of another.
+func refundText(z *wire.ZoneStatus) string {
+	f := &z.Facts
+	if f.Responses == nil {
+		return ""
+	}
+	var said []string
+	for _, status := range slices.Sorted(maps.Keys(f.Responses)) {
+		said = append(said, fmt.Sprintf("%d x %d", status, f.Responses[status]))
+	}
+	line := fmt.Sprintf("kept %d of %d", f.Charged, f.Charged+f.Refunded)
+	if len(said) > 0 {
+		line += ": " + strings.Join(said, ", ")
+	}
+	if f.Devices != nil {
+		line += "; gave " + text.Plural(int(*f.Devices), "device cookie")
+	}
+	return line
 }
 
 // unlessZero returns a number, or nothing.

@@ -19,7 +19,8 @@ func whyCommand() command {
 is left, and which override decides. It changes nothing. Give an address, the name
 of an account, a plain API key, a key as the access log shows it, or the support
 code that a refused visitor reads from the page. For a code, it also shows what was
-refused then.`,
+refused then, and for an address what was refused to it lately by any key, such as
+that of an account.`,
 		example: `  caddy throttle why 203.0.113.7
   caddy throttle why 7K2M-Q8XD`,
 		flags: func(cmd *cobra.Command) { cmd.Flags().StringVar(&in.Zone, "zone", "", "Look in one zone alone") },
@@ -48,6 +49,7 @@ func (c *adminClient) showWhy(s *wire.Why) {
 		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
 	}
 	c.showLocal(s.Local)
+	c.showRefusals(s.Refusals)
 	switch {
 	case s.Refused:
 		c.say("It is refused now.")
@@ -71,6 +73,21 @@ func (c *adminClient) showRefusal(p *wire.PastRefusal) {
 	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
 	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
 	t.row(p.Code, sanitize(p.Zone), sanitize(cmp.Or(p.Network, p.Key)), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+	t.print(c)
+	c.say("\nNow:")
+}
+
+// showRefusals lists what was refused to an address lately, by whatever key.
+func (c *adminClient) showRefusals(refusals []wire.PastRefusal) {
+	if len(refusals) == 0 {
+		return
+	}
+	c.say("Refused lately to this address; caddy throttle why <code> says more:")
+	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("AGO"))
+	for i := range refusals {
+		p := &refusals[i]
+		t.row(p.Code, sanitize(p.Zone), sanitize(cmp.Or(p.Network, p.Key)), p.Reason, elapsed(p.At).String())
+	}
 	t.print(c)
 	c.say("\nNow:")
 }

@@ -1,3 +1,5 @@
+// Package config is the JSON of the modules, its manual and its defaults: the global options in
+// [App], and concurrency limits in [InFlight]. Begin with these; zones are in package limit.
 package config
 
 import (
@@ -9,6 +11,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -47,14 +52,14 @@ type App struct {
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
 	// Static files that no zone ever charges, and that need no slot. Default: none.
-	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
+	ExemptStaticFiles []option.StaticFiles `json:"exempt_static_files,omitempty"`
 
 	// Named limits for overrides: a capacity and a leak, such as `100 10/s`.
 	// Default: none.
 	Plan map[string]string `json:"plan,omitempty"`
 
 	// Zones that handlers use by name. Default: none.
-	Zone []*Zone `json:"zone,omitempty"`
+	Zone []*limit.Zone `json:"zone,omitempty"`
 
 	// Concurrency limits that handlers use by name. Default: none.
 	InFlight []*InFlight `json:"in_flight,omitempty"`
@@ -71,9 +76,9 @@ func (a *App) Check() error {
 	_, _, wrongBuffer := a.Buffer.Bytes()
 	return cmp.Or(
 		wrongBuffer,
-		among("on_store_error", a.OnStoreError, StorePolicies...),
-		Within("store_timeout", time.Duration(a.StoreTimeout), 0, longest),
-		Within("nodes", a.Nodes, 0, mostNodes),
+		option.Among("on_store_error", a.OnStoreError, option.StorePolicies...),
+		option.Within("store_timeout", time.Duration(a.StoreTimeout), 0, option.Longest),
+		option.Within("nodes", a.Nodes, 0, mostNodes),
 	)
 }
 
@@ -81,7 +86,7 @@ func (a *App) Check() error {
 type Handler struct {
 	// The zones that are charged together. Required. If one of them refuses, none
 	// is charged.
-	Zone []*Zone `json:"zone,omitempty"`
+	Zone []*limit.Zone `json:"zone,omitempty"`
 
 	// Which requests the zones see, beside their own match. Default: all. In a Caddyfile,
 	// the matcher of the directive.
@@ -99,10 +104,11 @@ func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 	limits := make(map[string]leakybucket.Limit)
 	for name, text := range plans {
 		switch {
-		case !zoneName.MatchString(name):
-			return nil, fmt.Errorf("invalid plan name %q: want letters, digits, _, . and -", name)
 		case name == "unlimited" || name == "deny" || name == "as":
 			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
+		}
+		if err := option.CheckName("plan", name); err != nil {
+			return nil, err
 		}
 		limit, err := leakybucket.ParseLimit(text)
 		if err != nil {
@@ -111,4 +117,31 @@ func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 		limits[name] = limit
 	}
 	return limits, nil
+}
+
+// ErrUnknownZone reports a zone that is nothing but a name, and none of the zones in
+// the global options.
+func ErrUnknownZone(name string, known []string) error {
+	if meant := text.Nearest(name, known); meant != "" {
+		return fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
+	}
+	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
+}
+
+// Duplicates are the names of one handler's zones by the rest of their definitions.
+type Duplicates map[string]string
+
+// Add refuses a zone that is an earlier one, or differs from it only in its name, because it
+// would charge each request twice. The definition is the zone's JSON.
+func (d Duplicates) Add(name, definition string) error {
+	nameless := option.Canonical([]byte(definition), "name")
+	other, found := d[nameless]
+	switch {
+	case other == name:
+		return fmt.Errorf("zone %q is given twice in one handler", name)
+	case found:
+		return fmt.Errorf("zones %q and %q of one throttle directive are the same but for their names, and would refuse the same requests: remove one", other, name)
+	}
+	d[nameless] = name
+	return nil
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
@@ -34,14 +34,14 @@ type InFlight struct {
 	// What has slots of its own. The sources are those of a zone's key, but for `route` and form
 	// fields, since slots are taken before bodies are looked at. A request that lacks a part has
 	// the slots of its client's address. Default: all requests share the slots.
-	Key []KeySource `json:"key,omitempty"`
+	Key []limit.KeySource `json:"key,omitempty"`
 
 	// Which requests need no slot. Default: all need one.
 	Exempt caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
 
 	// Exempt GET and HEAD requests for regular files that exist, and whose names PHP does not
 	// run. Default: such requests need a slot.
-	ExemptStaticFiles []StaticFiles `json:"exempt_static_files,omitempty"`
+	ExemptStaticFiles []option.StaticFiles `json:"exempt_static_files,omitempty"`
 
 	// The longest wait for a slot. It begins when the request's body has been received. Default:
 	// 5s with share; otherwise a request that finds no slot is refused at once.
@@ -63,7 +63,7 @@ type InFlight struct {
 	// turn would come too late is refused at once, and no client holds more than half the slots
 	// while others wait. Not beside key. In a Caddyfile, `share` without a source means `client_ip`.
 	// Default: requests wait in the order of arrival.
-	Share []KeySource `json:"share,omitempty"`
+	Share []limit.KeySource `json:"share,omitempty"`
 
 	// Who goes before others. Needs share. Default: clients who have come back when they were told
 	// to go before all others.
@@ -74,7 +74,7 @@ type InFlight struct {
 	Pass string `json:"pass,omitempty"`
 
 	// What refused clients get. Default: a short page with status 503 if there is share, otherwise 429.
-	Refusal *Refusal `json:"refusal,omitempty"`
+	Refusal *refusal.Options `json:"refusal,omitempty"`
 
 	// Dry run: count what would be done, by how many requests are in flight on arrival, and hold
 	// nothing up. Default: the limit is enforced.
@@ -92,10 +92,10 @@ type InFlightHandler struct {
 // An InFlightRule is what requests meet of a concurrency limit, without what must be loaded:
 // matchers and ranks.
 type InFlightRule struct {
-	Key     *rule.Key // whose slots; nil if all requests share them
-	Share   *rule.Key // what makes a client; nil without share
-	Buffer  int64     // the longest body, in bytes; 0 means the default, and -1 none
-	Refusal rule.Refusal
+	Key     *limit.Key // whose slots; nil if all requests share them
+	Share   *limit.Key // what makes a client; nil without share
+	Buffer  int64      // the longest body, in bytes; 0 means the default, and -1 none
+	Refusal *refusal.Options
 }
 
 const (
@@ -119,7 +119,7 @@ func (f *InFlight) Reference() bool {
 func (f *InFlight) Shares() bool { return len(f.Share) > 0 }
 
 // SendsPasses reports whether clients get passes.
-func (f *InFlight) SendsPasses() bool { return f.Shares() && f.Pass != switchOff }
+func (f *InFlight) SendsPasses() bool { return f.Shares() && f.Pass != option.Off }
 
 // WithDefaults returns it with its defaults filled in, but for that of buffer.
 func (f *InFlight) WithDefaults() InFlight {
@@ -131,10 +131,8 @@ func (f *InFlight) WithDefaults() InFlight {
 	if full.Wait > 0 {
 		full.Queue = cmp.Or(f.Queue, 200)
 	}
-	full.Refusal = orNew(f.Refusal)
-	full.Refusal.Status = cmp.Or(full.Refusal.Status, status)
-	full.Refusal.RetryAfter = cmp.Or(full.Refusal.RetryAfter, retryEmpty)
-	full.Refusal.Log = cmp.Or(full.Refusal.Log, logAll)
+	full.Refusal = option.CopyOf(f.Refusal)
+	full.Refusal.FillIn(status)
 	return full
 }
 
@@ -142,28 +140,29 @@ func (f *InFlight) WithDefaults() InFlight {
 func (f *InFlight) Definition() string {
 	full := f.WithDefaults()
 	raw, _ := json.Marshal(&full) // its matchers have been JSON before
-	return canonical(raw)
+	return option.Canonical(raw)
 }
 
 // Compile checks it as far as possible without loading matchers. It does not change it.
 func (f *InFlight) Compile() (*InFlightRule, error) {
-	if err := CheckName("in_flight", f.Name); err != nil {
+	if err := option.CheckName("in_flight", f.Name); err != nil {
 		return nil, err
 	}
-	full, r := f.WithDefaults(), new(InFlightRule)
-	err := firstError(
+	full := f.WithDefaults()
+	r := &InFlightRule{Refusal: full.Refusal}
+	err := option.FirstError(
 		func() error {
-			return refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5")
+			return option.Refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5")
 		},
-		func() error { return Within("slots", f.Slots, 1, MostAtOnce) },
-		func() error { return Within("wait", time.Duration(f.Wait), 0, longest) },
+		func() error { return option.Within("slots", f.Slots, 1, option.MostAtOnce) },
+		func() error { return option.Within("wait", time.Duration(f.Wait), 0, option.Longest) },
 		func() error {
-			return refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once")
+			return option.Refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once")
 		},
-		func() error { return Within("queue", f.Queue, 0, MostAtOnce) },
+		func() error { return option.Within("queue", f.Queue, 0, option.MostAtOnce) },
 		func() (err error) {
 			r.Buffer, err = parseBuffer(f.Buffer)
-			return About("buffer", 0, err)
+			return option.About("buffer", 0, err)
 		},
 		func() (err error) {
 			r.Key, err = compileSlotKey("key", f.Key)
@@ -171,11 +170,11 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		},
 		func() error { return f.compileShare(r) },
 		f.checkRanks,
-		func() error { return CheckExempt(f.Exempt) },
+		func() error { return option.CheckExempt(f.Exempt) },
 		func() error {
-			return refuse("refusal retry_after", f.Refusal != nil && (f.Refusal.RetryAfter != "" || f.Refusal.Jitter != 0), "retry_after and jitter have no meaning in in_flight: nobody knows when a slot is free")
+			return option.Refuse("refusal retry_after", f.Refusal != nil && (f.Refusal.RetryAfter != "" || f.Refusal.Jitter != 0), "retry_after and jitter have no meaning in in_flight: nobody knows when a slot is free")
 		},
-		func() error { return full.Refusal.compile(&r.Refusal, f.Refusal) },
+		func() error { return full.Refusal.Compile(f.Refusal.Empty()) },
 	)
 	if err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", f.Name, err)
@@ -185,7 +184,7 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 
 // Doubts says what probably does not work as meant. The defaults must have been filled in.
 func (f *InFlight) Doubts() []string {
-	doubts, wait := Doubts(f.Exempt, true), time.Duration(f.Wait)
+	doubts, wait := option.Doubts(f.Exempt, true), time.Duration(f.Wait)
 	doubt := func(cond bool, text string) bool {
 		if cond {
 			doubts = append(doubts, text)
@@ -196,8 +195,8 @@ func (f *InFlight) Doubts() []string {
 		doubt(wait > patientClient, "requests may wait longer than most clients do: set a shorter wait") ||
 		doubt(wait == 0 && len(f.Key) == 0, "all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key") ||
 		doubt(wait == 0 && f.Slots == 1, "each client may send one request at a time, and browsers send several at once: want more slots, or wait")
-	doubt(ClientChosen(f.Share), "clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
-	doubt(ClientChosen(f.Key), "clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
+	doubt(limit.ClientChosen(f.Share), "clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
+	doubt(limit.ClientChosen(f.Key), "clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
 	return doubts
 }
 
@@ -206,10 +205,10 @@ func parseBuffer(word string) (int64, error) {
 	switch word {
 	case "":
 		return 0, nil
-	case switchOff:
+	case option.Off:
 		return -1, nil
 	}
-	size, err := parseSize(word, mostBuffered)
+	size, err := option.ParseSize(word, mostBuffered)
 	if err != nil {
 		err = fmt.Errorf("%w, or off", err)
 	}
@@ -218,36 +217,31 @@ func parseBuffer(word string) (int64, error) {
 
 // compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It
 // is nil without sources.
-func compileSlotKey(option string, sources []KeySource) (key *rule.Key, err error) {
-	if len(sources) == 0 {
-		return nil, nil
-	}
+func compileSlotKey(word string, sources []limit.KeySource) (*limit.Key, error) {
 	for _, source := range sources {
 		switch source.Source {
 		case "field":
-			return nil, About(option, 0, fmt.Errorf("%s takes no form fields: slots are taken before bodies are looked at", option))
+			return nil, option.About(word, 0, fmt.Errorf("%s takes no form fields: slots are taken before bodies are looked at", word))
 		case "route":
-			return nil, About(option, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", option))
+			return nil, option.About(word, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", word))
 		}
 	}
-	none, _ := override.NewLines(perkey.TableConfig{}, nil) // which cannot be wrong
-	key = &rule.Key{Overrides: none, IPv4Bits: 32, IPv6Bits: 64}
-	key.Parts, err = compileSources(sources, key, true)
-	return key, About(option, 0, err)
+	key, err := limit.NewKey(sources)
+	return key, option.About(word, 0, err)
 }
 
 // compileShare compiles what makes a client that takes turns.
 func (f *InFlight) compileShare(r *InFlightRule) (err error) {
 	r.Share, err = compileSlotKey("share", f.Share)
-	text := f.Shares() && !slices.ContainsFunc(f.Share, func(k KeySource) bool { return k.Source != "text" })
+	text := f.Shares() && !slices.ContainsFunc(f.Share, func(k limit.KeySource) bool { return k.Source != "text" })
 	device, named := strings.CutPrefix(f.Name, "device-")
 	return cmp.Or(
-		refuse("share", f.Shares() && len(f.Key) > 0, "share and a key exclude each other: clients take turns for slots that all share; leave the key out"),
-		refuse("share", text, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
+		option.Refuse("share", f.Shares() && len(f.Key) > 0, "share and a key exclude each other: clients take turns for slots that all share; leave the key out"),
+		option.Refuse("share", text, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
 		err,
-		among("pass", f.Pass, switchOff),
-		refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
-		refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
+		option.Among("pass", f.Pass, option.Off),
+		option.Refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
+		option.Refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
 	)
 }
 
@@ -255,7 +249,7 @@ func (f *InFlight) compileShare(r *InFlightRule) (err error) {
 func (f *InFlight) checkRanks() error {
 	for i := range f.Rank {
 		if err := f.Rank[i].check(f.Shares(), f.SendsPasses()); err != nil {
-			return About("rank", i, err)
+			return option.About("rank", i, err)
 		}
 	}
 	return nil
@@ -296,12 +290,12 @@ func (b *Buffer) Bytes() (request, inAll int64, err error) {
 		return request, inAll, nil
 	}
 	if b.Request != "" {
-		if request, err = parseSize(b.Request, mostBuffered); err != nil {
+		if request, err = option.ParseSize(b.Request, mostBuffered); err != nil {
 			return 0, 0, fmt.Errorf("buffer: %w", err)
 		}
 	}
 	if b.InAll != "" {
-		if inAll, err = parseSize(b.InAll, mostBuffered); err != nil {
+		if inAll, err = option.ParseSize(b.InAll, mostBuffered); err != nil {
 			return 0, 0, fmt.Errorf("buffer: %w", err)
 		}
 	}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // Memory is the JSON of the memory store: it keeps the buckets in the memory of this process. They survive reloads. A
@@ -36,5 +38,5 @@ const leastSnapshotInterval = 100 * time.Millisecond
 // Check refuses what the options may not be. Zero means the default.
 func (m *Memory) Check() error {
 	interval := cmp.Or(time.Duration(m.SnapshotInterval), leastSnapshotInterval)
-	return cmp.Or(Within("max_buckets", m.MaxBuckets, 0, MostBuckets), Within("snapshot_interval", interval, leastSnapshotInterval, longest))
+	return cmp.Or(option.Within("max_buckets", m.MaxBuckets, 0, MostBuckets), option.Within("snapshot_interval", interval, leastSnapshotInterval, option.Longest))
 }

@@ -4,15 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
-	"regexp"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // Rank says who goes before others in an in_flight with share. It has one of issued, told and
@@ -47,34 +45,6 @@ const (
 	RankCrawler = "crawler"
 )
 
-// anonymousCookies are cookies that visitors get who have not logged in. Behind those that end
-// in a blank is a digest of the site.
-var anonymousCookies = []string{
-	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "_session_id", "wordpress_test_cookie",
-	"woocommerce_items_in_cart", "woocommerce_cart_hash", "JSESSIONID", "ASP.NET_SessionId", ".AspNetCore.Session",
-	"connect.sid", "koa.sess", "ci_session", "CAKEPHP", "csrftoken", "csrf_token", "_csrf", "xf_session",
-	"wp_woocommerce_session_ ", "comment_author_ ", "ASPSESSIONID ",
-}
-
-// railsSession matches how Rails names the session, which all visitors get, and its beginning.
-var railsSession = regexp.MustCompile(`^_.*(_session|\*)$`)
-
-// anonymous returns a cookie that anonymous visitors get and that matches a pattern, or
-// "" if none is known.
-func anonymous(pattern string) string {
-	pattern = strings.TrimPrefix(strings.TrimPrefix(pattern, "__Host-"), "__Secure-") // any cookie may have one
-	for _, name := range anonymousCookies {
-		name, digest := strings.CutSuffix(name, " ")
-		if match, _ := path.Match(pattern, name); match || digest && strings.HasPrefix(pattern, name) {
-			return name
-		}
-	}
-	if railsSession.MatchString(pattern) {
-		return pattern
-	}
-	return ""
-}
-
 // check refuses what is no rank.
 func (r *Rank) check(shares, passes bool) error {
 	issued, told, matched := len(r.Issued) > 0, r.Told != "", len(r.Match) > 0
@@ -99,17 +69,17 @@ func (r *Rank) check(shares, passes bool) error {
 		return fmt.Errorf("invalid response header %q in rank member told: clients need it, and would not get it; want one of your own, such as X-Throttle-User", r.Told)
 	}
 	for _, pattern := range r.Issued {
-		if meant := unfinished(pattern); meant != "" {
+		if meant := option.UnfinishedCookie(pattern); meant != "" {
 			return fmt.Errorf("invalid cookie %q in rank member issued: no cookie ends so; did you mean %s?", pattern, meant)
 		}
 		if !cookie.ValidPattern(pattern) {
 			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a log-in sets", pattern)
 		}
-		if name := anonymous(pattern); name != "" {
+		if name := cookie.Anonymous(pattern); name != "" {
 			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
 		}
 	}
-	return CheckMatcherSets(r.Match)
+	return option.CheckMatcherSets(r.Match)
 }
 
 // ownHeaders are response headers that clients cannot do without.

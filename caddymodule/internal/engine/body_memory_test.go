@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -20,7 +20,7 @@ func TestABodyWithoutRoomIsUnread(t *testing.T) {
 		s := servertest.NewWaitSite(t, "throttle {\nzone items {\nlimit 10 1/d\ncost body_items rows\n}\nzone names {\nlimit 1 1/d\nmatch path /login\nkey field log\n}\n}", 0)
 		logged := ""
 		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
-			fields, _ := json.Marshal(servertest.Logged(decision.VerdictsOf(r.Context())))
+			fields, _ := json.Marshal(servertest.Logged(limit.VerdictsOf(r.Context())))
 			logged = string(fields)
 			return nil
 		}

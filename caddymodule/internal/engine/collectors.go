@@ -146,7 +146,7 @@ func eachZone(f func(*Zone)) {
 
 func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 	eachZone(func(z *Zone) {
-		if z.Delay != nil && !z.Shadow {
+		if z.Delay != nil && z.Shadow == nil {
 			to.gauge(of[0], float64(z.State.Waiting.Taken()), z.Name, "")
 		}
 	})

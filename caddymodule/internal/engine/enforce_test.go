@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -154,6 +155,42 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 		}
 		if got := w.Header().Get("RateLimit"); got != test.limit {
 			t.Errorf("request %d: got RateLimit %s, want %s", i+1, got, test.limit)
+		}
+	}
+}
+
+// TestSharedCache: what caches keep for everybody does not tell how much one client has left.
+func TestSharedCache(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		route {
+			throttle {
+				ratelimit_headers
+				zone pages {
+					limit 9 1/m
+				}
+			}
+			header /public Cache-Control "public, max-age=60"
+			header /edge CDN-Cache-Control max-age=60
+			header /private Cache-Control "private, max-age=60"
+			header /own {
+				Cache-Control s-maxage=60
+				+RateLimit "\"upstream\";r=1"
+			}
+			error /error 404
+			respond ok
+		}
+		handle_errors {
+			respond gone 404
+		}
+	}`)
+	for path, want := range map[string]int{"/": 1, "/public": 0, "/edge": 0, "/private": 1, "/own": 0, "/error": 1} {
+		h := s.From(servertest.Someone).Get(path).Header()
+		ours := slices.DeleteFunc(slices.Clone(h["Ratelimit"]), func(v string) bool { return !strings.HasPrefix(v, `"pages"`) })
+		if len(ours) != want || len(h["Ratelimit-Policy"]) != want {
+			t.Errorf("%s: got %v, want %d limits of ours", path, h, want)
+		}
+		if others := len(h["Ratelimit"]) - len(ours); (others == 1) != (path == "/own") {
+			t.Errorf("%s: got %d limits of the upstream in %v", path, others, h)
 		}
 	}
 }

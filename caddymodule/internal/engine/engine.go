@@ -19,11 +19,10 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -52,13 +51,13 @@ type Engine struct {
 	Memory   *stores.MemoryUse   // the store itself or the fallback, if either is in memory
 	policy   sharedstore.Policy  // what zones fall back to that have no policy of their own
 
-	Exempt     rule.Matchers
+	Exempt     limit.Matchers
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	bodies     body.Bounds
 	Zones      map[string]*Zone
 	InFlight   map[string]*inflight.Limit
-	Blockers   []*decision.Zone              // whose blocks hold in all handlers
+	Blockers   []*limit.Zone                 // whose blocks hold in all handlers
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the watching of files; nil before Start
 
@@ -73,9 +72,9 @@ type Engine struct {
 
 	OverrideFiles map[string]*overrideFile // by their paths
 
-	servers  map[*caddyhttp.Server]*decision.Server // see [Engine.ReadServers]
-	showsAll bool                                   // the verdicts of all servers may be read
-	form     *form.Plan                             // what zones want of bodies; see [Engine.joinForm]
+	servers  map[*caddyhttp.Server]*limit.Server // see [Engine.ReadServers]
+	showsAll bool                                // the verdicts of all servers may be read
+	form     *form.Plan                          // what zones want of bodies; see [Engine.joinForm]
 }
 
 // EngineOf returns what runs of the config that a module is provisioned for, which may be
@@ -116,12 +115,11 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 // AddZone makes a definition ready for requests. Definitions of one name are one zone and must
 // be equal. The zone joins what other configs with its name share. Its matchers are loaded
 // within the module whose context it is.
-func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, err error) {
+func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, err error) {
 	if definition == nil {
 		return nil, errors.New("a zone is null: want an object with a name")
 	}
-	compiled, err := definition.Compile(e.Plans)
-	if err != nil {
+	if err = definition.Compile(e.Plans); err != nil {
 		return nil, err
 	}
 	name, text := definition.Name, definition.Definition()
@@ -134,52 +132,53 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *config.Zone) (z *Zone, e
 	if e.InFlight[name] != nil {
 		return nil, errOneNameSpace(name)
 	}
-	z = &Zone{Config: definition.WithDefaults(), Definition: text, State: JoinState(name)}
-	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(definition.OnStoreError, e.app.OnStoreError)) // both have been checked
+	z = &Zone{Zone: definition, Definition: text, State: JoinState(name)}
+	z.policy, _ = sharedstore.ParsePolicy(cmp.Or(z.OnStoreError, e.app.OnStoreError)) // both have been checked
 	defer func() {
 		if err != nil {
 			_ = stores.Leave(StateKey(name)) // which can tell nothing better
 		}
 	}()
-	if err = definition.Load(ctx, compiled, config.Given{
+	doubts := z.Doubts()
+	if err = z.Load(ctx, limit.Given{
 		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) }, Insecure: z.warnInsecure,
 	}); err != nil {
 		return nil, err
 	}
-	if path := z.Config.OverrideFile; path != "" {
+	if path := z.OverrideFile; path != "" {
 		z.File = cmp.Or(e.OverrideFiles[path], newOverrideFile(path, e.Logger, e.fileChanged))
 		e.OverrideFiles[path] = z.File
-		if err = z.File.add(compiled.Key.Overrides); err != nil {
+		if err = z.File.add(z.Key.Overrides); err != nil {
 			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
 		}
 	}
-	e.joinForm(compiled)
-	z.Counts = telemetry.New(compiled, z.State.Figures, telemetry.Options{
+	e.joinForm(z.Zone)
+	z.Counts = telemetry.New(z.Zone, z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
 		Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
-	z.Zone = &decision.Zone{Rule: compiled, Places: &z.State.Waiting, Reporter: z.Counts}
+	z.Places, z.Reporter = &z.State.Waiting, z.Counts
 	e.Zones[name] = z
-	e.exemptsSome = e.exemptsSome || compiled.Exempt != nil
-	if compiled.Everywhere && z.namesPlaceholders() { // a handler of any server may refuse by it
-		e.showsAll = true
-		for _, server := range e.servers {
-			server.Shown = true
+	e.exemptsSome = e.exemptsSome || z.Exempt != nil
+	if z.BlocksEverywhere() {
+		e.Blockers = append(e.Blockers, z.Zone)
+		if z.namesPlaceholders() { // a handler of any server may refuse by it
+			e.showsAll = true
+			for _, server := range e.servers {
+				server.Shown = true
+			}
 		}
 	}
-	if compiled.Everywhere {
-		e.Blockers = append(e.Blockers, z.Zone)
-	}
-	z.warn()
+	z.warn(doubts)
 	return z, nil
 }
 
 // joinForm has what a zone wants of bodies read together with what others want, as far as one
 // reading can.
-func (e *Engine) joinForm(r *rule.Rule) {
-	if e.form == nil || r.ReadBy(e.form) != nil {
+func (e *Engine) joinForm(z *limit.Zone) {
+	if e.form == nil || z.ReadBy(e.form) != nil {
 		e.form = new(form.Plan)
-		_ = r.ReadBy(e.form) // as when it was compiled
+		_ = z.ReadBy(e.form) // as when it was compiled
 	}
 }
 
@@ -222,7 +221,7 @@ func errOneNameSpace(name string) error {
 }
 
 // ExemptAlways sets what no zone ever charges.
-func (e *Engine) ExemptAlways(matchers rule.Matchers, static []*staticfile.Matcher) {
+func (e *Engine) ExemptAlways(matchers limit.Matchers, static []*staticfile.Matcher) {
 	e.Exempt, e.Static, e.exemptsSome = matchers, static, matchers != nil
 }
 
@@ -244,7 +243,7 @@ func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
 	if z == nil {
 		return sharedstore.ZoneOptions{Policy: e.policy}
 	}
-	return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.Cost.Most}
+	return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.MostCost}
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. It logs
@@ -342,7 +341,7 @@ func (e *Engine) release() {
 	}
 }
 
-// Correct implements decision.Env. If the store fails, the charges stay as they were reserved.
+// Correct implements limit.Env. If the store fails, the charges stay as they were reserved.
 func (e *Engine) Correct(due []leakybucket.Settlement) {
 	if len(due) == 0 {
 		return
@@ -365,28 +364,28 @@ func (e *Engine) unsettled(zone string, charges int) {
 }
 
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
-func (e *Engine) ExemptsGlobally(s *rule.Subject) (bool, error) {
+func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
 	if e.Exempt == nil {
 		return false, nil
 	}
 	return s.Spares(e.Exempt)
 }
 
-// Exempts implements decision.Env.
-func (e *Engine) Exempts(s *rule.Subject) (bool, error) {
+// Exempts implements limit.Env.
+func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
 	e.Warned.proxies(s) // also if the proxy's own address is exempt
 	e.tellForwards(s)
 	return e.ExemptsGlobally(s)
 }
 
-// NoAddress implements decision.Env.
+// NoAddress implements limit.Env.
 func (e *Engine) NoAddress() { e.Warned.unknown() }
 
-// Overrides implements decision.Env.
+// Overrides implements limit.Env.
 func (e *Engine) Overrides() *override.Set { return e.Control.Changes.Table.Load() }
 
-// Everywhere implements decision.Env.
-func (e *Engine) Everywhere() []*decision.Zone {
+// Everywhere implements limit.Env.
+func (e *Engine) Everywhere() []*limit.Zone {
 	if !e.AnyBlock() {
 		return nil
 	}
@@ -407,17 +406,17 @@ func (e *Engine) AnyBlock() bool {
 
 // known returns the block that is known of a charge's bucket, if one runs. If it is not
 // current, a shared store may have ended it.
-func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b decision.Block, runs, current bool) {
+func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b limit.RunningBlock, runs, current bool) {
 	if s, can := e.Store.(knower); can {
 		var d leakybucket.Decision
 		d, current = s.Known(c)
-		b, runs = decision.Block{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
+		b, runs = limit.RunningBlock{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
 	}
 	return b, runs, current
 }
 
-// Believe implements decision.Env.
-func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (decision.Block, bool) {
+// Believe implements limit.Env.
+func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
 	b, runs, current := e.known(now, c)
 	if runs && !current {
 		e.Store.(*sharedstore.Store).Confirm(ctx, c)
@@ -426,7 +425,7 @@ func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Char
 	return b, runs
 }
 
-// Take implements decision.Env.
+// Take implements limit.Env.
 func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	if err := e.Store.Take(ctx, charges, decisions); err != nil {
 		e.Logger.Error("asking the store; the request passes", zap.Error(err))
@@ -435,19 +434,19 @@ func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 	return nil
 }
 
-// Bodies implements decision.Env.
+// Bodies implements limit.Env.
 func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
 
-// KnownBlock implements decision.Env. Only a shared store takes longer to ask.
-func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (decision.Block, bool) {
+// KnownBlock implements limit.Env. Only a shared store takes longer to ask.
+func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
 	if e.Shared == nil {
-		return decision.Block{}, false
+		return limit.RunningBlock{}, false
 	}
 	b, runs, current := e.known(now, c)
 	return b, runs && current
 }
 
-// InForce implements decision.Env.
+// InForce implements limit.Env.
 func (e *Engine) InForce(c *leakybucket.Charge) {
 	if shared, can := e.Store.(*sharedstore.Store); can {
 		shared.InForce(c)

@@ -279,3 +279,82 @@ func TestRefundLetsPeopleIn(t *testing.T) {
 		})
 	}
 }
+
+// A zone that refunds speaks of log-ins where they are why it refuses, and of nothing else.
+func TestRefundNamesFailedLogIns(t *testing.T) {
+	const reason, busy = "Too many failed log-ins.", "This site is receiving too many requests right now."
+	for _, test := range []struct {
+		about, options string
+		prepare        func(*servertest.Site)
+		says, not      string
+	}{
+		{"capacity", "refund status 302", nil, reason, busy},
+		{"blocked", "refund status 302\nblock 1h", nil, reason, busy},
+		{"message", "refund status 302\nrefusal message \"Wrong passwords.\"", nil, "Wrong passwords.", reason},
+		{"banned", "refund status 302", func(s *servertest.Site) {
+			s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
+		}, busy, reason},
+		{"no_store", "refund status 302\non_store_error deny", func(*servertest.Site) { servertest.TheShared.Down.Store(true) }, busy, reason},
+		{"denied", "refund status 302\noverride 203.0.113.7 deny", nil, "does not accept this request", reason},
+		{"settle", "settle status 200 1", nil, busy, reason},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.RunShared(t, "", "zone login {\nlimit 1 1/h\n"+test.options+"\n}")
+				c := s.From("203.0.113.7:1000").With("Accept", "application/json")
+				c.Get("/")
+				if test.prepare != nil {
+					test.prepare(s)
+				}
+				for range 2 {
+					if body := c.Get("/").Body.String(); !strings.Contains(body, test.says) || strings.Contains(body, test.not) {
+						t.Errorf("got %s, want %q and no %q", body, test.says, test.not)
+					}
+				}
+			})
+		})
+	}
+}
+
+// An office behind one address, with the limit of README: who types a password wrong leaves room
+// for the others.
+func TestRefundLeavesAnOfficeRoom(t *testing.T) {
+	const zone = "throttle {\nzone login {\nfield pwd\nlimit 5 30/h\nrefund cookie sid\n}\n}\nsettle_upstream"
+	for _, test := range []struct {
+		about                string
+		wrong, right, passes int
+		every                time.Duration
+	}{
+		{"three errors and eight right", 3, 8, 11, 0},
+		{"fifty right in a quarter of an hour", 0, 50, 50, 18 * time.Second},
+		{"fifty right at once", 0, 50, 41, 0},
+		{"nothing but errors", 50, 0, 5, 0},
+	} {
+		t.Run(strings.ReplaceAll(test.about, " ", "_"), func(t *testing.T) {
+			servertest.InBubble(t, func(t *testing.T) {
+				s, passed := servertest.NewFuncSite(t, zone), 0
+				s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+					passed++
+					if r.PostFormValue("pwd") == "right" {
+						return servertest.Says(302, "Set-Cookie", "sid=a")(w, r)
+					}
+					return servertest.Says(200)(w, r)
+				}
+				for i := range test.wrong + test.right {
+					password := "right"
+					if i < test.wrong {
+						password = "wrong"
+					}
+					r := httptest.NewRequest("POST", "/login", strings.NewReader("log=user&pwd="+password))
+					r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+					r.RemoteAddr = "192.0.2.1:1000"
+					s.ServeHTTP(httptest.NewRecorder(), r)
+					time.Sleep(test.every)
+				}
+				if passed != test.passes {
+					t.Errorf("got %d of %d passed, want %d", passed, test.wrong+test.right, test.passes)
+				}
+			})
+		})
+	}
+}

@@ -7,8 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -104,14 +103,14 @@ func confirmLater(c leakybucket.Charge) {
 // everywhere or a ban refuses it and nothing speaks against closing its connections. It
 // reports whether this connection is to be closed. config is the number of the config when
 // the decision began.
-func (e *Engine) tellRefused(r *http.Request, res *decision.Verdict, config uint64) (closes bool) {
+func (e *Engine) tellRefused(r *http.Request, res *limit.Verdict, config uint64) (closes bool) {
 	if len(e.watchers) == 0 {
 		return false
 	}
-	s := rule.NewSubject(r)
+	s := limit.NewSubject(r)
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	client := peer.Addr().Unmap().WithZone("")
-	if err != nil || s.Early() || s.TrustedPeer() || s.Address().Unmap().WithZone("") != client || forwards(r) {
+	client := bucketkey.Unmap(peer.Addr())
+	if err != nil || s.Early() || s.TrustedPeer() || bucketkey.Unmap(s.Address()) != client || forwards(r) {
 		return false // the peer is not the client itself, or has not completed the handshake
 	}
 	o := refusedWhole(res, client)
@@ -122,10 +121,10 @@ func (e *Engine) tellRefused(r *http.Request, res *decision.Verdict, config uint
 	if e.exemptsSome {
 		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
 	}
-	if o.Reason() != rule.Banned {
+	if o.Reason() != limit.Banned {
 		c := o.Charge
 		c.Cost = 0 // it only names the bucket
-		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6Bits)
+		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6)
 	}
 	refused.Client, refused.Until = bucketkey.ClientPrefix(client, 32, bits), time.Now().Add(min(o.Block, longest))
 	for _, w := range e.watchers {
@@ -139,10 +138,10 @@ func (e *Engine) tellRefused(r *http.Request, res *decision.Verdict, config uint
 const exemptAgain = time.Minute
 
 // refusedWhole returns the outcome that refuses every request of a client, or nil.
-func refusedWhole(res *decision.Verdict, peer netip.Addr) *decision.Outcome {
+func refusedWhole(res *limit.Verdict, peer netip.Addr) *limit.Outcome {
 	for i := range res.Outcomes {
 		o := &res.Outcomes[i]
-		if o.Decision() == decision.Refused && o.Block > 0 && (o.Reason() == rule.Banned || blocksOnly(o, peer)) {
+		if o.Decision() == limit.Refused && o.Block > 0 && (o.Reason() == limit.Banned || blocksOnly(o, peer)) {
 			return o
 		}
 	}
@@ -156,19 +155,19 @@ func (e *Engine) refuseAgain() { e.configNumber.Store(lastConfig.Add(1)) }
 
 // blocksOnly reports whether an outcome has found a block that holds everywhere, of a key
 // that is nothing but this client.
-func blocksOnly(o *decision.Outcome, peer netip.Addr) bool {
+func blocksOnly(o *limit.Outcome, peer netip.Addr) bool {
 	z := o.Zone
-	bits := z.Key.IPv4Bits
+	bits := z.Key.IPv4
 	if peer.Is6() {
-		bits = z.Key.IPv6Bits
+		bits = z.Key.IPv6
 	}
-	return z.Everywhere && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
-		o.Key == bucketkey.ClientPrefix(peer, z.Key.IPv4Bits, z.Key.IPv6Bits).Addr().String()
+	return z.BlocksEverywhere() && (peer.Is4() && bits == 32 || peer.Is6() && bits >= 64) &&
+		o.Key == bucketkey.ClientPrefix(peer, z.Key.IPv4, z.Key.IPv6).Addr().String()
 }
 
 // exemptsAnywhere reports whether any zone exempts a request, which the global options do
 // not.
-func (e *Engine) exemptsAnywhere(s *rule.Subject) bool {
+func (e *Engine) exemptsAnywhere(s *limit.Subject) bool {
 	if !e.exemptsSome {
 		return false
 	}
@@ -183,14 +182,14 @@ func (e *Engine) exemptsAnywhere(s *rule.Subject) bool {
 // tellForwards tells watchers about the peer of a request that forwards what others ask, if it
 // does. A proxy that is missing in trusted_proxies is the client of all its requests, and must
 // not be shut out.
-func (e *Engine) tellForwards(s *rule.Subject) {
+func (e *Engine) tellForwards(s *limit.Subject) {
 	r := s.Request
 	if len(e.watchers) == 0 || s.TrustedPeer() || !forwards(r) || s.Early() {
 		return
 	}
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
 		for _, w := range e.watchers {
-			w.Forwards(peer.Addr().Unmap().WithZone(""))
+			w.Forwards(bucketkey.Unmap(peer.Addr()))
 		}
 	}
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -11,24 +12,22 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Handler is a handler as it runs: its zones, and whom they concern.
 type Handler struct {
-	decision.Directive
+	limit.Directive
 
 	app         *Engine
 	handled     atomic.Uint64 // requests
-	Match       rule.Matchers
-	headers     settlement.Headers // in which the upstream says what a request cost
-	addsHeaders bool               // a zone marks responses
+	Match       limit.Matchers
+	headers     limit.Headers // in which the upstream says what a request cost
+	addsHeaders bool          // a zone marks responses
 }
 
 // A Directive is a module that runs as a handler.
@@ -36,16 +35,16 @@ type Directive interface{ Running() *Handler }
 
 // NewHandler returns the handler of zones, for the requests that match, or for all. It is
 // provisioned in this context.
-func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone) *Handler {
+func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
 	h := &Handler{app: e, Match: match}
 	h.Server = e.Guard(ctx)
 	for _, z := range zones {
-		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.ServerTiming, h.LimitsLog || z.LogLimit != nil
+		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.MarksResponses(), h.LimitsLog || z.Refusal.LogLimit != nil
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil {
-			h.headers = h.headers.With(z.Settle.Header)
+			h.headers = h.headers.With(z.Settle.Name)
 		}
-		h.Follows = h.Follows || !z.EndsAtAdmission() || z.ServerTiming
+		h.Follows = h.Follows || !z.EndsAtAdmission() || z.MarksResponses()
 		if h.Server != nil && z.namesPlaceholders() {
 			h.Server.Shown = true
 		}
@@ -62,7 +61,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match rule.Matchers, zones []*Zone
 
 // warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
 // can have all others refused.
-func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
+func warnKeys(zones []*Zone, match limit.Matchers, logger *zap.Logger) {
 	for _, z := range zones {
 		if z.Key.HasAddress() && !z.clientChosen() {
 			return
@@ -73,9 +72,9 @@ func warnKeys(zones []*Zone, match rule.Matchers, logger *zap.Logger) {
 		case z.warnedKey:
 		case z.clientChosen():
 			z.warnedKey = true
-			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request: add a zone keyed by client_ip",
+			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request, unless a handler before throttle sets them: add a zone keyed by client_ip",
 				zap.String("zone", z.Name))
-		case match == nil && z.Match == nil && !z.Key.HasAddress() && !config.ClientChosen(z.Config.Key.Sources):
+		case match == nil && z.Match == nil && !z.Key.HasAddress() && !limit.ClientChosen(z.Key.Sources):
 			z.warnedKey = true
 			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
 				zap.String("zone", z.Name))
@@ -117,7 +116,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		h.awaitStore(r)
 	}
 	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
-	v, err := decision.Decide(r, time.Time{}, failed, &h.Directive, h.app)
+	v, err := limit.Decide(r, time.Time{}, failed, &h.Directive, h.app)
 	switch {
 	case err != nil:
 		return h.fail(w, r, err)
@@ -161,7 +160,7 @@ func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
 
 // costsNothing reports whether a request is in an error route, or one of the server itself.
 func (h *Handler) costsNothing(r *http.Request) bool {
-	s := rule.Subject{Request: r}
+	s := limit.Subject{Request: r}
 	return (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || s.Included()
 }
 
@@ -185,15 +184,15 @@ func (h *Handler) awaitStore(r *http.Request) {
 	if h.app.Shared == nil || h.app.Shared.Ready() {
 		return
 	}
-	s := rule.NewSubject(r)
+	s := limit.NewSubject(r)
 	if exempt, _ := h.app.ExemptsGlobally(&s); exempt {
 		return
 	}
 	for _, z := range h.Zones {
-		if z.Shadow {
+		if z.Shadow != nil {
 			continue
 		}
-		if concern, err := z.Concerns(&s); err != nil || concern == rule.Concerned {
+		if concern, err := z.Concerns(&s); err != nil || concern == limit.Concerned {
 			h.app.Shared.Await(r.Context())
 			return
 		}
@@ -202,8 +201,8 @@ func (h *Handler) awaitStore(r *http.Request) {
 
 // refuse answers a request that is refused. config is the number of the config when the
 // decision began.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *decision.Verdict, config uint64, now time.Time) error {
-	refusal := v.Refusal(&h.app.Control.Refusals, now)
+func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *limit.Verdict, config uint64, now time.Time) error {
+	refusal := v.Refusal(r, &h.app.Control.Refusals, now)
 	refusal.Close = h.app.tellRefused(r, v, config)
 	return refusal.Write(w, r, body.Whole(r))
 }
@@ -214,7 +213,7 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	if h.Match == nil {
 		return true, nil
 	}
-	s := rule.NewSubject(r)
+	s := limit.NewSubject(r)
 	concerned, failed = s.Matches(h.Match)
 	return concerned || failed != nil, failed
 }
@@ -223,22 +222,32 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 // client does not see in which headers the upstream says what it cost.
 func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, concerned bool) error {
 	if concerned && len(h.headers) > 0 {
-		return (&settlement.Observer{Headers: h.headers}).Serve(w, r, next)
+		return (&limit.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
 
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *decision.Verdict) error {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict) error {
 	needs := v.Needs()
-	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles {
+	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles && !h.Announces {
 		if h.Server.Shares() {
 			defer h.settle(r, v, nil)
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &settlement.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
-	if needs.Cookies {
+	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
+	switch {
+	case h.Announces:
+		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
+		observer.BeforeHeaders = func(status int, header http.Header) {
+			v.SendCookies(time.Now(), status, header, observer.Own())
+			if !response.Private(header) {
+				withdraw(header, "Ratelimit", rateLimit)
+				withdraw(header, "Ratelimit-Policy", policy)
+			}
+		}
+	case needs.Cookies:
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			v.SendCookies(time.Now(), status, header, observer.Own())
 		}
@@ -251,9 +260,15 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	return observer.Serve(w, r, next)
 }
 
+// withdraw removes ours of the values in a header that the upstream may have, too: what a cache
+// keeps for everybody tells nothing of one client.
+func withdraw(header http.Header, name, ours string) {
+	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return value == ours })
+}
+
 // settle corrects the charges to what the request really cost: nothing if it was refused
 // further in, and otherwise what the observer, which may be nil, has seen.
-func (h *Handler) settle(r *http.Request, v *decision.Verdict, observer *settlement.Observer) {
+func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer) {
 	var room [4]leakybucket.Settlement
 	within := h.Server.Shares() && record.Of(r).Refused
 	switch {

@@ -8,7 +8,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // ReadServers looks at the servers of the HTTP app in which a module is provisioned, once. It
@@ -19,7 +19,7 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 	if e.servers != nil || len(modules) == 0 {
 		return
 	}
-	e.servers = make(map[*caddyhttp.Server]*decision.Server)
+	e.servers = make(map[*caddyhttp.Server]*limit.Server)
 	app, ok := modules[0].(*caddyhttp.App)
 	if !ok {
 		return
@@ -32,8 +32,8 @@ func (e *Engine) ReadServers(ctx caddy.Context) {
 
 // look finds out whether the config of a server names our placeholders, as templates may, and
 // whether a request may pass one handler twice. Routes whose config is gone may do both.
-func look(server *caddyhttp.Server) *decision.Server {
-	seen := &decision.Server{Server: server}
+func look(server *caddyhttp.Server) *limit.Server {
+	seen := &limit.Server{Server: server}
 	// Caddy has provisioned the matchers of these routes, and dropped what they were made of.
 	matchers := make([]caddyhttp.MatcherSets, len(server.Routes))
 	for i := range server.Routes {
@@ -70,7 +70,7 @@ func negates(matcher any) bool {
 
 // Guard counts a handler of throttle or in_flight, and returns its server, or nil outside of the
 // HTTP app.
-func (e *Engine) Guard(ctx caddy.Context) *decision.Server {
+func (e *Engine) Guard(ctx caddy.Context) *limit.Server {
 	server := e.serverOf(ctx)
 	if server != nil {
 		server.Guards++
@@ -79,14 +79,14 @@ func (e *Engine) Guard(ctx caddy.Context) *decision.Server {
 }
 
 // Show makes the verdicts about requests of the server in which a module is provisioned readable
-// by [decision.VerdictsOf].
+// by [limit.VerdictsOf].
 func (e *Engine) Show(ctx caddy.Context) {
 	if server := e.serverOf(ctx); server != nil {
 		server.Shown = true
 	}
 }
 
-func (e *Engine) serverOf(ctx caddy.Context) *decision.Server {
+func (e *Engine) serverOf(ctx caddy.Context) *limit.Server {
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	return e.servers[server]
 }

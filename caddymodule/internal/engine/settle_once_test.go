@@ -11,7 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -185,9 +185,9 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 		zone("outer", "settle header X-Cost")+
 		zone("seconds", "settle seconds")+
 		zone("status", "settle status 200 7 after")+"settle_upstream")
-	var seen *decision.Verdicts
+	var seen *limit.Verdicts
 	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
-		seen = decision.VerdictsOf(r.Context())
+		seen = limit.VerdictsOf(r.Context())
 		return servertest.Says(200, "X-Cost", "3", "X-Other", "4")(w, r)
 	}
 	w, _ := s.Get("/x")

@@ -17,7 +17,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -265,9 +265,9 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 		want   any
 	}{{"7.5", 7.5}, {"0", 0.0}, {"nonsense", 2.0}} {
 		s := servertest.NewFuncZone(t, "cost 2\nsettle header X-Cost")
-		var seen *decision.Verdicts
+		var seen *limit.Verdicts
 		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
-			seen = decision.VerdictsOf(r.Context())
+			seen = limit.VerdictsOf(r.Context())
 			if got, known := servertest.Logged(seen)["settled"]; known {
 				t.Errorf("before there is a response: got settled %v, want none", got)
 			}
@@ -281,7 +281,7 @@ func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 	}
 	s := servertest.NewFuncZone(t, "")
 	s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
-		if got, known := servertest.Logged(decision.VerdictsOf(r.Context()))["settled"]; known {
+		if got, known := servertest.Logged(limit.VerdictsOf(r.Context()))["settled"]; known {
 			t.Errorf("a zone that does not settle: got settled %v, want none", got)
 		}
 		return nil

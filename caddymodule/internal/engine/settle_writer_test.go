@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
 )
 
 // listen serves the site over real sockets, h1 and h2 without TLS.
@@ -251,7 +251,7 @@ func TestWithoutSettleNothingStandsBetween(t *testing.T) {
 	} {
 		s := servertest.NewFuncZone(t, test.options)
 		s.Serve = func(w http.ResponseWriter, _ *http.Request) error {
-			if _, wrapped := w.(*settlement.Observer); wrapped != test.wrapped {
+			if _, wrapped := w.(*limit.Observer); wrapped != test.wrapped {
 				t.Errorf("%q, %s: got a %T, want it wrapped: %v", test.options, test.path, w, test.wrapped)
 			}
 			return nil

@@ -13,9 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/settlement"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -50,7 +48,7 @@ func (o *onceWarnings) next() bool {
 
 // proxies logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
-func (o *onceWarnings) proxies(s *rule.Subject) {
+func (o *onceWarnings) proxies(s *limit.Subject) {
 	if !o.next() {
 		return
 	}
@@ -84,7 +82,7 @@ const mostTrusted = 100
 // trusted logs a warning if so many networks are trusted that clients are among them.
 func (o *onceWarnings) trusted(r *http.Request) {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	addr := peer.Addr().Unmap()
+	addr := bucketkey.Unmap(peer.Addr())
 	if err != nil || o.wide.Load() || !addr.IsGlobalUnicast() || addr.IsPrivate() {
 		return
 	}
@@ -144,8 +142,8 @@ func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, 
 const patientClient = 30 * time.Second
 
 // warn logs warnings about settings that probably do not work as meant.
-func (z *Zone) warn() {
-	for _, source := range z.Config.Key.Sources {
+func (z *Zone) warn(doubts []string) {
+	for _, source := range z.Key.Sources {
 		name := source.Header()
 		switch {
 		case strings.ContainsAny(name, "_."):
@@ -157,10 +155,10 @@ func (z *Zone) warn() {
 				zap.String("header", name))
 		}
 	}
-	if slices.ContainsFunc(z.Config.Cost, func(c config.Cost) bool { return config.SentByClient(c.Value) }) {
+	if slices.ContainsFunc(z.Cost, func(c limit.Cost) bool { return limit.SentByClient(c.Value) }) {
 		z.Counts.Logger.Warn("clients choose what their requests cost, since they send the value: compute the cost from something else")
 	}
-	if z.Settle != nil && z.Settle.Source == settlement.Status && !slices.ContainsFunc(z.Settle.Ranges, func(r settlement.StatusRange) bool { return r.First < 300 || r.Last > 399 }) {
+	if z.Settle.ChargesRedirectsOnly() {
 		z.Counts.Logger.Warn("settle status charges redirects only, by which most applications answer a log-in that succeeded: name the status of one that failed")
 	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
@@ -168,13 +166,13 @@ func (z *Zone) warn() {
 	}
 	if wait := z.LongestWait(); wait > patientClient {
 		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
-		if z.MaxWait > 0 {
+		if z.Delay.Wait > 0 {
 			warning = "requests may wait longer than most clients do: set a shorter wait"
 		}
 		z.Counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
 	z.warnOversize()
-	for _, doubt := range slices.Concat(config.Doubts(z.Config.Match, false), config.Doubts(z.Config.Exempt, true)) {
+	for _, doubt := range doubts {
 		z.Counts.Logger.Warn(doubt)
 	}
 }

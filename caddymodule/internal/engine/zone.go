@@ -9,8 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -21,34 +20,33 @@ import (
 // A Zone is a zone of one config as it runs: the rule that requests meet, with its
 // counters and logs. What all configs of its name share is in [Zone.State].
 type Zone struct {
-	*decision.Zone
+	*limit.Zone
 	Counts *telemetry.Zone
 	State  *ZoneState
 
-	Config     config.Zone // with its defaults, and with the matchers that Caddy drops when it has loaded them
-	Definition string      // canonical text: zones of one name have the same
+	Definition string // canonical text: zones of one name have the same
 	policy     sharedstore.Policy
 
-	File           *overrideFile      // nil if it has none
-	Directives     [][]*decision.Zone // the zones of each directive that charges it
-	handled        []*atomic.Uint64   // requests of these
-	warnedKey      bool               // of what clients choose in it
+	File           *overrideFile    // nil if it has none
+	Directives     [][]*limit.Zone  // the zones of each directive that charges it
+	handled        []*atomic.Uint64 // requests of these
+	warnedKey      bool             // of what clients choose in it
 	warnedBurst    bool
 	warnedInsecure atomic.Bool
 }
 
 // clientChosen reports whether clients choose the values of the key.
 func (z *Zone) clientChosen() bool {
-	return config.ClientChosen(z.Config.Key.Sources) && z.Config.Key.Unlisted == ""
+	return limit.ClientChosen(z.Key.Sources) && z.Key.Unlisted == ""
 }
 
 // warnOversize logs a warning if the capacity of an override is too small. It names the
 // smallest.
 func (z *Zone) warnOversize() {
 	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
-	if least.Oversize(z.Cost.Most) {
+	if least.Oversize(z.MostCost) {
 		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
-			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.Cost.Most))
+			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.MostCost))
 	}
 }
 
@@ -70,7 +68,7 @@ func (z *Zone) requests() (n uint64) {
 // Mode says whether the zone refuses, by the config and the switches at run time.
 func (z *Zone) Mode(set *override.Set, now time.Time) string {
 	switch {
-	case z.Shadow || set.Shadow(z.Name, now):
+	case z.Shadow != nil || set.Shadow(z.Name, now):
 		return "shadow"
 	case z.Enforce < 100:
 		return fmt.Sprintf("enforcing %d%%", z.Enforce)
@@ -83,7 +81,7 @@ func (z *Zone) Mode(set *override.Set, now time.Time) string {
 // config has a [Zone] of its own.
 type ZoneState struct {
 	*telemetry.Figures
-	Waiting decision.Places
+	Waiting limit.Places
 	name    string
 }
 

@@ -30,6 +30,14 @@ func BenchmarkBody(b *testing.B) {
 	run("menu", formType, []byte(pairsOf(menu, 300)))
 	run("upload", multiType, build("--x\r\n"+logPart+"; filename=\"a\"\r\n\r\n", "a", "\r\n--x--\r\n", 1<<20))
 	run("rows", jsonType, build(`{"rows":[`, `{"id":1,"name":"x","tags":[1,2]},`, `{}]}`, 1<<20))
+	for _, size := range []int{64 << 10, 8 << 20} { // a page that is saved, and the largest that is not a file
+		run("page", formType, build("log=admin&text=", "An+honest+word%2C+", "&pwd=secret", size))
+		run("page-in-percents", formType, build("log=admin&text=", "%E5%B1%B1", "&pwd=secret", size))
+		run("page-in-parts", multiType, build("--x\r\n"+logPart+"\r\n\r\nadmin\r\n--x\r\nContent-Disposition: form-data; name=\"text\"\r\n\r\n", "An honest word,\r\n", "\r\n--x--\r\n", size))
+		run("document", jsonType, build(`{"log":"admin","text":"`, `An honest \"word\",`, `"}`, size))
+		run("xml", "application/xml", build("<a>", "<b>An honest word</b>", "</a>", size))
+		run("uncertain", "text/plain", build("", "An honest word, ", "", size))
+	}
 	for _, size := range []int{1 << 20, 64 << 20} {
 		for _, h := range hostile {
 			kind, _, _ := strings.Cut(h.contentType, ";")

@@ -13,10 +13,10 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
@@ -24,12 +24,12 @@ import (
 // A Handler is an in_flight where a site has it.
 type Handler struct {
 	*Limit
-	match  rule.Matchers     // nil matches all
+	match  limit.Matchers    // nil matches all
 	server *caddyhttp.Server // whose routes it is in; nil outside of the HTTP app
 }
 
 // NewHandler returns the handler of a limit, for the requests that match, or for all.
-func (l *Limit) NewHandler(server *caddyhttp.Server, match rule.Matchers) *Handler {
+func (l *Limit) NewHandler(server *caddyhttp.Server, match limit.Matchers) *Handler {
 	l.Sites++
 	return &Handler{Limit: l, match: match, server: server}
 }
@@ -87,7 +87,7 @@ func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed err
 }
 
 // concerns reports whether a request needs a slot. The error is that of a matcher.
-func (h *Handler) concerns(s *rule.Subject) (bool, error) {
+func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	if s.Included() {
 		return false, nil // it is a part of a page, and needs no other slot than that
 	}
@@ -112,7 +112,7 @@ func (h *Handler) concerns(s *rule.Subject) (bool, error) {
 type visit struct {
 	*Handler
 	r       *http.Request
-	subject rule.Subject
+	subject limit.Subject
 	record  *record.Record
 
 	slot     gate.Slot // what it asks for, and whether it has that
@@ -145,7 +145,7 @@ func (v *visit) look() {
 	case v.Shares():
 		v.rank(s)
 	case v.rule.Key != nil:
-		v.slot.Key = v.rule.Key.Name(s, new(rule.Buffers))
+		v.slot.Key = v.rule.Key.Name(s, new(limit.Buffers))
 	}
 	if s.NoAddress {
 		v.Env.NoAddress()

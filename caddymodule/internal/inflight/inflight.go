@@ -18,8 +18,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -34,7 +35,7 @@ type Env interface {
 	Overrides() *override.Set
 
 	// Exempts reports whether the global options exempt a request.
-	Exempts(*rule.Subject) (bool, error)
+	Exempts(*limit.Subject) (bool, error)
 
 	// NoAddress is called if a key needed the client's address and there was none.
 	NoAddress()
@@ -65,7 +66,7 @@ type Limit struct {
 
 	Options
 	rule    *config.InFlightRule
-	exempt  rule.Matchers
+	exempt  limit.Matchers
 	ranks   ranks
 	limits  gate.Limits
 	longest int64 // of a body, in bytes; below 0 bodies are handed on as they come
@@ -127,10 +128,10 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 
 // load loads the matchers.
 func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error) {
-	if l.exempt, err = config.LoadMatchers(ctx, definition, "Exempt", definition.Exempt); err != nil {
+	if l.exempt, err = option.LoadMatchers(ctx, definition, "Exempt", definition.Exempt); err != nil {
 		return err
 	}
-	static, err := config.LoadStatic(ctx, l.ExemptStaticFiles)
+	static, err := option.LoadStatic(ctx, l.ExemptStaticFiles)
 	if err != nil {
 		return err
 	}

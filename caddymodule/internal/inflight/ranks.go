@@ -13,8 +13,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -22,9 +23,9 @@ import (
 
 // ranks say which rank a client has. Without share they are empty.
 type ranks struct {
-	pass            *pass.Zone      // issues passes, and recognizes those who have one; nil if none are sent
-	member, crawler []rule.Matchers // match requests of clients with these ranks
-	told            []string        // response headers that name users, which clients never see
+	pass            *pass.Zone       // issues passes, and recognizes those who have one; nil if none are sent
+	member, crawler []limit.Matchers // match requests of clients with these ranks
+	told            []string         // response headers that name users, which clients never see
 }
 
 // loadRanks loads the matchers of ranks, and who gets passes.
@@ -32,7 +33,7 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Zone) (r rank
 	r.pass = passes
 	for i := range f.Rank {
 		rank := &f.Rank[i]
-		match, err := config.LoadMatchers(ctx, rank, "Match", rank.Match)
+		match, err := option.LoadMatchers(ctx, rank, "Match", rank.Match)
 		switch {
 		case err != nil:
 			return r, err
@@ -87,13 +88,13 @@ var whys = [...]string{
 // rank finds out the rank of a request, and what it takes turns by: a member by its account, others
 // by what makes a client and by their pass. A member who comes too early waits until it may come,
 // and then ranks as one who has come back. A matcher that fails matches nobody.
-func (v *visit) rank(s *rule.Subject) {
+func (v *visit) rank(s *limit.Subject) {
 	ranks, ask, identity, known := &v.ranks, &v.slot, "", false
 	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
 		now := time.Now()
-		v.client = ranks.pass.Client(s.Request, rule.Host(s), now)
+		v.client = ranks.pass.Client(s.Request, limit.Host(s), now)
 		ask.Rank, v.tries, v.why = v.client.Rank(), v.client.Tries(now), whys[v.client.State()]
 		if notBefore := v.client.EarlyMember(); !notBefore.IsZero() {
 			v.early = notBefore.Sub(now)
@@ -121,7 +122,7 @@ func (v *visit) rank(s *rule.Subject) {
 			return
 		}
 	}
-	ask.Keys = [2]string{v.rule.Share.Name(s, new(rule.Buffers)), identity}
+	ask.Keys = [2]string{v.rule.Share.Name(s, new(limit.Buffers)), identity}
 }
 
 // comesBack returns after how long a client is told to come back that has lost its turn: one that

@@ -70,7 +70,7 @@ const soon = time.Second
 func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	v.record.Refused = true
 	f := refusal.Refusal{
-		Status: v.rule.Refusal.Status, Message: v.rule.Refusal.Message, Page: v.rule.Refusal.Page, AsError: v.rule.Refusal.AsError, Violated: v,
+		Status: v.rule.Refusal.Status, Message: v.rule.Refusal.Message, Page: v.rule.Refusal.Page, AsError: v.rule.Refusal.Error, Violated: v,
 	}
 	switch {
 	case why == earlyData:
@@ -94,8 +94,8 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	if v.rule.Refusal.ZoneHeader {
 		f.Zone = v.Name
 	}
-	if v.rule.Refusal.SupportCode {
-		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
+	if v.rule.Refusal.Code == "" {
+		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Client: v.subject.Client(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
 		f.Code = v.code
 	}
 	v.decide(refused, why)

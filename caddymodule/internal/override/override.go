@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // Longest is the longest that an override may last. What should last longer belongs in the
@@ -165,7 +166,7 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 	if s == nil || len(s.bans) == 0 || !addr.IsValid() {
 		return nil
 	}
-	addr = addr.Unmap().WithZone("")
+	addr = bucketkey.Unmap(addr)
 	for _, bits := range s.lengths {
 		network, err := addr.Prefix(bits)
 		if err != nil {

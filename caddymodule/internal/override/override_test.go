@@ -119,12 +119,13 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 		table.Apply(night, ban(t, network, hour(night, network)))
 	}
 	for addr, want := range map[string]string{
-		"203.0.113.7":        "203.0.113.0/24",
-		"203.0.1.1":          "203.0.0.0/16",
-		"::ffff:203.0.113.7": "203.0.113.0/24",
-		"203.1.0.0":          "",
-		"2001:db8:1::1%eth0": "2001:db8::/32",
-		"2001:db9::":         "",
+		"203.0.113.7":          "203.0.113.0/24",
+		"203.0.1.1":            "203.0.0.0/16",
+		"::ffff:203.0.113.7":   "203.0.113.0/24",
+		"64:ff9b::203.0.113.7": "203.0.113.0/24",
+		"203.1.0.0":            "",
+		"2001:db8:1::1%eth0":   "2001:db8::/32",
+		"2001:db9::":           "",
 	} {
 		got := ""
 		if ban := table.Load().Banned(netip.MustParseAddr(addr), night); ban != nil {

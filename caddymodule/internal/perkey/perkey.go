@@ -261,10 +261,10 @@ func parseNetwork(text string, ipv4Bits, ipv6Bits int) (netip.Prefix, error) {
 		if err != nil || addr.Zone() != "" {
 			return network, fmt.Errorf("invalid address %q: want an IP address or a network such as 203.0.113.0/24", text)
 		}
-		addr = addr.Unmap()
+		addr = key.Unmap(addr)
 		network = netip.PrefixFrom(addr, addr.BitLen())
 	}
-	if network.Addr().Is4In6() {
+	if network.Addr() != key.Unmap(network.Addr()) {
 		return network, fmt.Errorf("invalid network %q: write IPv4 networks as IPv4", text)
 	}
 	if network.Masked() != network {

@@ -329,6 +329,8 @@ func TestOverridesThatAreWrong(t *testing.T) {
 		{"a", "2001:db8::1 -> gold", `override 2001:db8::1: network "2001:db8::1" is narrower than the /64 that clients are told apart by: did you mean 2001:db8::/64?`},
 		{"a", "192.0.2.1 -> gold", "override 192.0.2.1: given twice"},
 		{"a", "192.0.2.1/32 -> gold", "override 192.0.2.1/32: given twice"},
+		{"a", "64:ff9b::203.0.113.0/120 -> gold", `override 64:ff9b::203.0.113.0/120: invalid network "64:ff9b::203.0.113.0/120": write IPv4 networks as IPv4`},
+		{"a", "64:ff9b::192.0.2.1 -> gold", "override 64:ff9b::192.0.2.1: given twice"},
 		{"a", "::ffff:192.0.2.1 -> gold", "override ::ffff:192.0.2.1: given twice"},
 		{"t", "sha256:2c26 -> gold", `override sha256:2c26: invalid digest "sha256:2c26": want sha256: and 64 hexadecimal digits, as of printf %s <value> | sha256sum`},
 		{"t", "sha256:a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e -> deny", "override sha256:a7937b64b8caa58f03721bb6bacf5c78cb235febe0e70b1b84cd99541461a08e: given twice"}, // of first

@@ -17,6 +17,7 @@ const (
 	inBrief             // HTML without style and script: for images and scripts, and for curl
 	inJSON
 	inNothing
+	inGRPC
 )
 
 // formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,

@@ -13,11 +13,8 @@ import (
 	"strings"
 	"sync"
 	"text/template"
-	"time"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 )
 
 const (
@@ -40,8 +37,8 @@ type Style struct {
 	Accent string `json:"accent,omitempty"`
 
 	// What is the matter, in at most 500 characters. How long to wait, and what to
-	// do then, follows it. Default: "This site is receiving too many requests right
-	// now."
+	// do then, follows it. Zones with refund say "Too many failed log-ins." instead.
+	// Default: "This site is receiving too many requests right now."
 	Text string `json:"text,omitempty"`
 }
 
@@ -64,7 +61,7 @@ func (s Style) Compile() (*Page, error) {
 	accent, _ := colour(s.Accent) // which was checked
 	sheet := ":root{--accent:" + accent + "}" + styleSheet
 	p := &Page{
-		notices: make([][kinds][]piece, len(languages)), sheet: "<style>" + sheet + "</style>\n",
+		notices: make([][kinds][]piece, len(languages)), text: html.EscapeString(s.Text), sheet: "<style>" + sheet + "</style>\n",
 		policy: "default-src 'none'; script-src " + digest(script) + "; style-src " + digest(sheet) + "; base-uri 'none'; form-action 'none'",
 	}
 	for i := range languages {
@@ -151,25 +148,22 @@ var layout = template.Must(template.New("page").Parse(layoutText))
 
 // gap is what differs from refusal to refusal, and what is the same on all pages, so that
 // they share its memory.
-var gap = regexp.MustCompile(`\{(seconds|words|code|sheet|script)\}`)
+var gap = regexp.MustCompile(`\{(reason|seconds|words|code|sheet|script)\}`)
 
 // notice builds a page in one language.
 func (s Style) notice(l *language, kind int) []piece {
 	n := notice{
-		language: l, Title: l.Title, Reason: l.Reason, Waits: kind != hopeless && kind != briefHopeless, Brief: kind == brief || kind == briefHopeless,
+		language: l, Title: l.Title, Reason: "{reason}", Waits: kind != hopeless && kind != briefHopeless, Brief: kind == brief || kind == briefHopeless,
 		Reloads: kind == reloading, Returns: kind == returning, Invites: kind == inviting,
 	}
 	if !n.Waits {
 		n.Title, n.Reason = l.Never, l.NeverReason
+		if s.Text != "" {
+			n.Reason = html.EscapeString(s.Text) + "</p>\n<p>" + l.NeverReason
+		}
 	}
 	if s.Title != "" {
 		n.Title = html.EscapeString(s.Title)
-	}
-	if s.Text != "" {
-		n.Reason = html.EscapeString(s.Text)
-		if !n.Waits {
-			n.Reason += "</p>\n<p>" + l.NeverReason
-		}
 	}
 	n.Before, n.After, _ = strings.Cut(l.Wait, "%s")
 	var page strings.Builder
@@ -180,22 +174,24 @@ func (s Style) notice(l *language, kind int) []piece {
 }
 
 // appendNotice fills in what differs from refusal to refusal.
-func (p *Page) appendNotice(page []byte, notice []piece, l *language, wait time.Duration, support supportcode.Code) []byte {
+func (p *Page) appendNotice(page []byte, notice []piece, l *language, f *Refusal) []byte {
 	for _, piece := range notice {
 		page = append(page, piece.text...)
 		switch piece.placeholder {
+		case "reason":
+			page = append(page, f.reason(l, p.text)...)
 		case "seconds": // in digits
-			page = strconv.AppendInt(page, WholeSeconds(wait), 10)
+			page = strconv.AppendInt(page, WholeSeconds(f.TimeToFit), 10)
 		case "words": // as people say it
-			page = l.appendWait(page, wait)
+			page = l.appendWait(page, f.TimeToFit)
 		case "sheet":
 			page = append(page, p.sheet...)
 		case "script":
 			page = append(page, scriptElement...)
 		case "code":
-			if support != 0 {
+			if f.Code != 0 {
 				page = append(append(append(page, `<p id="code">`...), l.Code...), " <code>"...)
-				page = append(support.AppendTo(page), "</code></p>\n"...)
+				page = append(f.Code.AppendTo(page), "</code></p>\n"...)
 			}
 		}
 	}

@@ -100,13 +100,62 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
 			}
 		}
-		for _, text := range []string{l.Title, l.Reason, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
+		for _, text := range []string{l.Title, l.Reason, l.LogIns, l.Wait, l.Reload, l.Loading, l.Resend, l.ResendNow, l.Never, l.NeverReason} {
 			if text == "" || html.EscapeString(text) != text {
 				t.Errorf("%s: got the text %q", l.Tag, text)
 			}
 		}
 		if strings.Count(l.Wait, "%s") != 1 {
 			t.Errorf("%s: got %q, want one %%s", l.Tag, l.Wait)
+		}
+	}
+}
+
+// TestLogInsAreTheReason: in each language and form, before the text of a page that all zones
+// have, and behind the message of one.
+func TestLogInsAreTheReason(t *testing.T) {
+	style, err := Style{Title: "Ours", Text: "Our shop is busy."}.Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := Style{Text: "Wrong passwords."}.Compile() // as config compiles a message
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range languages {
+		l := &languages[i]
+		for _, test := range []struct {
+			about string
+			f     Refusal
+			want  string
+			never []string
+		}{
+			{"built_in", Refusal{LogIns: true}, l.LogIns, []string{l.Reason}},
+			{"text", Refusal{LogIns: true, Page: style}, l.LogIns, []string{l.Reason, "Our shop"}},
+			{"message", Refusal{LogIns: true, Page: own, Message: "Wrong passwords."}, "Wrong passwords.", []string{l.Reason, l.LogIns}},
+			{"other_zone", Refusal{}, l.Reason, []string{l.LogIns}},
+		} {
+			f := test.f
+			f.Status, f.Waits, f.TimeToFit = 429, true, time.Minute
+			for _, accept := range []string{"text/html", "*/*", "application/json"} {
+				for _, method := range []string{"GET", "POST"} {
+					r := visit(method, l.Tag)
+					r.Header.Set("Accept", accept)
+					body := refuse(t, &f, r).Body.String()
+					if n := strings.Count(body, test.want); n != 1 {
+						t.Errorf("%s %s %s %s: got %s, want %q once, not %d times", test.about, l.Tag, method, accept, body, test.want, n)
+					}
+					for _, other := range test.never {
+						if strings.Contains(body, other) {
+							t.Errorf("%s %s %s %s: got %s, want no %q in it", test.about, l.Tag, method, accept, body, other)
+						}
+					}
+				}
+			}
+		}
+		f := Refusal{Status: 403, LogIns: true}
+		if body := refuse(t, &f, visit("POST", l.Tag)).Body.String(); strings.Contains(body, l.LogIns) || !strings.Contains(body, l.NeverReason) {
+			t.Errorf("%s: got %s, want %q alone if waiting does not help", l.Tag, body, l.NeverReason)
 		}
 	}
 }

@@ -18,6 +18,7 @@ type Page struct {
 	pieces []piece // of the user's own
 
 	notices [][kinds][]piece // of the built-in page, by languages
+	text    string           // the Style's, as HTML
 	sheet   string           // its style sheet, as an element
 	policy  string           // its Content-Security-Policy; "" for the user's own
 }

@@ -3,6 +3,7 @@
 package refusal
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -48,6 +49,10 @@ type Refusal struct {
 	// Message is what programs show to people, before the wait, in plain text. If
 	// empty, it is ours, in the visitor's language. A page has its own text.
 	Message string
+
+	// LogIns says that too many log-ins have failed. It is said instead of the page's text,
+	// unless there is a Message.
+	LogIns bool
 
 	// Page is what people see. If nil, it is the built-in page without a brand.
 	Page *Page
@@ -107,13 +112,16 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
-	if in != inNothing {
+	switch in {
+	case inGRPC:
+		f.endCall(w, r, &h)
+	case inNothing:
+		f.setRetryAfter(&h)
+		h.set("Content-Length", "0")
+		w.WriteHeader(f.Status)
+	default:
 		f.writeBody(w, r, &h, in)
-		return nil
 	}
-	f.setRetryAfter(&h)
-	h.set("Content-Length", "0")
-	w.WriteHeader(f.Status)
 	return nil
 }
 
@@ -140,7 +148,9 @@ func (h *headers) set(name, value string) {
 // announce sets the headers that all refusals have, and returns the form of the answer.
 func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 	response.DropTargeted(h.header)
-	in = negotiate(r, f.Busy != nil)
+	if in = negotiate(r, f.Busy != nil); f.Status != http.StatusTooEarly && isCall(r) {
+		in = inGRPC
+	}
 	if f.Busy == nil {
 		h.set("Cache-Control", "no-store")
 	} else {
@@ -214,7 +224,7 @@ func (f *Refusal) appendBody(text []byte, r *http.Request, h *headers, in form) 
 	if in == inHTML {
 		h.set("Content-Security-Policy", page.policy)
 	}
-	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f.TimeToFit, f.Code)
+	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f)
 }
 
 func keep(page *[]byte) {
@@ -250,12 +260,20 @@ func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 	return append(append(page, raw...), '\n')
 }
 
+// reason returns what is the matter, if it helps to wait. text is that of the page.
+func (f *Refusal) reason(l *language, text string) string {
+	if f.LogIns && f.Message == "" {
+		return l.LogIns
+	}
+	return cmp.Or(text, l.Reason)
+}
+
 // message returns what a program shows to people.
 func (f *Refusal) message(l *language) string {
 	var room [512]byte
 	said := append(room[:0], f.Message...)
 	if f.Message == "" && f.Waits {
-		said = append(said, l.Reason...)
+		said = append(said, f.reason(l, "")...)
 	}
 	if len(said) > 0 {
 		said = append(said, ' ')

@@ -353,3 +353,65 @@ func BenchmarkAccept(b *testing.B) {
 type violated func() []string
 
 func (v violated) Violated() []string { return v() }
+
+// TestGRPC: a call that is refused ends with a status of gRPC, in one frame of headers, which tells
+// the client when to repeat it.
+func TestGRPC(t *testing.T) {
+	waits := Refusal{Status: 429, Waits: true, RetryAfter: 90 * time.Second, TimeToFit: 1500 * time.Millisecond}
+	wide := waits
+	wide.Message = "Zu viele Aufrufe, 5 % über Plan."
+	wide.Code = 1
+	busy := Refusal{Status: 503, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: new(Busy)}
+	const reason = "This site is receiving too many requests right now. Please wait "
+	for _, test := range []struct {
+		name, contentType string
+		f                 Refusal
+		message, pushback string
+	}{
+		{"a limit", "application/grpc", waits, reason + "2 seconds.", "90000"},
+		{"with a codec", "application/grpc+proto", waits, reason + "2 seconds.", "90000"},
+		{"of a browser", "application/grpc-web+proto", waits, reason + "2 seconds.", "90000"},
+		{"upper case", "Application/gRPC; a=b", waits, reason + "2 seconds.", "90000"},
+		{"a message", "application/grpc", wide, "Zu viele Aufrufe, 5 %25 %C3%BCber Plan. Please wait 2 seconds. (" + wide.Code.String() + ")", "90000"},
+		{"busy", "application/grpc", busy, reason + "1 second.", "1000"},
+		{"for good", "application/grpc", Refusal{Status: 403}, "This site does not accept this request. Waiting or reloading will not help.", "-1"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			r := request("text/html")
+			r.Header.Set("Content-Type", test.contentType)
+			w := httptest.NewRecorder()
+			if err := test.f.Write(w, r, true); err != nil {
+				t.Fatal(err)
+			}
+			h := w.Header()
+			if w.Code != http.StatusOK || w.Body.Len() > 0 || h.Get("Content-Type") != test.contentType || h.Get("Grpc-Status") != "8" {
+				t.Errorf("got %d, %v and %d bytes, want 200, the call's type and RESOURCE_EXHAUSTED alone", w.Code, h, w.Body.Len())
+			}
+			if got := h.Get("Grpc-Message"); got != test.message {
+				t.Errorf("got the message %q, want %q", got, test.message)
+			}
+			if got := h.Get("Grpc-Retry-Pushback-Ms"); got != test.pushback {
+				t.Errorf("got %s ms of pushback, want %s", got, test.pushback)
+			}
+		})
+	}
+}
+
+// TestGRPCGoesOnOverHTTP: no answer of gRPC stands for what HTTP itself repeats, or what error routes
+// answer.
+func TestGRPCGoesOnOverHTTP(t *testing.T) {
+	r := request("")
+	r.Header.Set("Content-Type", "application/grpc")
+	w := httptest.NewRecorder()
+	if err := (&Refusal{Status: 425, Waits: true}).Write(w, r, true); err != nil || w.Code != 425 {
+		t.Errorf("got %d, %v, want 425", w.Code, err)
+	}
+	if err := (&Refusal{Status: 429, AsError: true}).Write(w, r, true); err == nil || w.Header()["Grpc-Status"] != nil {
+		t.Errorf("got %v, %v, want the refusal for error routes", w.Header(), err)
+	}
+	r.Header.Set("Content-Type", "application/grpcs")
+	w = httptest.NewRecorder()
+	if err := (&Refusal{Status: 429}).Write(w, r, true); err != nil || w.Code != 429 {
+		t.Errorf("got %d, %v for a type that only begins so, want 429", w.Code, err)
+	}
+}

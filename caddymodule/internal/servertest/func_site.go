@@ -22,8 +22,8 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -207,7 +207,7 @@ func (s *FuncSite) Unsettled(zone string) float64 {
 }
 
 // Logged returns the fields of a request in the access log.
-func Logged(p *decision.Verdicts) map[string]any {
+func Logged(p *limit.Verdicts) map[string]any {
 	enc := zapcore.NewMapObjectEncoder()
 	if err := p.MarshalLogObject(enc); err != nil {
 		return map[string]any{"error": err}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
@@ -54,9 +54,9 @@ type Visit struct {
 	*httptest.ResponseRecorder
 	Leave    context.CancelFunc
 	at       time.Time
-	Reached  bool               // the upstream
-	Waited   time.Duration      // until it reached the upstream, or was answered
-	Verdict  *decision.Verdicts // that the upstream has seen
+	Reached  bool            // the upstream
+	Waited   time.Duration   // until it reached the upstream, or was answered
+	Verdict  *limit.Verdicts // that the upstream has seen
 	Panicked any
 	Ended    bool
 }
@@ -147,7 +147,7 @@ func (s *FuncSite) follow(v *Visit, r *http.Request) {
 // reach records that a request has reached the upstream.
 func reach(r *http.Request) {
 	if v, ok := r.Context().Value(VisitKey{}).(*Visit); ok {
-		res, now := decision.VerdictsOf(r.Context()), time.Now()
+		res, now := limit.VerdictsOf(r.Context()), time.Now()
 		news <- func() { v.Reached, v.Verdict, v.Waited = true, res, now.Sub(v.at) }
 	}
 }

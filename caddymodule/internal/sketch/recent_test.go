@@ -216,7 +216,7 @@ func BenchmarkRecent(b *testing.B) {
 
 func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	var r Recent
-	for _, text := range []string{"192.0.2.77", "::ffff:192.0.2.77", "2001:db8:1:2:3::4%eth0", "2001:db8:1:2:5::6"} {
+	for _, text := range []string{"192.0.2.77", "64:ff9b::192.0.2.77", "2001:db8:1:2:3::4%eth0", "2001:db8:1:2:5::6"} {
 		r.Add(true, "k", netip.MustParseAddr(text), 1, noon)
 	}
 	r.Add(true, "k", netip.Addr{}, 1, noon)

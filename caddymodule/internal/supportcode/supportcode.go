@@ -7,6 +7,8 @@ import (
 	"encoding/base32"
 	"encoding/binary"
 	"math/rand/v2"
+	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,15 +64,22 @@ func Parse(text string) (c Code, ok bool) {
 
 // A Refusal is what is remembered of one. It does not change.
 type Refusal struct {
-	At       time.Time `json:"at"`
-	Zone     string    `json:"zone"`
-	Key      string    `json:"key"` // cut after 200 bytes
-	Reason   string    `json:"reason"`
-	Cost     float64   `json:"cost"`  // in units, like the next two
-	Level    float64   `json:"level"` // of the bucket
-	Capacity float64   `json:"capacity"`
-	Wait     float64   `json:"wait,omitempty"`    // seconds that the visitor was told; 0 if waiting does not help
-	Blocked  float64   `json:"blocked,omitempty"` // seconds that were left then
+	At       time.Time    `json:"at"`
+	Client   netip.Prefix `json:"client,omitzero"` // its address, or the /64 of an IPv6 address
+	Zone     string       `json:"zone"`
+	Key      string       `json:"key"` // cut after 200 bytes
+	Reason   string       `json:"reason"`
+	Cost     float64      `json:"cost"`  // in units, like the next two
+	Level    float64      `json:"level"` // of the bucket
+	Capacity float64      `json:"capacity"`
+	Wait     float64      `json:"wait,omitempty"`    // seconds that the visitor was told; 0 if waiting does not help
+	Blocked  float64      `json:"blocked,omitempty"` // seconds that were left then
+}
+
+// A Coded is a refusal and its code.
+type Coded struct {
+	Code Code
+	Refusal
 }
 
 // A Ring remembers the last 10,000 refusals. It is safe for concurrent use. The zero
@@ -106,6 +115,28 @@ func (r *Ring) Add(refusal Refusal) (code Code) {
 	s.code, s.refusal = code, refusal
 	s.mu.Unlock()
 	return code
+}
+
+// Of returns the last refusal by each key of each zone of clients in a network, the newest
+// first.
+func (r *Ring) Of(network netip.Prefix) (last []Coded) {
+	for i := range r.all() {
+		s := &r.slots[i]
+		s.mu.Lock()
+		one := Coded{s.code, s.refusal}
+		s.mu.Unlock()
+		if one.Code != 0 && one.Client.IsValid() && one.Client.Overlaps(network) {
+			last = append(last, one)
+		}
+	}
+	slices.SortFunc(last, func(a, b Coded) int { return b.At.Compare(a.At) })
+	met := make(map[[2]string]bool)
+	return slices.DeleteFunc(last, func(one Coded) bool {
+		by := [2]string{one.Zone, one.Key}
+		again := met[by]
+		met[by] = true
+		return again
+	})
 }
 
 // Find returns the refusal of a code, and false if it is not remembered.

@@ -2,10 +2,12 @@ package supportcode
 
 import (
 	"fmt"
+	"net/netip"
 	"regexp"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -54,6 +56,32 @@ func TestARingRemembersTheLastTenThousandRefusals(t *testing.T) {
 		refusal, found := r.Find(codes[i])
 		if want := i >= 100; found != want || found && refusal.Key != fmt.Sprint(i) {
 			t.Errorf("refusal %d: got %+v, %v, want it remembered: %v", i, refusal, found, want)
+		}
+	}
+}
+
+func TestARingKnowsTheLastOfAClient(t *testing.T) {
+	r, at := new(Ring), time.Unix(0, 0)
+	codes := make(map[Code]string)
+	for i, line := range []string{
+		"203.0.113.7/32 login a", "203.0.113.7/32 login a", "203.0.113.7/32 login b", "203.0.113.7/32 pages a",
+		"203.0.113.8/32 login c", "2001:db8::/64 login d", "2001:db8:0:1::/64 login e", "- login f",
+	} {
+		f := strings.Fields(line)
+		client, _ := netip.ParsePrefix(f[0])
+		code := r.Add(Refusal{At: at.Add(time.Duration(i) * time.Second), Client: client, Zone: f[1], Key: f[2]})
+		codes[code] = fmt.Sprint(i)
+	}
+	for network, want := range map[string]string{
+		"203.0.113.7/32": "3 2 1", "203.0.113.0/24": "4 3 2 1", "203.0.113.9/32": "",
+		"2001:db8::5:6/128": "5", "2001:db8::/32": "6 5", "::ffff:203.0.113.7/128": "",
+	} {
+		var got []string
+		for _, one := range r.Of(netip.MustParsePrefix(network)) {
+			got = append(got, codes[one.Code])
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("%s: got %q, want %q", network, got, want)
 		}
 	}
 }

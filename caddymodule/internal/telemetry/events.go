@@ -4,8 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // The events about keys.
@@ -104,13 +103,13 @@ type overflow struct {
 }
 
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
-func (f *overflows) note(o *decision.Outcome) {
+func (f *overflows) note(o *limit.Outcome) {
 	wanted := f.zone.Wanted()
 	if o.Began() && wanted.Blocks {
 		f.tell(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
-	if !why.Waits() || why == rule.NoStore || why == rule.Banned || !wanted.Keys {
+	if !why.Waits() || why == limit.NoStore || why == limit.Banned || !wanted.Keys {
 		return
 	}
 	f.mu.Lock()

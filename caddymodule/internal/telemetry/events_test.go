@@ -9,8 +9,7 @@ import (
 
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -33,8 +32,8 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		synctest.Wait() // for the subscriber to have this one in its hands
 		f := overflowsOf(Options{Events: q, Wanted: func() Subscriptions { return Subscriptions{true, true} }})
 		for i := range 3000 {
-			o := &decision.Outcome{Charge: leakybucket.Charge{Key: fmt.Sprint(i)}, Answer: leakybucket.Decision{Began: true}, Block: time.Second}
-			o.Refuse(rule.Capacity)
+			o := &limit.Outcome{Charge: leakybucket.Charge{Key: fmt.Sprint(i)}, Answer: leakybucket.Decision{Began: true}, Block: time.Second}
+			o.Refuse(limit.Capacity)
 			f.note(o)
 		}
 		synctest.Wait()
@@ -64,13 +63,13 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 }
 
 func overflowsOf(options Options) *overflows {
-	return &overflows{zone: &Zone{rule: &rule.Rule{Name: "some"}, Options: options}}
+	return &overflows{zone: &Zone{rule: &limit.Zone{Name: "some"}, Options: options}}
 }
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 	f := overflowsOf(Options{Wanted: func() Subscriptions { return Subscriptions{} }})
-	o := &decision.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
-	o.Refuse(rule.Capacity)
+	o := &limit.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
+	o.Refuse(limit.Capacity)
 	f.note(o)
 	if got := len(f.keys); got != 0 {
 		t.Errorf("got %d keys, want none", got)

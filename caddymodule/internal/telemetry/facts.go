@@ -27,13 +27,37 @@ type Facts struct {
 	Networks uint64    `json:"networks"` // at least; /24 or /48
 	Charged  uint64    `json:"charged"`  // reservations that were kept when the response was known
 	Refunded uint64    `json:"refunded"` // reservations that were given back
+
+	// Responses are how many responses of each status a zone with refund had to its
+	// reservations. A client that left, or an upstream that broke off, may have none.
+	Responses map[int]uint64 `json:"responses,omitzero"`
+
+	// Devices are how many device cookies a zone with trust_devices has given, also to
+	// devices that it knew.
+	Devices *uint64 `json:"devices,omitempty"`
 }
 
 // met counts what a zone of one config has met. Its sketches take 24 KiB each.
 type met struct {
 	since                                     time.Time
 	asked, exempt, keyless, charged, refunded atomic.Uint64
+	devices                                   atomic.Uint64
 	keys, networks                            sketch.Distinct
+
+	responses *[statuses]atomic.Uint64 // from firstStatus on; nil if the zone has no refund
+}
+
+// The statuses that are counted.
+const (
+	firstStatus = 100
+	statuses    = 500
+)
+
+// response counts a status. One that is not known is none.
+func (m *met) response(status int) {
+	if i := status - firstStatus; m.responses != nil && i >= 0 && i < statuses {
+		m.responses[i].Add(1)
+	}
 }
 
 // decided counts a request that the zone has decided about.
@@ -51,10 +75,23 @@ func (m *met) decided(key string, r *http.Request) {
 // Facts returns what the zone has met.
 func (t *Zone) Facts() Facts {
 	m := &t.met
-	return Facts{
+	facts := Facts{
 		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
 	}
+	if m.responses != nil {
+		facts.Responses = make(map[int]uint64)
+		for i := range m.responses {
+			if n := m.responses[i].Load(); n > 0 {
+				facts.Responses[firstStatus+i] = n
+			}
+		}
+	}
+	if t.rule.TrustDevices != nil {
+		devices := m.devices.Load()
+		facts.Devices = &devices
+	}
+	return facts
 }
 
 // Exempted implements decision.Reporter.
@@ -64,7 +101,8 @@ func (t *Zone) Exempted() { t.met.exempt.Add(1) }
 func (t *Zone) Keyless() { t.met.keyless.Add(1) }
 
 // Settled implements decision.Reporter.
-func (t *Zone) Settled(refunded, known bool) {
+func (t *Zone) Settled(status int, refunded, known bool) {
+	t.met.response(status)
 	switch {
 	case !known:
 		t.Unsettled(1)
@@ -74,3 +112,6 @@ func (t *Zone) Settled(refunded, known bool) {
 		t.met.charged.Add(1)
 	}
 }
+
+// TrustsDevice implements decision.Reporter.
+func (t *Zone) TrustsDevice() { t.met.devices.Add(1) }

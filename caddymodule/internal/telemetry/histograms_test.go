@@ -137,6 +137,7 @@ func allSeries(t testing.TB, s *servertest.Site) (all []string) {
 
 // TestAFloodMakesNoSeries sends a million refusals with TEST_LONG, else 20,000. Each
 // has another key and path.
+// Nothing that clients send becomes a label.
 func TestAFloodMakesNoSeries(t *testing.T) {
 	n := 20_000
 	if os.Getenv("TEST_LONG") == "1" {
@@ -145,7 +146,8 @@ func TestAFloodMakesNoSeries(t *testing.T) {
 	s := servertest.Start(t, servertest.Run(t, `http:// {
 		throttle {
 			zone flooded {
-				key client_ip header X-Api-Key plain
+				key client_ip host method route header X-Api-Key plain
+				route even /*0 /*2 /*4 /*6 /*8
 				limit 1 1/d
 				cost {header.X-Cost}
 				settle header X-Answer
@@ -161,7 +163,7 @@ func TestAFloodMakesNoSeries(t *testing.T) {
 	}`))
 	flood := func(from, to int) {
 		for i := from; i < to; i++ {
-			r := httptest.NewRequest("GET", fmt.Sprintf("http://host-%d.example.com/%d?%[1]d", i, i), nil)
+			r := httptest.NewRequest(fmt.Sprint("METHOD-", i), fmt.Sprintf("http://host-%d.example.com/%d?%[1]d", i, i), nil)
 			r.RemoteAddr = fmt.Sprintf("203.%d.%d.%d:1", i>>16&0xff, i>>8&0xff, i&0xff)
 			r.Header.Set("X-Api-Key", fmt.Sprint("key-", i))
 			r.Header.Set("X-Cost", "2")

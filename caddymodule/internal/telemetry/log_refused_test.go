@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -86,7 +86,7 @@ func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 
 func TestLogRefusedIsAllOffOrARate(t *testing.T) {
 	for _, text := range []string{"none", "10", "0/s", "-1/s", "10/w", ""} {
-		if _, err := config.ParseLogRefused(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
+		if _, err := refusal.ParseLog(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
 			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
 		}
 	}

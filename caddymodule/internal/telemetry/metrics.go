@@ -5,8 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // Collectors are process-wide, so that counts survive reloads. Every config has a new
@@ -68,11 +67,11 @@ var (
 )
 
 // counters are the counters of one zone, looked up before requests come. All others are nil.
-type counters [decision.Decisions][rule.Reasons]prometheus.Counter
+type counters [limit.Decisions][limit.Reasons]prometheus.Counter
 
 func countersOf(t *Zone) (c counters) {
-	for d := range decision.Decisions {
-		for r := range rule.Reasons {
+	for d := range limit.Decisions {
+		for r := range limit.Reasons {
 			if t.reasons[d].Has(r) {
 				c[d][r] = t.requests(d, r)
 			}
@@ -82,30 +81,30 @@ func countersOf(t *Zone) (c counters) {
 }
 
 // requests looks a counter up.
-func (t *Zone) requests(d decision.Decision, why rule.Reason) prometheus.Counter {
+func (t *Zone) requests(d limit.Decision, why limit.Reason) prometheus.Counter {
 	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), "")
 }
 
 // possible returns the reasons of each decision that the zone can make. It has series for
 // these from the beginning.
-func (t *Zone) possible() (reasons [decision.Decisions]rule.ReasonSet) {
-	none, why := rule.ReasonSet(0).With(rule.None), t.rule.Refusals(false)
+func (t *Zone) possible() (reasons [limit.Decisions]limit.ReasonSet) {
+	none, why := limit.ReasonSet(0).With(limit.None), t.rule.Refusals(false)
 	if t.Denies {
-		why = why.With(rule.NoStore)
+		why = why.With(limit.NoStore)
 	}
-	reasons[decision.Admitted] = none
-	if !t.rule.Shadow {
-		reasons[decision.Refused] = why | t.rule.Refusals(true)
+	reasons[limit.Admitted] = none
+	if t.rule.Shadow == nil {
+		reasons[limit.Refused] = why | t.rule.Refusals(true)
 	}
-	if t.rule.Shadow || t.rule.Enforce < 100 {
-		reasons[decision.ShadowRefused] = why
+	if t.rule.Shadow != nil || t.rule.Enforce < 100 {
+		reasons[limit.ShadowRefused] = why
 	}
 	if t.rule.Delay != nil {
-		if reasons[decision.Refused] != 0 {
-			reasons[decision.Delayed] = none
+		if reasons[limit.Refused] != 0 {
+			reasons[limit.Delayed] = none
 		}
-		if reasons[decision.ShadowRefused] != 0 {
-			reasons[decision.ShadowDelayed] = none
+		if reasons[limit.ShadowRefused] != 0 {
+			reasons[limit.ShadowDelayed] = none
 		}
 	}
 	return reasons

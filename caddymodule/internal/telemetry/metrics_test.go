@@ -5,7 +5,6 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -75,39 +74,6 @@ func TestBucketsAreCountedByZone(t *testing.T) {
 	}
 	if want := map[string]float64{"small": 1, "large": 2}; !maps.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
-	}
-}
-
-func TestNothingThatClientsSendBecomesALabel(t *testing.T) {
-	s := servertest.Run(t, "http:// {"+strings.ReplaceAll(servertest.EveryReason, "SHADOW", "")+`
-		throttle {
-			zone keyed {
-				key client_ip host method route header X-Api-Key {path} plain
-				route search /search*
-				limit 1 1/h
-			}
-		}
-	}`)
-	for _, path := range []string{"/sent", "/sent", "/capacity", "/denied", "/oversize", "/missing_key", "/search/sent"} {
-		s.From("[2001:db8::5e7]:1").With("X-Api-Key", "sent").With("X-Cost", "5e7").Send("SENT", "http://sent.example.com"+path+"?sent")
-	}
-	allowed := map[string][]string{
-		"zone":     {"full", "denied", "oversize", "keyless", "keyed"},
-		"decision": {"admitted", "refused", "shadow_refused"},
-		"reason":   {"", "capacity", "denied", "oversize", "missing_key", "unlisted_key", "early_data"},
-	}
-	for _, name := range []string{"caddy_throttle_requests_total", "caddy_throttle_buckets", "caddy_throttle_evictions_total"} {
-		samples := s.Metric(t, name)
-		if len(samples) == 0 {
-			t.Errorf("%s: got no sample", name)
-		}
-		for _, sample := range samples {
-			for label, value := range sample.Labels {
-				if value != "" && !slices.Contains(allowed[label], value) {
-					t.Errorf("%s: got the label %s=%q", name, label, value)
-				}
-			}
-		}
 	}
 }
 

@@ -8,16 +8,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 // DecisionCounts are the requests of a zone by decision.
-type DecisionCounts [decision.Decisions]float64
+type DecisionCounts [limit.Decisions]float64
 
 // Named returns the counts by the words for decisions.
 func (c DecisionCounts) Named() map[string]float64 {
 	named := make(map[string]float64)
-	for d := decision.Admitted; d < decision.Decisions; d++ {
+	for d := limit.Admitted; d < limit.Decisions; d++ {
 		named[d.String()] = c[d]
 	}
 	return named
@@ -49,12 +49,12 @@ func CountsByZone() (all map[string]DecisionCounts, refused map[string]map[strin
 		n, decided, zone := m.GetCounter().GetValue(), labels["decision"], labels["zone"]
 		counts := all[zone]
 		for d := range counts {
-			if decision.Decision(d).String() == decided {
+			if limit.Decision(d).String() == decided {
 				counts[d] += n
 			}
 		}
 		all[zone] = counts
-		if n > 0 && decided == decision.Refused.String() {
+		if n > 0 && decided == limit.Refused.String() {
 			if refused[zone] == nil {
 				refused[zone] = make(map[string]float64)
 			}
@@ -193,8 +193,8 @@ func plot(samples []rateSample, step int, zone string) (points []Rate) {
 		rate := between(&samples[max(0, to-step)], &samples[to], zone)
 		busy = busy || rate != DecisionCounts{}
 		points = append(points, Rate{
-			At: samples[to].at, Refused: rate[decision.Refused], Shadow: rate[decision.ShadowRefused],
-			Admitted: rate[decision.Admitted] + rate[decision.Delayed] + rate[decision.ShadowDelayed],
+			At: samples[to].at, Refused: rate[limit.Refused], Shadow: rate[limit.ShadowRefused],
+			Admitted: rate[limit.Admitted] + rate[limit.Delayed] + rate[limit.ShadowDelayed],
 		})
 	}
 	if !busy {

@@ -4,13 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
 func TestPlotsShowAnHourByMinutes(t *testing.T) {
 	var r Rates
 	for i := range 100 {
-		r.samples = append(r.samples, rateSample{at: time.Unix(int64(10*i), 0), counts: map[string]DecisionCounts{"pages": {decision.Admitted: 50 * float64(i)}}})
+		r.samples = append(r.samples, rateSample{at: time.Unix(int64(10*i), 0), counts: map[string]DecisionCounts{"pages": {limit.Admitted: 50 * float64(i)}}})
 	}
 	hour, _ := r.Plot("pages")
 	if len(hour) != 17 || hour[0].At != r.samples[3].at || hour[16].Admitted != 5 {

@@ -14,9 +14,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -124,9 +123,9 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 			servertest.WantEmpty(t, "one", "two", "three")
 		})
 	}
-	for r := rule.Capacity; r < rule.NoStore; r++ { // which memory never is
-		for _, d := range []decision.Decision{decision.Refused, decision.ShadowRefused} {
-			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == decision.Refused || r != rule.EarlyData && r != rule.QueueFull) {
+	for r := limit.Capacity; r < limit.NoStore; r++ { // which memory never is
+		for _, d := range []limit.Decision{limit.Refused, limit.ShadowRefused} {
+			if what := fmt.Sprint(d, " ", r); seen[what] == 0 && (d == limit.Refused || r != limit.EarlyData && r != limit.QueueFull) {
 				t.Errorf("got no request %s in %v", what, slices.Sorted(maps.Keys(seen)))
 			}
 		}

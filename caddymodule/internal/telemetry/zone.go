@@ -15,9 +15,8 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/time/rate"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/decision"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/rule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -51,45 +50,48 @@ type Options struct {
 type Zone struct {
 	Options
 	met     met
-	rule    *rule.Rule
+	rule    *limit.Zone
 	figures *Figures
-	reasons [decision.Decisions]rule.ReasonSet // of each decision that the zone can make
+	reasons [limit.Decisions]limit.ReasonSet // of each decision that the zone can make
 
 	decided   counters
-	admitted  prometheus.Counter                     // of these
-	overflows [decision.Decisions]*overflows         // as refusals
-	refusals  [decision.Decisions]*RefusalLog        // nil for decisions that refuse nothing
-	begun     [decision.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
-	delays    prometheus.Observer                    // nil if no request is delayed
-	without   prometheus.Counter                     // charges decided without the shared store
-	unsettled prometheus.Counter                     // charges left as reserved
-	people    prometheus.Counter                     // nil without server_timing
+	admitted  prometheus.Counter                  // of these
+	overflows [limit.Decisions]*overflows         // as refusals
+	refusals  [limit.Decisions]*RefusalLog        // nil for decisions that refuse nothing
+	begun     [limit.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
+	delays    prometheus.Observer                 // nil if no request is delayed
+	without   prometheus.Counter                  // charges decided without the shared store
+	unsettled prometheus.Counter                  // charges left as reserved
+	people    prometheus.Counter                  // nil without server_timing
 
 	warnedStatic atomic.Bool
 	failures     *rate.Limiter // of warnings
 }
 
-func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
+func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
 	t := &Zone{
 		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
+	if len(compiled.Refund) > 0 {
+		t.met.responses = new([statuses]atomic.Uint64)
+	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
-	t.admitted = t.requests(decision.Admitted, rule.None)
+	t.admitted = t.requests(limit.Admitted, limit.None)
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
-	for _, d := range []decision.Decision{decision.ShadowRefused, decision.Refused} {
+	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
 		t.refusals[d] = t.refusalLog(d)
-		t.overflows[d] = &overflows{zone: t, shadow: d == decision.ShadowRefused}
-		if t.reasons[d].Has(rule.Blocked) {
+		t.overflows[d] = &overflows{zone: t, shadow: d == limit.ShadowRefused}
+		if t.reasons[d].Has(limit.Blocked) {
 			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
 		}
 	}
-	if t.reasons[decision.Delayed] != 0 {
+	if t.reasons[limit.Delayed] != 0 {
 		t.delays = Delays.WithLabelValues(compiled.Name)
 	}
-	if compiled.ServerTiming {
+	if compiled.MarksResponses() {
 		t.people = RefusedPeople.WithLabelValues(compiled.Name)
 	}
 	if t.Shared {
@@ -98,8 +100,8 @@ func New(compiled *rule.Rule, figures *Figures, options Options) *Zone {
 	return t
 }
 
-// Decided implements decision.Reporter.
-func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, header http.Header) {
+// Decided implements limit.Reporter.
+func (t *Zone) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
 	d, why := o.Decision(), o.Reason()
 	counter := t.decided[d][why]
 	if counter == nil { // only what is set at run time can lead here
@@ -109,23 +111,23 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 	if fraction, known := o.Fraction(); known {
 		t.figures.Levels.observe(fraction)
 	}
-	if why != rule.Banned && why != rule.Error { // which hold whatever the zone matches
+	if why != limit.Banned && why != limit.Error { // which hold whatever the zone matches
 		t.met.decided(o.Key, r)
 	}
-	if d == decision.Delayed {
+	if d == limit.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
 	}
-	if refused := d == decision.Refused || d == decision.ShadowRefused; refused {
+	if refused := d == limit.Refused || d == limit.ShadowRefused; refused {
 		if weight := t.figures.Recent.RefusedWeight(rand.Uint32, now); weight > 0 {
 			t.figures.Recent.Add(true, o.Key, clientIP(r), weight, now)
 		}
 	} else {
 		t.figures.noteAdmitted(o.Key, r)
 	}
-	if t.rule.ServerTiming && d == decision.ShadowRefused && header != nil {
+	if t.rule.MarksResponses() && d == limit.ShadowRefused && header != nil {
 		t.mark(header, r)
 	}
-	if why != rule.None {
+	if why != limit.None {
 		t.refusals[d].Note(o.Key)
 		if o.Began() {
 			t.blocked(o, d)
@@ -135,17 +137,17 @@ func (t *Zone) Decided(o *decision.Outcome, r *http.Request, now time.Time, head
 	}
 }
 
-// Admitted implements decision.Reporter.
+// Admitted implements limit.Reporter.
 func (t *Zone) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
 	t.admitted.Inc()
-	t.figures.Levels.observe(decision.LevelAfter(c, d) / c.Limit.Capacity)
+	t.figures.Levels.observe(limit.LevelAfter(c, d) / c.Limit.Capacity)
 	t.met.decided(c.Key, r)
 	t.figures.noteAdmitted(c.Key, r)
 }
 
 // refusalLog returns what logs that the zone decides so.
-func (t *Zone) refusalLog(d decision.Decision) *RefusalLog {
-	if d == decision.Refused {
+func (t *Zone) refusalLog(d limit.Decision) *RefusalLog {
+	if d == limit.Refused {
 		return &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
 	}
 	return &RefusalLog{
@@ -155,26 +157,26 @@ func (t *Zone) refusalLog(d decision.Decision) *RefusalLog {
 
 // RefusalLogs returns the logs of refusals.
 func (t *Zone) RefusalLogs() []*RefusalLog {
-	return []*RefusalLog{t.refusals[decision.ShadowRefused], t.refusals[decision.Refused]}
+	return []*RefusalLog{t.refusals[limit.ShadowRefused], t.refusals[limit.Refused]}
 }
 
 // blocked counts and logs a block that began.
-func (t *Zone) blocked(o *decision.Outcome, d decision.Decision) {
+func (t *Zone) blocked(o *limit.Outcome, d limit.Decision) {
 	counter, message := t.begun[d], "zone blocks a key"
 	if counter == nil {
 		counter = BlocksBegun.WithLabelValues(t.rule.Name, d.String())
 	}
 	counter.Inc()
-	if d == decision.ShadowRefused {
+	if d == limit.ShadowRefused {
 		message = "zone would block a key"
 	}
 	t.refusals[d].Blocked(message, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
 }
 
-// FellBack implements decision.Reporter.
+// FellBack implements limit.Reporter.
 func (t *Zone) FellBack() { t.without.Inc() }
 
-// Failed implements decision.Reporter. It warns at most once a minute.
+// Failed implements limit.Reporter. It warns at most once a minute.
 func (t *Zone) Failed(option string, err error, enforced bool) {
 	if t.failures.Allow() {
 		warning := "a matcher of the zone fails, so requests would if it were enforced"
@@ -185,24 +187,24 @@ func (t *Zone) Failed(option string, err error, enforced bool) {
 	}
 }
 
-// Logs implements decision.Reporter, as refusal log has it.
+// Logs implements limit.Reporter, as refusal log has it.
 func (t *Zone) Logs(now time.Time) bool {
-	if t.rule.LogLimit == nil || t.rule.LogLimit.AllowN(now, 1) {
+	if t.rule.Refusal.LogLimit == nil || t.rule.Refusal.LogLimit.AllowN(now, 1) {
 		return true
 	}
 	t.figures.Unlogged.Add(1)
 	return false
 }
 
-// Unlogged implements decision.Reporter.
+// Unlogged implements limit.Reporter.
 func (t *Zone) Unlogged() uint32 {
-	if t.rule.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
+	if t.rule.Refusal.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
 		return 0
 	}
 	return t.figures.Unlogged.Swap(0)
 }
 
-// ServedStatic implements decision.Reporter. It warns once.
+// ServedStatic implements limit.Reporter. It warns once.
 func (t *Zone) ServedStatic(r *http.Request) {
 	if !t.warnedStatic.Swap(true) {
 		asked := r
@@ -246,7 +248,7 @@ func (t *Zone) mark(header http.Header, r *http.Request) {
 // personOf returns the address that counts as one person: IPv6 addresses are masked as
 // in keys. It is invalid if the request has no address.
 func personOf(r *http.Request) netip.Addr {
-	s := rule.NewSubject(r)
+	s := limit.NewSubject(r)
 	return s.Client().Addr()
 }
 

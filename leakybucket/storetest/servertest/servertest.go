@@ -72,10 +72,8 @@ func missing(tb testing.TB, what string) {
 	tb.Skipf("SKIPPED: %s is not installed", what)
 }
 
-var ports struct {
-	sync.Mutex
-	given map[int]bool
-}
+// claims holds the listeners of [claim].
+var claims sync.Map
 
 // freePort returns a free TCP port, for which the port 10,000 above it, which a Redis node of
 // a cluster uses as well, is free, too. Tests of the whole system take no port of either range.
@@ -88,21 +86,22 @@ func freePort(tb testing.TB) int {
 	return port
 }
 
-// claim returns a free port of the n from first on that no other server of this process has,
-// or 0. The port so far above it is free, too. All lie below the range of outgoing connections,
-// one of which could take it before the server does.
+// claim returns a free TCP port of the n from first on, or 0. The port so far above it is free,
+// too. All lie below the range of outgoing connections, one of which could take it before the
+// server does. A UDP listener keeps the number until this process ends, so that no other test
+// claims it, not even one of a package that is tested at the same time.
 func claim(first, n, above int) int {
-	ports.Lock()
-	defer ports.Unlock()
-	if ports.given == nil {
-		ports.given = make(map[int]bool)
-	}
 	for range 1000 {
 		port := first + rand.IntN(n)
-		if ports.given[port] || !free(port) || !free(port+above) {
+		claim, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err != nil {
 			continue
 		}
-		ports.given[port] = true
+		if !free(port) || !free(port+above) {
+			_ = claim.Close()
+			continue
+		}
+		claims.Store(port, claim)
 		return port
 	}
 	return 0

@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 const (
@@ -195,7 +197,7 @@ func confirm(ctx context.Context, c claim, resolver Resolver) (bool, error) {
 			return false, err
 		}
 		for _, addr := range addrs {
-			if addr.Unmap() == c.addr {
+			if bucketkey.Unmap(addr) == c.addr {
 				return true, nil
 			}
 		}

@@ -350,6 +350,7 @@ func TestAListThatUsersFetchersShareNeedsAClaim(t *testing.T) {
 		{"192.0.2.8", "DuckDuckBot/1.1", false},
 		{"198.51.100.1", "", true},
 		{"::ffff:198.51.100.1", "", true},
+		{"64:ff9b::198.51.100.1", "", true},
 	} {
 		if got := s.Verified(netip.MustParseAddr(test.addr), test.agent); got != test.want {
 			t.Errorf("%s as %q: got %v, want %v", test.addr, test.agent, got, test.want)

@@ -3,6 +3,8 @@ package verify
 import (
 	"net/netip"
 	"strings"
+
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // mostAgent is how much of a User-Agent is searched for names, in bytes.
@@ -41,7 +43,7 @@ func NewSet(lists *Lists, lookups *Lookups, crawlers []*Crawler, server string) 
 // Verified reports whether a client with that User-Agent is one of the crawlers, as far
 // as is known now.
 func (s *Set) Verified(addr netip.Addr, agent string) bool {
-	addr = addr.Unmap()
+	addr = bucketkey.Unmap(addr)
 	if !addr.IsValid() {
 		return false
 	}

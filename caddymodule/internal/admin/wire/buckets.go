@@ -80,14 +80,19 @@ type ClientQuery struct {
 
 // A Why is the answer of /throttle/why: why a client is refused, or would not be.
 type Why struct {
-	Client   string       `json:"client"`
-	Refused  bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
-	Refusal  *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
-	Ban      *Override    `json:"ban,omitempty"`
-	Buckets  []Bucket     `json:"buckets"`
-	Complete bool         `json:"complete"`
-	Problem  string       `json:"problem,omitempty"`
-	Local    bool         `json:"local,omitempty"` // as in Buckets
+	Client  string       `json:"client"`
+	Refused bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
+	Refusal *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
+
+	// Refusals are the last by each key of each zone, of an address or a network, that are
+	// remembered with a support code. The newest comes first; there are at most 10.
+	Refusals []PastRefusal `json:"refusals,omitempty"`
+
+	Ban      *Override `json:"ban,omitempty"`
+	Buckets  []Bucket  `json:"buckets"`
+	Complete bool      `json:"complete"`
+	Problem  string    `json:"problem,omitempty"`
+	Local    bool      `json:"local,omitempty"` // as in Buckets
 
 	// Unlisted are keys that no override lists, of zones that charge their requests
 	// elsewhere or not at all.
@@ -105,7 +110,7 @@ type UnlistedKey struct {
 	Policy string `json:"unlisted_key"` // client_ip, share, skip or refuse
 }
 
-// A PastRefusal is the refusal that a visitor's support code names, as it was then.
+// A PastRefusal is a refusal with a support code, as it was then.
 type PastRefusal struct {
 	Code    string `json:"code"`
 	Network string `json:"network,omitempty"` // that the key stands for

@@ -14,7 +14,7 @@ func FuzzCaddyLine(f *testing.F) {
 	f.Add(`{"ts":1767268800.5,"request":{"uri":"\/\u00e9\ud83d\ude00\ud800\"\\","host":"h","method":"GET","headers":{"User-Agent":["a\nb"],"X":["1","2"],"Y":"z"}},"status":200,"size":3,"duration":0.5,"throttle":{"zone":"a","zones":[{"zone":"b"}]}}`)
 	f.Add(` { "ts" : "2026-03-01T12:00:00Z" , "request" : { } , "x" : [ 1 , true , null , { "a" : [ ] } ] } `)
 	f.Add(`{"ts":1,"request":{"headers":{"A":[]}}`)
-	f.Add(`{"ts":1e9,"request":{"remote_ip":"::ffff:192.0.2.1"},"duration":"1.5s"}`)
+	f.Add(`{"ts":1e9,"request":{"remote_ip":"64:ff9b::192.0.2.1"},"duration":"1.5s"}`)
 	f.Fuzz(func(t *testing.T, line string) {
 		p := parser{latest: noon}
 		req := new(Request)

@@ -11,6 +11,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // accessLogger is the name of Caddy's access log. A dot and a name may follow.
@@ -166,7 +167,7 @@ func parseAddr(text string) netip.Addr {
 	if err != nil {
 		return netip.Addr{}
 	}
-	return addr.Unmap().WithZone("")
+	return key.Unmap(addr)
 }
 
 // sentBy sets the client. A log may have a hash in the place of the address, as that of Caddy's

@@ -1,0 +1,177 @@
+package limit
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// Compile fills in defaults, checks the zone as far as possible without loading matchers and
+// files, and compiles all but these. [Zone.Load] comes next.
+func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
+	if err := option.CheckName("zone", z.Name); err != nil {
+		return err
+	}
+	readsBody, emptyRefusal := z.ReadBody != nil, z.Refusal.Empty()
+	z.fillIn()
+	err := option.FirstError( // each part after those that it asks
+		func() error { return option.Among("on_store_error", z.OnStoreError, option.StorePolicies...) },
+		z.checkMode,
+		z.checkTogether,
+		z.compileLimit,
+		func() error { return compileRoutes(z.Route, z.Key) },
+		z.checkFields,
+		z.Key.compile,
+		z.checkKey,
+		func() error { return z.compileOverrides(plans) },
+		z.compileCosts,
+		func() error { return z.ReadBody.compile(z, readsBody) },
+		func() error { return z.Settle.compile(z) },
+		z.Refund.check,
+		func() error { return z.TrustDevices.compile(z) },
+		func() error { return z.Delay.check(z) },
+		func() error { return z.Block.compile(z) },
+		func() error { return z.Refusal.Compile(emptyRefusal) },
+		func() error { return option.CheckMatching(z.MatchRaw, z.ExemptRaw) },
+		func() error { return z.ReadBy(new(form.Plan)) },
+	)
+	if err != nil {
+		return fmt.Errorf("zone %q: %w", z.Name, err)
+	}
+	return nil
+}
+
+// Given is what a zone takes from outside of its definition.
+type Given struct {
+	Shadow   bool                  // the global options put all zones there
+	Static   []*staticfile.Matcher // what they exempt
+	Keys     func() *signer.Ring
+	Insecure func() // see [device.Trust]
+}
+
+// Load loads what Compile has left out. After that only override_file changes the zone.
+func (z *Zone) Load(ctx caddy.Context, given Given) error {
+	if given.Shadow && z.Shadow == nil {
+		z.Shadow = new(Shadow)
+	}
+	z.TrustDevices.load(&given)
+	err := option.FirstError(
+		func() error { return z.loadMatching(ctx, &given) },
+		func() error { return z.loadCosts(ctx) },
+	)
+	if err != nil {
+		return fmt.Errorf("zone %q: %w", z.Name, err)
+	}
+	return nil
+}
+
+func (z *Zone) loadMatching(ctx caddy.Context, given *Given) (err error) {
+	if z.Match, err = option.LoadMatchers(ctx, z, "MatchRaw", z.MatchRaw); err != nil {
+		return err
+	}
+	if z.Exempt, err = option.LoadMatchers(ctx, z, "ExemptRaw", z.ExemptRaw); err != nil {
+		return err
+	}
+	for _, route := range z.Route {
+		for _, path := range route.Path {
+			if err := option.CheckVariable(path); err != nil {
+				return fmt.Errorf("route %q: %w", route.Name, err)
+			}
+		}
+	}
+	z.Static, err = option.LoadStatic(ctx, z.ExemptStaticFiles)
+	z.Static = append(z.Static, given.Static...)
+	return err
+}
+
+// Doubts says which matchers probably do not mean what they seem to. It comes before Load, after
+// which Caddy has dropped their JSON.
+func (z *Zone) Doubts() []string {
+	return slices.Concat(option.Doubts(z.MatchRaw, false), option.Doubts(z.ExemptRaw, true))
+}
+
+// fillIn fills in defaults, so that definitions with the same meaning are equal. Key, refusal and
+// read_body are never nil after it.
+func (z *Zone) fillIn() {
+	z.Key = z.Key.withDefault(len(z.Field) > 0)
+	z.ReadBody = option.CopyOf(z.ReadBody)
+	z.ReadBody.Most = cmp.Or(z.ReadBody.Most, "64KiB")
+	z.Refusal = option.CopyOf(z.Refusal)
+	z.Refusal.FillIn(http.StatusTooManyRequests)
+	z.Enforce = cmp.Or(z.Enforce, 100)
+	if z.Delay != nil {
+		z.Delay.Queue = cmp.Or(z.Delay.Queue, 1000)
+	}
+	if z.Settle != nil {
+		z.Settle.Name = http.CanonicalHeaderKey(z.Settle.Name)
+	}
+	if z.TrustDevices != nil {
+		z.TrustDevices.For = cmp.Or(z.TrustDevices.For, caddy.Duration(180*24*time.Hour))
+	}
+	if capacity, leak, found := strings.Cut(z.LimitRaw, " "); found {
+		if n, err := leakybucket.ParseCapacity(capacity); err == nil {
+			z.LimitRaw = strconv.FormatFloat(n, 'f', -1, 64) + " " + leak
+		}
+	}
+}
+
+// checkTogether checks parts beside each other, while each checks itself. Its errors come
+// before those of the parts.
+func (z *Zone) checkTogether() error {
+	return cmp.Or(
+		option.Refuse("limit", z.LimitRaw == "", "no limit given: want limit <capacity> <leak>, such as limit 120 2/s"),
+		option.Refuse("refund", len(z.Refund) > 0 && z.Settle != nil, "refund and settle exclude each other: refund gives back what success costs, and settle replaces the charge by another one"),
+	)
+}
+
+// checkMode checks for whom the zone is enforced.
+func (z *Zone) checkMode() error {
+	if z.Shadow == nil {
+		return option.Within("enforce", z.Enforce, 1, 100)
+	}
+	return option.Refuse("enforce", z.Enforce != 100, "enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others")
+}
+
+// checkKey refuses what has no meaning with the key.
+func (z *Zone) checkKey() error {
+	if len(z.Route) > 0 && !namesRoute(z.Key.Sources) {
+		return option.About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
+	}
+	z.Key.listed = len(z.Override) > 0 || z.OverrideFile != ""
+	return option.Refuse("key unlisted", z.Key.Unlisted != "" && !z.Key.listed, "unlisted has no meaning without override or override_file")
+}
+
+// checkFields checks the fields of which a request must carry one.
+func (z *Zone) checkFields() error {
+	plan, wanted := new(form.Plan), make(map[form.Field]bool)
+	for _, name := range z.Field {
+		field, err := plan.Field(name)
+		if err == nil && wanted[field] {
+			err = fmt.Errorf("field %q is given twice: names are compared by their letters and digits", name)
+		}
+		if err != nil {
+			return option.About("field", 0, err)
+		}
+		wanted[field] = true
+	}
+	return nil
+}
+
+func (z *Zone) compileLimit() (err error) {
+	if z.Limit, err = leakybucket.ParseLimit(z.LimitRaw); err != nil {
+		err = fmt.Errorf("parsing limit: %w", err)
+	}
+	return option.About("limit", 0, err)
+}

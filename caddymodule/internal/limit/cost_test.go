@@ -1,0 +1,179 @@
+package limit_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+func TestARequestCostsWhatTheFirstLineSaysThatMatches(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		@upload path /upload/*
+		vars paid 2.5
+		throttle {
+			zone api {
+				cost @upload 20
+				cost 30 {
+					method PUT
+				}
+				cost /search* 4
+				cost {vars.paid} {
+					path /paid
+				}
+				cost {vars.unpaid} {
+					path /unpaid
+				}
+				cost 0 {
+					path /ping
+				}
+				cost 7 {
+					path /unpaid /none
+					method DELETE
+				}
+				limit 1000 1/d
+			}
+		}
+		respond {http.throttle.cost}
+	}`)
+	c := s.From(servertest.Someone)
+	for _, test := range []struct{ method, path, want string }{
+		{"GET", "/", "1"},
+		{"PUT", "/", "30"},
+		{"put", "/", "30"},
+		{"PUT", "/search", "30"},
+		{"PUT", "/upload/x", "20"},
+		{"GET", "/search/x", "4"},
+		{"GET", "/paid", "2.5"},
+		{"GET", "/ping", "0"},
+		{"DELETE", "/none", "7"},
+		{"DELETE", "/unpaid", "1"}, // the first that matches has no number: 1, and no other line
+	} {
+		if got := c.Send(test.method, test.path).Body.String(); got != test.want {
+			t.Errorf("%s %s: got a cost of %q, want %q", test.method, test.path, got, test.want)
+		}
+	}
+}
+
+func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone api {
+				cost {header.X-Cost}
+				limit 1000000 1000/d
+			}
+		}
+		respond {http.throttle.cost}
+	}`)
+	for _, test := range []struct{ text, want string }{
+		{"2", "2"},
+		{"0.25", "0.25"},
+		{"007", "7"},
+		{"0", "0"},
+		{"0.0", "0"},
+		{"0." + strings.Repeat("0", 300) + "1", "0"},
+		{"0.0000000001", "0"}, // too small to move the level
+		{"0." + strings.Repeat("3", 5000), "0.333333"},
+
+		{"", "1"},
+		{" ", "1"},
+		{" 5", "1"},
+		{"5 ", "1"},
+		{"5\n", "1"},
+		{"5\x00", "1"},
+		{"NaN", "1"},
+		{"nan", "1"},
+		{"Inf", "1"},
+		{"+Inf", "1"},
+		{"-inf", "1"},
+		{"infinity", "1"},
+		{"-5", "1"},
+		{"-0", "1"},
+		{"+5", "1"},
+		{"1e3", "1"},
+		{"1e309", "1"},
+		{"1E-9", "1"},
+		{"0x10", "1"},
+		{"0x1p-2", "1"},
+		{"0b11", "1"},
+		{"0o7", "1"},
+		{"1_000", "1"},
+		{"1,5", "1"},
+		{".5", "1"},
+		{"5.", "1"},
+		{"1.2.3", "1"},
+		{"٣", "1"},
+		{"５", "1"},
+		{"½", "1"},
+		{"5,5", "1"},
+		{"five", "1"},
+		{"{http.vars.cost}", "1"},
+		{strings.Repeat("a", 10<<10), "1"},
+	} {
+		w := s.From(servertest.Someone).With("X-Cost", test.text).Get("/")
+		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("%.40q: got %v with a cost of %q, want 200 with %q", test.text, w.Code, got, test.want)
+		}
+	}
+	if got := s.From(servertest.Someone).With("X-Cost", "2").With("X-Cost", "3").Get("/").Body.String(); got != "1" {
+		t.Errorf("two headers: got a cost of %q, want 1", got)
+	}
+	for _, huge := range []string{"1000001", "1000000000001", strings.Repeat("9", 400), strings.Repeat("9", 10<<10)} {
+		w := s.From("203.0.113.8:1").With("X-Cost", huge).Get("/")
+		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
+			t.Errorf("%.40q: got %v and Retry-After %q, want 429 and none", huge, w.Code, w.Header().Get("Retry-After"))
+		}
+	}
+	// A cost that can never fit is not charged.
+	if got := s.From("203.0.113.8:1").With("X-Cost", "1000000").Get("/").Code; got != http.StatusOK {
+		t.Errorf("a whole capacity after oversize costs: got %v, want 200", got)
+	}
+}
+
+func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone api {
+					cost 0 {
+						path /free
+					}
+					limit 2 1/h
+					refusal retry_after fit
+				}
+			}
+			respond ok
+		}`)
+		c := s.From(servertest.Someone)
+		for range 10 {
+			if got := c.Get("/free").Code; got != http.StatusOK {
+				t.Fatalf("empty bucket: got %v, want 200", got)
+			}
+		}
+		c.Passes(2, "/")
+		w := c.Get("/free")
+		if got := w.Header().Get("Retry-After"); w.Code != http.StatusTooManyRequests || got != "1" {
+			t.Fatalf("full bucket: got %v and Retry-After %q, want 429 and 1", w.Code, got)
+		}
+		<-time.After(time.Second)
+		if got := c.Get("/free").Code; got != http.StatusOK {
+			t.Errorf("a second later: got %v, want 200", got)
+		}
+	})
+}
+
+func TestCostsThatAddUpToTheCapacityFillItExactly(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone api {
+				cost 0.1
+				limit 1 0.1/d
+			}
+		}
+		respond ok
+	}`)
+	s.From(servertest.Someone).Passes(10, "/")
+}

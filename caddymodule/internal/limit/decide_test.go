@@ -1,0 +1,238 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// A fakeEnv writes down what a decision asks of it, in this order.
+type fakeEnv struct {
+	asked      []string
+	exempt     bool
+	exemptErr  error
+	everywhere []*Zone
+	takeErr    error
+	refuses    string // a zone, or all of them: the store
+	banned     *override.Set
+	bodies     *body.Store
+}
+
+func (e *fakeEnv) note(what string)         { e.asked = append(e.asked, what) }
+func (e *fakeEnv) Overrides() *override.Set { return e.banned }
+func (e *fakeEnv) Everywhere() []*Zone      { return e.everywhere }
+func (e *fakeEnv) NoAddress()               { e.note("no address") }
+
+func (e *fakeEnv) Exempts(*Subject) (bool, error) {
+	e.note("exempt")
+	return e.exempt, e.exemptErr
+}
+
+func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool) {
+	e.note("believe " + c.Zone + " " + c.Key)
+	return RunningBlock{Until: now.Add(time.Minute), Seen: now}, true
+}
+
+func (e *fakeEnv) InForce(*leakybucket.Charge) {}
+
+func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (RunningBlock, bool) {
+	return RunningBlock{}, false
+}
+
+func (e *fakeEnv) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	what := "take"
+	for i, c := range charges {
+		what += " " + c.Zone + "/" + c.Key
+		if c.Probe {
+			what += "?"
+		}
+		refuses := e.refuses == "all" || e.refuses == c.Zone
+		decisions[i] = leakybucket.Decision{Fits: !refuses, Poured: !refuses && !c.Probe, Local: true}
+	}
+	e.note(what)
+	return e.takeErr
+}
+
+func (e *fakeEnv) Correct(due []leakybucket.Settlement) {
+	for _, s := range due {
+		e.note(fmt.Sprint("correct ", s.Charge.Zone, "/", s.Charge.Key, " ", s.Diff))
+	}
+}
+
+func (e *fakeEnv) Bodies() *body.Store {
+	e.note("receive")
+	return e.bodies
+}
+
+// A silent Reporter counts what it must count once.
+type silent struct {
+	fellBack, failed int
+	quiet            bool // no refusal is to be in the access log
+}
+
+func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
+func (s *silent) Logs(time.Time) bool                                   { return !s.quiet }
+func (*silent) Unlogged() uint32                                        { return 0 }
+func (*silent) Unsettled(int)                                           {}
+func (*silent) Exempted()                                               {}
+func (*silent) Keyless()                                                {}
+func (*silent) Settled(int, bool, bool)                                 {}
+func (*silent) TrustsDevice()                                           {}
+func (*silent) Admitted(*leakybucket.Charge, *leakybucket.Decision, *http.Request) {
+}
+func (s *silent) FellBack()                  { s.fellBack++ }
+func (s *silent) Failed(string, error, bool) { s.failed++ }
+func (*silent) ServedStatic(*http.Request)   {}
+
+// testZone returns a zone that is keyed by the client's address.
+func testZone(t *testing.T, name string, change func(*Zone)) *Zone {
+	t.Helper()
+	z := &Zone{Name: name, LimitRaw: "10 1/s", Places: new(Places), Reporter: new(silent)}
+	if change != nil {
+		change(z)
+	}
+	if err := z.Compile(nil); err != nil {
+		t.Fatal(err)
+	}
+	return z
+}
+
+// asked lets an Env see what is decided about a request from 203.0.113.7.
+func asked(t *testing.T, e *fakeEnv, failed error, zones ...*Zone) (*Verdict, error) {
+	t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader("[1,2,3]"))
+	r.ContentLength = -1
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+	e.bodies = body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
+	v, err := Decide(r, time.Now(), failed, &Directive{Zones: zones}, e)
+	if v != nil {
+		v.Close(r, nil)
+	}
+	if memory, file := e.bodies.Held(); memory+file > 0 {
+		t.Errorf("got %d and %d bytes held, want none", memory, file)
+	}
+	return v, err
+}
+
+func byBytes(z *Zone) {
+	z.Cost, z.ReadBody = []Cost{{Value: "body_bytes", Unit: "1"}}, &ReadBody{Most: "1KiB"}
+}
+
+func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
+	wrong := errors.New("wrong")
+	block := func(z *Zone) { z.Block = &Block{Everywhere: true} }
+	held, err := override.NewSpan(time.Now(), time.Hour, "", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ban, err := override.NewBan(netip.MustParsePrefix("203.0.113.0/24"), held)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bans override.Table
+	bans.Apply(time.Now(), ban)
+	for name, test := range map[string]struct {
+		env    fakeEnv
+		failed error
+		change func(*Zone)
+		want   []string
+	}{
+		"charged":                       {want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7"}},
+		"exempt":                        {env: fakeEnv{exempt: true}, want: []string{"exempt"}},
+		"the store fails":               {env: fakeEnv{takeErr: wrong}, want: []string{"exempt", "take a/203.0.113.7 b/203.0.113.7"}},
+		"the body says the cost":        {change: byBytes, want: []string{"exempt", "take a/203.0.113.7", "receive", "take b/203.0.113.7"}},
+		"refused before the body":       {env: fakeEnv{refuses: "a"}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7"}},
+		"refused after the body":        {env: fakeEnv{refuses: "b"}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7", "receive", "take b/203.0.113.7", "correct a/203.0.113.7 -1"}},
+		"blocked everywhere":            {env: fakeEnv{everywhere: []*Zone{testZone(t, "site", block)}}, want: []string{"exempt", "believe site 203.0.113.7"}},
+		"banned":                        {env: fakeEnv{banned: bans.Load()}, want: []string{"exempt"}},
+		"a matcher fails":               {failed: wrong, want: []string{"exempt"}},
+		"exempt, and the matcher fails": {env: fakeEnv{exempt: true, everywhere: []*Zone{testZone(t, "site", block)}}, failed: wrong, want: []string{"exempt"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e := test.env
+			v, err := asked(t, &e, test.failed, testZone(t, "a", nil), testZone(t, "b", test.change))
+			if !slices.Equal(e.asked, test.want) {
+				t.Errorf("asked %q, want %q", e.asked, test.want)
+			}
+			if !errors.Is(err, test.failed) {
+				t.Errorf("got the error %v, want %v", err, test.failed)
+			}
+			if refused := e.refuses != "" || e.banned != nil || len(e.everywhere) > 0 && err == nil; (v != nil && v.Refused()) != refused {
+				t.Errorf("got %+v, want it refused: %v", v, refused)
+			}
+		})
+	}
+}
+
+// A body that breaks off costs nothing, unless part of it went into a file.
+func TestABodyThatBreaksOff(t *testing.T) {
+	for size, want := range map[int]bool{1000: true, 300 << 10: false} {
+		e := fakeEnv{bodies: body.NewStore(t.TempDir(), func(err error) { t.Error(err) })}
+		r := httptest.NewRequest(http.MethodPost, "/", io.MultiReader(strings.NewReader(strings.Repeat("x", size)), iotest.ErrReader(io.ErrUnexpectedEOF)))
+		r.ContentLength = -1
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), httptest.NewRecorder(), new(caddyhttp.Server))
+		caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+		zones := []*Zone{testZone(t, "a", nil), testZone(t, "b", func(z *Zone) {
+			byBytes(z)
+			z.ReadBody.Most = "1MiB"
+		})}
+		v, err := Decide(r, time.Now(), nil, &Directive{Zones: zones}, &e)
+		if v != nil || !errors.Is(err, body.ErrLeft) {
+			t.Errorf("%d bytes: got %v, %v, want that the client has left", size, v, err)
+		}
+		if got := slices.Contains(e.asked, "correct a/203.0.113.7 -1"); got != want {
+			t.Errorf("%d bytes: asked %q, want the charge given back: %v", size, e.asked, want)
+		}
+		if memory, file := e.bodies.Held(); memory+file > 0 {
+			t.Errorf("%d bytes: got %d and %d bytes held, want none", size, memory, file)
+		}
+	}
+}
+
+// What a drop needs comes out of the outcome: nobody has to look at the request again.
+func TestAnOutcomeNamesItsBucket(t *testing.T) {
+	z := testZone(t, "site", func(z *Zone) { z.Block = new(Block) })
+	e := fakeEnv{refuses: "all"}
+	v, err := asked(t, &e, nil, z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := v.Outcomes[0].Charge; got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.ladder {
+		t.Errorf("got %+v", got)
+	}
+}
+
+// A block that holds everywhere refuses in handlers whose own zones may log all.
+func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
+	gate := testZone(t, "gate", func(z *Zone) { z.Block = &Block{Everywhere: true} })
+	gate.Reporter.(*silent).quiet = true
+	server := &caddyhttp.Server{Logs: new(caddyhttp.ServerLogConfig)}
+	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
+	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: &Server{Server: server}}
+	v, err := Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Report(r, directive, time.Now(), make(http.Header))
+	if skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool); !skipped {
+		t.Error("the refusal is in the access log, want none")
+	}
+}

@@ -1,0 +1,111 @@
+package limit
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+)
+
+// Delay queues requests instead of passing a burst at once: each waits until what was
+// charged before it has leaked.
+type Delay struct {
+	// How many units pass undelayed. Default: 0, so that requests come evenly.
+	Undelayed float64 `json:"undelayed,omitempty"`
+
+	// The longest wait. A request that would have to wait longer is refused. Default: as
+	// long as the limit allows.
+	Wait caddy.Duration `json:"wait,omitempty"`
+
+	// How many requests of the zone may wait at once on this node. More are refused.
+	// Default: 1000. A waiting request uses memory.
+	Queue int `json:"queue,omitempty"`
+}
+
+// check checks the queue of delayed requests. It comes after the costs and settle.
+func (d *Delay) check(z *Zone) error {
+	if d == nil {
+		return nil
+	}
+	least := 0.0
+	if costs := z.constants(); len(costs) > 0 {
+		least = slices.Min(costs)
+	}
+	return cmp.Or(
+		option.Within("delay wait", time.Duration(d.Wait), 0, option.Longest),
+		option.Within("delay queue", d.Queue, 1, option.MostAtOnce),
+		option.Refuse("delay", !(d.Undelayed >= 0), "invalid delay %v: want a number of units that pass undelayed, or nothing", d.Undelayed),
+		option.Refuse("delay", z.Settle != nil && z.Settle.After, "delay and settle ... after exclude each other: a request that reserves nothing has no place in the queue"),
+		option.Refuse("delay", d.Undelayed+least >= z.Limit.Capacity, "delay %v delays nothing: every request that fits a capacity of %v passes undelayed; want a larger capacity, since the queue is part of it", d.Undelayed, z.Limit.Capacity),
+	)
+}
+
+// Places are those of the requests that wait for their delay in a zone. They outlive configs:
+// each request brings how many there may be. The zero value is ready for use.
+type Places struct{ taken atomic.Int64 }
+
+// Taken returns how many requests wait.
+func (p *Places) Taken() int { return int(p.taken.Load()) }
+
+// take takes a place, if fewer than most are taken.
+func (p *Places) take(most int) bool {
+	if p.taken.Add(1) <= int64(most) {
+		return true
+	}
+	p.leave()
+	return false
+}
+
+func (p *Places) leave() { p.taken.Add(-1) }
+
+// Wait lets a request that was admitted wait until its delay is over, in the zone with the
+// longest one. It returns false if the client leaves meanwhile, or if the verdict tells now
+// that the request is refused: the places are taken, or the process is about to end. Then
+// [Verdict.GiveBack] is due.
+func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
+	o := v.delayed()
+	if o == nil {
+		return true
+	}
+	if !o.Zone.Places.take(o.Zone.Delay.Queue) {
+		v.overrule(o)
+		return false
+	}
+	defer o.Zone.Places.leave()
+	timer := time.NewTimer(o.Delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-client.Done():
+	case <-exiting:
+		o.exiting = true
+		v.overrule(o)
+	}
+	return false
+}
+
+// delayed returns the enforced outcome with the longest delay, or nil if there is none.
+func (v *Verdict) delayed() (longest *Outcome) {
+	for i := range v.Outcomes {
+		if o := &v.Outcomes[i]; o.decision == Delayed && (longest == nil || o.Delay > longest.Delay) {
+			longest = o
+		}
+	}
+	return longest
+}
+
+// overrule turns an outcome that was delayed into a refusal. The others are withdrawn.
+func (v *Verdict) overrule(o *Outcome) {
+	for i := range v.Outcomes {
+		if other := &v.Outcomes[i]; other.reason == None {
+			other.decision = Withdrawn
+		}
+	}
+	o.Refuse(QueueFull)
+}

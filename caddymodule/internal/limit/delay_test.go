@@ -1,0 +1,184 @@
+package limit_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
+		visits := s.Visits(7, servertest.Office, "/")
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, 1, 2, 3, 4, 5, -1)
+		if got := visits[6].Header().Get("Retry-After"); got != "6" {
+			t.Errorf("got Retry-After %q, want 6", got)
+		}
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 5, "refused capacity": 1})
+		servertest.WantEmpty(t, "waits")
+	})
+}
+
+func TestDelayLetsPassWhatIsUndelayed(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, "limit 6 2/s\ndelay 2", 0)
+		visits := s.Visits(7, servertest.Office, "/")
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, 0, 0, 0.5, 1, 1.5, -1)
+	})
+}
+
+func TestKeysDoNotWaitForEachOther(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
+		visits := slices.Concat(s.Visits(3, servertest.Office, "/"), s.Visits(2, servertest.Visitor, "/"))
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, 1, 2, 0, 1)
+	})
+}
+
+func TestMaxWaitRefusesWhatWouldWaitLongerAndSaysWhenItWouldNot(t *testing.T) {
+	for _, test := range []struct{ option, want string }{
+		{"", "3"}, // until the bucket is empty
+		{"refusal retry_after fit", "1"},
+	} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewWaitZone(t, servertest.LikeNginx+" wait 2s\n"+test.option, 0)
+			visits := s.Visits(5, servertest.Office, "/")
+			if got := visits[3].Header().Get("Retry-After"); got != test.want {
+				t.Errorf("%q: got Retry-After %q, want %v", test.option, got, test.want)
+			}
+			servertest.Sleep(time.Second)
+			visits = append(visits, s.Visit(servertest.Office, "/"), s.Visit(servertest.Office, "/"))
+			servertest.Sleep(time.Minute)
+			servertest.WantWaits(t, visits, 0, 1, 2, -1, -1, 2, -1)
+		})
+	}
+}
+
+func TestOfSeveralZonesTheLongestWaitCounts(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, `throttle {
+			zone quick {
+				limit 20 4/s
+				delay
+			}
+			zone slow {
+				limit 6 1/s
+				delay 1
+			}
+			zone plain {
+				limit 20 1/s
+			}
+		}`, 0)
+		visits := s.Visits(5, servertest.Office, "/")
+		servertest.Sleep(time.Minute)
+		servertest.WantWaits(t, visits, 0, 0.25, 1, 2, 3)
+		servertest.WantCounts(t, "quick", map[string]float64{"admitted": 1, "delayed": 4})
+		servertest.WantCounts(t, "slow", map[string]float64{"admitted": 2, "delayed": 3})
+		servertest.WantCounts(t, "plain", map[string]float64{"admitted": 5})
+		o := visits[4].Verdict.Decisive()
+		if got := o.Zone.Name; got != "slow" && got != "quick" {
+			t.Errorf("got %s as the deciding zone, want one that delays", got)
+		}
+		servertest.WantEmpty(t, "quick", "slow", "plain")
+	})
+}
+
+func TestTheOrderOfAKeyIsKept(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		// Their turns are a millisecond apart, so none is served with the next.
+		s := servertest.NewWaitZone(t, "limit 400 1000/s\ndelay", 0)
+		var mu sync.Mutex
+		var order []string
+		s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, r.URL.Path)
+			return nil
+		}
+		var want []string
+		for i := range 300 {
+			want = append(want, fmt.Sprint("/", i))
+			s.Visit(servertest.Office, want[i])
+		}
+		servertest.Sleep(time.Minute)
+		if !slices.Equal(order, want) {
+			t.Errorf("got the order %v, want that in which they came", order)
+		}
+	})
+}
+
+func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+			_, err := w.Write([]byte(repl.ReplaceKnown("{http.throttle.decision} {http.throttle.delay} {http.throttle.reason}.", "")))
+			return err
+		}
+		visits := s.Visits(3, servertest.Office, "/")
+		servertest.Sleep(time.Minute)
+		for i, want := range []string{"admitted 0 .", "delayed 1 .", "delayed 2 ."} {
+			if got := visits[i].Body.String(); got != want {
+				t.Errorf("request %d: got %q, want %q", i+1, got, want)
+			}
+		}
+		got := servertest.Logged(visits[2].Verdict)
+		if got["decision"] != "delayed" || got["delay"] != 2.0 || got["level"] != 3.0 {
+			t.Errorf("got %v in the access log, want delayed by 2 seconds up to a level of 3", got)
+		}
+		if got := servertest.Logged(visits[0].Verdict); got["delay"] != nil {
+			t.Errorf("got %v in the access log, want no delay", got)
+		}
+	})
+}
+
+func TestAShadowDelaysNobodyAndCountsWhatEnforcementWould(t *testing.T) {
+	for _, options := range []string{
+		"limit 5 2/s\ndelay 1",
+		"limit 20 2/s\ndelay wait 2s",
+		"limit 20 2/s\ndelay 2 wait 3s\ncost 0.5 {\nremote_ip 203.0.113.1\n}",
+	} {
+		counts := func(option string) (counts map[string]float64, longest time.Duration) {
+			servertest.InBubble(t, func(t *testing.T) {
+				s := servertest.NewWaitZone(t, options+"\n"+option, 0)
+				traffic := servertest.RandomTrace(1, 3)
+				for i := range 2000 {
+					v := s.Visit(traffic.Addrs[i%3], "/")
+					longest = max(longest, v.Waited)
+					servertest.Sleep(traffic.Rest())
+				}
+				servertest.Sleep(time.Hour)
+				counts = servertest.Counted(t, telemetry.Requests, "waits")
+				servertest.WantEmpty(t, "waits")
+			})
+			return counts, longest
+		}
+		enforced, _ := counts("")
+		shadow, longest := counts("shadow")
+		if enforced["delayed"] == 0 || enforced["refused capacity"] == 0 {
+			t.Fatalf("%s: got %v, want some delayed and some refused", options, enforced)
+		}
+		for decision, n := range enforced {
+			if decision != "admitted" {
+				decision = "shadow_" + decision
+			}
+			if shadow[decision] != n {
+				t.Errorf("%s: got %v in shadow, want what was enforced: %v", options, shadow, enforced)
+			}
+		}
+		if longest != 0 {
+			t.Errorf("%s: somebody waited for %v in shadow", options, longest)
+		}
+	}
+}

@@ -1,0 +1,233 @@
+package limit
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+)
+
+// noStorage is storage in which nothing is yet, and nothing remains.
+type noStorage struct{}
+
+func (noStorage) Load(context.Context, string) ([]byte, error) { return nil, fs.ErrNotExist }
+func (noStorage) Store(context.Context, string, []byte) error  { return nil }
+func (noStorage) Lock(context.Context, string) error           { return nil }
+func (noStorage) Unlock(context.Context, string) error         { return nil }
+
+var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
+
+func newTrust(t *testing.T, zone string) *deviceTrust {
+	t.Helper()
+	keys := signer.New(noStorage{}, nil)
+	if err := keys.Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return &deviceTrust{Zone: zone, Cookie: "sid", For: 24 * time.Hour, Keys: keys}
+}
+
+// requestWith returns a request over HTTPS with cookies.
+func requestWith(cookies ...string) *http.Request {
+	r := httptest.NewRequest("POST", "https://example.com/login", nil)
+	for _, cookie := range cookies {
+		r.Header.Add("Cookie", cookie)
+	}
+	return r
+}
+
+// log in lets an account in, and returns the cookie header that the browser sends then.
+func logInOf(t *testing.T, trust *deviceTrust, account, cookie string, at time.Time) string {
+	t.Helper()
+	header := http.Header{"Set-Cookie": {"sid=a"}}
+	client := trust.Client(requestWith(cookie), "example.com", account, deviceAccount{}, at)
+	if !client.Earned(header, at) {
+		t.Fatal("got a success that earns nothing")
+	}
+	client.Issue(header, at)
+	if len(header["Set-Cookie"]) != 2 {
+		t.Fatal("got no device cookie")
+	}
+	pair, _, _ := strings.Cut(header["Set-Cookie"][1], ";")
+	return pair
+}
+
+func (t *deviceTrust) device(account, cookie string, at time.Time) string {
+	c := t.Client(requestWith(cookie), "example.com", account, deviceAccount{}, at)
+	if _, known := c.Place(); !known {
+		return ""
+	}
+	return hex.EncodeToString(c.entry[:issuedAt])
+}
+
+func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
+	trust := newTrust(t, "login")
+	cookie := logInOf(t, trust, "alice", "", noon)
+	name := trust.device("alice", cookie, noon)
+	if len(name) != 32 {
+		t.Fatalf("got device %q, want one", name)
+	}
+	if got := trust.device("bob", cookie, noon); got != "" {
+		t.Errorf("for another account: got device %q, want none", got)
+	}
+	other := *trust
+	other.Zone = "admin"
+	if got := other.device("alice", strings.Replace(cookie, "login", "admin", 1), noon); got != "" {
+		t.Errorf("for another zone: got device %q, want none", got)
+	}
+	if _, known := trust.Client(requestWith(cookie), "example.org", "alice", deviceAccount{}, noon).Place(); known {
+		t.Error("for another host: got a device, want none")
+	}
+	if got := trust.device("alice", cookie, noon.Add(24*time.Hour)); got != "" {
+		t.Errorf("after its time: got device %q, want none", got)
+	}
+	shorter := *trust
+	shorter.For = time.Hour
+	if got := shorter.device("alice", cookie, noon.Add(time.Hour)); got != "" {
+		t.Errorf("after the time of a new config: got device %q, want none", got)
+	}
+	if strings.Contains(cookie, "alice") {
+		t.Errorf("got the account in cookie %s", cookie)
+	}
+	renewed := logInOf(t, trust, "alice", cookie, noon.Add(time.Hour))
+	if got := trust.device("alice", renewed, noon.Add(24*time.Hour)); got != name {
+		t.Errorf("after another log-in: got device %q, want %q for longer", got, name)
+	}
+	if renewed == cookie {
+		t.Error("got the same cookie again, want a new one")
+	}
+}
+
+func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
+	trust := newTrust(t, "log-in.v2")
+	header := make(http.Header)
+	trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon).Issue(header, noon)
+	line := header.Get("Set-Cookie")
+	cookie, err := http.ParseSetCookie(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cookie.Name != "__Host-throttle-device-log-in.v2" || cookie.Path != "/" || cookie.Domain != "" || cookie.MaxAge != 86400 ||
+		!cookie.Secure || !cookie.HttpOnly || cookie.SameSite != http.SameSiteLaxMode {
+		t.Errorf("got %s", line)
+	}
+}
+
+func TestHTTPSIsWhatTheClientUses(t *testing.T) {
+	for _, test := range []struct {
+		name         string
+		tls, trusted bool
+		forwarded    []string
+		want         bool
+	}{
+		{name: "HTTP"},
+		{name: "HTTPS", tls: true, want: true},
+		{name: "a client that says it uses HTTPS", forwarded: []string{"https"}},
+		{name: "a client that says it uses HTTP", tls: true, forwarded: []string{"http"}, want: true},
+		{name: "HTTPS to a trusted proxy", trusted: true, forwarded: []string{"https"}, want: true},
+		{name: "HTTP to a trusted proxy that uses HTTPS", tls: true, trusted: true, forwarded: []string{"http"}},
+		{name: "a trusted proxy that does not say", trusted: true},
+		{name: "a trusted proxy that uses HTTPS and does not say", tls: true, trusted: true, want: true},
+		{name: "two headers, of which the last is the proxy's", trusted: true, forwarded: []string{"https", "http"}},
+	} {
+		r := httptest.NewRequest("POST", "http://example.com/", nil)
+		if test.tls {
+			r.TLS = new(tls.ConnectionState)
+		}
+		r.Header["X-Forwarded-Proto"] = test.forwarded
+		r = r.WithContext(context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{caddyhttp.TrustedProxyVarKey: test.trusted}))
+		trust := newTrust(t, "login")
+		insecure := false
+		trust.Insecure = func() { insecure = true }
+		cookie := logInOf(t, trust, "alice", "", noon)
+		r.Header.Set("Cookie", cookie)
+		client := trust.Client(r, "example.com", "alice", deviceAccount{}, noon)
+		if _, known := client.Place(); known != test.want {
+			t.Errorf("%s: got the device known: %v, want %v", test.name, known, test.want)
+		}
+		if got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, noon); got != test.want || insecure == test.want {
+			t.Errorf("%s: got a device cookie: %v, and a warning: %v, want %v and not", test.name, got, insecure, test.want)
+		}
+	}
+}
+
+func TestOneCookieHoldsTheLastFiveAccounts(t *testing.T) {
+	trust := newTrust(t, "login")
+	cookie, names := "", make(map[int]string)
+	for i := range 8 {
+		cookie = logInOf(t, trust, fmt.Sprint("account", i), cookie, noon.Add(time.Duration(i)*time.Minute))
+		names[i] = trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour))
+	}
+	if len(cookie) > largestCookie {
+		t.Errorf("got a cookie of %d bytes, want at most %d", len(cookie), largestCookie)
+	}
+	for i := range 8 {
+		want := names[i]
+		if i < 3 {
+			want = ""
+		}
+		if got := trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour)); got != want {
+			t.Errorf("account %d: got device %q, want %q", i, got, want)
+		}
+	}
+	late := logInOf(t, trust, "account0", cookie, noon.Add(24*time.Hour+5*time.Minute+time.Second))
+	if n := strings.Count(late, entrySeparator) + 1; n != 3 {
+		t.Errorf("got %d entries when three have expired, want 3", n)
+	}
+}
+
+func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
+	trust := newTrust(t, "login")
+	cookie := logInOf(t, trust, "alice", logInOf(t, trust, "bob", "", noon), noon)
+	for name, header := range map[string][]string{
+		"empty":        {deviceCookieOf("login") + "="},
+		"cut off":      {cookie[:len(cookie)-1-signer.TokenSize(entrySize)-30]},
+		"given twice":  {cookie, cookie},
+		"too long":     {cookie + strings.Repeat(".", largestCookie)},
+		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},
+		"other letter": {strings.ToLower(cookie)},
+	} {
+		client := trust.Client(requestWith(header...), "example.com", "alice", deviceAccount{}, noon)
+		if got, known := client.Place(); known {
+			t.Errorf("%s: got device %d, want none", name, got)
+		}
+	}
+	// The entries before a cut still count.
+	if got := trust.device("alice", cookie[:len(cookie)-1], noon); got == "" {
+		t.Error("got the first entry lost with the second")
+	}
+}
+
+func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
+	trust := newTrust(t, "login")
+	client := trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon)
+	for line, want := range map[string]bool{"sid=a": true, "sid=": false, "sid=a; Max-Age=0": false, "other=a": false} {
+		if got := client.Earned(http.Header{"Set-Cookie": {line}}, noon); got != want {
+			t.Errorf("%s: got %v, want %v", line, got, want)
+		}
+	}
+	named := trust.Client(requestWith(), "example.com", "key of alice", deviceAccount{"alice", strings.ToLower}, noon)
+	for line, want := range map[string]bool{
+		"sid=alice%7C1": true, "sid=Alice|1|2": true, "sid=bob%7C1": false, "sid=%7C1": false, "sid=opaque": true, "sid=b%7C1; path=/\nsid=alice%7C1": true,
+		"sid=YWxpY2U%3D%7C0%7Cx": true, "sid=Ym9i%7C0%7Cx": false, // DokuWiki's
+	} {
+		if got := named.Earned(http.Header{"Set-Cookie": strings.Split(line, "\n")}, noon); got != want {
+			t.Errorf("%s: got %v for alice, want %v", line, got, want)
+		}
+	}
+	trust.Keys = signer.New(noStorage{}, nil)
+	header := make(http.Header)
+	trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon).Issue(header, noon)
+	if len(header) > 0 {
+		t.Errorf("got %v without a key, want nothing", header)
+	}
+}

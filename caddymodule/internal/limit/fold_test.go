@@ -1,0 +1,136 @@
+package limit_test
+
+import (
+	"encoding/base64"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// login returns a POST request with a form.
+func login(fields ...string) *http.Request {
+	form := make(url.Values)
+	for i := 0; i < len(fields); i += 2 {
+		form.Add(fields[i], fields[i+1])
+	}
+	r := httptest.NewRequest("POST", servertest.Site0+"/wp-login.php", strings.NewReader(form.Encode()))
+	r.RemoteAddr = servertest.Someone
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	return r
+}
+
+func basic(credentials string) *http.Request {
+	return servertest.Request(servertest.Someone, servertest.Site0, "Authorization", "Basic "+base64.StdEncoding.EncodeToString([]byte(credentials)))
+}
+
+func TestAKeyOfAnAccountIsFoldedAsItsZoneSays(t *testing.T) {
+	for _, test := range []struct {
+		lines string
+		r     *http.Request
+		want  string
+	}{
+		{"key field log", login("log", " ÁdMin "), digestOf("ádmin")},
+		{"key field log fold wordpress", login("log", " ÁdMin "), digestOf("admin")},
+		{"key field log fold wordpress plain", login("log", "<b>admin</b>"), "@odd"},
+		{"key field log fold wordpress plain", login("log", "admin&x1;"), "@odd"},
+		{"key field log fold wordpress plain", login("log", "%41admin"), "@odd"},
+		{"key field log fold wordpress plain", login("log", "\xe1dmin"), "@odd"}, // not UTF-8
+		{"key field log fold wordpress plain", login("log", "иван"), "иван"},
+		{"key field log fold wordpress plain", login("log", "Мария"), "мария"},
+		{"key field log fold wordpress", login("log", " "), ""},
+		{"key field log fold wordpress missing share", login("log", "%4á"), "@odd"},
+		{"key field log fold wordpress missing share", login("log", strings.Repeat("b", 400)), "@odd"},
+		{"key field log fold wordpress", login("log", "nobody", "log", "ádmin"), "@unclear"},
+		{"key field user[login] fold wordpress client_ip plain", login("user[login]", "Jörg"), "jorg/203.0.113.7"},
+		{"key field mail fold email plain", login("mail", " A.B+C@Example.COM "), "a.b+c@example.com"},
+
+		{"key basic_user", basic("Admin:pw"), digestOf("admin")},
+		{"key basic_user plain", basic(" Ádmin :p:w"), "ádmin"},
+		{"key basic_user fold wordpress plain", basic("Ádmin:pw"), "admin"},
+		{"key basic_user", servertest.Request(servertest.Someone, servertest.Site0), "@client_ip/203.0.113.7"},
+		{"key basic_user missing share", servertest.Request(servertest.Someone, servertest.Site0), "@client_ip/203.0.113.7"},
+		{"key basic_user missing share", basic("admin"), "@unclear"},
+		{"key basic_user missing share", servertest.Request(servertest.Someone, servertest.Site0, "Authorization", "Basic YTpi", "Authorization", "Basic YTpi"), "@unclear"},
+		{"key basic_user fold wordpress missing share", basic("&á:pw"), "@odd"},
+		{"key client_ip basic_user plain", basic("a/b:pw"), "203.0.113.7/a%2Fb"},
+	} {
+		if got := keyOf(t, test.lines, test.r); got != test.want {
+			t.Errorf("%q: got key %q, want %q", test.lines, got, test.want)
+		}
+	}
+}
+
+func TestOverridesMatchFoldedNames(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone account {
+				key field log fold wordpress
+				limit 100 1/d
+				override Ádmin deny
+				override monitor unlimited
+			}
+			zone plain {
+				key field log
+				limit 100 1/d
+				override Root deny
+			}
+			zone users {
+				key basic_user
+				limit 100 1/d
+				override Eve deny
+			}
+		}
+		respond ok
+	}`)
+	for _, test := range []struct {
+		r    *http.Request
+		want int
+	}{
+		{login("log", "admin"), 429},
+		{login("log", "ADMÍN"), 429},
+		{login("log", "Monitor"), 200},
+		{login("log", "mónitor"), 200},
+		{login("log", "ROOT"), 429},
+		{login("log", "root2"), 200},
+		{basic("EVE:x"), 429},
+		{basic("eva:x"), 200},
+	} {
+		if got := s.Do(test.r).Code; got != test.want {
+			t.Errorf("%v: got %v, want %v", test.r.URL, got, test.want)
+		}
+	}
+}
+
+// One account, forty guesses, each from another address and in another spelling.
+func TestSpellingsOfANameShareABudget(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone account {
+				match {
+					path /wp-login.php*
+					method POST
+				}
+				key field log fold wordpress missing share
+				limit 5 5/d
+			}
+		}
+		respond ok
+	}`)
+	passed := 0
+	for i := range 40 {
+		name := []string{"admin", "admin&x1;", "<b>admin", "%41admin", "ádmin", " ADMIN ", "adm\x01in", "<b" + strings.Repeat("x", i) + ">admin"}[i%8]
+		r := login("log", name, "pwd", "x")
+		r.RemoteAddr = "198.51.100." + string(rune('1'+i%9)) + ":1"
+		r.Method = []string{"POST", "post", "get"}[i%3]
+		if s.Do(r).Code == http.StatusOK {
+			passed++
+		}
+	}
+	if passed != 5+5 { // and as many that nobody types
+		t.Errorf("got %d guesses through, want 10", passed)
+	}
+}

@@ -1,0 +1,221 @@
+package limit
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
+)
+
+func TestWordPressTakesTheseNamesForOne(t *testing.T) {
+	for _, names := range [][]string{
+		{
+			"admin", "Admin", "ADMIN", " admin ", "\tadmin\n", "admin\u00a0", "\u3000admin", "ádmin", "àdmín", "adm\u0131n", "ADM\u0130N", "a\u0301dmin",
+			"ad\u00admin", "ad\u200bmin", "ad\u200dmin", "ad\ufeffmin", "admin\ufe0f", "ａｄｍｉｎ", "ⓐdmin", "𝐚𝐝𝐦𝐢𝐧", "ªdmin", "ad£min",
+		},
+		{"jörg", "joerg", "jorg", "JÖRG", "jo\u0308rg"},
+		{"weiß", "weiss", "weis", "WEIẞ", "WEISS"},
+		{"ægir", "aegir", "agir", "Ægir"},
+		{"åse", "aase", "ase"},
+		{"đorđe", "djordje", "dorde"},
+		{"müller", "mueller", "muller"},
+		{"col·lega", "collega"},
+		{"ИВАН", "иван", "Иван"},
+		{"ΝΊΚΟΣ", "νίκος"},
+		{"Ёлка", "елка"},
+		{"山田", "山\u0301田"},
+		{"admin1", "admin١", "admin１", "admin१"},
+	} {
+		for _, name := range names {
+			if got, want := foldWordPress(name), foldWordPress(names[0]); got != want || got == oddName {
+				t.Errorf("%q: got %q, want %q as for %q", name, got, want, names[0])
+			}
+		}
+	}
+}
+
+func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
+	for _, name := range []string{
+		"<b>admin</b>", "admin<", "a>b", "admin&x1;", "&", "%41admin", "100%", "ad\x00min", "adm\x01in", "ad\tmin", "\x7fadmin", "ad\u0085min", "\xe1dmin",
+		"...", "🦊", "\u200b", "£", "\u0301", strings.Repeat("a", 257), strings.Repeat("é", 129),
+	} {
+		if got := foldWordPress(name); got != oddName {
+			t.Errorf("%q: got %q, want it to be odd", name, got)
+		}
+	}
+	for _, name := range []string{"", " \t", "\x00"} {
+		if got := foldWordPress(name); got != "" {
+			t.Errorf("%q: got %q, want nothing", name, got)
+		}
+	}
+}
+
+func TestWordPressTellsTheseNamesApart(t *testing.T) {
+	seen := make(map[string]string)
+	for _, name := range []string{"admin", "admin2", "administrator", "иван", "мария", "山田", "佐藤", "محمد", "राम", "रम", "กิน", "กน"} {
+		folded := foldWordPress(name)
+		if other, taken := seen[folded]; taken || folded == oddName {
+			t.Errorf("%q: got %q, as for %q", name, folded, other)
+		}
+		seen[folded] = name
+	}
+}
+
+// TestNamesInOtherScriptsStayApart makes names as people have them: of syllables, with
+// the vowel signs and marks of the script.
+func TestNamesInOtherScriptsStayApart(t *testing.T) {
+	for script, syllables := range map[string]string{
+		"Cyrillic": "ан мар ия ив сер гей ол га ни ко лай та тья бо рис",
+		"Chinese":  "王 李 张 刘 陈 杨 赵 黄 周 吴 伟 芳 娜 敏 静 丽",
+		"Arabic":   "مح مد أح علي حس ين فا طم ة خا لد يو سف نو ر",
+		"Hindi":    "रा म सी ता कृ ष्ण ल क्ष्मी ह रि गी दी प मो नि शा",
+		"Thai":     "สม ชาย หญิง ศรี นก กิต ติ พร ทิ พย์ วัน ดี รัตน์ สุ ดา",
+	} {
+		parts := strings.Fields(syllables)
+		rng := rand.New(rand.NewPCG(1, uint64(len(script))))
+		names, folded := make(map[string]bool), make(map[string]string)
+		for len(names) < 200 {
+			name := ""
+			for range 2 + rng.IntN(3) {
+				name += parts[rng.IntN(len(parts))]
+			}
+			if names[name] {
+				continue
+			}
+			names[name] = true
+			got := foldWordPress(name)
+			if other, taken := folded[got]; taken || got == oddName {
+				t.Errorf("%s: %q: got %q, as for %q", script, name, got, other)
+			}
+			folded[got] = name
+		}
+	}
+}
+
+// namesOf returns the names that WordPress looks up for texts, on a site of a locale.
+func namesOf(t *testing.T, php *peertest.Peer, locale string, texts []string) []string {
+	t.Helper()
+	question := locale
+	for _, text := range texts {
+		question += " " + base64.StdEncoding.EncodeToString([]byte(text))
+	}
+	names := strings.Split(php.Ask(t, question), " ")
+	if len(names) != len(texts) {
+		t.Fatalf("got %d names for %d", len(names), len(texts))
+	}
+	for i := range names {
+		name, err := base64.StdEncoding.DecodeString(names[i])
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[i] = string(name)
+	}
+	return names
+}
+
+// TestNamesThatWordPressTakesForOneFoldToOne asks WordPress's own code, which writes
+// letters as its language says. What it looks up must fold as what was typed, or one of
+// both be odd: then two names that it looks up as one are one here.
+func TestNamesThatWordPressTakesForOneFoldToOne(t *testing.T) {
+	php := peertest.PHP(t, "testdata/wordpress.php")
+	seed := testseed.Of(t)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	pairs := 20_000
+	if os.Getenv("TEST_LONG") != "" {
+		pairs = 1_000_000
+	}
+	var letters []rune // that may be Latin ones to somebody, and some of each other script
+	for r := rune(' '); r < 0x2500; r++ {
+		if unicode.IsPrint(r) {
+			letters = append(letters, r)
+		}
+	}
+	letters = append(letters, []rune("０Ａａ𝐚𝟎ﬁﬅẞſ山田ｶกิमि\u0301\u0308\u00ad\u200b\u200d\ufe0f ")...)
+	plain := []rune("aAeEoOuUsSdDjJtThHlL1._-@ äÄöÖüÜßåÅæÆøØđĐéŀ·")
+	locales := []string{"en_US", "de_DE", "de_DE_formal", "de_CH", "da_DK", "ca", "sr_RS", "bs_BA"}
+	for at := 0; at < pairs; {
+		var texts []string
+		for range 500 {
+			var text strings.Builder
+			for range 1 + rng.IntN(8) {
+				if rng.IntN(3) == 0 {
+					text.WriteRune(letters[rng.IntN(len(letters))])
+				} else {
+					text.WriteRune(plain[rng.IntN(len(plain))])
+				}
+			}
+			texts = append(texts, text.String())
+		}
+		locale := locales[rng.IntN(len(locales))]
+		for i, name := range namesOf(t, php, locale, texts) {
+			if got, want := foldWordPress(texts[i]), foldWordPress(name); got != want && got != oddName {
+				t.Fatalf("seed %d: %q is %q to WordPress in %s: got %q, want %q", seed, texts[i], name, locale, got, want)
+			}
+			at++
+		}
+	}
+}
+
+// Each letter alone, in each language.
+func TestLettersFoldAsWordPressWritesThem(t *testing.T) {
+	php := peertest.PHP(t, "testdata/wordpress.php")
+	var texts []string
+	for r := rune(0xa0); r < 0x20000; r++ {
+		if utf8.ValidRune(r) && !unicode.Is(unicode.Co, r) {
+			texts = append(texts, fmt.Sprintf("x%cx", r))
+		}
+	}
+	for _, locale := range []string{"en_US", "de_DE", "da_DK", "ca", "sr_RS"} {
+		for some := range slices.Chunk(texts, 1000) {
+			for i, name := range namesOf(t, php, locale, some) {
+				if got, want := foldWordPress(some[i]), foldWordPress(name); got != want && got != oddName {
+					t.Errorf("%q is %q to WordPress in %s: got %q, want %q", some[i], name, locale, got, want)
+				}
+			}
+		}
+	}
+}
+
+func TestAddressesFoldToOneForm(t *testing.T) {
+	for address, want := range map[string]string{
+		" A.B+C@Example.COM ": "a.b+c@example.com", "ａ@example.com": "a@example.com", "e\u0301@example.com": "é@example.com", "": "",
+	} {
+		if got := foldEmail(address); got != want {
+			t.Errorf("%q: got %q, want %q", address, got, want)
+		}
+	}
+}
+
+func FuzzWordPress(f *testing.F) {
+	for _, name := range []string{"admin", " Ádmin", "<b>", "\xe1", "ﷺ", "\u0345", "ŀ", "Þ"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		folded := foldWordPress(name)
+		if folded == "" && foldPlain(name) != "" {
+			t.Errorf("%q: got nothing, want it to be odd at least", name)
+		}
+		if again := foldWordPress(folded); folded != oddName && len(folded) <= longestName && again != folded {
+			t.Errorf("%q: got %q, and %q of that", name, folded, again)
+		}
+	})
+}
+
+func BenchmarkWordPress(b *testing.B) {
+	for name, text := range map[string]string{"plain": "Admin", "accents": "ádmin", "long": strings.Repeat("ﷺ", longestName/3)} {
+		b.Run("name="+name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				foldWordPress(text)
+			}
+		})
+	}
+}

@@ -1,0 +1,311 @@
+package limit
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// Key says what identifies a request's bucket.
+type Key struct {
+	// The values of a request that name its bucket. Default: the client's address. If
+	// clients choose all values, they can get a fresh bucket with every request: then
+	// add a zone keyed by `client_ip` to the same handler.
+	Sources []KeySource `json:"sources,omitempty"`
+
+	// The policy for requests if a part of their key is missing or empty. Default:
+	// `client_ip`, which charges a bucket of the client's address. With the source `field` it is
+	// `skip`, and `share` in a zone with fields. `share` charges
+	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
+	// pass, so that leaving the key out is a way around the zone.
+	Missing Policy `json:"missing,omitempty"`
+
+	// The policy for requests whose key no override names, in the words of missing.
+	// Default: their own bucket is charged.
+	Unlisted Policy `json:"unlisted,omitempty"`
+
+	// Keep the values of headers, cookies, query parameters and form fields, and
+	// the user names of HTTP Basic, readable in logs and in the store. Default: only
+	// SHA-256 digests are kept, because these values are often secrets.
+	Plain bool `json:"plain,omitempty"`
+
+	// How many leading bits of an IPv4 address identify a client. Default: 32.
+	IPv4 int `json:"ipv4,omitempty"`
+
+	// How many leading bits of an IPv6 address identify a client. Default: 64,
+	// since a single customer has at least that many addresses.
+	IPv6 int `json:"ipv6,omitempty"`
+
+	Overrides *override.Lines `json:"-"` // which are also the limits of buckets
+	Form      *form.Plan      `json:"-"` // of fields in it
+
+	parts  []part
+	routes []Route
+	listed bool // there are overrides, or a file for them
+}
+
+// withDefault returns the key with what was not given. carries says that all requests carry a
+// certain field.
+func (k *Key) withDefault(carries bool) *Key {
+	full := option.CopyOf(k)
+	if len(full.Sources) == 0 {
+		full.Sources = []KeySource{{Source: "client_ip"}}
+	}
+	if full.Missing == "" {
+		full.Missing = ByClientIP
+		if slices.ContainsFunc(full.Sources, func(k KeySource) bool { return k.Source == "field" }) {
+			full.Missing = Skip
+			if carries {
+				full.Missing = Share
+			}
+		}
+	}
+	full.IPv4 = cmp.Or(full.IPv4, 32)
+	full.IPv6 = cmp.Or(full.IPv6, 64)
+	return full
+}
+
+// UsesReplacer reports whether the key needs the request's placeholders.
+func (k *Key) UsesReplacer() bool { return k.has(func(p *part) bool { return p.template != nil }) }
+
+// FromBody reports whether a part of the key comes from the request's body.
+func (k *Key) FromBody() bool { return k.has(func(p *part) bool { return p.field != "" }) }
+
+// HasAddress reports whether the key contains the client's address, so that clients
+// cannot make up all of it.
+func (k *Key) HasAddress() bool { return k.has(func(p *part) bool { return p.clientIP }) }
+
+// IsAddress reports whether the key is the client's address and nothing else.
+func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
+
+func (k *Key) has(is func(*part) bool) bool {
+	for i := range k.parts {
+		if is(&k.parts[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// folding returns how names of accounts in the key are folded, or nil if it has none.
+func (k *Key) folding() foldFunc {
+	for i := range k.parts {
+		if folding := k.parts[i].fold; folding != nil {
+			return folding
+		}
+	}
+	return nil
+}
+
+// private reports whether keys say which account a request is about. Rate-limit headers would
+// tell which accounts exist.
+func (k *Key) private() bool {
+	return slices.ContainsFunc(k.Sources, func(s KeySource) bool { return s.private() })
+}
+
+// A Policy decides about requests without a usable key.
+type Policy string
+
+// The policies, as configs spell them.
+const (
+	ByClientIP Policy = "client_ip" // charge a bucket of the client's address
+	Share      Policy = "share"     // charge one bucket for all such requests
+	Skip       Policy = "skip"      // let the request pass
+	Refuse     Policy = "refuse"
+)
+
+// A part reads one part of the key from a request.
+type part struct {
+	// One of these is set.
+	clientIP bool                  // the client's address, masked
+	field    string                // the name of a form field, which is wanted as
+	wanted   form.Field            // in the plan
+	read     func(*Subject) string // any other source; "" is missing
+	template Template              // a text with placeholders
+
+	// Fold turns the spellings of one name into one text. It is nil for parts that
+	// are no names.
+	fold foldFunc
+
+	// Digest replaces the value by a digest, because it may be a secret.
+	digest bool
+}
+
+// A Bucket is the name of a bucket and its limit.
+type Bucket struct {
+	Name    string // the parts, without the zone, or the name of a bucket that several keys share
+	Rule    perkey.Rule
+	Limit   leakybucket.Limit
+	Address bool   // the name holds the client's address
+	Lacking bool   // the request lacks a part of the key, and a policy stands in
+	Account string // the name of an account in the key, folded; empty if there is none
+	listed  bool   // an override names the key
+	own     bool   // the request gave it, and no policy stands in
+}
+
+// Buffers are memory for building keys, kept between requests. The zero value is ready
+// for use.
+type Buffers struct {
+	name  []byte
+	parts []perkey.Part
+}
+
+// Clear forgets what the Buffers hold of requests.
+func (b *Buffers) Clear() {
+	clear(b.name[:cap(b.name)])
+	clear(b.parts[:cap(b.parts)]) // beyond its length is a key that was given up
+}
+
+// missing says why a key lacks a part.
+type missing uint8
+
+const (
+	keyComplete missing = iota
+	keyAbsent           // there is neither a query nor a body, or nobody logs in by HTTP Basic
+	keyUnclear          // a field may be read in several ways, or HTTP Basic
+	keyOdd              // a name that nobody types
+	keyLacking          // any other reason, such as a header that was sent twice
+)
+
+// own returns the request's own key, without any policy.
+func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
+	listed := k.Overrides.Load()
+	if listed.Empty() && k.IsAddress() && k.IPv4 == 32 && s.Address().Is4() {
+		// An IPv4 address has one spelling, so nothing need be built.
+		e, by := listed.Lookup(nil)
+		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, keyComplete
+	}
+	return k.compose(s, b, listed)
+}
+
+// compose is own for keys that must be built of their parts. It is apart because its frame is
+// large: on the way of every request, that would have its goroutine's stack grow.
+func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
+	name, parts := b.name[:0], b.parts[:0]
+	plain, account := listed.Empty(), ""
+	for i := range k.parts {
+		if i > 0 {
+			name = append(name, '/')
+		}
+		p := &k.parts[i]
+		var text string
+		var client netip.Prefix
+		var digest bucketkey.Digest
+		switch {
+		case p.clientIP:
+			if client = k.Network(s); !client.IsValid() {
+				return Bucket{}, keyLacking
+			}
+			name = client.Addr().AppendTo(name)
+		case p.template != nil:
+			if name, text = p.template.appendParts(name, s); text == "" {
+				return Bucket{}, keyLacking
+			}
+		default:
+			if text, state = k.value(s, p); state == keyComplete && text == oddName {
+				state = keyOdd
+			}
+			if state != keyComplete {
+				return Bucket{}, state
+			}
+			if p.fold != nil {
+				account = text
+			}
+			if p.digest {
+				digest = bucketkey.DigestOf(text)
+				name = digest.Append(name)
+			} else {
+				name = bucketkey.AppendPart(name, text)
+			}
+		}
+		if !plain {
+			parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
+		}
+	}
+	b.name, b.parts = name, parts
+	e, by := listed.Lookup(parts)
+	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), Account: account, own: true}
+	if found.Name == "" {
+		found.Name = string(name)
+	}
+	return found, keyComplete
+}
+
+// value returns the value of a part that is no address and no template.
+func (k *Key) value(s *Subject, p *part) (string, missing) {
+	if p.field == "" {
+		if text := p.read(s); text != "" {
+			return text, keyComplete
+		}
+		switch {
+		case p.fold != nil && s.Request.Header["Authorization"] == nil:
+			return "", keyAbsent
+		case p.fold != nil && unclearUser(s.Request):
+			return "", keyUnclear
+		}
+		return "", keyLacking
+	}
+	switch {
+	case !s.CarriesAny():
+		return "", keyAbsent
+	case s.Starved:
+		return "", keyUnclear
+	case !s.whole(): // so much a guess is price enough
+		return "", keyLacking
+	}
+	sent, state := s.Form(k.Form).Field(p.wanted)
+	if state == form.Unclear {
+		return "", keyUnclear
+	}
+	if text := p.fold(sent); text != "" {
+		return text, keyComplete
+	}
+	return "", keyLacking
+}
+
+// Names of buckets that several keys share. Clients cannot forge them, because a leading @
+// in a part is escaped.
+const (
+	SharedBucket  = "@share"   // of the policy [Share]
+	UnclearBucket = "@unclear" // of forms that do not say for sure whom they are about
+	OddBucket     = "@odd"     // of names that nobody types
+)
+
+// byAddress returns the name @client_ip/<address>, or that of the shared bucket if the
+// request has no address.
+func (k *Key) byAddress(s *Subject) (name string, found bool) {
+	if client := k.Network(s); client.IsValid() {
+		return "@client_ip/" + client.Addr().String(), true
+	}
+	s.NoAddress = true
+	return SharedBucket, false
+}
+
+// Name returns the name of what the client of a request takes turns by: its own key, or
+// else its address.
+func (k *Key) Name(s *Subject, b *Buffers) string {
+	own, state := k.own(s, b)
+	if state != keyComplete {
+		own.Name, _ = k.byAddress(s)
+	}
+	return own.Name
+}
+
+// Network returns the network that counts as the client: the address as Caddy
+// determined it by trusted_proxies, masked. It is invalid for requests without an
+// address, as over a Unix socket.
+func (k *Key) Network(s *Subject) netip.Prefix {
+	return k.network(s.Address())
+}
+
+// network returns the network of one client that an address is in.
+func (k *Key) network(addr netip.Addr) netip.Prefix {
+	return bucketkey.ClientPrefix(addr, k.IPv4, k.IPv6)
+}

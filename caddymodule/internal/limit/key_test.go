@@ -1,0 +1,452 @@
+package limit_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// keyOf runs a zone with these lines and a limit, and returns the key of a
+// request.
+func keyOf(t *testing.T, lines string, r *http.Request) string {
+	t.Helper()
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone keyed {
+				`+lines+`
+				limit 5 1/s
+			}
+		}
+		vars tenant {header.X-Tenant}
+		respond {http.throttle.key}
+	}`)
+	defer s.Stop()
+	w := s.Do(r)
+	if w.Code != http.StatusOK {
+		t.Fatalf("%q: got %v, want 200", lines, w.Code)
+	}
+	return w.Body.String()
+}
+
+func digestOf(value string) string {
+	sum := sha256.Sum256([]byte(value))
+	return "@sha256:" + hex.EncodeToString(sum[:])
+}
+
+func TestAKeyNamesTheBucketThatIsCharged(t *testing.T) {
+	for _, test := range []struct {
+		lines string
+		r     *http.Request
+		want  string
+	}{
+		{"", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7"},
+		{"key client_ip", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7"},
+		{"key {client_ip}", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7"},
+		{"key {remote_host}", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7"},
+		{"", servertest.Request("[::ffff:203.0.113.7]:1", servertest.Site0), "203.0.113.7"},
+		{"", servertest.Request("[64:ff9b::203.0.113.7]:1", servertest.Site0), "203.0.113.7"},
+		{"key client_ip ipv4 16 ipv6 96", servertest.Request("[::ffff:0:203.0.113.7]:1", servertest.Site0), "203.0.0.0"},
+		{"", servertest.Request("[2001:db8:1:2:3:4:5:6]:1", servertest.Site0), "2001:db8:1:2::"},
+		{"", servertest.Request("[fe80::1%eth0]:1", servertest.Site0), "fe80::"},
+		{"key client_ip ipv4 16", servertest.Request(servertest.Someone, servertest.Site0), "203.0.0.0"},
+		{"key client_ip ipv4 16", servertest.Request("[::ffff:203.0.113.7]:1", servertest.Site0), "203.0.0.0"},
+		{"key client_ip ipv6 48", servertest.Request("[2001:db8:1:2:3:4:5:6]:1", servertest.Site0), "2001:db8:1::"},
+		{"key client_ip ipv6 128", servertest.Request("[2001:db8:1:2:3:4:5:6]:1", servertest.Site0), "2001:db8:1:2:3:4:5:6"},
+
+		{"key header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", "k"), digestOf("k")},
+		{"key header x-api-KEY", servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", "k"), digestOf("k")},
+		{"key header X-Api-Key plain", servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", "k"), "k"},
+		{"key cookie session", servertest.Request(servertest.Someone, servertest.Site0, "Cookie", "a=b; session=s"), digestOf("s")},
+		{"key cookie session plain", servertest.Request(servertest.Someone, servertest.Site0, "Cookie", "a=b; session=s"), "s"},
+		{"key query token", servertest.Request(servertest.Someone, servertest.Site0+"/?a=b&token=t%20u"), digestOf("t u")},
+		{"key query token plain", servertest.Request(servertest.Someone, servertest.Site0+"/?a=b&token=t%20u"), "t u"},
+
+		{"key host", servertest.Request(servertest.Someone, servertest.Site0), "example.com"},
+		{"key host", servertest.Request(servertest.Someone, "http://example.com.:80"), "example.com"},
+		{"key host", servertest.Request(servertest.Someone, "http://[2001:DB8::1]:8080"), "2001:db8::1"},
+		{"key host", servertest.Request(servertest.Someone, "http://[2001:DB8::1]"), "2001:db8::1"},
+		{"key method", servertest.Request(servertest.Someone, servertest.Site0), "GET"},
+		{"key route\nroute search /search*\nroute login /login", servertest.Request(servertest.Someone, servertest.Site0+"/search/x"), "search"},
+		{"key route\nroute search /search*\nroute login /login", servertest.Request(servertest.Someone, servertest.Site0+"/LOGIN"), "login"},
+		{"key route\nroute search /search*\nroute login /login", servertest.Request(servertest.Someone, servertest.Site0+"/login/x"), "other"},
+		{"key text everybody", servertest.Request(servertest.Someone, servertest.Site0), "everybody"},
+		{`key text "a/b%c"`, servertest.Request(servertest.Someone, servertest.Site0), "a%2Fb%25c"},
+		{"key client_ip host method", servertest.Request(servertest.Someone, servertest.Site0), "203.0.113.7/example.com/GET"},
+
+		{"key {header.X-Tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme"},
+		{"key {header.X-Tenant}-{method}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme/-/GET"},
+		{"key {vars.tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "acme"), "acme"},
+		{"key {header.X-Tenant}", servertest.Request(servertest.Someone, servertest.Site0, "X-Tenant", "{env.HOME}"), "{env.HOME}"},
+	} {
+		if got := keyOf(t, test.lines, test.r); got != test.want {
+			t.Errorf("%q, %v %v %v: got key %q, want %q", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header, got, test.want)
+		}
+	}
+}
+
+func TestTextThatClientsWriteIntoKeysLooksLikeNoOtherKey(t *testing.T) {
+	long := strings.Repeat("k", 10<<10)
+	for _, test := range []struct{ lines, value, want string }{
+		{"plain", "@client_ip/203.0.113.9", "%40client_ip%2F203.0.113.9"},
+		{"plain", "@share", "%40share"},
+		{"plain", "@sha256:00", "%40sha256:00"},
+		{"plain", "a@b", "a@b"},
+		{"plain", "a/b", "a%2Fb"},
+		{"plain", "a%2Fb", "a%252Fb"},
+		{"plain", "a\x00b\n\x7f", "a%00b%0A%7F"},
+		{"plain", "a\xffb", "a%FFb"},
+		{"plain", "grün", "grün"},
+		{"plain", strings.Repeat("k", 256), strings.Repeat("k", 256)},
+		{"plain", long, digestOf(long)},
+		{"", "@share", digestOf("@share")},
+		{"", long, digestOf(long)},
+	} {
+		got := keyOf(t, "key header X-Api-Key "+test.lines, servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", test.value))
+		if got != test.want {
+			t.Errorf("%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
+		}
+	}
+}
+
+func TestAKeyWithAMissingPartFallsBackToBucketsOfItsOwn(t *testing.T) {
+	const fallback = "@client_ip/203.0.113.7"
+	for _, test := range []struct {
+		lines string
+		r     *http.Request
+		want  string
+	}{
+		{"key header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0), fallback},
+		{"key header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", ""), fallback},
+		{"key header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", "a", "X-Api-Key", "b"), fallback},
+		{"key header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", "a", "X-Api-Key", "a"), fallback},
+		{"key header X-Api-Key", servertest.Request("[2001:db8:1:2:3:4:5:6]:1", servertest.Site0), "@client_ip/2001:db8:1:2::"},
+		{"key cookie session", servertest.Request(servertest.Someone, servertest.Site0, "Cookie", "session="), fallback},
+		{"key cookie session", servertest.Request(servertest.Someone, servertest.Site0, "Cookie", "session=a; session=b"), fallback},
+		{"key cookie session", servertest.Request(servertest.Someone, servertest.Site0, "Cookie", "session=a", "Cookie", "session=b"), fallback},
+		{"key cookie session", servertest.Request(servertest.Someone, servertest.Site0, "Cookie", strings.Repeat("a=b; ", 10_000)+"session=a"), fallback},
+		{"key query token", servertest.Request(servertest.Someone, servertest.Site0+"/?token="), fallback},
+		{"key query token", servertest.Request(servertest.Someone, servertest.Site0+"/?token=a&token=b"), fallback},
+		{"key query token", servertest.Request(servertest.Someone, servertest.Site0+"/?token=a&%74oken=b"), fallback},
+		{"key query token", servertest.Request(servertest.Someone, servertest.Site0+"/?token=%zz"), fallback},
+		{"key query token", servertest.Request(servertest.Someone, servertest.Site0+"/?token=a;b"), fallback},
+		{"key {vars.tenant}", servertest.Request(servertest.Someone, servertest.Site0), fallback},
+		{"key {vars.nothing}", servertest.Request(servertest.Someone, servertest.Site0), fallback},
+		{"key x-{vars.nothing}", servertest.Request(servertest.Someone, servertest.Site0), fallback},
+		{"key client_ip header X-Api-Key", servertest.Request(servertest.Someone, servertest.Site0), fallback},
+		{"key header X-Api-Key missing share", servertest.Request(servertest.Someone, servertest.Site0), "@share"},
+		{"key header X-Api-Key", servertest.Request("@", servertest.Site0), "@share"},
+		{"", servertest.Request("@", servertest.Site0), "@share"},
+		{"", servertest.Request("", servertest.Site0), "@share"},
+	} {
+		if got := keyOf(t, test.lines, test.r); got != test.want {
+			t.Errorf("%q, %v %v %.80v: got key %q, want %q", test.lines, test.r.RemoteAddr, test.r.URL, test.r.Header, got, test.want)
+		}
+	}
+}
+
+func TestARequestWithoutAHostHasNoHostInItsKey(t *testing.T) {
+	r := servertest.Request(servertest.Someone, servertest.Site0)
+	r.Host, r.Proto, r.ProtoMinor = "", "HTTP/1.0", 0 // in later versions it is required
+	if got, want := keyOf(t, "key host", r), "@client_ip/203.0.113.7"; got != want {
+		t.Errorf("got key %q, want %q", got, want)
+	}
+}
+
+func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
+	for _, test := range []struct {
+		policy    string
+		own, both int // how many of four requests pass, from one address and from two
+	}{
+		{"client_ip", 2, 4},
+		{"share", 2, 2},
+		{"skip", 4, 8},
+		{"refuse", 0, 0},
+	} {
+		t.Run(test.policy, func(t *testing.T) {
+			s := servertest.Run(t, `http:// {
+				throttle {
+					zone keyed {
+						key header X-Api-Key missing `+test.policy+`
+						limit 2 1/h
+					}
+				}
+				respond ok
+			}`)
+			passed := func(c servertest.Client) (n int) {
+				for range 4 {
+					if c.Get("/").Code == http.StatusOK {
+						n++
+					}
+				}
+				return n
+			}
+			own := passed(s.From("203.0.113.7:1"))
+			both := own + passed(s.From("203.0.113.8:1"))
+			if own != test.own || both != test.both {
+				t.Errorf("got %v passed from one address and %v from two, want %v and %v", own, both, test.own, test.both)
+			}
+			s.From("203.0.113.7:1").With("X-Api-Key", "k").Passes(2, "/")
+		})
+	}
+}
+
+func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			plan partner 7 1/h
+			zone api {
+				key client_ip header X-Api-Key
+				limit 2 1/h
+				override 203.0.113.0/24 3 1/h
+				override 203.0.113.9 4 1/h
+				override 203.0.113.0/24 gold partner
+				override 198.51.100.0/24 unlimited
+				override 198.51.100.66 deny
+				override 198.51.100.66 gold 5 1/h
+				override 2001:db8:1::/48 6 1/h
+			}
+		}
+	}
+	http:// {
+		throttle api
+		respond {http.throttle.capacity}
+	}`)
+	for _, test := range []struct {
+		addr, key, want string
+	}{
+		{"192.0.2.1:1", "gold", "2"},
+		{"203.0.113.7:1", "tin", "3"},
+		{"203.0.113.9:1", "tin", "4"},
+		{"203.0.113.9:1", "gold", "7"},
+		{"203.0.113.7:1", "gold", "7"},
+		{"[::ffff:203.0.113.7]:1", "gold", "7"},
+		{"198.51.100.7:1", "tin", ""}, // nothing was decided
+		{"198.51.100.66:1", "gold", "5"},
+		{"[2001:db8:1:9::1]:1", "tin", "6"},
+		{"[2001:db8:2:9::1]:1", "tin", "2"},
+	} {
+		w := s.From(test.addr).With("X-Api-Key", test.key).Get("/")
+		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
+		}
+	}
+	w := s.From("198.51.100.66:1").With("X-Api-Key", "tin").Get("/")
+	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
+		t.Errorf("blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
+	}
+	free := s.From("198.51.100.7:1").With("X-Api-Key", "tin")
+	for range 100 {
+		if w := free.Get("/"); w.Code != http.StatusOK {
+			t.Fatalf("unlimited: got %v, want 200", w.Code)
+		}
+	}
+}
+
+// oddNames are spellings of the field log that PHP or Rack read as it, of a value
+// that is written for %s.
+var oddNames = []struct{ contentType, body string }{
+	{formType, "log=%s"},
+	{formType, "+log=%s"},
+	{formType, "%%20log=%s"},
+	{formType, "log%%00x=%s"},
+	{formType, "%%6cog=%s"},
+	{formType, "log=+%s+"},
+	{formType + "; charset=utf-8", "x=1&log=%s"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=log\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name='log'\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: attachment; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\" log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\ncontent-disposition: form-data;name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\"x\"; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data;\r\n name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data\r\nContent-ID: log\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"; name*=utf-8''x\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b--\r\n--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{partsType, "--b\nContent-Disposition: form-data; name=\"log\"\n\n%s\n--b--\n"},
+	{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s"},
+	{"multipart/form-data; boundary=b; boundary=c", "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{"multipart/mixed; boundary=b", "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\n%s\r\n--b--\r\n"},
+	{"multipart/form-data", "log=%s"},
+	{"", "log=%s"},
+	{formType + ", text/plain", "log=%s"},
+	{formType, "log=nobody&log=%s"},
+	{formType, "log[]=nobody&log=%s"},
+	{formType, "log=nobody&+log=%s"},
+	{formType, "log=%s" + strings.Repeat("&x", 1000) + "&log=nobody"},
+}
+
+const (
+	formType  = "application/x-www-form-urlencoded"
+	partsType = "multipart/form-data; boundary=b"
+)
+
+// guess posts a form from an address of its own.
+func guess(s *servertest.Site, i int, contentType, body string) int {
+	r := httptest.NewRequest(http.MethodPost, "http://example.com/wp-login.php", strings.NewReader(body))
+	r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", i)
+	if contentType != "" {
+		r.Header.Set("Content-Type", contentType)
+	}
+	return s.Do(r).Code
+}
+
+func TestNoSpellingOfAFieldGetsAroundTheLimitOfAnAccount(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone account {
+				field log
+				key field log
+				limit 5 1/d
+			}
+		}
+		respond ok
+	}`)
+	passed := 0
+	for i := range 200 {
+		name := oddNames[i%len(oddNames)]
+		if guess(s, i, name.contentType, fmt.Sprintf(name.body, []string{"admin", "Admin", "ADMIN"}[i%3])) == http.StatusOK {
+			passed++
+		}
+	}
+	if passed != 5+5 { // and as many that may be about anybody
+		t.Errorf("got %d of 200 guesses through, want 10", passed)
+	}
+	if got := guess(s, 1, formType, "log=other"); got != http.StatusOK {
+		t.Errorf("got %v for another account, want 200", got)
+	}
+}
+
+func TestAFieldWithTwoValuesIsUnclear(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle account field log 5 1/d
+		respond ok
+	}`)
+	passed := 0
+	for i := range 60 {
+		body := []string{"log=v%d&log=admin", "log=v%d&log=x&log=Admin", "log[]=v%d&log=admin", "log[x]=v%d&log=+admin"}[i%4]
+		if guess(s, i, formType, fmt.Sprintf(body, i)) == http.StatusOK {
+			passed++
+		}
+	}
+	if passed != 5 {
+		t.Errorf("got %d of 60 guesses through, want 5", passed)
+	}
+	if got := guess(s, 1, formType, "log=other"); got != http.StatusOK {
+		t.Errorf("got %v for an account, want 200", got)
+	}
+}
+
+func TestRequestsThatMayBeAboutAnybodyShareABucket(t *testing.T) {
+	for _, policy := range []string{"client_ip", "share", "skip", "refuse"} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := bodyCostSite(t, "key field log missing "+policy)
+			s.Client = "@unclear"
+			for i, unclear := range []struct{ contentType, body string }{
+				{formType, "log=a&+log=b"},
+				{formType, "log=a&log[]=b"},
+				{formType, "%%=1&log=a;log=b"},
+				{partsType, "--b\r\nContent-Disposition: form-data; name=\"log\"\r\n\r\na\r\n"},
+				{"application/json", `{"log":"a","log":"b"}`},
+				{"application/json", `{"log":["a"]}`},
+				{"application/xml", `<login><log>a</log></login>`},
+			} {
+				if w := post(s, strings.NewReader(unclear.body), len(unclear.body), "Content-Type", unclear.contentType); w.Code != http.StatusOK {
+					t.Errorf("%.60q: got %v, want 200", unclear.body, w.Code)
+				}
+				s.WantLevel("settled", float64(i+1))
+			}
+			post(s, strings.NewReader("log=a"), 5, "Content-Type", formType)
+			s.WantLevel("settled", 7)
+			s.Client = string(bucketkey.AppendDigest(nil, "a"))
+			s.WantLevel("settled", 1)
+		})
+	}
+}
+
+// A page has no form, so views of it must not close the zone.
+func TestAPageWithoutAFormIsNoFormThatLacksTheField(t *testing.T) {
+	for policy, want := range map[string]string{"client_ip": "@client_ip/203.0.113.7", "share": "@client_ip/203.0.113.7", "skip": ""} {
+		if got := keyOf(t, "key field log missing "+policy, servertest.Request(servertest.Someone, servertest.Site0)); got != want {
+			t.Errorf("missing_key %s: got key %q, want %q", policy, got, want)
+		}
+	}
+}
+
+func TestTheSpellingsOfItemsCostNoLessThanTheUpstreamReads(t *testing.T) {
+	many := func(name string) string { return strings.TrimSuffix(strings.Repeat(name+"=1&", 500), "&") }
+	for _, field := range []struct {
+		field, contentType, body string
+		want                     float64
+	}{
+		{"rows", formType, many("+rows[]"), 500},
+		{"rows", formType, many("%20rows%5B%5D"), 500},
+		{"rows", formType, many("rows[]"), 500},
+		{"line_items", formType, many("line.items[]"), 500},
+		{"line_items", formType, many("line+items[]"), 500},
+		{"rows", partsType, strings.Repeat("--b\r\nContent-Disposition: form-data; name=\"rows[]\"\r\n\r\n1\r\n", 500) + "--b--\r\n", 500},
+		{"rows", "application/json", `{"rows":{` + numbered(500) + `}}`, 500},
+	} {
+		s := bodyCostSite(t, "cost body_items "+field.field+"\nread_body 64KiB else 900")
+		if w := post(s, strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType); w.Code != http.StatusOK {
+			t.Errorf("%.60q: got %v, want 200", field.body, w.Code)
+		}
+		if got := s.Level("settled", false); math.Abs(got-field.want) > 0.1 {
+			t.Errorf("%.60q: got a cost of %.0f, want %.0f", field.body, got, field.want)
+		}
+	}
+}
+
+// numbered returns the members of a JSON object whose keys are numbers.
+func numbered(n int) string {
+	members := make([]string, n)
+	for i := range members {
+		members[i] = fmt.Sprintf(`"%d":1`, i)
+	}
+	return strings.Join(members, ",")
+}
+
+// A browser sends no key when it asks whether a page of another site may send one.
+func TestAPreflightNeedsNoKey(t *testing.T) {
+	for _, policy := range []string{"refuse", "share", "client_ip"} {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone keyed {
+					key header X-Api-Key missing `+policy+`
+					limit 1 1/d
+				}
+			}
+			respond ok
+		}`)
+		ask := func(method string, headers ...string) int {
+			r := servertest.Request(servertest.Someone, servertest.Site0, headers...)
+			r.Method = method
+			return s.Do(r).Code
+		}
+		for range 3 {
+			if got := ask("OPTIONS", "Origin", "https://example.org", "Access-Control-Request-Method", "GET"); got != http.StatusOK {
+				t.Errorf("missing %s: got %d, want 200", policy, got)
+			}
+		}
+		ask("OPTIONS")
+		for _, headers := range [][]string{nil, {"Origin", "https://example.org"}} {
+			if got := ask("OPTIONS", headers...); got != http.StatusTooManyRequests {
+				t.Errorf("missing %s, %v, which is no preflight: got %d, want 429", policy, headers, got)
+			}
+		}
+		preflight := []string{"Origin", "https://example.org", "Access-Control-Request-Method", "GET", "X-Api-Key", "k"}
+		if first, second := ask("OPTIONS", preflight...), ask("OPTIONS", preflight...); first != http.StatusOK || second != http.StatusTooManyRequests {
+			t.Errorf("missing %s, with a key: got %d and %d, want it charged", policy, first, second)
+		}
+		s.Stop()
+	}
+}

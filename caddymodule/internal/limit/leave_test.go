@@ -1,0 +1,479 @@
+package limit
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+)
+
+// A verdict is what an observer knew when its handler was done.
+type verdict struct {
+	complete bool
+	cost     float64 // with 1 reserved, by onlyFailures
+	gone     bool    // the request's context had ended
+}
+
+// onlyFailures gives the reservation back unless the upstream failed.
+var onlyFailures = statuses(1, "5xx")
+
+// listen serves a handler behind an observer over a socket, h1 or h2 (with TLS).
+func listen(t testing.TB, protocol string, next handler) (*httptest.Server, <-chan verdict) {
+	verdicts := make(chan verdict, 1000)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		o := &Observer{Headers: Headers{}.With(header.Name)}
+		defer func() {
+			cost, _ := onlyFailures.Actual(o, limit, 1)
+			verdicts <- verdict{!o.Left(), cost, r.Context().Err() != nil}
+		}()
+		if err := o.Serve(w, r, next); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	server.EnableHTTP2 = protocol == "h2"
+	if protocol == "h2" {
+		server.StartTLS()
+	} else {
+		server.Start()
+	}
+	t.Cleanup(server.Close)
+	return server, verdicts
+}
+
+// fetch asks for a page and leaves as soon as it has so many bytes of the body, or
+// the end of it:
+// the connection is closed (h1), or the stream reset (h2).
+func fetch(t testing.TB, server *httptest.Server, method, headers string, bytes int64) {
+	t.Helper()
+	if server.EnableHTTP2 {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		r, _ := http.NewRequestWithContext(ctx, method, server.URL, nil)
+		resp, err := server.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.ProtoMajor != 2 {
+			t.Fatalf("got %s, want HTTP/2", resp.Proto)
+		}
+		if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
+			t.Fatal(err)
+		}
+		return
+	}
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "%s / HTTP/1.1\r\nHost: x\r\n%s\r\n", method, headers)
+	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
+		t.Fatal(err)
+	}
+}
+
+// wait waits until the client has left.
+func wait(t testing.TB, r *http.Request) {
+	select {
+	case <-r.Context().Done():
+	case <-time.After(time.Minute):
+		t.Error("the client has not left after a minute")
+	}
+}
+
+var protocols = []struct{ about, protocol, headers string }{
+	{"HTTP/1, kept alive", "h1", ""},
+	{"HTTP/1, closed", "h1", "Connection: close\r\n"},
+	{"HTTP/2", "h2", ""},
+}
+
+// send writes n bytes and makes sure that they leave.
+func send(w http.ResponseWriter, n int) error {
+	_, err := w.Write(make([]byte, n))
+	return errors.Join(err, http.NewResponseController(w).Flush())
+}
+
+// Handlers are often not done when the client has the last byte: the end of the
+// upstream's answer is still to be read.
+func TestAClientThatLeavesWithTheLastByteHasNotLeft(t *testing.T) {
+	for _, p := range protocols {
+		for _, test := range []struct {
+			about, method string
+			status        int
+			declared      string
+			size          int64
+		}{
+			{"a page", "GET", 200, "3000", 3000},
+			{"a page of unknown length", "GET", 200, "", 3000},
+			{"a large page", "GET", 200, "300000", 300_000},
+			{"a large page of unknown length", "GET", 200, "", 300_000},
+			{"an empty page", "GET", 200, "0", 0},
+			{"HEAD", "HEAD", 200, "3000", 0},
+			{"no content", "GET", 204, "", 0},
+			{"not modified", "GET", 304, "", 0},
+		} {
+			if p.protocol == "h2" && test.size > 0 && test.declared == "" {
+				continue // the client resets the stream before the end
+			}
+			t.Run(p.about+"/"+test.about, func(t *testing.T) {
+				server, verdicts := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
+					if test.declared != "" {
+						w.Header().Set("Content-Length", test.declared)
+					}
+					w.WriteHeader(test.status)
+					_ = send(w, int(test.size)) // which may fail if the client is quick
+					wait(t, r)
+					_ = http.NewResponseController(w).Flush() // as reverse_proxy does before trailers
+					return nil
+				})
+				fetch(t, server, test.method, p.headers, test.size)
+				if got, want := <-verdicts, (verdict{true, 0, true}); got != want {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+			})
+		}
+	}
+}
+
+func TestAClientThatLeavesBeforePaysItsReservation(t *testing.T) {
+	const half = 100_000
+	for _, p := range protocols {
+		for about, next := range map[string]handler{
+			"before the headers": func(w http.ResponseWriter, r *http.Request) error {
+				wait(t, r)
+				w.WriteHeader(http.StatusOK)
+				return nil
+			},
+			"before anything": func(w http.ResponseWriter, r *http.Request) error {
+				wait(t, r)
+				return nil
+			},
+			"with half of a declared body": func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("Content-Length", strconv.Itoa(2*half))
+				_ = send(w, half)
+				wait(t, r)
+				_ = send(w, half)
+				return nil
+			},
+			"with half of a body": func(w http.ResponseWriter, r *http.Request) error {
+				_ = send(w, half)
+				wait(t, r)
+				_ = send(w, half)
+				return nil
+			},
+			"with half of a declared body, and the handler ends": func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("Content-Length", strconv.Itoa(2*half))
+				_ = send(w, half)
+				wait(t, r)
+				return nil
+			},
+			"with half of a body, and the handler panics": func(w http.ResponseWriter, r *http.Request) error {
+				_ = send(w, half)
+				wait(t, r)
+				panic(http.ErrAbortHandler)
+			},
+			"with half of a body, and the handler fails": func(w http.ResponseWriter, r *http.Request) error {
+				_ = send(w, half)
+				wait(t, r)
+				return io.ErrUnexpectedEOF
+			},
+			"while a body is sent that never ends": func(w http.ResponseWriter, r *http.Request) error {
+				_ = send(w, half)
+				for range 10_000 {
+					if err := send(w, half); err != nil {
+						return nil
+					}
+				}
+				t.Error("the client took it all")
+				return nil
+			},
+		} {
+			t.Run(p.about+"/"+about, func(t *testing.T) {
+				asked := make(chan struct{})
+				server, verdicts := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
+					close(asked)
+					return next(w, r)
+				})
+				if about == "before the headers" || about == "before anything" {
+					askAndLeave(t, server, p.headers, asked)
+				} else {
+					fetch(t, server, "GET", p.headers, half)
+				}
+				if got := <-verdicts; got.complete || got.cost != 1 {
+					t.Errorf("got %+v, want it incomplete, with the reservation of 1", got)
+				}
+			})
+		}
+	}
+}
+
+// askAndLeave sends a request, and leaves when it has been asked and not answered.
+func askAndLeave(t testing.TB, server *httptest.Server, headers string, asked <-chan struct{}) {
+	t.Helper()
+	if server.EnableHTTP2 {
+		ctx, leave := context.WithCancel(t.Context())
+		defer leave()
+		go func() {
+			<-asked
+			leave()
+		}()
+		r, _ := http.NewRequestWithContext(ctx, "GET", server.URL, nil)
+		if resp, err := server.Client().Do(r); err == nil {
+			resp.Body.Close()
+			t.Error("got an answer")
+		}
+		return
+	}
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
+	<-asked
+	conn.Close()
+}
+
+// proxies are reverse proxies to an address: Caddy's, as it is and with answers
+// that are sent on at once, and the standard library's.
+var proxies = map[string]func(t testing.TB, address string) handler{
+	"Caddy":          func(t testing.TB, address string) handler { return caddyProxy(t, address, 0) },
+	"Caddy, at once": func(t testing.TB, address string) handler { return caddyProxy(t, address, -1) },
+	"net/http, at once": func(_ testing.TB, address string) handler {
+		proxy := &httputil.ReverseProxy{
+			Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(&url.URL{Scheme: "http", Host: address}) },
+			FlushInterval: -1,
+			ErrorLog:      log.New(io.Discard, "", 0),
+		}
+		return func(w http.ResponseWriter, r *http.Request) error {
+			proxy.ServeHTTP(w, r)
+			return nil
+		}
+	},
+}
+
+func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
+	t.Helper()
+	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{
+		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := caddy.NewContext(base)
+	t.Cleanup(stop)
+	proxy := &reverseproxy.Handler{
+		TransportRaw:  json.RawMessage(`{"protocol": "http"}`),
+		Upstreams:     reverseproxy.UpstreamPool{{Dial: address}},
+		FlushInterval: flush,
+	}
+	if err := proxy.Provision(ctx); err != nil {
+		t.Fatal(err)
+	}
+	server := new(caddyhttp.Server)
+	return func(w http.ResponseWriter, r *http.Request) error {
+		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server)
+		return proxy.ServeHTTP(w, r, handler(nil))
+	}
+}
+
+// upstream serves a handler and returns its address.
+func upstream(t testing.TB, serve http.HandlerFunc) string {
+	server := httptest.NewServer(serve)
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String()
+}
+
+func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
+	const requests = 100
+	for name, proxyTo := range proxies {
+		for _, p := range protocols {
+			for _, size := range []int{1000, 100_000} {
+				for _, declared := range []bool{true, false} {
+					t.Run(fmt.Sprintf("%s/%s/size=%d/declared=%v", name, p.about, size, declared), func(t *testing.T) {
+						address := upstream(t, func(w http.ResponseWriter, _ *http.Request) {
+							if declared {
+								w.Header().Set("Content-Length", strconv.Itoa(size))
+							}
+							_ = send(w, size)
+						})
+						server, verdicts := listen(t, p.protocol, proxyTo(t, address))
+						leaveAt := int64(size)
+						if !declared {
+							leaveAt = math.MaxInt64 // only the end says that it was the last byte
+						}
+						charged, gone := 0, 0
+						for range requests {
+							fetch(t, server, "GET", p.headers, leaveAt)
+							got := <-verdicts
+							if got.cost != 0 {
+								charged++
+							}
+							if got.gone {
+								gone++
+							}
+						}
+						if charged != 0 {
+							t.Errorf("%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+func TestAClientThatLeavesAProxyMidBodyPays(t *testing.T) {
+	const half = 50_000
+	for name, proxyTo := range proxies {
+		for _, p := range protocols {
+			for _, declared := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s/%s/declared=%v", name, p.about, declared), func(t *testing.T) {
+					address := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+						if declared {
+							w.Header().Set("Content-Length", strconv.Itoa(2*half))
+						}
+						_ = send(w, half)
+						select { // until the proxy has seen that its client left
+						case <-r.Context().Done():
+						case <-time.After(time.Minute):
+						}
+						_ = send(w, half)
+					})
+					server, verdicts := listen(t, p.protocol, proxyTo(t, address))
+					for range 10 {
+						fetch(t, server, "GET", p.headers, half/2)
+						if got := <-verdicts; got.complete || got.cost != 1 {
+							t.Fatalf("got %+v, want it incomplete, with the reservation of 1", got)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
+	for _, p := range protocols {
+		costs := make(chan float64, 1)
+		server, _ := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
+			o := &Observer{Headers: Headers{}.With(header.Name)}
+			err := o.Serve(w, r, handler(func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("Trailer", "X-Cost, X-Other")
+				_, err := io.WriteString(w, "body")
+				w.Header().Set("X-Cost", "3")
+				w.Header().Set("X-Other", "4")
+				w.Header().Set(http.TrailerPrefix+"X-Third", "5")
+				return err
+			}))
+			cost, _ := header.Actual(o, limit, 1)
+			costs <- cost
+			return err
+		})
+		resp, err := server.Client().Get(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		if got := resp.Trailer; got.Get("X-Cost") != "" || got.Get("X-Other") != "4" || got.Get("X-Third") != "5" {
+			t.Errorf("%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
+		}
+		if got := <-costs; got != 3 {
+			t.Errorf("%s: got cost %v, want 3", p.about, got)
+		}
+	}
+}
+
+// TestATunnelWorks takes the connection over as reverse_proxy does for WebSocket.
+func TestATunnelWorks(t *testing.T) {
+	known := make(chan bool, 1)
+	server, _ := listen(t, "h1", func(w http.ResponseWriter, r *http.Request) error {
+		o := new(Observer)
+		err := o.Serve(w, r, handler(func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("Connection", "Upgrade")
+			w.Header().Set("Upgrade", "echo")
+			w.WriteHeader(http.StatusSwitchingProtocols)
+			conn, buffered, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			line, err := buffered.ReadString('\n')
+			_, _ = conn.Write([]byte(line))
+			return err
+		}))
+		_, told := seconds.Actual(o, limit, 1)
+		known <- told
+		return err
+	})
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+	reader := bufio.NewReader(conn)
+	resp, err := http.ReadResponse(reader, nil)
+	if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
+		t.Fatalf("got %v, %v, want 101", resp, err)
+	}
+	fmt.Fprint(conn, "hello\n")
+	if line, err := reader.ReadString('\n'); line != "hello\n" {
+		t.Errorf("got %q, %v through the tunnel, want hello", line, err)
+	}
+	if _, err := reader.ReadByte(); err != io.EOF {
+		t.Errorf("got %v, want the end", err)
+	}
+	if <-known {
+		t.Error("got the time known, want it unknown")
+	}
+}
+
+func TestAFileIsSentAndMeasured(t *testing.T) {
+	const size = 1 << 20
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	rule := &Settle{Source: ByBytes, bytes: 1024}
+	for _, p := range protocols {
+		for method, want := range map[string]float64{"GET": 1000, "HEAD": 0} {
+			costs := make(chan float64, 1)
+			server, _ := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
+				o := &Observer{Outer: w.(*Observer)}
+				err := o.Serve(w, r, handler(func(w http.ResponseWriter, r *http.Request) error {
+					http.ServeFile(w, r, name)
+					return nil
+				}))
+				cost, _ := rule.Actual(o, limit, 1)
+				costs <- min(cost, limit.Capacity)
+				return err
+			})
+			fetch(t, server, method, p.headers, int64(want)*size/1000)
+			if got := <-costs; got != want {
+				t.Errorf("%s, %s: got cost %v, want %v", p.about, method, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,219 @@
+package limit
+
+import (
+	"cmp"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// Owned says which buckets of a zone belong to a client's address, or to another value
+// that an administrator gives.
+type Owned struct {
+	// Names are the buckets that can be named without a search.
+	Names []string
+
+	// Search says that others must be looked for, among those with the Prefix.
+	Search bool
+	Prefix string
+
+	// All says that all of the zone do.
+	All bool
+
+	wanted  map[int]string // texts of segments, of which one must be there
+	network netip.Prefix   // or one must be an address of it
+}
+
+// Cut is the end of a bucket's name that stands for those that begin as it does. Tables cut
+// long ones.
+const (
+	Cut        = "…"
+	leastStart = 16 // bytes before it: nobody means nearly all buckets
+)
+
+// Owned returns the buckets of a value: an address, a network, an account's name, a plain
+// API key, or the name of a bucket itself, perhaps [Cut].
+func (z *Zone) Owned(value string) Owned {
+	if start, cut := strings.CutSuffix(value, Cut); cut && len(start) >= leastStart {
+		return Owned{Search: true, Prefix: start}
+	}
+	if network, err := netip.ParsePrefix(value); err == nil {
+		if network.Bits() < z.Key.network(network.Addr()).Bits() {
+			return Owned{Search: z.Key.HasAddress() || z.fallsBack() || z.Key.Missing == ByClientIP, network: network.Masked()}
+		}
+		value = network.Addr().String() // which the key masks at least as much
+	}
+	o := Owned{Names: []string{value}, wanted: make(map[int]string)}
+	if addr, err := netip.ParseAddr(value); err == nil && (!z.Key.HasAddress() || z.fallsBack()) {
+		o.Names = append(o.Names, "@client_ip/"+z.Key.network(addr).Addr().String())
+	}
+	segments := 0
+	for i := range z.Key.parts {
+		p := &z.Key.parts[i]
+		segment, part, ok := z.Key.spell(p, value)
+		if ok {
+			o.wanted[segments] = segment
+		}
+		if ok && i == 0 {
+			if e, _ := z.Key.Overrides.Load().Lookup([]perkey.Part{part}); e.Bucket != "" {
+				o.Names = append(o.Names, e.Bucket)
+			}
+		}
+		segments += max(1, len(p.template))
+	}
+	first, found := o.wanted[0]
+	if segments == 1 && found && !slices.Contains(o.Names, first) {
+		o.Names = append(o.Names, first)
+	}
+	o.Search = segments > 1 && len(o.wanted) > 0 || z.TrustDevices != nil
+	if len(o.wanted) == 1 && found {
+		o.Prefix = first + "/"
+	}
+	return o
+}
+
+// fallsBack reports whether requests may be charged to the bucket of the address beside
+// the key, because that lacks a part or is not listed.
+func (z *Zone) fallsBack() bool {
+	return len(z.Key.parts) > 1 && (z.Key.Missing == ByClientIP || z.Key.Missing == Share) || z.Key.Unlisted == ByClientIP
+}
+
+// Has reports whether a bucket that was searched for belongs to the value. The places
+// that an account has for devices do not.
+func (o *Owned) Has(name string) bool {
+	if o.All || strings.Contains(name, "/@devices/") {
+		return o.All
+	}
+	segments := strings.Split(name, "/")
+	if o.network.IsValid() {
+		return slices.ContainsFunc(segments, func(segment string) bool {
+			addr, err := netip.ParseAddr(segment)
+			return err == nil && o.network.Contains(addr)
+		})
+	}
+	for i, text := range o.wanted {
+		if i < len(segments) && segments[i] == text {
+			return true
+		}
+	}
+	return o.wanted == nil
+}
+
+// NetworkOf returns the network that a bucket stands for, if the key is the client's address
+// and masks it.
+func (z *Zone) NetworkOf(name string) (network netip.Prefix, masked bool) {
+	if !z.Key.IsAddress() {
+		return network, false
+	}
+	addr, err := netip.ParseAddr(name)
+	network = z.Key.network(addr)
+	return network, err == nil && !network.IsSingleIP()
+}
+
+// spell returns a raw value as it stands in names, and as overrides know it. It returns
+// false if a part of the key can have no such value.
+func (k *Key) spell(p *part, value string) (segment string, part perkey.Part, ok bool) {
+	if p.clientIP {
+		addr, err := netip.ParseAddr(value)
+		part.Network = k.network(addr)
+		return part.Network.Addr().String(), part, err == nil
+	}
+	if p.fold != nil {
+		value = cmp.Or(p.fold(value), value)
+	}
+	name := bucketkey.AppendPart(nil, value)
+	if p.digest {
+		name = bucketkey.AppendDigest(nil, value)
+	}
+	return string(name), perkey.Part{Text: value}, len(p.template) <= 1
+}
+
+// NameOf returns the name of the bucket of a raw value, or of such a name that begins with @,
+// if the key has one part. That may be one that an override lets several keys share. It
+// returns false if the part can have no such value.
+func (z *Zone) NameOf(value string) (name string, ok bool) {
+	if len(z.Key.parts) != 1 || value == "" {
+		return "", false
+	}
+	if strings.HasPrefix(value, "@") {
+		return value, true
+	}
+	name, part, ok := z.Key.spell(&z.Key.parts[0], value)
+	if !ok {
+		return "", false
+	}
+	e, _ := z.Key.Overrides.Load().Lookup([]perkey.Part{part})
+	return cmp.Or(e.Bucket, name), true
+}
+
+// BucketOf returns the name of the bucket of a plain value, if the key has one part and
+// such a value is no name, and otherwise the value itself.
+func (z *Zone) BucketOf(value string) string {
+	if len(z.Key.parts) == 1 && (z.Key.parts[0].clientIP || z.Key.parts[0].digest) {
+		if name, ok := z.NameOf(value); ok {
+			return name
+		}
+	}
+	return value
+}
+
+// OverrideOf returns the limit that the config or the override file gives a bucket, which
+// of them does, and the place there.
+func (z *Zone) OverrideOf(name string) (e perkey.Entry, by override.Source, place string) {
+	listed := z.Key.Overrides.Load()
+	if parts, named := z.partsOf(name); named {
+		e, by = listed.Lookup(parts)
+	} else {
+		e, by = listed.Named(name)
+	}
+	return e, by, listed.Place(e, by)
+}
+
+// Unlisted returns the policy for requests whose key has a name, if that is one and no
+// override lists it. They are not charged to the bucket of that name.
+func (z *Zone) Unlisted(name string) Policy {
+	if parts, named := z.partsOf(name); named {
+		if _, by := z.Key.Overrides.Load().Lookup(parts); by == override.OfZone {
+			return z.Key.Unlisted
+		}
+	}
+	return ""
+}
+
+// partsOf returns the parts of the key that has the bucket of a name. It returns false
+// if the name is not made of parts.
+func (z *Zone) partsOf(name string) (parts []perkey.Part, named bool) {
+	segments := strings.Split(name, "/")
+	for i := range z.Key.parts {
+		p := &z.Key.parts[i]
+		n := max(1, len(p.template))
+		if len(segments) < n {
+			return nil, false
+		}
+		part := perkey.Part{}
+		for _, segment := range segments[:n] {
+			digest, digested := bucketkey.ParseDigest(segment)
+			switch {
+			case digested && n == 1:
+				part.Digest = digest
+			case strings.HasPrefix(segment, "@"):
+				return nil, false
+			}
+			plain, err := url.PathUnescape(segment)
+			if err != nil {
+				plain = segment
+			}
+			part.Text += plain
+		}
+		if addr, err := netip.ParseAddr(part.Text); err == nil && p.clientIP {
+			part = perkey.Part{Network: z.Key.network(addr)}
+		}
+		parts, segments = append(parts, part), segments[n:]
+	}
+	return parts, true
+}

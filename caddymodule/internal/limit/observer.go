@@ -1,0 +1,301 @@
+package limit
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
+)
+
+// Headers are the headers in which upstreams say what requests cost. Clients
+// never see them, nor trailers of these names.
+//
+// Each has its name, and that of a trailer that handlers did not announce.
+type Headers [][2]string
+
+// With returns the headers and some more, each once. Empty names are none.
+func (h Headers) With(names ...string) Headers {
+	for _, name := range names {
+		if name != "" && h.index(name) < 0 {
+			h = append(h, [2]string{name, http.TrailerPrefix + name})
+		}
+	}
+	return h
+}
+
+// index returns where a header is, or -1.
+func (h Headers) index(name string) int {
+	return slices.IndexFunc(h, func(names [2]string) bool { return names[0] == name })
+}
+
+// An Observer is the response writer that the next handler gets where charges
+// are settled, or where cost headers must be kept from clients. It serves one
+// request. Set the exported fields before Serve; all may be left out.
+type Observer struct {
+	response.Writer
+
+	// Outer is the observer of the nearest handler around this one; see [Observer.Within].
+	// It is told the cost headers that this observer removes.
+	Outer *Observer
+
+	// Headers are recorded and removed from the response.
+	Headers Headers
+
+	// BeforeHeaders is called once, before the headers of the final response are sent,
+	// with those that clients never see, and may add to them. If an error route will
+	// answer, it is not called.
+	BeforeHeaders func(status int, header http.Header)
+
+	// OwnHeader keeps which fields the response has from within, for [Refunds].
+	OwnHeader bool
+
+	ctx      context.Context // of the request, to see when the client leaves
+	began    time.Time
+	waited   time.Duration // by then, in in_flight
+	tunnel   bool          // the connection has become one
+	left     bool          // the client, while there was something to send yet
+	failed   bool          // to send something
+	gone     bool          // the client, when the next handler was done
+	returned bool          // the next handler did not panic
+
+	headers time.Duration // until there were, but for waits in in_flight
+	elapsed time.Duration // until the next handler was done without them, likewise
+	bytes   int64         // of the body
+	before  http.Header   // what outer handlers have set, and
+	own     http.Header   // what the response has from within; with OwnHeader only
+	err     error         // of the next handler
+	values  []string      // of Headers; "" if absent or given twice
+	room    [2]string     // for most handlers enough
+}
+
+// observerVar is the variable of a request with its innermost observer. No user would choose
+// its name.
+const observerVar = "throttle.observer"
+
+// innermost returns the observer of the nearest handler around, or nil.
+func innermost(r *http.Request) *Observer {
+	o, _ := caddyhttp.GetVar(r.Context(), observerVar).(*Observer)
+	return o
+}
+
+// Within makes the observer the innermost one of a request, until Leave.
+func (o *Observer) Within(r *http.Request) {
+	o.Outer = innermost(r)
+	caddyhttp.SetVar(r.Context(), observerVar, o)
+}
+
+// Leave makes the observer around this one the innermost again.
+func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observerVar, o.Outer) }
+
+// Serve calls the next handler with the observer as the response writer. When it
+// has returned or panicked, the observer knows all that rules ask.
+func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
+	o.Watch(w, r)
+	o.ctx = r.Context()
+	if o.values = o.room[:]; len(o.Headers) > len(o.room) {
+		o.values = make([]string, len(o.Headers))
+	}
+	if o.OwnHeader {
+		o.before = w.Header().Clone()
+	}
+	o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
+	defer o.end()
+	o.err = next.ServeHTTP(o, r)
+	o.returned = true
+	return o.err
+}
+
+func (o *Observer) end() {
+	o.gone = o.ctx.Err() != nil
+	if o.Status == 0 {
+		o.elapsed = o.served()
+		o.look() // nothing was sent yet
+		if o.returned && o.err == nil {
+			o.beforeHeaders(http.StatusOK)
+		}
+	}
+	o.readHeaders() // the server sends what is there now: headers if there were none yet, and trailers
+}
+
+// served returns for how long the upstream has had the request.
+func (o *Observer) served() time.Duration {
+	return time.Since(o.began) - (record.WaitedIn(o.ctx) - o.waited)
+}
+
+// Own returns the fields of the response's header that come from within, once they are about to
+// be sent. It needs OwnHeader.
+func (o *Observer) Own() http.Header { return o.own }
+
+// Took says how long the response took, instead of what was measured.
+func (o *Observer) Took(d time.Duration) { o.headers, o.elapsed = d, d }
+
+// Left reports whether the client left before all of the answer was sent. Many
+// clients leave as soon as they have the last byte, before the handler is done.
+//
+// A body of declared length is complete when its last piece was sent to a client
+// that was still there, whatever the handler does then: a proxy fails if its
+// client leaves before it has seen the end of the upstream's answer. Any other
+// body is complete if everything was sent, and the handler neither panicked nor
+// failed. If an answer breaks off while its client is still there, the upstream
+// is at fault.
+func (o *Observer) Left() bool {
+	complete := o.returned && !o.failed && (o.err == nil || o.Status == 0)
+	switch {
+	case o.left && !o.tunnel:
+		return true
+	case o.Declared >= 0 && !o.tunnel:
+		complete = o.ended()
+	}
+	return !complete && (o.failed || o.gone)
+}
+
+// ended reports whether all of a body of declared length was sent.
+func (o *Observer) ended() bool { return o.Declared >= 0 && o.bytes >= o.Declared }
+
+// WriteHeader implements http.ResponseWriter.
+func (o *Observer) WriteHeader(status int) {
+	if o.Status == 0 {
+		o.look() // while the length of the body is not known
+	}
+	if o.Final(status) {
+		o.headers = o.served()
+		o.beforeHeaders(status)
+		o.tunnel = o.tunnel || o.Tunnels()
+	}
+	o.readHeaders()
+	o.ResponseWriter.WriteHeader(status) // statuses below 200 are sent at once
+}
+
+func (o *Observer) beforeHeaders(status int) {
+	if o.OwnHeader {
+		o.own = ownFields(o.Header(), o.before)
+	}
+	if o.BeforeHeaders != nil && !o.tunnel {
+		o.BeforeHeaders(status, o.Header())
+	}
+}
+
+// readHeaders records what the upstream says the request cost, also for the
+// observers around this one, and removes it.
+func (o *Observer) readHeaders() {
+	header := o.Header()
+	for at := o; at != nil; at = at.Outer {
+		for i := range at.Headers {
+			for _, name := range at.Headers[i] {
+				if values := header[name]; len(values) > 0 {
+					at.values[i] = response.Single(values)
+				}
+			}
+		}
+	}
+	for _, names := range o.Headers {
+		if !o.Outer.removes(names[0]) {
+			delete(header, names[0])
+			delete(header, names[1])
+		}
+	}
+}
+
+// removes reports whether the observer or one around it removes a header. It may want
+// to see it first. A nil Observer removes none.
+func (o *Observer) removes(name string) bool {
+	for ; o != nil; o = o.Outer {
+		if o.Headers.index(name) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Write implements http.ResponseWriter.
+func (o *Observer) Write(p []byte) (written int, err error) {
+	o.implicitHeader()
+	for {
+		piece := p[written:]
+		if o.Frames {
+			piece = piece[:min(len(piece), lastPiece)]
+		}
+		if len(piece) > 0 {
+			o.look()
+		}
+		var n int
+		n, err = o.ResponseWriter.Write(piece)
+		o.sent(int64(n), int64(len(piece)), err)
+		if written += n; err != nil || n < len(piece) || written == len(p) {
+			return written, err
+		}
+	}
+}
+
+// ReadFrom implements io.ReaderFrom, so that files are still sent by the kernel
+// where HTTP/1 allows it.
+func (o *Observer) ReadFrom(r io.Reader) (n int64, err error) {
+	o.implicitHeader()
+	if o.Frames {
+		return io.Copy(struct{ io.Writer }{o}, r)
+	}
+	o.look()
+	n, err = o.Writer.ReadFrom(r)
+	o.sent(n, n, err)
+	return n, err
+}
+
+// FlushError lets http.ResponseController flush, which sends headers too.
+func (o *Observer) FlushError() error {
+	o.implicitHeader()
+	failed, err := o.FlushNow()
+	o.failed = o.failed || failed
+	return err
+}
+
+func (o *Observer) implicitHeader() {
+	if o.Status == 0 {
+		o.WriteHeader(http.StatusOK)
+	}
+}
+
+// look records whether the client has left. It is called before something is
+// sent, because the client may leave with the last byte.
+func (o *Observer) look() {
+	if !o.left && !o.ended() {
+		o.left = o.ctx.Err() != nil
+	}
+}
+
+// lastPiece is how large the end of a body is that may fail to be sent. With
+// HTTP/2 and 3 it cannot be told whether the client left before that or with the
+// last byte, so larger pieces are cut.
+const lastPiece = 64 << 10
+
+// sent notes the n bytes that were sent of a piece of that size.
+func (o *Observer) sent(n, size int64, err error) {
+	switch {
+	case o.Head || response.Excess(err):
+		return // more than the server sends
+	case err != nil && o.Frames && o.Declared >= 0 && o.bytes+size >= o.Declared:
+		n = size
+	case err != nil:
+		o.failed = true
+	}
+	o.bytes += n
+}
+
+// Hijack implements http.Hijacker, for handlers that take the connection over.
+func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, buffered, err := o.Writer.Hijack()
+	o.tunnel = o.tunnel || err == nil
+	return conn, buffered, err
+}
+
+// Interface guards
+var (
+	_ response.Watching = (*Observer)(nil)
+)

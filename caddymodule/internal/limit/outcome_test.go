@@ -1,0 +1,59 @@
+package limit
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zapcore"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
+	zone := &Zone{Refusal: &refusal.Options{RetryAfter: "empty"}}
+	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
+	slow := leakybucket.Limit{Capacity: 10, Leak: 0.1}
+	outcome := func(d Decision, why Reason, limit leakybucket.Limit, level, cost float64) *Outcome {
+		o := &Outcome{Zone: zone, Charge: leakybucket.Charge{Limit: limit, Cost: cost}, Answer: leakybucket.Decision{Level: level, Poured: why == None}}
+		o.decision, o.reason = d, why
+		return o
+	}
+	weakestFirst := []*Outcome{
+		outcome(Admitted, None, limit, 1, 1),
+		outcome(Admitted, None, limit, 1, 2),
+		outcome(Admitted, None, leakybucket.Limit{Capacity: 2, Leak: 1}, 0, 1),
+		outcome(ShadowRefused, Capacity, limit, 9.5, 1),
+		outcome(ShadowRefused, Capacity, slow, 9.5, 1),
+		outcome(ShadowRefused, Denied, leakybucket.Limit{}, 0, 0),
+		outcome(Refused, Capacity, limit, 9.5, 1),
+		outcome(Refused, Capacity, limit, 10, 1),
+		outcome(Refused, Capacity, slow, 9.5, 1),
+		outcome(Refused, Oversize, limit, 0, 11),
+	}
+	for i, o := range weakestFirst {
+		for j, other := range weakestFirst {
+			if got, want := o.stronger(other), i > j; got != want {
+				t.Errorf("outcome %d stronger than %d: got %v, want %v", i, j, got, want)
+			}
+		}
+	}
+}
+
+// Durations are exact to a nanosecond, and logs need not be.
+func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
+	o := &Outcome{Zone: &Zone{Name: "a", Refusal: new(refusal.Options)}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
+	o.decision = Delayed
+	log := zapcore.NewMapObjectEncoder()
+	if err := o.MarshalLogObject(log); err != nil {
+		t.Fatal(err)
+	}
+	for field, want := range map[string]any{"delay": 1.234568, "blocked": 9.876543} {
+		if got := log.Fields[field]; got != want {
+			t.Errorf("%s: got %v, want %v", field, got, want)
+		}
+	}
+	if got, _ := (&Verdicts{all: []*Verdict{{Outcomes: []Outcome{*o}}}}).placeholder("delay"); got != 1.234568 {
+		t.Errorf("placeholder: got %v, want 1.234568", got)
+	}
+}

@@ -1,0 +1,173 @@
+package limit
+
+import (
+	"iter"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+)
+
+// Refusal returns the refusal of a request, as the decisive zone configures it. If
+// that wants a support code, the refusal is remembered in a ring.
+func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time) refusal.Refusal {
+	o := v.Decisive()
+	wait, is := o.TimeToFit(), o.Zone.Refusal
+	f := refusal.Refusal{
+		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Violated: v, Message: is.Message, Page: is.Page, AsError: is.Error,
+		LogIns: len(o.Zone.Refund) > 0 && (o.reason == Capacity || o.reason == Blocked),
+	}
+	if is.Code == "" {
+		s := NewSubject(r)
+		f.Code = ring.Add(supportcode.Refusal{
+			At: now, Client: s.Client(), Zone: o.Zone.Name, Key: o.Key, Reason: o.reason.String(), Wait: f.TimeToFit.Seconds(), Blocked: o.Block.Seconds(),
+			Cost: o.Cost, Level: o.Level(), Capacity: o.Limit.Capacity,
+		})
+		o.code = f.Code
+	}
+	if is.ZoneHeader {
+		f.Zone = o.Zone.Name
+	}
+	switch {
+	case o.exiting, o.reason == NoStore:
+		f.Status = http.StatusServiceUnavailable
+	case o.reason == EarlyData:
+		f.Status = http.StatusTooEarly // browsers send it again by themselves
+	}
+	return f
+}
+
+const (
+	// memoryWait is the Retry-After of clients for whose bodies there was no memory: as long
+	// as others need to have theirs read.
+	memoryWait = time.Second
+
+	// outageWait is the Retry-After of clients that were refused without a store.
+	// Most outages are over in seconds.
+	outageWait = 5 * time.Second
+)
+
+// RetryAfter returns how long a refused client is told to wait. Zero means that
+// waiting does not help.
+func (o *Outcome) RetryAfter() time.Duration { return o.retryAfter(o.TimeToFit()) }
+
+func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
+	switch why := o.reason; {
+	case !why.Waits():
+		return 0
+	case why == NoStore:
+		return wait
+	case o.Zone.Refusal.SaysEmpty() && o.Limit.Leak > 0:
+		wait = max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
+	default:
+		wait = max(wait, o.Zone.Refusal.RetryFloor)
+	}
+	return wait + time.Duration(float64(o.jitter)*float64(wait))
+}
+
+// TimeToFit returns how long a refused client must wait. Zero means that waiting does
+// not help.
+func (o *Outcome) TimeToFit() time.Duration {
+	switch o.reason {
+	case Capacity, Blocked, Banned, NoMemory:
+		if o.Limit.Leak > 0 {
+			return max(o.Block, o.Limit.WithCeiling(o.Ceiling).TimeToFit(o.Answer.Level, o.Cost))
+		}
+		if o.starved {
+			return memoryWait
+		}
+		return o.Block
+	case NoStore:
+		return outageWait
+	case QueueFull:
+		return o.Delay // by then, the queue ahead has leaked
+	}
+	return 0
+}
+
+// stronger reports whether o, rather than other, decides about the request. The
+// stronger decision wins, then the refusal with the longest wait, then the fuller
+// bucket.
+func (o *Outcome) stronger(other *Outcome) bool {
+	if a, b := o.decision, other.decision; a != b {
+		return a > b
+	}
+	if a, b := o.reason.Waits(), other.reason.Waits(); a != b {
+		return b
+	}
+	if a, b := o.RetryAfter(), other.RetryAfter(); a != b {
+		return a > b
+	}
+	return o.fuller(other)
+}
+
+// fuller reports whether the bucket of o is fuller than that of other. It does not
+// divide: what was refused without asking the store has a capacity of 0 and counts as empty.
+func (o *Outcome) fuller(other *Outcome) bool {
+	return o.Level()*other.Limit.Capacity > other.Level()*o.Limit.Capacity
+}
+
+// strongest returns the strongest of several outcomes, or nil if there is none.
+func strongest(outcomes iter.Seq[*Outcome]) (strongest *Outcome) {
+	for o := range outcomes {
+		if strongest == nil || o.stronger(strongest) {
+			strongest = o
+		}
+	}
+	return strongest
+}
+
+// Violated returns the names of the zones that refuse the request.
+func (v *Verdict) Violated() (zones []string) {
+	for o := range v.all {
+		if o.decision == Refused {
+			zones = append(zones, o.Zone.Name)
+		}
+	}
+	return zones
+}
+
+// announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for
+// the enforced zone that is nearest exhaustion: its capacity, how much is left, and
+// when there will be more. All are whole numbers, rounded so that a client that relies
+// on them is not refused.
+func (v *Verdict) announce(header http.Header) {
+	o := v.nearest()
+	if o == nil {
+		return
+	}
+	unit := ""
+	if len(o.Zone.Cost) > 0 {
+		unit = `;qu="cost"` // not every request costs 1
+	}
+	limit := o.Limit
+	quota, window := int64(limit.Capacity), refusal.WholeSeconds(limit.TimeToEmpty(limit.Capacity))
+	left := math.Floor(limit.Remaining(o.Level()))
+	name := strconv.Quote(o.Zone.Name)
+	header.Set("RateLimit-Policy", name+";q="+strconv.FormatInt(quota, 10)+unit+";w="+strconv.FormatInt(window, 10))
+	field := name + ";r=" + strconv.FormatInt(int64(left), 10)
+	if o.Level() > 0 {
+		// Never later than Retry-After, which is what clients obey.
+		more := limit.TimeToEmpty(o.Level() - max(0, limit.Capacity-left-1))
+		if o.reason.Waits() {
+			more = min(max(more, o.Block), o.RetryAfter())
+		}
+		field += ";t=" + strconv.FormatInt(refusal.WholeSeconds(more), 10)
+	}
+	header.Set("RateLimit", field)
+}
+
+// nearest returns the outcome of the fullest enforced bucket whose key is not private,
+// or nil if there is none.
+func (v *Verdict) nearest() (nearest *Outcome) {
+	for o := range v.all {
+		if o.Limit.Capacity > 0 && !o.Shadow && !o.Zone.Key.private() && (nearest == nil || o.fuller(nearest)) {
+			nearest = o
+		}
+	}
+	return nearest
+}

@@ -1,0 +1,240 @@
+package limit_test
+
+import (
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone site {
+					cost 2.5
+					limit 6 0.5/s
+					refusal error
+				}
+			}
+			respond "`+everyPlaceholder+`"
+			handle_errors {
+				respond "`+everyPlaceholder+`"
+			}
+		}`)
+		for i, want := range []string{
+			"site 203.0.113.7 admitted  2.5 6 3.5 2.5   {http.throttle.nonsense}",
+			"site 203.0.113.7 admitted  4.5 6 1.5 2.5   {http.throttle.nonsense}",
+			"site 203.0.113.7 refused capacity 4 6 2 2.5 8 1 {http.throttle.nonsense}",
+		} {
+			if got := s.From(servertest.Someone).Get("/").Body.String(); got != want {
+				t.Errorf("request %d: got %q, want %q", i+1, got, want)
+			}
+			<-time.After(time.Second)
+		}
+	})
+}
+
+func TestAmountsAreShownWithAtMostSixDecimals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			log
+			throttle {
+				zone site {
+					cost 0.1
+					limit 0.7 0.1/h
+				}
+			}
+			respond "{http.throttle.level} {http.throttle.remaining} {http.throttle.cost}"
+		}`)
+		for _, want := range []string{"0.1 0.6 0.1", "0.2 0.5 0.1", "0.3 0.4 0.1"} { // in float64, 0.1+0.1+0.1 is more than 0.3
+			if got := s.From(servertest.Someone).Get("/").Body.String(); got != want {
+				t.Errorf("got %q, want %q", got, want)
+			}
+		}
+		var levels []any
+		for _, line := range s.Logs.Lines(t, "handled request") {
+			levels = append(levels, line["throttle"].(map[string]any)["level"])
+		}
+		if want := []any{0.1, 0.2, 0.3}; !slices.Equal(levels, want) {
+			t.Errorf("got levels %v in the access log, want %v", levels, want)
+		}
+	})
+}
+
+func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, "http:// {\nlog\nroot * "+root+"\nthrottle {\nexempt static_files\nzone site {\nlimit 1 1/h\n}\n}\nrespond ok\n}")
+		s.From(servertest.Someone).Get("/style.css")
+		s.From(servertest.Someone).Get("/")
+		lines := s.Logs.Lines(t, "handled request")
+		if len(lines) != 2 {
+			t.Fatalf("got %d lines in the access log, want 2", len(lines))
+		}
+		if got, logged := lines[0]["throttle"]; logged {
+			t.Errorf("a static file: got %v in the access log, want no field", got)
+		}
+		if got, _ := lines[1]["throttle"].(map[string]any); got["decision"] != "admitted" {
+			t.Errorf("a page: got %v in the access log, want it admitted", got)
+		}
+	})
+}
+
+func TestPlaceholdersAreEmptyIfNoZoneDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone site {
+					exempt path /free
+					refusal message "Later."
+					limit 1 1/h
+				}
+			}
+			respond "`+everyPlaceholder+` {http.throttle.message} {http.throttle.delay} {http.throttle.blocked}"
+		}`)
+		if got, want := strings.Join(strings.Fields(s.From(servertest.Someone).Get("/free").Body.String()), " "), "{http.throttle.nonsense} false"; got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	})
+}
+
+const everyPlaceholder = "{http.throttle.zone} {http.throttle.key} {http.throttle.decision} {http.throttle.reason} " +
+	"{http.throttle.level} {http.throttle.capacity} {http.throttle.remaining} {http.throttle.cost} " +
+	"{http.throttle.retry_after} {http.throttle.time_to_fit} {http.throttle.nonsense}"
+
+func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			log
+			throttle /two {
+				zone wide {
+					limit 10 1/s
+				}
+				zone narrow {
+					limit 1 0.1/s
+				}
+			}
+			throttle /one {
+				zone shadowed {
+					limit 1 0.25/s
+					shadow
+				}
+			}
+			throttle /denied {
+				zone keyed {
+					key header X-Api-Key
+					override bad deny
+					limit 1 0.25/s
+				}
+			}
+			throttle /missing {
+				zone keyless {
+					key header X-Api-Key missing refuse
+					limit 1 0.25/s
+				}
+			}
+			respond ok
+		}`)
+		wide := map[string]any{"zone": "wide", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 10.0}
+		narrow := map[string]any{"zone": "narrow", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0}
+		refused := map[string]any{"zone": "narrow", "decision": "refused", "reason": "capacity", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0, "retry_after": 10.0}
+		want := []map[string]any{
+			with(narrow, "zones", []any{wide, narrow}),
+			refused,
+			{"zone": "shadowed", "decision": "admitted", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0},
+			{"zone": "shadowed", "decision": "shadow_refused", "reason": "capacity", "key": "203.0.113.7", "cost": 1.0, "level": 1.0, "capacity": 1.0, "retry_after": 4.0},
+			{"zone": "keyed", "decision": "refused", "reason": "denied", "key": digestOf("bad")},
+			{"zone": "keyless", "decision": "refused", "reason": "missing_key"},
+			nil,
+		}
+		c := s.From(servertest.Someone)
+		for _, path := range []string{"/two", "/two", "/one", "/one"} {
+			c.Get(path)
+		}
+		c.With("X-Api-Key", "bad").Get("/denied")
+		c.Get("/missing")
+		c.Get("/free")
+		lines := s.Logs.Lines(t, "handled request")
+		if len(lines) != len(want) {
+			t.Fatalf("got %d lines, want %d", len(lines), len(want))
+		}
+		for i, line := range lines {
+			got, _ := line["throttle"].(map[string]any)
+			if code, _ := got["support_code"].(string); servertest.SupportCode.MatchString(code) != (got["decision"] == "refused") {
+				t.Errorf("line %d: got the code %q, want one for refusals only", i+1, code)
+			}
+			delete(got, "support_code")
+			if !reflect.DeepEqual(got, want[i]) {
+				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
+			}
+		}
+	})
+}
+
+func with(object map[string]any, name string, value any) map[string]any {
+	object = maps.Clone(object)
+	object[name] = value
+	return object
+}
+
+func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle site 2 1/h
+		respond ok
+	}`)
+	c := s.From(servertest.Someone)
+	c.Passes(2, "/")
+	if got := s.Logs.Lines(t, "handled request"); len(got) != 0 {
+		t.Errorf("got %v, want nothing", got)
+	}
+	s.Stop() // which writes what is not written yet
+	messages := []any{}
+	for _, line := range s.Logs.Lines(t, "") {
+		if line["logger"] == "throttle" {
+			messages = append(messages, line["msg"])
+		}
+	}
+	if want := []any{"zone begins to refuse requests", "zone refused requests"}; !slices.Equal(messages, want) {
+		t.Errorf("got %v, want %v", messages, want)
+	}
+}
+
+func TestAPassageIsKnownToTheRequestThatMadeItOnly(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle /a a 5 1/h
+		throttle /b b 5 1/h
+		respond {http.throttle.zone}
+	}`)
+	for _, test := range []struct{ path, want string }{{"/a", "a"}, {"/b", "b"}, {"/c", "{http.throttle.zone}"}} {
+		w := s.From(servertest.Someone).Get(test.path)
+		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
+			t.Errorf("%s: got %v %q, want 200 %q", test.path, w.Code, got, test.want)
+		}
+	}
+}
+
+// The zone stands in the global options, so nothing of the page is in the server's config.
+func TestAPageOfItsOwnShowsTheVerdict(t *testing.T) {
+	page := filepath.Join(t.TempDir(), "page.html")
+	if err := os.WriteFile(page, []byte("<p>{http.throttle.zone} {http.throttle.reason}</p>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := servertest.Run(t, "{\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\n}\nhttp:// {\nthrottle site\nrespond ok\n}")
+	c := s.From(servertest.Someone).With("Accept", "text/html")
+	c.Passes(1, "/")
+	if got, want := c.Get("/").Body.String(), "<p>site capacity</p>"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,236 @@
+package limit_test
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+// guesses sends n wrong passwords and returns how many were let through.
+func guesses(s *servertest.Site, n int, target string) (passed int) {
+	for range n {
+		if s.From(servertest.Someone).Send(http.MethodPost, target).Code == http.StatusOK {
+			passed++
+		}
+	}
+	return passed
+}
+
+// The rewrites are those of a WordPress multisite in subfolders and of one front controller.
+const multisite = `
+	@scripts path_regexp scripts ^/[_0-9a-zA-Z-]+(/+[^/]*\.php.*)$
+	rewrite @scripts {re.scripts.1}
+	rewrite /login /wp-login.php
+	try_files {path} /index.php?{query}
+`
+
+func TestARewriteHidesNoLogInFromItsZone(t *testing.T) {
+	for _, matcher := range []string{
+		"path /wp-login.php*",
+		`path_regexp ^/+wp-login\.php`,
+		"path *wp-login.php*",
+		"expression `{path}.startsWith('/wp-login.php')`",
+		`vars_regexp {uri} ^/+wp-login\.php`,
+		"not path /index.php /x*",
+	} {
+		for _, target := range []string{"/wp-login.php", "/site1/wp-login.php", "/site1//wp-login.php", "/login", "/wp-login.php/x"} {
+			s := servertest.Run(t, fmt.Sprintf("http:// {\n%s\nthrottle {\nzone login {\nmatch {\n%s\nmethod POST\n}\nlimit 5 5/h\n}\n}\nrespond ok\n}", multisite, matcher))
+			if got := guesses(s, 12, target); got != 5 {
+				t.Errorf("%s, %s: got %d of 12 guesses through, want 5", matcher, target, got)
+			}
+			s.Stop()
+		}
+	}
+}
+
+// Each matcher is asked with the address as sent and as rewritten, and holds if it holds for
+// either: what is sent to one of the two targets would be hidden if only one were asked.
+func TestEachMatcherOfAZoneSeesBothAddresses(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"sent.php", "made.php"} {
+		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rewrites = "rewrite /sent.php /other?b=2\nrewrite /hidden /made.php?made=1\nrewrite /both.php /both2.php?c=3\n"
+	for _, test := range []struct {
+		matchers string
+		counted  []string // targets
+		free     []string
+	}{
+		{"match path /sent.php* /made.php*", []string{"/sent.php", "/hidden"}, []string{"/both.php", "/x"}},
+		{"match query sent=1\nmatch query made=1", []string{"/sent.php?sent=1", "/hidden"}, []string{"/sent.php", "/both.php"}},
+		{"match {\nquery made=1\nmethod GET\n}", []string{"/hidden"}, []string{"/sent.php", "/x"}},
+		{"match {\nfile {\nroot " + root + "\ntry_files {path}\n}\n}", []string{"/sent.php", "/hidden"}, []string{"/both.php", "/x.php"}},
+		{"match vars {http.request.uri.path} /sent.php /made.php", []string{"/sent.php", "/hidden"}, []string{"/both.php"}},
+		{"match expression `{query.made} == '1' || {path} == '/sent.php'`", []string{"/sent.php", "/hidden"}, []string{"/both.php"}},
+		{"match header X-None *\nmatch path /made.php*", []string{"/hidden", "/made.php"}, []string{"/sent.php"}},
+		{"match {\nnot {\npath /both*\n}\n}", []string{"/sent.php", "/hidden", "/x"}, []string{"/both.php"}},
+		{"match {\nnot {\nheader X-None *\n}\npath /made.php*\n}", []string{"/hidden"}, []string{"/sent.php"}},
+	} {
+		s := servertest.Run(t, "http:// {\n"+rewrites+"throttle {\nzone one {\nkey {http.request.orig_uri.path}\n"+test.matchers+"\nlimit 1 1/h\n}\n}\nrespond {uri}\n}")
+		for _, target := range test.counted {
+			if got := passedOf(s, 3, target); got != 1 {
+				t.Errorf("%s, %s: got %d of 3 through, want 1", test.matchers, target, got)
+			}
+		}
+		for _, target := range test.free {
+			if got := passedOf(s, 3, target); got != 3 {
+				t.Errorf("%s, %s: got %d of 3 through, want all", test.matchers, target, got)
+			}
+		}
+		s.Stop()
+	}
+}
+
+// The handlers behind throttle find the request as it was, and what the matchers have set.
+func TestAskingMatchersWithBothAddressesLeavesTheRequestAlone(t *testing.T) {
+	for _, test := range []struct{ matcher, say, want string }{
+		{"path_regexp n ^/sent/([0-9])", "{re.n.1} {uri} {http.request.orig_uri.path}", "4 /made/6?b=2 /sent/4"},
+		{"path_regexp n ^/made/([0-9])", "{re.n.1} {uri} {http.request.orig_uri.path}", "6 /made/6?b=2 /sent/4"},
+		{"path_regexp n ^/(?:sent|made)/([0-9])", "{re.n.1} {query} {path}", "4 b=2 /made/6"},
+		{"path /none", "{uri}", "/made/6?b=2"},
+		{"expression `{path}.startsWith('/sent/')`", "{uri} {query.b}", "/made/6?b=2 2"},
+	} {
+		s := servertest.Run(t, "http:// {\nrewrite /sent/4 /made/6?b=2\nthrottle {\nzone one {\nmatch "+test.matcher+"\nlimit 9 1/h\n}\n}\nrespond \""+test.say+"\"\n}")
+		if got := s.From(servertest.Someone).Get("/sent/4?a=1").Body.String(); got != test.want {
+			t.Errorf("%s: got %q, want %q", test.matcher, got, test.want)
+		}
+		s.Stop()
+	}
+}
+
+func TestADirectivesMatcherSeesBothAddresses(t *testing.T) {
+	for _, target := range []string{"/wp-login.php", "/site1/wp-login.php", "/login"} {
+		s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle /wp-login.php* login 5 5/h\nrespond ok\n}")
+		if got := guesses(s, 12, target); got != 5 {
+			t.Errorf("%s: got %d of 12 guesses through, want 5", target, got)
+		}
+		s.Stop()
+	}
+}
+
+// A front controller reads the address as sent, so a rule about that holds behind it.
+func TestAFrontControllerReadsTheAddressAsSent(t *testing.T) {
+	s := servertest.Run(t, "http:// {\n"+multisite+"\nthrottle {\nzone login {\nmatch path /account/login*\nlimit 5 5/h\n}\nzone scripts {\nmatch path /index.php*\nlimit 1 1/h\n}\n}\nrespond ok\n}")
+	if got := guesses(s, 12, "/account/login"); got != 5 {
+		t.Errorf("got %d of 12 guesses through, want 5", got)
+	}
+	if got := passedOf(s, 3, "/page"); got != 3 { // which no rule matches
+		t.Errorf("got %d of 3 pages, want all", got)
+	}
+	if got := guesses(s, 12, "/index.php"); got != 1 {
+		t.Errorf("got %d of 12 for the script itself through, want 1", got)
+	}
+}
+
+// What frees a request must hold for both of its addresses.
+func TestARewriteMakesNothingFree(t *testing.T) {
+	for _, test := range []struct {
+		name, rewrite, exempt, target string
+		free                          bool
+	}{
+		{"as sent only", "rewrite /free /wp-login.php", "path /free", "/free", false},
+		{"as rewritten only", "rewrite /wp-login.php /free", "path /free", "/wp-login.php", false},
+		{"both", "uri strip_prefix /site1", "path /free /site1/free", "/site1/free", true},
+		{"both, by different sets", "rewrite /free /cheap", "path /free\n}\nexempt {\npath /cheap", "/free", false},
+		{"one address", "", "path /free", "/free", true},
+		{"behind a front controller", "try_files {path} /index.php", "path /free", "/free", true},
+		{"not, of one of them", "rewrite /x/a /b", "not path /x/*", "/x/a", false},
+		{"not, of the other", "rewrite /a /x/b", "not path /x/*", "/a", false},
+		{"an expression", "rewrite /free /b", "expression `{path} == '/free'`", "/free", false},
+		{"a query as sent", "rewrite /a /b?c=3", "query free=1", "/a?free=1", false},
+		{"a query as rewritten", "rewrite /a /b?free=1", "query free=1", "/a", false},
+		{"a query of both", "rewrite /a /b?{query}", "query free=1", "/a?free=1", true},
+		{"a variable", "rewrite /free /b", "vars {http.request.uri.path} /free", "/free", false},
+		{"a path and a header", "rewrite /free /b", "path /free\nheader X-Free *", "/free", false},
+		{"ored sets of which one holds for both", "rewrite /free /b", "path /free\n}\nexempt {\nheader X-Free *", "/free", true},
+		{"a regular expression for both", "rewrite /x/free /y/free", "path_regexp ^/[xy]/free$", "/x/free", true},
+		{"a header, which has no address", "rewrite /a /b", "header X-Free *", "/a", true},
+	} {
+		s := servertest.Run(t, "http:// {\n"+test.rewrite+"\nthrottle {\nzone all {\nexempt {\n"+test.exempt+"\n}\nlimit 1 1/h\n}\n}\nrespond ok\n}")
+		c := s.From(servertest.Someone).With("X-Free", "1")
+		passed := 0
+		for range 3 {
+			if c.Get(test.target).Code == http.StatusOK {
+				passed++
+			}
+		}
+		if (passed == 3) != test.free {
+			t.Errorf("%s: got %d of 3 through, want it free: %v", test.name, passed, test.free)
+		}
+		s.Stop()
+	}
+}
+
+func TestTheDearerOfTwoAddressesIsTheCost(t *testing.T) {
+	for _, test := range []struct{ rewrite, costs, target, want string }{
+		{"rewrite /assets/x /search", "cost 0.1 {\npath /assets/*\n}\ncost 5 {\npath /search*\n}", "/assets/x", "5"},
+		{"rewrite /search /assets/x", "cost 0.1 {\npath /assets/*\n}\ncost 5 {\npath /search*\n}", "/search", "5"},
+		{"rewrite /assets/x /page", "cost 0.1 {\npath /assets/*\n}", "/assets/x", "1"},
+		{"try_files {path} /index.php", "cost 0.1 {\npath /assets/*\n}\ncost 7 {\npath /index.php*\n}", "/assets/x", "0.1"},
+		{"uri strip_prefix /x", "cost {re.n.1} {\npath_regexp n ^/x/([0-9])\n}", "/x/4", "4"},
+		{"rewrite /a/3 /b/6", "cost {re.n.1} {\npath_regexp n ^/[ab]/([0-9])\n}", "/a/3", "6"},
+	} {
+		s := servertest.Run(t, "http:// {\n"+test.rewrite+"\nthrottle {\nzone all {\nlimit 100 1/h\n"+test.costs+"\n}\n}\nrespond {http.throttle.cost}\n}")
+		if got := s.From(servertest.Someone).Get(test.target).Body.String(); got != test.want {
+			t.Errorf("%s, %s: got a cost of %s, want %s", test.rewrite, test.target, got, test.want)
+		}
+		s.Stop()
+	}
+}
+
+func TestARouteIsNamedByTheAddressAsSentFirst(t *testing.T) {
+	s := servertest.Run(t, "http:// {\nrewrite /a /b\nrewrite /x /b\nthrottle {\nzone all {\nkey route\nroute second /b\nroute first /a\nlimit 100 1/h\n}\n}\nrespond {http.throttle.key}\n}")
+	for target, want := range map[string]string{"/a": "first", "/x": "second", "/b": "second", "/c": "other"} {
+		if got := s.From(servertest.Someone).Get(target).Body.String(); got != want {
+			t.Errorf("%s: got the route %s, want %s", target, got, want)
+		}
+	}
+}
+
+// Files are looked for under the address that the file server will see.
+func TestStaticFilesAreThoseOfTheAddressAsRewritten(t *testing.T) {
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := servertest.Run(t, "http:// {\nroot * "+root+"\nuri strip_prefix /site1\nrewrite /style.css/x /page\nthrottle {\nzone all {\nexempt static_files\nlimit 1 1/h\n}\n}\nrespond ok\n}")
+	if got := passedOf(s, 3, "/site1/style.css"); got != 3 {
+		t.Errorf("got %d of 3 for a file, want all", got)
+	}
+	if got := passedOf(s, 3, "/style.css/x"); got != 1 {
+		t.Errorf("got %d of 3 through, want 1", got)
+	}
+}
+
+// What redir answers is not charged, and log-ins by HTTP Basic are seen before they are checked.
+func TestThrottleStandsAfterRewritesAndBeforePasswords(t *testing.T) {
+	s := servertest.Run(t, "http:// {\nredir /old /new\nbasic_auth /private {\nbob $2a$04$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\nthrottle all 2 1/h\nrespond ok\n}")
+	for range 5 {
+		if got := s.From(servertest.Someone).Get("/old").Code; got != http.StatusFound {
+			t.Fatalf("got %d, want the redirect", got)
+		}
+	}
+	var codes []string
+	for range 4 {
+		codes = append(codes, fmt.Sprint(s.From(servertest.Someone).Get("/private").Code))
+	}
+	if got := strings.Join(codes, " "); got != "401 401 429 429" {
+		t.Errorf("got %s, want two challenges and then refusals", got)
+	}
+}
+
+func passedOf(s *servertest.Site, n int, target string) (passed int) {
+	for range n {
+		if s.From(servertest.Someone).Get(target).Code == http.StatusOK {
+			passed++
+		}
+	}
+	return passed
+}

@@ -1,0 +1,272 @@
+package limit_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
+)
+
+// A witness writes down what a zone decides, request by request.
+type witness struct {
+	limit.Reporter
+	mu   *sync.Mutex
+	seen map[string]string // by zone and number of the request
+}
+
+// Decided implements limit.Reporter.
+func (w witness) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name := o.Zone.Name + " " + r.Header.Get("X-N")
+	w.seen[name] += fmt.Sprintf("%v %v %v %v", strings.TrimPrefix(o.Decision().String(), "shadow_"), o.Reason(), o.Delay, o.Began())
+	w.Reporter.Decided(o, r, now, header)
+}
+
+// witnessed returns what the zones of a site decide, as enforced decisions, by zone and by
+// the header X-N of the request.
+func witnessed(app *caddymodule.App) map[string]string {
+	w := witness{mu: new(sync.Mutex), seen: make(map[string]string)}
+	for _, z := range app.Engine().Zones {
+		w.Reporter = z.Counts
+		z.Reporter = w
+	}
+	return w.seen
+}
+
+// decidedBy lets the same clients, who do not react, visit zones, and returns what is
+// decided about each of their requests.
+func decidedBy(t *testing.T, seed uint64, block string) (seen map[string]string) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
+		seen = witnessed(s.App)
+		rng := rand.New(rand.NewPCG(seed, 1))
+		for n := range 150 {
+			s.Visit(fmt.Sprint("203.0.113.", 1+rng.IntN(3)), "/", "X-N", fmt.Sprint(n),
+				"X-Cost", fmt.Sprint(rng.IntN(5)), "X-Team", fmt.Sprint(rng.IntN(2)))
+			servertest.Sleep(time.Duration(rng.ExpFloat64() * float64(300*time.Millisecond)))
+		}
+		servertest.Sleep(time.Hour)
+	})
+	return seen
+}
+
+// differing returns the first requests of which got says something else than want.
+func differing(got, want map[string]string) (lines []string) {
+	for name := range want {
+		if got[name] != want[name] {
+			lines = append(lines, fmt.Sprintf("%s: got %q, want %q", name, got[name], want[name]))
+		}
+	}
+	for name := range got {
+		if _, both := want[name]; !both {
+			lines = append(lines, fmt.Sprintf("%s: got %q, want nothing", name, got[name]))
+		}
+	}
+	slices.Sort(lines)
+	return lines[:min(5, len(lines))]
+}
+
+func TestZonesInShadowAreJudgedTogether(t *testing.T) {
+	zones := func(within string) string {
+		return "zone small {\nlimit 2 1/d\n" + within + "\n}\nzone large {\nlimit 5 1/d\n" + within + "\n}"
+	}
+	for _, block := range []string{"shadow\n" + zones(""), zones("shadow")} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
+			for range 10 {
+				if v := s.Visit("203.0.113.1", "/"); v.Code != http.StatusOK {
+					t.Errorf("got %v, want 200", v.Code)
+				}
+			}
+			small, large := servertest.RefusedOf(t, "small"), servertest.RefusedOf(t, "large")
+			if small != 8 || large != 0 {
+				t.Errorf("%s\ngot %v and %v, want 8 and none", block, small, large)
+			}
+		})
+	}
+}
+
+// A whole recipe in shadow decides about each request as the recipe does when it is enforced.
+func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
+	seed := testseed.Of(t)
+	recipes := 300
+	if testing.Short() {
+		recipes = 30
+	}
+	for n := range uint64(recipes) {
+		rng := rand.New(rand.NewPCG(seed, n))
+		var names []string
+		var bodies []string
+		for i := range 2 + rng.IntN(5) {
+			names = append(names, fmt.Sprintf("z%d", i))
+			body := fmt.Sprintf("limit %d %d/s\n", 3+rng.IntN(12), 1+rng.IntN(4))
+			key := []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n"}[rng.IntN(4)]
+			if body += key; key == "" {
+				body += []string{"", "", "override 203.0.113.2 deny\n", "override 203.0.113.2 unlimited\n"}[rng.IntN(4)]
+			}
+			body += []string{"", "", "cost {header.X-Cost}\n", "cost 1.5\n"}[rng.IntN(4)]
+			body += []string{"", "", "block 2s 9s\n", "block\n"}[rng.IntN(4)]
+			body += []string{"", "", "delay\n", "delay 1 wait 2s\n"}[rng.IntN(4)]
+			bodies = append(bodies, body)
+		}
+		zones := func(within string) (text string) {
+			for i, name := range names {
+				text += "zone " + name + " {\n" + bodies[i] + within + "}\n"
+			}
+			return text
+		}
+		where := fmt.Sprintf("seed %d, recipe %d", seed, n)
+		if lines := differing(decidedBy(t, n, "shadow\n"+zones("")), decidedBy(t, n, zones(""))); len(lines) > 0 {
+			t.Fatalf("%s, in shadow:\n%s\n%s", where, strings.Join(lines, "\n"), zones(""))
+		}
+	}
+}
+
+// A matcher that errs fails no request of a zone in shadow, by whatever word.
+func TestAMatcherThatErrsFailsNoRequestInShadow(t *testing.T) {
+	site := func(within string) string {
+		return "zone odd {\nlimit 9 1/d\nmatch expression `int({header.X-N}) > 0`\n" + within + "\n}"
+	}
+	s := servertest.Run(t, "http:// {\nthrottle {\n"+site("")+"\n}\nrespond ok\n}")
+	c := s.From(servertest.Someone)
+	c.Answers("/", http.StatusInternalServerError)
+	s.Changes("/throttle/shadow", `{"for": "30m"}`)
+	c.Answers("/", http.StatusOK)
+	s.Changes("/throttle/unshadow", `{}`)
+	s.Changes("/throttle/shadow", `{"zone": "odd", "for": "30m"}`)
+	c.Answers("/", http.StatusOK)
+	s.Changes("/throttle/unshadow", `{"zone": "odd"}`)
+	c.Answers("/", http.StatusInternalServerError)
+	counts := servertest.Counted(t, telemetry.Requests, "odd")
+	if counts["refused error"] != 2 || counts["shadow_refused error"] != 2 {
+		t.Errorf("got %v, want 2 refused and 2 shadow_refused for reason error", counts)
+	}
+}
+
+// A client that enforce chooses is judged by both zones. Of the others, the zone counts as if
+// it were enforced beside the one that is.
+func TestEnforceJudgesEachClient(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "throttle {\nzone half {\nlimit 2 1/d\nenforce 50\n}\nzone all {\nlimit 3 1/d\n}\n}", 0)
+		seen, chosen := witnessed(s.App), 0
+		const clients = 40
+		for n := range clients {
+			client, passed := fmt.Sprint("203.0.113.", n), 0
+			for i := range 6 {
+				if v := s.Visit(client, "/", "X-N", fmt.Sprint(n, "/", i)); v.Code == http.StatusOK {
+					passed++
+				}
+			}
+			want, half, all := 3, "admitted admitted refused refused refused refused", "admitted admitted admitted refused refused refused"
+			if !s.App.Engine().Zones["half"].InShadow(nil, client) {
+				chosen++
+				want, all = 2, "admitted admitted - - - -"
+			}
+			verdicts := func(zone string) string {
+				var words []string
+				for i := range 6 {
+					word, _, _ := strings.Cut(seen[fmt.Sprint(zone, " ", n, "/", i)], " ")
+					words = append(words, cmp.Or(word, "-"))
+				}
+				return strings.Join(words, " ")
+			}
+			if passed != want || verdicts("half") != half || verdicts("all") != all {
+				t.Errorf("client %d: got %d passed, half %q, all %q, want %d, %q, %q", n, passed, verdicts("half"), verdicts("all"), want, half, all)
+			}
+		}
+		if chosen < clients/4 || chosen > clients*3/4 {
+			t.Errorf("got %d of %d clients enforced, want about half", chosen, clients)
+		}
+	})
+}
+
+// The switch at run time does what the word in the config does, for all zones or one.
+func TestTheSwitchToShadow(t *testing.T) {
+	for _, test := range []struct {
+		of                 string
+		small, large, code float64
+	}{
+		{`{"for": "30m"}`, 8, 0, 200},
+		{`{"zone": "small", "for": "30m"}`, 8, 5, 429},
+	} {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		s.Changes("/throttle/shadow", test.of)
+		code := 0
+		for range 10 {
+			code = s.From(servertest.Someone).Get("/").Code
+		}
+		small, large := servertest.RefusedOf(t, "small"), servertest.RefusedOf(t, "large")
+		if small != test.small || large != test.large || code != int(test.code) {
+			t.Errorf("%s: got %v and %v refused, the last with %d, want %v and %v, and %v", test.of, small, large, code, test.small, test.large, test.code)
+		}
+		s.Stop()
+	}
+}
+
+// What the global options exempt counts nowhere. If their matcher fails, each request counts
+// once, as enforcement would fail it once.
+func TestAGlobalExemptionHoldsInShadow(t *testing.T) {
+	for _, shadow := range []string{"", "shadow\n"} {
+		s := servertest.Run(t, "{\nthrottle {\nexempt expression `int({header.X-N}) > 0`\n}\n}\nhttp:// {\nthrottle {\n"+shadow+
+			"zone small {\nlimit 2 1/d\n}\nzone large {\nlimit 5 1/d\n}\n}\nrespond ok\n}")
+		for range 4 {
+			s.From(servertest.Someone).With("X-N", "1").Answers("/", http.StatusOK)
+		}
+		failed := http.StatusInternalServerError
+		if shadow != "" {
+			failed = http.StatusOK
+		}
+		s.From(servertest.Someone).Answers("/", failed)
+		for range 3 {
+			s.From(servertest.Someone).With("X-N", "0").Get("/")
+		}
+		want := map[string]map[string]float64{"small": {"admitted": 2, "refused error": 1, "refused capacity": 1}, "large": {"admitted": 2}}
+		for zone, want := range want {
+			got := make(map[string]float64)
+			for decision, n := range servertest.Counted(t, telemetry.Requests, zone) {
+				if n > 0 {
+					got[strings.TrimPrefix(decision, "shadow_")] = n
+				}
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%q, zone %s: got %v, want %v", shadow, zone, got, want)
+			}
+		}
+		s.Stop()
+	}
+}
+
+// A matcher that fails in shadow is logged once a minute, with the zone and the matcher.
+func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone odd {\nlimit 9 1/d\nmatch expression `int({header.X-N}) > 0`\nshadow\n}\n}\nrespond ok\n}")
+		const line = "a matcher of the zone fails, so requests would if it were enforced"
+		for second := range 150 { // errors at 0 to 149 s, lines at 0, 60 and 120 s
+			s.From(servertest.Someone).Answers("/", http.StatusOK)
+			if got, want := len(s.Logs.Lines(t, line)), 1+second/60; got != want {
+				t.Fatalf("after %d s: got %d lines, want %d", second, got, want)
+			}
+			time.Sleep(time.Second)
+		}
+		if got := s.Logs.Lines(t, line)[0]; got["zone"] != "odd" || got["matcher"] != "match" || got["level"] != "warn" {
+			t.Errorf("got %v, want a warning that names the zone odd and its match", got)
+		}
+		if n := servertest.RefusedOf(t, "odd"); n != 150 {
+			t.Errorf("got %v counted, want 150", n)
+		}
+	})
+}

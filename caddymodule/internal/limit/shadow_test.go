@@ -1,0 +1,228 @@
+package limit_test
+
+import (
+	"crypto/tls"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+)
+
+func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone site {
+				limit 2 1/h
+				shadow
+			}
+		}
+		respond "{http.throttle.decision} {http.throttle.reason} {http.throttle.retry_after}"
+	}`)
+	c := s.From(servertest.Someone)
+	for i, want := range []string{"admitted  ", "admitted  ", "shadow_refused capacity 7200", "shadow_refused capacity 7200"} {
+		w := c.Get("/")
+		if got := w.Body.String(); w.Code != http.StatusOK || got != want {
+			t.Errorf("request %d: got %v with %q, want 200 with %q", i+1, w.Code, got, want)
+		}
+		if got := w.Header().Get("Retry-After"); got != "" {
+			t.Errorf("request %d: got Retry-After %q, want none", i+1, got)
+		}
+	}
+}
+
+func TestShadowOfAllZonesRefusesForNoReason(t *testing.T) {
+	s := servertest.Run(t, "{\nthrottle {\nshadow\n}\n}\nhttp:// {"+strings.ReplaceAll(servertest.EveryReason, "SHADOW", "")+"}")
+	refusesNothing(t, s)
+}
+
+func TestShadowOfAZoneRefusesForNoReason(t *testing.T) {
+	s := servertest.Run(t, "http:// {"+strings.ReplaceAll(servertest.EveryReason, "SHADOW", "shadow")+"}")
+	refusesNothing(t, s)
+}
+
+func refusesNothing(t *testing.T, s *servertest.Site) {
+	c := s.From(servertest.Someone).With("X-Cost", "2")
+	c.Get("/capacity")
+	for _, reason := range []string{"capacity", "denied", "oversize", "missing_key"} {
+		w := c.Get("/" + reason)
+		if got := w.Body.String(); w.Code != http.StatusOK || got != reason {
+			t.Errorf("got %v for reason %q, want 200 for %q", w.Code, got, reason)
+		}
+	}
+}
+
+func TestWithoutShadowEveryReasonRefuses(t *testing.T) {
+	s := servertest.Run(t, "http:// {"+strings.ReplaceAll(servertest.EveryReason, "SHADOW", "")+"}")
+	c := s.From(servertest.Someone).With("X-Cost", "2")
+	c.Get("/capacity")
+	for _, path := range []string{"/capacity", "/denied", "/oversize", "/missing_key"} {
+		if got := c.Get(path).Code; got != http.StatusTooManyRequests {
+			t.Errorf("%s: got %v, want 429", path, got)
+		}
+	}
+}
+
+func TestAShadowZoneStandsInNobodysWay(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			zone tried {
+				limit 3 1/h
+				shadow
+			}
+			zone enforced {
+				limit 5 1/h
+			}
+		}
+	}
+	http:// {
+		throttle /both {
+			zone tried
+			zone enforced
+		}
+		throttle /tried tried
+		respond "{http.throttle.zone} {http.throttle.decision}"
+	}`)
+	c := s.From(servertest.Someone)
+	c.Passes(5, "/both")
+	zone := s.Counts(t)["tried"]
+	if got, want := zone["admitted"], 3.0; got != want {
+		t.Errorf("admitted in shadow: got %v, want %v", got, want)
+	}
+	// Two while it alone was full, and one more while both were.
+	if got, want := zone["shadow_refused capacity"], 3.0; got != want {
+		t.Errorf("refused in shadow: got %v, want %v", got, want)
+	}
+}
+
+func TestARequestThatAShadowZoneWouldBanIsChargedInOtherZones(t *testing.T) {
+	s := servertest.Run(t, `http:// {
+		throttle {
+			zone tried {
+				override 203.0.113.0/24 deny
+				limit 5 1/h
+				shadow
+			}
+			zone enforced {
+				limit 3 1/h
+			}
+		}
+		respond {http.throttle.reason}
+	}`)
+	c := s.From(servertest.Someone)
+	if got := c.Get("/").Body.String(); got != "denied" {
+		t.Errorf("got reason %q, want denied", got)
+	}
+	c.Passes(2, "/")
+}
+
+func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
+	s := servertest.Run(t, `{
+		throttle {
+			zone tried {
+				limit 3 1/h
+				shadow
+			}
+		}
+	}
+	http:// {
+		throttle /both {
+			zone tried
+			zone enforced {
+				limit 1 1/h
+			}
+		}
+		throttle /tried tried
+		respond {http.throttle.decision}
+	}`)
+	c := s.From(servertest.Someone)
+	c.Passes(1, "/both")
+	for range 10 {
+		c.Get("/both")
+	}
+	for i, want := range []string{"admitted", "admitted", "shadow_refused"} {
+		if got := c.Get("/tried").Body.String(); got != want {
+			t.Errorf("request %d: got %q, want %q", i+1, got, want)
+		}
+	}
+	if got, want := s.Counts(t)["tried"]["admitted"], 3.0; got != want {
+		t.Errorf("admitted in shadow: got %v, want %v", got, want)
+	}
+}
+
+func TestShadowCountsWhatEnforcementWouldDecide(t *testing.T) {
+	traffic := func(t *testing.T, shadow string) (counted map[string]float64) {
+		synctest.Test(t, func(t *testing.T) {
+			s := servertest.Run(t, `http:// {
+				throttle {
+					zone compared {
+						limit 4 1/s
+						`+shadow+`
+					}
+				}
+				respond ok
+			}`)
+			for i := range 200 {
+				c := s.From([]string{"203.0.113.1:1", "203.0.113.2:1", "203.0.113.2:2"}[i%3])
+				c.Get("/")
+				time.Sleep(time.Duration(i*i%700) * time.Millisecond)
+			}
+			counted = s.Counts(t)["compared"]
+		})
+		return counted
+	}
+	enforced, shadow := traffic(t, ""), traffic(t, "shadow")
+	if enforced["admitted"] == 0 || enforced["refused capacity"] == 0 {
+		t.Fatalf("got %v, want some admitted and some refused", enforced)
+	}
+	if shadow["admitted"] != enforced["admitted"] || shadow["shadow_refused capacity"] != enforced["refused capacity"] {
+		t.Errorf("got %v in shadow, want what was enforced: %v", shadow, enforced)
+	}
+}
+
+func TestClientsDoNotPayForTheirRequestsInShadow(t *testing.T) {
+	const zone = `http:// {
+		throttle {
+			zone tuned {
+				limit 3 1/h
+				SHADOW
+			}
+		}
+		respond ok
+	}`
+	tried := servertest.Run(t, strings.ReplaceAll(zone, "SHADOW", "shadow"))
+	for range 10 {
+		tried.From(servertest.Someone).Get("/")
+	}
+	servertest.Run(t, strings.ReplaceAll(zone, "SHADOW", "")).From(servertest.Someone).Passes(3, "/")
+}
+
+// A matcher fails on addresses that may be forged, in early data.
+func TestAMatcherThatFailsRefusesNothingInShadow(t *testing.T) {
+	const fails = `
+		match {
+			remote_ip 203.0.113.0/24
+		}`
+	for _, test := range []struct {
+		name, global, zone string
+		want               int
+	}{
+		{"enforced zone", "", fails, http.StatusTooEarly},
+		{"shadow zone", "", fails + "\nshadow", http.StatusOK},
+		{"all in shadow", "shadow", fails, http.StatusOK},
+		{"exempt, enforced", "exempt {\nremote_ip 192.0.2.0/24\n}", "", http.StatusTooEarly},
+		{"exempt, shadow zone", "exempt {\nremote_ip 192.0.2.0/24\n}", "shadow", http.StatusOK},
+		{"exempt, all in shadow", "shadow\nexempt {\nremote_ip 192.0.2.0/24\n}", "", http.StatusOK},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := servertest.Run(t, "{\nthrottle {\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone site {\n"+test.zone+"\nlimit 5 1/s\n}\n}\nrespond ok\n}")
+			r := servertest.Request(servertest.Someone, servertest.Site0)
+			r.TLS = &tls.ConnectionState{HandshakeComplete: false}
+			if got := s.Do(r).Code; got != test.want {
+				t.Errorf("got %v, want %v", got, test.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,237 @@
+package limit
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+// KeySource is one part of a zone's key.
+type KeySource struct {
+	// Where the part comes from: `client_ip`, `header`, `cookie`, `query`, `field`,
+	// `basic_user`, `host`, `method`, `route`, `text`, or a string with placeholders
+	// such as `{http.vars.tenant}`. Required. `basic_user` is the user name of HTTP
+	// Basic, whether or not its password is right. A header, cookie or query
+	// parameter that is sent twice counts as missing.
+	Source string `json:"source,omitempty"`
+
+	// The name of the header, cookie, query parameter or field. Required for these. A field is
+	// taken from the query, a form or JSON.
+	Name string `json:"name,omitempty"`
+
+	// The text of the source `text`. Required for it.
+	Text string `json:"text,omitempty"`
+
+	// Which spellings of a name are one, for the sources `field` and `basic_user`:
+	// `wordpress` folds names as WordPress does, which takes out accents, HTML tags,
+	// entities and percent octets; `email` folds addresses. Default: names differ
+	// unless they are equal in lower case, without blanks around them.
+	Fold string `json:"fold,omitempty"`
+}
+
+const KeySources = "client_ip, header <name>, cookie <name>, query <name>, field <name> [fold wordpress|email], basic_user [fold wordpress|email], host, method, route, text <string> or a string with {placeholders}"
+
+// SourceWords are the key sources without placeholders.
+var SourceWords = []string{"client_ip", "header", "cookie", "query", "field", "basic_user", "host", "method", "route", "text"}
+
+// FoldWords are the words after fold.
+var FoldWords = []string{"wordpress", "email"}
+
+// Folds reports whether the part is a name that can be folded.
+func (k *KeySource) Folds() bool { return k.Source == "field" || k.Source == "basic_user" }
+
+// foldings are what the words after fold mean.
+var foldings = map[string]foldFunc{"": foldPlain, "wordpress": foldWordPress, "email": foldEmail}
+
+// clientPlaceholders are the names of the client's address in configs for other
+// limiters. They mean the source client_ip, which masks the address.
+var clientPlaceholders = []string{"{http.vars.client_ip}", "{client_ip}", "{http.request.remote.host}", "{remote_host}"}
+
+// plainSources are the sources for placeholders. host is in lower case and without port.
+var plainSources = map[string]string{"{http.request.host}": "host", "{http.request.method}": "method"}
+
+// plain returns a source with the same meaning, without other names for it.
+func (k *KeySource) plain() KeySource {
+	plain := *k
+	switch {
+	case slices.Contains(clientPlaceholders, k.Source):
+		plain.Source = "client_ip"
+	case k.Source == "header":
+		plain.Name = http.CanonicalHeaderKey(k.Name)
+	case plainSources[k.Source] != "":
+		plain.Source = plainSources[k.Source]
+	}
+	return plain
+}
+
+func namesRoute(sources []KeySource) bool {
+	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
+}
+
+// keyPolicies are the words after missing and unlisted.
+var keyPolicies = []string{string(ByClientIP), string(Share), string(Skip), string(Refuse)}
+
+// compile compiles the key of a zone. It comes after the routes.
+func (k *Key) compile() (err error) {
+	err = cmp.Or(
+		option.Among("key missing", string(k.Missing), keyPolicies...), option.Among("key unlisted", string(k.Unlisted), keyPolicies...),
+		option.Within("key ipv4", k.IPv4, 1, 32), option.Within("key ipv6", k.IPv6, 1, 128),
+	)
+	if err == nil {
+		err = k.compileSources(!k.Plain)
+	}
+	return option.About("key", 0, err)
+}
+
+// NewKey returns a key of these sources outside of a zone, without policies and overrides. It is
+// nil without sources.
+func NewKey(sources []KeySource) (*Key, error) {
+	if len(sources) == 0 {
+		return nil, nil
+	}
+	none, _ := override.NewLines(perkey.TableConfig{}, nil) // which cannot be wrong
+	k := &Key{Sources: sources, Overrides: none, IPv4: 32, IPv6: 64}
+	return k, k.compileSources(true)
+}
+
+// compileSources compiles the parts of a key. digest says that values which may be secret are
+// kept as digests.
+func (k *Key) compileSources(digest bool) error {
+	seen := make(map[KeySource]bool)
+	for _, source := range k.Sources {
+		part, err := source.compile(k, digest)
+		if s := source.plain(); err == nil && seen[s] {
+			err = fmt.Errorf("key source %q is given twice: remove one", strings.TrimSpace(s.Source+" "+s.Name+s.Text))
+		}
+		if err != nil {
+			return err
+		}
+		seen[source.plain()] = true
+		k.parts = append(k.parts, part)
+	}
+	return nil
+}
+
+// compile compiles a part of a key.
+func (source KeySource) compile(key *Key, digest bool) (part, error) {
+	none := part{}
+	named := slices.Contains(NamedSources, source.Source)
+	switch {
+	case named && source.Name == "":
+		return none, fmt.Errorf("key source %q has no name: want one after it", source.Source)
+	case !named && source.Name != "":
+		return none, fmt.Errorf("key source %q takes no name: unexpected %q", source.Source, source.Name)
+	case source.Source == "text" && source.Text == "":
+		return none, errors.New("key source \"text\" has no text")
+	case source.Source != "text" && source.Text != "":
+		return none, fmt.Errorf("key source %q takes no text: unexpected %q", source.Source, source.Text)
+	case source.Fold != "" && !source.Folds():
+		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", source.Source)
+	case foldings[source.Fold] == nil:
+		return none, text.Unknown("word", source.Fold, " after fold", FoldWords)
+	}
+	source = source.plain()
+	switch source.Source {
+	case "client_ip":
+		return part{clientIP: true}, nil
+	case "header":
+		// Host is no header by the time a request gets here.
+		if !httpguts.ValidHeaderFieldName(source.Name) {
+			return none, fmt.Errorf("invalid header name %q: want letters, digits and hyphens, such as X-Api-Key", source.Name)
+		}
+		if source.Name == "Host" {
+			return none, errors.New("key source \"header Host\" is always empty: want host")
+		}
+		return part{read: Header(source.Name), digest: digest}, nil
+	case "cookie":
+		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
+			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
+		}
+		return part{read: Cookie(source.Name), digest: digest}, nil
+	case "query":
+		if strings.ContainsAny(source.Name, "=&?") {
+			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
+		}
+		return part{read: Query(source.Name), digest: digest}, nil
+	case "field":
+		if _, err := new(form.Plan).Field(source.Name); err != nil {
+			return none, err
+		}
+		return part{field: source.Name, fold: foldings[source.Fold], digest: digest}, nil
+	case "basic_user":
+		folding := foldings[source.Fold]
+		return part{read: BasicUser(folding), fold: folding, digest: digest}, nil
+	case "host":
+		return part{read: Host}, nil
+	case "method":
+		return part{read: Method}, nil
+	case "route":
+		if len(key.routes) == 0 {
+			return none, errors.New("key source \"route\" has no routes: want at least one line of route <name> <path>... in the zone")
+		}
+		return part{read: key.Route}, nil
+	case "text":
+		return part{read: Text(source.Text)}, nil
+	}
+	if !strings.Contains(source.Source, "{") {
+		if meant := text.Nearest(source.Source, SourceWords); meant != "" {
+			return none, fmt.Errorf("unknown key source %q: did you mean %s?", source.Source, meant)
+		}
+		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, KeySources)
+	}
+	template, err := parseTemplate(source.Source)
+	return part{template: template}, err
+}
+
+// NamedSources are the sources with a name. Clients choose their values.
+var NamedSources = []string{"header", "cookie", "query", "field"}
+
+// chosen reports whether clients choose the value.
+func (k *KeySource) chosen() bool {
+	return k.Source == "basic_user" || slices.Contains(NamedSources, k.Source)
+}
+
+var sentByClient = regexp.MustCompile(`\{http\.request\.(orig_)?(header|cookie|uri)\b`)
+
+// ClientChosen reports whether clients can get any number of buckets by making up values. One
+// part of the key is enough for that.
+func ClientChosen(sources []KeySource) bool {
+	return slices.ContainsFunc(sources, func(k KeySource) bool {
+		return k.chosen() || sentByClient.MatchString(k.Source)
+	})
+}
+
+// SentByClient reports whether clients send the value of a placeholder.
+func SentByClient(text string) bool { return sentByClient.MatchString(text) }
+
+var headerPlaceholder = regexp.MustCompile(`^\{http\.request\.header\.(.+)\}$`)
+
+// Header returns the name of the header that is the source, or "".
+func (k *KeySource) Header() string {
+	if found := headerPlaceholder.FindStringSubmatch(k.Source); found != nil {
+		return found[1]
+	}
+	if k.Source == "header" {
+		return k.Name
+	}
+	return ""
+}
+
+// ReadsHeaders reports whether a source is in the request's headers.
+func ReadsHeaders(sources []KeySource) bool {
+	return slices.ContainsFunc(sources, func(k KeySource) bool {
+		return !slices.Contains([]string{"client_ip", "query", "host", "method", "route", "text"}, k.Source)
+	})
+}

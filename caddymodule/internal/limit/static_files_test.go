@@ -1,0 +1,218 @@
+package limit_test
+
+import (
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
+
+func TestStaticFilesAreNotCharged(t *testing.T) {
+	root := t.TempDir()
+	for _, name := range []string{"style.css", "index.php", "x.php.css"} {
+		if err := os.WriteFile(filepath.Join(root, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, directives := range map[string]string{
+		"of the site":      "root * " + root + "\nthrottle {\nexempt static_files\nzone site {\nlimit 1 1/h\n}\n}",
+		"of a root":        "throttle {\nzone site {\nexempt static_files " + root + "\nlimit 1 1/h\n}\n}",
+		"of all zones":     "root * " + root + "\nthrottle site client_ip 1 1/h",
+		"of a placeholder": "vars folder " + root + "\nthrottle site client_ip 1 1/h {\nexempt static_files {vars.folder}\n}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			global := ""
+			if name == "of all zones" {
+				global = "{\nthrottle {\nexempt static_files\n}\n}\n"
+			}
+			s := servertest.Run(t, fmt.Sprintf("%shttp:// {\n%s\nrespond ok\n}", global, directives))
+			c := s.From(servertest.Someone)
+			for range 5 {
+				if got := c.Get("/style.css?v=1").Code; got != 200 {
+					t.Fatalf("a static file: got %d, want 200", got)
+				}
+			}
+			c.Passes(1, "/index.php")
+			for _, path := range []string{"/style.css/?s=x", "/style.css%2f?s=x", "/x.php.css", "/nothing.css", "/", "/index.php"} {
+				if got := c.Get(path).Code; got != 429 {
+					t.Errorf("%s: got %d, want 429", path, got)
+				}
+			}
+			if got := c.Send("POST", "/style.css").Code; got != 429 {
+				t.Errorf("a POST: got %d, want 429", got)
+			}
+			if got := c.Get("/style.css").Code; got != 200 {
+				t.Errorf("a static file when the bucket is full: got %d, want 200", got)
+			}
+		})
+	}
+}
+
+// staticSite is the site of one zone that exempts static files, and of an upstream
+// that answers all requests itself, as a proxy does. A later handler rewrites them.
+func staticSite(t testing.TB, options string) *servertest.FuncSite {
+	t.Helper()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := servertest.NewWaitSite(t, `throttle {
+		zone site {
+			exempt static_files `+root+`
+			limit 100 1/d
+			cost 3 {
+				path *.css
+			}
+`+options+`
+		}
+		zone items {
+			match {
+				path *.css
+			}
+			limit 100 1/d
+			cost body_items
+		}
+	}
+	rewrite * /index.php?{query}`, 0)
+	s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
+		repl := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+		repl.Set("http.reverse_proxy.upstream.duration", time.Second)
+		return nil
+	}
+	return s
+}
+
+func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) {
+	for _, options := range []string{"", "shadow", "block 1h", "settle header X-Cost", "delay 1", "enforce 1"} {
+		servertest.InBubble(t, func(t *testing.T) {
+			s := staticSite(t, options)
+			shadow := options == "shadow" || options == "enforce 1"
+			wantLevel := func(want float64) {
+				t.Helper()
+				if got := s.Fullness("site", servertest.Office, 100, 1./86400, shadow); math.Abs(got-want) > 0.01 {
+					t.Errorf("%s: got level %v, want %v", options, got, want)
+				}
+			}
+			for i := range 3 {
+				servertest.WantWaits(t, s.Visits(1, servertest.Office, "/style.css"), 0)
+				wantLevel(3 * float64(i+1))
+			}
+			// A body that must be read for another zone is no second reason to pay.
+			r := httptest.NewRequest("GET", "http://example.com/style.css", strings.NewReader("[1,2]"))
+			r.RemoteAddr = servertest.Office + ":1"
+			if v := s.Come(r); v.Code != http.StatusOK {
+				t.Errorf("%s: got %v, want 200", options, v.Code)
+			}
+			wantLevel(12)
+			// It has been served, so it is charged up to the capacity, and not refused.
+			for range 40 {
+				servertest.WantWaits(t, s.Visits(1, servertest.Office, "/style.css"), 0)
+			}
+			wantLevel(100)
+			if got := servertest.Counted(t, telemetry.Requests, "site"); len(got) != 0 {
+				t.Errorf("%s: got %v, want nothing decided", options, got)
+			}
+			servertest.WantEmpty(t, "site")
+		})
+	}
+}
+
+func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
+	upstream := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer upstream.Close()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, option := range []string{"", "shadow"} {
+		s := servertest.Run(t, fmt.Sprintf(`http:// {
+			root * %s
+			throttle site 5 1/d {
+				exempt static_files
+				%s
+			}
+			handle {
+				rewrite * /index.php?{query}
+				reverse_proxy %s
+			}
+		}`, root, option, upstream.Listener.Addr()))
+		for range 3 {
+			if got := s.From(servertest.Someone).Get("/style.css?v=1").Code; got != http.StatusOK {
+				t.Fatalf("got %v, want 200", got)
+			}
+		}
+		lines := s.Logs.Lines(t, "the upstream answered")
+		if len(lines) != 1 || lines[0]["uri"] != "http://example.com/style.css?v=1" || lines[0]["zone"] != "site" {
+			t.Errorf("%s: got %v, want one line about the request", option, lines)
+		}
+		if option == "" {
+			s.From(servertest.Someone).Passes(2, "/page")
+		}
+		s.Stop()
+	}
+}
+
+func TestAStaticFileThatTheUpstreamAnswersIsChargedInASharedStore(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		root := t.TempDir()
+		if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range []struct {
+			slow, took time.Duration
+			down       bool
+		}{{0, 0, false}, {30 * time.Millisecond, 10 * time.Millisecond, false}, {0, 0, true}} {
+			s := servertest.RunShared(t, "", "zone z {\nexempt static_files "+root+"\nlimit 3 1/d\n}\n}\nmap {http.throttle.none} {http.reverse_proxy.upstream.duration} {\ndefault 1\n")
+			c := s.From(servertest.Someone)
+			servertest.TheShared.Slow.Store(int64(test.slow))
+			servertest.TheShared.Down.Store(test.down)
+			start := time.Now()
+			if got := c.Get("/style.css").Code; got != http.StatusOK {
+				t.Fatalf("got %v, want 200", got)
+			}
+			if took := time.Since(start); took != test.took {
+				t.Errorf("a store that takes %v: got it answered after %v, want %v", test.slow, took, test.took)
+			}
+			if got := servertest.TheShared.Takes.Load(); got > 0 && !test.down {
+				t.Errorf("got the store asked %d times whether it fits, want it told only", got)
+			}
+			<-time.After(time.Second)
+			if test.down {
+				c.Passes(3, "/page") // a store that is down is told nothing, also later
+			} else {
+				c.WantStatuses("/page", map[int]int{200: 2, 429: 1})
+			}
+			servertest.TheShared.Down.Store(false)
+			<-time.After(time.Second)
+			_ = s.Module().Stop()
+			s.Stop()
+			synctest.Wait() // until the store is closed, and the buckets beside it are gone
+		}
+	})
+}
+
+// A zone of log-ins has nothing to do with files, whoever answers them.
+func TestAStaticFileThatCarriesNoFieldIsNotCharged(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := staticSite(t, "field pwd")
+		s.Visits(3, servertest.Office, "/style.css")
+		if got := s.Fullness("site", servertest.Office, 100, 1./86400, false); got > 0 {
+			t.Errorf("got level %v, want 0", got)
+		}
+		s.Visits(1, servertest.Office, "/style.css?pwd=x")
+		if got := s.Fullness("site", servertest.Office, 100, 1./86400, false); math.Abs(got-3) > 0.01 {
+			t.Errorf("with the field: got level %v, want 3", got)
+		}
+	})
+}

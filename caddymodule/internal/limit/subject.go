@@ -1,0 +1,345 @@
+package limit
+
+import (
+	"errors"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
+)
+
+// A Subject is a request as rules see it. It caches the client's address, and what
+// the query and the body have of the fields that zones want.
+type Subject struct {
+	Request *http.Request
+
+	// Judged is the request as matchers judge it: with the method that FastCGI sends,
+	// which is not always the client's. It must not be handed on.
+	Judged *http.Request
+
+	// Overrides are what was changed at run time; nil if nothing was.
+	Overrides *override.Set
+
+	// NoAddress is set if a key needed the client's address and there was none.
+	NoAddress bool
+
+	Vars map[string]any // the request's variables, which is nil without Caddy
+
+	Body    *body.Received // the request's body, if it was received for this Subject
+	Starved bool           // there was no room to receive the body
+
+	replacer *caddy.Replacer // once it was asked for
+
+	addr   netip.Addr
+	text   string        // of addr, as Caddy found it
+	parsed bool          // addr and text are set
+	form   *form.Reading // of the plan formOf
+	formOf *form.Plan
+
+	sent   *target // the address as the client sent it; nil if it is the one that the request has now
+	two    bool    // both count; see [frontController]
+	query  string  // that it has now
+	looked bool    // these are set
+}
+
+// NewSubject returns the Subject of a request, whose context Caddy must have prepared.
+func NewSubject(r *http.Request) (s Subject) {
+	s.Look(r)
+	return s
+}
+
+// Look makes an empty Subject that of a request. It looks up in the context, once, what
+// all rules need.
+func (s *Subject) Look(r *http.Request) {
+	s.Request, s.Judged = r, judged(r)
+	s.Vars, _ = r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
+}
+
+// Replacer returns the request's placeholders, or nil without Caddy.
+func (s *Subject) Replacer() *caddy.Replacer {
+	if s.replacer == nil {
+		s.replacer, _ = s.Request.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
+	}
+	return s.replacer
+}
+
+// Forget makes the Subject empty. Field by field, and only those that may be set, that is
+// cheaper than a copy of an empty one: each pointer written costs a write barrier.
+func (s *Subject) Forget() {
+	s.Request, s.Judged, s.Overrides, s.Vars = nil, nil, nil, nil
+	s.NoAddress, s.text, s.parsed = false, "", false
+	if s.replacer != nil {
+		s.replacer = nil
+	}
+	if s.formOf != nil {
+		s.form, s.formOf = nil, nil
+	}
+	if s.Body != nil || s.Starved {
+		s.Body, s.Starved = nil, false
+	}
+	if s.looked {
+		s.sent, s.two, s.query, s.looked = nil, false, "", false
+	}
+}
+
+// TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.
+func (s *Subject) TrustedPeer() bool {
+	trusted, _ := s.Vars[caddyhttp.TrustedProxyVarKey].(bool)
+	return trusted
+}
+
+// Address returns the client's address as Caddy found it, or the zero Addr if the
+// request has none.
+func (s *Subject) Address() netip.Addr {
+	if !s.parsed {
+		s.text, _ = s.Vars[caddyhttp.ClientIPVarKey].(string)
+		s.addr, _ = netip.ParseAddr(s.text)
+		s.parsed = true
+	}
+	return s.addr
+}
+
+// Ban returns the ban of the client, or nil if none holds.
+func (s *Subject) Ban(now time.Time) *override.Ban {
+	if s.Overrides == nil || s.Overrides.AllShadow(now) {
+		return nil
+	}
+	return s.Overrides.Banned(s.Address(), now)
+}
+
+// Client returns the network that the request counts as one client of, where memory is
+// divided among clients. It is the zero Prefix if the request has no address.
+func (s *Subject) Client() netip.Prefix { return bucketkey.ClientPrefix(s.Address(), 32, 64) }
+
+// HasBody reports whether the request has a body. That of a WebSocket over HTTP/2 or HTTP/3 is a
+// conversation.
+func (s *Subject) HasBody() bool {
+	r := s.Request
+	return r.Body != nil && r.Body != http.NoBody && r.ContentLength != 0 && !(r.Method == http.MethodConnect && Method(s) == http.MethodGet)
+}
+
+// whole reports whether there is no body, or all of it was received.
+func (s *Subject) whole() bool { return !s.HasBody() || body.Of(s.Request) != nil }
+
+// Receive receives the body, if it has at most so many bytes and there is room. Otherwise the
+// body goes on as it comes. The error is [body.ErrTimeout] or [body.ErrLeft], of a client of
+// which no more will come.
+func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
+	s.Body, err = bodies.Receive(s.Request.Context(), s.Request, s.Client(), most)
+	s.Starved = errors.Is(err, body.ErrNoRoom)
+	if s.Starved || errors.Is(err, body.ErrTooLarge) {
+		err = nil
+	}
+	return err
+}
+
+// bodyWithin reports whether the whole body is known, and has at most so many bytes.
+func (s *Subject) bodyWithin(most int64) bool {
+	return s.whole() && s.Request.ContentLength <= most
+}
+
+// CarriesAny reports whether the request has a query or a body, which may carry fields.
+func (s *Subject) CarriesAny() bool {
+	sent, now := s.queries()
+	return s.HasBody() || sent != "" || now != ""
+}
+
+// queries returns the query as sent, and as it is now.
+func (s *Subject) queries() (sent, now string) {
+	if !s.looked {
+		s.lookUpAddresses()
+	}
+	if s.sent != nil {
+		sent = s.sent.url.RawQuery
+	}
+	return sent, s.query
+}
+
+// Form returns what the query and the body have of what a plan wants. A body that was not received
+// has nothing.
+func (s *Subject) Form(p *form.Plan) *form.Reading {
+	if s.formOf == p {
+		return s.form
+	}
+	s.form, s.formOf = p.Read(), p
+	sent, now := s.queries()
+	s.form.Query(sent)
+	s.form.Query(now)
+	if received := body.Of(s.Request); received != nil {
+		r := s.Request
+		field := func(name string) string { return strings.Join(r.Header[name], ", ") }
+		_ = s.form.Body(field("Content-Type"), field("Content-Encoding"), r.ContentLength, received.Reader()) // of which the reading is unclear
+	}
+	return s.form
+}
+
+// Preflight reports whether a browser asks, before a request of a page of another site, whether
+// it may send it. Such a request carries no key.
+func (s *Subject) Preflight() bool {
+	r := s.Request
+	return r.Method == http.MethodOptions && r.Header["Origin"] != nil && r.Header["Access-Control-Request-Method"] != nil
+}
+
+// includeAddr is the client address of requests that Caddy's templates make with httpInclude.
+const includeAddr = "127.0.0.1:10000"
+
+// Included reports whether the server itself sends the request through the handlers, to include
+// its answer in another one. Requests from sockets have a local address in their context, which no
+// header can take away.
+func (s *Subject) Included() bool {
+	return s.Request.RemoteAddr == includeAddr && s.Request.Context().Value(http.LocalAddrContextKey) == nil
+}
+
+// Early reports whether a request came before the handshake was complete, which TLS
+// 1.3 and QUIC allow returning clients. It may be a replay, and over QUIC its address
+// is not verified yet.
+func (s *Subject) Early() bool {
+	return s.Request.TLS != nil && !s.Request.TLS.HandshakeComplete
+}
+
+// judged returns a request as matchers and keys judge it, which is the request itself
+// for all usual methods, and otherwise a copy with the method that the upstream sees.
+func judged(r *http.Request) *http.Request {
+	method := upstreamMethod(r)
+	if method == r.Method {
+		return r
+	}
+	seen := *r // shares everything else: matchers leave their findings in the context
+	seen.Method = method
+	return &seen
+}
+
+// upstreamMethod returns the method that Caddy's FastCGI client sends. It sends exactly
+// GET, HEAD and OPTIONS as they are, everything else in upper case, and POST where
+// that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
+// HTTP/2 and HTTP/3, into GET before.
+func upstreamMethod(r *http.Request) string {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost:
+		return r.Method
+	case http.MethodConnect:
+		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {
+			return http.MethodGet
+		}
+		return r.Method
+	}
+	if method := strings.ToUpper(r.Method); method != "" && method != http.MethodGet {
+		return method
+	}
+	return http.MethodPost
+}
+
+// Method reads the method that the upstream sees.
+func Method(s *Subject) string { return s.Judged.Method }
+
+// Matchers are sets of request matchers. One of the sets must match. They are asked with
+// each address of a request: see [Subject.Matches] and [Subject.Spares].
+type Matchers = caddyhttp.MatcherSets
+
+// A target is what a rewrite changes of a request.
+type target struct {
+	url        url.URL
+	requestURI string
+}
+
+// indexFiles are the names of front controllers.
+var indexFiles = []string{"index.php", "index.html"}
+
+// frontController reports whether a rewrite hands an address to an index file in a folder
+// above it, whose name the client did not send. Such a file reads the address as sent, which
+// then is the only one that counts.
+func frontController(sent, now string) bool {
+	folder, file := path.Split(now)
+	if !slices.Contains(indexFiles, file) || len(sent) <= len(folder) || !strings.HasPrefix(sent, folder) {
+		return false
+	}
+	for name := range strings.SplitSeq(sent, "/") {
+		if strings.EqualFold(name, file) {
+			return false
+		}
+	}
+	return true
+}
+
+// lookUpAddresses finds out how the client sent the request: path and query may have been
+// rewritten since. A rewrite must neither hide a request from a rule nor make it free.
+func (s *Subject) lookUpAddresses() {
+	s.looked = true
+	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
+	now := s.Request.URL
+	s.query = now.RawQuery
+	if !ok || sent.URL == nil || sent.URL.Path == now.Path && sent.URL.RawPath == now.RawPath && sent.URL.RawQuery == now.RawQuery {
+		return
+	}
+	s.sent, s.two = &target{*sent.URL, sent.RequestURI}, !frontController(sent.URL.Path, now.Path)
+}
+
+// asSent calls ask with the address that the client sent set in the request, and puts back
+// what is there now, also if ask panics. Caddy's placeholders belong to the request, so it
+// must not be a copy.
+func (s *Subject) asSent(ask func() (bool, error)) (bool, error) {
+	if s.sent == nil {
+		return ask()
+	}
+	r := s.Judged
+	now := target{*r.URL, r.RequestURI}
+	defer func() { *r.URL, r.RequestURI = now.url, now.requestURI }()
+	*r.URL, r.RequestURI = s.sent.url, s.sent.requestURI
+	return ask()
+}
+
+// ask asks with the address as sent, and then with the other one, if there is one and the
+// first answer is not the last.
+func (s *Subject) ask(last bool, ask func() (bool, error)) (bool, error) {
+	if !s.looked {
+		s.lookUpAddresses()
+	}
+	holds, err := s.asSent(ask)
+	if holds == last || err != nil || !s.two {
+		return holds, err
+	}
+	return ask()
+}
+
+// either reports whether something holds for either address. It is for what puts the request
+// under a rule.
+func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(true, ask) }
+
+// both reports whether something holds for both addresses. It is for what exempts or prefers
+// the request.
+func (s *Subject) both(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
+
+// Matches reports whether one of the sets holds for either address of the request.
+func (s *Subject) Matches(sets Matchers) (bool, error) {
+	return s.either(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
+}
+
+// Spares reports whether one of the sets holds for both addresses of the request.
+func (s *Subject) Spares(sets Matchers) (bool, error) {
+	for _, set := range sets {
+		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
+		if holds || err != nil {
+			return holds, err
+		}
+	}
+	return false, nil
+}
+
+// SparesAny reports whether Spares holds for any of several. Matchers that fail match nobody.
+func (s *Subject) SparesAny(several []Matchers) bool {
+	return slices.ContainsFunc(several, func(sets Matchers) bool {
+		match, err := s.Spares(sets)
+		return match && err == nil
+	})
+}

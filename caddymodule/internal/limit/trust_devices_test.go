@@ -1,0 +1,631 @@
+package limit_test
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+)
+
+// withKey returns the folder of a storage with a key. Locks of storage are kept by goroutines that outlive a test.
+func withKey(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := signer.New(&certmagic.FileStorage{Path: dir}, nil).Maintain(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// byAccount is a zone by account with a limit and some more options. A right log-in costs 0.1,
+// so limits have room for some beside whole guesses.
+func byAccount(limit, options string) string {
+	return `zone account {
+		key field log missing share
+		limit ` + limit + `
+		refund cookie wordpress_logged_in_*
+		trust_devices wordpress_logged_in_* 30d
+` + options + `
+	}`
+}
+
+// A browser keeps cookies.
+type browser struct {
+	*servertest.Site
+	addr    string
+	proto   int
+	cookies map[string]string
+}
+
+func newBrowser(s *servertest.Site, addr string) *browser {
+	return &browser{Site: s, addr: addr, proto: 1, cookies: make(map[string]string)}
+}
+
+// on returns the browser with the same cookies, on another site.
+func (b *browser) on(s *servertest.Site) *browser {
+	return &browser{Site: s, addr: b.addr, proto: b.proto, cookies: b.cookies}
+}
+
+const deviceCookie = "__Host-throttle-device-account"
+
+// login sends the form of a log-in.
+func (b *browser) login(account, password string) *httptest.ResponseRecorder {
+	return b.post("https://example.com/wp-login.php", url.Values{"log": {account}, "pwd": {password}})
+}
+
+func (b *browser) post(target string, form url.Values) *httptest.ResponseRecorder {
+	b.Helper()
+	r := httptest.NewRequest("POST", target, strings.NewReader(form.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	r.RemoteAddr, r.ProtoMajor = b.addr, b.proto
+	if strings.HasPrefix(target, "https:///") {
+		r.Host = ""
+	}
+	for name, value := range b.cookies {
+		r.AddCookie(&http.Cookie{Name: name, Value: value})
+	}
+	w := b.Do(r)
+	for _, cookie := range w.Result().Cookies() {
+		if strings.HasPrefix(cookie.Name, "__Host-") {
+			b.cookies[cookie.Name] = cookie.Value
+		}
+	}
+	return w
+}
+
+// wants checks the status of a log-in.
+func (b *browser) wants(status int, account, password string) {
+	b.Helper()
+	if got := b.login(account, password).Code; got != status {
+		b.Errorf("account %s, password %s: got %d, want %d", account, password, got, status)
+	}
+}
+
+// guesses makes wrong guesses, and returns how many the upstream has heard of.
+func (b *browser) guesses(n int, account string) (heard int) {
+	b.Helper()
+	for range n {
+		if b.login(account, "wrong").Code != http.StatusTooManyRequests {
+			heard++
+		}
+	}
+	return heard
+}
+
+func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
+	for _, proto := range []int{1, 2} {
+		t.Run(fmt.Sprint("HTTP/", proto), func(t *testing.T) {
+			dir := withKey(t)
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.NewLoginSite(t, dir, `zone login {
+					limit 5 5/h
+					refund cookie wordpress_logged_in_*
+				}`+"\n"+byAccount("10 10/h", ""))
+				owner, elsewhere := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "192.0.2.2:1")
+				owner.proto, elsewhere.proto = proto, proto
+				owner.wants(http.StatusFound, "owner", "right")
+
+				one := newBrowser(s, "198.51.100.1:1")
+				if heard := one.guesses(500, "owner"); heard > 6 {
+					t.Errorf("500 guesses from one address: %d got through, want at most 6", heard)
+				}
+				heard := 0
+				for i := range 500 {
+					b := newBrowser(s, fmt.Sprintf("203.0.113.%d:1", i%200))
+					heard += b.guesses(1, "owner")
+					if i%50 == 0 {
+						owner.wants(http.StatusFound, "owner", "right")
+					}
+					<-time.After(50 * time.Millisecond)
+				}
+				if heard > 12 {
+					t.Errorf("500 guesses from 200 addresses: %d got through, want at most 12", heard)
+				}
+				elsewhere.wants(http.StatusTooManyRequests, "owner", "right")
+				owner.wants(http.StatusFound, "owner", "right")
+				owner.wants(http.StatusOK, "owner", "mistyped")
+				owner.wants(http.StatusFound, "owner", "right")
+				<-time.After(10 * time.Minute)
+				elsewhere.wants(http.StatusFound, "owner", "right")
+			})
+		})
+	}
+}
+
+func TestADeviceIsChargedInThePlaceOfItsAccount(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewLoginSite(t, dir, `zone login {
+			limit 100 1/h
+		}`+"\n"+byAccount("3.5 1/h", ""))
+		device := newBrowser(s, "192.0.2.1:1")
+		device.wants(http.StatusFound, "owner", "right")
+		if heard := device.guesses(20, "owner"); heard != 3 {
+			t.Errorf("got %d guesses of a device through, want 3", heard)
+		}
+		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
+		// The other zone has charged the four, once each.
+		if heard := device.guesses(200, "another"); heard != 3 {
+			t.Errorf("another account: got %d guesses through, want 3", heard)
+		}
+		left := 0
+		for i := range 200 {
+			if device.login(fmt.Sprint("account", i), "right").Code == http.StatusFound {
+				left++
+			}
+		}
+		if left != 93 {
+			t.Errorf("got %d more requests of the address through, want what is left of 100 after 7", left)
+		}
+	})
+}
+
+func TestCopiesOfADeviceShareOneBucket(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	device := newBrowser(s, "192.0.2.1:1")
+	device.wants(http.StatusFound, "owner", "right")
+	stolen := newBrowser(s, "198.51.100.1:1")
+	stolen.cookies = map[string]string{deviceCookie: device.cookies[deviceCookie]}
+	if heard := stolen.guesses(20, "owner"); heard != 3 {
+		t.Errorf("got %d guesses through with a copied cookie, want 3", heard)
+	}
+	device.wants(http.StatusTooManyRequests, "owner", "right")
+	newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
+	if heard := stolen.guesses(20, "admin"); heard != 3 {
+		t.Errorf("got %d guesses at another account through with a cookie that is not for it, want 3", heard)
+	}
+}
+
+func TestOnlyASuccessEarnsTrust(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	const site = "https://example.com/wp-login.php"
+	form := func(account, password string) url.Values { return url.Values{"log": {account}, "pwd": {password}} }
+	for _, test := range []struct {
+		name, target string
+		form         url.Values
+		want         bool
+	}{
+		{"a success", site, form("a", "right"), true},
+		{"a success without a redirect", site, form("b", "implicit"), true},
+		{"a log-in by e-mail", site, url.Values{"log": {"a@example.com"}, "user": {"a"}, "pwd": {"right"}}, false},
+		{"a registration beside it", site, url.Values{"log": {"victim"}, "user": {"new"}, "pwd": {"right"}}, false},
+		{"other letters of one name", site, url.Values{"log": {" E "}, "user": {"e"}, "pwd": {"right"}}, true},
+		{"a wrong guess", site, form("c", "wrong"), false},
+		{"a wrong guess with reauth=1", site + "?reauth=1", form("d", "wrong"), false},
+		{"an error route", site, form("f", "broken"), false},
+		{"plain HTTP", "http://example.com/wp-login.php", form("g", "right"), false},
+		{"no account", site, url.Values{"pwd": {"right"}}, false},
+		{"an empty account", site, form("", "right"), false},
+		{"an array of accounts", site, url.Values{"log": {"a"}, "log[]": {"b"}, "pwd": {"right"}}, false},
+		{"no host", "https:///wp-login.php", form("h", "right"), false},
+	} {
+		b := newBrowser(s, "192.0.2.1:1")
+		w := b.post(test.target, test.form)
+		if _, got := b.cookies[deviceCookie]; got != test.want {
+			t.Errorf("%s: got a device cookie: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
+		}
+		if got := w.Header()["Ratelimit"]; got != nil {
+			t.Errorf("%s: got %v, want no rate-limit headers of accounts", test.name, got)
+		}
+	}
+	if lines := s.Logs.Lines(t, "a log-in succeeded over plain HTTP"); len(lines) != 1 {
+		t.Errorf("got %d warnings of plain HTTP, want 1", len(lines))
+	}
+	refused := newBrowser(s, "192.0.2.1:1")
+	refused.guesses(10, "x")
+	if refused.wants(http.StatusTooManyRequests, "x", "right"); len(refused.cookies) > 0 {
+		t.Error("a refused request: got a device cookie")
+	}
+}
+
+// Whoever earns devices without end, as by a refund that is too wide, has ten buckets.
+func TestDevicesHaveTenBucketsInAll(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/d", ""))
+	var devices []*browser
+	for range 25 {
+		b := newBrowser(s, "192.0.2.1:1")
+		b.wants(http.StatusFound, "owner", "right")
+		devices = append(devices, b)
+	}
+	heard := 0
+	for _, b := range devices {
+		heard += b.guesses(5, "owner")
+	}
+	if heard <= 3 || heard > 30 {
+		t.Errorf("got %d guesses of 25 devices through, want 3 for each of ten buckets", heard)
+	}
+}
+
+// A site may renew the cookie of whoever is logged in. The renewal says nothing about
+// the account whose password a request guesses, so refund must tell the two apart.
+func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
+	for _, test := range []struct {
+		name, refund, carried, query, password string
+		want                                   bool
+	}{
+		{"a log-in", "refund status 302", "", "", "right", true},
+		{"a log-in with a cookie from before", "refund status 302", "wordpress_logged_in_0f", "", "right", true},
+		{"a wrong guess whose cookie is renewed", "refund status 302", "wordpress_logged_in_0f", "?renews", "wrong", false},
+		{"one whose cookie is cleared", "refund cookie wordpress_logged_in_*", "", "?reauth=1", "wrong", false},
+		{"a refund without the cookie", "refund status 200", "", "", "wrong", false},
+		{"one line of two", "refund cookie other\nrefund status 302", "", "", "right", true},
+		{"without WriteHeader", "refund cookie wordpress_logged_in_*", "", "", "implicit", true},
+		{"an error route", "refund cookie wordpress_logged_in_*", "", "", "broken", false},
+		{"a log-in that the refund does not match", "refund header Location */home*", "", "", "right", false},
+	} {
+		s := servertest.NewLoginSite(t, t.TempDir(), `zone account {
+			key field log missing share
+			limit 10 1/h
+			trust_devices wordpress_logged_in_*
+			`+test.refund+`
+		}`)
+		b := newBrowser(s, "192.0.2.1:1")
+		if test.carried != "" {
+			b.cookies[test.carried] = "other%7C1"
+		}
+		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
+		if got := b.cookies[deviceCookie] != ""; got != test.want {
+			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
+		}
+		s.Stop()
+	}
+}
+
+func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewLoginSite(t, dir, strings.Replace(byAccount("10 10/h", ""), "refund cookie wordpress_logged_in_*", "refund status 302", 1))
+		b := newBrowser(s, "192.0.2.1:1")
+		b.wants(http.StatusFound, "owner", "right")
+		before := b.cookies[deviceCookie]
+		<-time.After(time.Hour)
+		b.cookies["wordpress_logged_in_0f"] = "other%7C1"
+		w := b.post("https://example.com/wp-login.php?renews", url.Values{"log": {"owner"}, "pwd": {"wrong"}})
+		if w.Code != http.StatusOK || b.cookies[deviceCookie] != before {
+			t.Errorf("got %d and another device cookie, want the one from before", w.Code)
+		}
+	})
+}
+
+func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
+	dir := withKey(t)
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewLoginSite(t, dir, byAccount("3.5 3/h", "block 1d"))
+		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
+		device.wants(http.StatusFound, "owner", "right")
+		attacker.guesses(10, "owner")
+		<-time.After(2 * time.Hour) // the block is longer than the bucket is full
+		newBrowser(s, "192.0.2.2:1").wants(http.StatusTooManyRequests, "owner", "right")
+		device.wants(http.StatusFound, "owner", "right")
+		if heard := device.guesses(10, "owner"); heard != 3 {
+			t.Errorf("got %d guesses of the device through, want its own 3, since the account is blocked", heard)
+		}
+		<-time.After(22*time.Hour + time.Minute)
+		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
+		device.wants(http.StatusTooManyRequests, "owner", "right") // its own block began two hours later
+		<-time.After(2 * time.Hour)
+		device.wants(http.StatusFound, "owner", "right")
+	})
+}
+
+func TestDevicesOfAnAccountHaveItsLimit(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", "override vip 5.5 1/h\noverride nobody deny\noverride free unlimited"))
+	vip := newBrowser(s, "192.0.2.1:1")
+	vip.wants(http.StatusFound, "vip", "right")
+	if heard := vip.guesses(20, "vip"); heard != 5 {
+		t.Errorf("got %d guesses through, want 5", heard)
+	}
+	vip.wants(http.StatusTooManyRequests, "nobody", "right")
+	if heard := vip.guesses(20, "free"); heard != 20 {
+		t.Errorf("an unlimited account: got %d through, want all", heard)
+	}
+}
+
+func TestShadowMakesDevicesKnown(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "shadow"))
+		device := newBrowser(s, "192.0.2.1:1")
+		if heard := newBrowser(s, "198.51.100.1:1").guesses(10, "owner"); heard != 10 {
+			t.Errorf("in shadow: got %d guesses through, want all", heard)
+		}
+		device.wants(http.StatusFound, "owner", "right")
+		if device.cookies[deviceCookie] == "" {
+			t.Fatal("in shadow: got no device cookie")
+		}
+		if heard := device.guesses(10, "owner"); heard != 10 {
+			t.Errorf("in shadow: got %d guesses of a device through, want all", heard)
+		}
+		enforced := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+		if heard := newBrowser(enforced, "198.51.100.1:1").guesses(10, "owner"); heard != 3 {
+			t.Errorf("enforced: got %d guesses through, want 3", heard)
+		}
+		device.on(enforced).wants(http.StatusFound, "owner", "right")
+	})
+}
+
+func TestAShadowDeviceThatOverflowsChargesTheOtherZonesOnce(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), `zone login {
+		limit 20 1/h
+	}`+"\n"+byAccount("3.5 1/h", "shadow"))
+	device := newBrowser(s, "192.0.2.1:1")
+	device.wants(http.StatusFound, "owner", "right")
+	if heard := device.guesses(40, "owner"); heard != 19 {
+		t.Errorf("got %d through, want what is left of 20 after 1", heard)
+	}
+}
+
+func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
+	dir := t.TempDir()
+	a, b := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", "")), servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+	stranger := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	device := newBrowser(a, "192.0.2.1:1")
+	device.wants(http.StatusFound, "owner", "right")
+	newBrowser(a, "198.51.100.1:1").guesses(10, "owner")
+	device.on(b).wants(http.StatusFound, "owner", "right")
+	device.on(a).wants(http.StatusFound, "owner", "right")
+	device.on(stranger).wants(http.StatusTooManyRequests, "owner", "right")
+}
+
+func TestDevicesThatAreRevokedAreTrustedNoMore(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	device := newBrowser(s, "192.0.2.1:1")
+	device.wants(http.StatusFound, "owner", "right")
+	newBrowser(s, "198.51.100.1:1").guesses(10, "owner")
+	device.wants(http.StatusFound, "owner", "right")
+	var answer wire.Revoked
+	if status := s.Admin(http.MethodPost, "/throttle/revoke", "{}", &answer); status != http.StatusOK || !answer.Revoked {
+		t.Fatalf("got %d %+v, want 200 and revoked", status, answer)
+	}
+	device.wants(http.StatusTooManyRequests, "owner", "right")
+}
+
+func TestWithoutTrustedDevicesNoneAreRevoked(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	if status := s.Admin(http.MethodPost, "/throttle/revoke", "{}", nil); status != http.StatusBadRequest {
+		t.Errorf("got %d, want 400", status)
+	}
+}
+
+func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
+	dir := t.TempDir()
+	first := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+	device := newBrowser(first, "192.0.2.1:1")
+	device.wants(http.StatusFound, "owner", "right")
+	file := filepath.Join(dir, "throttle", "signing_key.json")
+	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	second := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+	newBrowser(second, "198.51.100.1:1").guesses(10, "owner")
+	device.on(second).wants(http.StatusFound, "owner", "right")
+	if lines := second.Logs.Lines(t, "reading the signing keys"); len(lines) != 1 {
+		t.Errorf("got %d log lines about storage, want 1", len(lines))
+	}
+	if text, err := os.ReadFile(file); err != nil || string(text) != `{"id":` {
+		t.Errorf("got %q and %v in storage, want it left alone", text, err)
+	}
+}
+
+func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "throttle"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
+	b := newBrowser(s, "192.0.2.1:1")
+	if b.wants(http.StatusFound, "owner", "right"); len(b.cookies) > 0 {
+		t.Errorf("got %v, want no device cookie without keys", b.cookies)
+	}
+	if heard := b.guesses(10, "owner"); heard != 3 {
+		t.Errorf("got %d guesses through, want 3", heard)
+	}
+}
+
+func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", "block 1d"))
+		t.Cleanup(func() { <-time.After(time.Second) })
+		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
+		device.wants(http.StatusFound, "owner", "right")
+		attacker.guesses(10, "owner")
+		device.wants(http.StatusFound, "owner", "right")
+		servertest.TheShared.Down.Store(true)
+		for range 20 {
+			attacker.guesses(1, "owner")
+			device.wants(http.StatusFound, "owner", "right")
+		}
+		newBrowser(s, "192.0.2.2:1").wants(http.StatusTooManyRequests, "owner", "right")
+		if other := newBrowser(s, "192.0.2.3:1"); other.login("another", "right").Code != http.StatusFound || len(other.cookies) == 0 {
+			t.Error("got no device cookie in the outage")
+		}
+		servertest.TheShared.Down.Store(false)
+		<-time.After(time.Minute)
+		device.wants(http.StatusFound, "owner", "right")
+	})
+}
+
+func TestABlockedDeviceIsRefusedWithoutAsking(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", "block 1d"))
+		t.Cleanup(func() { <-time.After(time.Second) })
+		device := newBrowser(s, "192.0.2.1:1")
+		device.wants(http.StatusFound, "owner", "right")
+		if heard := device.guesses(4, "owner"); heard != 3 {
+			t.Errorf("got %d guesses through, want 3", heard)
+		}
+		takes := servertest.TheShared.Takes.Load()
+		device.wants(http.StatusTooManyRequests, "owner", "right")
+		if asked := servertest.TheShared.Takes.Load() - takes; asked > 0 {
+			t.Errorf("got the store asked %d times about a block that is known", asked)
+		}
+		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
+	})
+}
+
+func TestALogInAsksTheStoreOnce(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", ""))
+		t.Cleanup(func() { <-time.After(time.Second) })
+		device := newBrowser(s, "192.0.2.1:1")
+		for _, test := range []struct {
+			name     string
+			password string
+		}{
+			{"a new device", "right"}, {"a known device", "right"}, {"a wrong guess", "wrong"},
+			{"another one", "wrong"}, {"one more", "wrong"}, {"a full device", "right"},
+		} {
+			before := servertest.TheShared.Takes.Load()
+			device.login("owner", test.password)
+			if got := servertest.TheShared.Takes.Load() - before; got != 1 {
+				t.Errorf("%s: got the store asked %d times, want once", test.name, got)
+			}
+		}
+	})
+}
+
+func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
+	dir := withKey(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.NewLoginSite(t, dir, `zone account {
+			key field log
+			limit 10 1/m
+			delay
+			refund cookie wordpress_logged_in_*
+			trust_devices wordpress_logged_in_*
+		}`)
+		s.Engine().Exiting = nil
+		device, attacker := newBrowser(s, "192.0.2.1:1"), newBrowser(s, "198.51.100.1:1")
+		device.wants(http.StatusFound, "owner", "right")
+		for range 9 {
+			go attacker.login("owner", "wrong")
+		}
+		synctest.Wait()
+		began := time.Now()
+		device.wants(http.StatusFound, "owner", "right")
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("got the device held for %v behind the attacker's requests, want not at all", waited)
+		}
+		<-time.After(10 * time.Minute)
+	})
+}
+
+func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
+	s := servertest.Run(t, `{
+		order login_upstream last
+		storage file_system `+t.TempDir()+`
+	}
+	http:// {
+		@blocked throttle_blocked
+		abort @blocked
+		@login path /login
+		throttle @login {
+			zone account {
+				key header X-User
+				limit 1 1/h
+				refund cookie wordpress_logged_in_*
+				block 1d
+				trust_devices wordpress_logged_in_*
+			}
+		}
+		@page path /page
+		respond @page page
+		login_upstream
+	}`)
+	if err := s.Module().Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Module().Stop() })
+	cookies := ""
+	send := func(target, body string, cookies string) (w *httptest.ResponseRecorder, aborted bool) {
+		r := httptest.NewRequest("POST", "https://example.com"+target, strings.NewReader(body))
+		r.Header = http.Header{"X-User": {"owner"}, "Content-Type": {"application/x-www-form-urlencoded"}}
+		if cookies != "" {
+			r.Header.Set("Cookie", cookies)
+		}
+		defer func() { aborted = recover() != nil }()
+		return s.Do(r), false
+	}
+	w, _ := send("/login", "pwd=right", "")
+	for _, cookie := range w.Result().Cookies() {
+		if cookie.Name == deviceCookie {
+			cookies = cookie.Name + "=" + cookie.Value
+		}
+	}
+	for range 3 {
+		send("/login", "pwd=wrong", "")
+	}
+	if _, aborted := send("/page", "", ""); !aborted {
+		t.Error("a request to the blocked account: got it answered, want it aborted")
+	}
+	if w, aborted := send("/page", "", cookies); aborted || w.Body.String() != "page" {
+		t.Error("a request of its device: got it aborted, want it answered")
+	}
+	for range 3 {
+		send("/login", "pwd=wrong", cookies)
+	}
+	if _, aborted := send("/page", "", cookies); !aborted {
+		t.Error("a request of the device when it is blocked, too: got it answered, want it aborted")
+	}
+}
+
+func TestABrowserIsKnownOverHTTP2(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
+	server := httptest.NewUnstartedServer(s.Server)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	defer transport.CloseIdleConnections()
+	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	owner := &http.Client{Transport: transport, Jar: jar, CheckRedirect: stay}
+	attacker := &http.Client{Transport: transport, CheckRedirect: stay}
+	login := func(c *http.Client, password string) int {
+		res, err := c.PostForm(server.URL+"/wp-login.php?hints", url.Values{"log": {"owner"}, "pwd": {password}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		if res.ProtoMajor != 2 {
+			t.Fatalf("got %s, want HTTP/2", res.Proto)
+		}
+		return res.StatusCode
+	}
+	if got := login(owner, "right"); got != http.StatusFound {
+		t.Fatalf("got %d", got)
+	}
+	for range 10 {
+		login(attacker, "wrong")
+	}
+	if got := login(attacker, "right"); got != http.StatusTooManyRequests {
+		t.Errorf("without the cookie: got %d, want 429", got)
+	}
+	if got := login(owner, "right"); got != http.StatusFound {
+		t.Errorf("with it: got %d, want 302", got)
+	}
+}

@@ -1,0 +1,233 @@
+// Package limit is one request in the zones of a throttle handler: what a zone is, which bucket
+// a request has there and at what cost, what the zones decide together, and what becomes of that.
+// A [Zone] is its JSON with what is compiled of it. Begin with [Decide]: the zones make claims,
+// the store is asked once about all of them, and a [Verdict] says what came out, if anybody needs
+// to know. It writes no responses.
+package limit
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+)
+
+// Zone is a named rate limit: which requests it charges, to whose bucket, how
+// much the bucket holds, and what happens when it overflows. A zone is one budget
+// wherever its name appears, so all definitions of one name must be equal. A zone
+// with nothing but a name is the one that the global options define.
+type Zone struct {
+	// The zone's name, of letters, digits, `_`, `.` and `-`. Required.
+	Name string `json:"name,omitempty"`
+
+	// Which requests are charged. Default: all.
+	MatchRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+
+	// The names of form fields, such as `pwd`. Of the requests above only those are charged that
+	// carry one of them, in the query or the body, wherever they are sent: in forms and JSON, and
+	// in whatever may be read as one. Default: all.
+	Field []string `json:"field,omitempty"`
+
+	// Which of these requests are not charged. Default: none. If assets are
+	// charged, one page view may cost as much as 80 requests.
+	ExemptRaw caddyhttp.RawMatcherSets `json:"exempt,omitempty" caddy:"namespace=http.matchers"`
+
+	// Exempt GET and HEAD requests for regular files that exist, and whose names
+	// PHP does not run. Default: such requests are charged.
+	ExemptStaticFiles []option.StaticFiles `json:"exempt_static_files,omitempty"`
+
+	// What identifies a request's bucket. Default: the client's address.
+	Key *Key `json:"key,omitempty"`
+
+	// Names for paths, for the key source `route`. The first that matches counts.
+	// Paths that match none are `other`.
+	Route []Route `json:"route,omitempty"`
+
+	// The burst and the sustained rate, such as `120 2/s`. The burst is how much a
+	// bucket holds before it overflows, in units of cost. The rate is how fast it
+	// drains: `2/s`, `30/m`, `1000/h`, `5000/d` or `5/20s`. Required. With too small a
+	// burst, one page view with many assets is refused.
+	LimitRaw string `json:"limit,omitempty"`
+
+	// Other limits for some keys. If several match, the one that names most parts
+	// of the key counts. Default: none.
+	Override []perkey.Override `json:"override,omitempty"`
+
+	// A file with more overrides, one on each line, as a Caddyfile has them after the
+	// word `override`. They are stronger than those in override. Changes are in force
+	// within a few seconds, without a reload. If the file is wrong or missing, the
+	// config does not load. If it becomes so later, the overrides read before stay in
+	// force, and the log says why. A relative path is relative to the Caddyfile, and in
+	// JSON to Caddy's working directory. Default: none.
+	OverrideFile string `json:"override_file,omitempty"`
+
+	// The cost of a request. The first that matches counts. Default: 1.
+	Cost []Cost `json:"cost,omitempty"`
+
+	// How much of a body is read for costs. Default: 64 KiB.
+	ReadBody *ReadBody `json:"read_body,omitempty"`
+
+	// How to correct the charge once the response is known. The charge at the
+	// request is then a reservation. Default: the charge stays.
+	Settle *Settle `json:"settle,omitempty"`
+
+	// The responses for which nine tenths of the charge are given back, such as those to a
+	// log-in that succeeded. Default: the charge stays. Not beside settle.
+	Refund Refunds `json:"refund,omitempty"`
+
+	// Charge browsers that have logged in to an account before to buckets of their
+	// own. The key must name the account, and refund a log-in that succeeded. Default: everybody who names an account
+	// shares its bucket, and attackers can lock out its owner.
+	TrustDevices *TrustDevices `json:"trust_devices,omitempty"`
+
+	// Queue requests instead of passing a burst at once: each waits until what was
+	// charged before it has leaked. Default: all requests that fit pass at once.
+	Delay *Delay `json:"delay,omitempty"`
+
+	// Refuse a key for a while after an overflow. Default: only the requests that
+	// overflow are refused.
+	Block *Block `json:"block,omitempty"`
+
+	// What refused clients get. Default: status 429 and a short page.
+	Refusal *refusal.Options `json:"refusal,omitempty"`
+
+	// The fallback when a shared store does not answer: `local` uses buckets in
+	// this process, `allow` lets requests pass, `deny` refuses them with status
+	// 503. Default: the fallback in the global options.
+	OnStoreError string `json:"on_store_error,omitempty"`
+
+	// Dry run: decide, count and log as enforcement would, but never refuse.
+	// Default: the zone is enforced.
+	Shadow *Shadow `json:"shadow,omitempty"`
+
+	// For how many percent of its keys the zone is enforced. For the others it is
+	// a dry run. Default: 100. All nodes choose the same keys, and keys that are
+	// enforced stay enforced at a higher percentage.
+	Enforce int `json:"enforce,omitempty"`
+
+	Match, Exempt Matchers              `json:"-"` // nil Match matches all, nil Exempt exempts nothing
+	Static        []*staticfile.Matcher `json:"-"` // exempt static files
+	Limit         leakybucket.Limit     `json:"-"` // the zone's own
+	MostCost      float64               `json:"-"` // the highest that is known before a request comes, in units
+
+	Places   *Places  `json:"-"` // of requests that wait for their delay
+	Reporter Reporter `json:"-"`
+
+	wanted []form.Field        // those of Field, in the plan of the key
+	ladder *leakybucket.Ladder // of Block; nil means that overflows begin no block
+}
+
+// Shadow makes a zone a dry run. It counts requests as if all zones of its handler were enforced.
+type Shadow struct {
+	// Mark responses that the zone would have refused with the header
+	// `Server-Timing: throttle;desc="<zone>"`. A script in the page can read it and
+	// report it to the handler `throttle_seen`, so that you know how many of the
+	// refused clients are people. Default: no mark.
+	ServerTiming bool `json:"server_timing,omitempty"`
+}
+
+// Reference reports whether the zone is nothing but a name, and so stands for a
+// zone in the global options.
+func (z *Zone) Reference() bool {
+	return z.LimitRaw == "" && len(z.MatchRaw) == 0 && len(z.Field) == 0 && len(z.ExemptRaw) == 0 && len(z.ExemptStaticFiles) == 0 &&
+		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && z.OverrideFile == "" && len(z.Cost) == 0 && z.ReadBody == nil &&
+		z.Settle == nil && len(z.Refund) == 0 && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
+		z.Shadow == nil && z.Enforce == 0
+}
+
+// Definition returns a canonical text of a zone that is not loaded yet: definitions of one name
+// must have the same.
+func (z *Zone) Definition() string {
+	full := z.Copy()
+	full.fillIn()
+	raw, _ := json.Marshal(full) // its matchers have been JSON before
+	return option.Canonical(raw)
+}
+
+// Copy returns a copy of the JSON, which shares nothing with it.
+func (z *Zone) Copy() *Zone {
+	raw, _ := json.Marshal(z)
+	copied := new(Zone)
+	_ = json.Unmarshal(raw, copied) // which can be read, as it was just written
+	return copied
+}
+
+// BlocksEverywhere reports whether blocks of the zone hold in all handlers.
+func (z *Zone) BlocksEverywhere() bool { return z.Block != nil && z.Block.Everywhere }
+
+// MarksResponses reports whether responses are marked that the zone would have refused.
+func (z *Zone) MarksResponses() bool { return z.Shadow != nil && z.Shadow.ServerTiming }
+
+// LongestWait returns how long a request may wait.
+func (z *Zone) LongestWait() time.Duration {
+	if z.Delay == nil {
+		return 0
+	}
+	longest := z.Limit.Delay(z.Limit.Capacity, z.Delay.Undelayed)
+	if z.Delay.Wait > 0 {
+		longest = min(longest, time.Duration(z.Delay.Wait))
+	}
+	return longest
+}
+
+// EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
+// it lets none wait, and learns nothing from responses.
+func (z *Zone) EndsAtAdmission() bool {
+	return z.Delay == nil && z.Settle == nil && len(z.Refund) == 0 && len(z.Static) == 0
+}
+
+// Limits returns a charge for each limit that a bucket of the zone may have, with its
+// debt and its block. The zone's own limit comes first.
+func (z *Zone) Limits() (all []leakybucket.Charge) {
+	for _, limit := range z.Key.Overrides.Load().Limits() {
+		all = append(all, leakybucket.Charge{Limit: limit, Debt: z.Settle.DebtUnder(limit), Block: z.ladder})
+	}
+	return all
+}
+
+// Terms returns on which terms the zone charges a cost to a bucket with this limit, as in
+// [leakybucket.Charge].
+func (z *Zone) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float64, probe bool) {
+	if z.Delay != nil && z.Delay.Wait > 0 {
+		ceiling = limit.Ceiling(cost, z.Delay.Undelayed, time.Duration(z.Delay.Wait))
+	}
+	return z.Settle.DebtUnder(limit), ceiling, z.Settle != nil && z.Settle.After
+}
+
+// Charge returns the charge of a cost to the bucket of a key.
+func (z *Zone) Charge(k *Bucket, shadow bool, cost float64) leakybucket.Charge {
+	c := leakybucket.Charge{Zone: z.Name, Key: k.Name, Shadow: shadow, Limit: k.Limit, Cost: cost, Block: z.ladder}
+	c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
+	if z.Delay != nil {
+		c.Undelayed = z.Delay.Undelayed
+	}
+	return c
+}
+
+// Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
+// its cost fits no bucket.
+func (z *Zone) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
+	c := z.Charge(&Bucket{Name: name, Limit: limit}, shadow, -1)
+	c.Probe = true
+	return c
+}
+
+// InShadow reports whether the zone only counts requests with this key.
+func (z *Zone) InShadow(overrides *override.Set, key string) bool {
+	return z.Shadow != nil || !z.chooses(key) || overrides != nil && overrides.Shadow(z.Name, time.Now())
+}
+
+// chooses reports whether a key is among those that enforce chooses. The hash has no
+// seed, so all nodes and all zones choose the same keys.
+func (z *Zone) chooses(key string) bool {
+	return z.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(z.Enforce)
+}

@@ -1,0 +1,147 @@
+// Package option is what the options of zones and of in_flight have in common: errors with
+// their place, names and sizes, and request matchers, which are checked and loaded here. Begin with
+// [About] and [LoadMatchers].
+package option
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
+)
+
+// MostAtOnce is the most places in a queue that there may be.
+const MostAtOnce = 1_000_000
+
+// Off is the word that switches something off.
+const Off = "off"
+
+// An Error is about one option. It tells the Caddyfile adapter which
+// line is wrong.
+type Error struct {
+	Option string
+	At     int // index, for options that may be repeated
+	error
+}
+
+// Unwrap returns the error without the option.
+func (e *Error) Unwrap() error { return e.error }
+
+// About returns err as an error about an option, unless it is about one already. It returns
+// nil if err is nil.
+func About(option string, at int, err error) error {
+	if _, already := errors.AsType[*Error](err); err == nil || already {
+		return err
+	}
+	return &Error{option, at, err}
+}
+
+// Longest is for how long requests may be told to wait. More is hardly meant.
+const Longest = 24 * time.Hour
+
+// Within refuses a number or a duration that an option may not have.
+func Within[N int | time.Duration](option string, n, least, most N) error {
+	if least <= n && n <= most {
+		return nil
+	}
+	return About(option, 0, fmt.Errorf("invalid %s %v: want one from %v to %v", lastOf(option), n, least, most))
+}
+
+// Refuse refuses an option if something is wrong with it.
+func Refuse(option string, wrong bool, why string, about ...any) error {
+	if !wrong {
+		return nil
+	}
+	return About(option, 0, fmt.Errorf(why, about...))
+}
+
+// Among refuses a word that may not stand after an option. The option may be left out.
+func Among(option, word string, known ...string) error {
+	if word == "" || slices.Contains(known, word) {
+		return nil
+	}
+	return About(option, 0, text.Unknown("word", word, " after "+lastOf(option), known))
+}
+
+// lastOf returns the last word of an option such as "delay wait".
+func lastOf(option string) string { return option[strings.LastIndex(option, " ")+1:] }
+
+// CopyOf returns a copy of what was given, or a zero value.
+func CopyOf[T any](given *T) *T {
+	part := new(T)
+	if given != nil {
+		*part = *given
+	}
+	return part
+}
+
+var validName = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+
+// CheckName refuses what is no name of something of this kind.
+func CheckName(kind, name string) error {
+	switch {
+	case len(name) > 1 && strings.HasSuffix(name, "{"):
+		return fmt.Errorf("invalid %s name %q: want a blank before the brace", kind, name)
+	case !validName.MatchString(name):
+		return fmt.Errorf("invalid %s name %q: want letters, digits, _, . and -, such as pages", kind, name)
+	}
+	return nil
+}
+
+// leastPlainSize is the least size without a unit. Less is hardly meant as bytes.
+const leastPlainSize = 512
+
+// ParseSize reads a size of up to most bytes, which are whole MiB.
+func ParseSize(word string, most uint64) (int64, error) {
+	size, err := humanize.ParseBytes(word)
+	if n, plain := leakybucket.ParseCost(word); plain && 0 < n && n < leastPlainSize {
+		return 0, fmt.Errorf("invalid size %q: it has no unit: did you mean %sKiB?", word, word)
+	}
+	if err != nil || size < 1 || size > most {
+		return 0, fmt.Errorf("invalid size %q: want one such as 64KiB, up to %dMiB", word, most>>20)
+	}
+	return int64(size), nil
+}
+
+// ParseUnit reads the number of bytes that cost 1.
+func ParseUnit(text string) (float64, error) {
+	unit, err := humanize.ParseBytes(text)
+	if err != nil || unit == 0 {
+		return 0, fmt.Errorf("invalid unit %q: want a number of bytes, such as 1KiB", text)
+	}
+	return float64(unit), nil
+}
+
+// FirstError takes steps until one fails.
+func FirstError(steps ...func() error) error {
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Canonical returns JSON without the fields of some names. Matchers are raw JSON: a map forgets
+// their order and white space.
+func Canonical(raw []byte, without ...string) string {
+	var value map[string]any
+	_ = json.Unmarshal(raw, &value)
+	for _, name := range without {
+		delete(value, name)
+	}
+	raw, _ = json.Marshal(value)
+	return string(raw)
+}
+
+// StorePolicies are the words after on_store_error.
+var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}

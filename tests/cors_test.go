@@ -1,0 +1,60 @@
+package tests
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// TestCORS: a page of another origin calls the API of the recipe, and its script reads the refusal.
+func TestCORS(t *testing.T) {
+	t.Parallel()
+	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<!doctype html><title>page</title><link rel=icon href=data:,>"))
+	}))
+	defer pages.Close()
+	var calls, others atomic.Int64
+	up := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*") // as applications do
+		if r.Method == http.MethodPut && r.Header.Get("X-Api-Key") == "k" {
+			calls.Add(1)
+		} else {
+			others.Add(1)
+		}
+	})
+	s := startSection(t, "recipes/apis.md", "### Calls from browsers",
+		"https://app.example.com", pages.URL, "localhost:3000", up.address, "limit 20 20/m", "limit 3 1/h")
+	b := newTab(t, startBrowser(t, chromedp.IgnoreCertErrors), "en", "light", 800, 600)
+	b.open(pages.URL)
+	b.run(fmt.Sprintf(`(async () => {
+		const seen = [];
+		for (let i = 0; i < 4; i++) {
+			try {
+				const a = await fetch(%q, {method: "PUT", headers: {"X-Api-Key": "k", "Content-Type": "application/json", "Accept": "application/json"}, body: "{}"});
+				seen.push([a.status, a.headers.get("Retry-After"), a.headers.get("RateLimit"), await a.text()].join("|"));
+			} catch (e) {
+				seen.push(String(e));
+			}
+		}
+		window.seen = seen;
+	})()`, s.url+"/v1/things"))
+	b.when("the calls", "window.seen")
+	seen := eval[[]string](b, "window.seen")
+	if calls.Load() != 3 || others.Load() != 0 {
+		t.Errorf("got %d calls and %d other requests at the API, want 3 and no preflight", calls.Load(), others.Load())
+	}
+	for i, want := range []string{`200||"keys";r=2;`, `200||"keys";r=1;`, `200||"keys";r=0;`, `429|10800|"keys";r=0;`} {
+		if !strings.HasPrefix(seen[i], want) {
+			t.Errorf("call %d: got %q, want %s", i+1, seen[i], want)
+		}
+	}
+	if !strings.Contains(seen[3], "support_code") {
+		t.Errorf("got the refusal %q, want its code", seen[3])
+	}
+}
