@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/axiomhq/hyperloglog v0.3.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket v0.1.0
+	github.com/caddy-throttle/caddy-throttle/leakybucket/memcachedstore v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore v0.1.0
 	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore v0.1.0
@@ -50,6 +51,7 @@ require (
 	github.com/aryann/difflib v0.0.0-20210328193216-ff5ff6dc229b // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/bits-and-blooms/bitset v1.25.0 // indirect
+	github.com/bradfitz/gomemcache v0.0.0-20260422231931-4d751bb6e37c // indirect
 	github.com/caddyserver/zerossl v0.1.6 // indirect
 	github.com/ccoveille/go-safecast/v2 v2.0.1 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect
@@ -191,6 +193,7 @@ require (
 // Of a checkout. Whoever requires this module gets the versions above.
 replace (
 	github.com/caddy-throttle/caddy-throttle/leakybucket => ./leakybucket
+	github.com/caddy-throttle/caddy-throttle/leakybucket/memcachedstore => ./leakybucket/memcachedstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ./leakybucket/pgstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ./leakybucket/redisstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore => ./leakybucket/sharedstore

@@ -22,7 +22,7 @@ build_with_xcaddy() {
 	local version part replace=()
 	version=$(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2) || return
 	# xcaddy does not heed what go.mod replaces.
-	for part in '' /leakybucket /leakybucket/pgstore /leakybucket/redisstore /leakybucket/sharedstore; do
+	for part in '' /leakybucket /leakybucket/memcachedstore /leakybucket/pgstore /leakybucket/redisstore /leakybucket/sharedstore; do
 		replace+=(--replace "$module$part=$PWD$part")
 	done
 	XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '$ldflags' -tags $tags" xcaddy build "$version" --with "$module/caddymodule/standard" "${replace[@]}" --output "$PWD/caddy"

@@ -207,6 +207,8 @@ replace github.com/caddy-throttle/caddy-throttle/leakybucket => ../leakybucket
 
 replace github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ../leakybucket/redisstore
 
+replace github.com/caddy-throttle/caddy-throttle/leakybucket/memcachedstore => ../leakybucket/memcachedstore
+
 replace github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ../leakybucket/pgstore
 
 replace github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore => ../leakybucket/sharedstore

@@ -38,7 +38,7 @@ type App struct {
 // and on_store_error like those of this project: see package sharedstore.
 type StoreModule interface {
 	// Store returns the store, after Provision. It is used until the last request of the
-	// config has ended, perhaps after Cleanup.
+	// config has ended, perhaps after Cleanup. If it has a method Close, that is called then.
 	Store() leakybucket.Store
 }
 

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 module=github.com/caddy-throttle/caddy-throttle
-modules=(/leakybucket /leakybucket/redisstore /leakybucket/pgstore /leakybucket/sharedstore '') # each behind those that it requires
+modules=(/leakybucket /leakybucket/redisstore /leakybucket/pgstore /leakybucket/memcachedstore /leakybucket/sharedstore '') # each behind those that it requires
 
 fail() {
 	echo "dist/modules.sh: $*" >&2

@@ -47,6 +47,7 @@ require (
 replace (
 	github.com/caddy-throttle/caddy-throttle => ../
 	github.com/caddy-throttle/caddy-throttle/leakybucket => ../leakybucket
+	github.com/caddy-throttle/caddy-throttle/leakybucket/memcachedstore => ../leakybucket/memcachedstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore => ../leakybucket/pgstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore => ../leakybucket/redisstore
 	github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore => ../leakybucket/sharedstore

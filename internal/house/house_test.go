@@ -36,7 +36,7 @@ var rooms = []room{
 	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
 	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},
-	{"leakybucket/redisstore leakybucket/pgstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
+	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},
 	{"limit", "leakybucket/sharedstore"},
@@ -66,6 +66,7 @@ var guests = []room{
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/survey text leakybucket leakybucket/key"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
 		"config limit engine option record leakybucket leakybucket/memstore"},
+	{"caddymodule/memcached", "caddymodule leakybucket leakybucket/memcachedstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }
@@ -89,7 +90,7 @@ type goPackage struct {
 func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	t.Helper()
 	// With the tags of tests/run.sh, so that what it has compiled is used again.
-	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
+	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/memcachedstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
 	cmd.Dir = "../.."
 	out, err := cmd.Output()
 	if err != nil {

@@ -16,7 +16,7 @@
 // back is retried. So callers see no deadlocks, no races for a new bucket, and no
 // idle connections that a restart of the server has closed.
 //
-// [New] does not connect. The first call does, or [Store.Start], which also
+// [Open] does not connect. The first call does, or [Store.Start], which also
 // creates the table and deletes expired buckets from then on. After an outage the
 // store answers again within a second of the server's first answer.
 //
@@ -26,17 +26,9 @@
 // calls that arrive while a transaction is under way share the next one, up to
 // 500 charges. It is sent when the last one returns, so no call waits for a timer.
 //
-// A transaction takes two round trips. The first locks the rows in the order of
-// their names, and then reads the clock. The decisions are made in this process,
-// by [store.TakeAll] and [leakybucket.Settlement.Apply], so there is no
-// second copy of the rules in SQL that could differ. The second round trip writes
-// the changed rows and commits. If nothing has changed, it is left out: refusals,
-// probes and charges of cost 0 write no row, unless a block begins or the leak has
-// changed.
-//
-// A row that does not exist cannot be locked. If two transactions insert the same
-// one, the primary key stops the second, which is retried and first inserts its
-// rows empty. Unused rows expire after ten seconds.
+// A transaction takes two round trips: the first locks and reads the rows, this process decides by
+// store.TakeAll, and the second writes and commits. Refusals, probes and charges of cost 0 write no
+// row, unless a block begins or the leak has changed.
 //
 // A process that stops between the two round trips holds its locks until
 // PostgreSQL ends its transaction, after half a second. Calls for the same buckets

@@ -130,7 +130,7 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 	})
 	b.close = sync.OnceFunc(func() {
 		end()
-		if closer, can := remote.(Closer); can {
+		if closer, can := capability[Closer](remote); can {
 			closer.Close()
 		}
 		if b.onClose != nil {

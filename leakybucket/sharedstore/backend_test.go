@@ -138,6 +138,13 @@ func (s *stubborn) Take(ctx context.Context, charges []leakybucket.Charge, decis
 	return s.Store.Take(ctx, charges, decisions)
 }
 
+type closing struct {
+	stubborn
+	closed atomic.Int32
+}
+
+func (c *closing) Close() { c.closed.Add(1) }
+
 func TestInterruptible(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stubborn{Store: memstore.New(memstore.Options{})}
@@ -164,6 +171,19 @@ func TestInterruptible(t *testing.T) {
 		s.panics.Store(false)
 		time.Sleep(2 * leftAlone)
 		n.wantAdmitted(1, hourly(9, 1), 1)
+	})
+	t.Run("is closed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := &closing{stubborn: stubborn{Store: memstore.New(memstore.Options{})}}
+			n := begin(t, Interruptible(s), Options{})
+			n.backend.Attach(n.witness)
+			n.wantAdmitted(1, hourly(9, 1), 1)
+			_ = n.backend.Destruct()
+			synctest.Wait()
+			if got := s.closed.Load(); got != 1 {
+				t.Errorf("got it closed %d times, want once", got)
+			}
+		})
 	})
 	t.Run("never answers", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {

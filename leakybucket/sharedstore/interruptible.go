@@ -11,8 +11,7 @@ import (
 )
 
 // Interruptible returns a store whose calls end when their contexts do, even if those of the
-// given store go on: they have copies of their arguments. The store is not closed by a
-// [Backend].
+// given store go on: they have copies of their arguments.
 func Interruptible(store leakybucket.Store) leakybucket.Store { return &interruptible{Store: store} }
 
 type interruptible struct {

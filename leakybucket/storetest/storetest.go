@@ -141,6 +141,7 @@ var cases = []testCase{
 	{Together, "same bucket twice", sameBucketTwice},
 	{Together, "many charges", manyCharges},
 	{Together, "cancelled context", cancelledContext},
+	{Together, "arguments are the caller's again", argumentsReturned},
 
 	{Names, "keys are bytes", keysAreBytes},
 

@@ -207,6 +207,38 @@ func cancelledContext(tb testing.TB, open Open) {
 	s.wantLevel(c, level+1)
 }
 
+// argumentsReturned: after a call the slices are the caller's again, also when its context ended
+// while the call was under way. A caller that uses them for its next call must not be charged, nor
+// answered, twice.
+func argumentsReturned(tb testing.TB, open Open) {
+	s := begin(tb, open, Need{})
+	l := limit(1e6, 1e-9)
+	wrong := charge("wrong", l, 1)
+	all, decisions := charges(wrong), make([]leakybucket.Decision, 1)
+	settlements := []leakybucket.Settlement{{}}
+	mine := leakybucket.Decision{Level: 7, Step: 7}
+	for i := range 300 {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(i)*5*time.Microsecond)
+		if i%10 == 0 {
+			cancel() // it has ended before
+		}
+		all[0].Key = "right"
+		_ = s.store.Take(ctx, all, decisions)
+		all[0], decisions[0] = wrong, mine
+		settlements[0] = leakybucket.Settlement{Charge: charge("right", l, 1), Was: leakybucket.Decision{Poured: true, At: 1}, Diff: 1}
+		settlements[0].Charge.Debt = 1e6
+		_ = s.store.Settle(ctx, settlements)
+		settlements[0].Charge = wrong
+		cancel()
+		s.decide(charges(charge("other", l, 1)))
+		s.settle(leakybucket.Settlement{Charge: charge("other", l, 1), Was: leakybucket.Decision{Poured: true, At: 1}, Diff: 1})
+		if decisions[0] != mine {
+			s.Fatalf("the decisions of a take that has returned: got %+v written into them", decisions[0])
+		}
+	}
+	s.wantLevel(wrong, 0)
+}
+
 func probePoursNothing(tb testing.TB, open Open) {
 	s := beginHeld(tb, open, Need{})
 	k := func(cost float64) leakybucket.Charge { return charge("k", limit(10, 1), cost) }

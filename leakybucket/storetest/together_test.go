@@ -40,6 +40,12 @@ var togetherMutants = []mutant{
 		s.takeOnce(t)
 		return t.ctx.Err()
 	}}},
+	{"charges what is in the arguments later", "arguments are the caller's again", bugs{take: later((*reference).takeOnce)}},
+	{"answers who has left", "arguments are the caller's again", bugs{take: later(func(s *reference, t taking) error {
+		t.decisions[0] = leakybucket.Decision{}
+		return nil
+	})}},
+	{"settles what is in the arguments later", "arguments are the caller's again", bugs{settle: settledLater()}},
 
 	{"runs zone and key together", "keys are bytes", bugs{rename: func(n *name) { n.zone, n.key = "", n.zone+n.key }}},
 	{"cleans slashes", "keys are bytes", bugs{rename: func(n *name) { n.key = strings.ReplaceAll(n.key, "//", "/") }}},
@@ -158,4 +164,34 @@ func askProbesApart(s *reference, t taking) error {
 		}
 	}
 	return nil
+}
+
+// later returns a take that does what is left of a call whose context has ended in the next one.
+func later(do func(*reference, taking) error) func(*reference, taking) error {
+	var left []taking
+	return func(s *reference, t taking) error {
+		for _, late := range left {
+			_ = do(s, late)
+		}
+		if left = nil; t.ctx.Err() != nil {
+			left = append(left, t)
+			return t.ctx.Err()
+		}
+		return s.takeOnce(t)
+	}
+}
+
+// settledLater is later for a settle.
+func settledLater() func(*reference, settling) error {
+	var left []settling
+	return func(s *reference, all settling) error {
+		for _, late := range left {
+			_ = s.settleEach(late)
+		}
+		if left = nil; all.ctx.Err() != nil {
+			left = append(left, all)
+			return all.ctx.Err()
+		}
+		return s.settleEach(all)
+	}
 }

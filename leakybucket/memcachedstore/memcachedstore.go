@@ -1,0 +1,196 @@
+// Package memcachedstore keeps buckets in Memcached, for sites that have Memcached and no Redis.
+//
+// Memcached decides nothing, so this process does: it reads buckets with gets, decides by
+// [store.TakeAll], and writes them with cas. Calls that arrive while others are in flight share
+// the next round trips. No call waits for a timer.
+//
+// If another process has written a bucket in between, its writer loses: what it has poured into
+// other buckets is given back, and all is decided anew. So nothing is admitted that the limits
+// forbid, but a take that loses may have charged others for an instant, and one that loses too
+// often fails.
+//
+// # What Memcached cannot promise
+//
+// The clock is that of each process, so their hosts need clocks that agree: one that is ahead
+// leaks buckets too early, by as much as it is ahead. A full server drops the buckets that were
+// not used for longest, and a restart drops all. Buckets cannot be listed.
+//
+// # Names
+//
+// A bucket is one item named <prefix>:<zone>/<key>, and ~ in place of the colon for shadow
+// charges. If Memcached would not take the name, it ends in a digest in place of zone and key.
+// The value is "<level> <at> <leak> <blocked until> <step>", with instants in microseconds since
+// 1970. It expires ten seconds after the bucket may be forgotten.
+package memcachedstore
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/internal/coalesce"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+)
+
+// Options of a Store. The zero value is ready for use.
+type Options struct {
+	// Prefix begins the name of each item. It has at most 64 printable ASCII bytes and no blank.
+	// If empty, it is "throttle". Stores with the same prefix share their buckets.
+	Prefix string
+}
+
+const (
+	longestPrefix = 64
+	longestName   = 250 // that Memcached takes
+	mostWeight    = 1000
+
+	// timeout is how long [Open] waits for a server.
+	timeout = 500 * time.Millisecond
+
+	// connections is how many of each server stay open, and how many buckets are written at once.
+	connections = 16
+)
+
+// A Store keeps buckets in Memcached. It is safe for concurrent use.
+type Store struct {
+	client *memcache.Client
+	prefix string
+	lanes  *coalesce.Lanes[struct{}, *call] // a single one
+	close  func()
+
+	base time.Time
+	held atomic.Int64 // the clock that tests hold; 0 while the process's runs
+}
+
+// New returns a store that uses a client, which [Store.Close] leaves open. Give it MaxIdleConns
+// of 16, since that many buckets are written at once.
+func New(client *memcache.Client, o Options) (*Store, error) {
+	if o.Prefix == "" {
+		o.Prefix = "throttle"
+	}
+	if len(o.Prefix) > longestPrefix || !legal(o.Prefix) || !isASCII(o.Prefix) {
+		return nil, fmt.Errorf("invalid prefix %.100q: want at most %d printable ASCII characters and no blank", o.Prefix, longestPrefix)
+	}
+	s := &Store{client: client, prefix: o.Prefix, base: time.Now(), close: func() {}}
+	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostWeight}, s.send)
+	return s, nil
+}
+
+// Open returns a store for servers, such as "127.0.0.1:11211" or "a:11211,b:11211", or the path
+// of a Unix socket. All processes must name the same servers in the same order. It does not
+// connect.
+func Open(servers string, o Options) (*Store, error) {
+	all := strings.Split(servers, ",")
+	if slices.Contains(all, "") {
+		return nil, fmt.Errorf("invalid servers %q: want <host>:<port>, with commas between several", servers)
+	}
+	list := new(memcache.ServerList)
+	if err := list.SetServers(all...); err != nil {
+		return nil, fmt.Errorf("invalid servers %q: %w", servers, err)
+	}
+	client := memcache.NewFromSelector(list)
+	client.Timeout, client.MaxIdleConns = timeout, connections
+	s, err := New(client, o)
+	if err != nil {
+		return nil, err
+	}
+	s.close = func() { _ = client.Close() }
+	return s, nil
+}
+
+// Close fails the calls that wait, and returns when those under way are done and the connections
+// that [Open] made are closed. Later calls fail.
+func (s *Store) Close() {
+	s.lanes.Close()
+	s.close()
+}
+
+// Take implements [leakybucket.Store].
+func (s *Store) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	c := &call{charges: slices.Clone(charges), decisions: make([]leakybucket.Decision, len(charges))}
+	for i := range charges {
+		c.names = append(c.names, s.name(&charges[i]))
+	}
+	if err := s.do(ctx, c); err != nil {
+		return err
+	}
+	copy(decisions, c.decisions)
+	return nil
+}
+
+// Settle implements [leakybucket.Store].
+func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement) error {
+	c := &call{settlements: slices.Clone(settlements)}
+	for i := range settlements {
+		c.names = append(c.names, s.name(&settlements[i].Charge))
+	}
+	return s.do(ctx, c)
+}
+
+func (s *Store) do(ctx context.Context, c *call) error {
+	if len(c.names) == 0 {
+		return nil
+	}
+	if err := s.lanes.Do(ctx, struct{}{}, c, len(c.names)); err != nil {
+		return fmt.Errorf("waiting for memcached: %w", err)
+	}
+	return c.err
+}
+
+// Reset implements [store.Resetter].
+func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	name := s.name(&leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow})
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.client.Delete(name); err != nil && !errors.Is(err, memcache.ErrCacheMiss) {
+		return fmt.Errorf("resetting a bucket in memcached: %w", err)
+	}
+	return nil
+}
+
+// name returns the name of a bucket's item. No zone has a slash and a digest has none either, so
+// that no two buckets share one.
+func (s *Store) name(c *leakybucket.Charge) string {
+	sign := ":"
+	if c.Shadow {
+		sign = "~"
+	}
+	name := c.Zone + "/" + c.Key
+	if len(s.prefix)+len(sign)+len(name) > longestName || !legal(name) {
+		sum := sha256.Sum256([]byte(name))
+		name = "@sha256=" + hex.EncodeToString(sum[:])
+	}
+	return s.prefix + sign + name
+}
+
+// legal reports whether a name has no byte that ends a word of Memcached's protocol.
+func legal(name string) bool {
+	return !slices.ContainsFunc([]byte(name), func(b byte) bool { return b <= ' ' || b == 0x7f })
+}
+
+func isASCII(text string) bool {
+	return !strings.ContainsFunc(text, func(r rune) bool { return r > '~' })
+}
+
+func (s *Store) now() leakybucket.Instant {
+	if held := s.held.Load(); held != 0 {
+		return leakybucket.Instant(held)
+	}
+	return leakybucket.Instant(s.base.Add(time.Since(s.base)).UnixMicro())
+}
+
+// Interface guards
+var (
+	_ leakybucket.Store = (*Store)(nil)
+	_ store.Resetter    = (*Store)(nil)
+)

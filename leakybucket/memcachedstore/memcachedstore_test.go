@@ -1,0 +1,131 @@
+package memcachedstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/bradfitz/gomemcache/memcache"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+)
+
+var prefixes atomic.Int64
+
+func open(tb testing.TB, server *servertest.Memcached, prefix string) *Store {
+	tb.Helper()
+	s, err := Open(server.Addr, Options{Prefix: prefix})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(s.Close)
+	return s
+}
+
+func TestStoreKeepsTheContract(t *testing.T) {
+	server := servertest.StartMemcached(t)
+	storetest.Run(t, func(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+		s := open(tb, server, fmt.Sprint("case", prefixes.Add(1)))
+		return s, func(at leakybucket.Instant) { s.held.Store(int64(at)) }
+	})
+}
+
+// TestSeveralProcesses: each is a store of its own. What they admit together keeps the limit of
+// each bucket, and all that is given back after a race is found again.
+func TestSeveralProcesses(t *testing.T) {
+	server := servertest.StartMemcached(t)
+	var stores []*Store
+	for range 3 {
+		stores = append(stores, open(t, server, "several"))
+	}
+	small, large := leakybucket.Limit{Capacity: 100, Leak: 1e-9}, leakybucket.Limit{Capacity: 1000, Leak: 1e-9}
+	var admitted, failed atomic.Int64
+	var all sync.WaitGroup
+	for i := range 12 {
+		all.Go(func() {
+			for j := range 40 {
+				charges := []leakybucket.Charge{
+					{Zone: "z", Key: "all", Limit: small, Cost: 1},
+					{Zone: "z", Key: fmt.Sprint((i + j) % 3), Limit: large, Cost: 1},
+				}
+				decisions := make([]leakybucket.Decision, 2)
+				switch err := stores[i%3].Take(t.Context(), charges, decisions); {
+				case errors.Is(err, errContended):
+					failed.Add(1)
+				case err != nil:
+					t.Error(err)
+				case decisions[0].Poured:
+					admitted.Add(1)
+				}
+			}
+		})
+	}
+	all.Wait()
+	level := 0.0
+	for k := range 3 {
+		d := make([]leakybucket.Decision, 1)
+		if err := stores[0].Take(t.Context(), []leakybucket.Charge{{Zone: "z", Key: fmt.Sprint(k), Limit: large, Probe: true}}, d); err != nil {
+			t.Fatal(err)
+		}
+		level += d[0].Level
+	}
+	got := float64(admitted.Load())
+	t.Logf("%v admitted, %d failed, level %v", got, failed.Load(), level)
+	if got > 100 || got < 50 && failed.Load() == 0 || level < got-1e-3 || failed.Load() == 0 && level > got+1e-3 {
+		t.Errorf("got %v admitted of 100, %d failed, and a level of %v, want what was admitted", got, failed.Load(), level)
+	}
+}
+
+func TestWhatIsNoBucket(t *testing.T) {
+	server := servertest.StartMemcached(t)
+	s := open(t, server, "p")
+	c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1}
+	for _, text := range []string{"", "junk", "NaN 1 1 0 0", "-1 1 1 0 0", "1 1 1 0", "1 1 1 0 256", "1 x 1 0 0"} {
+		if err := s.client.Set(&memcache.Item{Key: s.name(&c), Value: []byte(text)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); !errors.Is(err, store.ErrBadBucket) {
+			t.Errorf("%q: got %v, want %v", text, err, store.ErrBadBucket)
+		}
+		other := c
+		other.Key = "other " + text
+		if err := s.Take(t.Context(), []leakybucket.Charge{other}, make([]leakybucket.Decision, 1)); err != nil {
+			t.Errorf("another bucket: got %v", err)
+		}
+	}
+	if err := s.Reset(t.Context(), "z", "k", false); err != nil {
+		t.Error(err)
+	}
+	if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
+		t.Errorf("after a reset: got %v", err)
+	}
+}
+
+func TestAServerThatIsGone(t *testing.T) {
+	server := servertest.StartMemcached(t)
+	s := open(t, server, "p")
+	c := leakybucket.Charge{Zone: "z", Key: "k", Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1}
+	server.Kill()
+	if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err == nil || !strings.Contains(err.Error(), "memcached") {
+		t.Errorf("got %v, want an error", err)
+	}
+	s.Close()
+	if err := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: c}}); err == nil {
+		t.Error("settling after Close: got no error")
+	}
+}
+
+func TestOptionsThatMakeNoSense(t *testing.T) {
+	for _, test := range []struct{ servers, prefix string }{{"", ""}, {"127.0.0.1:1,", ""}, {"127.0.0.1:1", "a b"}, {"127.0.0.1:1", "ä"}, {"127.0.0.1:1", strings.Repeat("x", 65)}, {"127.0.0.1", ""}} {
+		if s, err := Open(test.servers, Options{Prefix: test.prefix}); err == nil || s != nil {
+			t.Errorf("%+v: got %v, %v, want nil and an error", test, s, err)
+		}
+	}
+}
