@@ -170,6 +170,11 @@ func startBusySite(t *testing.T) *busySite {
 	port := freePort(t)
 	startCaddy(t, config{sites: fmt.Sprintf(`
 http://:%d {
+	@policy query policy=site
+	header @policy {
+		Content-Security-Policy "default-src 'self'"
+		-Server
+	}
 	throttle {
 		%s
 		zone denied {
@@ -323,6 +328,20 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 		b.open(site.fill(t, path))
 		eventually(t, "the site", func() bool { return site.count("GET "+path) == 2 })
+	})
+
+	t.Run("it is plain text under a policy that forbids its style and script", func(t *testing.T) {
+		ctx, end := chromedp.NewContext(browser) // whose console tells of the policy
+		defer end()
+		b := tab{ctx, t}
+		b.open(site.fill(t, "/wait/75600?who=policy&policy=site"))
+		if got, want := eval[string](b, "document.body.innerText"), regexp.MustCompile(
+			`^One moment, please\s+This site is receiving too many requests right now\.\s+Please wait 21 hours\.\s+`); !want.MatchString(got) || strings.Contains(got, "reload") {
+			t.Errorf("got %q, want the reason, the wait, and no promise", got)
+		}
+		if got := eval[string](b, "getComputedStyle(document.body).display"); got != "block" {
+			t.Errorf("got the style %q applied", got)
+		}
 	})
 
 	t.Run("a refusal that waiting cannot fix has no countdown", func(t *testing.T) {

@@ -178,7 +178,7 @@ func startRefusing(t *testing.T) refusingCaddy {
 			<-release
 		}
 	})
-	startCaddy(t, config{sites: fmt.Sprintf(refusingSites, c.ours, c.oursTLS, c.plain, c.plainTLS, up.address)})
+	startCaddy(t, config{sites: fmt.Sprintf(refusingSites, c.ours, c.oursTLS, c.plain, c.plainTLS, up.address), protocols: "h1 h2 h2c h3"})
 	v, site := newVisitor(t, "h1"), fmt.Sprint("http://localhost:", c.ours)
 	v.get(t, site)
 	v.Timeout = 0 // it holds the slot until the test ends
@@ -222,20 +222,25 @@ func TestRefusedUpload(t *testing.T) {
 			forSizes(t, u, uploadSizes[1:3], compare(http.StatusServiceUnavailable))
 		})
 	}
-	t.Run("h2", func(t *testing.T) {
-		forSizes(t, upload{}, uploadSizes, func(t *testing.T, u upload) {
-			v := newVisitor(t, "h2")
-			for range uploadsAtOnce {
-				req, _ := http.NewRequest("POST", fmt.Sprint("https://localhost:", c.oursTLS), io.LimitReader(zeros{}, int64(u.size)))
-				if !u.chunked {
-					req.ContentLength = int64(u.size)
+	for name, visitor := range map[string]func() *visitor{
+		"h2": func() *visitor { return newVisitor(t, "h2") },
+		"h3": func() *visitor { return newQUICVisitor(t, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forSizes(t, upload{}, uploadSizes, func(t *testing.T, u upload) {
+				v := visitor()
+				for range uploadsAtOnce {
+					req, _ := http.NewRequest("POST", fmt.Sprint("https://localhost:", c.oursTLS), io.LimitReader(zeros{}, int64(u.size)))
+					if !u.chunked {
+						req.ContentLength = int64(u.size)
+					}
+					if a, err := v.do(req); err != nil || a.status != http.StatusTooManyRequests {
+						t.Errorf("got %d, %v, want 429", a.status, err)
+					}
 				}
-				if a, err := v.do(req); err != nil || a.status != http.StatusTooManyRequests {
-					t.Errorf("got %d, %v, want 429", a.status, err)
-				}
-			}
+			})
 		})
-	})
+	}
 }
 
 // zeros are a body without an end.

@@ -106,10 +106,13 @@ func toGauge(is bool) float64 {
 }
 
 func collectBuckets(of []*prometheus.Desc, to metricsChannel) {
-	evictions := uint64(0)
+	evictions, there := uint64(0), make(map[string]bool)
+	stores.EachOf(func(l *ZoneState) { there[l.name] = true })
 	stores.EachOf(func(m *stores.Memory) {
 		for zone, n := range m.Buckets() {
-			to.gauge(of[0], float64(n), zone)
+			if there[zone] { // buckets outlive it until they have drained
+				to.gauge(of[0], float64(n), zone)
+			}
 		}
 		evictions = m.Evictions()
 	})

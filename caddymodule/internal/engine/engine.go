@@ -211,6 +211,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 	if err != nil {
 		return nil, err
 	}
+	telemetry.Remember(name)
 	e.InFlight[name] = l
 	return l, nil
 }
@@ -321,6 +322,7 @@ func (e *Engine) CleanUp() error {
 	for _, l := range e.InFlight {
 		errs = append(errs, l.Leave())
 	}
+	telemetry.DeleteForgotten()
 	errs = append(errs, stores.Leave(controlKey))
 	if e.Shared != nil {
 		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's

@@ -90,11 +90,12 @@ func StateKey(name string) string { return "zone " + name }
 // JoinState returns the state of a zone name, which is made when the first config wants it.
 func JoinState(name string) *ZoneState {
 	return stores.Join(StateKey(name), func() *ZoneState {
+		telemetry.Remember(name)
 		return &ZoneState{name: name, Figures: telemetry.NewFigures()}
 	})
 }
 
-// Destruct deletes the zone's series.
+// Destruct has the zone's series deleted.
 func (l *ZoneState) Destruct() error {
 	telemetry.Forget(l.name)
 	return nil

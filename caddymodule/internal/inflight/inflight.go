@@ -91,7 +91,7 @@ func join(name string) *State {
 	})
 }
 
-// Destruct deletes the series of the name.
+// Destruct has the series of the name deleted.
 func (s *State) Destruct() error {
 	telemetry.Forget(s.name)
 	return nil

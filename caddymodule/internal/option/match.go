@@ -200,13 +200,14 @@ var compiled = []string{"client_ip", "remote_ip", "expression", "path_regexp", "
 // checkCompiled refuses matchers that do not compile. Caddy would refuse them only when it
 // loads the config, where the error has no line.
 func checkCompiled(set caddy.ModuleMap) error {
-	ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()})
-	defer cancel()
 	for _, name := range compiled {
 		if set[name] == nil || strings.Contains(strings.Join(rangesOf(set, name), ""), "{") { // filled in when the config is loaded
 			continue
 		}
-		if _, err := ctx.LoadModuleByID("http.matchers."+name, set[name]); err != nil {
+		ctx, cancel := caddy.NewContext(caddy.Context{Context: context.Background()}) // slow: it registers the metrics of the process
+		_, err := ctx.LoadModuleByID("http.matchers."+name, set[name])
+		cancel()
+		if err != nil {
 			why := strings.TrimPrefix(err.Error(), "provision http.matchers."+name+": ")
 			why, _, _ = strings.Cut(why, "\n") // of expressions, which Caddy has rewritten
 			return fmt.Errorf("%s: %s", name, why)

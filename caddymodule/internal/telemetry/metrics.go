@@ -1,9 +1,11 @@
 package telemetry
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
@@ -27,11 +29,44 @@ func NewHistograms(name, help string, buckets []float64, labels ...string) *prom
 	return vec
 }
 
-// Forget deletes the series of a zone.
-func Forget(zone string) {
-	for _, c := range Collectors {
-		c.(interface{ DeletePartialMatch(prometheus.Labels) int }).DeletePartialMatch(prometheus.Labels{"zone": zone})
+// gone are the zones that no config has any more, and whose series are still there.
+var gone struct {
+	sync.Mutex
+	zones map[string]bool
+}
+
+// Forget has the next [DeleteForgotten] delete the series of a zone, unless Remember comes first.
+func Forget(zone string) { setGone(zone, true) }
+
+// Remember keeps the series of a zone that a config has.
+func Remember(zone string) { setGone(zone, false) }
+
+func setGone(zone string, is bool) {
+	gone.Lock()
+	defer gone.Unlock()
+	if gone.zones == nil {
+		gone.zones = make(map[string]bool)
 	}
+	gone.zones[zone] = is
+}
+
+// DeleteForgotten deletes the series of all zones that are gone at once: to find those of one zone
+// takes as long.
+func DeleteForgotten() {
+	gone.Lock()
+	defer gone.Unlock()
+	for _, c := range Collectors {
+		var old []prometheus.Labels
+		eachSeries(c, func(_ *dto.Metric, labels map[string]string) {
+			if gone.zones[labels["zone"]] {
+				old = append(old, labels)
+			}
+		})
+		for _, labels := range old {
+			c.(interface{ Delete(prometheus.Labels) bool }).Delete(labels)
+		}
+	}
+	gone.zones = nil
 }
 
 // What is counted and timed of all zones. The help texts say what each is.

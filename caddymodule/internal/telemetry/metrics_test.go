@@ -94,6 +94,17 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	if got, kept := counts["gone"]; kept {
 		t.Errorf("zone that is gone: got %v, want nothing", got)
 	}
+	for _, sample := range second.Metric(t, "caddy_throttle_buckets") {
+		if sample.Labels["zone"] == "gone" {
+			t.Errorf("zone that is gone: got %v buckets, want no series", sample.Value)
+		}
+	}
+	third := servertest.Run(t, strings.Replace(zone, "GONE", "gone", 1))
+	second.Stop()
+	third.From(servertest.Someone).Get("/")
+	if got := third.Counts(t)["gone"]["admitted"]; got != 1 {
+		t.Errorf("zone that is back: got %v admitted, want 1", got)
+	}
 }
 
 func TestEvictionsAreCounted(t *testing.T) {
