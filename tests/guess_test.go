@@ -115,11 +115,12 @@ func (w *wiki) serve(rw http.ResponseWriter, r *http.Request) {
 // A guard is a wiki behind a zone by address and one by account.
 type guard struct {
 	*caddy
-	t     *testing.T
-	wiki  *wiki
-	url   string
-	who   *visitor
-	where atomic.Int64 // numbers fresh addresses
+	t         *testing.T
+	wiki      *wiki
+	url       string
+	who       *visitor
+	inspector string
+	where     atomic.Int64 // numbers fresh addresses
 }
 
 // Of one address, and at one account from all addresses.
@@ -128,7 +129,8 @@ const guessesByAddress, guessesByAccount = 5, 10
 // startGuard starts both. Options replace those of each zone.
 func startGuard(t *testing.T, user, refund string) *guard {
 	t.Helper()
-	g, port := &guard{t: t, wiki: startWiki(t)}, freePort(t)
+	g, port, inspector := &guard{t: t, wiki: startWiki(t)}, freePort(t), freePort(t)
+	g.inspector = fmt.Sprintf("http://127.0.0.1:%d/", inspector)
 	g.url, g.who = fmt.Sprintf("http://127.0.0.1:%d", port), newVisitor(t, "h1")
 	g.caddy = startCaddy(t, config{servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", sites: fmt.Sprintf(`
 http://:%d {
@@ -147,7 +149,12 @@ http://:%d {
 		}
 	}
 	reverse_proxy %[6]s
-}`, port, guessesByAddress, refund, user, guessesByAccount, g.wiki.address)})
+}
+http://127.0.0.1:%[7]d {
+	throttle_inspector {
+		open
+	}
+}`, port, guessesByAddress, refund, user, guessesByAccount, g.wiki.address, inspector)})
 	return g
 }
 
@@ -500,4 +507,13 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	if why := g.throttle("why", problem.Code); !strings.Contains(why, "refused: capacity") {
 		t.Errorf("got %s, want the account's bucket", why)
 	}
+
+	t.Run("inspector", func(t *testing.T) {
+		b := newTab(t, startBrowser(t), "en", "light", 1024, 800)
+		b.open(g.inspector)
+		b.when("what was kept", `document.querySelector('[data-zone=account] .met')?.innerText.endsWith('kept 10 of 13 (302 x 3, 403 x 10), gave 0 device cookies.')`)
+		b.set("#why-form [name=client]", "198.51.100.7")
+		b.run(`document.querySelector("#why-form").requestSubmit()`)
+		b.when("the refusal", fmt.Sprintf(`/^account refused .* to it at [0-9:]+: capacity, %s\. Nothing refuses it now\.$/.test(document.querySelector('#why-said').innerText)`, problem.Code))
+	})
 }

@@ -711,11 +711,11 @@ const look = async () => {
 	const out = buckets.filter((b) => b.verdict.decision === "refused");
 	const told = [];
 	if (refusal) told.push(`${visible(refusal.network || refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
-	for (const r of refusals.slice(0, 3)) told.push(`${r.zone} refused ${visible(r.network || r.key || "a request without a key")} to it at ${clock(r.at)}: ${r.reason}, ${r.code}.`);
 	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
 	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans do not hold.`);
 	for (const u of unlisted) told.push(`No override of ${u.zone} lists this key: ${unlistedMeans[u.unlisted_key]}.`);
 	for (const { zone, verdict } of out) told.push(`${zone} refuses it: ${verdict.reason}${verdict.for ? `, for another ${span(verdict.for)}` : ""}.`);
+	for (const r of refusals.slice(0, 3)) told.push(`${r.zone} refused ${visible(r.network || r.key || "a request without a key")} to it at ${clock(r.at)}: ${r.reason}, ${r.code}.`);
 	if (!refused) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
 	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
