@@ -99,8 +99,8 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 	if err := option.CheckExempt(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
-	for _, doubt := range option.Doubts(a.Exempt, true) {
-		a.engine.Warner.Warn(doubt, zap.String("place", "exempt in the global options"))
+	for _, warning := range option.Warnings(a.Exempt, true) {
+		a.engine.Warner.Warn(warning, zap.String("place", "exempt in the global options"))
 	}
 	matchers, err := option.LoadMatchers(ctx, a, "Exempt", a.Exempt)
 	if err != nil {

@@ -43,8 +43,8 @@ func (h *Handler) Provision(ctx caddy.Context) error {
 	if len(h.Zone) == 0 {
 		return errors.New("no zone given: want at least one")
 	}
-	for _, doubt := range option.Doubts(h.Match, false) {
-		app.engine.Warner.Warn(doubt)
+	for _, warning := range option.Warnings(h.Match, false) {
+		app.engine.Warner.Warn(warning)
 	}
 	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {

@@ -37,8 +37,8 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, doubt := range option.Doubts(h.Match, false) {
-		app.engine.Warner.Warn(doubt)
+	for _, warning := range option.Warnings(h.Match, false) {
+		app.engine.Warner.Warn(warning)
 	}
 	match, err := option.LoadMatchers(ctx, h, "Match", h.Match)
 	if err != nil {

@@ -191,7 +191,7 @@ form.elements.until.addEventListener("input", () => { form.elements.for.value = 
 form.elements.for.addEventListener("input", () => { form.elements.until.value = ""; });
 
 // holds says until when a change holds, and where.
-const holds = ({ until, told }) => `until ${clock(until)}${where(told)}`;
+const holds = ({ until, sync }) => `until ${clock(until)}${where(sync)}`;
 const where = ({ shared, kept, error }) => [
 	error ? "on this Caddy: the others are told when the store answers" : shared && "within two seconds on every Caddy of the store",
 	!kept && "unless this Caddy is restarted before",
@@ -245,8 +245,8 @@ const proposeRelease = (client, zone) => propose({
 const proposeEnd = (call, input, what) => propose({
 	title: "End a change", text: ["It ends now: ", ...what], does: "End",
 	send: async () => {
-		const { ended, told } = await ask(call, input);
-		return ended ? `Ended${where(told)}.` : "It had ended already.";
+		const { ended, sync } = await ask(call, input);
+		return ended ? `Ended${where(sync)}.` : "It had ended already.";
 	},
 });
 
@@ -396,10 +396,10 @@ const showZone = (card, z) => {
 };
 
 // changesText says how this Caddy and the store agree on changes at run time.
-const changesText = ({ untold, skipped, skipped_names: names, error }) => {
+const changesText = ({ pending, skipped, skipped_names: names, error }) => {
 	const told = [];
 	if (error) told.push(`Other Caddys are not told of changes now: ${visible(error)}.`);
-	if (untold) told.push(`The store has not been told of ${counted(untold, "change")} yet.`);
+	if (pending) told.push(`The store has not been told of ${counted(pending, "change")} yet.`);
 	if (skipped) told.push(`The store has ${skipped} entries that are no change this Caddy can read. They are skipped: ${visible((names ?? []).join(", "))}.`);
 	return told;
 };

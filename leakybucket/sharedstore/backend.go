@@ -40,12 +40,12 @@ type Closer interface{ Close() }
 // It closes the remote store after the pool has destructed it and its last user
 // has released it. All methods are safe for concurrent use.
 type Backend struct {
-	name    string
-	remote  leakybucket.Store
-	local   *memstore.Store
-	blocks  *blocks
-	breaker *gobreaker.TwoStepCircuitBreaker[any]
-	teller  teller
+	name     string
+	remote   leakybucket.Store
+	local    *memstore.Store
+	blocks   *blocks
+	breaker  *gobreaker.TwoStepCircuitBreaker[any]
+	notifier notifier
 
 	// The first connection.
 	first   chan struct{}   // closed when requests wait no longer
@@ -142,7 +142,9 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 
 // Report passes on an error of the remote store for which no call waits, such as that expired
 // buckets cannot be deleted.
-func (b *Backend) Report(err error) { b.teller.failed("looking after the store; requests go on", err) }
+func (b *Backend) Report(err error) {
+	b.notifier.failed("looking after the store; requests go on", err)
+}
 
 // OnClose sets a function to be called once when the remote store is closed. It
 // must be called before the backend is used.
@@ -159,13 +161,13 @@ func (b *Backend) AlsoAwait(done <-chan struct{}) { b.also = done }
 // Attach makes o the observer, until it is detached or another one is attached.
 // The first Attach lets the remote store connect.
 func (b *Backend) Attach(o Observer) {
-	b.teller.attach(o)
+	b.notifier.attach(o)
 	b.start()
 }
 
 // Detach undoes Attach. The observer that was attached before is in use again. A
 // call of o may still be in progress.
-func (b *Backend) Detach(o Observer) { b.teller.detach(o) }
+func (b *Backend) Detach(o Observer) { b.notifier.detach(o) }
 
 // Hold keeps the remote store open until Release. Requests call it, because they
 // may outlive their config.
@@ -288,12 +290,12 @@ func (b *Backend) changed(to gobreaker.State) {
 	case to == gobreaker.StateOpen && !b.down.Load():
 		b.since = time.Now()
 		b.down.Store(true)
-		b.teller.down(*b.failed.Load())
+		b.notifier.down(*b.failed.Load())
 		go b.revive()
 	case to == gobreaker.StateClosed:
 		b.down.Store(false)
 		after := time.Since(b.since)
-		b.teller.tell(func(o Observer) { o.Up(after) })
+		b.notifier.notify(func(o Observer) { o.Up(after) })
 	}
 }
 
@@ -309,7 +311,7 @@ func (b *Backend) revive() {
 		var slow late
 		if err != nil && !errors.As(err, &slow) && told < mostReasons && !strings.Contains(last, err.Error()) {
 			last, told = err.Error(), told+1 // another reason than at first, such as a wrong password
-			b.teller.tell(func(o Observer) { o.Failed("trying the store, which is down", err) })
+			b.notifier.notify(func(o Observer) { o.Failed("trying the store, which is down", err) })
 		}
 		done(err)
 	}
@@ -379,11 +381,11 @@ func (b *Backend) end(c call, what string, err error) error {
 			b.failing.Store(time.Now().UnixNano())
 			b.budget.Store(int64(c.timeout))
 		}
-		b.teller.count(func(o Observer) { o.Errors(1) })
+		b.notifier.count(func(o Observer) { o.Errors(1) })
 	}
 	c.done(err)
 	if err != nil && !c.shortened && !b.down.Load() { // the outage is told with its reason
-		b.teller.failed(what, err)
+		b.notifier.failed(what, err)
 	}
 	return err
 }
@@ -391,7 +393,7 @@ func (b *Backend) end(c call, what string, err error) error {
 // lost counts charges that stay as they were reserved.
 func (b *Backend) lost(settlements []leakybucket.Settlement) {
 	for i := range settlements {
-		b.teller.count(func(o Observer) { o.Unsettled(settlements[i].Charge.Zone, 1) })
+		b.notifier.count(func(o Observer) { o.Unsettled(settlements[i].Charge.Zone, 1) })
 	}
 }
 
@@ -414,7 +416,7 @@ func (b *Backend) check(checker Checker) {
 		}
 		done()
 		for _, text := range warnings {
-			b.teller.tell(func(o Observer) { o.Warned(text) })
+			b.notifier.notify(func(o Observer) { o.Warned(text) })
 		}
 		if err == nil {
 			return

@@ -174,11 +174,11 @@ func TestReasons(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{})
 		for i := range 100 {
-			n.backend.teller.failed("asking", fmt.Errorf("reason %d", i%10))
+			n.backend.notifier.failed("asking", fmt.Errorf("reason %d", i%10))
 		}
 		n.wantHeard("asking: reason 0", "asking: reason 1", "asking: reason 2", "asking: reason 3")
 		time.Sleep(failedEvery)
-		n.backend.teller.failed("asking", errors.New("reason 9"))
+		n.backend.notifier.failed("asking", errors.New("reason 9"))
 		n.wantHeard("asking: reason 0", "asking: reason 1", "asking: reason 2", "asking: reason 3", "asking: reason 9")
 	})
 }

@@ -44,47 +44,47 @@ const (
 	mostNews = 100
 )
 
-// A teller passes news to the observer that was attached last.
-type teller struct {
+// A notifier passes news to the observer that was attached last.
+type notifier struct {
 	mu        sync.Mutex
 	observers []Observer // oldest first
 	news      []func(Observer)
-	telling   bool                 // a goroutine passes on the news
+	notifying bool                 // a goroutine passes on the news
 	reasons   map[string]time.Time // why calls failed, and when that was told
 }
 
-func (t *teller) attach(o Observer) {
+func (t *notifier) attach(o Observer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.observers = append(t.observers, o)
 }
 
-func (t *teller) detach(o Observer) {
+func (t *notifier) detach(o Observer) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.observers = slices.DeleteFunc(t.observers, func(other Observer) bool { return other == o })
 }
 
-// tell passes one piece of news on.
-func (t *teller) tell(news func(Observer)) {
+// notify passes one piece of news on.
+func (t *notifier) notify(news func(Observer)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.news) == mostNews {
 		return
 	}
 	t.news = append(t.news, news)
-	if !t.telling {
-		t.telling = true
+	if !t.notifying {
+		t.notifying = true
 		go t.run()
 	}
 }
 
 // run passes on all news.
-func (t *teller) run() {
+func (t *notifier) run() {
 	for {
 		t.mu.Lock()
 		if len(t.news) == 0 {
-			t.telling = false
+			t.notifying = false
 			t.mu.Unlock()
 			return
 		}
@@ -96,7 +96,7 @@ func (t *teller) run() {
 }
 
 // count lets the observer count, or hear.
-func (t *teller) count(what func(Observer)) {
+func (t *notifier) count(what func(Observer)) {
 	t.mu.Lock()
 	var o Observer
 	if n := len(t.observers); n > 0 {
@@ -109,20 +109,20 @@ func (t *teller) count(what func(Observer)) {
 }
 
 // down says that an outage begins.
-func (t *teller) down(err error) {
+func (t *notifier) down(err error) {
 	t.isNew(err)
-	t.tell(func(o Observer) { o.Down(err) })
+	t.notify(func(o Observer) { o.Down(err) })
 }
 
 // failed passes on why a call failed, if that is worth a line.
-func (t *teller) failed(what string, err error) {
+func (t *notifier) failed(what string, err error) {
 	if t.isNew(err) {
-		t.tell(func(o Observer) { o.Failed(what, err) })
+		t.notify(func(o Observer) { o.Failed(what, err) })
 	}
 }
 
 // isNew reports whether a reason was not told within the last minute, and notes it.
-func (t *teller) isNew(err error) bool {
+func (t *notifier) isNew(err error) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()

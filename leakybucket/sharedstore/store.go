@@ -149,8 +149,8 @@ func (s *Store) share(c *leakybucket.Charge) {
 	}
 }
 
-// InForce leaves a charge as Take would leave it now.
-func (s *Store) InForce(c *leakybucket.Charge) {
+// Effective leaves a charge as Take would leave it now.
+func (s *Store) Effective(c *leakybucket.Charge) {
 	if s.backend.Down() && s.zone(c.Zone).Policy == Local {
 		s.share(c)
 	}

@@ -283,7 +283,7 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 	}
 	if whole.Capacity > 0 {
 		c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: whole}
-		j.InForce(&c)
+		j.Effective(&c)
 		s.limit = c.Limit
 	}
 	s.level = s.limit.Level(k.State, k.Now)

@@ -42,7 +42,7 @@ func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Chang
 			return nil, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
 		}
 		made := overrideOf(e, override.Held{Entry: entry})
-		made.Told = told
+		made.Sync = told
 		return made, wrong(err)
 	}
 }
@@ -52,7 +52,7 @@ func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change
 	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
 		entry, told, err := in.change(e, of, o, true)
 		if !errors.Is(err, changes.ErrNothing) {
-			return wire.Ended{Ended: err == nil, Told: told, Key: entry.Key}, wrong(err)
+			return wire.Ended{Ended: err == nil, Sync: told, Key: entry.Key}, wrong(err)
 		}
 		if network, err := netip.ParsePrefix(entry.Key); entry.Kind == override.OfBan && err == nil {
 			if ban := e.Overrides().Banned(network.Addr(), time.Now()); ban != nil && ban.Network.Bits() < network.Bits() {
@@ -68,7 +68,7 @@ func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change
 }
 
 // change makes a change, or ends one.
-func (in *input) change(e *engine.Engine, of entryOf, o *wire.Change, ends bool) (entry override.Entry, told *changes.Told, err error) {
+func (in *input) change(e *engine.Engine, of entryOf, o *wire.Change, ends bool) (entry override.Entry, told *changes.Sync, err error) {
 	held, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
 	if err != nil {
 		return entry, nil, err

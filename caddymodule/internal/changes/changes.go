@@ -127,8 +127,8 @@ func (c *Conflict) Error() string { return fmt.Sprintf("another change of %v hol
 // ErrNothing is the error of an end of nothing.
 var ErrNothing = errors.New("there is no such change")
 
-// A Told says where a change holds besides this Caddy.
-type Told struct {
+// A Sync says where a change holds besides this Caddy.
+type Sync struct {
 	Shared bool   `json:"shared"`          // the other Caddys of the store follow within two seconds
 	Kept   bool   `json:"kept"`            // it also holds after a restart of this Caddy
 	Error  string `json:"error,omitempty"` // why the others follow later
@@ -137,7 +137,7 @@ type Told struct {
 // Change makes a change, and returns what the journal has of it. It is in the file when Change
 // returns. If replace is not set, one that holds already is a [Conflict]. The end of nothing is
 // [ErrNothing]. While the store is down, a change holds here, and the other nodes follow later.
-func (c *Copy) Change(e override.Entry, via string, replace bool) (told Told, made override.Change, err error) {
+func (c *Copy) Change(e override.Entry, via string, replace bool) (synced Sync, made override.Change, err error) {
 	defer c.talk()()
 	c.mu.Lock()
 	down := c.err != nil && time.Since(c.tried) < pollEvery // many changes need not wait for it one by one
@@ -145,11 +145,11 @@ func (c *Copy) Change(e override.Entry, via string, replace bool) (told Told, ma
 	answered := !down && c.poll()
 	k, err := c.make(e, via, replace)
 	if err != nil {
-		return told, made, err
+		return synced, made, err
 	}
 	if answered && c.put([]*record{k}) {
 		c.mu.Lock()
-		stands := k.told
+		stands := k.synced
 		c.mu.Unlock()
 		if !stands { // others have written meanwhile
 			c.poll()
@@ -158,13 +158,13 @@ func (c *Copy) Change(e override.Entry, via string, replace bool) (told Told, ma
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now := c.records[k.Name]; now != k && !now.same(k) {
-		return told, made, &Conflict{now.Entry}
+		return synced, made, &Conflict{now.Entry}
 	}
-	told = Told{Shared: c.registry != nil, Kept: c.disk.saved || c.records[k.Name].told}
+	synced = Sync{Shared: c.registry != nil, Kept: c.disk.saved || c.records[k.Name].synced}
 	if c.registry != nil && c.err != nil {
-		told.Error = c.err.Error()
+		synced.Error = c.err.Error()
 	}
-	return told, k.journaled(via), nil
+	return synced, k.journaled(via), nil
 }
 
 // make makes a change on this node.
@@ -229,7 +229,7 @@ func (c *Copy) Journal() []override.Change {
 // A State is how a copy and its store agree.
 type State struct {
 	Shared  bool     `json:"-"`                       // there is a store
-	Untold  int      `json:"untold,omitempty"`        // changes that the store does not have yet
+	Pending int      `json:"pending,omitempty"`       // changes that the store does not have yet
 	Skipped int      `json:"skipped,omitempty"`       // what the store has and is no change that this Caddy can read
 	Names   []string `json:"skipped_names,omitempty"` // of some of those
 	Error   string   `json:"error,omitempty"`         // of the last call
@@ -243,7 +243,7 @@ func (c *Copy) State() State {
 	if !s.Shared {
 		return s
 	}
-	s.Untold, s.Skipped, s.Names = len(c.records.untold(time.Now())), c.skipped.count, c.skipped.names
+	s.Pending, s.Skipped, s.Names = len(c.records.pending(time.Now())), c.skipped.count, c.skipped.names
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}
@@ -309,9 +309,9 @@ func (c *Copy) poll() (answered bool) {
 		c.onRead()
 		c.onRead = nil
 	}
-	untold := c.records.untold(now)
+	pending := c.records.pending(now)
 	c.mu.Unlock()
-	for some := range slices.Chunk(untold, mostPut) {
+	for some := range slices.Chunk(pending, mostPut) {
 		if !c.put(some) {
 			return false
 		}
@@ -366,7 +366,7 @@ func (c *Copy) put(some []*record) (answered bool) {
 	}
 	c.seen = last
 	for _, k := range some {
-		k.told = true
+		k.synced = true
 	}
 	return true
 }

@@ -213,7 +213,7 @@ func unban(network string) override.Entry {
 	return e
 }
 
-func (n *node) change(e override.Entry, replace bool) Told {
+func (n *node) change(e override.Entry, replace bool) Sync {
 	n.t.Helper()
 	told, _, err := n.Change(e, "test", replace)
 	if err != nil {
@@ -346,8 +346,8 @@ func TestOutage(t *testing.T) {
 				t.Error("got no error, want it said that the others do not know")
 			}
 			n[0].change(unban(other), false)
-			if state := n[0].State(); state.Untold != 2 || state.Error == "" {
-				t.Errorf("got %+v, want 2 changes untold, and why", state)
+			if state := n[0].State(); state.Pending != 2 || state.Error == "" {
+				t.Errorf("got %+v, want 2 changes pending, and why", state)
 			}
 			want(t, n[:1], robber, "alice")
 			want(t, n[1:], robber, "nobody")
@@ -358,7 +358,7 @@ func TestOutage(t *testing.T) {
 			time.Sleep(agreed)
 			want(t, n, robber, "bob") // who came last
 			want(t, n, other, "nobody")
-			if state := n[0].State(); state.Untold != 0 || state.Error != "" {
+			if state := n[0].State(); state.Pending != 0 || state.Error != "" {
 				t.Errorf("after the outage: got %+v, want all told", state)
 			}
 		})
@@ -478,7 +478,7 @@ func agree(t *testing.T, seed uint64, s *server, n []*node) {
 				t.Errorf("seed %d, node %d, %s: got number %d, want the highest, %d", seed, i, network, got, highest[network])
 			}
 		}
-		if state := one.State(); state.Untold != 0 || state.Error != "" || state.Skipped != 0 {
+		if state := one.State(); state.Pending != 0 || state.Error != "" || state.Skipped != 0 {
 			t.Errorf("seed %d, node %d: got %+v, want all told", seed, i, state)
 		}
 	}
@@ -508,7 +508,7 @@ func TestMany(t *testing.T) {
 		n[0].mu.Lock()
 		n[0].records.merge(all)
 		for _, k := range all {
-			k.told = false
+			k.synced = false
 		}
 		n[0].mu.Unlock()
 		time.Sleep(agreed)
@@ -743,7 +743,7 @@ func TestTooMany(t *testing.T) {
 			t.Errorf("got %+v, want no error", told)
 		}
 		time.Sleep(time.Minute)
-		if state := n.State(); state.Skipped < 59_999 || len(state.Names) > mostNamed || state.Untold > 0 {
+		if state := n.State(); state.Skipped < 59_999 || len(state.Names) > mostNamed || state.Pending > 0 {
 			t.Errorf("got %+v, want 60,000 skipped, of which some are named", state)
 		}
 		if got := lines(); len(got) == 0 || len(got) > 3 || !strings.Contains(got[0], "skipping") {

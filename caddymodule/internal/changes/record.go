@@ -38,7 +38,7 @@ type record struct {
 	Kept   time.Time `json:"kept"`           // the end of it and of all that it has replaced
 	Number int64     `json:"number,omitempty"`
 
-	told bool // the store has it, or one of a higher number
+	synced bool // the store has it, or one of a higher number
 }
 
 // replaces lets a record take the place of another, or of none.
@@ -172,7 +172,7 @@ func (all records) number(now time.Time) int64 {
 // which there is no room. It notes which of the own ones the store has.
 func (all records) merge(read []*record) (taken, tooMany []*record) {
 	for _, own := range all {
-		own.told = false
+		own.synced = false
 	}
 	for _, k := range read {
 		switch own := all[k.Name]; {
@@ -180,9 +180,9 @@ func (all records) merge(read []*record) (taken, tooMany []*record) {
 			tooMany = append(tooMany, k)
 		case own != nil && own.Number > k.Number: // the store is told again
 		case own != nil && own.Number == k.Number && own.same(k):
-			own.told = true
+			own.synced = true
 		default: // of two with one number, the one in the store stands
-			k.told = true
+			k.synced = true
 			all[k.Name] = k
 			taken = append(taken, k)
 		}
@@ -190,15 +190,15 @@ func (all records) merge(read []*record) (taken, tooMany []*record) {
 	return taken, tooMany
 }
 
-// untold returns the records that the store does not have, the lowest number first.
-func (all records) untold(now time.Time) (untold []*record) {
+// pending returns the records that the store does not have, the lowest number first.
+func (all records) pending(now time.Time) (pending []*record) {
 	for _, k := range all {
-		if !k.told && !k.forgettable(now) {
-			untold = append(untold, k)
+		if !k.synced && !k.forgettable(now) {
+			pending = append(pending, k)
 		}
 	}
-	slices.SortFunc(untold, func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
-	return untold
+	slices.SortFunc(pending, func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
+	return pending
 }
 
 // forget drops what nobody needs to know any more.

@@ -79,7 +79,7 @@ func (c *adminClient) change(call string, in wire.Change, h *holding) error {
 	default:
 		what = cmp.Or(sanitize(s.Zone), "Everything") + " is in shadow"
 	}
-	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), toldText(s.Told))
+	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), syncText(s.Sync))
 	return nil
 }
 
@@ -91,8 +91,8 @@ func networkText(network string) string {
 	return network
 }
 
-// toldText says where a change holds.
-func toldText(t *changes.Told) (where string) {
+// syncText says where a change holds.
+func syncText(t *changes.Sync) (where string) {
 	switch {
 	case t == nil: // nothing was made
 		return ""
@@ -116,7 +116,7 @@ func (c *adminClient) end(call string, in wire.Change) error {
 	if !s.Ended {
 		return errors.New("there is no such change: see caddy throttle bans")
 	}
-	c.printf("Ended%s.\n", toldText(s.Told))
+	c.printf("Ended%s.\n", syncText(s.Sync))
 	return nil
 }
 

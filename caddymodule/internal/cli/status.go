@@ -33,8 +33,8 @@ func (c *adminClient) showChanges(s *changes.State) {
 	if s.Error != "" {
 		c.printf("Other Caddys are not told of changes now: %s\n", text.Printable(s.Error, 200))
 	}
-	if s.Untold > 0 {
-		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Untold, "change"))
+	if s.Pending > 0 {
+		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Pending, "change"))
 	}
 	if s.Skipped > 0 {
 		c.printf("The store has %d entries that are no change this Caddy can read. They are skipped: %s\n", s.Skipped, text.Printable(strings.Join(s.Names, ", "), 200))

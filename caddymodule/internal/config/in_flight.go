@@ -182,22 +182,22 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 	return r, nil
 }
 
-// Doubts says what probably does not work as meant. The defaults must have been filled in.
-func (f *InFlight) Doubts() []string {
-	doubts, wait := option.Doubts(f.Exempt, true), time.Duration(f.Wait)
-	doubt := func(cond bool, text string) bool {
+// Warnings says what probably does not work as meant. The defaults must have been filled in.
+func (f *InFlight) Warnings() []string {
+	warnings, wait := option.Warnings(f.Exempt, true), time.Duration(f.Wait)
+	warning := func(cond bool, text string) bool {
 		if cond {
-			doubts = append(doubts, text)
+			warnings = append(warnings, text)
 		}
 		return cond
 	}
-	_ = doubt(f.Shares() && wait > peopleWait, "requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set wait to 8s or less") ||
-		doubt(wait > patientClient, "requests may wait longer than most clients do: set a shorter wait") ||
-		doubt(wait == 0 && len(f.Key) == 0, "all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key") ||
-		doubt(wait == 0 && f.Slots == 1, "each client may send one request at a time, and browsers send several at once: want more slots, or wait")
-	doubt(limit.ClientChosen(f.Share), "clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
-	doubt(limit.ClientChosen(f.Key), "clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
-	return doubts
+	_ = warning(f.Shares() && wait > peopleWait, "requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set wait to 8s or less") ||
+		warning(wait > patientClient, "requests may wait longer than most clients do: set a shorter wait") ||
+		warning(wait == 0 && len(f.Key) == 0, "all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key") ||
+		warning(wait == 0 && f.Slots == 1, "each client may send one request at a time, and browsers send several at once: want more slots, or wait")
+	warning(limit.ClientChosen(f.Share), "clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
+	warning(limit.ClientChosen(f.Key), "clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
+	return warnings
 }
 
 // parseBuffer reads the longest body in bytes: 0 means the default, and -1 none.

@@ -57,7 +57,7 @@ var (
 			"Bans, limits and shadow switches at run time that hold.", []string{"kind"}, nil),
 		prometheus.NewDesc("caddy_throttle_shadow_by_hand",
 			"Whether the zone is in shadow by a switch at run time (1) or not (0).", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_changes_untold",
+		prometheus.NewDesc("caddy_throttle_changes_pending",
 			"Changes at run time that the shared store does not have yet.", nil, nil),
 	}}
 )
@@ -225,6 +225,6 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
 	if state := e.Control.Changes.State(); state.Shared {
-		to.gauge(of[2], float64(state.Untold))
+		to.gauge(of[2], float64(state.Pending))
 	}
 }

@@ -139,7 +139,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 			_ = stores.Leave(StateKey(name)) // which can tell nothing better
 		}
 	}()
-	doubts := z.Doubts()
+	warnings := z.Warnings()
 	if err = z.Load(ctx, limit.Given{
 		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) }, Insecure: z.warnInsecure,
 	}); err != nil {
@@ -169,7 +169,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 			}
 		}
 	}
-	z.warn(doubts)
+	z.warn(warnings)
 	return z, nil
 }
 
@@ -370,7 +370,7 @@ func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
 	if e.Exempt == nil {
 		return false, nil
 	}
-	return s.Spares(e.Exempt)
+	return s.MatchesBoth(e.Exempt)
 }
 
 // Exempts implements limit.Env.
@@ -417,8 +417,8 @@ func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b limit.RunningBlo
 	return b, runs, current
 }
 
-// Believe implements limit.Env.
-func (e *Engine) Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
+// ConfirmedBlock implements limit.Env.
+func (e *Engine) ConfirmedBlock(ctx context.Context, now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
 	b, runs, current := e.known(now, c)
 	if runs && !current {
 		e.Store.(*sharedstore.Store).Confirm(ctx, c)
@@ -448,10 +448,10 @@ func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (limit.Running
 	return b, runs && current
 }
 
-// InForce implements limit.Env.
-func (e *Engine) InForce(c *leakybucket.Charge) {
+// Effective implements limit.Env.
+func (e *Engine) Effective(c *leakybucket.Charge) {
 	if shared, can := e.Store.(*sharedstore.Store); can {
-		shared.InForce(c)
+		shared.Effective(c)
 	}
 }
 

@@ -94,7 +94,7 @@ func confirmLater(c leakybucket.Charge) {
 		defer func() { <-confirming }()
 		if a, release := RunningApp(); a != nil {
 			defer release()
-			a.Believe(a.Ctx, time.Now(), &c)
+			a.ConfirmedBlock(a.Ctx, time.Now(), &c)
 		}
 	}()
 }

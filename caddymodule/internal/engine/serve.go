@@ -217,7 +217,7 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 		return true, nil
 	}
 	s := limit.NewSubject(r)
-	concerned, failed = s.Matches(h.Match)
+	concerned, failed = s.MatchesEither(h.Match)
 	return concerned || failed != nil, failed
 }
 
@@ -256,7 +256,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 	}
 	if h.Server.Shares() { // else no other handler has one
-		observer.Within(r)
+		observer.Enter(r)
 		defer observer.Leave(r)
 	}
 	defer h.settle(r, v, observer)

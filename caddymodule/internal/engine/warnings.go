@@ -142,7 +142,7 @@ func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, 
 const patientClient = 30 * time.Second
 
 // warn logs warnings about settings that probably do not work as meant.
-func (z *Zone) warn(doubts []string) {
+func (z *Zone) warn(warnings []string) {
 	for _, source := range z.Key.Sources {
 		name := source.Header()
 		switch {
@@ -172,7 +172,7 @@ func (z *Zone) warn(doubts []string) {
 		z.Counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
 	z.warnOversize()
-	for _, doubt := range doubts {
-		z.Counts.Logger.Warn(doubt)
+	for _, warning := range warnings {
+		z.Counts.Logger.Warn(warning)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
 
-// A Zone is a zone of one config as it runs: the rule that requests meet, with its
+// A Zone is a zone of one config as it runs, with its
 // counters and logs. What all configs of its name share is in [Zone.State].
 type Zone struct {
 	*limit.Zone

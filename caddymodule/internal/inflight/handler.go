@@ -92,7 +92,7 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 		return false, nil // it is a part of a page, and needs no other slot than that
 	}
 	if h.match != nil {
-		if match, err := s.Matches(h.match); err != nil || !match {
+		if match, err := s.MatchesEither(h.match); err != nil || !match {
 			return false, err
 		}
 	}
@@ -101,7 +101,7 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 		return false, err
 	}
 	if h.exempt != nil {
-		if exempt, err := s.Spares(h.exempt); err != nil || exempt {
+		if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
 			return false, err
 		}
 	}

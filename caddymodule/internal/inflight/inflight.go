@@ -120,8 +120,8 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
 	l.counts = newCounts(l)
-	for _, doubt := range l.Doubts() {
-		l.Logger.Warn(doubt)
+	for _, warning := range l.Warnings() {
+		l.Logger.Warn(warning)
 	}
 	return l, nil
 }

@@ -108,11 +108,11 @@ func (v *visit) rank(s *limit.Subject) {
 	}
 	switch {
 	case ask.Rank == fairqueue.Member:
-	case s.SparesAny(ranks.member):
+	case s.MatchesBothAny(ranks.member):
 		ask.Rank, v.why, v.early = fairqueue.Member, "matcher", 0
 	case v.early > 0:
 		ask.Rank, ask.Early = fairqueue.Returned, v.early
-	case ask.Rank == fairqueue.First && s.SparesAny(ranks.crawler):
+	case ask.Rank == fairqueue.First && s.MatchesBothAny(ranks.crawler):
 		ask.Rank, v.why = fairqueue.Crawler, "matcher"
 	}
 	if ask.Rank == fairqueue.Member {

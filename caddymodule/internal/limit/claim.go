@@ -252,7 +252,7 @@ func (a *asking) refuse(why Reason, lasts time.Duration) {
 func (a *asking) refuseBlocked(b RunningBlock) {
 	last := len(a.claims) - 1
 	c := &a.charges[last]
-	a.env.InForce(c)
+	a.env.Effective(c)
 	seen := leakybucket.State{Level: b.Level, Leak: c.Limit.Leak}
 	a.decisions[last].Level = c.Limit.Level(seen, leakybucket.Instant(a.Now().Sub(b.Seen).Microseconds()))
 	why := Blocked
@@ -309,7 +309,7 @@ func (a *asking) claimBlocksEverywhere() {
 		if !can {
 			continue
 		}
-		if block, runs := a.env.Believe(a.Request.Context(), a.Now(), &c); runs {
+		if block, runs := a.env.ConfirmedBlock(a.Request.Context(), a.Now(), &c); runs {
 			a.add(z, c)
 			a.refuseBlocked(block)
 		}

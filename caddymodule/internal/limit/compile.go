@@ -58,7 +58,7 @@ type Given struct {
 	Shadow   bool                  // the global options put all zones there
 	Static   []*staticfile.Matcher // what they exempt
 	Keys     func() *signer.Ring
-	Insecure func() // see [device.Trust]
+	Insecure func() // see [deviceTrust]
 }
 
 // Load loads what Compile has left out. After that only override_file changes the zone.
@@ -98,10 +98,10 @@ func (z *Zone) loadMatching(ctx caddy.Context, given *Given) (err error) {
 	return err
 }
 
-// Doubts says which matchers probably do not mean what they seem to. It comes before Load, after
+// Warnings says which matchers probably do not mean what they seem to. It comes before Load, after
 // which Caddy has dropped their JSON.
-func (z *Zone) Doubts() []string {
-	return slices.Concat(option.Doubts(z.MatchRaw, false), option.Doubts(z.ExemptRaw, true))
+func (z *Zone) Warnings() []string {
+	return slices.Concat(option.Warnings(z.MatchRaw, false), option.Warnings(z.ExemptRaw, true))
 }
 
 // fillIn fills in defaults, so that definitions with the same meaning are equal. Key, refusal and

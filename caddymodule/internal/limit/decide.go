@@ -1,7 +1,3 @@
-// Package decision is one request: what its zones decide, and what becomes of that. Begin
-// with [Decide]: the zones make claims, the store is asked once about all of them, and a
-// [Verdict] says what came out, if anybody needs to know. It imports rule, and writes no
-// responses.
 package limit
 
 import (
@@ -53,13 +49,13 @@ type Env interface {
 	// Everywhere returns the zones whose blocks hold everywhere, or nil if none runs.
 	Everywhere() []*Zone
 
-	// Believe returns the block that runs now for a charge. KnownBlock returns one only if it
+	// ConfirmedBlock returns the block that runs now for a charge. KnownBlock returns one only if it
 	// makes it unnecessary to ask the store.
-	Believe(ctx context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
+	ConfirmedBlock(ctx context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
 	KnownBlock(now time.Time, c *leakybucket.Charge) (RunningBlock, bool)
 
-	// InForce leaves a charge as Take would leave it now.
-	InForce(*leakybucket.Charge)
+	// Effective leaves a charge as Take would leave it now.
+	Effective(*leakybucket.Charge)
 
 	// Take asks the store. If that fails, the request passes.
 	Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error

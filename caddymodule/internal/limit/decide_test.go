@@ -44,12 +44,12 @@ func (e *fakeEnv) Exempts(*Subject) (bool, error) {
 	return e.exempt, e.exemptErr
 }
 
-func (e *fakeEnv) Believe(_ context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool) {
-	e.note("believe " + c.Zone + " " + c.Key)
+func (e *fakeEnv) ConfirmedBlock(_ context.Context, now time.Time, c *leakybucket.Charge) (RunningBlock, bool) {
+	e.note("confirmed " + c.Zone + " " + c.Key)
 	return RunningBlock{Until: now.Add(time.Minute), Seen: now}, true
 }
 
-func (e *fakeEnv) InForce(*leakybucket.Charge) {}
+func (e *fakeEnv) Effective(*leakybucket.Charge) {}
 
 func (e *fakeEnv) KnownBlock(time.Time, *leakybucket.Charge) (RunningBlock, bool) {
 	return RunningBlock{}, false
@@ -160,7 +160,7 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 		"the body says the cost":        {change: byBytes, want: []string{"exempt", "take a/203.0.113.7", "receive", "take b/203.0.113.7"}},
 		"refused before the body":       {env: fakeEnv{refuses: "a"}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7"}},
 		"refused after the body":        {env: fakeEnv{refuses: "b"}, change: byBytes, want: []string{"exempt", "take a/203.0.113.7", "receive", "take b/203.0.113.7", "correct a/203.0.113.7 -1"}},
-		"blocked everywhere":            {env: fakeEnv{everywhere: []*Zone{testZone(t, "site", block)}}, want: []string{"exempt", "believe site 203.0.113.7"}},
+		"blocked everywhere":            {env: fakeEnv{everywhere: []*Zone{testZone(t, "site", block)}}, want: []string{"exempt", "confirmed site 203.0.113.7"}},
 		"banned":                        {env: fakeEnv{banned: bans.Load()}, want: []string{"exempt"}},
 		"a matcher fails":               {failed: wrong, want: []string{"exempt"}},
 		"exempt, and the matcher fails": {env: fakeEnv{exempt: true, everywhere: []*Zone{testZone(t, "site", block)}}, failed: wrong, want: []string{"exempt"}},

@@ -104,7 +104,7 @@ func (v *Verdict) delayed() (longest *Outcome) {
 func (v *Verdict) overrule(o *Outcome) {
 	for i := range v.Outcomes {
 		if other := &v.Outcomes[i]; other.reason == None {
-			other.decision = Withdrawn
+			other.decision = Skipped
 		}
 	}
 	o.Refuse(QueueFull)

@@ -53,11 +53,10 @@ func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uin
 // deviceCookieOf returns the name of a zone's device cookie.
 func deviceCookieOf(zone string) string { return cookiePrefix + zone }
 
-// Browsers from which people have logged in to an account are recognized by a signed cookie, so
-// that an attack on the account does not lock out its owner (OWASP: Slow Down Online Guessing
-// Attacks with Device Cookies).
-
-// A deviceTrust says for which cookie of the upstream a zone trusts a device.
+// A deviceTrust says for which cookie of the upstream a zone trusts a device. Browsers from which
+// people have logged in to an account are recognized by a signed cookie, so that an attack on the
+// account does not lock out its owner (OWASP: Slow Down Online Guessing Attacks with Device
+// Cookies).
 type deviceTrust struct {
 	Zone string
 

@@ -15,7 +15,7 @@ const (
 // a matcher.
 func (z *Zone) Concerns(s *Subject) (Concern, error) {
 	if z.Match != nil {
-		if match, err := s.Matches(z.Match); err != nil || !match {
+		if match, err := s.MatchesEither(z.Match); err != nil || !match {
 			return Unmatched, matcherError("match", err)
 		}
 	}
@@ -38,7 +38,7 @@ func (z *Zone) Exempts(s *Subject) (bool, error) {
 	if z.Exempt == nil {
 		return false, nil
 	}
-	exempt, err := s.Spares(z.Exempt)
+	exempt, err := s.MatchesBoth(z.Exempt)
 	return exempt, matcherError("exempt", err)
 }
 

@@ -42,7 +42,7 @@ func (h Headers) index(name string) int {
 type Observer struct {
 	response.Writer
 
-	// Outer is the observer of the nearest handler around this one; see [Observer.Within].
+	// Outer is the observer of the nearest handler around this one; see [Observer.Enter].
 	// It is told the cost headers that this observer removes.
 	Outer *Observer
 
@@ -89,8 +89,8 @@ func innermost(r *http.Request) *Observer {
 	return o
 }
 
-// Within makes the observer the innermost one of a request, until Leave.
-func (o *Observer) Within(r *http.Request) {
+// Enter makes the observer the innermost one of a request, until Leave.
+func (o *Observer) Enter(r *http.Request) {
 	o.Outer = innermost(r)
 	caddyhttp.SetVar(r.Context(), observerVar, o)
 }

@@ -16,10 +16,10 @@ import (
 // A Decision is what a zone decided about a request. A larger one is stronger.
 type Decision uint8
 
-// The decisions. Withdrawn means that the charge fit and another zone refused: the
+// The decisions. Skipped means that the charge fit and another zone refused: the
 // zone counts as if it had not been asked.
 const (
-	Withdrawn Decision = iota
+	Skipped Decision = iota
 	Admitted
 	ShadowDelayed
 	ShadowRefused
@@ -178,7 +178,7 @@ func (a *asking) outcome(o *Outcome, i int) bool {
 			o.decision = Delayed
 		}
 	}
-	return o.decision != Withdrawn
+	return o.decision != Skipped
 }
 
 // overflow returns why a charge does not fit.

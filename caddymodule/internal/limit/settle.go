@@ -1,102 +1,206 @@
 package limit
 
 import (
+	"cmp"
+	"fmt"
 	"net/http"
-	"time"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// Needs are what the zones of a handler want of the response to a request that they let in.
-type Needs struct {
-	Cookies   bool // it may bring the client a device cookie
-	Settles   bool // it may change charges of this request, or of others
-	OwnHeader bool // and its header says whether it earns a refund
-	Times     bool // and how long it takes says what it cost
+// Settle corrects a charge once the response is known. The cost at the request is
+// then a reservation. Each request is corrected exactly once, and disconnecting
+// early never earns a refund.
+type Settle struct {
+	// The real cost of a request. Required. `seconds` is the time until the
+	// upstream's headers, also while the request queues for a worker. `bytes` is the
+	// size of the response body, and `header` a number that the upstream sends.
+	// `status` is a cost for some statuses, and nothing for others.
+	Source SettleSource `json:"source,omitempty"`
+
+	// The number of bytes that cost 1, such as `1MiB`. Required for `bytes`.
+	Unit string `json:"unit,omitempty"`
+
+	// The response header with the cost. Clients never see it. Required for
+	// `header`.
+	Name string `json:"name,omitempty"`
+
+	// The statuses that cost something, such as `401` or `4xx`. Required for
+	// `status`.
+	Status []string `json:"status,omitempty"`
+
+	// The cost of these statuses. Required for `status`.
+	Cost float64 `json:"cost,omitempty"`
+
+	// Reserve nothing: the request only asks whether it would fit, and the
+	// response is charged. Default: the cost is reserved. Requests already in
+	// flight when the bucket fills are still served, so short overshoots are
+	// possible.
+	After bool `json:"after,omitempty"`
+
+	// How far above the capacity a correction may lift the level, in units.
+	// Default: the capacity. With 0, corrections stop at the capacity, so a heavy
+	// request pays no more than a light one into a full bucket.
+	Debt *float64 `json:"debt,omitempty"`
+
+	bytes  float64       // the same as Unit
+	ranges []statusRange // of Status
 }
 
-// Needs returns what the zones want.
-func (v *Verdict) Needs() (n Needs) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		n.Cookies = n.Cookies || o.device != nil
-		n.Settles = n.Settles || o.settles()
-		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
-		n.Times = n.Times || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
+// A SettleSource says where a response tells its cost.
+type SettleSource string
+
+// The sources.
+const (
+	BySeconds SettleSource = "seconds" // the time until the response's headers
+	ByBytes   SettleSource = "bytes"   // the size of the body that was sent
+	ByHeader  SettleSource = "header"  // a number in a response header or trailer
+	ByStatus  SettleSource = "status"  // a cost for some statuses and nothing for the others
+)
+
+// compile compiles the correction of charges. It comes after the limit and the costs.
+func (s *Settle) compile(z *Zone) error {
+	if s == nil {
+		return nil
 	}
-	n.Settles = n.Settles || len(v.static) > 0
-	return n
-}
-
-// GiveBack appends the settlements that give back all that was poured, for a request that
-// costs nothing, because it was refused further in or its client left while it waited. A
-// charge with a place in a queue is cancelled: if other requests have queued behind it, its
-// place stays empty.
-func (v *Verdict) GiveBack(due []leakybucket.Settlement) []leakybucket.Settlement {
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.Answer.Poured {
-			due = append(due, givenBack(o.Zone, &o.Charge, &o.Answer))
-		}
+	if err := s.compileSource(); err != nil {
+		return option.About("settle", 0, fmt.Errorf("parsing settle: %w", err))
 	}
-	return due
+	return cmp.Or(
+		option.About("settle debt", 0, z.Limit.ValidateDebt(s.DebtUnder(z.Limit))),
+		option.Refuse("cost", !s.After && slices.Contains(z.constants(), 0), "cost 0 reserves nothing, so any number of requests pass before the first is settled: want a cost, or settle ... after"),
+	)
 }
 
-// givenBack gives back all that a charge has poured.
-func givenBack(z *Zone, c *leakybucket.Charge, d *leakybucket.Decision) leakybucket.Settlement {
-	return leakybucket.Settlement{Charge: *c, Was: *d, Diff: -c.Cost, Cancel: z.Delay != nil}
-}
-
-func (o *Outcome) settles() bool {
-	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.decision != Withdrawn && o.reason == None
-}
-
-// Settle appends the settlements that correct the charges to what the request really
-// cost, which is known now, also if it was exempt as one for a static file and the upstream has
-// answered it.
-func (v *Verdict) Settle(r *http.Request, now time.Time, due []leakybucket.Settlement, observer *Observer) []leakybucket.Settlement {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		if !o.settles() {
-			continue
-		}
-		reserved := 0.0
-		if o.Answer.Poured {
-			reserved = o.Cost
-		}
-		var cost float64
-		known, refunded := true, false
-		if o.Zone.Settle != nil {
-			cost, known = o.Zone.Settle.Actual(observer, o.Limit, reserved)
-			refunded = cost == 0
-		} else {
-			cost = o.Zone.Refund.Actual(observer, reserved, now)
-			refunded = cost < reserved
-		}
-		o.Zone.Reporter.Settled(observer.FinalStatus(), refunded, known)
-		o.settledCost, o.settled = cost, true
-		if diff := cost - reserved; diff != 0 {
-			due = append(due, leakybucket.Settlement{Charge: o.Charge, Was: o.Answer, Diff: diff})
-		}
+// compileSource checks the source and its fields.
+func (s *Settle) compileSource() error {
+	if !slices.Contains([]SettleSource{BySeconds, ByBytes, ByHeader, ByStatus}, s.Source) {
+		return fmt.Errorf("unknown source %q: want seconds, bytes <unit>, header <Name> or status <code|class>... <n>", s.Source)
 	}
-	if len(v.static) > 0 && staticfile.UpstreamAnswered(r, observer.Header()) {
-		for _, e := range v.static {
-			e.zone.Reporter.ServedStatic(r)
-			if e.charge.Cost > 0 {
-				due = append(due, leakybucket.Settlement{Charge: e.charge, Diff: e.charge.Cost})
-			}
-		}
+	bytes, header, status := s.Source == ByBytes, s.Source == ByHeader, s.Source == ByStatus
+	mixed := (s.Unit != "") != bytes || (s.Name != "") != header || (len(s.Status) > 0) != status || (s.Cost != 0) != status
+	err := cmp.Or(
+		option.Refuse("settle", mixed, "a word is missing or is that of another source: want settle seconds, bytes <unit>, header <Name> or status <code|class>... <n>"),
+		option.Refuse("settle", header && !httpguts.ValidHeaderFieldName(s.Name), "invalid header name %q: want letters, digits and hyphens, such as X-Cost", s.Name),
+		option.Refuse("settle", status && !(s.Cost > 0 && s.Cost <= 1e12), "invalid cost %v: want a number above 0", s.Cost),
+	)
+	if err == nil && bytes {
+		s.bytes, err = option.ParseUnit(s.Unit)
 	}
-	return due
+	for _, code := range s.Status {
+		statuses, wrong := parseStatus(code)
+		s.ranges, err = append(s.ranges, statuses), cmp.Or(err, wrong)
+	}
+	return err
 }
 
-// SendCookies adds device cookies to a response that has earned them, before its headers are
-// sent. own are those fields of the header that come from within.
-func (v *Verdict) SendCookies(now time.Time, status int, header, own http.Header) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		if o.device != nil && o.Zone.Refund.Match(status, own, now) && o.device.Earned(own, now) && o.device.Issue(header, now) {
-			o.Zone.Reporter.TrustsDevice()
-		}
+// DebtUnder returns the debt of a bucket with a limit, in units. Without settle there is none.
+func (s *Settle) DebtUnder(limit leakybucket.Limit) float64 {
+	switch {
+	case s == nil:
+		return 0
+	case s.Debt != nil:
+		return *s.Debt
 	}
+	return limit.Capacity
+}
+
+// ChargesRedirectsOnly reports whether statuses cost something, and all of them are redirects. A
+// nil Settle charges nothing.
+func (s *Settle) ChargesRedirectsOnly() bool {
+	return s != nil && s.Source == ByStatus && !slices.ContainsFunc(s.ranges, func(of statusRange) bool { return of.first < 300 || of.last > 399 })
+}
+
+// A statusRange is a range of statuses, both ends included.
+type statusRange struct{ first, last int }
+
+var statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
+
+// parseStatus reads a status such as 401, or a class such as 4xx.
+func parseStatus(text string) (statusRange, error) {
+	first, _, cut := strings.Cut(strings.TrimRight(text, "*,;"), "-")
+	switch {
+	case statusCode.MatchString(text):
+	case strings.HasSuffix(text, ",") && statusCode.MatchString(first):
+		return statusRange{}, fmt.Errorf("invalid status %q: want blanks between statuses", text)
+	case cut && statusCode.MatchString(first) || len(first) == 1 && statusCode.MatchString(first+"xx"):
+		return statusRange{}, fmt.Errorf("invalid status %q: did you mean %sxx?", text, first[:1])
+	default:
+		return statusRange{}, fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", text)
+	}
+	from, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "0"))
+	to, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "9"))
+	return statusRange{from, to}, nil
+}
+
+// Actual returns what a request cost in all, of which so much was reserved, when
+// [Observer.Serve] has returned or panicked. The cost lies in the range of the limit's
+// arithmetic. Clients that left before the answer was complete never
+// pay less than the reservation.
+//
+// If the response does not say what it cost, known is false and the cost is the
+// reservation.
+func (s *Settle) Actual(o *Observer, limit leakybucket.Limit, reserved float64) (cost float64, known bool) {
+	cost, known = s.measure(o, reserved)
+	if !known {
+		return reserved, false
+	}
+	if cost = limit.ClampCost(cost); o.Left() {
+		cost = max(cost, reserved)
+	}
+	return cost, true
+}
+
+// counts reports whether a status costs something. The source must be Status.
+func (s *Settle) counts(status int) bool {
+	return slices.ContainsFunc(s.ranges, func(of statusRange) bool { return of.first <= status && status <= of.last })
+}
+
+// measure returns what the response says, and false if it says nothing.
+func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known bool) {
+	switch {
+	case s.Source == ByStatus:
+		status := o.FinalStatus()
+		if s.counts(status) {
+			return s.Cost, true
+		}
+		return 0, status != 0
+	case o.tunnel:
+		return 0, false // a tunnel says nothing about the work that opened it
+	case s.Source == BySeconds && o.Status == 0:
+		return max(o.elapsed.Seconds(), reserved), true
+	case s.Source == BySeconds:
+		return o.headers.Seconds(), true
+	case o.Status == 0 && (!o.returned || o.err != nil):
+		return 0, false // an error route answers, after us
+	case s.Source == ByBytes:
+		return float64(o.bytes) / s.bytes, true
+	default:
+		if i := o.Headers.index(s.Name); i >= 0 {
+			return leakybucket.ParseCost(o.values[i])
+		}
+		return 0, false
+	}
+}
+
+// FinalStatus returns the status that the client gets, or 0 if it is not known.
+// The status of an error is sent by error routes, after us.
+func (o *Observer) FinalStatus() int {
+	switch {
+	case o.Status != 0:
+		return o.Status
+	case !o.returned || o.tunnel:
+		return 0 // nobody knows, or the handler wrote the status to the connection
+	case o.err == nil:
+		return http.StatusOK
+	}
+	return response.StatusOf(o.err)
 }

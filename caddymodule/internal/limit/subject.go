@@ -244,7 +244,7 @@ func upstreamMethod(r *http.Request) string {
 func Method(s *Subject) string { return s.Judged.Method }
 
 // Matchers are sets of request matchers. One of the sets must match. They are asked with
-// each address of a request: see [Subject.Matches] and [Subject.Spares].
+// each address of a request: see [Subject.MatchesEither] and [Subject.MatchesBoth].
 type Matchers = caddyhttp.MatcherSets
 
 // A target is what a rewrite changes of a request.
@@ -320,13 +320,13 @@ func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(
 // the request.
 func (s *Subject) both(ask func() (bool, error)) (bool, error) { return s.ask(false, ask) }
 
-// Matches reports whether one of the sets holds for either address of the request.
-func (s *Subject) Matches(sets Matchers) (bool, error) {
+// MatchesEither reports whether one of the sets holds for either address of the request.
+func (s *Subject) MatchesEither(sets Matchers) (bool, error) {
 	return s.either(func() (bool, error) { return sets.AnyMatchWithError(s.Judged) })
 }
 
-// Spares reports whether one of the sets holds for both addresses of the request.
-func (s *Subject) Spares(sets Matchers) (bool, error) {
+// MatchesBoth reports whether one of the sets holds for both addresses of the request.
+func (s *Subject) MatchesBoth(sets Matchers) (bool, error) {
 	for _, set := range sets {
 		holds, err := s.both(func() (bool, error) { return set.MatchWithError(s.Judged) })
 		if holds || err != nil {
@@ -336,10 +336,10 @@ func (s *Subject) Spares(sets Matchers) (bool, error) {
 	return false, nil
 }
 
-// SparesAny reports whether Spares holds for any of several. Matchers that fail match nobody.
-func (s *Subject) SparesAny(several []Matchers) bool {
+// MatchesBothAny reports whether MatchesBoth holds for any of several. Matchers that fail match nobody.
+func (s *Subject) MatchesBothAny(several []Matchers) bool {
 	return slices.ContainsFunc(several, func(sets Matchers) bool {
-		match, err := s.Spares(sets)
+		match, err := s.MatchesBoth(sets)
 		return match && err == nil
 	})
 }

@@ -70,7 +70,7 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 	}
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
-		if line && o.decision != Withdrawn {
+		if line && o.decision != Skipped {
 			o.unlogged = o.Zone.Reporter.Unlogged()
 		}
 		o.report(r, now, header)
@@ -82,7 +82,7 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 
 // report calls the zone's Reporter with a final outcome. It must be called once.
 func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
-	if o.decision != Withdrawn {
+	if o.decision != Skipped {
 		o.Zone.Reporter.Decided(o, r, now, header)
 	}
 }
@@ -106,7 +106,7 @@ func (v *Verdict) Decisive() *Outcome { return strongest(v.all) }
 // all iterates over the outcomes that were not withdrawn since.
 func (v *Verdict) all(yield func(*Outcome) bool) {
 	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.decision != Withdrawn && !yield(o) {
+		if o := &v.Outcomes[i]; o.decision != Skipped && !yield(o) {
 			return
 		}
 	}

@@ -135,18 +135,18 @@ func checkSpares(set caddy.ModuleMap) error {
 // clientsSend finds the headers that all clients send. Others may be secrets.
 var clientsSend = regexp.MustCompile(`(?i)user-agent|cookie`)
 
-// Doubts says what is probably not meant by sets of matchers. An exemption by what anybody
+// Warnings says what is probably not meant by sets of matchers. An exemption by what anybody
 // can send is one that anybody has.
-func Doubts(sets caddyhttp.RawMatcherSets, exempt bool) (doubts []string) {
+func Warnings(sets caddyhttp.RawMatcherSets, exempt bool) (warnings []string) {
 	for _, set := range sets {
-		if doubt := doubtful(set, exempt); doubt != "" {
-			doubts = append(doubts, doubt)
+		if warning := warningOf(set, exempt); warning != "" {
+			warnings = append(warnings, warning)
 		}
 	}
-	return doubts
+	return warnings
 }
 
-func doubtful(set caddy.ModuleMap, exempts bool) string {
+func warningOf(set caddy.ModuleMap, exempts bool) string {
 	paths, query := matcherIn[[]string](set, "path"), matcherIn[map[string][]string](set, "query")
 	sent := string(set["header"]) + string(set["header_regexp"]) + string(set["expression"])
 	guarded := !exempts || set["client_ip"] != nil || set["remote_ip"] != nil || set["verified_crawler"] != nil || set["not"] != nil

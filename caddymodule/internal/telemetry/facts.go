@@ -94,13 +94,13 @@ func (t *Zone) Facts() Facts {
 	return facts
 }
 
-// Exempted implements decision.Reporter.
+// Exempted implements limit.Reporter.
 func (t *Zone) Exempted() { t.met.exempt.Add(1) }
 
-// Keyless implements decision.Reporter.
+// Keyless implements limit.Reporter.
 func (t *Zone) Keyless() { t.met.keyless.Add(1) }
 
-// Settled implements decision.Reporter.
+// Settled implements limit.Reporter.
 func (t *Zone) Settled(status int, refunded, known bool) {
 	t.met.response(status)
 	switch {
@@ -113,5 +113,5 @@ func (t *Zone) Settled(status int, refunded, known bool) {
 	}
 }
 
-// TrustsDevice implements decision.Reporter.
+// TrustsDevice implements limit.Reporter.
 func (t *Zone) TrustsDevice() { t.met.devices.Add(1) }

@@ -1,6 +1,6 @@
 // Package telemetry counts and logs what zones decide: metrics, lines of the log, events and
 // who sends most. Begin with [Zone], which the engine tells each outcome. It imports
-// decision, and nothing that runs.
+// limit, and nothing that runs.
 package telemetry
 
 import (

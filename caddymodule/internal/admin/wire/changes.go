@@ -35,7 +35,7 @@ type Change struct {
 // An Ended says whether there was something to end.
 type Ended struct {
 	Ended bool          `json:"ended"`
-	Told  *changes.Told `json:"told,omitempty"`
+	Sync  *changes.Sync `json:"sync,omitempty"`
 
 	// Key is that of the bucket, which the caller may have named by a secret.
 	Key string `json:"key,omitempty"`
@@ -50,7 +50,7 @@ type Revoked struct {
 type Override struct {
 	override.Held
 	Network string        `json:"network,omitempty"` // that is banned, or that the key stands for
-	Told    *changes.Told `json:"told,omitempty"`    // if it was made just now
+	Sync    *changes.Sync `json:"sync,omitempty"`    // if it was made just now
 }
 
 // ByHeader is the header in which a command says who uses it.
