@@ -129,8 +129,10 @@ var uploadSizes = []int{50_000, 300_000, 1_000_000, 5_000_000, 40_000_000}
 
 // forSizes runs a test for bodies of each size, with a length and in chunks.
 func forSizes(t *testing.T, u upload, sizes []int, f func(t *testing.T, u upload)) {
-	for _, u.size = range sizes {
-		for _, u.chunked = range []bool{false, true} {
+	for _, size := range sizes {
+		for _, chunked := range []bool{false, true} {
+			u := u // the tests run once the loops are done
+			u.size, u.chunked = size, chunked
 			if u.chunked && u.version == "1.0" {
 				continue
 			}
@@ -148,7 +150,7 @@ http://:%[1]d, https://localhost:%[2]d {
 	throttle {
 		zone limit {
 			key text all
-			match not path /slots /hold
+			match not path /slots /hold /large
 			limit 1 1/d
 		}
 	}
@@ -159,10 +161,14 @@ http://:%[1]d, https://localhost:%[2]d {
 			status 503
 		}
 	}
+	in_flight /large large 5 {
+		buffer 64KiB
+	}
 	reverse_proxy %[5]s
 }
 http://:%[3]d, https://localhost:%[4]d {
 	respond /slots busy 503
+	respond /large long 413
 	respond slowly 429
 }`
 
@@ -220,6 +226,10 @@ func TestRefusedUpload(t *testing.T) {
 		t.Run(name+", slots", func(t *testing.T) {
 			u.path = "/slots"
 			forSizes(t, u, uploadSizes[1:3], compare(http.StatusServiceUnavailable))
+		})
+		t.Run(name+", large", func(t *testing.T) {
+			u.path = "/large"
+			forSizes(t, u, uploadSizes[1:3], compare(http.StatusRequestEntityTooLarge))
 		})
 	}
 	for name, visitor := range map[string]func() *visitor{
