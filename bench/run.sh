@@ -4,6 +4,7 @@
 #	./run.sh                    print all tables; takes about half an hour
 #	./run.sh --take [rounds]    decisions in memory only
 #	./run.sh --http [pairs]     requests through Caddy only, with wrk, beside nginx
+#	./run.sh --place [rows]     what limiters cost in Caddy's server, between two probes, with wrk
 #	./run.sh --shared           Redis and PostgreSQL only; needs both servers
 #	./run.sh --curves           the cost as work grows, and ../docs/curves.svg
 #	./run.sh --guard            fail if memstore has lost ground to x/time/rate; TEST_LONG=1
@@ -43,6 +44,11 @@ http() {
 	TEST_LONG=1 go test -count=1 -run 'Throughput|MemoryThroughCaddy' -v -timeout 60m . -pairs "${1:-11}" -slice 2s
 }
 
+place() {
+	load_tools || return
+	TEST_LONG=1 go test -count=1 -run InPlace -v -timeout 20m . -place "${1:-.}"
+}
+
 shared() { TEST_LONG=1 go test -count=1 -run 'RedisStore|Postgres' -v -timeout 20m .; }
 
 have() { command -v "$1" >/dev/null || [[ -x /usr/sbin/$1 ]]; }
@@ -78,6 +84,7 @@ case "${1:-} ${2:-}" in
 '--guard --update') exec go test -count=1 -run '^TestGuard$' -v . -guard.update ;;
 '--take '*) machine && take "${2:-}" ;;
 '--http '*) machine && http "${2:-}" ;;
+'--place '*) machine && place "${2:-}" ;;
 '--shared ') machine && shared ;;
 '--curves ') machine && curves ;;
 ' ') machine && take && http && shared && curves ;;
