@@ -35,29 +35,26 @@ var slash = []byte{'/'}
 //
 // bench/README.md has the layouts that were measured and lost.
 type shard struct {
+	// What takes write, and most of what they read, is in two cache lines.
 	mu      sync.Mutex
 	decided leakybucket.Instant // the last one: those of decisions have the order of the lock
+	changes uint64              // writes and removals, for snapshots
+	slots   []slot
+	count   int // buckets
+	hand    int // the group to look at next
 
-	tags  []uint8 // a part of the hash; 0 where the slot is free
-	slots []slot  // as many
-
-	changes uint64 // writes and removals, for snapshots
-
-	count int // buckets
+	tags   []uint8     // a part of the hash of each slot; 0 where that is free
+	zones  []zoneCount // by number; the first is spelledZone
+	room   *room       // of the store
+	number int         // of the shard in it
 
 	// soonest is, for each group of slots, an instant before which none of its
 	// buckets may be forgotten. Pouring only moves that instant away, so the
 	// bound needs no care on the common path and is made exact when it is due.
 	soonest []leakybucket.Instant
-	hand    int // the group to look at next
-
-	zones []zoneCount // by number; the first is spelledZone
 
 	names []byte // of the slots that have no room for theirs
 	dead  int    // bytes of names that no slot points at
-
-	room   *room // of the store
-	number int   // of the shard in it
 
 	_ [8]byte // shards share no cache line
 }

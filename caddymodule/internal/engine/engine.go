@@ -386,7 +386,7 @@ func (e *Engine) Overrides() *override.Set { return e.Control.Changes.Table.Load
 
 // Everywhere implements limit.Env.
 func (e *Engine) Everywhere() []*limit.Zone {
-	if !e.AnyBlock() {
+	if len(e.Blockers) == 0 || !e.AnyBlock() {
 		return nil
 	}
 	return e.Blockers

@@ -30,8 +30,9 @@ type language struct {
 
 	Code string // what stands before a support code
 
-	Forms  [3][]string // of seconds, minutes and hours: what follows a number: one, a few, and others
-	plural textlanguage.Tag
+	Forms [3][]string // of seconds, minutes and hours: what follows a number: one, a few, and others
+
+	plural [121]plural.Form // of each number; larger ones are like those that end alike
 }
 
 //go:embed languages.json
@@ -43,7 +44,10 @@ var languages = func() (all []language) {
 		panic(err)
 	}
 	for i := range all {
-		all[i].plural = textlanguage.MustParse(all[i].Tag)
+		tag := textlanguage.MustParse(all[i].Tag)
+		for n := range all[i].plural {
+			all[i].plural[n] = plural.Cardinal.MatchPlural(tag, n, 0, 0, 0, 0)
+		}
 	}
 	return all
 }()
@@ -60,13 +64,21 @@ func (l *language) Units() string {
 // appendWait appends a time as people say it, rounded up.
 func (l *language) appendWait(text []byte, d time.Duration) []byte {
 	n, unit := readable(d)
+	text = strconv.AppendInt(text, n, 10)
 	forms := l.Forms[unit]
 	form := len(forms) - 1
-	switch plural.Cardinal.MatchPlural(l.plural, int(n), 0, 0, 0, 0) {
+	switch l.pluralOf(n) {
 	case plural.One:
 		form = 0
 	case plural.Few:
 		form = min(1, form)
 	}
-	return append(strconv.AppendInt(text, n, 10), forms[form]...)
+	return append(text, forms[form]...)
+}
+
+func (l *language) pluralOf(n int64) plural.Form {
+	if n >= int64(len(l.plural)) {
+		n = 21 + (n-21)%100
+	}
+	return l.plural[n]
 }

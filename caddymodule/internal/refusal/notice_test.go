@@ -11,6 +11,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/text/feature/plural"
+	textlanguage "golang.org/x/text/language"
 )
 
 // visit is a request of a browser.
@@ -301,5 +304,17 @@ func BenchmarkLanguage(b *testing.B) {
 				preferred(header)
 			}
 		})
+	}
+}
+
+func TestPlurals(t *testing.T) {
+	for i := range languages {
+		l := &languages[i]
+		tag := textlanguage.MustParse(l.Tag)
+		for n := range int64(1000) {
+			if got, want := l.pluralOf(n), plural.Cardinal.MatchPlural(tag, int(n), 0, 0, 0, 0); got != want {
+				t.Errorf("%s, %d: got %v, want %v", l.Tag, n, got, want)
+			}
+		}
 	}
 }

@@ -39,9 +39,9 @@ type Facts struct {
 
 // met counts what a zone of one config has met. Its sketches take 24 KiB each.
 type met struct {
-	since                                     time.Time
 	asked, exempt, keyless, charged, refunded atomic.Uint64
 	devices                                   atomic.Uint64
+	since                                     time.Time
 	keys, networks                            sketch.Distinct
 
 	responses *[statuses]atomic.Uint64 // from firstStatus on; nil if the zone has no refund

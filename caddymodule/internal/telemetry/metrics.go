@@ -117,8 +117,8 @@ var Fractions = [...]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
 // A levelHistogram counts how full buckets were. Observing is two
 // atomic additions. The zero value is ready for use.
 type levelHistogram struct {
-	Counts [len(Fractions) + 1]atomic.Uint64
 	Sum    atomic.Uint64 // in millionths
+	Counts [len(Fractions) + 1]atomic.Uint64
 }
 
 func (h *levelHistogram) observe(fraction float64) {

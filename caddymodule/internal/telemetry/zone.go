@@ -23,10 +23,10 @@ import (
 
 // Figures are the figures of a zone name, in all configs that have it.
 type Figures struct {
-	Refused  sketch.Distinct
-	Levels   levelHistogram
-	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
+	Levels   levelHistogram // first, beside what Recent is asked: each request that is admitted needs both
 	Recent   sketch.Recent
+	Refused  sketch.Distinct
+	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
 	people   people
 }
 
@@ -48,14 +48,16 @@ type Options struct {
 
 // A Zone counts and logs what a zone of one config decides.
 type Zone struct {
+	// What a request needs that is admitted lies side by side, before all else.
+	figures  *Figures
+	admitted prometheus.Counter // of those that are decided
+	met      met
+
 	Options
-	met     met
 	rule    *limit.Zone
-	figures *Figures
 	reasons [limit.Decisions]limit.ReasonSet // of each decision that the zone can make
 
 	decided   counters
-	admitted  prometheus.Counter                  // of these
 	overflows [limit.Decisions]*overflows         // as refusals
 	refusals  [limit.Decisions]*RefusalLog        // nil for decisions that refuse nothing
 	begun     [limit.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
