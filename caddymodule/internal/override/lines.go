@@ -27,7 +27,7 @@ func NewLines(config perkey.TableConfig, prepare func(*perkey.Override) error) (
 	if err != nil {
 		return nil, err
 	}
-	l.current.Store(&Listed{config: table})
+	l.current.Store(&Listed{config: table, empty: table.Empty(), zone: table.Lookup(nil)})
 	l.config.Shared = table.Shared()
 	return l, nil
 }
@@ -58,6 +58,7 @@ func (l *Lines) Compile(file string, lines []overridefile.Line) (*Listed, error)
 	if next.file, err = l.table(config); err != nil {
 		return nil, next.explain(err, lines)
 	}
+	next.empty, next.zone = next.config.Empty() && next.file.Empty(), next.config.Lookup(nil)
 	return next, nil
 }
 
@@ -92,6 +93,9 @@ const (
 
 // Listed is the overrides of a zone at one time. It does not change.
 type Listed struct {
+	empty bool         // no override names any key
+	zone  perkey.Entry // what then holds for all
+
 	config  *perkey.Table
 	file    *perkey.Table // nil if no file was read
 	name    string        // of the file
@@ -99,10 +103,13 @@ type Listed struct {
 }
 
 // Empty reports whether there are no overrides, so that no key needs to be looked up.
-func (s *Listed) Empty() bool { return (s.file == nil || s.file.Empty()) && s.config.Empty() }
+func (s *Listed) Empty() bool { return s.empty }
 
 // Lookup returns what holds for a key. Lines of the file go before the config.
 func (s *Listed) Lookup(key []perkey.Part) (perkey.Entry, Source) {
+	if s.empty {
+		return s.zone, OfZone
+	}
 	if s.file != nil {
 		if e := s.file.Lookup(key); e.Listed() {
 			return e, OfFile
