@@ -129,7 +129,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	if !stayed {
 		h.app.Correct(v.GiveBack(nil))
 	}
-	now := time.Now()
+	var now time.Time // of a refusal; nobody else asks
+	if v.Overflows() {
+		now = time.Now()
+	}
 	v.Report(r, &h.Directive, now, h.headerOf(w))
 	switch {
 	case v.Refused():
@@ -222,7 +225,7 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 // client does not see in which headers the upstream says what it cost.
 func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, concerned bool) error {
 	if concerned && len(h.headers) > 0 {
-		return (&limit.Observer{Headers: h.headers}).Serve(w, r, next)
+		return (&limit.Observer{Headers: h.headers, Untimed: true}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
@@ -236,7 +239,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
+	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader, Untimed: !needs.Times}
 	switch {
 	case h.Announces:
 		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
@@ -275,6 +278,10 @@ func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Obse
 	case within:
 		h.app.Correct(v.GiveBack(nil))
 	case observer != nil:
-		h.app.Correct(v.Settle(r, time.Now(), room[:0], observer))
+		var now time.Time
+		if observer.OwnHeader { // for a refund, which alone depends on the time
+			now = time.Now()
+		}
+		h.app.Correct(v.Settle(r, now, room[:0], observer))
 	}
 }

@@ -54,6 +54,9 @@ type Observer struct {
 	// answer, it is not called.
 	BeforeHeaders func(status int, header http.Header)
 
+	// Untimed says that nobody asks how long the upstream takes.
+	Untimed bool
+
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
@@ -106,7 +109,9 @@ func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
 	}
-	o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
+	if !o.Untimed {
+		o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
+	}
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -127,6 +132,9 @@ func (o *Observer) end() {
 
 // served returns for how long the upstream has had the request.
 func (o *Observer) served() time.Duration {
+	if o.Untimed {
+		return 0
+	}
 	return time.Since(o.began) - (record.WaitedIn(o.ctx) - o.waited)
 }
 

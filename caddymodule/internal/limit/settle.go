@@ -13,6 +13,7 @@ type Needs struct {
 	Cookies   bool // it may bring the client a device cookie
 	Settles   bool // it may change charges of this request, or of others
 	OwnHeader bool // and its header says whether it earns a refund
+	Times     bool // and how long it takes says what it cost
 }
 
 // Needs returns what the zones want.
@@ -22,6 +23,7 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Cookies = n.Cookies || o.device != nil
 		n.Settles = n.Settles || o.settles()
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
+		n.Times = n.Times || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 	}
 	n.Settles = n.Settles || len(v.static) > 0
 	return n

@@ -88,8 +88,16 @@ func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
 }
 
 // Refused reports whether an enforced zone refuses the request.
-func (v *Verdict) Refused() bool {
-	return slices.ContainsFunc(v.Outcomes, func(o Outcome) bool { return o.decision == Refused })
+func (v *Verdict) Refused() bool { return v.strongest() == Refused }
+
+// Overflows reports whether a zone refuses the request, or would without shadow.
+func (v *Verdict) Overflows() bool { return v.strongest() >= ShadowRefused }
+
+func (v *Verdict) strongest() (d Decision) {
+	for i := range v.Outcomes {
+		d = max(d, v.Outcomes[i].decision)
+	}
+	return d
 }
 
 // Decisive returns the strongest outcome, or nil if there is none.
@@ -137,11 +145,17 @@ func (v *Verdict) publish(a *asking) {
 	if !logs && !a.Server.shown() || a.Vars == nil {
 		return
 	}
-	all, _ := a.Vars[verdictsVar].(*Verdicts)
+	alone := !a.Server.shown() && !a.Server.Shares() // then only the log reads it
+	var all *Verdicts
+	if !alone {
+		all, _ = a.Vars[verdictsVar].(*Verdicts)
+	}
 	if all == nil {
 		all = &v.room
 		all.all = all.room[:0]
-		a.Vars[verdictsVar] = all
+		if !alone {
+			a.Vars[verdictsVar] = all
+		}
 		if a.Server.shown() && a.Replacer() != nil {
 			a.Replacer().Map(placeholdersOf(a.Request.Context()))
 		}
