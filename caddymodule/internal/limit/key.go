@@ -189,13 +189,13 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 // large: on the way of every request, that would have its goroutine's stack grow.
 func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
-	plain, account := listed.Empty(), ""
+	plain, account, text := listed.Empty(), "", ""
 	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
 		}
 		p := &k.parts[i]
-		var text string
+		text = ""
 		var client netip.Prefix
 		var digest bucketkey.Digest
 		switch {
@@ -232,7 +232,11 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 	b.name, b.parts = name, parts
 	e, by := listed.Lookup(parts)
 	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), Account: account, own: true}
-	if found.Name == "" {
+	switch {
+	case found.Name != "":
+	case string(name) == text: // the key has one part, in which nothing is escaped
+		found.Name = text
+	default:
 		found.Name = string(name)
 	}
 	return found, keyComplete
