@@ -52,7 +52,8 @@ func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s s
 // verdict returns what becomes of a request of a cost, in the order of [limit.Decide]. The
 // ban, if not nil, holds for its client.
 func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state, cost float64, ban *override.Ban) wire.Verdict {
-	c := z.Charge(&limit.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, cost)
+	var c leakybucket.Charge
+	z.Charge(&c, &limit.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, cost)
 	ceiling := s.limit.WithCeiling(c.Ceiling)
 	shadow := b.Shadow || z.InShadow(j.set, limit.AccountOf(b.Key))
 	refuse := func(why limit.Reason, by string, rest time.Duration) wire.Verdict {

@@ -97,7 +97,11 @@ func (a *asking) claim(failed error) error {
 			continue
 		}
 		err := failed
-		if err == nil {
+		switch {
+		case err != nil:
+		case z.plain:
+			err = a.claimFor(z)
+		default:
 			err = a.concern(z)
 		}
 		if err != nil {
@@ -142,12 +146,12 @@ func (a *asking) concern(z *Zone) error {
 
 // claimFor adds the claim of a zone that concerns the request, unless it must wait for the body.
 func (a *asking) claimFor(z *Zone) error {
-	waits := !a.received && a.HasBody()
+	waits := !z.plain && !a.received && a.HasBody()
 	if waits && z.ReadsFields() {
 		a.later = append(a.later, z)
 		return nil
 	}
-	if !z.Carries(&a.Subject) {
+	if !z.plain && !z.Carries(&a.Subject) {
 		return nil
 	}
 	k, why, skip := z.Find(&a.Subject, &a.buffers)
@@ -175,6 +179,11 @@ func (a *asking) claimFor(z *Zone) error {
 		z.keyless(&k)
 		return nil
 	}
+	if z.plain {
+		z.keyless(&k)
+		z.Charge(a.room(z), &k, shadow, k.Limit.ClampCost(DefaultCost))
+		return nil
+	}
 	cost, fromBody, err := z.cost(&a.Subject, k.Limit)
 	switch {
 	case err != nil:
@@ -198,25 +207,32 @@ func (z *Zone) keyless(k *Bucket) {
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
 func (a *asking) charge(z *Zone, k *Bucket, shadow bool, cost float64) {
-	c := z.Charge(k, shadow, cost)
-	client := z.DeviceClient(&a.Subject, k)
-	if client != nil {
+	c := a.room(z)
+	z.Charge(c, k, shadow, cost)
+	if client := z.DeviceClient(&a.Subject, k); client != nil {
 		c.Key = DeviceKey(k.Name, client)
+		a.claims[len(a.claims)-1].device = client
 	}
-	a.add(z, c)
-	n := len(a.claims) - 1
-	a.claims[n].device = client
 	if z.Block == nil {
 		return
 	}
-	if block, runs := a.env.KnownBlock(a.Now(), &a.charges[n]); runs {
+	if block, runs := a.env.KnownBlock(a.Now(), c); runs {
 		a.refuseBlocked(block)
 	}
 }
 
 // add adds a claim.
-func (a *asking) add(z *Zone, c leakybucket.Charge) {
-	a.claims, a.charges, a.decisions = append(a.claims, claim{zone: z}), append(a.charges, c), append(a.decisions, leakybucket.Decision{})
+func (a *asking) add(z *Zone, c leakybucket.Charge) { *a.room(z) = c }
+
+// room adds a claim whose charge is yet to be written. It is valid until the next one is added.
+func (a *asking) room(z *Zone) *leakybucket.Charge {
+	n := len(a.claims)
+	if n == cap(a.claims) || n == cap(a.charges) || n == cap(a.decisions) {
+		a.claims, a.charges, a.decisions = slices.Grow(a.claims, 1), slices.Grow(a.charges, 1), slices.Grow(a.decisions, 1)
+	}
+	a.claims, a.charges, a.decisions = a.claims[:n+1], a.charges[:n+1], a.decisions[:n+1] // which release has cleared
+	a.claims[n].zone = z
+	return &a.charges[n]
 }
 
 // unlimited is a charge without a limit, of which refuse makes a refusal.
@@ -347,7 +363,7 @@ func (a *asking) exempt(z *Zone) exemption {
 	if err != nil {
 		return e
 	}
-	e.charge = z.Charge(&k, z.InShadow(a.Overrides, k.Name), cost)
+	z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
 	e.charge.Debt = 0 // nothing was reserved that a response corrects
 	return e
 }

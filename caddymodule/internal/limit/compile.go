@@ -74,6 +74,8 @@ func (z *Zone) Load(ctx caddy.Context, given Given) error {
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
 	}
+	z.plain = z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && len(z.Cost) == 0 && z.Settle == nil && z.TrustDevices == nil &&
+		z.Delay == nil && z.Block == nil && z.Shadow == nil && z.Enforce == 100 && !z.ReadsFields()
 	return nil
 }
 

@@ -118,7 +118,7 @@ func (z *Zone) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 	if why != None || skip || k.Rule != perkey.Limited {
 		return c, false
 	}
-	c = z.Charge(&k, z.InShadow(s.Overrides, k.Name), 0)
+	z.Charge(&c, &k, z.InShadow(s.Overrides, k.Name), 0)
 	c.Key = DeviceKey(k.Name, z.DeviceClient(s, &k))
 	return c, true
 }

@@ -29,6 +29,11 @@ type Zone struct {
 	// The zone's name, of letters, digits, `_`, `.` and `-`. Required.
 	Name string `json:"name,omitempty"`
 
+	// plain is set by Load if the zone concerns all requests, and charges each the same to its own
+	// bucket and no more: it has but a key, a limit, a refusal and overrides. Most options then
+	// need not be looked at, which lie far apart.
+	plain bool
+
 	// Which requests are charged. Default: all.
 	MatchRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
@@ -203,27 +208,32 @@ func (z *Zone) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float
 	return z.Settle.DebtUnder(limit), ceiling, z.Settle != nil && z.Settle.After
 }
 
-// Charge returns the charge of a cost to the bucket of a key.
-func (z *Zone) Charge(k *Bucket, shadow bool, cost float64) leakybucket.Charge {
-	c := leakybucket.Charge{Zone: z.Name, Key: k.Name, Shadow: shadow, Limit: k.Limit, Cost: cost, Block: z.ladder}
+// Charge makes an empty charge that of a cost to the bucket of a key. It does so in place, since
+// copies of a charge would take longer.
+func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float64) {
+	c.Zone, c.Key, c.Shadow, c.Limit, c.Cost = z.Name, k.Name, shadow, k.Limit, cost
+	if z.plain {
+		return
+	}
+	c.Block = z.ladder
 	c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
 	if z.Delay != nil {
 		c.Undelayed = z.Delay.Undelayed
 	}
-	return c
 }
 
 // Peek returns a charge that shows the state of a bucket, and pours and begins nothing:
 // its cost fits no bucket.
 func (z *Zone) Peek(name string, limit leakybucket.Limit, shadow bool) leakybucket.Charge {
-	c := z.Charge(&Bucket{Name: name, Limit: limit}, shadow, -1)
+	var c leakybucket.Charge
+	z.Charge(&c, &Bucket{Name: name, Limit: limit}, shadow, -1)
 	c.Probe = true
 	return c
 }
 
 // InShadow reports whether the zone only counts requests with this key.
 func (z *Zone) InShadow(overrides *override.Set, key string) bool {
-	return z.Shadow != nil || !z.chooses(key) || overrides != nil && overrides.Shadow(z.Name, time.Now())
+	return !z.plain && (z.Shadow != nil || !z.chooses(key)) || overrides != nil && overrides.Shadow(z.Name, time.Now())
 }
 
 // chooses reports whether a key is among those that enforce chooses. The hash has no
