@@ -39,7 +39,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	h := &Handler{app: e, Match: match}
 	h.Server = e.Guard(ctx)
 	for _, z := range zones {
-		h.addsHeaders, h.LimitsLog = h.addsHeaders || z.MarksResponses(), h.LimitsLog || z.Refusal.LogLimit != nil
+		h.addsHeaders = h.addsHeaders || z.MarksResponses()
 		h.Zones = append(h.Zones, z.Zone)
 		if z.Settle != nil {
 			h.headers = h.headers.With(z.Settle.Name)

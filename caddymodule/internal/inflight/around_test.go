@@ -75,6 +75,7 @@ func TestRefusedFurtherIn(t *testing.T) {
 	}{
 		"no slot is free":        {around + slot + "}", nil, 1, 0},
 		"a body is too long":     {around + slot + "}", long, 1, 0},
+		"a matcher panics":       {around + "in_flight php 1 {\nexempt test_panics exempt\n}", func(s *servertest.FuncSite) { s.Visit(client(1), "/panics/exempt") }, 1, 0},
 		"its client leaves":      {around + slot + "wait 1m\n}", func(s *servertest.FuncSite) { s.Visit(client(1), "/").Leave() }, 2, 0},
 		"a zone within the slot": {strings.Replace(slot, "1", "2", 1) + "}\n" + within, nil, 0, 1},
 		"a zone within both":     {around + slot + "wait 1m\n}\n" + within, nil, 1, 1},

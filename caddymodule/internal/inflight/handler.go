@@ -40,7 +40,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	v := visits.Get().(*visit)
 	v.Handler, v.r = h, r
 	v.subject.Look(r)
+	around := record.Find(r.Context())
+	around.SetRefused(true) // unless it is passed on: a matcher may panic
 	concerned, failed := h.concerns(&v.subject)
+	around.SetRefused(false)
 	if !concerned && failed == nil {
 		v.forget()
 		return next.ServeHTTP(w, r)

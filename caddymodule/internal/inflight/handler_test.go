@@ -362,6 +362,36 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestRefusalToErrorRoute: a request that the site's error routes refuse still has its body there.
+func TestRefusalToErrorRoute(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "in_flight php 1 {\nrefusal error\n}\nsettle_upstream\n}\nhandle_errors {\nroute {\n", 0)
+		var read int
+		var err error
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			if r.Context().Value(caddyhttp.ErrorCtxKey) == nil {
+				<-time.After(time.Minute)
+				return nil
+			}
+			var all []byte
+			all, err = io.ReadAll(r.Body)
+			read = len(all)
+			w.WriteHeader(http.StatusTooManyRequests)
+			return nil
+		}
+		s.Visit(client(1), "/")
+		const size = 100 << 10
+		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(strings.Repeat("x", size)))
+		r.RemoteAddr = client(2) + ":1"
+		v := s.Come(r)
+		if read != size || err != nil || v.Code != http.StatusTooManyRequests {
+			t.Errorf("got %d bytes, %v, %d, want %d, none and 429", read, err, v.Code, size)
+		}
+		servertest.Sleep(2 * time.Minute)
+		wantIdle(t, s)
+	})
+}
+
 // newErrorSite is a site whose upstream fails, and works on an error page for a second.
 func newErrorSite(t testing.TB, primary, routed string) *servertest.FuncSite {
 	t.Helper()

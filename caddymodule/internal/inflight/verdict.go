@@ -103,7 +103,11 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	if limit := v.rule.Refusal.LogLimit; limit != nil && !limit.Allow() {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
 	}
-	return f.Write(w, v.r, body.Whole(v.r))
+	err := f.Write(w, v.r, body.Whole(v.r))
+	if err != nil {
+		v.keep() // an error route may read the body
+	}
+	return err
 }
 
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by

@@ -36,6 +36,7 @@ func (v *Verdict) Needs() (n Needs) {
 func (v *Verdict) GiveBack(due []leakybucket.Settlement) []leakybucket.Settlement {
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.Answer.Poured {
+			o.settled, o.settledCost = true, 0
 			due = append(due, givenBack(o.Zone, &o.Charge, &o.Answer))
 		}
 	}

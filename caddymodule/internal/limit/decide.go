@@ -18,7 +18,6 @@ type Directive struct {
 	Zones  []*Zone
 	Server *Server // in whose routes the handler is; nil outside of the HTTP app
 
-	LimitsLog bool // a zone limits the lines of refusals in the access log
 	Announces bool // responses get the rate-limit headers
 	Follows   bool // a zone has more to do with requests that were admitted, or shows its verdicts
 }

@@ -138,6 +138,9 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	if o.code != 0 {
 		enc.AddString("support_code", o.code.String())
 	}
+	if o.unlogged == 0 { // this line may be the first that is written, and shows the outcome twice
+		o.unlogged = o.Zone.Reporter.Unlogged()
+	}
 	if o.unlogged > 0 {
 		enc.AddInt64("unlogged", int64(o.unlogged))
 	}

@@ -62,18 +62,11 @@ func (v *Verdict) Close(r *http.Request, err error) {
 // header of the response. It also keeps the request out of the access log, if a zone wants
 // that of this refusal, and announces the limits in the header.
 func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header http.Header) {
-	// A zone of another handler may refuse, too, by a block that holds everywhere.
-	line := (d.LimitsLog || v.Refused()) && d.Server.logs(r)
-	if line && v.Refused() && !v.Decisive().Zone.Reporter.Logs(now) {
-		line = false
+	if v.Refused() && d.Server.logs(r) && !v.Decisive().Zone.Reporter.Logs(now) {
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
-		if line && o.decision != Skipped {
-			o.unlogged = o.Zone.Reporter.Unlogged()
-		}
-		o.report(r, now, header)
+		v.Outcomes[i].report(r, now, header)
 	}
 	if d.Announces {
 		v.announce(header)

@@ -78,6 +78,7 @@ func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 	for _, path := range []string{"/a", "/a", "/a", "/b", "/quiet"} {
 		s.From(servertest.Someone).Get(path)
 	}
+	s.From("203.0.113.98:1").Get("/quiet") // admitted, and its line is dropped
 	s.From("203.0.113.99:1").Get("/a")
 	if got, want := accessLines(t, s), []string{"200 <nil>", "200 <nil>", "200 2"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
