@@ -42,7 +42,7 @@ func TestTheStrongestDecisionAndTheLongestWaitDecide(t *testing.T) {
 
 // Durations are exact to a nanosecond, and logs need not be.
 func TestLogsAndPlaceholdersHaveSixDecimals(t *testing.T) {
-	o := &Outcome{Zone: &Zone{Name: "a", Refusal: new(refusal.Options)}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
+	o := &Outcome{Zone: &Zone{Name: "a", Refusal: new(refusal.Options), Reporter: new(silent)}, Delay: 1234567890 * time.Nanosecond, Block: 9876543210 * time.Nanosecond}
 	o.decision = Delayed
 	log := zapcore.NewMapObjectEncoder()
 	if err := o.MarshalLogObject(log); err != nil {
