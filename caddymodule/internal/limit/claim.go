@@ -57,9 +57,9 @@ func newAsking(r *http.Request, now time.Time, d *Directive, env Env) *asking {
 
 // release returns the memory to the pool. Nothing of the request stays in it.
 func (a *asking) release() {
-	clear(a.claims)
-	clear(a.charges)
-	clear(a.decisions)
+	for i := range a.claims { // which is cheaper than clear for as few as there are
+		a.claims[i], a.charges[i], a.decisions[i] = claim{}, leakybucket.Charge{}, leakybucket.Decision{}
+	}
 	a.claims, a.charges, a.decisions = a.claims[:0], a.charges[:0], a.decisions[:0]
 	if len(a.later) > 0 {
 		clear(a.later)
@@ -326,7 +326,8 @@ func (a *asking) fail(z *Zone, err error) error {
 		a.add(z, unlimited(z, k.Name, shadow))
 		a.refuse(Error, 0)
 		if !shadow {
-			o := a.outcome(len(a.claims) - 1)
+			var o Outcome
+			a.outcome(&o, len(a.claims)-1)
 			o.report(a.Request, a.Now(), nil)
 		}
 	}

@@ -248,11 +248,14 @@ func (a *asking) conclude() *Verdict {
 		a.countAdmitted()
 		return nil
 	}
-	v := newVerdict(len(a.claims))
+	v, n := newVerdict(len(a.claims)), 0
 	for i := range a.claims {
-		if o := a.outcome(i); o.decision != Withdrawn {
-			v.Outcomes = append(v.Outcomes, o)
+		v.Outcomes = v.Outcomes[:n+1]
+		if o := &v.Outcomes[n]; !a.outcome(o, i) {
+			*o, v.Outcomes = Outcome{}, v.Outcomes[:n]
+			continue
 		}
+		n++
 	}
 	v.static, v.body = a.static, a.Body
 	if shares {

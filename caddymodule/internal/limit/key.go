@@ -179,8 +179,8 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	listed := k.Overrides.Load()
 	if listed.Empty() && k.IsAddress() && k.IPv4 == 32 && s.Address().Is4() {
 		// An IPv4 address has one spelling, so nothing need be built.
-		e, by := listed.Lookup(nil)
-		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: true, own: true}, keyComplete
+		e := listed.OfAll()
+		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, Address: true, own: true}, keyComplete
 	}
 	return k.compose(s, b, listed)
 }

@@ -147,11 +147,12 @@ func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
 	return nil
 }
 
-// outcome returns what the zone of a claim decides, by the store's answer.
-func (a *asking) outcome(i int) (o Outcome) {
+// outcome makes an empty outcome what the zone of a claim decides, by the store's answer. It
+// returns false if that is nothing.
+func (a *asking) outcome(o *Outcome, i int) bool {
 	cl, d := &a.claims[i], &a.decisions[i]
 	z := cl.zone
-	o = Outcome{Zone: z, Charge: a.charges[i], Answer: *d, Block: cl.block, device: cl.device, asked: cl.asked, starved: cl.starved}
+	o.Zone, o.Charge, o.Answer, o.Block, o.device, o.asked, o.starved = z, a.charges[i], *d, cl.block, cl.device, cl.asked, cl.starved
 	if z.Refusal.Jitter > 0 {
 		o.jitter = float32(rand.Float64() * float64(z.Refusal.Jitter) / 100)
 	}
@@ -177,7 +178,7 @@ func (a *asking) outcome(i int) (o Outcome) {
 			o.decision = Delayed
 		}
 	}
-	return o
+	return o.decision != Withdrawn
 }
 
 // overflow returns why a charge does not fit.

@@ -34,6 +34,9 @@ type Zone struct {
 	// need not be looked at, which lie far apart.
 	plain bool
 
+	Reporter Reporter `json:"-"`
+	Places   *Places  `json:"-"` // of requests that wait for their delay
+
 	// Which requests are charged. Default: all.
 	MatchRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
@@ -123,9 +126,6 @@ type Zone struct {
 	Static        []*staticfile.Matcher `json:"-"` // exempt static files
 	Limit         leakybucket.Limit     `json:"-"` // the zone's own
 	MostCost      float64               `json:"-"` // the highest that is known before a request comes, in units
-
-	Places   *Places  `json:"-"` // of requests that wait for their delay
-	Reporter Reporter `json:"-"`
 
 	wanted []form.Field        // those of Field, in the plan of the key
 	ladder *leakybucket.Ladder // of Block; nil means that overflows begin no block

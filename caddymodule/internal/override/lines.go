@@ -105,6 +105,9 @@ type Listed struct {
 // Empty reports whether there are no overrides, so that no key needs to be looked up.
 func (s *Listed) Empty() bool { return s.empty }
 
+// OfAll returns what holds for every key if there are no overrides.
+func (s *Listed) OfAll() *perkey.Entry { return &s.zone }
+
 // Lookup returns what holds for a key. Lines of the file go before the config.
 func (s *Listed) Lookup(key []perkey.Part) (perkey.Entry, Source) {
 	if s.empty {
