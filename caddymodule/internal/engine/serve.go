@@ -99,34 +99,50 @@ func warnBursts(zones []*Zone, logger *zap.Logger) {
 // route and those of the server itself cost nothing.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	h.handled.Add(1)
-	free := h.costsNothing(r)
-	var noted *record.Record
-	if !free {
-		noted = h.record(r)
-		noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
-	}
-	concerned, failed := h.Concerns(r)
-	if !concerned || free {
-		noted.SetRefused(false)
+	if h.costsNothing(r) {
+		concerned, _ := h.Concerns(r)
 		return h.serveFree(w, r, next, concerned)
 	}
-	if h.app.Shared != nil {
-		h.app.hold()
-		defer h.app.release()
-		h.awaitStore(r)
+	noted := h.record(r)
+	noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
+	var v *limit.Verdict
+	concerned, failed := h.Concerns(r)
+	if concerned {
+		if h.app.Shared != nil {
+			h.app.hold()
+			defer h.app.release()
+			h.awaitStore(r)
+		}
+		var admitted bool
+		if v, admitted, err = h.admit(w, r, failed); !admitted {
+			return err
+		}
 	}
-	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
-	v, err := limit.Decide(r, time.Time{}, failed, &h.Directive, h.app)
-	switch {
-	case err != nil:
-		return h.fail(w, r, err)
-	case v == nil:
-		noted.SetRefused(false)
-		return h.serveFree(w, r, next, true)
+	noted.SetRefused(false)
+	if v == nil {
+		return h.serveFree(w, r, next, concerned)
 	}
 	defer func() { v.Close(r, err) }()
-	stayed := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
-	if !stayed {
+	return h.serve(w, r, next, v)
+}
+
+// admit decides about a request, and lets it wait. One that is not admitted it answers. The
+// verdict is nil if nobody needs to know more of one that is.
+func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v *limit.Verdict, admitted bool, err error) {
+	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
+	if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
+		return nil, false, h.fail(w, r, err)
+	}
+	if v == nil {
+		return nil, true, nil
+	}
+	defer func() {
+		if !admitted {
+			v.Close(r, err)
+		}
+	}()
+	stays := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
+	if !stays {
 		h.app.Correct(v.GiveBack(nil))
 	}
 	var now time.Time // of a refusal; nobody else asks
@@ -136,13 +152,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 	v.Report(r, &h.Directive, now, h.headerOf(w))
 	switch {
 	case v.Refused():
-		return h.refuse(w, r, v, config, now)
-	case !stayed:
+		return v, false, h.refuse(w, r, v, config, now)
+	case !stays:
 		w.WriteHeader(response.StatusClientLeft)
-		return nil
+		return v, false, nil
 	}
-	noted.SetRefused(false)
-	return h.serve(w, r, next, v)
+	return v, true, nil
 }
 
 // record returns the record that the handlers around and within share, or nil if there are none.
