@@ -23,8 +23,8 @@ cd "$(dirname "$0")/.."
 # Neither vet nor any test needs the databases that Caddy's PKI can use; without
 # them everything compiles sooner, and vet, the tests and the binary share it.
 tags=nobadger,nomysql,nopgx
-# Packages that are tested with real Redis and PostgreSQL.
-shared='/(redis|pg)store(/|$)|/caddymodule/(redis|postgres)(/|$)'
+# Packages that are tested with real Redis, PostgreSQL and Memcached.
+shared='/(redis|pg|memcached)store(/|$)|/caddymodule/(redis|postgres|memcached)(/|$)'
 policy=/usr/sbin/policy-rc.d
 policy_is_ours=false
 
@@ -76,11 +76,7 @@ missing_packages() {
 	have mariadbd || echo mariadb-server
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
-	# dbconfig-no-thanks keeps them from setting up databases of their own.
 	[[ -e /usr/share/dokuwiki/doku.php ]] || echo dokuwiki
-	[[ -e /var/lib/roundcube/public_html/index.php ]] && have dovecot || echo roundcube-core roundcube-sqlite3 dovecot-imapd dbconfig-no-thanks
-	[[ -e /usr/share/phpmyadmin/index.php ]] || echo phpmyadmin dbconfig-no-thanks
-	[[ -e /usr/share/cacti/site/index.php ]] || echo cacti dbconfig-no-thanks
 	[[ -e /usr/share/php/Illuminate/autoload.php ]] || echo php-laravel-framework
 	has_devise || echo ruby-devise ruby-rails ruby-sqlite3
 	have wget || echo wget
@@ -98,6 +94,7 @@ missing_for_stores() {
 	have redis-sentinel || echo redis-sentinel
 	has_postgres || echo postgresql
 	have pgbouncer || echo pgbouncer
+	have memcached || echo memcached
 }
 
 missing_for_long_tests() {
@@ -106,7 +103,11 @@ missing_for_long_tests() {
 	[[ -e /usr/lib/apache2/modules/mod_evasive20.so ]] || echo libapache2-mod-evasive
 	[[ -e /usr/lib/apache2/modules/mod_qos.so ]] || echo libapache2-mod-qos libpcre3
 	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
+	# dbconfig-no-thanks keeps them from setting up databases of their own.
 	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
+	[[ -e /var/lib/roundcube/public_html/index.php ]] && have dovecot || echo roundcube-core roundcube-sqlite3 dovecot-imapd dbconfig-no-thanks
+	[[ -e /usr/share/phpmyadmin/index.php ]] || echo phpmyadmin dbconfig-no-thanks
+	[[ -e /usr/share/cacti/site/index.php ]] || echo cacti dbconfig-no-thanks
 }
 
 # Debian starts the servers it installs; the tests start their own.

@@ -345,8 +345,11 @@ func (n names) succeeded(a answer) bool {
 // TestAnyApplication of Debian that has no page of its own holds guesses through all its doors, and
 // refuses nothing to people, behind the lines of any-application.md.
 func TestAnyApplication(t *testing.T) {
-	for _, a := range anyApplications {
+	for i, a := range anyApplications {
 		t.Run(a.name, func(t *testing.T) {
+			if i > 0 && !longRun() {
+				t.Skip("TEST_LONG=1 tries more than one")
+			}
 			t.Parallel()
 			a.use(t)
 			n := namesOf(t, a.name)
