@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -46,7 +47,7 @@ type Store struct {
 }
 
 // New returns a store that uses a pool, of two connections at least, to PostgreSQL or to a
-// pooler such as PgBouncer. [Store.Close] leaves the pool open. It fails if the options are
+// pooler such as PgBouncer, in any query mode. [Store.Close] leaves the pool open. It fails if the options are
 // invalid.
 func New(pool *pgxpool.Pool, o Options) (*Store, error) {
 	if o.User != "" || o.Password != "" {
@@ -180,7 +181,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	return s.explain(s.onTable(ctx, func() error {
-		_, err := s.pool.Exec(ctx, s.sql["reset"], []byte(s.name(zone, key, shadow)))
+		_, err := s.pool.Exec(ctx, s.sql["reset"], pgx.QueryExecModeExec, []byte(s.name(zone, key, shadow)))
 		return err
 	}))
 }
