@@ -144,6 +144,46 @@ func TestAGivenPool(t *testing.T) {
 	}
 }
 
+// TestAGivenPoolIsNotReset: when the store has lost a connection, those of others stay.
+func TestAGivenPoolIsNotReset(t *testing.T) {
+	config, err := pgxpool.ParseConfig(patient(sharedServer(t).URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 3
+	config.ConnConfig.RuntimeParams["application_name"] = unique("shared")
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s, err := New(pool, Options{Table: unique("shared"), OnError: failOn(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	others, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("k", 1))
+	if _, err := others.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+		WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("k", 1))
+	was := others.Conn()
+	others.Release()
+	kept := false
+	for _, conn := range pool.AcquireAllIdle(t.Context()) {
+		kept = kept || conn.Conn() == was
+		conn.Release()
+	}
+	if !kept {
+		t.Error("the connection of another user of the pool was closed, want it kept")
+	}
+}
+
 func TestNoCallOutlivesItsContext(t *testing.T) {
 	frozen := servertest.StartPostgres(t)
 	silent, _ := silentServer(t)

@@ -19,9 +19,9 @@ import (
 
 // A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool      *pgxpool.Pool
-	closePool func()
-	lanes     *coalesce.Lanes[struct{}, *call] // a single one
+	pool     *pgxpool.Pool
+	ownsPool bool
+	lanes    *coalesce.Lanes[struct{}, *call] // a single one
 
 	prefix          string
 	table, registry string // quoted
@@ -84,7 +84,7 @@ func Open(url string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("preparing connections: %w", err)
 	}
 	s.use(pool)
-	s.closePool = pool.Close
+	s.ownsPool = true
 	return s, nil
 }
 
@@ -103,7 +103,6 @@ func newStore(o *Options) (*Store, error) {
 		beside:      make(chan struct{}, 1),
 		forgetEvery: o.ForgetEvery,
 		onError:     o.OnError,
-		closePool:   func() {},
 	}
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostCharges}, s.sendBatch)
@@ -137,7 +136,17 @@ func (s *Store) Close() {
 	s.starting.Do(func() {}) // from now on Start does nothing
 	s.lanes.Close()
 	s.working.Wait()
-	s.closePool()
+	if s.ownsPool {
+		s.pool.Close()
+	}
+}
+
+// resetPool closes all connections once the server has ended one. Those of a pool that others
+// use too are theirs to lose.
+func (s *Store) resetPool() {
+	if s.ownsPool {
+		s.pool.Reset()
+	}
 }
 
 // Take implements [leakybucket.Store]. If ctx ends first, it returns an error
