@@ -72,6 +72,8 @@ func TestKeys(t *testing.T) {
 	}{
 		{"IPv4", httplimit.ByAddress, "203.0.113.7:1234", nil, "203.0.113.7"},
 		{"IPv4 in IPv6", httplimit.ByAddress, "[::ffff:203.0.113.7]:1234", nil, "203.0.113.7"},
+		{"IPv4 by NAT64", httplimit.ByAddress, "[64:ff9b::203.0.113.7]:1234", nil, "203.0.113.7"},
+		{"IPv4 by SIIT", httplimit.ByAddress, "[::ffff:0:203.0.113.7]:1234", nil, "203.0.113.7"},
 		{"IPv6", httplimit.ByAddress, "[2001:db8:1:2:3::4]:1234", nil, "2001:db8:1:2::/64"},
 		{"IPv6 of a link", httplimit.ByAddress, "[fe80::1%eth0]:1234", nil, "fe80::/64"},
 		{"a Unix socket", httplimit.ByAddress, "@", nil, "unknown"},
@@ -86,6 +88,7 @@ func TestKeys(t *testing.T) {
 		{"IPv6 and a port", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "[2001:db8::9]:443, [fd00::2]"}, "2001:db8::/64"},
 		{"no header behind a proxy", proxies, "10.0.0.1:1", nil, "10.0.0.1"},
 		{"IPv6 behind a proxy", proxies, "10.0.0.1:1", []string{"X-Forwarded-For", "2001:db8::9"}, "2001:db8::/64"},
+		{"behind a proxy by NAT64", proxies, "[64:ff9b::10.0.0.1]:1", []string{"X-Forwarded-For", "64:ff9b::198.51.100.1, [64:ff9b::10.0.0.2]:443"}, "198.51.100.1"},
 		{"no header", header, "203.0.113.7:1", nil, "203.0.113.7"},
 		{"a header", header, "203.0.113.7:1", []string{"X-Api-Key", "secret"}, "X-Api-Key/@sha256:2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"},
 	} {

@@ -19,8 +19,9 @@ const ipv6Bits = 64
 func ByAddress(r *http.Request) string { return nameOf(peer(r)) }
 
 // Behind returns a key for a server behind proxies: the last address in X-Forwarded-For that
-// none of them has. Only what a proxy has written is believed: a client that comes to the
-// server directly is known by its own address.
+// none of them has. IPv4 networks are written as such, also if NAT64 stands before the server.
+// Only what a proxy has written is believed: a client that comes to the server directly is
+// known by its own address.
 func Behind(proxies ...netip.Prefix) func(*http.Request) string {
 	trusted := func(a netip.Addr) bool {
 		return slices.ContainsFunc(proxies, func(p netip.Prefix) bool { return p.Contains(a) })
@@ -47,7 +48,7 @@ func parseHop(text string) (addr netip.Addr, ok bool) {
 		with, err = netip.ParseAddrPort(text)
 		addr = with.Addr()
 	}
-	return addr.Unmap().WithZone(""), err == nil
+	return key.Unmap(addr), err == nil
 }
 
 // ByHeader returns a key of the value of a header, such as an API key, of which only a digest
@@ -70,7 +71,7 @@ func peer(r *http.Request) netip.Addr {
 		host = r.RemoteAddr
 	}
 	addr, _ := netip.ParseAddr(host)
-	return addr.Unmap().WithZone("")
+	return key.Unmap(addr)
 }
 
 func nameOf(client netip.Addr) string {

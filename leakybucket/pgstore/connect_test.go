@@ -14,14 +14,17 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -96,7 +99,8 @@ func TestErrorsThatNobodyWaitsForGoToTheCallback(t *testing.T) {
 	eventually(t, "the callback is called again", func() bool { return told.Load() > 1 })
 }
 
-// TestAGivenPool: the store uses it, and leaves it open.
+// TestAGivenPool: the store uses it, gives statements no names in it, whatever its mode, and
+// leaves it open.
 func TestAGivenPool(t *testing.T) {
 	pool, err := pgxpool.New(t.Context(), patient(sharedServer(t).URL()))
 	if err != nil {
@@ -112,9 +116,71 @@ func TestAGivenPool(t *testing.T) {
 	}
 	s.Start()
 	mustTake(t, s, charge("k", 1))
+	if _, _, err := s.List(t.Context(), store.Filter{Zone: "zone"}, ""); err != nil {
+		t.Error(err)
+	}
+	if err := s.Reset(t.Context(), "zone", "k", false); err != nil {
+		t.Error(err)
+	}
+	text := store.Text{Name: "n", Number: 7, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "t"}
+	before, last, err := s.PutTexts(t.Context(), []store.Text{text})
+	if err != nil || before != 0 || last == 0 {
+		t.Errorf("texts put: got %v, %v, %v, want 0, a mark, and no error", before, last, err)
+	}
+	if got, err := s.Texts(t.Context(), 0); err != nil || got.Last != last || got.Count != 1 || !slices.Equal(got.Texts, []store.Text{text}) {
+		t.Errorf("texts: got %v, %v, want %v of mark %d", got, err, text, last)
+	}
 	s.Close()
+	for _, conn := range pool.AcquireAllIdle(t.Context()) {
+		var names []string
+		err := conn.QueryRow(t.Context(), "SELECT array_agg(statement) FROM pg_prepared_statements", pgx.QueryExecModeExec).Scan(&names)
+		if err != nil || len(names) > 0 {
+			t.Errorf("prepared statements: got %q, %v, want none", names, err)
+		}
+		conn.Release()
+	}
 	if err := pool.Ping(t.Context()); err != nil {
 		t.Errorf("the pool after the store was closed: %v", err)
+	}
+}
+
+// TestAGivenPoolIsNotReset: when the store has lost a connection, those of others stay.
+func TestAGivenPoolIsNotReset(t *testing.T) {
+	config, err := pgxpool.ParseConfig(patient(sharedServer(t).URL()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 3
+	config.ConnConfig.RuntimeParams["application_name"] = unique("shared")
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	s, err := New(pool, Options{Table: unique("shared"), OnError: failOn(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	others, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("k", 1))
+	if _, err := others.Exec(t.Context(), `SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity
+		WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()`); err != nil {
+		t.Fatal(err)
+	}
+	mustTake(t, s, charge("k", 1))
+	was := others.Conn()
+	others.Release()
+	kept := false
+	for _, conn := range pool.AcquireAllIdle(t.Context()) {
+		kept = kept || conn.Conn() == was
+		conn.Release()
+	}
+	if !kept {
+		t.Error("the connection of another user of the pool was closed, want it kept")
 	}
 }
 

@@ -14,7 +14,8 @@
 // Nothing that may have been executed is ever repeated: after an error, charges
 // were poured once or not at all. A batch that the server has certainly rolled
 // back is retried. So callers see no deadlocks, no races for a new bucket, and no
-// idle connections that a restart of the server has closed.
+// idle connections that a restart of the server has closed, unless a pool given to [New]
+// has four of them in a row.
 //
 // [Open] does not connect. The first call does, or [Store.Start], which also
 // creates the table and deletes expired buckets from then on. After an outage the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -70,7 +71,7 @@ func (s *Store) forgetSome(ctx context.Context, from, to pgtype.TID) (deleted in
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	err = s.besideBatches(ctx, func() error {
-		tag, err := s.pool.Exec(ctx, s.sql["forget"], from, to, instantParam(s.heldAt()), int64(forgetMost))
+		tag, err := s.pool.Exec(ctx, s.sql["forget"], pgx.QueryExecModeExec, from, to, instantParam(s.heldAt()), int64(forgetMost))
 		deleted = tag.RowsAffected()
 		return err
 	})
@@ -82,7 +83,7 @@ func (s *Store) pages(ctx context.Context) (uint32, error) {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	var pages *int64
-	err := s.besideBatches(ctx, func() error { return s.pool.QueryRow(ctx, s.sql["size"], s.table).Scan(&pages) })
+	err := s.besideBatches(ctx, func() error { return s.pool.QueryRow(ctx, s.sql["size"], pgx.QueryExecModeExec, s.table).Scan(&pages) })
 	if err != nil || pages == nil {
 		return 0, s.explain(err)
 	}

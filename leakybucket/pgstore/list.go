@@ -56,7 +56,7 @@ func after(prefix string) []byte {
 }
 
 func (s *Store) listSome(ctx context.Context, from, to []byte, want int) ([]store.Entry, error) {
-	rows, err := s.pool.Query(ctx, s.sql["list"], from, to, instantParam(s.heldAt()), want)
+	rows, err := s.pool.Query(ctx, s.sql["list"], pgx.QueryExecModeExec, from, to, instantParam(s.heldAt()), want)
 	if err != nil {
 		return nil, err
 	}

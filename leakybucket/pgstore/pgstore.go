@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -18,9 +19,9 @@ import (
 
 // A Store keeps buckets in a table of PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool      *pgxpool.Pool
-	closePool func()
-	lanes     *coalesce.Lanes[struct{}, *call] // a single one
+	pool     *pgxpool.Pool
+	ownsPool bool
+	lanes    *coalesce.Lanes[struct{}, *call] // a single one
 
 	prefix          string
 	table, registry string // quoted
@@ -46,7 +47,7 @@ type Store struct {
 }
 
 // New returns a store that uses a pool, of two connections at least, to PostgreSQL or to a
-// pooler such as PgBouncer. [Store.Close] leaves the pool open. It fails if the options are
+// pooler such as PgBouncer, in any query mode. [Store.Close] leaves the pool open. It fails if the options are
 // invalid.
 func New(pool *pgxpool.Pool, o Options) (*Store, error) {
 	if o.User != "" || o.Password != "" {
@@ -83,7 +84,7 @@ func Open(url string, o Options) (*Store, error) {
 		return nil, fmt.Errorf("preparing connections: %w", err)
 	}
 	s.use(pool)
-	s.closePool = pool.Close
+	s.ownsPool = true
 	return s, nil
 }
 
@@ -102,7 +103,6 @@ func newStore(o *Options) (*Store, error) {
 		beside:      make(chan struct{}, 1),
 		forgetEvery: o.ForgetEvery,
 		onError:     o.OnError,
-		closePool:   func() {},
 	}
 	s.background, s.stop = context.WithCancel(context.Background())
 	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostCharges}, s.sendBatch)
@@ -136,7 +136,17 @@ func (s *Store) Close() {
 	s.starting.Do(func() {}) // from now on Start does nothing
 	s.lanes.Close()
 	s.working.Wait()
-	s.closePool()
+	if s.ownsPool {
+		s.pool.Close()
+	}
+}
+
+// resetPool closes all connections once the server has ended one. Those of a pool that others
+// use too are theirs to lose.
+func (s *Store) resetPool() {
+	if s.ownsPool {
+		s.pool.Reset()
+	}
 }
 
 // Take implements [leakybucket.Store]. If ctx ends first, it returns an error
@@ -180,7 +190,7 @@ func (s *Store) Reset(ctx context.Context, zone, key string, shadow bool) error 
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	return s.explain(s.onTable(ctx, func() error {
-		_, err := s.pool.Exec(ctx, s.sql["reset"], []byte(s.name(zone, key, shadow)))
+		_, err := s.pool.Exec(ctx, s.sql["reset"], pgx.QueryExecModeExec, []byte(s.name(zone, key, shadow)))
 		return err
 	}))
 }

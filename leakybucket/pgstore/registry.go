@@ -4,8 +4,6 @@ import (
 	"context"
 	"math/rand/v2"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
@@ -19,22 +17,27 @@ const (
 
 // Texts implements [store.Registry]. It is one round trip.
 func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err error) {
-	batch := new(pgx.Batch)
-	// The mark is read first: rows may be newer than it, and never older.
-	batch.Queue(s.sql["registry_last"], s.lastRow()).QueryRow(func(row pgx.Row) error { return row.Scan(&all.Last) })
-	batch.Queue(s.sql["registry_read"], instantParam(s.heldAt()), s.lastRow(), seen, []byte(s.prefix+textSign), []byte(s.prefix+lastSign)).Query(func(rows pgx.Rows) error {
-		var name, text []byte
-		var number, ends int64
-		_, err := pgx.ForEachRow(rows, []any{&name, &number, &ends, &text, &all.Count}, func() error {
-			if number < 0 || number >= store.MostNumber {
-				number = 0
-			}
-			all.Texts = append(all.Texts, store.Text{Name: string(name[len(s.prefix)+len(textSign):]), Number: number, End: leakybucket.Instant(ends), Text: string(text)})
+	err = s.askRegistry(ctx, func(p *pipeline) {
+		// The mark is read first: rows may be newer than it, and never older.
+		p.add(s.sql["registry_last"], s.lastRow())
+		p.add(s.sql["registry_read"], instantParam(s.heldAt()), s.lastRow(), seen, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
+	}, func(values [][]byte) error {
+		if len(values) == 1 {
+			all.Last = int64(word(values[0]))
 			return nil
+		}
+		number := int64(word(values[1]))
+		if number < 0 || number >= store.MostNumber {
+			number = 0
+		}
+		all.Count = int(word(values[4]))
+		all.Texts = append(all.Texts, store.Text{
+			Name:   string(values[0][len(s.prefix)+len(textSign):]),
+			Number: number, End: leakybucket.Instant(word(values[2])), Text: string(values[3]),
 		})
-		return err
+		return nil
 	})
-	if err = s.askRegistry(ctx, batch); all.Last == seen {
+	if all.Last == seen {
 		all.Texts = nil
 	}
 	return all, err
@@ -48,38 +51,58 @@ func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last 
 		names[i], contents[i] = []byte(s.prefix+textSign+t.Name), []byte(t.Text)
 		numbers[i], ends[i] = t.Number, int64(t.End)
 	}
-	now := instantParam(s.heldAt())
-	batch := new(pgx.Batch)
-	batch.Queue(s.sql["registry_lock"], s.registry+" "+s.prefix)
-	batch.Queue(s.sql["registry_forget"], now, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
-	batch.Queue(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow(), 1+rand.Int64N(store.MostNumber-1)).QueryRow(func(row pgx.Row) error { return row.Scan(&before, &last) })
-	return before, last, s.askRegistry(ctx, batch)
+	err = s.askRegistry(ctx, func(p *pipeline) {
+		now := instantParam(s.heldAt())
+		p.add(s.sql["registry_lock"], s.registry+" "+s.prefix)
+		p.add(s.sql["registry_forget"], now, []byte(s.prefix+textSign), []byte(s.prefix+lastSign))
+		p.add(s.sql["registry_write"], now, names, numbers, ends, contents, s.lastRow(), 1+rand.Int64N(store.MostNumber-1))
+	}, func(values [][]byte) error {
+		if len(values) == 2 { // not the lock's row
+			before, last = int64(word(values[0])), int64(word(values[1]))
+		}
+		return nil
+	})
+	return before, last, err
 }
 
 func (s *Store) lastRow() []byte { return []byte(s.prefix + lastSign) }
 
-// askRegistry sends a batch, which is one transaction. The first one creates the table, which
-// is named after that of the buckets.
-func (s *Store) askRegistry(ctx context.Context, batch *pgx.Batch) error {
+// askRegistry sends what fill adds, as one transaction, and calls each for each row. The first
+// one creates the table, which is named after that of the buckets.
+func (s *Store) askRegistry(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	return s.explain(s.besideBatches(ctx, func() error {
-		err := s.pool.SendBatch(ctx, batch).Close()
+		err := s.sendAlone(ctx, fill, each)
 		if isCode(err, undefinedTable) {
 			if err = s.createRegistry(ctx); err == nil {
-				err = s.pool.SendBatch(ctx, batch).Close()
+				err = s.sendAlone(ctx, fill, each)
 			}
 		}
 		return err
 	}))
 }
 
+func (s *Store) sendAlone(ctx context.Context, fill func(*pipeline), each func(values [][]byte) error) error {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	t := &transaction{s, conn.Conn().PgConn(), conn.Conn().TypeMap()}
+	p := t.pipeline()
+	fill(p)
+	_, err = t.send(ctx, p, each)
+	return err
+}
+
 // createRegistry creates the table. CREATE TABLE IF NOT EXISTS fails if two do it at once.
 func (s *Store) createRegistry(ctx context.Context) error {
-	batch := new(pgx.Batch)
-	batch.Queue(s.sql["registry_lock"], s.registry)
-	batch.Queue(s.sql["registry_create"])
-	return s.explainChange(s.pool.SendBatch(ctx, batch).Close(), s.registry, s.sql["registry_create"])
+	err := s.sendAlone(ctx, func(p *pipeline) {
+		p.add(s.sql["registry_lock"], s.registry)
+		p.add(s.sql["registry_create"])
+	}, nil)
+	return s.explainChange(err, s.registry, s.sql["registry_create"])
 }
 
 var _ store.Registry = (*Store)(nil)

@@ -104,7 +104,7 @@ func (s *Store) missing(ctx context.Context, from interface {
 	var kind, persistence string // r: an ordinary table, empty: no table; u: unlogged
 	var comment string
 	var columns []string
-	if err := from.QueryRow(ctx, s.sql["inspect"], s.table).Scan(&version, &kind, &persistence, &comment, &columns); err != nil {
+	if err := from.QueryRow(ctx, s.sql["inspect"], pgx.QueryExecModeExec, s.table).Scan(&version, &kind, &persistence, &comment, &columns); err != nil {
 		return nil, err
 	}
 	if version < oldestServer {

@@ -178,7 +178,7 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 		// The connection is lost, most likely because the server was restarted.
 		// Then the pool's other connections are lost too.
 		if t.conn.IsClosed() && ctx.Err() == nil {
-			t.store.pool.Reset()
+			t.store.resetPool()
 			return errors.Join(errNotExecuted, err)
 		}
 		return err
@@ -189,7 +189,7 @@ func (t *transaction) failed(ctx context.Context, err error) error {
 		t.store.prepared.Store(false) // look at the table again
 		return errors.Join(errNotExecuted, err)
 	case adminShutdown, crashShutdown, idleInTransaction, idleSession:
-		t.store.pool.Reset()
+		t.store.resetPool()
 		return errors.Join(errNotExecuted, err)
 	case uniqueViolation, serializationFailure, deadlockDetected:
 		return errors.Join(errNotExecuted, err)

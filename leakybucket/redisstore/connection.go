@@ -175,7 +175,7 @@ func (c *connection) connected(client rueidis.Client, err error) (used bool) {
 
 // ready starts the connection if necessary, and returns the client to ask, or why
 // there is none. It waits for the first attempt to connect, so that calls made right
-// after [New] need not fail. It waits for no later attempt: failing at once
+// after [Open] need not fail. It waits for no later attempt: failing at once
 // leaves callers the time to decide without the store.
 func (c *connection) ready(ctx context.Context) (rueidis.Client, error) {
 	if err := ctx.Err(); err != nil {

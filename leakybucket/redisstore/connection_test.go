@@ -261,6 +261,10 @@ func listError(ctx context.Context, s *Store) error {
 	return err
 }
 
+type sentinelClient struct{ rueidis.Client }
+
+func (sentinelClient) Mode() rueidis.ClientMode { return rueidis.ClientModeSentinel }
+
 // TestAGivenClient: the store uses it, and leaves it open.
 func TestAGivenClient(t *testing.T) {
 	server := servertest.StartRedis(t)
@@ -279,6 +283,9 @@ func TestAGivenClient(t *testing.T) {
 	mustTake(t, s, charge("k", frozen, 1))
 	if got := s.String(); got != "redis at "+server.Addr {
 		t.Errorf("got the store as %s", got)
+	}
+	if got, want := connectionOf(sentinelClient{client}).target.String(), "redis by sentinels, first at "+server.Addr; got != want {
+		t.Errorf("got a client of sentinels as %s, want %s", got, want)
 	}
 	s.Close()
 	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {

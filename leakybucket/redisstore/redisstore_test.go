@@ -115,7 +115,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	}
 }
 
-// A bucket expires ten seconds after the instant that Charge.Expiry tells.
+// A bucket expires ten seconds after the instant that store.Expiry tells.
 func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	server := servertest.StartRedis(t)
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})

@@ -1,4 +1,4 @@
--- Writes texts and reads all, as leakybucket.Registry says. KEYS[1] is a hash: the field ""
+-- Writes texts and reads all, as store.Registry says. KEYS[1] is a hash: the field ""
 -- holds the mark of the last write, and each field of a name "<number> <end> <text>". ARGV is
 -- an instant for tests, the mark that the reader has seen, or "" if it only writes, the mark of
 -- this write, and four words for each text: name, number, end and text. The reply is the mark of

@@ -1,4 +1,4 @@
--- Takes requests one after the other, each as leakybucket.TakeAll does. KEYS[i]
+-- Takes requests one after the other, each as store.TakeAll does. KEYS[i]
 -- is the bucket of charge i, ARGV[2i+1] its terms and ARGV[2i+2] its cost, which
 -- is empty for a NaN. The reply has a line for each request: for each charge its
 -- flags, its level, and the end of the block that runs or 0. The flags are the

@@ -60,10 +60,12 @@ func (o *Options) target(url string) (target, error) {
 // String names the servers.
 func (t target) String() string {
 	where := strings.Join(t.addresses, ",")
-	switch t.mode {
-	case sentinel:
+	switch {
+	case t.mode == sentinel && t.master == "": // a given client, which knows its sentinels itself
+		return "redis by sentinels, first at " + where
+	case t.mode == sentinel:
 		return fmt.Sprintf("redis master %s by sentinels at %s", t.master, where)
-	case cluster:
+	case t.mode == cluster:
 		return "redis cluster at " + where
 	}
 	return "redis at " + where

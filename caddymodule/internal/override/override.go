@@ -417,7 +417,7 @@ const shortestV4, shortestV6 = 8, 16
 // NewBan returns the ban of a network.
 func NewBan(network netip.Prefix, held Span) (e Entry, err error) {
 	switch {
-	case !network.IsValid() || network != network.Masked() || network.Addr().Is4In6():
+	case !network.IsValid() || network != network.Masked() || network.Addr() != bucketkey.Unmap(network.Addr()):
 		return e, fmt.Errorf("invalid network %v: want one such as 203.0.113.0/24", network)
 	case network.Addr().Is4() && network.Bits() < shortestV4, network.Addr().Is6() && network.Bits() < shortestV6:
 		return e, fmt.Errorf("the network %v is too large: want /%d or longer, for IPv6 /%d", network, shortestV4, shortestV6)

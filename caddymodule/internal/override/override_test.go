@@ -142,7 +142,7 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 }
 
 func TestWhatIsTooLongOrTooLargeIsRefused(t *testing.T) {
-	for _, network := range []string{"10.0.0.0/7", "2001::/15", "::ffff:10.0.0.0/104"} {
+	for _, network := range []string{"10.0.0.0/7", "2001::/15", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "::ffff:0:10.0.0.0/104"} {
 		if _, err := NewBan(netip.MustParsePrefix(network), hour(night, "")); err == nil {
 			t.Errorf("%s: got no error, want one", network)
 		}
