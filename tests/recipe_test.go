@@ -3,6 +3,7 @@ package tests
 import (
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -25,7 +26,8 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 	t.Parallel()
 	const free, pro, leaked = "demo-key-of-a-hobbyist", "demo-key-of-a-shop", "demo-leaked-key"
 	start := func(t *testing.T) *trial {
-		return startTrial(t, "apis.md", "localhost:3000", startUpstream(t, nil).address)
+		up := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "private") })
+		return startTrial(t, "apis.md", "localhost:3000", up.address)
 	}
 	call := func(address, key string) request {
 		r := request{address: address, target: "/v1/things", header: []string{"Accept", "application/json"}}

@@ -269,8 +269,11 @@ test_all() {
 	test_system
 }
 
-# lint runs linters of fixed versions, which are dependencies of no module here.
+# lint runs linters of fixed versions, which are dependencies of no module here, and the
+# linter of workflows, whose version is in dist/go.mod.
 lint() {
+	step actionlint
+	GOWORK=off GOFLAGS='' go tool -modfile="$PWD/dist/go.mod" actionlint .github/workflows/*
 	step golangci-lint
 	local modules
 	mapfile -t modules < <(go list -m -f '{{.Dir}}/...') # of go.work
@@ -321,7 +324,7 @@ all)
 	test_all
 	;;
 lint)
-	check_text
+	check
 	lint
 	;;
 stores)

@@ -60,8 +60,8 @@ func request() string {
 
 // house shows the packages, and what each is built upon.
 func house() string {
-	c := newCanvas(800, 766, "The house",
-		"Packages from the top to the bottom: the guests inspector, crawler, listener and tune, then caddymodule, then the Caddyfile and what steers at run time, the engine with its stores and telemetry, config and decision, the rule, the packages of one concept, and leakybucket. Arrows point down, to what a package is built upon.")
+	c := newCanvas(800, 678, "The house",
+		"Packages from the top to the bottom: the guests inspector, crawler, listener and tune, then caddymodule, then the Caddyfile and what steers at run time, the engine with its stores and telemetry, config, limit, which is the zone and the verdict, the packages of one concept, and leakybucket. Arrows point down, to what a package is built upon.")
 	const height, step = 62.0, 88.0
 	left := []float64{28, 286, 544}
 	top := func(row int) float64 { return 60 + step*float64(row) }
@@ -83,24 +83,20 @@ func house() string {
 	box(2, 2, 1, "admin, cli", "to look and to steer")
 	box(1, 3, 1, "telemetry", "counters, log lines, events")
 	box(2, 3, 1, "stores", "what outlives a config")
-	box(0, 4, 1, "config", "JSON, compiled to rules")
-	box(1, 4, 1, "decision", "one request, one verdict")
-	box(0, 5, 2, "rule", "the compiled zone: match, key, cost, limit, settle")
-	box(0, 6, 3, "one concept each", "inflight, body, settlement, refusal, override, ...")
-	box(0, 7, 3, "leakybucket", "the model and its stores, a library of its own")
+	box(0, 3, 1, "config", "JSON, its manual, defaults")
+	box(0, 4, 2, "limit", "a compiled zone; a request and its verdict; settling")
+	box(0, 5, 3, "one concept each", "option, perkey, body, record, refusal, override, ...")
+	box(0, 6, 3, "leakybucket", "the model and its stores, a library of its own")
 	for column := range left {
-		down(column, 0, 1)
-		down(column, 1, 2)
+		for row := range 3 {
+			down(column, row, row+1)
+		}
 	}
-	down(0, 2, 4)
-	down(1, 2, 3)
-	down(2, 2, 3)
+	down(0, 3, 4)
 	down(1, 3, 4)
-	down(2, 3, 6)
+	down(2, 3, 5)
 	down(0, 4, 5)
-	down(1, 4, 5)
-	down(0, 5, 6)
-	down(1, 6, 7)
+	down(1, 5, 6)
 	return c.svg()
 }
 

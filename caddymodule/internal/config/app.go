@@ -95,7 +95,8 @@ type Handler struct {
 	// Send the rate-limit headers RateLimit-Policy and RateLimit: the capacity of
 	// the enforced zone that is nearest exhaustion, and how much of it is left.
 	// Zones keyed by a form field or a cookie do not count, because they would tell
-	// which accounts exist. Default: no such headers.
+	// which accounts exist. Answers to GET and HEAD have them only with Cache-Control:
+	// private or no-store. Default: no such headers.
 	RateLimitHeaders bool `json:"ratelimit_headers,omitempty"`
 }
 

@@ -124,6 +124,7 @@ func TestRetryJitterOnlyAddsAndSpreads(t *testing.T) {
 
 func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 	s := servertest.Run(t, `http:// {
+		header Cache-Control private
 		throttle {
 			ratelimit_headers
 			zone pages {
@@ -159,38 +160,52 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 	}
 }
 
-// TestSharedCache: what caches keep for everybody does not tell how much one client has left.
+// TestSharedCache: what caches keep for everybody does not tell how much one client has left,
+// also if a handler around throttle, or an error route, says later that they may keep it.
 func TestSharedCache(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		route {
+			header /outer/* ?Cache-Control "public, max-age=60"
 			throttle {
 				ratelimit_headers
 				zone pages {
-					limit 9 1/m
+					limit 99 1/m
 				}
 			}
 			header /public Cache-Control "public, max-age=60"
 			header /edge CDN-Cache-Control max-age=60
+			header /asked Cache-Control no-cache
 			header /private Cache-Control "private, max-age=60"
+			header /outer/private Cache-Control private
+			header /kept Cache-Control no-store
 			header /own {
 				Cache-Control s-maxage=60
 				+RateLimit "\"upstream\";r=1"
 			}
+			header /error Cache-Control private
 			error /error 404
 			respond ok
 		}
 		handle_errors {
+			header Cache-Control "public, max-age=60"
 			respond gone 404
 		}
 	}`)
-	for path, want := range map[string]int{"/": 1, "/public": 0, "/edge": 0, "/private": 1, "/own": 0, "/error": 1} {
-		h := s.From(servertest.Someone).Get(path).Header()
+	for request, want := range map[string]int{
+		"GET /": 0, "HEAD /": 0, "POST /": 1, "GET /public": 0, "POST /public": 0, "GET /edge": 0, "GET /asked": 0, "GET /private": 1,
+		"HEAD /private": 1, "GET /kept": 1, "GET /outer/": 0, "GET /outer/private": 1, "GET /own": 0, "GET /error": 0, "POST /error": 0,
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		h := s.From(servertest.Someone).Send(method, path).Header()
 		ours := slices.DeleteFunc(slices.Clone(h["Ratelimit"]), func(v string) bool { return !strings.HasPrefix(v, `"pages"`) })
 		if len(ours) != want || len(h["Ratelimit-Policy"]) != want {
-			t.Errorf("%s: got %v, want %d limits of ours", path, h, want)
+			t.Errorf("%s: got %v, want %d limits of ours", request, h, want)
 		}
 		if others := len(h["Ratelimit"]) - len(ours); (others == 1) != (path == "/own") {
-			t.Errorf("%s: got %d limits of the upstream in %v", path, others, h)
+			t.Errorf("%s: got %d limits of the upstream in %v", request, others, h)
+		}
+		if _, left := h["Ratelimit-Policy"]; left != (want > 0) {
+			t.Errorf("%s: got the policy in %v: %v", request, h, left)
 		}
 	}
 }

@@ -255,14 +255,19 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		return next.ServeHTTP(w, r)
 	}
 	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader, Untimed: !needs.Times}
+	var hide func() // the rate-limit headers
 	switch {
 	case h.Announces:
 		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
+		hide = func() {
+			withdraw(w.Header(), "Ratelimit", rateLimit)
+			withdraw(w.Header(), "Ratelimit-Policy", policy)
+		}
+		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			v.SendCookies(time.Now(), status, header, observer.Own())
-			if !response.Private(header) {
-				withdraw(header, "Ratelimit", rateLimit)
-				withdraw(header, "Ratelimit-Policy", policy)
+			if !response.Private(header) || reads && !response.SaysPrivate(header) {
+				hide()
 			}
 		}
 	case needs.Cookies:
@@ -275,13 +280,20 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		defer observer.Leave(r)
 	}
 	defer h.settle(r, v, observer)
-	return observer.Serve(w, r, next)
+	err := observer.Serve(w, r, next)
+	if err != nil && hide != nil { // an error route says who may keep the answer
+		hide()
+	}
+	return err
 }
 
 // withdraw removes ours of the values in a header that the upstream may have, too: what a cache
 // keeps for everybody tells nothing of one client.
 func withdraw(header http.Header, name, ours string) {
 	header[name] = slices.DeleteFunc(header[name], func(value string) bool { return value == ours })
+	if len(header[name]) == 0 {
+		delete(header, name)
+	}
 }
 
 // settle corrects the charges to what the request really cost: nothing if it was refused

@@ -36,15 +36,23 @@ func Private(header http.Header) bool {
 	return private || revalidated || !lasting && len(header["Expires"]) == 0
 }
 
+// SaysPrivate reports whether Cache-Control forbids caches to keep a response for others. If
+// there is no such word, they may decide for themselves, and a handler around may add one.
+func SaysPrivate(header http.Header) bool {
+	for name, value := range directives(header) {
+		if name == "no-store" || name == "private" && value == "" {
+			return true
+		}
+	}
+	return false
+}
+
 // KeepPrivate says that caches may not keep a response for others, unless it says so
 // already. A response that is only to be revalidated may be kept with its cookies.
 func KeepPrivate(header http.Header) {
-	for name, value := range directives(header) {
-		if name == "no-store" || name == "private" && value == "" {
-			return
-		}
+	if !SaysPrivate(header) {
+		header.Set("Cache-Control", strings.Join(append(slices.Clone(header["Cache-Control"]), "private"), ", "))
 	}
-	header.Set("Cache-Control", strings.Join(append(slices.Clone(header["Cache-Control"]), "private"), ", "))
 }
 
 // DropTargeted removes headers for some caches only, which would go by them rather than
