@@ -34,6 +34,18 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	other.Passes(2, "/pages")
 	c.Answers("/accounts", http.StatusTooManyRequests) // blocked everywhere
 
+	// NAT64 shows an address of IPv4 as one of IPv6.
+	var direct, translated wire.Why
+	s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &direct)
+	s.Admin(http.MethodPost, "/throttle/why", `{"client": "64:ff9b::203.0.113.7"}`, &translated)
+	if len(direct.Refusals) == 0 || len(translated.Refusals) != len(direct.Refusals) {
+		t.Errorf("refusals of the address by NAT64: got %+v, want %+v", translated.Refusals, direct.Refusals)
+	}
+	for _, call := range []string{"why", "release"} {
+		if status := s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil); status != http.StatusBadRequest {
+			t.Errorf("%s of an IPv4 network as NAT64 shows it: got status %d, want 400", call, status)
+		}
+	}
 	var got wire.Released
 	if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); !slices.Equal(got.Freed, []string{
 		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",

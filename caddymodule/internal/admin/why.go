@@ -11,6 +11,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // answerWhy shows the buckets of a client in all zones. For a support code, they are those
@@ -18,6 +19,9 @@ import (
 func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQuery) (any, error) {
 	if of.Client == "" {
 		return nil, badRequest("no client is given: want an address or a key")
+	}
+	if err := notTranslated(of.Client); err != nil {
+		return nil, err
 	}
 	zones, err := zonesNamed(e, of.Zone)
 	if err != nil {
@@ -58,7 +62,8 @@ const mostLately = 10
 func (w *why) lately(of *wire.ClientQuery) {
 	network, err := netip.ParsePrefix(of.Client)
 	if addr, wrong := netip.ParseAddr(of.Client); wrong == nil {
-		network, err = addr.Unmap().Prefix(addr.Unmap().BitLen())
+		addr = bucketkey.Unmap(addr)
+		network, err = addr.Prefix(addr.BitLen())
 	}
 	if err != nil {
 		return
