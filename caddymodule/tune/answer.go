@@ -28,11 +28,11 @@ type (
 	Recommendation = Answer[*recommend.Result]
 
 	// A Report is the answer of `caddy throttle replay` and `caddy throttle summary`.
-	Report = Answer[*replay.Zone]
+	Report = Answer[*replay.Decided]
 )
 
 // reportOf returns what zones have decided about the requests of logs.
-func reportOf(in *logReader, zones []*replay.Zone, notes []string) *Report {
+func reportOf(in *logReader, zones []*replay.Decided, notes []string) *Report {
 	const instant = "2006-01-02 15:04:05"
 	r := &Report{Log: *in.Stats(), Zones: zones, Notes: notes, Partial: in.interrupted()}
 	r.head = fmt.Sprintf("%s requests from %s to %s UTC (%s)\n", humanize.Comma(r.Log.Requests), r.Log.From.Format(instant), r.Log.To.Format(instant), r.Log.To.Sub(r.Log.From).Round(time.Second))

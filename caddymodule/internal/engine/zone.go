@@ -21,7 +21,7 @@ import (
 // counters and logs. What all configs of its name share is in [Zone.State].
 type Zone struct {
 	*limit.Zone
-	Counts *telemetry.Zone
+	Counts *telemetry.Counts
 	State  *ZoneState
 
 	Definition string // canonical text: zones of one name have the same

@@ -136,9 +136,9 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 		return err
 	}
 	l.Static = append(static, l.Static...)
-	var passes *pass.Zone
+	var passes *pass.Issuer
 	if l.SendsPasses() {
-		passes = &pass.Zone{Name: l.Name, Keys: l.Keys(), Memory: l.State.passes, Full: func() { l.counts.passesFull() }, Insecure: func() { l.counts.loggedInInsecurely() }}
+		passes = &pass.Issuer{Name: l.Name, Keys: l.Keys(), Memory: l.State.passes, Full: func() { l.counts.passesFull() }, Insecure: func() { l.counts.loggedInInsecurely() }}
 	}
 	l.ranks, err = loadRanks(ctx, definition, passes)
 	return err

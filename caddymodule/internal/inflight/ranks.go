@@ -23,13 +23,13 @@ import (
 
 // ranks say which rank a client has. Without share they are empty.
 type ranks struct {
-	pass            *pass.Zone       // issues passes, and recognizes those who have one; nil if none are sent
+	pass            *pass.Issuer     // issues passes, and recognizes those who have one; nil if none are sent
 	member, crawler []limit.Matchers // match requests of clients with these ranks
 	told            []string         // response headers that name users, which clients never see
 }
 
 // loadRanks loads the matchers of ranks, and who gets passes.
-func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Zone) (r ranks, err error) {
+func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Issuer) (r ranks, err error) {
 	r.pass = passes
 	for i := range f.Rank {
 		rank := &f.Rank[i]

@@ -83,7 +83,7 @@ type Event struct {
 
 // overflows tell subscribers which keys of a zone begin and cease to be refused.
 type overflows struct {
-	zone   *Zone
+	of     *Counts
 	shadow bool
 
 	mu   sync.Mutex
@@ -104,7 +104,7 @@ type overflow struct {
 
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *limit.Outcome) {
-	wanted := f.zone.Wanted()
+	wanted := f.of.Wanted()
 	if o.Began() && wanted.Blocks {
 		f.tell(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
@@ -150,11 +150,11 @@ func (f *overflows) watch(key string, after time.Duration) {
 }
 
 func (f *overflows) tell(name string, data map[string]any) {
-	if !f.zone.Events.add(Event{name, data}) {
+	if !f.of.Events.add(Event{name, data}) {
 		EventsDropped.Inc()
 	}
 }
 
 func (f *overflows) data(key, name string, value any) map[string]any {
-	return map[string]any{"zone": f.zone.rule.Name, "key": key, "shadow": f.shadow, name: value}
+	return map[string]any{"zone": f.of.zone.Name, "key": key, "shadow": f.shadow, name: value}
 }

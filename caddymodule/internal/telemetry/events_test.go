@@ -63,7 +63,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 }
 
 func overflowsOf(options Options) *overflows {
-	return &overflows{zone: &Zone{rule: &limit.Zone{Name: "some"}, Options: options}}
+	return &overflows{of: &Counts{zone: &limit.Zone{Name: "some"}, Options: options}}
 }
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {

@@ -37,8 +37,8 @@ type Facts struct {
 	Devices *uint64 `json:"devices,omitempty"`
 }
 
-// met counts what a zone of one config has met. Its sketches take 24 KiB each.
-type met struct {
+// facts count what a zone of one config has met. Its sketches take 24 KiB each.
+type facts struct {
 	asked, exempt, keyless, charged, refunded atomic.Uint64
 	devices                                   atomic.Uint64
 	since                                     time.Time
@@ -54,14 +54,14 @@ const (
 )
 
 // response counts a status. One that is not known is none.
-func (m *met) response(status int) {
+func (m *facts) response(status int) {
 	if i := status - firstStatus; m.responses != nil && i >= 0 && i < statuses {
 		m.responses[i].Add(1)
 	}
 }
 
 // decided counts a request that the zone has decided about.
-func (m *met) decided(key string, r *http.Request) {
+func (m *facts) decided(key string, r *http.Request) {
 	if n := m.asked.Add(1); n > sampledAfter && n%sampledShare != 0 {
 		return
 	}
@@ -73,8 +73,8 @@ func (m *met) decided(key string, r *http.Request) {
 }
 
 // Facts returns what the zone has met.
-func (t *Zone) Facts() Facts {
-	m := &t.met
+func (t *Counts) Facts() Facts {
+	m := &t.facts
 	facts := Facts{
 		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
@@ -87,7 +87,7 @@ func (t *Zone) Facts() Facts {
 			}
 		}
 	}
-	if t.rule.TrustDevices != nil {
+	if t.zone.TrustDevices != nil {
 		devices := m.devices.Load()
 		facts.Devices = &devices
 	}
@@ -95,23 +95,23 @@ func (t *Zone) Facts() Facts {
 }
 
 // Exempted implements limit.Reporter.
-func (t *Zone) Exempted() { t.met.exempt.Add(1) }
+func (t *Counts) Exempted() { t.facts.exempt.Add(1) }
 
 // Keyless implements limit.Reporter.
-func (t *Zone) Keyless() { t.met.keyless.Add(1) }
+func (t *Counts) Keyless() { t.facts.keyless.Add(1) }
 
 // Settled implements limit.Reporter.
-func (t *Zone) Settled(status int, refunded, known bool) {
-	t.met.response(status)
+func (t *Counts) Settled(status int, refunded, known bool) {
+	t.facts.response(status)
 	switch {
 	case !known:
 		t.Unsettled(1)
 	case refunded:
-		t.met.refunded.Add(1)
+		t.facts.refunded.Add(1)
 	default:
-		t.met.charged.Add(1)
+		t.facts.charged.Add(1)
 	}
 }
 
 // TrustsDevice implements limit.Reporter.
-func (t *Zone) TrustsDevice() { t.met.devices.Add(1) }
+func (t *Counts) TrustsDevice() { t.facts.devices.Add(1) }

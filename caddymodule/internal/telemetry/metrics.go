@@ -105,7 +105,7 @@ var (
 // counters are the counters of one zone, looked up before requests come. All others are nil.
 type counters [limit.Decisions][limit.Reasons]prometheus.Counter
 
-func countersOf(t *Zone) (c counters) {
+func countersOf(t *Counts) (c counters) {
 	for d := range limit.Decisions {
 		for r := range limit.Reasons {
 			if t.reasons[d].Has(r) {
@@ -117,25 +117,25 @@ func countersOf(t *Zone) (c counters) {
 }
 
 // requests looks a counter up.
-func (t *Zone) requests(d limit.Decision, why limit.Reason) prometheus.Counter {
-	return Requests.WithLabelValues(t.rule.Name, d.String(), why.String(), "")
+func (t *Counts) requests(d limit.Decision, why limit.Reason) prometheus.Counter {
+	return Requests.WithLabelValues(t.zone.Name, d.String(), why.String(), "")
 }
 
 // possible returns the reasons of each decision that the zone can make. It has series for
 // these from the beginning.
-func (t *Zone) possible() (reasons [limit.Decisions]limit.ReasonSet) {
-	none, why := limit.ReasonSet(0).With(limit.None), t.rule.Refusals(false)
+func (t *Counts) possible() (reasons [limit.Decisions]limit.ReasonSet) {
+	none, why := limit.ReasonSet(0).With(limit.None), t.zone.Refusals(false)
 	if t.Denies {
 		why = why.With(limit.NoStore)
 	}
 	reasons[limit.Admitted] = none
-	if t.rule.Shadow == nil {
-		reasons[limit.Refused] = why | t.rule.Refusals(true)
+	if t.zone.Shadow == nil {
+		reasons[limit.Refused] = why | t.zone.Refusals(true)
 	}
-	if t.rule.Shadow != nil || t.rule.Enforce < 100 {
+	if t.zone.Shadow != nil || t.zone.Enforce < 100 {
 		reasons[limit.ShadowRefused] = why
 	}
-	if t.rule.Delay != nil {
+	if t.zone.Delay != nil {
 		if reasons[limit.Refused] != 0 {
 			reasons[limit.Delayed] = none
 		}

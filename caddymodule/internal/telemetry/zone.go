@@ -1,5 +1,5 @@
 // Package telemetry counts and logs what zones decide: metrics, lines of the log, events and
-// who sends most. Begin with [Zone], which the engine tells each outcome. It imports
+// who sends most. Begin with [Counts], which the engine tells each outcome. It imports
 // limit, and nothing that runs.
 package telemetry
 
@@ -33,7 +33,7 @@ type Figures struct {
 // NewFigures returns the figures of a zone name.
 func NewFigures() *Figures { return &Figures{people: newPeople()} }
 
-// Options are what a zone's figures depend on beside its rule.
+// Options are what the counts of a zone depend on beside it.
 type Options struct {
 	Logger *zap.Logger
 	Shared bool // the config has a shared store
@@ -46,15 +46,15 @@ type Options struct {
 	Lines  *Background[func()] // of the log, about refusals
 }
 
-// A Zone counts and logs what a zone of one config decides.
-type Zone struct {
+// A Counts counts and logs what a zone of one config decides.
+type Counts struct {
 	// What a request needs that is admitted lies side by side, before all else.
 	figures  *Figures
 	admitted prometheus.Counter // of those that are decided
-	met      met
+	facts    facts
 
 	Options
-	rule    *limit.Zone
+	zone    *limit.Zone
 	reasons [limit.Decisions]limit.ReasonSet // of each decision that the zone can make
 
 	decided   counters
@@ -71,13 +71,13 @@ type Zone struct {
 }
 
 // New returns the counters and logs of a zone.
-func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
-	t := &Zone{
-		Options: options, met: met{since: time.Now()}, rule: compiled, figures: figures,
+func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
+	t := &Counts{
+		Options: options, facts: facts{since: time.Now()}, zone: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
 	if len(compiled.Refund) > 0 {
-		t.met.responses = new([statuses]atomic.Uint64)
+		t.facts.responses = new([statuses]atomic.Uint64)
 	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
@@ -86,7 +86,7 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
 		t.refusals[d] = t.refusalLog(d)
-		t.overflows[d] = &overflows{zone: t, shadow: d == limit.ShadowRefused}
+		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused}
 		if t.reasons[d].Has(limit.Blocked) {
 			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
 		}
@@ -104,7 +104,7 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Zone {
 }
 
 // Decided implements limit.Reporter.
-func (t *Zone) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
+func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
 	d, why := o.Decision(), o.Reason()
 	counter := t.decided[d][why]
 	if counter == nil { // only what is set at run time can lead here
@@ -115,7 +115,7 @@ func (t *Zone) Decided(o *limit.Outcome, r *http.Request, now time.Time, header 
 		t.figures.Levels.observe(fraction)
 	}
 	if why != limit.Banned && why != limit.Error { // which hold whatever the zone matches
-		t.met.decided(o.Key, r)
+		t.facts.decided(o.Key, r)
 	}
 	if d == limit.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
@@ -127,7 +127,7 @@ func (t *Zone) Decided(o *limit.Outcome, r *http.Request, now time.Time, header 
 	} else {
 		t.figures.noteAdmitted(o.Key, r)
 	}
-	if t.rule.MarksResponses() && d == limit.ShadowRefused && header != nil {
+	if t.zone.MarksResponses() && d == limit.ShadowRefused && header != nil {
 		t.mark(header, r)
 	}
 	if why != limit.None {
@@ -141,15 +141,15 @@ func (t *Zone) Decided(o *limit.Outcome, r *http.Request, now time.Time, header 
 }
 
 // Admitted implements limit.Reporter.
-func (t *Zone) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
+func (t *Counts) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
 	t.admitted.Inc()
 	t.figures.Levels.observe(limit.LevelAfter(c, d) / c.Limit.Capacity)
-	t.met.decided(c.Key, r)
+	t.facts.decided(c.Key, r)
 	t.figures.noteAdmitted(c.Key, r)
 }
 
 // refusalLog returns what logs that the zone decides so.
-func (t *Zone) refusalLog(d limit.Decision) *RefusalLog {
+func (t *Counts) refusalLog(d limit.Decision) *RefusalLog {
 	if d == limit.Refused {
 		return &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
 	}
@@ -159,15 +159,15 @@ func (t *Zone) refusalLog(d limit.Decision) *RefusalLog {
 }
 
 // RefusalLogs returns the logs of refusals.
-func (t *Zone) RefusalLogs() []*RefusalLog {
+func (t *Counts) RefusalLogs() []*RefusalLog {
 	return []*RefusalLog{t.refusals[limit.ShadowRefused], t.refusals[limit.Refused]}
 }
 
 // blocked counts and logs a block that began.
-func (t *Zone) blocked(o *limit.Outcome, d limit.Decision) {
+func (t *Counts) blocked(o *limit.Outcome, d limit.Decision) {
 	counter, message := t.begun[d], "zone blocks a key"
 	if counter == nil {
-		counter = BlocksBegun.WithLabelValues(t.rule.Name, d.String())
+		counter = BlocksBegun.WithLabelValues(t.zone.Name, d.String())
 	}
 	counter.Inc()
 	if d == limit.ShadowRefused {
@@ -177,10 +177,10 @@ func (t *Zone) blocked(o *limit.Outcome, d limit.Decision) {
 }
 
 // FellBack implements limit.Reporter.
-func (t *Zone) FellBack() { t.without.Inc() }
+func (t *Counts) FellBack() { t.without.Inc() }
 
 // Failed implements limit.Reporter. It warns at most once a minute.
-func (t *Zone) Failed(option string, err error, enforced bool) {
+func (t *Counts) Failed(option string, err error, enforced bool) {
 	if t.failures.Allow() {
 		warning := "a matcher of the zone fails, so requests would if it were enforced"
 		if enforced {
@@ -191,8 +191,8 @@ func (t *Zone) Failed(option string, err error, enforced bool) {
 }
 
 // Logs implements limit.Reporter, as refusal log has it.
-func (t *Zone) Logs(now time.Time) bool {
-	if t.rule.Refusal.LogLimit == nil || t.rule.Refusal.LogLimit.AllowN(now, 1) {
+func (t *Counts) Logs(now time.Time) bool {
+	if t.zone.Refusal.LogLimit == nil || t.zone.Refusal.LogLimit.AllowN(now, 1) {
 		return true
 	}
 	t.figures.Unlogged.Add(1)
@@ -200,15 +200,15 @@ func (t *Zone) Logs(now time.Time) bool {
 }
 
 // Unlogged implements limit.Reporter.
-func (t *Zone) Unlogged() uint32 {
-	if t.rule.Refusal.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
+func (t *Counts) Unlogged() uint32 {
+	if t.zone.Refusal.LogLimit == nil || t.figures.Unlogged.Load() == 0 {
 		return 0
 	}
 	return t.figures.Unlogged.Swap(0)
 }
 
 // ServedStatic implements limit.Reporter. It warns once.
-func (t *Zone) ServedStatic(r *http.Request) {
+func (t *Counts) ServedStatic(r *http.Request) {
 	if !t.warnedStatic.Swap(true) {
 		asked := r
 		if original, ok := r.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request); ok {
@@ -220,7 +220,7 @@ func (t *Zone) ServedStatic(r *http.Request) {
 }
 
 // Unsettled counts charges that stay as they were reserved.
-func (t *Zone) Unsettled(charges int) { t.unsettled.Add(float64(charges)) }
+func (t *Counts) Unsettled(charges int) { t.unsettled.Add(float64(charges)) }
 
 const (
 	// MarkFor is how long a browser has to load a marked page and to report it.
@@ -236,15 +236,15 @@ const (
 
 // Seen counts the person who reports to have seen a mark of the zone, if that is true and
 // news.
-func (t *Zone) Seen(r *http.Request) {
+func (t *Counts) Seen(r *http.Request) {
 	if t.people != nil && t.figures.people.report(personOf(r), time.Now()) {
 		t.people.Inc()
 	}
 }
 
 // mark tells the browser that a shadow zone would have refused the request.
-func (t *Zone) mark(header http.Header, r *http.Request) {
-	header.Add("Server-Timing", `throttle;desc="`+t.rule.Name+`"`)
+func (t *Counts) mark(header http.Header, r *http.Request) {
+	header.Add("Server-Timing", `throttle;desc="`+t.zone.Name+`"`)
 	t.figures.people.mark(personOf(r), time.Now())
 }
 

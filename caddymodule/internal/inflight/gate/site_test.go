@@ -132,7 +132,7 @@ type site struct {
 	seed   uint64
 	began  time.Time
 	gate   *Gate
-	issuer *cookies.Zone
+	issuer *cookies.Issuer
 	free   chan struct{} // workers of the upstream, who serve in the order of arrival
 	all    sync.WaitGroup
 
@@ -183,7 +183,7 @@ func runSite(t *testing.T, s scenario, seed uint64) *site {
 			t.Fatal(err)
 		}
 		site.gate = new(Gate)
-		site.issuer = &cookies.Zone{Name: "php", Keys: keys, Memory: cookies.NewMemory()}
+		site.issuer = &cookies.Issuer{Name: "php", Keys: keys, Memory: cookies.NewMemory()}
 		site.free = make(chan struct{}, workers)
 		for range workers {
 			site.free <- struct{}{}

@@ -39,8 +39,8 @@ func (s State) String() string {
 // to. Browsers keep fewer for a site.
 const mostCookies = 200
 
-// A Zone issues the passes of one zone, and recognizes them.
-type Zone struct {
+// An Issuer issues the passes of one in_flight, and recognizes them.
+type Issuer struct {
 	Name string
 	Keys *signer.Ring // if nil, the zone reads and sends no passes
 
@@ -70,11 +70,11 @@ type Told struct {
 }
 
 // LearnsMembers reports whether the upstream tells the zone who is a member.
-func (z *Zone) LearnsMembers() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
+func (z *Issuer) LearnsMembers() bool { return len(z.Issued) > 0 || len(z.Told) > 0 }
 
 // A Client is the client of one request, as far as its pass tells.
 type Client struct {
-	zone    *Zone
+	zone    *Issuer
 	host    string
 	secure  bool
 	state   State
@@ -91,7 +91,7 @@ func (c *Client) New() bool { return len(c.cookies) == 0 }
 
 // Client returns what the pass of a request says. The host is in lower case and without
 // port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
-func (z *Zone) Client(r *http.Request, host string, now time.Time) Client {
+func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
 	c := Client{zone: z, host: host, cookies: r.Header["Cookie"]}
 	if host == "" || z.Keys == nil {
 		c.zone = nil

@@ -12,7 +12,7 @@ import (
 var office = netip.MustParseAddr("203.0.113.7")
 
 // moved returns the cookie of a client whose pass a refusal has moved.
-func moved(t *testing.T, z *Zone, at time.Time, after time.Duration, addr netip.Addr, cookies string) string {
+func moved(t *testing.T, z *Issuer, at time.Time, after time.Duration, addr netip.Addr, cookies string) string {
 	t.Helper()
 	c, header := z.Client(request(cookies), host, at), make(http.Header)
 	if event := c.Refused(header, at, after, addr); event != Moved {

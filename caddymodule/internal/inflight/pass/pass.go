@@ -1,7 +1,7 @@
 // Package pass recognizes the clients of a zone that shares its slots: those who came back
 // when they were told to, and those whom the upstream has logged in. Both hold a pass,
 // which is a signed cookie. It says when the client was first seen and when it may come
-// back, and nothing about who it is. Begin with [Zone.Client].
+// back, and nothing about who it is. Begin with [Issuer.Client].
 package pass
 
 import (

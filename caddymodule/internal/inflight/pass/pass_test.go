@@ -39,13 +39,13 @@ func (*storage) Lock(context.Context, string) error   { return nil }
 func (*storage) Unlock(context.Context, string) error { return nil }
 
 // node returns the zone php of a node that shares storage.
-func node(t testing.TB, s *storage) *Zone {
+func node(t testing.TB, s *storage) *Issuer {
 	t.Helper()
 	keys := signer.New(s, nil)
 	if err := keys.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &Zone{
+	return &Issuer{
 		Name: "php", Keys: keys, Issued: []string{"wordpress_logged_in_*"}, Told: []Told{{Header: "X-User", Session: "*session"}},
 		Memory: NewMemory(), Full: func() {}, Insecure: func() {},
 	}
@@ -76,7 +76,7 @@ func given(header http.Header) string {
 func always(ID) bool { return true }
 
 // refused returns the cookie of a client that is refused, and comes back at now+after.
-func refused(t testing.TB, z *Zone, at time.Time, after time.Duration, cookies ...string) string {
+func refused(t testing.TB, z *Issuer, at time.Time, after time.Duration, cookies ...string) string {
 	t.Helper()
 	c, header := z.Client(request(cookies...), host, at), make(http.Header)
 	if event := c.Refused(header, at, after, netip.Addr{}); event == None {
@@ -86,7 +86,7 @@ func refused(t testing.TB, z *Zone, at time.Time, after time.Duration, cookies .
 }
 
 // loggedIn returns the cookies of a client whom the upstream has logged in.
-func loggedIn(t testing.TB, z *Zone, at time.Time, line string) string {
+func loggedIn(t testing.TB, z *Issuer, at time.Time, line string) string {
 	t.Helper()
 	c, header := z.Client(request(), host, at), http.Header{"Set-Cookie": {line}}
 	if event := c.Answered(302, header, at, always); event != Joined {
@@ -567,7 +567,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 }
 
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
-	z := &Zone{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
+	z := &Issuer{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
 	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
 	if c.Rank() != fairqueue.First || c.Refused(header, now, 0, netip.Addr{}) != None || len(header) != 0 {
 		t.Errorf("got %v and %v", c.Rank(), header)

@@ -18,10 +18,10 @@ type Tally map[string]*zone
 
 // A zone is what a zone has decided so far.
 type zone struct {
-	Zone   // what is counted as it is shown
-	keys   map[string]*key
-	hours  map[time.Time]*Hour
-	routes accesslog.Routes // of refusals
+	Decided // what is counted as it is shown
+	keys    map[string]*key
+	hours   map[time.Time]*Hour
+	routes  accesslog.Routes // of refusals
 }
 
 // A key is what a zone has decided about a key so far.
@@ -37,8 +37,8 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	z := t[d.Zone]
 	if z == nil {
 		z = &zone{
-			Zone: Zone{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
-			keys: make(map[string]*key), hours: make(map[time.Time]*Hour),
+			Decided: Decided{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
+			keys:    make(map[string]*key), hours: make(map[time.Time]*Hour),
 		}
 		t[d.Zone] = z
 	}
@@ -81,8 +81,8 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	k.Last = req.At
 }
 
-// A Zone is what a zone has decided. Refusals of a shadow zone count as refusals.
-type Zone struct {
+// Decided is what a zone has decided. Refusals of a shadow zone count as refusals.
+type Decided struct {
 	Name          string           `json:"zone"`
 	Requests      int64            `json:"requests"`
 	Shadow        bool             `json:"shadow,omitempty"`  // for some keys at least: counted as if all zones of the same throttle were enforced
@@ -141,16 +141,16 @@ type Route struct {
 const mostListed = 10
 
 // Zones returns what the zones have decided so far, in the order of their names.
-func (t Tally) Zones() []*Zone {
-	all := make([]*Zone, 0, len(t))
+func (t Tally) Zones() []*Decided {
+	all := make([]*Decided, 0, len(t))
 	for _, name := range slices.Sorted(maps.Keys(t)) {
 		all = append(all, t[name].report())
 	}
 	return all
 }
 
-func (z *zone) report() *Zone {
-	r := z.Zone
+func (z *zone) report() *Decided {
+	r := z.Decided
 	r.Keys, r.RefusedRoutes = len(z.keys), z.routes.Count()
 	r.Worst, r.Hours, r.Routes = []Key{}, []Hour{}, []Route{}
 	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6

@@ -24,7 +24,7 @@ const (
 )
 
 // Text returns the zone for people. Texts from clients are escaped.
-func (z *Zone) Text() string {
+func (z *Decided) Text() string {
 	b := new(strings.Builder)
 	fmt.Fprintf(b, "Zone %s", z.Name)
 	if z.Shadow {
@@ -66,7 +66,7 @@ func (z *Zone) Text() string {
 	return b.String()
 }
 
-func (z *Zone) writeRefusals(b *strings.Builder) {
+func (z *Decided) writeRefusals(b *strings.Builder) {
 	fmt.Fprint(b, "  refused for:")
 	for _, reason := range slices.Sorted(maps.Keys(z.Reasons)) {
 		fmt.Fprintf(b, " %s %s", reason, humanize.Comma(z.Reasons[reason]))
