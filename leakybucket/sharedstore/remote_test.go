@@ -117,7 +117,7 @@ func (w *witness) note(format string, args ...any) {
 	w.said = append(w.said, fmt.Sprintf(format, args...))
 	w.mu.Unlock()
 	if w.tell != nil {
-		w.notify()
+		w.tell()
 	}
 }
 
