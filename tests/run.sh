@@ -167,10 +167,10 @@ check_text() {
 }
 
 # concurrent prints the packages that lock, wait or count together, of which the race detector
-# may find something. Without TEST_LONG=1 those are left out that are tested with Caddy's
-# server: to compile it once more takes longer than all their tests.
+# may find something. Without TEST_LONG=1 those are left out that are tested with Caddy: to
+# compile it once more takes longer than all their tests.
 concurrent() {
-	local server=' github.com/caddyserver/caddy/v2/modules/caddyhttp '
+	local server=' github.com/caddyserver/caddy/v2 '
 	[[ ${TEST_LONG:-} != 1 ]] || server=' none '
 	comm -12 \
 		<(go list -tags "$tags" -f '{{.ImportPath}}{{range .Imports}} {{.}}{{end}} ' "$@" | grep -E ' sync(/atomic)? ' | cut -d' ' -f1 | sort) \
