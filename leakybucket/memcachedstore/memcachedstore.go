@@ -2,7 +2,7 @@
 //
 // Memcached decides nothing, so this process does: it reads buckets with gets, decides by
 // [store.TakeAll], and writes them with cas. Calls that arrive while others are in flight share
-// the next round trips. No call waits for a timer.
+// the next round trips. No call waits for a timer but one that has lost a bucket to another process.
 //
 // If another process has written a bucket in between, its writer loses: what it has poured into
 // other buckets is given back, and all is decided anew. So nothing is admitted that the limits

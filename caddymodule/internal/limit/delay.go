@@ -100,7 +100,7 @@ func (v *Verdict) delayed() (longest *Outcome) {
 	return longest
 }
 
-// overrule turns an outcome that was delayed into a refusal. The others are withdrawn.
+// overrule turns an outcome that was delayed into a refusal. The others are skipped.
 func (v *Verdict) overrule(o *Outcome) {
 	for i := range v.Outcomes {
 		if other := &v.Outcomes[i]; other.reason == None {

@@ -99,7 +99,7 @@ func (o *Observer) Enter(r *http.Request) {
 func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observerVar, o.Outer) }
 
 // Serve calls the next handler with the observer as the response writer. When it
-// has returned or panicked, the observer knows all that rules ask.
+// has returned or panicked, the observer knows all that zones ask.
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.Watch(w, r)
 	o.ctx = r.Context()

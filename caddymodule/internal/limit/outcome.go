@@ -169,7 +169,7 @@ func (a *asking) outcome(o *Outcome, i int) bool {
 	case !d.Fits:
 		o.Refuse(o.overflow())
 	case d.Undecided, a.refused, a.ends && o.Shadow:
-		// It is withdrawn.
+		// It is skipped.
 	default:
 		if o.decision = Admitted; z.Delay != nil {
 			o.Delay = o.Charge.Delay(d)

@@ -19,7 +19,7 @@ import (
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
-// A Subject is a request as rules see it. It caches the client's address, and what
+// A Subject is a request as zones see it. It caches the client's address, and what
 // the query and the body have of the fields that zones want.
 type Subject struct {
 	Request *http.Request
@@ -60,7 +60,7 @@ func NewSubject(r *http.Request) (s Subject) {
 }
 
 // Look makes an empty Subject that of a request. It looks up in the context, once, what
-// all rules need.
+// all zones need.
 func (s *Subject) Look(r *http.Request) {
 	s.Request, s.Judged = r, judged(r)
 	s.Vars, _ = r.Context().Value(caddyhttp.VarsCtxKey).(map[string]any)
@@ -273,7 +273,7 @@ func frontController(sent, now string) bool {
 }
 
 // lookUpAddresses finds out how the client sent the request: path and query may have been
-// rewritten since. A rewrite must neither hide a request from a rule nor make it free.
+// rewritten since. A rewrite must neither hide a request from a zone nor make it free.
 func (s *Subject) lookUpAddresses() {
 	s.looked = true
 	sent, ok := s.Request.Context().Value(caddyhttp.OriginalRequestCtxKey).(http.Request)
@@ -313,7 +313,7 @@ func (s *Subject) ask(last bool, ask func() (bool, error)) (bool, error) {
 }
 
 // either reports whether something holds for either address. It is for what puts the request
-// under a rule.
+// under a zone.
 func (s *Subject) either(ask func() (bool, error)) (bool, error) { return s.ask(true, ask) }
 
 // both reports whether something holds for both addresses. It is for what exempts or prefers

@@ -81,22 +81,29 @@ func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
 }
 
 // Refused reports whether an enforced zone refuses the request.
-func (v *Verdict) Refused() bool { return v.strongest() == Refused }
+func (v *Verdict) Refused() bool {
+	for i := range v.Outcomes { // without a copy of each
+		if v.Outcomes[i].decision == Refused {
+			return true
+		}
+	}
+	return false
+}
 
 // Overflows reports whether a zone refuses the request, or would without shadow.
-func (v *Verdict) Overflows() bool { return v.strongest() >= ShadowRefused }
-
-func (v *Verdict) strongest() (d Decision) {
+func (v *Verdict) Overflows() bool {
 	for i := range v.Outcomes {
-		d = max(d, v.Outcomes[i].decision)
+		if v.Outcomes[i].reason != None {
+			return true
+		}
 	}
-	return d
+	return false
 }
 
 // Decisive returns the strongest outcome, or nil if there is none.
 func (v *Verdict) Decisive() *Outcome { return strongest(v.all) }
 
-// all iterates over the outcomes that were not withdrawn since.
+// all iterates over the outcomes that were not skipped since.
 func (v *Verdict) all(yield func(*Outcome) bool) {
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.decision != Skipped && !yield(o) {

@@ -75,23 +75,23 @@ func (m *facts) decided(key string, r *http.Request) {
 // Facts returns what the zone has met.
 func (t *Counts) Facts() Facts {
 	m := &t.facts
-	facts := Facts{
+	shown := Facts{
 		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
 	}
 	if m.responses != nil {
-		facts.Responses = make(map[int]uint64)
+		shown.Responses = make(map[int]uint64)
 		for i := range m.responses {
 			if n := m.responses[i].Load(); n > 0 {
-				facts.Responses[firstStatus+i] = n
+				shown.Responses[firstStatus+i] = n
 			}
 		}
 	}
 	if t.zone.TrustDevices != nil {
 		devices := m.devices.Load()
-		facts.Devices = &devices
+		shown.Devices = &devices
 	}
-	return facts
+	return shown
 }
 
 // Exempted implements limit.Reporter.
