@@ -34,6 +34,15 @@ import (
 // An Engine is what runs of a config: its zones, the store that they ask, and what they
 // share with the configs before and after it.
 type Engine struct {
+	// What each request needs lies side by side.
+	Store    leakybucket.Store
+	table    *override.Table     // of Control
+	Shared   *stores.SharedStore // behind the store, if that is outside of this process
+	Exempt   limit.Matchers
+	Blockers []*limit.Zone // whose blocks hold in all handlers
+	watchers []Watcher
+	Warned   onceWarnings
+
 	Ctx         caddy.Context
 	app         *config.App // the global options
 	subscribers *caddyevents.App
@@ -43,25 +52,19 @@ type Engine struct {
 	Logger      *zap.Logger
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
-	Warned      *onceWarnings
 
-	Store    leakybucket.Store
-	Shared   *stores.SharedStore // behind the store, if that is outside of this process
-	observer *storeObserver      // of that
-	Memory   *stores.MemoryUse   // the store itself or the fallback, if either is in memory
-	policy   sharedstore.Policy  // what zones fall back to that have no policy of their own
+	observer *storeObserver     // of Shared
+	Memory   *stores.MemoryUse  // the store itself or the fallback, if either is in memory
+	policy   sharedstore.Policy // what zones fall back to that have no policy of their own
 
-	Exempt     limit.Matchers
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
 	bodies     body.Bounds
 	Zones      map[string]*Zone
 	InFlight   map[string]*inflight.Limit
-	Blockers   []*limit.Zone                 // whose blocks hold in all handlers
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the watching of files; nil before Start
 
-	watchers     []Watcher
 	exemptsSome  bool           // by the global options, or in a zone
 	configNumber *atomic.Uint64 // see [lastConfig]
 
@@ -103,7 +106,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
 	e.bodies = body.Bounds{Request: request, Files: inAll}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
-	e.Warned = &onceWarnings{warner: e.Warner}
+	e.table, e.Warned.warner = &e.Control.Changes.Table, e.Warner
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
 	e.Exiting, e.Signing.last = exits, &e.Control.keys
@@ -384,7 +387,7 @@ func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
 func (e *Engine) NoAddress() { e.Warned.unknown() }
 
 // Overrides implements limit.Env.
-func (e *Engine) Overrides() *override.Set { return e.Control.Changes.Table.Load() }
+func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 
 // Everywhere implements limit.Env.
 func (e *Engine) Everywhere() []*limit.Zone {

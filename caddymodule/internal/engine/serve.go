@@ -129,7 +129,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 // admit decides about a request, and lets it wait. One that is not admitted it answers. The
 // verdict is nil if nobody needs to know more of one that is.
 func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v *limit.Verdict, admitted bool, err error) {
-	config := h.app.configNumber.Load() // before the overrides, which may change meanwhile
+	var config uint64
+	if len(h.app.watchers) > 0 {
+		config = h.app.configNumber.Load() // before the overrides, which may change meanwhile
+	}
 	if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
 		return nil, false, h.fail(w, r, err)
 	}

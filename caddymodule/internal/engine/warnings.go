@@ -20,14 +20,14 @@ import (
 // onceWarnings remembers which warnings about requests a config has logged. Each is
 // logged once.
 type onceWarnings struct {
+	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
+
 	warner *zap.Logger
 
 	untrusted, loose, wide, noAddress atomic.Bool
 
 	mu    sync.Mutex
 	peers map[netip.Prefix]struct{} // public networks of peers that are trusted
-
-	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
 }
 
 const (

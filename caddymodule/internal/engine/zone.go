@@ -90,8 +90,7 @@ func StateKey(name string) string { return "zone " + name }
 // JoinState returns the state of a zone name, which is made when the first config wants it.
 func JoinState(name string) *ZoneState {
 	return stores.Join(StateKey(name), func() *ZoneState {
-		telemetry.Remember(name)
-		return &ZoneState{name: name, Figures: telemetry.NewFigures()}
+		return &ZoneState{name: name, Figures: telemetry.NewFigures(name)}
 	})
 }
 

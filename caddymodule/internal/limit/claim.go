@@ -33,6 +33,12 @@ type asking struct {
 
 	refused bool // an enforced zone refuses
 	ends    bool // a zone refuses, or would: shadow charges are poured no more
+
+	room struct { // where the first ones lie, beside all else
+		charges   [1]leakybucket.Charge
+		decisions [1]leakybucket.Decision
+		claims    [1]claim
+	}
 }
 
 // A claim is what one zone wants of a request: a charge, or a refusal that needs no store.
@@ -45,7 +51,11 @@ type claim struct {
 	device  *deviceClient // nil if the zone trusts no devices, or the request names no account
 }
 
-var askings = sync.Pool{New: func() any { return new(asking) }}
+var askings = sync.Pool{New: func() any {
+	a := new(asking)
+	a.claims, a.charges, a.decisions = a.room.claims[:0], a.room.charges[:0], a.room.decisions[:0]
+	return a
+}}
 
 func newAsking(r *http.Request, now time.Time, d *Directive, env Env) *asking {
 	a := askings.Get().(*asking)
@@ -181,7 +191,7 @@ func (a *asking) claimFor(z *Zone) error {
 	}
 	if z.plain {
 		z.keyless(&k)
-		z.Charge(a.room(z), &k, shadow, k.Limit.ClampCost(DefaultCost))
+		z.Charge(a.next(z), &k, shadow, k.Limit.ClampCost(DefaultCost))
 		return nil
 	}
 	cost, fromBody, err := z.cost(&a.Subject, k.Limit)
@@ -207,7 +217,7 @@ func (z *Zone) keyless(k *Bucket) {
 
 // charge adds the charge of a zone, or the refusal by a block that is known to run.
 func (a *asking) charge(z *Zone, k *Bucket, shadow bool, cost float64) {
-	c := a.room(z)
+	c := a.next(z)
 	z.Charge(c, k, shadow, cost)
 	if client := z.DeviceClient(&a.Subject, k); client != nil {
 		c.Key = DeviceKey(k.Name, client)
@@ -222,10 +232,10 @@ func (a *asking) charge(z *Zone, k *Bucket, shadow bool, cost float64) {
 }
 
 // add adds a claim.
-func (a *asking) add(z *Zone, c leakybucket.Charge) { *a.room(z) = c }
+func (a *asking) add(z *Zone, c leakybucket.Charge) { *a.next(z) = c }
 
-// room adds a claim whose charge is yet to be written. It is valid until the next one is added.
-func (a *asking) room(z *Zone) *leakybucket.Charge {
+// next adds a claim whose charge is yet to be written. It is valid until the next one is added.
+func (a *asking) next(z *Zone) *leakybucket.Charge {
 	n := len(a.claims)
 	if n == cap(a.claims) || n == cap(a.charges) || n == cap(a.decisions) {
 		a.claims, a.charges, a.decisions = slices.Grow(a.claims, 1), slices.Grow(a.charges, 1), slices.Grow(a.decisions, 1)

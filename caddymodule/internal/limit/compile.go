@@ -152,6 +152,7 @@ func (z *Zone) checkKey() error {
 		return option.About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
 	z.Key.listed = len(z.Override) > 0 || z.OverrideFile != ""
+	z.Key.byIPv4, z.Key.limit = !z.Key.listed && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
 	return option.Refuse("key unlisted", z.Key.Unlisted != "" && !z.Key.listed, "unlisted has no meaning without override or override_file")
 }
 

@@ -15,6 +15,9 @@ import (
 
 // Key says what identifies a request's bucket.
 type Key struct {
+	byIPv4 bool              // the key is a whole IPv4 address, and no override names any
+	limit  leakybucket.Limit // the zone's own
+
 	// The values of a request that name its bucket. Default: the client's address. If
 	// clients choose all values, they can get a fresh bucket with every request: then
 	// add a zone keyed by `client_ip` to the same handler.
@@ -176,13 +179,10 @@ const (
 
 // own returns the request's own key, without any policy.
 func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
-	listed := k.Overrides.Load()
-	if listed.Empty() && k.IsAddress() && k.IPv4 == 32 && s.Address().Is4() {
-		// An IPv4 address has one spelling, so nothing need be built.
-		e := listed.OfAll()
-		return Bucket{Name: s.text, Rule: e.Rule, Limit: e.Limit, Address: true, own: true}, keyComplete
+	if k.byIPv4 && s.Address().Is4() { // which has one spelling, so nothing need be built
+		return Bucket{Name: s.text, Rule: perkey.Limited, Limit: k.limit, Address: true, own: true}, keyComplete
 	}
-	return k.compose(s, b, listed)
+	return k.compose(s, b, k.Overrides.Load())
 }
 
 // compose is own for keys that must be built of their parts. It is apart because its frame is

@@ -103,7 +103,9 @@ func NewKey(sources []KeySource) (*Key, error) {
 	}
 	none, _ := override.NewLines(perkey.TableConfig{}, nil) // which cannot be wrong
 	k := &Key{Sources: sources, Overrides: none, IPv4: 32, IPv6: 64}
-	return k, k.compileSources(true)
+	err := k.compileSources(true)
+	k.byIPv4 = k.IsAddress()
+	return k, err
 }
 
 // compileSources compiles the parts of a key. digest says that values which may be secret are

@@ -34,8 +34,9 @@ type Zone struct {
 	// need not be looked at, which lie far apart.
 	plain bool
 
-	Reporter Reporter `json:"-"`
-	Places   *Places  `json:"-"` // of requests that wait for their delay
+	Reporter Reporter          `json:"-"`
+	Limit    leakybucket.Limit `json:"-"` // the zone's own
+	Places   *Places           `json:"-"` // of requests that wait for their delay
 
 	// Which requests are charged. Default: all.
 	MatchRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
@@ -124,7 +125,6 @@ type Zone struct {
 
 	Match, Exempt Matchers              `json:"-"` // nil Match matches all, nil Exempt exempts nothing
 	Static        []*staticfile.Matcher `json:"-"` // exempt static files
-	Limit         leakybucket.Limit     `json:"-"` // the zone's own
 	MostCost      float64               `json:"-"` // the highest that is known before a request comes, in units
 
 	wanted []form.Field        // those of Field, in the plan of the key

@@ -35,6 +35,8 @@ const (
 //
 // Of many requests, a random sample is counted, which stands for the others.
 type Recent struct {
+	less [2]atomic.Uint32 // of admitted and refused requests, one in less+1 is counted
+
 	// Span is a quarter of the time that is counted. Zero means 20 seconds.
 	Span time.Duration
 
@@ -42,8 +44,7 @@ type Recent struct {
 	// milliseconds.
 	Whole bool
 
-	less [2]atomic.Uint32 // of admitted and refused requests, one in less+1 is counted
-	part atomic.Int64     // the number of the window that was counted in last
+	part atomic.Int64 // the number of the window that was counted in last
 
 	mu      sync.Mutex
 	began   time.Time // of the first part that was counted

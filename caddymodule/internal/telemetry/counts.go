@@ -23,15 +23,24 @@ import (
 
 // Figures are the figures of a zone name, in all configs that have it.
 type Figures struct {
-	Levels   levelHistogram // first, beside what Recent is asked: each request that is admitted needs both
+	// What a request needs that is admitted lies side by side, before all else.
+	admitted atomic.Uint64 // of which nobody wanted to know more
+	Levels   levelHistogram
 	Recent   sketch.Recent
 	Refused  sketch.Distinct
 	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
 	people   people
+
+	handed uint64 // of admitted, what Requests has; under the lock of handOver
 }
 
 // NewFigures returns the figures of a zone name.
-func NewFigures() *Figures { return &Figures{people: newPeople()} }
+func NewFigures(zone string) *Figures {
+	Remember(zone)
+	f := &Figures{people: newPeople()}
+	handOver.add(zone, f)
+	return f
+}
 
 // Options are what the counts of a zone depend on beside it.
 type Options struct {
@@ -48,10 +57,8 @@ type Options struct {
 
 // A Counts counts and logs what a zone of one config decides.
 type Counts struct {
-	// What a request needs that is admitted lies side by side, before all else.
-	figures  *Figures
-	admitted prometheus.Counter // of those that are decided
-	facts    facts
+	figures *Figures
+	facts   facts
 
 	Options
 	zone    *limit.Zone
@@ -73,7 +80,7 @@ type Counts struct {
 // New returns the counters and logs of a zone.
 func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	t := &Counts{
-		Options: options, facts: facts{since: time.Now()}, zone: compiled, figures: figures,
+		Options: options, facts: facts{since: time.Now(), before: figures.admitted.Load()}, zone: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
 	if len(compiled.Refund) > 0 {
@@ -81,7 +88,6 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
-	t.admitted = t.requests(limit.Admitted, limit.None)
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
@@ -114,18 +120,20 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	if fraction, known := o.Fraction(); known {
 		t.figures.Levels.observe(fraction)
 	}
-	if why != limit.Banned && why != limit.Error { // which hold whatever the zone matches
-		t.facts.decided(o.Key, r)
+	met := why != limit.Banned && why != limit.Error // which hold whatever the zone matches
+	if met {
+		t.facts.asked.Add(1)
 	}
 	if d == limit.Delayed {
 		t.delays.Observe(o.Delay.Seconds())
 	}
-	if refused := d == limit.Refused || d == limit.ShadowRefused; refused {
-		if weight := t.figures.Recent.RefusedWeight(rand.Uint32, now); weight > 0 {
-			t.figures.Recent.Add(true, o.Key, clientIP(r), weight, now)
+	if refused := d == limit.Refused || d == limit.ShadowRefused; !refused {
+		t.sampleAdmitted(o.Key, r)
+	} else if weight := t.figures.Recent.RefusedWeight(rand.Uint32, now); weight > 0 {
+		client := clientIP(r)
+		if t.figures.Recent.Add(true, o.Key, client, weight, now); met {
+			t.facts.met(o.Key, client)
 		}
-	} else {
-		t.figures.noteAdmitted(o.Key, r)
 	}
 	if t.zone.MarksResponses() && d == limit.ShadowRefused && header != nil {
 		t.mark(header, r)
@@ -142,10 +150,9 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 
 // Admitted implements limit.Reporter.
 func (t *Counts) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
-	t.admitted.Inc()
+	t.figures.admitted.Add(1)
 	t.figures.Levels.observe(limit.LevelAfter(c, d) / c.Limit.Capacity)
-	t.facts.decided(c.Key, r)
-	t.figures.noteAdmitted(c.Key, r)
+	t.sampleAdmitted(c.Key, r)
 }
 
 // refusalLog returns what logs that the zone decides so.
@@ -280,11 +287,13 @@ func (p *people) report(person netip.Addr, now time.Time) bool {
 	return p.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
 }
 
-// noteAdmitted counts whose request a zone has admitted. It is on the path of every request: of
-// many, it counts a sample.
-func (l *Figures) noteAdmitted(key string, r *http.Request) {
-	if weight := l.Recent.AdmittedWeight(rand.Uint32); weight > 0 {
-		l.Recent.Add(false, key, clientIP(r), weight, time.Now())
+// sampleAdmitted counts whose request the zone has admitted. It is on the path of every request:
+// of many, it counts a sample.
+func (t *Counts) sampleAdmitted(key string, r *http.Request) {
+	if weight := t.figures.Recent.AdmittedWeight(rand.Uint32); weight > 0 {
+		client := clientIP(r)
+		t.figures.Recent.Add(false, key, client, weight, time.Now())
+		t.facts.met(key, client)
 	}
 }
 

@@ -1,19 +1,12 @@
 package telemetry
 
 import (
-	"net/http"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
-)
-
-// Of many requests a sample is enough to count keys and networks by: all of the first
-// sampledAfter, then one in sampledShare.
-const (
-	sampledAfter = 4096
-	sampledShare = 16
 )
 
 // Facts are what a zone has met since its config was loaded.
@@ -39,7 +32,8 @@ type Facts struct {
 
 // facts count what a zone of one config has met. Its sketches take 24 KiB each.
 type facts struct {
-	asked, exempt, keyless, charged, refunded atomic.Uint64
+	before                                    uint64        // what the figures had admitted when the config was loaded
+	asked, exempt, keyless, charged, refunded atomic.Uint64 // asked without what the figures have admitted
 	devices                                   atomic.Uint64
 	since                                     time.Time
 	keys, networks                            sketch.Distinct
@@ -60,13 +54,10 @@ func (m *facts) response(status int) {
 	}
 }
 
-// decided counts a request that the zone has decided about.
-func (m *facts) decided(key string, r *http.Request) {
-	if n := m.asked.Add(1); n > sampledAfter && n%sampledShare != 0 {
-		return
-	}
+// met counts the key and the network of a request. Of many requests it is given a sample.
+func (m *facts) met(key string, client netip.Addr) {
 	m.keys.Add(key)
-	if client := clientIP(r); client.IsValid() {
+	if client.IsValid() {
 		var room [48]byte
 		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))
 	}
@@ -76,7 +67,7 @@ func (m *facts) decided(key string, r *http.Request) {
 func (t *Counts) Facts() Facts {
 	m := &t.facts
 	shown := Facts{
-		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
+		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load() + t.figures.admitted.Load() - m.before, Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
 	}
 	if m.responses != nil {

@@ -13,7 +13,7 @@ import (
 // Collectors are process-wide, so that counts survive reloads. Every config has a new
 // registry and registers them again. Labels are names from the config, never values that
 // clients send.
-var Collectors []prometheus.Collector
+var Collectors = []prometheus.Collector{Requests}
 
 // NewCounters returns counters of ours.
 func NewCounters(name, help string, labels ...string) *prometheus.CounterVec {
@@ -36,7 +36,10 @@ var gone struct {
 }
 
 // Forget has the next [DeleteForgotten] delete the series of a zone, unless Remember comes first.
-func Forget(zone string) { setGone(zone, true) }
+func Forget(zone string) {
+	handOver.remove(zone)
+	setGone(zone, true)
+}
 
 // Remember keeps the series of a zone that a config has.
 func Remember(zone string) { setGone(zone, false) }
@@ -69,11 +72,58 @@ func DeleteForgotten() {
 	gone.zones = nil
 }
 
+// handOver are the figures of all zones, whose admitted requests go to Requests when it is
+// read: that counter lies apart from what else each request touches.
+var handOver handOvers
+
+type handOvers struct {
+	mu    sync.Mutex
+	zones map[string]*Figures
+}
+
+func (h *handOvers) add(zone string, f *Figures) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.zones == nil {
+		h.zones = make(map[string]*Figures)
+	}
+	h.zones[zone] = f
+}
+
+func (h *handOvers) run() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for zone, f := range h.zones {
+		n := f.admitted.Load()
+		Requests.WithLabelValues(zone, limit.Admitted.String(), "", "").Add(float64(n - f.handed))
+		f.handed = n
+	}
+}
+
+func (h *handOvers) remove(zone string) {
+	h.run()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.zones, zone)
+}
+
+// A requestCounters is the counters of requests.
+type requestCounters struct{ *prometheus.CounterVec }
+
+// Collect implements prometheus.Collector.
+func (c requestCounters) Collect(metrics chan<- prometheus.Metric) {
+	handOver.run()
+	c.CounterVec.Collect(metrics)
+}
+
+// Requests are the requests of all zones and in_flights.
+var Requests = requestCounters{prometheus.NewCounterVec(prometheus.CounterOpts{
+	Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
+	Help: "Requests by zone or in_flight, decision and reason, and with share by the client's rank.",
+}, []string{"zone", "decision", "reason", "rank"})}
+
 // What is counted and timed of all zones. The help texts say what each is.
 var (
-	Requests = NewCounters("requests_total",
-		"Requests by zone or in_flight, decision and reason, and with share by the client's rank.", "zone", "decision", "reason", "rank")
-
 	Unsettled = NewCounters("unsettled_total",
 		"Charges left as reserved, because the response did not say what the request cost, or the store did not answer.", "zone")
 
