@@ -187,19 +187,22 @@ func aroundZoneOptions(options string) string {
 
 func TestEveryConfigurationIsValid(t *testing.T) {
 	m := newMachine(t)
+	example, err := os.ReadFile("example.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.validate("", string(example)); err != nil {
+		t.Errorf("example.json: got %v, want a valid configuration", err)
+	}
 	valid := 0
 	for _, p := range pages(t) {
 		for _, f := range p.fences {
-			config, adapter := f.text, ""
-			switch {
-			case f.language == "caddyfile":
-				config, adapter = wholeCaddyfile(f.text), "caddyfile"
-			case f.language == "json" && strings.HasPrefix(f.text, "{\n") && strings.Contains(f.text, `"apps"`):
-			default:
+			if f.language != "caddyfile" {
 				continue
 			}
 			valid++
-			if err := m.validate(adapter, config); err != nil {
+			config := wholeCaddyfile(f.text)
+			if err := m.validate("caddyfile", config); err != nil {
 				t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
 			}
 		}
