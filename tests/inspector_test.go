@@ -302,7 +302,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			t.Errorf("got %q, want some of the ten", got)
 		}
 		b.set("[name=prefix]", "nobody")
-		b.when("nothing", "document.querySelector('#buckets-empty').innerText === 'No bucket is like that.'")
+		b.when("nothing", "document.querySelector('#buckets-empty').innerText === 'No bucket matches.'")
 		b.sound()
 	})
 
@@ -470,7 +470,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			b := newTab(t, browser, "en", look.scheme, look.width, 800)
 			b.open(empty.inspector)
 			b.when("the status", "document.querySelectorAll('#zones article').length === 4")
-			b.when("no buckets", "document.querySelector('#buckets-empty').innerText === 'No bucket holds anything.'")
+			b.when("no buckets", "document.querySelector('#buckets-empty').innerText === 'All buckets are empty.'")
 			b.when("no top", "document.querySelector('#top-empty').innerText.startsWith('No requests in the last')")
 			b.picture(fmt.Sprintf("empty-%s-%d", look.scheme, look.width))
 		})

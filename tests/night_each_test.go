@@ -202,7 +202,7 @@ func TestEachEndpointWithEachStore(t *testing.T) {
 			}
 		}
 		wantStatus(t, url+"page", 200)
-		text, err := os.ReadFile("../docs/refused.md")
+		text, err := os.ReadFile("../docs/admin-api.md")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -184,7 +184,7 @@ const lengthOf = ({ for: length, until }) => {
 		if (end <= now()) end.setDate(end.getDate() + 1);
 		return `${Math.ceil((end - now()) / 1e3)}s`;
 	}
-	if (!length) throw new Error("Say for how long it holds, or until when.");
+	if (!length) throw new Error("Enter a duration, or a time of day.");
 	return length;
 };
 form.elements.until.addEventListener("input", () => { form.elements.for.value = ""; });
@@ -193,13 +193,13 @@ form.elements.for.addEventListener("input", () => { form.elements.until.value = 
 // holds says until when a change holds, and where.
 const holds = ({ until, sync }) => `until ${clock(until)}${where(sync)}`;
 const where = ({ shared, kept, error }) => [
-	error ? "on this Caddy: the others are told when the store answers" : shared && "within two seconds on every Caddy of the store",
-	!kept && "unless this Caddy is restarted before",
+	error ? "on this Caddy; others follow when the store answers" : shared && "within two seconds on every Caddy of the store",
+	!kept && "unless this Caddy restarts first",
 ].filter(Boolean).map((text) => `, ${text}`).join("");
 
 const proposeBan = (network = "") => propose({
 	title: "Ban a network",
-	text: "All its requests are refused at every throttle directive. Exemptions beat bans. An IPv6 address stands for its /64.",
+	text: "Its requests are refused at every throttle directive. Exemptions take precedence over bans. An IPv6 address stands for its /64.",
 	fields: ["network", "for", "until", "note"], values: { network, for: "2h" }, does: "Ban", danger: true,
 	send: async (values) => {
 		const ban = await ask("ban", values);
@@ -218,9 +218,9 @@ const proposeLimit = (zone, key) => propose({
 });
 
 const proposeShadow = (zone) => propose({
-	title: zone ? "Switch a zone to shadow" : "Refuse nobody",
-	text: zone ? ["The zone ", foreign(zone), " goes on deciding and counting, and refuses nobody."] : "All zones go on deciding and counting. Nobody is refused, and bans do not hold.",
-	fields: ["for", "until", "note"], values: { for: "30m" }, does: zone ? "Switch" : "Refuse nobody", danger: !zone,
+	title: zone ? "Switch a zone to shadow" : "Stop refusing",
+	text: zone ? ["The zone ", foreign(zone), " keeps deciding and counting, but refuses nobody."] : "All zones keep deciding and counting, but nobody is refused, and bans are ignored.",
+	fields: ["for", "until", "note"], values: { for: "30m" }, does: zone ? "Switch" : "Stop refusing", danger: !zone,
 	send: async (values) => {
 		const shadow = await ask("shadow", { zone, ...values });
 		return `${zone ? visible(zone) : "Everything"} is in shadow ${holds(shadow)}.`;
@@ -228,16 +228,15 @@ const proposeShadow = (zone) => propose({
 });
 
 const proposeRelease = (client, zone) => propose({
-	title: zone ? "Empty a bucket" : "Let a client back in",
-	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " becomes empty, and a block of it ends."] : ["All buckets of ", foreign(client), " become empty, and their blocks end. The client starts afresh. Bans stay."],
-	does: zone ? "Empty" : "Release",
+	title: zone ? "Reset a bucket" : "Let a client back in",
+	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " is emptied, and its block ends."] : ["All buckets of ", foreign(client), " are emptied, and their blocks end. Bans stay."],
+	does: zone ? "Reset" : "Release",
 	send: async () => {
-		const { count, banned, complete, failed, pending } = await ask("release", { client, zone });
+		const { count, banned, complete, failed, problem } = await ask("release", { client, zone });
 		const told = [count ? `Emptied ${counted(count, "bucket")}.` : "No bucket of this client was in use."];
-		if (pending) told.push("The store is down: it is told when it is back.");
-		if (banned) told.push("A ban still holds.");
+		if (banned) told.push("It is still banned.");
 		if (failed) told.push(`Then it failed: ${failed}`);
-		else if (!complete) told.push("The search did not reach the end: there may be more.");
+		else if (!complete) told.push(`The search was cut off: there may be more. ${problem ?? ""}`);
 		return told.join(" ");
 	},
 });
@@ -281,22 +280,25 @@ const draw = (card) => {
 		below = above;
 	}
 	card.points = points.map((p) => ({ ...p, x: x(p.at - step / 2) }));
+	card.step = step;
 	card.classList.toggle("idle", points.length === 0);
 	[end - length, end - length / 2, end].forEach((at, i) => put(find(".axis", card).children[i], minutes(at)));
-	const slider = find("input", card), atEnd = slider.value === slider.max;
-	slider.max = Math.max(0, points.length - 1);
-	if (atEnd) slider.value = slider.max;
+	find("input", card).min = 1 - Math.round(length / step);
 	put(find(".most", card), `up to ${rate(Math.max(0, ...points.map(sumOf)))}/s`);
-	put(find("#scale"), most ? `All plots end at ${rate(most)}/s.` : "");
+	put(find("#scale"), most ? `Scale: 0 to ${rate(most)} requests/s` : "");
 	readPoint(card);
 };
 const drawAll = () => document.querySelectorAll(".zone").forEach(draw);
 find("#span").addEventListener("change", drawAll);
 
-// readPoint says what the plot has where the slider stands.
+// readPoint says what the plot has where the slider is, which counts steps from the last point.
+// Its range is that of the plot, and it moves to the nearest point.
 const readPoint = (card) => {
-	const slider = find("input", card), point = card.points[slider.value];
-	if (!point) return;
+	const slider = find("input", card), { points, step } = card, last = points.at(-1);
+	if (!last) return;
+	const away = (p) => Math.abs((p.at - last.at) / step - slider.value);
+	const point = points.reduce((near, p) => away(p) < away(near) ? p : near);
+	slider.value = Math.round((point.at - last.at) / step);
 	const told = `${minutes(point.at)}: ${plotted.filter((name) => name === "admitted" || point[name] > 0).map((name) => `${rate(point[name])} ${words[name]}`).join(", ")} a second`;
 	put(find(".read", card), told);
 	slider.setAttribute("aria-valuetext", told);
@@ -321,7 +323,7 @@ const zoneCard = (zone) => {
 		element("p", { class: "reasons", hidden: "" }), element("p", { class: "met soft" }), element("p", { class: "note", hidden: "" }), element("ul", { class: "advice", hidden: "" }));
 	picture.addEventListener("pointermove", (event) => {
 		const box = picture.getBoundingClientRect(), x = 1000 * (event.clientX - box.left) / box.width;
-		slider.value = card.points.reduce((near, p, i) => Math.abs(p.x - x) < Math.abs(card.points[near].x - x) ? i : near, 0);
+		slider.value = Math.round((x - (card.points.at(-1)?.x ?? x)) / 1000 * (1 - slider.min));
 		readPoint(card);
 	});
 	if (writable) card.append(element("p", { class: "actions" }, button("Shadow…", zone, () => proposeShadow(zone)), button("Limit…", zone, () => proposeLimit(zone))));
@@ -386,7 +388,7 @@ const showZone = (card, z) => {
 	const notes = [];
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
 	if (z.mode !== "enforcing") notes.push("Shadow counts as if all zones of the same throttle were enforced.");
-	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
+	if (z.limit) notes.push(`Limit of all keys: ${z.limit}.`);
 	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
 	find(".note", card).hidden = notes.length === 0;
@@ -398,24 +400,24 @@ const showZone = (card, z) => {
 // changesText says how this Caddy and the store agree on changes at run time.
 const changesText = ({ pending, skipped, skipped_names: names, error }) => {
 	const told = [];
-	if (error) told.push(`Other Caddys are not told of changes now: ${visible(error)}.`);
-	if (pending) told.push(`The store has not been told of ${counted(pending, "change")} yet.`);
-	if (skipped) told.push(`The store has ${skipped} entries that are no change this Caddy can read. They are skipped: ${visible((names ?? []).join(", "))}.`);
+	if (error) told.push(`Changes do not reach other Caddys now: ${visible(error)}.`);
+	if (pending) told.push(`Not in the store yet: ${counted(pending, "change")}.`);
+	if (skipped) told.push(`Skipped ${skipped} entries of the store that this Caddy cannot read: ${visible((names ?? []).join(", "))}.`);
 	return told;
 };
 
 const showStore = (store, changes) => {
-	const told = [`The store ${store.name} is ${store.down ? "down" : store.failing ? "failing" : "up"}.`];
-	if (store.calls_per_second > 0) told.push(`It takes ${number(1e3 * store.call_seconds)} ms a call, at ${number(store.calls_per_second)} calls a second.`);
-	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} calls a second fail.`);
+	const told = [`Store: ${store.name}, ${store.down ? "down" : store.failing ? "failing" : "up"}.`];
+	if (store.calls_per_second > 0) told.push(`${number(store.calls_per_second)} calls/s of ${number(1e3 * store.call_seconds)} ms.`);
+	if (store.errors_per_second > 0) told.push(`${number(store.errors_per_second)} errors/s.`);
 	const most = store.max_buckets ? ` of at most ${whole.format(store.max_buckets)}` : "";
-	told.push(`Memory holds ${counted(store.buckets, "bucket")}${most}, and has dropped ${whole.format(store.evictions)} that ${store.evictions === 1 ? "was" : "were"} not empty.`);
-	if (store.snapshot_failing) told.push(`The snapshot cannot be written, so a restart takes the buckets back by ${span(store.snapshot_age)}: see Caddy's log.`);
+	told.push(`Memory: ${counted(store.buckets, "bucket")}${most}, ${whole.format(store.evictions)} dropped before they were empty.`);
+	if (store.snapshot_failing) told.push(`The snapshot cannot be written, see Caddy's log: a restart would lose the charges of the last ${span(store.snapshot_age)}.`);
 	if (changes) told.push(...changesText(changes));
 	put(find("#store"), told.join(" "));
 	find("#down").hidden = !store.down;
-	const since = store.down_since ? ` since ${clock(store.down_since)}` : "", why = store.error ? ` It says: ${visible(store.error)}.` : "";
-	put(find("#down"), store.down ? `The store ${store.name} is down${since}. Zones decide as on_store_error says.${why}` : "");
+	const since = store.down_since ? ` since ${clock(store.down_since)}` : "", why = store.error ? ` Reason: ${visible(store.error)}.` : "";
+	put(find("#down"), store.down ? `The store ${store.name} is down${since}. Zones follow their on_store_error.${why}` : "");
 };
 
 // showList shows warnings in a list, with their details but the zone.
@@ -502,7 +504,7 @@ const showChanges = (overrides) => {
 	const table = find("#changes-table");
 	const shown = all.slice(0, mostChanges);
 	find("#changes-more").hidden = shown.length === all.length;
-	put(find("#changes-more"), `These are the first ${mostChanges} of ${whole.format(all.length)}. The command caddy throttle bans lists all.`);
+	put(find("#changes-more"), `The first ${mostChanges} of ${whole.format(all.length)}; the command caddy throttle bans lists all.`);
 	rows(table, shown, (c) => JSON.stringify([c.what, c.of, c.since]), (c) => {
 		const of = c.of ? foreign(c.of, "long") : "all zones and bans";
 		const row = element("tr", { role: "row" }, cell("", "text", c.what), cell("", "key", of), cell("left", "text"), cell("hits", "n"), cell("by", "text", foreign(c.by ?? "")), cell("", "text wide", foreign(c.note ?? "")), cell("", "do"));
@@ -578,7 +580,7 @@ const bucketRow = (b, sortable) => {
 		cell("", "wide", element("div", { class: "level" }, element("span"), track)),
 		cell("empty in", "n"), cell("blocked", "n"), ...(sortable ? [cell("last used", "n")] : []), cell("", "text", ruleOf(b), ...(b.from ? [" ", foreign(b.from, "soft")] : [])), cell("", "do"));
 	row.lastChild.append(...(sortable ? [button("Why", b.key, () => lookAt(b.network ?? b.key, b.zone))] : []));
-	if (writable) row.lastChild.append(button("Empty…", b.key, () => proposeRelease(b.key, b.zone)), button("Limit…", b.key, () => proposeLimit(b.zone, b.key)));
+	if (writable) row.lastChild.append(button("Reset…", b.key, () => proposeRelease(b.key, b.zone)), button("Limit…", b.key, () => proposeLimit(b.zone, b.key)));
 	return row;
 };
 
@@ -618,10 +620,10 @@ const showBuckets = () => {
 	bucketsTable.hidden = false;
 	const empty = find("#buckets-empty");
 	empty.hidden = page.length > 0;
-	put(empty, bucketsForm.elements.prefix.value || bucketsForm.elements.min_fraction.value !== "0" ? "No bucket is like that." : "No bucket holds anything.");
+	put(empty, bucketsForm.elements.prefix.value || bucketsForm.elements.min_fraction.value !== "0" ? "No bucket matches." : "All buckets are empty.");
 	const told = page.length ? [`${whole.format(shownFrom + 1)} to ${whole.format(shownFrom + page.length)} of ${whole.format(matched)}.`] : [];
 	if (matched > buckets.length) told.push(`Only the first ${whole.format(buckets.length)} of this order can be paged through. For others, say how the key begins or how full it is, or sort by another column.`);
-	if (!complete) told.push("The search did not reach the end: there may be more.");
+	if (!complete) told.push("The search was cut off: there may be more.");
 	put(find("#buckets-said"), told.join(" "));
 	find("#before").disabled = shownFrom === 0;
 	find("#after").disabled = shownFrom + rowsOfAPage >= buckets.length;
@@ -711,13 +713,13 @@ const look = async () => {
 	const out = buckets.filter((b) => b.verdict.decision === "refused");
 	const told = [];
 	if (refusal) told.push(`${visible(refusal.network || refusal.key || "A request without a key")} was refused by ${refusal.zone} at ${clock(refusal.at)}: ${refusal.reason}.`);
-	if (ban) told.push(`A ban of ${ban.network} holds ${lasts(ban.until)}.${ban.note ? ` It says: ${visible(ban.note)}.` : ""}`);
-	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans do not hold.`);
+	if (ban) told.push(`${ban.network} is banned ${lasts(ban.until)}.${ban.note ? ` Note: ${visible(ban.note)}.` : ""}`);
+	for (const s of shadows) told.push(s.zone ? `${s.zone} is in shadow ${lasts(s.until)}: it refuses nothing.` : `Everything is in shadow ${lasts(s.until)}: nothing is refused, and bans are ignored.`);
 	for (const u of unlisted) told.push(`No override of ${u.zone} lists this key: ${unlistedMeans[u.unlisted_key]}.`);
 	for (const { zone, verdict } of out) told.push(`${zone} refuses it: ${verdict.reason}${verdict.for ? `, for another ${span(verdict.for)}` : ""}.`);
 	for (const r of refusals.slice(0, 3)) told.push(`${r.zone} refused ${visible(r.network || r.key || "a request without a key")} to it at ${clock(r.at)}: ${r.reason}, ${r.code}.`);
-	if (!refused) told.push(buckets.length ? "Nothing refuses it now." : "No bucket of it is in use, and nothing refuses it.");
-	if (!complete) told.push(`The search did not reach the end: there may be more. ${problem ?? ""}`);
+	if (!refused) told.push(buckets.length ? "Nothing refuses it now." : "It has no bucket, and nothing refuses it.");
+	if (!complete) told.push(`The search was cut off: there may be more. ${problem ?? ""}`);
 	put(find("#why-said"), told.join(" "));
 	const actions = find("#why-actions");
 	const id = JSON.stringify([key, zone]);
@@ -759,7 +761,7 @@ const refreshJournal = async () => {
 		cell("", "n when", clock(c.at)), cell("by", "text", ...(c.by ? [foreign(c.by), ` in the ${c.via}`] : [c.via])),
 		cell("", "text", c.action, ...(c.limit ? [" ", foreign(c.limit)] : []), ...(c.until ? [` for ${span((Date.parse(c.until) - Date.parse(c.at)) / 1e3)}`] : [])),
 		cell("of", "key", foreign(c.of, "long")), cell("", "text wide", foreign(c.note ?? ""))));
-	put(find("#journal-empty"), "Nobody has changed anything yet.");
+	put(find("#journal-empty"), "No changes yet.");
 	find("#journal-empty").hidden = journal.length > 0;
 };
 

@@ -68,7 +68,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 }
 
 func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
-	_, table, _ := strings.Cut(logsPage(t), "\n| field | unit | is |\n")
+	_, table, _ := strings.Cut(logsPage(t), "\n| field | is |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var documented []string
 	for _, found := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(table, -1) {
@@ -94,7 +94,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 // The messages in the table of the log are those that the code logs, as far as they
 // are not cut by dots.
 func TestTheDocumentationQuotesTheLog(t *testing.T) {
-	_, table, _ := strings.Cut(logsPage(t), "\n| message | level | when | fields |\n")
+	_, table, _ := strings.Cut(logsPage(t), "\n| message | when | fields |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	var code strings.Builder
 	for _, folder := range []string{"..", "../*", "../internal/*"} {
@@ -158,7 +158,7 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 // Every flag of a command is on one of the pages about commands.
 func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	var pages strings.Builder
-	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics"} {
+	for _, name := range []string{"getting-started", "tuning", "refused", "logs-and-metrics", "admin-api"} {
 		page, err := os.ReadFile("../../docs/" + name + ".md")
 		if err != nil {
 			t.Fatal(err)
