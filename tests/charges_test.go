@@ -1,12 +1,8 @@
 package tests
 
 import (
-	"encoding/json"
-	"fmt"
 	"math"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -30,46 +26,6 @@ func (v *visitor) post(t *testing.T, url, contentType, body string, headers ...s
 }
 
 const urlencoded = "application/x-www-form-urlencoded"
-
-// charged is the charge of a request in an access log.
-type charged struct {
-	Status   int
-	Throttle *struct {
-		Zone, Decision string
-		Cost, Level    float64
-		Settled        *float64
-	}
-}
-
-// chargeLog is an access log and the directive that writes it.
-type chargeLog struct{ file, directive string }
-
-func newChargeLog(t *testing.T) chargeLog {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "access.log")
-	return chargeLog{file, "log {\n output file " + file + "\n }"}
-}
-
-// wait waits until n requests have been settled and logged, and returns them in
-// the order in which they ended.
-func (l chargeLog) wait(t *testing.T, n int) []charged {
-	t.Helper()
-	var text string
-	eventually(t, fmt.Sprintf("%d lines in the access log", n), func() bool {
-		data, _ := os.ReadFile(l.file)
-		text = string(data)
-		return strings.Count(text, "\n") >= n
-	})
-	var all []charged
-	for line := range strings.Lines(text) {
-		var c charged
-		if err := json.Unmarshal([]byte(line), &c); err != nil || c.Throttle == nil {
-			t.Fatalf("parsing %s: got %v, want a line with what was charged", line, err)
-		}
-		all = append(all, c)
-	}
-	return all
-}
 
 // near allows for the little that leaks during a test.
 func near(got, want float64) bool { return math.Abs(got-want) < 0.01 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -252,72 +250,4 @@ func TestClientsThatAreOutAreDroppedBeforeTLSAndQUIC(t *testing.T) {
 	d.throttle("unban", bannedClient)
 	d.wants(200, bannedClient, "h1", "/other")
 	d.wants(200, bannedClient, "h3", "/other")
-}
-
-// TestDroppingAConnectionSparesProcessorTime compares connections of one blocked client to
-// a server with the wrapper and to one without, in turns.
-func TestDroppingAConnectionSparesProcessorTime(t *testing.T) {
-	if !inNamespace(t, serverAddress, attacker, harmless, "2001:db8::1/64") {
-		return
-	}
-	d := &dropTest{T: t, port: freePort(t)}
-	plain := *d
-	plain.port = freePort(t)
-	sites := fmt.Sprintf(dropSites, d.port, serverAddress, "ok") + fmt.Sprintf(dropSites, plain.port, serverAddress, "ok")
-	config := config{protocols: "h1", sites: sites}
-	text := strings.Replace(config.caddyfile("ADMIN"), "servers {", fmt.Sprintf("servers %s:%d {\nprotocols h1\n%s\n}\nservers {", serverAddress, d.port, dropServers), 1)
-	admin := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	file := writeFile(t, "Caddyfile", strings.Replace(text, "ADMIN", admin, 1))
-	d.caddy = startCaddyIn(t, admin, filepath.Dir(file), file)
-	plain.caddy = d.caddy
-	for _, server := range []*dropTest{d, &plain} {
-		eventually(t, "a certificate", func() bool {
-			_, err := server.ask(harmless, "h1", "/ready")
-			return err == nil
-		})
-	}
-	d.wants(200, attacker, "h1", "/login")
-	d.wants(429, attacker, "h1", "/login")
-	d.wantsClosed(attacker)
-
-	const turns, connections = 5, 40
-	var spent [2]time.Duration
-	for range turns {
-		for i, server := range []*dropTest{d, &plain} {
-			before := processorTime(t, d.cmd.Process.Pid)
-			for range connections {
-				if a, err := server.ask(attacker, "h1", "/other"); (err == nil) != (i == 1) {
-					t.Fatalf("server %d: got %d, %v, want only the second to answer", i, a.status, err)
-				}
-			}
-			spent[i] += processorTime(t, d.cmd.Process.Pid) - before
-		}
-	}
-	each := func(i int) time.Duration { return spent[i] / (turns * connections) }
-	t.Logf("processor time of Caddy for each connection of a blocked client: %v dropped, %v answered, %.1f times as much", each(0), each(1), float64(spent[1])/float64(spent[0]))
-	if spent[1] < 2*spent[0] {
-		t.Errorf("got %v for a dropped connection and %v for an answered one, want less than half", each(0), each(1))
-	}
-}
-
-// processorTime returns how long all threads of a process have run.
-func processorTime(t *testing.T, pid int) (total time.Duration) {
-	t.Helper()
-	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
-	if err != nil || len(files) == 0 {
-		t.Skip("SKIPPED: the kernel has no /proc/<pid>/task/<tid>/schedstat")
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			continue // the thread has ended
-		}
-		ran, _, _ := strings.Cut(string(text), " ")
-		n, err := strconv.ParseInt(ran, 10, 64)
-		if err != nil {
-			t.Fatalf("%s: got %q", file, text)
-		}
-		total += time.Duration(n)
-	}
-	return total
 }

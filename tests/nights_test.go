@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // A night is what an operator does at three in the morning, with each kind of store, on
@@ -362,31 +360,4 @@ func (n *night) do(t *testing.T, caddys int, options string) {
 			task.do(&night{T: t, fleet: n.fleet, store: n.store})
 		})
 	}
-}
-
-// TestTheNightsOfAnOperator with one Caddy or three, and each store. The long form adds a
-// cluster and a pooler.
-func TestTheNightsOfAnOperator(t *testing.T) {
-	t.Parallel()
-	t.Run("memory", func(t *testing.T) {
-		t.Parallel()
-		new(night).do(t, 1, "store memory {\nsnapshot_interval 1s\n}")
-	})
-	const patient = "\nstore_timeout 500ms"
-	eachStore(t, func(t *testing.T, s *storeServer) {
-		store := s.directive()
-		if s.name == "postgres" {
-			store += "?connect_timeout=5"
-		}
-		(&night{store: s}).do(t, 3, store+patient)
-	})
-	if os.Getenv("TEST_LONG") != "1" {
-		return
-	}
-	t.Run("cluster", func(t *testing.T) {
-		new(night).do(t, 3, "store redis "+servertest.StartRedisCluster(t).URL()+patient)
-	})
-	t.Run("pooler", func(t *testing.T) {
-		new(night).do(t, 3, "store postgres "+servertest.StartPostgres(t).Bouncer(t, 3)+patient)
-	})
 }

@@ -1,17 +1,13 @@
 package tests
 
 import (
-	"bufio"
 	"bytes"
-	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httptrace"
@@ -283,58 +279,6 @@ func wantSame(t *testing.T, what string, got, want sight) {
 	}
 }
 
-// What an upstream flushes is at the client while the upstream works on.
-func TestAZoneWithSharePassesOnAtOnceWhatIsFlushed(t *testing.T) {
-	t.Parallel()
-	said := make(chan string)
-	u := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", cmp.Or(r.URL.Query().Get("type"), "text/plain"))
-		for line := range said {
-			if line == "" {
-				return
-			}
-			_, _ = io.WriteString(w, line)
-			_ = http.NewResponseController(w).Flush()
-		}
-	})
-	port, secure := freePort(t), freePort(t)
-	route := slots("php", 1) + "\nreverse_proxy " + u.address
-	c := startCaddy(t, config{protocols: "h1 h2 h2c h3", grace: "1s", sites: fmt.Sprintf("http://:%d {\n%s\n}\nhttps://localhost:%d {\ntls internal\nrespond /ready 204\n%[2]s\n}\n", port, route, secure)})
-	quick := newQUICVisitor(t, nil)
-	eventually(t, "a certificate", func() bool {
-		_, err := quick.try("GET", fmt.Sprintf("https://localhost:%d/ready", secure))
-		return err == nil
-	})
-	for v, url := range map[*visitor]string{
-		newVisitor(t, "h1"): fmt.Sprintf("http://127.0.0.1:%d/", port),
-		newVisitor(t, "h2"): fmt.Sprintf("http://127.0.0.1:%d/", port),
-		quick:               fmt.Sprintf("https://localhost:%d/", secure),
-	} {
-		for _, kind := range []string{"text/plain", "text/event-stream"} {
-			go func() { said <- "first\n" }()
-			resp, err := v.Get(url + "?type=" + kind)
-			if err != nil {
-				t.Fatal(err)
-			}
-			lines := bufio.NewReader(resp.Body)
-			for _, line := range []string{"first\n", "second\n", "third\n"} {
-				if got, err := lines.ReadString('\n'); got != line || err != nil {
-					t.Fatalf("%s, %s: got %q, %v, want %q while the upstream works on", v.protocol, kind, got, err, line)
-				}
-				if served := c.served(t, "php"); served != 1 {
-					t.Errorf("%s, %s: got %d served, want the slot held", v.protocol, kind, served)
-				}
-				said <- map[string]string{"first\n": "second\n", "second\n": "third\n"}[line]
-			}
-			if rest, err := io.ReadAll(lines); len(rest) > 0 || err != nil {
-				t.Errorf("%s, %s: got %q, %v, want the end", v.protocol, kind, rest, err)
-			}
-			resp.Body.Close()
-			eventually(t, "the slot to be free", func() bool { return c.served(t, "php") == 0 })
-		}
-	}
-}
-
 // newNarrowVisitor returns a visitor with HTTP/3 that a server may send little to before
 // it reads.
 func newNarrowVisitor(t *testing.T) *visitor {
@@ -394,91 +338,6 @@ func TestASlowReaderKeepsNeitherASlotNorCaddy(t *testing.T) {
 	}
 	if body, err := io.ReadAll(second.Body); err == nil {
 		t.Errorf("got %d bytes without an error of an answer that Caddy broke off", len(body))
-	}
-}
-
-// Clients over HTTP/3 that read nothing, or slowly, hold no slot, and get all of the answer when
-// they read on.
-func TestASlowReaderOverHTTP3HoldsNoSlot(t *testing.T) {
-	t.Parallel()
-	const repeated = 25
-	u := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
-		for range repeated {
-			_, _ = io.WriteString(w, largeAnswer)
-		}
-	})
-	port := freePort(t)
-	c := startCaddy(t, config{protocols: "h1 h2 h3", sites: fmt.Sprintf("https://localhost:%d {\ntls internal\nrespond /ready 204\n%s\nreverse_proxy %s\n}",
-		port, slots("php", 6), u.address)}) // all have one address, which gets half
-	url := fmt.Sprintf("https://localhost:%d/", port)
-	var bodies []io.ReadCloser
-	for range 3 {
-		v := newNarrowVisitor(t)
-		v.Timeout = 0
-		eventually(t, "a certificate", func() bool {
-			_, err := v.try("GET", url+"ready")
-			return err == nil
-		})
-		resp, err := v.Get(url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		bodies = append(bodies, resp.Body)
-	}
-	if n, err := io.CopyN(io.Discard, bodies[1], 250); n != 250 || err != nil {
-		t.Errorf("got %d bytes, %v, want 250", n, err)
-	}
-	eventually(t, "no slot to be held", func() bool { return c.served(t, "php") == 0 })
-	for i, body := range bodies {
-		want := repeated * int64(len(largeAnswer))
-		if i == 1 {
-			want -= 250
-		}
-		if n, err := io.Copy(io.Discard, body); n != want || err != nil {
-			t.Errorf("client %d: got %d bytes, %v, want %d", i, n, err, want)
-		}
-	}
-}
-
-// A connection that a handler takes over is a tunnel, and holds no slot.
-func TestATunnelThroughAZoneWithShareCarriesBothWays(t *testing.T) {
-	t.Parallel()
-	u := startUpstream(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Connection", "Upgrade")
-		w.Header().Set("Upgrade", "echo")
-		w.WriteHeader(http.StatusSwitchingProtocols)
-		conn, buffered, err := http.NewResponseController(w).Hijack()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		_, _ = io.Copy(conn, buffered)
-	})
-	port := freePort(t)
-	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, slots("php", 1), u.address)})
-	for range 3 { // more than there are slots
-		conn, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer conn.Close()
-		if err := errors.Join(conn.SetDeadline(time.Now().Add(startTime)), write(conn, "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")); err != nil {
-			t.Fatal(err)
-		}
-		answer := bufio.NewReader(conn)
-		resp, err := http.ReadResponse(answer, nil)
-		if err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
-			t.Fatalf("got %v, %v, want 101", resp, err)
-		}
-		for _, line := range []string{"one\n", largeAnswer, "two\n"} {
-			go func() { _ = write(conn, line) }()
-			got := make([]byte, len(line))
-			if _, err := io.ReadFull(answer, got); err != nil || string(got) != line {
-				t.Fatalf("got %.20q, %v, want %.20q back", got, err, line)
-			}
-		}
-		eventually(t, "no slot to be held", func() bool { return c.served(t, "php") == 0 })
 	}
 }
 

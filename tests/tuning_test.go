@@ -243,41 +243,6 @@ func fiveDaysOf(t *testing.T, file string) string {
 	return writeFile(t, "five-days.log", b.String())
 }
 
-// fairLog is a combined log of people who load assets, and of a scraper.
-func fairLog(t *testing.T) string {
-	t.Helper()
-	var b strings.Builder
-	start := time.Date(2026, 11, 2, 8, 0, 0, 0, time.UTC)
-	type hit struct {
-		at   time.Duration
-		line string
-	}
-	var hits []hit
-	add := func(at time.Duration, addr, path, agent string) {
-		hits = append(hits, hit{at, fmt.Sprintf("%s - - [%s] \"GET %s HTTP/1.1\" 200 512 \"-\" \"%s\"\n", addr, start.Add(at).Format("02/Jan/2006:15:04:05 -0700"), path, agent)})
-	}
-	for p := range 400 {
-		addr, at := fmt.Sprintf("198.51.%d.%d", p/200, p%200+1), time.Duration(p*97%1800)*time.Minute
-		for page := range 1 + p*7%12 {
-			add(at, addr, fmt.Sprintf("/page/%d", page), "Mozilla/5.0")
-			add(at+time.Second, addr, "/style.css", "Mozilla/5.0")
-			at += time.Duration(5+p%60) * time.Second
-		}
-	}
-	for n := range 9000 {
-		add(4*time.Hour+time.Duration(n)*2*time.Second, "203.0.113.66", fmt.Sprintf("/page/%d", n), "bot\x1b[31m<script>alert(1)</script>")
-	}
-	for n := range 120 { // an office
-		add(9*time.Hour+time.Duration(n)*20*time.Second, "203.0.113.10", fmt.Sprintf("/page/%d", n), fmt.Sprintf("Mozilla/%d", n%9))
-		add(9*time.Hour+time.Duration(n)*20*time.Second, "203.0.113.10", "/style.css", fmt.Sprintf("Mozilla/%d", n%9))
-	}
-	slices.SortStableFunc(hits, func(a, b hit) int { return int(a.at - b.at) })
-	for _, h := range hits {
-		b.WriteString(h.line)
-	}
-	return writeFile(t, "access.log", b.String())
-}
-
 // TestWrongUsesOfReplayAndRecommendAreClearErrors: each says what is wrong and what would be
 // right, in one line, and prints no figures.
 func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {

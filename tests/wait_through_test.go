@@ -1,88 +1,11 @@
 package tests
 
 import (
-	"context"
 	"fmt"
 	"net/http"
-	"sync"
 	"testing"
 	"time"
 )
-
-// TestRequestsThatWaitThroughReloadsAreServedInOrder: requests that come after
-// the reloads wait behind those that came before.
-func TestRequestsThatWaitThroughReloadsAreServedInOrder(t *testing.T) {
-	t.Parallel()
-	const perProtocol, leak, reloads, latecomers = 80, 20, 3, 10 // they take eight seconds
-	port := freePort(t)
-	upstream := startUpstream(t, nil)
-	generation := func(n int) config {
-		return config{sites: fmt.Sprintf(`
-http://:%d {
-	header Generation %d
-	throttle {
-		zone turns {
-			key text everybody
-			limit 300 %d/s
-			delay
-		}
-	}
-	reverse_proxy %s
-}`, port, n, leak, upstream.address)}
-	}
-	c := startCaddy(t, generation(0))
-	url := fmt.Sprintf("http://127.0.0.1:%d/?id=", port)
-	began := time.Now()
-	answers, asked := make(chan answer, 1000), 0
-	for _, protocol := range protocols {
-		v := newVisitor(t, protocol)
-		for range perProtocol {
-			v.ask(url+fmt.Sprint("early", asked), answers)
-			asked++
-		}
-	}
-	eventually(t, "all to be waiting or served", func() bool {
-		return c.waiting(t, "turns")+len(upstream.sightings()) >= asked
-	})
-	for n := 1; n <= reloads; n++ {
-		c.reload(generation(n))
-	}
-	if got := c.waiting(t, "turns"); got == 0 {
-		t.Error("got nobody who waited through the reloads, want most of them")
-	}
-	late := newVisitor(t, "h1")
-	eventually(t, "the last generation to answer", func() bool {
-		asked++
-		a, err := late.try("GET", url+fmt.Sprint("probe", asked))
-		answers <- answer{status: a.status}
-		return err == nil && a.header.Get("Generation") == fmt.Sprint(reloads)
-	})
-	if early := time.Duration(2*perProtocol-1) * time.Second / leak; time.Since(began) < early {
-		t.Errorf("got one who came last served after %v, want the others before, who take %v", time.Since(began), early)
-	}
-	for range latecomers {
-		late.ask(url+fmt.Sprint("late", asked), answers)
-		asked++
-	}
-	for range asked {
-		if a := <-answers; a.status != 200 {
-			t.Errorf("got %d %s, want 200 for everybody", a.status, a.body)
-		}
-	}
-
-	seen := upstream.sightings()
-	ids := make(map[string]bool)
-	for i, s := range seen {
-		ids[s.id] = true
-		if most := 1 + leak*s.at.Sub(began).Seconds() + 1e-3; float64(i+1) > most {
-			t.Errorf("got %d at the upstream after %v, want at most %v", i+1, s.at.Sub(began), most)
-		}
-	}
-	if len(ids) != asked || len(seen) != asked {
-		t.Errorf("got %d requests at the upstream, %d different ones, want the %d that were asked", len(seen), len(ids), asked)
-	}
-	eventually(t, "nobody to be waiting", func() bool { return c.waiting(t, "turns") == 0 })
-}
 
 // TestAtShutdownWaitingRequestsAreAnswered503AtOnce, whether they wait for their
 // delay or for a slot, and even in a config that has been replaced.
@@ -172,73 +95,5 @@ http://:%d, https://localhost:%d {
 	}
 	if seen := len(upstream.sightings()); seen != 1 {
 		t.Errorf("got %d requests at the upstream, want the 1 that had the slot", seen)
-	}
-}
-
-// TestAThousandThatBreakOffLoseNoSlot: the upstream closes the connection before
-// it answers, or while it does, and Caddy's proxy panics. Or a handler aborts,
-// which is a panic, too.
-func TestAThousandThatBreakOffLoseNoSlot(t *testing.T) {
-	t.Parallel()
-	const slots, each = 4, 250
-	for _, c := range []struct{ name, directives string }{
-		{"before the answer", "reverse_proxy %s"},
-		{"in the middle of the answer", "reverse_proxy %s"},
-		{"by abort", "@other not path /stay\n abort @other\n reverse_proxy %s"},
-		{"in an error route", "reverse_proxy %s\n handle_errors {\n abort\n }"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			upstream := startUpstream(t, func(w http.ResponseWriter, r *http.Request) {
-				switch {
-				case r.URL.Path == "/stay":
-					<-r.Context().Done()
-					return
-				case c.name == "in the middle of the answer":
-					w.Header().Set("Content-Length", "1000")
-					fmt.Fprint(w, "x")
-					_ = http.NewResponseController(w).Flush()
-				}
-				panic(http.ErrAbortHandler)
-			})
-			port := freePort(t)
-			caddy := startCaddy(t, config{sites: fmt.Sprintf(`
-http://:%d {
-	in_flight slots %d {
-		wait 30s
-	}
-	%s
-}`, port, slots, fmt.Sprintf(c.directives, upstream.address))})
-			base := fmt.Sprintf("http://127.0.0.1:%d", port)
-			var all sync.WaitGroup
-			for n := range 4 {
-				v := newVisitor(t, protocols[n%2])
-				all.Go(func() {
-					for range each {
-						if a, err := v.try("GET", base+"/"); err == nil && a.status != 502 {
-							t.Errorf("got %d, want it to break off", a.status)
-						}
-					}
-				})
-			}
-			all.Wait()
-			eventually(t, "no slot to be held", func() bool { return caddy.served(t, "slots") == 0 && caddy.waiting(t, "slots") == 0 })
-			v := newVisitor(t, "h2")
-			stay := make(chan answer, slots+1)
-			var leave []context.CancelFunc
-			for range slots + 1 {
-				leave = append(leave, v.ask(base+"/stay", stay))
-			}
-			eventually(t, "all slots to be held and one to wait", func() bool {
-				now, _ := upstream.serving()
-				return caddy.served(t, "slots") == slots && caddy.waiting(t, "slots") == 1 && now == slots
-			})
-			for _, leave := range leave {
-				leave()
-			}
-			if _, most := upstream.serving(); most != slots {
-				t.Errorf("got %d at the upstream at once, want %d", most, slots)
-			}
-		})
 	}
 }
