@@ -160,7 +160,8 @@ func TestTheRecipeOfMediaWikiKnowsWhoHasLoggedIn(t *testing.T) {
 }
 
 func TestTheRecipeOfRedmineKnowsWhoHasLoggedIn(t *testing.T) {
-	s := startRedmine(t, beforeWorkers(recipeCode(t, "rails.md", "caddyfile"))...)
+	share := strings.Replace(recipeCode(t, "rails.md", "caddyfile"), "_*_session", "Redmine", 1) // as Debian calls it
+	s := startRedmine(t, beforeWorkers(share)...)
 	form, cookies := s.redmineForm("203.0.113.1")
 	form.Set("password", redminePassword)
 	alice := s.session("203.0.113.1", cookies)

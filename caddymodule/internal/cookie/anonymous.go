@@ -11,7 +11,7 @@ import (
 var anonymousCookies = []string{
 	"PHPSESSID", "laravel_session", "laravel-session", "XSRF-TOKEN", "_app_session", "_session_id", "wordpress_test_cookie",
 	"woocommerce_items_in_cart", "woocommerce_cart_hash", "JSESSIONID", "ASP.NET_SessionId", ".AspNetCore.Session",
-	"connect.sid", "koa.sess", "ci_session", "CAKEPHP", "csrftoken", "csrf_token", "_csrf", "xf_session",
+	"connect.sid", "koa.sess", "ci_session", "CAKEPHP", "csrftoken", "csrf_token", "_csrf", "xf_session", "Redmine",
 	"wp_woocommerce_session_ ", "comment_author_ ", "ASPSESSIONID ",
 }
 
