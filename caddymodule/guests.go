@@ -154,7 +154,7 @@ func ask[Answer any](ctx context.Context, g *Guest, call, user string, of any) (
 // What only administrators may read is left out. If it returns an error, which is of the type
 // [caddy.APIError], nothing is written.
 func (g *Guest) Serve(w http.ResponseWriter, r *http.Request, call, user string) error {
-	return admin.Answer(w, r, "/throttle/"+call, g.origin(user), admin.ForReaders)
+	return admin.Answer(w, r, "/throttle/"+call, g.origin(user))
 }
 
 // Changes reports whether a call of the admin API, such as "ban", changes what runs.

@@ -387,7 +387,6 @@ const showZone = (card, z) => {
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
 	if (z.mode !== "enforcing") notes.push("Shadow counts as if all zones of the same throttle were enforced.");
 	if (z.limit) notes.push(`${z.limit} holds for all keys.`);
-	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
 	find(".note", card).hidden = notes.length === 0;
 	const reasons = Object.entries(z.refusals ?? {}).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${whole.format(n)} ${reason.replaceAll("_", " ")}`);
@@ -570,7 +569,7 @@ find("#top-form").addEventListener("submit", (event) => event.preventDefault());
 // --- buckets, as rows that drain ---
 
 // ruleOf says what is not the zone's own limit.
-const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", override_file: " by override_file", run_time: " at run time" }[b.by] ?? "");
+const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", run_time: " at run time" }[b.by] ?? "");
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
 	const row = element("tr", { role: "row" },

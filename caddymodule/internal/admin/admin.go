@@ -108,7 +108,7 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 	if name := certificateName(r); name != "" {
 		from = override.Origin{Via: "remote admin", By: name}
 	}
-	return Answer(w, r, r.URL.Path, from, func(answer any) any { return answer })
+	return Answer(w, r, r.URL.Path, from)
 }
 
 // certificateName returns whom the verified client certificate of a request's connection names,
@@ -125,10 +125,10 @@ func nothingAt(path string) error {
 	return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", path)}
 }
 
-// Answer makes the call of a path, one of [Calls], to the app that runs, and writes what is
-// shown of its answer. Changes are logged and noted in the journal. Errors are of the type
+// Answer makes the call of a path, one of [Calls], to the app that runs, and writes its
+// answer. Changes are logged and noted in the journal. Errors are of the type
 // [caddy.APIError], and then nothing is written.
-func Answer(w http.ResponseWriter, r *http.Request, path string, from override.Origin, shown func(any) any) error {
+func Answer(w http.ResponseWriter, r *http.Request, path string, from override.Origin) error {
 	in := &input{from: from}
 	if r.Method == http.MethodPost {
 		if err := in.read(w, r); err != nil {
@@ -141,7 +141,7 @@ func Answer(w http.ResponseWriter, r *http.Request, path string, from override.O
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	return json.NewEncoder(w).Encode(shown(answer)) // which escapes HTML
+	return json.NewEncoder(w).Encode(answer) // which escapes HTML
 }
 
 // Ask makes the call of a path for a caller in this process, as Answer does. Its input is of

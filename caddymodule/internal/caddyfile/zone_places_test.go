@@ -30,7 +30,6 @@ var samples = map[string]string{
 	"route":                "key route\nroute login /login*\nlimit 60 10/s",
 	"limit":                "limit 60 10/s",
 	"override":             "override 192.0.2.0/24 unlimited\noverride 198.51.100.7 600 10/s as office\nlimit 60 10/s",
-	"override_file":        "key header X-Key\noverride_file testdata/overrides/customers\nlimit 60 10/s",
 	"cost":                 "cost 5 {\npath /search*\n}\ncost 2\nlimit 60 10/s",
 	"read_body":            "cost body_items\nread_body 16KiB\nlimit 60 10/s",
 	"read_body else":       "cost body_items\nread_body 64KiB else 5\nlimit 60 10/s",

@@ -361,7 +361,7 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	key := "@sha256:" + strings.Repeat("0123456789abcdef", 4)
 	bucket := wire.Bucket{
-		Zone: "api", Key: key, Rule: "limited", By: "override_file", From: "/var/lib/caddy/customers-of-the-shop.txt:1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
+		Zone: "api", Key: key, Rule: "limited", By: "override", From: "override 1234", Capacity: 60, Leak: 1, Level: 59.5, Fraction: 0.99,
 		EmptyIn: 3599, Verdict: wire.Verdict{Cost: 1, Decision: "refused", Reason: "capacity", By: "bucket", For: 3599},
 	}
 	by, note, longest := strings.Repeat("b", 200), strings.Repeat("ü", 200), "1000000 1000000/d"

@@ -51,7 +51,6 @@ func (c *adminClient) showStatus(s *wire.Status) {
 	}
 	c.showChanges(s.Changes)
 	c.showOverrides(&s.Overrides)
-	c.showFiles(s.Zones)
 	c.showFacts(s.Zones)
 	c.showWarnings(s)
 }
@@ -220,20 +219,6 @@ func (c *adminClient) showStore(s *wire.StoreStatus) {
 	}
 	if s.SnapshotFailing {
 		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
-	}
-}
-
-// showFiles says which override files are in force, and which are wrong.
-func (c *adminClient) showFiles(zones []wire.ZoneStatus) {
-	for _, z := range zones {
-		f := z.OverrideFile
-		if f == nil {
-			continue
-		}
-		c.printf("%s: %s of %s, read %s ago.\n", sanitize(z.Zone), text.Plural(f.Overrides, "override"), sanitize(f.File), elapsed(f.Read))
-		if f.Problem != "" {
-			c.printf("The file cannot be used as it is now, so these stay: %s\n", text.Printable(f.Problem, 1000))
-		}
 	}
 }
 

@@ -95,7 +95,7 @@ func ruleText(b *wire.Bucket) string {
 	switch b.By {
 	case "run_time":
 		return "limit " + sanitize(b.From)
-	case "override", "override_file":
+	case "override":
 		return b.Rule + " by " + sanitize(b.From)
 	}
 	if b.Share {
