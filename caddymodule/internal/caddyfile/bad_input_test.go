@@ -145,7 +145,6 @@ var wrongWords = []mistake{
 	{"zone", "limit 5 1/s\nblock 10M # <-", `parsing block: invalid duration "10M": want a number above 0 with its unit ms, s, m, h or d, such as 10s`},
 	{"zone", "limit 5 1/s\nrefusal { # <-\n}", "refusal has no option"},
 	{"zone", "limit 5 1/s\nrefusal status 429 {\nstatus 503 # <-\n}", "status is given twice in refusal"},
-	{"zone", "limit 5 1/s\nrefusal jitter 20% # <-", `parsing jitter: invalid number "20%": want a whole one above 0`},
 	{"zone", "limit 5 1/s\nrefusal page testdata/page.html # <-", "page stands in the block of refusal: want refusal [status <cod"},
 	{"zone", "limit 5 1/s\non_store_error ALLOW # <-", "did you mean allow?"},
 	{"zone", "limit 5 1/s\nshadow off # <-", `unexpected "off" after shadow: want shadow [server_timing], and a line for each option`},

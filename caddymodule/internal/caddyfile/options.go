@@ -110,8 +110,8 @@ func parseRefusal(r *zoneReader) error {
 	f := new(refusal.Options)
 	r.zone.Refusal = f
 	return r.details(tokens.Fields{
-		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "jitter": &f.Jitter,
-		"code": &f.Code, "zone_header": &f.ZoneHeader, "log": &f.Log,
+		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter,
+		"code": &f.Code, "log": &f.Log,
 		"page": func() error { return parsePage(r.Helper, f) },
 	})
 }

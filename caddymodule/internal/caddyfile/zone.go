@@ -71,7 +71,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
 	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: parseBlock},
-	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [jitter <percent>] [code off] [zone_header] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
+	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
 	{Name: "on_store_error", Syntax: "local|allow|deny", Beside: true, Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.OnStoreError)
 	}},
@@ -237,9 +237,7 @@ func inheritRefusal(refusal refusal.Options, own *refusal.Options) *refusal.Opti
 	refusal.Status = cmp.Or(own.Status, refusal.Status)
 	refusal.Message = cmp.Or(own.Message, refusal.Message)
 	refusal.RetryAfter = cmp.Or(own.RetryAfter, refusal.RetryAfter)
-	refusal.Jitter = cmp.Or(own.Jitter, refusal.Jitter)
 	refusal.Code = cmp.Or(own.Code, refusal.Code)
-	refusal.ZoneHeader = own.ZoneHeader || refusal.ZoneHeader
 	refusal.Log = cmp.Or(own.Log, refusal.Log)
 	return &refusal
 }
