@@ -15,7 +15,7 @@ import (
 
 func statusCommand() command {
 	return command{
-		watch: true, use: "status", short: "Shows what the zones of a running Caddy do",
+		use: "status", short: "Shows what the zones of a running Caddy do",
 		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
 how many requests a second they admit and refuse, on average of the last ten to
 twenty seconds, with those of an hour ago in parentheses. Below come the store, what
