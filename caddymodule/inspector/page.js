@@ -395,11 +395,11 @@ const showZone = (card, z) => {
 };
 
 // changesText says how this Caddy and the store agree on changes at run time.
-const changesText = ({ pending, skipped, skipped_names: names, error }) => {
+const changesText = ({ pending, skipped, error }) => {
 	const told = [];
 	if (error) told.push(`Other Caddys are not told of changes now: ${visible(error)}.`);
 	if (pending) told.push(`The store has not been told of ${counted(pending, "change")} yet.`);
-	if (skipped) told.push(`The store has ${skipped} entries that are no change this Caddy can read. They are skipped: ${visible((names ?? []).join(", "))}.`);
+	if (skipped) told.push(`The store has ${skipped} entries that are no change this Caddy can read: see its log.`);
 	return told;
 };
 
