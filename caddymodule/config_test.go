@@ -37,7 +37,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
 		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
 		{name: "exempt of the app with everything", app: `{"exempt":[{"path":["/*"]}]}`, want: "exempts all requests"},
-		{name: "an override_file that is missing", zone: `{"name":"a",` + limit + `,"override_file":"/no/such/file"}`, want: "reading override_file: stat /no/such/file"},
 		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},
 		{name: "store without a name", app: `{"store":{}}`, want: "module"},
 		{name: "store null", app: `{"store":null}`, want: "module"},

@@ -1,7 +1,6 @@
 package caddymodule
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -80,101 +78,16 @@ type (
 	Refused = engine.Refused
 )
 
-// The methods below ask and change what runs now, as the admin API and the commands do. Their
-// errors are of the type [caddy.APIError]. user is who changes something, for the journal and
-// the log.
-
-// Status returns all zones with their counters, the store, and what was changed at run time.
-func (g *Guest) Status(ctx context.Context) (Status, error) {
-	return ask[Status](ctx, g, "zones", "", nil)
-}
-
-// Rates returns the figures of each zone over the last hour and the last day.
-func (g *Guest) Rates(ctx context.Context) (Rates, error) {
-	return ask[Rates](ctx, g, "rates", "", nil)
-}
-
-// Buckets lists buckets of a zone, with the verdict about their clients. A query with Refused
-// lists clients that are refused.
-func (g *Guest) Buckets(ctx context.Context, query BucketsQuery) (Buckets, error) {
-	query.Sort, query.Limit = cmp.Or(query.Sort, "level"), cmp.Or(query.Limit, 100)
-	return ask[Buckets](ctx, g, "buckets", "", query)
-}
-
-// Why says whether a client is refused, and by which zones and bans.
-func (g *Guest) Why(ctx context.Context, client ClientQuery) (Why, error) {
-	why, err := ask[*Why](ctx, g, "why", "", client)
-	if err != nil {
-		return Why{}, err
-	}
-	return *why, nil
-}
-
-// Release empties the buckets of a client, and ends its blocks.
-func (g *Guest) Release(ctx context.Context, user string, client ClientQuery) (Released, error) {
-	return ask[Released](ctx, g, "release", user, client)
-}
-
-// Kind is what a [Change] changes.
-type Kind string
-
-// The kinds of changes.
-const (
-	Ban    Kind = "ban"    // refuses a network in all zones
-	Limit  Kind = "limit"  // gives a zone, or one key of it, another limit
-	Shadow Kind = "shadow" // makes a zone, or all of them, refuse nobody
-)
-
-// Begin makes a change, as `caddy throttle ban`, `limit` and `shadow` do. With a shared store
-// it holds on all its Caddys.
-func (g *Guest) Begin(ctx context.Context, user string, kind Kind, c Change) (Override, error) {
-	return ask[Override](ctx, g, string(kind), user, c)
-}
-
-// End ends a change that holds.
-func (g *Guest) End(ctx context.Context, user string, kind Kind, c Change) (Ended, error) {
-	return ask[Ended](ctx, g, "un"+string(kind), user, c)
-}
-
-// origin is who changes something, and by what.
-func (g *Guest) origin(user string) override.Origin {
-	return override.Origin{Via: strings.TrimPrefix(g.name, "throttle_"), By: user}
-}
-
-func ask[Answer any](ctx context.Context, g *Guest, call, user string, of any) (answer Answer, err error) {
-	got, err := admin.Ask(ctx, "/throttle/"+call, g.origin(user), of)
-	if err == nil {
-		answer = got.(Answer)
-	}
-	return answer, err
-}
-
 // Serve answers a request with a call of the admin API, such as "zones", for a user whom the
 // guest has authenticated. The body is that of the admin API, whatever the request's method.
-// What only administrators may read is left out. If it returns an error, which is of the type
-// [caddy.APIError], nothing is written.
+// If it returns an error, which is of the type
+// [caddy.APIError], nothing is written. Changes are noted in the journal as the user's.
 func (g *Guest) Serve(w http.ResponseWriter, r *http.Request, call, user string) error {
-	return admin.Answer(w, r, "/throttle/"+call, g.origin(user), admin.ForReaders)
+	return admin.Answer(w, r, "/throttle/"+call, override.Origin{Via: strings.TrimPrefix(g.name, "throttle_"), By: user})
 }
 
 // Changes reports whether a call of the admin API, such as "ban", changes what runs.
 func Changes(call string) bool { return admin.Calls["/throttle/"+call].Changes }
-
-// What the methods of [Guest] take and return has the fields of the admin API's JSON.
-type (
-	Status       = wire.Status
-	Rates        = wire.Rates
-	BucketsQuery = wire.BucketsQuery
-	Buckets      = wire.Buckets
-	Bucket       = wire.Bucket
-	Verdict      = wire.Verdict
-	ClientQuery  = wire.ClientQuery
-	Why          = wire.Why
-	Released     = wire.Released
-	Change       = wire.Change
-	Override     = wire.Override
-	Ended        = wire.Ended
-)
 
 // commands are those that guests add.
 var commands []func() *cobra.Command

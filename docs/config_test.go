@@ -28,7 +28,7 @@ import (
 )
 
 // A machine has the files that configurations in the documentation name.
-type machine struct{ secret, pem, page, overrides, customers, logs string }
+type machine struct{ secret, pem, page, overrides, logs string }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
@@ -39,7 +39,7 @@ func newMachine(t *testing.T) *machine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &machine{filepath.Join(folder, "secret"), filepath.Join(folder, "both.pem"), page, filepath.Join(folder, "overrides"), filepath.Join(folder, "customers"), folder + "/"}
+	m := &machine{filepath.Join(folder, "secret"), filepath.Join(folder, "both.pem"), page, filepath.Join(folder, "overrides"), folder + "/"}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func newMachine(t *testing.T) *machine {
 	}
 	both := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})...)
-	for name, text := range map[string][]byte{m.secret: []byte("a secret of at least 32 characters"), m.pem: both, m.overrides: []byte("override some-key 600 10/s\n"), m.customers: []byte("# nobody yet\n")} {
+	for name, text := range map[string][]byte{m.secret: []byte("a secret of at least 32 characters"), m.pem: both, m.overrides: []byte("override 192.0.2.1 600 10/s\n")} {
 		if err := os.WriteFile(name, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +67,6 @@ var (
 	secretFile = regexp.MustCompile(`\{file\.[^}]+\}`)
 	pemFile    = regexp.MustCompile(`/[\w./-]+\.(pem|crt|key)\b`)
 	pageFile   = regexp.MustCompile(`(?m)^(\s*page )[^\s{]+$`)
-	customers  = regexp.MustCompile(`(?m)^(\s*override_file )\S+$|("override_file": ")[^"]+`)
 	imported   = regexp.MustCompile(`(?m)^(\s*import )/\S+$`)
 	logFile    = regexp.MustCompile(`/var/log/(caddy/)?`)
 )
@@ -78,7 +77,6 @@ func (m *machine) local(config string) string {
 	config = pemFile.ReplaceAllLiteralString(config, m.pem)
 	config = pageFile.ReplaceAllString(config, "${1}"+m.page)
 	config = imported.ReplaceAllString(config, "${1}"+m.overrides)
-	config = customers.ReplaceAllString(config, "${1}${2}"+m.customers)
 	return logFile.ReplaceAllLiteralString(config, m.logs)
 }
 

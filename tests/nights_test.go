@@ -202,19 +202,6 @@ var nights = []struct {
 			n.Errorf("unban: got %q, want it ended for good", out)
 		}
 	}},
-	{"11 the override file is broken", func(n *night) {
-		for _, junk := range []string{"203.0.113.9 deny deny", "\xff\xfe\x00", "127.27.0.1"} {
-			if err := os.WriteFile(n.node(0).overrides(), []byte(junk), 0o600); err != nil {
-				n.Fatal(err)
-			}
-			within(n.T, 15*time.Second, "a word about the file", n.fleet[:1], func(node *fleetNode) bool {
-				return strings.Contains(node.throttle("status"), "The file cannot be used as it is now")
-			})
-		}
-		if err := os.WriteFile(n.node(0).overrides(), []byte("# none\n"), 0o600); err != nil {
-			n.Fatal(err)
-		}
-	}},
 	{"13, 14 two operators, and a reload", func(n *night) {
 		n.reads(0, "limit pages x0.5 --for 1h --by alice", "holds until")
 		n.reads(1, "limit pages x2 --for 1h --by bob", "by alice", "--replace")
@@ -310,16 +297,12 @@ func (n *night) onAll() string {
 	return ", within two seconds on every Caddy of the store.\n"
 }
 
-// overrides returns the override file of a Caddy.
-func (n *fleetNode) overrides() string { return filepath.Join(n.home, "overrides") }
-
-// nightsSite is nightSite with a zone of networks, with an override file, and with the page.
-func nightsSite(port int, overrides string) string {
+// nightsSite is nightSite with a zone of networks, and with the page.
+func nightsSite(port int) string {
 	return strings.Replace(nightSite(port), "	respond ok\n", fmt.Sprintf(`	throttle /nets {
 		zone nets {
 			key client_ip ipv4 24
 			limit 3 3/h
-			override_file %s
 		}
 	}
 	handle /inspector {
@@ -336,7 +319,7 @@ func nightsSite(port int, overrides string) string {
 		throttle_inspector
 	}
 	respond ok
-`, overrides, alice), 1)
+`, alice), 1)
 }
 
 // do does all tasks with Caddys of one store. In the long form a Caddy is killed before each.
@@ -344,10 +327,7 @@ func (n *night) do(t *testing.T, caddys int, options string) {
 	for range caddys {
 		home, port := t.TempDir(), freePort(t)
 		one := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home}
-		if err := os.WriteFile(one.overrides(), []byte("# none\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		one.site = config{throttle: options, sites: nightsSite(port, one.overrides()), env: "XDG_DATA_HOME=" + home}
+		one.site = config{throttle: options, sites: nightsSite(port), env: "XDG_DATA_HOME=" + home}
 		one.start()
 		n.fleet = append(n.fleet, one)
 	}

@@ -40,7 +40,6 @@ http://:%d {
 			limit 5 5/s
 			block 1s
 			settle header X-Cost
-			override_file %s
 		}
 		zone tried {
 			limit 2 1/s
@@ -56,7 +55,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	redis := servertest.StartRedis(t)
 	store := redisServer(t, redis)
 	port := freePort(t)
-	c := startCaddy(t, config{throttle: store.directive(), servers: "listener_wrappers {\n\tthrottle_blocked\n}", sites: fmt.Sprintf(everyMetric, port, writeFile(t, "customers", "# nobody\n"))})
+	c := startCaddy(t, config{throttle: store.directive(), servers: "listener_wrappers {\n\tthrottle_blocked\n}", sites: fmt.Sprintf(everyMetric, port)})
 	c.waitForStore(t, store)
 
 	// The delay keeps this client from taking all of the machine.

@@ -4,11 +4,11 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"math/big"
 	"net/http"
@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// TestTheCommandsSpeakToARemoteCaddy with a client certificate, whose name the journal keeps.
-func TestTheCommandsSpeakToARemoteCaddy(t *testing.T) {
+// TestTheJournalNamesTheClientCertificate of Caddy's remote admin endpoint.
+func TestTheJournalNamesTheClientCertificate(t *testing.T) {
 	t.Parallel()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -32,15 +32,6 @@ func TestTheCommandsSpeakToARemoteCaddy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inPEM := func(kind string, b []byte) string {
-		return writeFile(t, strings.ReplaceAll(kind, " ", ""), string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b})))
-	}
-	certFile, keyFile := inPEM("CERTIFICATE", der), inPEM("PRIVATE KEY", secret)
-
 	c := startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", freePort(t))})
 	_, running := c.askAdmin("GET", "/config/", "")
 	var whole map[string]any
@@ -70,22 +61,19 @@ func TestTheCommandsSpeakToARemoteCaddy(t *testing.T) {
 	if err := json.Unmarshal([]byte(pki), &ca); err != nil {
 		t.Fatal(err)
 	}
-	at := []string{"--address", fmt.Sprintf("https://localhost:%d", port), "--cert", certFile, "--key", keyFile, "--ca", writeFile(t, "root", ca.Root)}
-	throttle := func(args ...string) string {
-		cmd := caddyCommand(t, append(append([]string{"throttle"}, args...), at...)...)
-		out, err := cmd.CombinedOutput()
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM([]byte(ca.Root))
+	remote := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{
+		RootCAs: roots, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+	}}}
+	eventually(t, "a ban by the remote endpoint", func() bool {
+		resp, err := remote.Post(fmt.Sprintf("https://localhost:%d/throttle/ban", port), "application/json", strings.NewReader(`{"network": "192.0.2.0/24", "for": "1h"}`))
 		if err != nil {
-			return "failed: " + string(out)
+			return false // it has no certificate yet
 		}
-		return string(out)
-	}
-	eventually(t, "the certificate of the endpoint", func() bool { return strings.Contains(throttle("status"), "pages") })
-	if got := throttle("ban", "192.0.2.0/24", "--for", "1h"); !strings.Contains(got, "192.0.2.0/24 is banned") {
-		t.Errorf("got %s, want a ban", got)
-	}
-	if got := throttle("limit", "none", "x2"); !strings.Contains(got, `unknown zone "none"`) {
-		t.Errorf("got %s, want what is wrong", got)
-	}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 	if _, journal := c.askAdmin("GET", "/throttle/journal", ""); !strings.Contains(journal, `"via":"remote admin","by":"night shift","action":"ban"`) {
 		t.Errorf("got the journal %s, want the name of the certificate", journal)
 	}

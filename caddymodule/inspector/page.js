@@ -389,7 +389,6 @@ const showZone = (card, z) => {
 	if (z.shadow_until) notes.push(`In shadow ${lasts(z.shadow_until)}.`);
 	if (z.mode !== "enforcing") notes.push("Shadow counts as if all zones of the same throttle were enforced.");
 	if (z.limit) notes.push(`Limit of all keys: ${z.limit}.`);
-	if (z.override_file?.problem) notes.push(`The override_file was not read again: ${visible(z.override_file.problem)}`);
 	put(find(".note", card), notes.join(" "));
 	find(".note", card).hidden = notes.length === 0;
 	const reasons = Object.entries(z.refusals ?? {}).sort((a, b) => b[1] - a[1]).map(([reason, n]) => `${whole.format(n)} ${reason.replaceAll("_", " ")}`);
@@ -398,11 +397,11 @@ const showZone = (card, z) => {
 };
 
 // changesText says how this Caddy and the store agree on changes at run time.
-const changesText = ({ pending, skipped, skipped_names: names, error }) => {
+const changesText = ({ pending, skipped, error }) => {
 	const told = [];
 	if (error) told.push(`Changes do not reach other Caddys now: ${visible(error)}.`);
 	if (pending) told.push(`Not in the store yet: ${counted(pending, "change")}.`);
-	if (skipped) told.push(`Skipped ${skipped} entries of the store that this Caddy cannot read: ${visible((names ?? []).join(", "))}.`);
+	if (skipped) told.push(`Skipped ${skipped} entries of the store that this Caddy cannot read: see its log.`);
 	return told;
 };
 
@@ -572,7 +571,7 @@ find("#top-form").addEventListener("submit", (event) => event.preventDefault());
 // --- buckets, as rows that drain ---
 
 // ruleOf says what is not the zone's own limit.
-const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", override_file: " by override_file", run_time: " at run time" }[b.by] ?? "");
+const ruleOf = (b) => b.by === "zone" && b.rule === "limited" ? "" : b.rule + ({ override: " by override", run_time: " at run time" }[b.by] ?? "");
 const bucketRow = (b, sortable) => {
 	const track = element("div", { class: "track", "aria-hidden": "true" }, element("div"));
 	const row = element("tr", { role: "row" },

@@ -375,27 +375,6 @@ func TestAReleaseByAnotherCaddyIsNoticedWithinASecondOfTheNextTry(t *testing.T) 
 	})
 }
 
-func TestALineOfTheOverrideFileEndsTheDropping(t *testing.T) {
-	file := servertest.OverrideText(t, "198.51.100.1 unlimited\n")
-	s := newDropSite(t, "override_file "+file)
-	s.Engine().StopBeside() // the test looks itself
-	blockFor(s.From(servertest.Someone))
-	blockFor(s.From("203.0.113.8:1"))
-	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
-	servertest.WriteFile(t, file, "198.51.100.1 unlimited\n203.0.113.7 unlimited\n203.0.113.9 5 1/h as office\n")
-	s.Looks()
-	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
-	s.From(servertest.Someone).Answers("/login", http.StatusOK)
-	s.From("203.0.113.8:1").Answers("/login", http.StatusTooManyRequests)
-	for range 5 {
-		s.From("203.0.113.9:1").Answers("/login", http.StatusOK)
-	}
-	s.From("203.0.113.9:1").Answers("/login", http.StatusTooManyRequests) // a bucket of several clients
-	wantDropped(t, false, "203.0.113.7", "203.0.113.9")
-	wantDropped(t, true, "203.0.113.8")
-	s.Stop()
-}
-
 func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
 	s := newDropSite(t, "")
 	for _, test := range []struct {

@@ -58,9 +58,7 @@ func reads(answer func(e *engine.Engine) any) Call {
 func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
 	return Call{Method: http.MethodPost, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
 		of := defaults
-		if in.of != nil {
-			of = in.of.(T)
-		} else if err := in.decode(&of); err != nil {
+		if err := in.decode(&of); err != nil {
 			return nil, err
 		}
 		return answer(ctx, e, in, &of)
@@ -108,7 +106,7 @@ func serve(w http.ResponseWriter, r *http.Request) error {
 	if name := certificateName(r); name != "" {
 		from = override.Origin{Via: "remote admin", By: name}
 	}
-	return Answer(w, r, r.URL.Path, from, func(answer any) any { return answer })
+	return Answer(w, r, r.URL.Path, from)
 }
 
 // certificateName returns whom the verified client certificate of a request's connection names,
@@ -125,50 +123,33 @@ func nothingAt(path string) error {
 	return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", path)}
 }
 
-// Answer makes the call of a path, one of [Calls], to the app that runs, and writes what is
-// shown of its answer. Changes are logged and noted in the journal. Errors are of the type
+// Answer makes the call of a path, one of [Calls], to the app that runs, and writes its
+// answer. Changes are logged and noted in the journal. Errors are of the type
 // [caddy.APIError], and then nothing is written.
-func Answer(w http.ResponseWriter, r *http.Request, path string, from override.Origin, shown func(any) any) error {
+func Answer(w http.ResponseWriter, r *http.Request, path string, from override.Origin) error {
+	call, found := Calls[path]
+	if !found {
+		return nothingAt(path)
+	}
 	in := &input{from: from}
 	if r.Method == http.MethodPost {
 		if err := in.read(w, r); err != nil {
 			return err
 		}
 	}
-	answer, err := in.ask(r.Context(), path)
-	if err != nil {
-		return err
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	return json.NewEncoder(w).Encode(shown(answer)) // which escapes HTML
-}
-
-// Ask makes the call of a path for a caller in this process, as Answer does. Its input is of
-// the type that the path's JSON is of, or nil.
-func Ask(ctx context.Context, path string, from override.Origin, of any) (any, error) {
-	return (&input{from: from, of: of}).ask(ctx, path)
-}
-
-// ask makes a call with the input.
-func (in *input) ask(ctx context.Context, path string) (any, error) {
-	call, found := Calls[path]
-	if !found {
-		return nil, nothingAt(path)
-	}
 	e, release := engine.RunningApp()
 	if e == nil {
-		return nil, caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
+		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
 	}
 	defer release()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(r.Context(), timeout)
 	defer cancel()
 	answer, err := call.answer(ctx, e, in)
 	if err != nil {
 		if !errors.As(err, new(caddy.APIError)) {
 			err = caddy.APIError{HTTPStatus: http.StatusBadGateway, Err: err}
 		}
-		return nil, err
+		return err
 	}
 	for _, change := range in.changed {
 		by := zap.Skip()
@@ -177,7 +158,9 @@ func (in *input) ask(ctx context.Context, path string) (any, error) {
 		}
 		e.Logger.Warn("changed at run time", zap.String("via", in.from.Via), by, zap.String("path", path), zap.String("of", change.Of), logged(answer))
 	}
-	return answer, nil
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	return json.NewEncoder(w).Encode(answer) // which escapes HTML
 }
 
 // logged returns what the log says of a change. A client may be named by a secret.

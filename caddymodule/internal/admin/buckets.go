@@ -13,7 +13,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -21,8 +20,6 @@ import (
 )
 
 var ruleNames = map[perkey.Rule]string{perkey.Limited: "limited", perkey.Unlimited: "unlimited", perkey.Denied: "deny"}
-
-var sourceNames = map[override.Source]string{override.OfZone: "zone", override.OfConfig: "override", override.OfFile: "override_file"}
 
 // shownNetwork returns the network that a key stands for, or "".
 func shownNetwork(z *engine.Zone, key string) string {
@@ -34,9 +31,12 @@ func shownNetwork(z *engine.Zone, key string) string {
 
 // describe returns a bucket with its limit, but without its state.
 func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, whole leakybucket.Limit) {
-	entry, by, place := z.OverrideOf(name)
+	entry := z.OverrideOf(name)
 	whole = entry.Limit
-	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: sourceNames[by], From: place}
+	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: "zone"}
+	if entry.Listed() {
+		b.By, b.From = "override", fmt.Sprintf("override %d", entry.Override+1)
+	}
 	account, set, now := limit.AccountOf(name), e.Overrides(), time.Now()
 	if set.Limit(z.Name, account, now) != nil {
 		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text

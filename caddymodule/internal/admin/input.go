@@ -21,11 +21,9 @@ import (
 // MostRead is how many bytes the body of a request may have.
 const MostRead = 64 << 10
 
-// An input is the body of a request, or what a caller in this process gives instead, and who
-// has sent it.
+// An input is the body of a request, and who has sent it.
 type input struct {
 	body    []byte
-	of      any
 	from    override.Origin
 	changed []override.Change // by the call
 }

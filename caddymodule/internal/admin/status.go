@@ -3,7 +3,6 @@ package admin
 import (
 	"cmp"
 	"maps"
-	"regexp"
 	"slices"
 	"time"
 
@@ -46,10 +45,6 @@ func answerZones(e *engine.Engine) any {
 			Buckets: kept[z.Name], RefusedKeys: z.State.Refused.Estimate(),
 			Facts: z.Counts.Facts(),
 		}
-		if f := z.File; f != nil {
-			inForce := f.Status()
-			s.OverrideFile = &inForce
-		}
 		if z.Delay != nil {
 			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.Delay.Queue
 		}
@@ -83,22 +78,6 @@ func inFlightStatus(l *inflight.Limit, decided wire.Decided) wire.InFlightStatus
 		}
 	}
 	return s
-}
-
-// quoted are the words that errors quote.
-var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*"`)
-
-// ForReaders returns an answer for users who may only look. A wrong line of an override
-// file may hold plain keys.
-func ForReaders(answer any) any {
-	if s, is := answer.(wire.Status); is {
-		for _, z := range s.Zones {
-			if z.OverrideFile != nil {
-				z.OverrideFile.Problem = quoted.ReplaceAllString(z.OverrideFile.Problem, `"…"`)
-			}
-		}
-	}
-	return answer
 }
 
 // storeStatus describes the store, and returns how many buckets of each zone are in this

@@ -115,7 +115,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 					return err
 				}
 				// An empty bucket of the client is shown if something is to be said of it.
-				telling := b.Verdict.Reason != "" || b.Dearest != nil && b.Dearest.Reason != "" || b.By != sourceNames[override.OfZone]
+				telling := b.Verdict.Reason != "" || b.Dearest != nil && b.Dearest.Reason != "" || b.By != "zone"
 				if b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
 					!shadow && b.Zone == past.Zone && b.Key == past.Key {
 					r.Buckets = append(r.Buckets, b)

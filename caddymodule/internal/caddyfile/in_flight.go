@@ -217,7 +217,7 @@ func (r *inFlightReader) inherit(defaults *zoneReader) {
 		return
 	}
 	common := *defaults.zone.Refusal
-	common.RetryAfter, common.Jitter = "", 0
+	common.RetryAfter = ""
 	if common.Empty() {
 		return
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -110,8 +110,8 @@ func parseRefusal(r *zoneReader) error {
 	f := new(refusal.Options)
 	r.zone.Refusal = f
 	return r.details(tokens.Fields{
-		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "jitter": &f.Jitter,
-		"code": &f.Code, "zone_header": &f.ZoneHeader, "log": &f.Log,
+		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter,
+		"code": &f.Code, "log": &f.Log,
 		"page": func() error { return parsePage(r.Helper, f) },
 	})
 }
@@ -135,24 +135,25 @@ func parseLimit(r *zoneReader) error {
 }
 
 func parseOverride(r *zoneReader) error {
-	o, err := overridefile.ParseWords(r.RemainingArgs())
-	if err != nil {
-		return r.Errf("parsing override: %w: want override %s", err, overridefile.Syntax)
+	words := r.RemainingArgs()
+	var o perkey.Override
+	n := len(words)
+	switch {
+	case n >= 3 && words[n-1] == "as":
+		return r.Errf("parsing override: as has no name: want %s", r.syntax())
+	case n >= 4 && words[n-2] == "as":
+		o.As, words = words[n-1], words[:n-2]
 	}
+	limit := 1 // how many words the limit has
+	if n = len(words); n > 0 && strings.Contains(words[n-1], "/") {
+		limit = 2
+	}
+	if n <= limit {
+		return r.Errf("parsing override: too few words: want %s", r.syntax())
+	}
+	o.Parts, o.Limit = words[:n-limit], strings.Join(words[n-limit:], " ")
 	r.zone.Override = append(r.zone.Override, o)
 	return nil
-}
-
-// parseOverrideFile reads the name of a file, relative to the Caddyfile. The config
-// has its full name, since Caddy may run in another folder. The file itself is read
-// when the config is loaded.
-func parseOverrideFile(r *zoneReader) error {
-	file := &r.zone.OverrideFile
-	err := r.detailed(nil, 1, file)
-	if err == nil && !filepath.IsAbs(*file) {
-		*file, err = filepath.Abs(filepath.Join(filepath.Dir(r.File()), *file))
-	}
-	return err
 }
 
 func parseCost(r *zoneReader) error {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -13,7 +12,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
@@ -65,8 +63,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "key", Syntax: "<source>... [missing client_ip|share|skip|refuse] [unlisted client_ip|share|skip|refuse] [plain] [ipv4 <bits>] [ipv6 <bits>]", Parse: parseKey},
 	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: parseRoute},
 	{Name: "limit", Syntax: "<capacity> <leak>", Parse: parseLimit},
-	{Name: "override", Syntax: overridefile.Syntax, Repeats: true, Parse: parseOverride},
-	{Name: "override_file", Syntax: "<file>", Parse: parseOverrideFile},
+	{Name: "override", Syntax: "<part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]", Repeats: true, Parse: parseOverride},
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
 	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: parseReadBody},
 	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
@@ -74,7 +71,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
 	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
 	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: parseBlock},
-	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [jitter <percent>] [code off] [zone_header] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
+	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
 	{Name: "on_store_error", Syntax: "local|allow|deny", Beside: true, Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.OnStoreError)
 	}},
@@ -240,31 +237,14 @@ func inheritRefusal(refusal refusal.Options, own *refusal.Options) *refusal.Opti
 	refusal.Status = cmp.Or(own.Status, refusal.Status)
 	refusal.Message = cmp.Or(own.Message, refusal.Message)
 	refusal.RetryAfter = cmp.Or(own.RetryAfter, refusal.RetryAfter)
-	refusal.Jitter = cmp.Or(own.Jitter, refusal.Jitter)
 	refusal.Code = cmp.Or(own.Code, refusal.Code)
-	refusal.ZoneHeader = own.ZoneHeader || refusal.ZoneHeader
 	refusal.Log = cmp.Or(own.Log, refusal.Log)
 	return &refusal
 }
 
-// check compiles the zone and reads its override_file, as loading the config does.
+// check compiles the zone, as loading the config does.
 func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
-	z := r.zone.Copy()
-	err := z.Compile(plans)
-	if err == nil && z.OverrideFile != "" {
-		file := overridefile.File{Path: z.OverrideFile, Use: func(lines []overridefile.Line) error {
-			_, err := z.Key.Overrides.Compile(z.OverrideFile, lines)
-			return err
-		}}
-		err = file.Load()
-		if errors.Is(err, fs.ErrPermission) { // the Caddy that runs may be another user
-			return nil
-		}
-		if err != nil {
-			err = option.About("override_file", 0, fmt.Errorf("zone %q: reading override_file: %w", z.Name, err))
-		}
-	}
-	if err != nil {
+	if err := r.zone.Copy().Compile(plans); err != nil {
 		return r.about(err)
 	}
 	return nil

@@ -228,11 +228,10 @@ func (c *Copy) Journal() []override.Change {
 
 // A State is how a copy and its store agree.
 type State struct {
-	Shared  bool     `json:"-"`                       // there is a store
-	Pending int      `json:"pending,omitempty"`       // changes that the store does not have yet
-	Skipped int      `json:"skipped,omitempty"`       // what the store has and is no change that this Caddy can read
-	Names   []string `json:"skipped_names,omitempty"` // of some of those
-	Error   string   `json:"error,omitempty"`         // of the last call
+	Shared  bool   `json:"-"`                 // there is a store
+	Pending int    `json:"pending,omitempty"` // changes that the store does not have yet
+	Skipped int    `json:"skipped,omitempty"` // what the store has and is no change that this Caddy can read: see the log
+	Error   string `json:"error,omitempty"`   // of the last call
 }
 
 // State returns the state.
@@ -243,7 +242,7 @@ func (c *Copy) State() State {
 	if !s.Shared {
 		return s
 	}
-	s.Pending, s.Skipped, s.Names = len(c.records.pending(time.Now())), c.skipped.count, c.skipped.names
+	s.Pending, s.Skipped = len(c.records.pending(time.Now())), c.skipped.count
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}
@@ -326,9 +325,8 @@ func (c *Copy) poll() (answered bool) {
 func (c *Copy) takeOver(all store.Texts, now time.Time) {
 	read, skips := decodeTexts(all, now)
 	taken, tooMany := c.records.merge(read)
-	skips.count += len(tooMany)
-	for _, k := range tooMany {
-		skips.name(k.Path())
+	if tooMany > 0 {
+		skips.add(tooMany, fmt.Errorf("there are more than %d", store.MostTexts))
 	}
 	c.apply(taken, now)
 	for _, k := range taken {

@@ -57,9 +57,7 @@ func decodeFile(raw []byte) (kept []*record, journal []override.Change, skips sk
 			err = fmt.Errorf("there are more than %d", len(kept))
 		}
 		if err != nil {
-			skips.count++
-			skips.name(fmt.Sprint("change ", i+1))
-			skips.why = cmp.Or(skips.why, err)
+			skips.add(1, fmt.Errorf("change %d: %w", i+1, err))
 			continue
 		}
 		kept = append(kept, k)

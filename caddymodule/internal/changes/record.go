@@ -142,16 +142,13 @@ func decodeTexts(all store.Texts, now time.Time) (read []*record, skips skipped)
 	for _, t := range all.Texts {
 		switch k, err := decode(t); {
 		case err != nil:
-			skips.count++
-			skips.name(t.Name)
-			skips.why = cmp.Or(skips.why, err)
+			skips.add(1, fmt.Errorf("%.100q: %w", t.Name, err))
 		case !k.forgettable(now):
 			read = append(read, k)
 		}
 	}
 	if left := all.Count - len(all.Texts); left > 0 {
-		skips.count += left
-		skips.why = cmp.Or(skips.why, fmt.Errorf("there are %d, of which %d are read", all.Count, len(all.Texts)))
+		skips.add(left, fmt.Errorf("there are %d, of which %d are read", all.Count, len(all.Texts)))
 	}
 	return read, skips
 }
@@ -168,16 +165,16 @@ func (all records) number(now time.Time) int64 {
 	return highest + 1
 }
 
-// merge takes over all records of a store, and returns those that are new here, and those for
-// which there is no room. It notes which of the own ones the store has.
-func (all records) merge(read []*record) (taken, tooMany []*record) {
+// merge takes over all records of a store, and returns those that are new here, and for how many
+// there is no room. It notes which of the own ones the store has.
+func (all records) merge(read []*record) (taken []*record, tooMany int) {
 	for _, own := range all {
 		own.synced = false
 	}
 	for _, k := range read {
 		switch own := all[k.Name]; {
 		case own == nil && len(all) >= store.MostTexts:
-			tooMany = append(tooMany, k)
+			tooMany++
 		case own != nil && own.Number > k.Number: // the store is told again
 		case own != nil && own.Number == k.Number && own.same(k):
 			own.synced = true
@@ -209,25 +206,17 @@ func (all records) forget(now time.Time) {
 // skipped is what a reader cannot use.
 type skipped struct {
 	count int
-	names []string // of some
-	why   error    // of one of them
+	why   error // of the first
 }
 
-const (
-	mostNamed   = 10
-	longestName = 100 // of them, in bytes
-)
-
-func (s *skipped) name(name string) {
-	if len(s.names) < mostNamed {
-		s.names = append(s.names, name[:min(len(name), longestName)])
-	}
+func (s *skipped) add(n int, why error) {
+	s.count += n
+	s.why = cmp.Or(s.why, why)
 }
 
-// log names what is skipped, if that was not the same before.
+// log says how much is skipped, if that was not as much before.
 func (s *skipped) log(now skipped, logger *zap.Logger) {
-	slices.Sort(now.names)
-	if now.count > 0 && (now.count != s.count || !slices.Equal(now.names, s.names)) {
-		logger.Warn("skipping what is no change at run time", zap.Int("count", now.count), zap.Strings("names", now.names), zap.NamedError("first", now.why))
+	if now.count > 0 && now.count != s.count {
+		logger.Warn("skipping what is no change at run time", zap.Int("count", now.count), zap.NamedError("first", now.why))
 	}
 }

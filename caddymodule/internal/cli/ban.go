@@ -8,8 +8,8 @@ func banCommand() command {
 	var h holding
 	return command{
 		use: "ban ADDRESS|NETWORK...", short: "Refuses networks for a while", least: 1, most: mostArguments,
-		long: `Refuses all requests of networks at every throttle directive. With -
-they are read from standard input, one a line. Exemptions beat bans. An IPv6 address
+		long: `Refuses all requests of networks at every throttle directive.
+Exemptions beat bans. An IPv6 address
 stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   h.add,
@@ -24,7 +24,7 @@ stands for its /64.`,
 func unbanCommand() command {
 	return command{
 		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
-		long: "Ends the bans of these very networks, or of those that standard input names with -.",
+		long: "Ends the bans of these very networks.",
 		run: func(c *adminClient, args []string) error {
 			return c.each(args, func(network string) error {
 				return c.end("unban", wire.Change{Network: network})
@@ -35,7 +35,7 @@ func unbanCommand() command {
 
 func bansCommand() command {
 	return command{
-		watch: true, use: "bans", short: "Lists bans and other changes at run time",
+		use: "bans", short: "Lists bans and other changes at run time",
 		long: "Lists bans, limits and shadow switches that hold, and how long.",
 		run: func(c *adminClient, _ []string) error {
 			return show(c, "overrides", nil, c.showOverrides)

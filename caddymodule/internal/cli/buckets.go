@@ -14,7 +14,7 @@ import (
 func bucketsCommand() command {
 	in := wire.BucketsQuery{Sort: "level", Limit: 20}
 	return command{
-		zone: true, use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
+		use: "buckets ZONE", short: "Lists the fullest buckets of a zone", least: 1, most: 1,
 		long: `Lists buckets of a zone that are not empty: those that refuse now first, then the
 fullest. In Redis, this goes through all keys of the database.
 
@@ -30,7 +30,6 @@ narrow the listing by --prefix.`,
 			cmd.Flags().Float64Var(&in.MinFraction, "min-fraction", 0, "Only buckets at least so full, such as 0.5, and blocked ones")
 			cmd.Flags().BoolVar(&in.Refused, "refused", false, "Only buckets that refuse a request of cost 1 now")
 			cmd.Flags().StringVar(&in.Sort, "sort", in.Sort, "The order: level, key or last")
-			choose(cmd, "sort", "level", "key", "last")
 			cmd.Flags().IntVar(&in.Limit, "limit", in.Limit, "How many to show, up to 1000")
 			cmd.Flags().StringVar(&in.After, "after", "", "Only keys behind this one: with --sort key, the next page")
 		},
@@ -65,7 +64,7 @@ func (c *adminClient) showBuckets(buckets []wire.Bucket) {
 			full = "-"
 		}
 		_, level, capacity := measures(0, b.Level, b.Capacity)
-		t.row(zone, sanitize(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
+		t.row(zone, shortKey(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
 	}
 	t.print(c)
 	if slices.ContainsFunc(buckets, func(b wire.Bucket) bool { return b.Shadow }) {

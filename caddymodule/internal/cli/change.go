@@ -150,7 +150,7 @@ func zoneOrAll(args []string, all bool) (string, error) {
 
 func journalCommand() command {
 	return command{
-		watch: true, use: "journal", short: "Lists who changed what at run time",
+		use: "journal", short: "Lists who changed what at run time",
 		long: "Lists the last 200 changes at run time, the last one first: bans, limits, switches to\nshadow, their ends, and releases.",
 		run: func(c *adminClient, _ []string) error {
 			return show(c, "journal", nil, c.showJournal)
@@ -172,7 +172,7 @@ func (c *adminClient) showJournal(journal *[]override.Change) {
 		if entry.Until != nil {
 			until = since(*entry.Until)
 		}
-		t.row(since(entry.At), cmp.Or(sanitize(entry.By), sanitize(entry.Via)), action, sanitize(entry.Of), until, sanitize(entry.Note))
+		t.row(since(entry.At), cmp.Or(sanitize(entry.By), sanitize(entry.Via)), action, shortKey(entry.Of), until, sanitize(entry.Note))
 	}
 	t.print(c)
 }

@@ -10,10 +10,10 @@ import (
 func limitCommand() command {
 	var h holding
 	return command{
-		zone: true, use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", least: 2, most: 4,
+		use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", least: 2, most: 4,
 		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
 x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited, or deny.
-It is stronger than the config and its override files. A factor changes the limits of
+It is stronger than the config. A factor changes the limits of
 overrides, too. The capacity stays large enough for the zone's dearest request. Give
 the key as the access log shows it, an address, or a plain API key.`,
 		example: `  caddy throttle limit pages x0.5 --until 09:00
@@ -44,7 +44,7 @@ func limitInput(args []string) (in wire.Change, err error) {
 
 func unlimitCommand() command {
 	return command{
-		zone: true, use: "unlimit ZONE [KEY]", short: "Ends a changed limit", least: 1, most: 2, long: "Ends what limit has changed: the limit of a zone, or that of one key.",
+		use: "unlimit ZONE [KEY]", short: "Ends a changed limit", least: 1, most: 2, long: "Ends what limit has changed: the limit of a zone, or that of one key.",
 		run: func(c *adminClient, args []string) error {
 			return c.end("unlimit", wire.Change{Zone: args[0], Key: strings.Join(args[1:], "")})
 		},

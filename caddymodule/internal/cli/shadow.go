@@ -10,7 +10,7 @@ func shadowCommand() command {
 	var h holding
 	var all bool
 	return command{
-		zone: true, use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
+		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
 		long: `Switches a zone or an in_flight to shadow: it decides and counts, and refuses nobody.
 With --all, no zone and no in_flight refuses anybody, and bans do not hold. Requests
 that wait for a delay are let through, unless they also belong to a zone that still
@@ -33,7 +33,7 @@ makes requests wait. Those that wait for a slot wait on.`,
 func unshadowCommand() command {
 	var all bool
 	return command{
-		zone: true, use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
+		use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
 		flags: func(cmd *cobra.Command) { cmd.Flags().BoolVar(&all, "all", false, "What shadow --all has switched") },
 		run: func(c *adminClient, args []string) error {
 			zone, err := zoneOrAll(args, all)

@@ -15,7 +15,7 @@ import (
 
 func statusCommand() command {
 	return command{
-		watch: true, use: "status", short: "Shows what the zones of a running Caddy do",
+		use: "status", short: "Shows what the zones of a running Caddy do",
 		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
 how many requests a second they admit and refuse, on average of the last ten to
 twenty seconds, with those of an hour ago in parentheses. Below come the store, what
@@ -37,7 +37,7 @@ func (c *adminClient) showChanges(s *changes.State) {
 		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Pending, "change"))
 	}
 	if s.Skipped > 0 {
-		c.printf("The store has %d entries that are no change this Caddy can read. They are skipped: %s\n", s.Skipped, text.Printable(strings.Join(s.Names, ", "), 200))
+		c.printf("The store has %d entries that are no change this Caddy can read: see its log.\n", s.Skipped)
 	}
 }
 
@@ -51,7 +51,6 @@ func (c *adminClient) showStatus(s *wire.Status) {
 	}
 	c.showChanges(s.Changes)
 	c.showOverrides(&s.Overrides)
-	c.showFiles(s.Zones)
 	c.showFacts(s.Zones)
 	c.showWarnings(s)
 }
@@ -220,20 +219,6 @@ func (c *adminClient) showStore(s *wire.StoreStatus) {
 	}
 	if s.SnapshotFailing {
 		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
-	}
-}
-
-// showFiles says which override files are in force, and which are wrong.
-func (c *adminClient) showFiles(zones []wire.ZoneStatus) {
-	for _, z := range zones {
-		f := z.OverrideFile
-		if f == nil {
-			continue
-		}
-		c.printf("%s: %s of %s, read %s ago.\n", sanitize(z.Zone), text.Plural(f.Overrides, "override"), sanitize(f.File), elapsed(f.Read))
-		if f.Problem != "" {
-			c.printf("The file cannot be used as it is now, so these stay: %s\n", text.Printable(f.Problem, 1000))
-		}
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 func topCommand() command {
 	var in wire.TopQuery
 	return command{
-		zone: true, watch: true, use: "top [ZONE]", short: "Shows who sends most and who is refused most", most: 1,
+		use: "top [ZONE]", short: "Shows who sends most and who is refused most", most: 1,
 		long: `Shows which keys sent most requests and which were refused most in about the last
 minute, in each zone. Refusals are counted one by one. Above a hundred requests a
 second, those that are let in are estimated from a sample, and
@@ -24,7 +24,6 @@ marked with ~.`,
   caddy throttle top login --by /24`,
 		flags: func(cmd *cobra.Command) {
 			cmd.Flags().StringVar(&in.By, "by", "", "Count by ip, /24 or /16; for IPv6 these are /64, /48 and /32. Default: by the keys of the zones")
-			choose(cmd, "by", "ip", "/24", "/16")
 		},
 		run: func(c *adminClient, args []string) error {
 			in.Zone = strings.Join(args, "")
@@ -58,7 +57,7 @@ func (c *adminClient) showTop(z *wire.TopZone) {
 		if k.Sampled {
 			about = "~"
 		}
-		t.row(about+fmt.Sprint(k.Admitted+k.Refused), about+fmt.Sprint(k.Refused), sanitize(cmp.Or(k.Network, k.Key)))
+		t.row(about+fmt.Sprint(k.Admitted+k.Refused), about+fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Key)))
 	}
 	t.print(c)
 }

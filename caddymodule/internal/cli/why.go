@@ -14,7 +14,7 @@ import (
 func whyCommand() command {
 	var in wire.ClientQuery
 	return command{
-		watch: true, use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
+		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
 		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
 is left, and which override decides. It changes nothing. Give an address, the name
 of an account, a plain API key, a key as the access log shows it, or the support
@@ -72,7 +72,7 @@ func (c *adminClient) showRefusal(p *wire.PastRefusal) {
 	c.printf("Refused %s ago, at %s:\n", elapsed(p.At), p.At.Local().Format(time.DateTime))
 	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("COST"), numeric("LEVEL"), numeric("OF"), numeric("WAIT"), numeric("BLOCKED FOR"))
 	cost, level, capacity := measures(p.Cost, p.Level, p.Capacity)
-	t.row(p.Code, sanitize(p.Zone), sanitize(cmp.Or(p.Network, p.Key)), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+	t.row(p.Code, sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason, cost, level, capacity, wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
 	t.print(c)
 	c.say("\nNow:")
 }
@@ -86,7 +86,7 @@ func (c *adminClient) showRefusals(refusals []wire.PastRefusal) {
 	t := newTable("CODE", "ZONE", "KEY", "REASON", numeric("AGO"))
 	for i := range refusals {
 		p := &refusals[i]
-		t.row(p.Code, sanitize(p.Zone), sanitize(cmp.Or(p.Network, p.Key)), p.Reason, elapsed(p.At).String())
+		t.row(p.Code, sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason, elapsed(p.At).String())
 	}
 	t.print(c)
 	c.say("\nNow:")

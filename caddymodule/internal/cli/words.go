@@ -15,6 +15,9 @@ import (
 // sanitize returns text from clients as a terminal may show it.
 func sanitize(from string) string { return text.Printable(from, 100) }
 
+// shortKey is sanitize for keys in tables, where long ones are cut. Commands accept them so.
+func shortKey(key string) string { return text.Printable(key, 40) }
+
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped.
 func asShown(shown string) string {
 	if strings.Contains(shown, `\`) {
@@ -95,7 +98,7 @@ func ruleText(b *wire.Bucket) string {
 	switch b.By {
 	case "run_time":
 		return "limit " + sanitize(b.From)
-	case "override", "override_file":
+	case "override":
 		return b.Rule + " by " + sanitize(b.From)
 	}
 	if b.Share {

@@ -172,7 +172,7 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		f.checkRanks,
 		func() error { return option.CheckExempt(f.Exempt) },
 		func() error {
-			return option.Refuse("refusal retry_after", f.Refusal != nil && (f.Refusal.RetryAfter != "" || f.Refusal.Jitter != 0), "retry_after and jitter have no meaning in in_flight: nobody knows when a slot is free")
+			return option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free")
 		},
 		func() error { return full.Refusal.Compile(f.Refusal.Empty()) },
 	)

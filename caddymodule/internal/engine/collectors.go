@@ -24,9 +24,6 @@ var (
 	breakerOpen = collector{collectBreakers, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_breaker_open",
 		"Whether the shared store is down and left alone (1) or is asked (0).", []string{"store"}, nil)}}
 
-	staleFiles = collector{collectFiles, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_override_file_stale",
-		"Whether the override_file cannot be used as it is now (1), so that what was read before holds, or is in force (0).", []string{"zone"}, nil)}}
-
 	buckets = collector{collectBuckets, []*prometheus.Desc{
 		prometheus.NewDesc("caddy_throttle_buckets",
 			"Buckets kept in memory.", []string{"zone"}, nil),
@@ -63,7 +60,7 @@ var (
 )
 
 // Collectors are all of them, with those that count.
-var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, staleFiles, buckets, snapshots, Waiting, runTimeChanges}, telemetry.Collectors...)
+var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, buckets, snapshots, Waiting, runTimeChanges}, telemetry.Collectors...)
 
 // RegisterMetrics registers the collectors, which a registry may have already.
 func RegisterMetrics(registry *prometheus.Registry) error {
@@ -175,14 +172,6 @@ func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 			memory, file := c.Bodies.Held()
 			to.gauge(of[3], float64(memory), "memory")
 			to.gauge(of[3], float64(file), "file")
-		}
-	})
-}
-
-func collectFiles(of []*prometheus.Desc, to metricsChannel) {
-	eachZone(func(z *Zone) {
-		if z.File != nil {
-			to.gauge(of[0], toGauge(z.File.Status().Problem != ""), z.Name)
 		}
 	})
 }

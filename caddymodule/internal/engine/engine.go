@@ -63,7 +63,7 @@ type Engine struct {
 	Zones      map[string]*Zone
 	InFlight   map[string]*inflight.Limit
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
-	StopBeside func()                        // ends what runs beside requests, such as the watching of files; nil before Start
+	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start
 
 	exemptsSome  bool           // by the global options, or in a zone
 	configNumber *atomic.Uint64 // see [lastConfig]
@@ -72,8 +72,6 @@ type Engine struct {
 
 	Signing signingKeys     // of device cookies and passes
 	Exiting <-chan struct{} // closed when the process is about to end; then nobody waits
-
-	OverrideFiles map[string]*overrideFile // by their paths
 
 	servers  map[*caddyhttp.Server]*limit.Server // see [Engine.ReadServers]
 	showsAll bool                                // the verdicts of all servers may be read
@@ -101,7 +99,7 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
-		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), OverrideFiles: make(map[string]*overrideFile), configNumber: new(atomic.Uint64),
+		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), configNumber: new(atomic.Uint64),
 	}
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
 	e.bodies = body.Bounds{Request: request, Files: inAll}
@@ -147,13 +145,6 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) }, Insecure: z.warnInsecure,
 	}); err != nil {
 		return nil, err
-	}
-	if path := z.OverrideFile; path != "" {
-		z.File = cmp.Or(e.OverrideFiles[path], newOverrideFile(path, e.Logger, e.fileChanged))
-		e.OverrideFiles[path] = z.File
-		if err = z.File.add(z.Key.Overrides); err != nil {
-			return nil, fmt.Errorf("zone %q: reading override_file: %w", name, err)
-		}
 	}
 	e.joinForm(z.Zone)
 	z.Counts = telemetry.New(z.Zone, z.State.Figures, telemetry.Options{
@@ -278,20 +269,8 @@ func (e *Engine) Start() error {
 		}
 	}
 	e.refuseAgain()
-	for _, f := range e.OverrideFiles {
-		go f.watch(ctx) // each for itself, as one may hang
-	}
 	e.Control.Start(e)
 	return nil
-}
-
-func (e *Engine) fileChanged(f *overrideFile) {
-	e.refuseAgain()
-	for _, z := range e.Zones {
-		if z.File == f {
-			z.warnOversize()
-		}
-	}
 }
 
 // End undoes start. Requests of the config may still be in flight.

@@ -143,40 +143,18 @@ func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
 }
 
 func TestAHeadRequestHasACodeInTheLogAlone(t *testing.T) {
-	s := servertest.Run(t, "http:// {\nlog\nthrottle gate 1 1/h {\nrefusal zone_header\n}\nrespond ok\n}")
+	s := servertest.Run(t, "http:// {\nlog\nthrottle gate 1 1/h\nrespond ok\n}")
 	c := s.From(servertest.Someone)
 	c.Passes(1, "/")
 	w := c.Send(http.MethodHead, "/")
-	if got := w.Header().Get("X-Throttle-Zone"); w.Code != 429 || got != "gate" {
-		t.Errorf("got %d with X-Throttle-Zone %q, want 429 with gate", w.Code, got)
+	if w.Code != 429 {
+		t.Errorf("got %d, want 429", w.Code)
 	}
 	lines := s.Logs.Lines(t, "handled request")
 	field, _ := lines[len(lines)-1]["throttle"].(map[string]any)
 	code, _ := field["support_code"].(string)
 	if r := s.Why(code).Refusal; r == nil || r.Zone != "gate" {
 		t.Errorf("got %+v for the code %q of the log, want the refusal", r, code)
-	}
-}
-
-func TestTheZoneHeaderIsOnRefusalsOnlyAndOffByDefault(t *testing.T) {
-	for _, test := range []struct {
-		options string
-		want    []string // of an admitted request and of the next one
-	}{
-		{"", []string{"", ""}},
-		{"refusal zone_header", []string{"", "gate"}},
-		{"refusal zone_header error", []string{"", "gate"}},
-		{"refusal zone_header\nshadow", []string{"", ""}},
-		{"refusal zone_header status 503", []string{"", "gate"}},
-	} {
-		s := servertest.Run(t, "http:// {\nthrottle {\nzone wide {\nlimit 100 1/h\nrefusal zone_header\n}\nzone gate {\nlimit 1 1/h\n"+test.options+"\n}\n}\nrespond ok\nhandle_errors {\nrespond own\n}\n}")
-		for i, want := range test.want {
-			w := s.From(servertest.Someone).With("Accept", "application/json").Get("/")
-			if got := strings.Join(w.Header().Values("X-Throttle-Zone"), " "); got != want {
-				t.Errorf("%q, request %d: got X-Throttle-Zone %q, want %q", test.options, i+1, got, want)
-			}
-		}
-		s.Stop()
 	}
 }
 

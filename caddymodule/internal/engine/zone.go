@@ -27,7 +27,6 @@ type Zone struct {
 	Definition string // canonical text: zones of one name have the same
 	policy     sharedstore.Policy
 
-	File           *overrideFile    // nil if it has none
 	Directives     [][]*limit.Zone  // the zones of each directive that charges it
 	handled        []*atomic.Uint64 // requests of these
 	warnedKey      bool             // of what clients choose in it
@@ -43,7 +42,7 @@ func (z *Zone) clientChosen() bool {
 // warnOversize logs a warning if the capacity of an override is too small. It names the
 // smallest.
 func (z *Zone) warnOversize() {
-	least := slices.MinFunc(z.Key.Overrides.Load().Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
+	least := slices.MinFunc(z.Key.Overrides.Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
 	if least.Oversize(z.MostCost) {
 		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
 			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.MostCost))

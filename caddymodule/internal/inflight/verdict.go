@@ -91,9 +91,6 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		f.Status = http.StatusServiceUnavailable
 	}
 	f.Waits, f.RetryAfter, f.TimeToFit = v.after > 0, v.after, v.after
-	if v.rule.Refusal.ZoneHeader {
-		f.Zone = v.Name
-	}
 	if v.rule.Refusal.Code == "" {
 		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Client: v.subject.Client(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
 		f.Code = v.code

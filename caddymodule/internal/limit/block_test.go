@@ -57,7 +57,7 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 const ladder = "limit 3 1/s\nblock 1m 10m 1h"
 
 func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *testing.T) {
-	for _, option := range []string{"", "refusal retry_after fit", "refusal jitter 20"} {
+	for _, option := range []string{"", "refusal retry_after fit"} {
 		servertest.InBubble(t, func(t *testing.T) {
 			s := servertest.NewWaitZone(t, ladder+"\n"+option, 0)
 			servertest.WantWaits(t, s.Visits(4, servertest.Office, "/"), 0, 0, 0, -1)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
@@ -46,12 +45,12 @@ type Key struct {
 	// since a single customer has at least that many addresses.
 	IPv6 int `json:"ipv6,omitempty"`
 
-	Overrides *override.Lines `json:"-"` // which are also the limits of buckets
-	Form      *form.Plan      `json:"-"` // of fields in it
+	Overrides *perkey.Table `json:"-"` // which are also the limits of buckets
+	Form      *form.Plan    `json:"-"` // of fields in it
 
 	parts  []part
 	routes []Route
-	listed bool // there are overrides, or a file for them
+	listed bool // there are overrides
 }
 
 // withDefault returns the key with what was not given. carries says that all requests carry a
@@ -182,14 +181,14 @@ func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
 	if k.byIPv4 && s.Address().Is4() { // which has one spelling, so nothing need be built
 		return Bucket{Name: s.text, Rule: perkey.Limited, Limit: k.limit, Address: true, own: true}, keyComplete
 	}
-	return k.compose(s, b, k.Overrides.Load())
+	return k.compose(s, b)
 }
 
 // compose is own for keys that must be built of their parts. It is apart because its frame is
 // large: on the way of every request, that would have its goroutine's stack grow.
-func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bucket, state missing) {
+func (k *Key) compose(s *Subject, b *Buffers) (found Bucket, state missing) {
 	name, parts := b.name[:0], b.parts[:0]
-	plain, account, text := listed.Empty(), "", ""
+	plain, account, text := k.Overrides.Empty(), "", ""
 	for i := range k.parts {
 		if i > 0 {
 			name = append(name, '/')
@@ -230,8 +229,8 @@ func (k *Key) compose(s *Subject, b *Buffers, listed *override.Listed) (found Bu
 		}
 	}
 	b.name, b.parts = name, parts
-	e, by := listed.Lookup(parts)
-	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: by != override.OfZone, Address: k.HasAddress(), Account: account, own: true}
+	e := k.Overrides.Lookup(parts)
+	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), Account: account, own: true}
 	switch {
 	case found.Name != "":
 	case string(name) == text: // the key has one part, in which nothing is escaped

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -60,7 +59,7 @@ func (z *Zone) Owned(value string) Owned {
 			o.wanted[segments] = segment
 		}
 		if ok && i == 0 {
-			if e, _ := z.Key.Overrides.Load().Lookup([]perkey.Part{part}); e.Bucket != "" {
+			if e := z.Key.Overrides.Lookup([]perkey.Part{part}); e.Bucket != "" {
 				o.Names = append(o.Names, e.Bucket)
 			}
 		}
@@ -147,7 +146,7 @@ func (z *Zone) NameOf(value string) (name string, ok bool) {
 	if !ok {
 		return "", false
 	}
-	e, _ := z.Key.Overrides.Load().Lookup([]perkey.Part{part})
+	e := z.Key.Overrides.Lookup([]perkey.Part{part})
 	return cmp.Or(e.Bucket, name), true
 }
 
@@ -162,23 +161,19 @@ func (z *Zone) BucketOf(value string) string {
 	return value
 }
 
-// OverrideOf returns the limit that the config or the override file gives a bucket, which
-// of them does, and the place there.
-func (z *Zone) OverrideOf(name string) (e perkey.Entry, by override.Source, place string) {
-	listed := z.Key.Overrides.Load()
+// OverrideOf returns the limit that the config gives a bucket.
+func (z *Zone) OverrideOf(name string) perkey.Entry {
 	if parts, named := z.partsOf(name); named {
-		e, by = listed.Lookup(parts)
-	} else {
-		e, by = listed.Named(name)
+		return z.Key.Overrides.Lookup(parts)
 	}
-	return e, by, listed.Place(e, by)
+	return z.Key.Overrides.Named(name)
 }
 
 // Unlisted returns the policy for requests whose key has a name, if that is one and no
 // override lists it. They are not charged to the bucket of that name.
 func (z *Zone) Unlisted(name string) Policy {
 	if parts, named := z.partsOf(name); named {
-		if _, by := z.Key.Overrides.Load().Lookup(parts); by == override.OfZone {
+		if e := z.Key.Overrides.Lookup(parts); !e.Listed() {
 			return z.Key.Unlisted
 		}
 	}

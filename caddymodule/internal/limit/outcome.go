@@ -2,7 +2,6 @@ package limit
 
 import (
 	"math"
-	"math/rand/v2"
 	"net/http"
 	"time"
 
@@ -50,8 +49,6 @@ type Outcome struct {
 	settledCost float64          // the corrected cost, in units
 	code        supportcode.Code // names the refusal, for support; zero if the zone gives none
 	unlogged    uint32           // how many refusals of the zone were kept out of the access log before this line
-
-	jitter float32 // how much is added to Retry-After, as a fraction
 
 	decision Decision
 	reason   Reason // of a refusal
@@ -156,9 +153,6 @@ func (a *asking) outcome(o *Outcome, i int) bool {
 	cl, d := &a.claims[i], &a.decisions[i]
 	z := cl.zone
 	o.Zone, o.Charge, o.Answer, o.Block, o.device, o.asked, o.starved = z, a.charges[i], *d, cl.block, cl.device, cl.asked, cl.starved
-	if z.Refusal.Jitter > 0 {
-		o.jitter = float32(rand.Float64() * float64(z.Refusal.Jitter) / 100)
-	}
 	if d.BlockedUntil != 0 {
 		o.Block = d.BlockedUntil.Sub(d.At)
 	}

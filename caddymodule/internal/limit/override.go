@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -22,9 +21,13 @@ func (z *Zone) compileOverrides(plans map[string]leakybucket.Limit) (err error) 
 		part := &z.Key.parts[i]
 		table.Addresses, table.Digests = append(table.Addresses, part.clientIP), append(table.Digests, part.digest)
 	}
-	z.Key.Overrides, err = override.NewLines(table, z.prepareOverride)
-	var wrong *perkey.OverrideError
-	if errors.As(err, &wrong) {
+	for i := range table.Overrides {
+		if err := z.prepareOverride(&table.Overrides[i]); err != nil {
+			return option.About("override", i, &perkey.OverrideError{Override: i, Parts: z.Override[i].Parts, Err: err})
+		}
+	}
+	z.Key.Overrides, err = perkey.NewTable(table)
+	if wrong, is := errors.AsType[*perkey.OverrideError](err); is {
 		return option.About("override", wrong.Override, err)
 	}
 	return err

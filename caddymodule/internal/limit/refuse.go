@@ -29,9 +29,6 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 		})
 		o.code = f.Code
 	}
-	if is.ZoneHeader {
-		f.Zone = o.Zone.Name
-	}
 	switch {
 	case o.exiting, o.reason == NoStore:
 		f.Status = http.StatusServiceUnavailable
@@ -62,11 +59,9 @@ func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
 	case why == NoStore:
 		return wait
 	case o.Zone.Refusal.SaysEmpty() && o.Limit.Leak > 0:
-		wait = max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
-	default:
-		wait = max(wait, o.Zone.Refusal.RetryFloor)
+		return max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
 	}
-	return wait + time.Duration(float64(o.jitter)*float64(wait))
+	return max(wait, o.Zone.Refusal.RetryFloor)
 }
 
 // TimeToFit returns how long a refused client must wait. Zero means that waiting does

@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
@@ -101,7 +100,7 @@ func NewKey(sources []KeySource) (*Key, error) {
 	if len(sources) == 0 {
 		return nil, nil
 	}
-	none, _ := override.NewLines(perkey.TableConfig{}, nil) // which cannot be wrong
+	none, _ := perkey.NewTable(perkey.TableConfig{}) // which cannot be wrong
 	k := &Key{Sources: sources, Overrides: none, IPv4: 32, IPv6: 64}
 	err := k.compileSources(true)
 	k.byIPv4 = k.IsAddress()

@@ -71,14 +71,6 @@ type Zone struct {
 	// of the key counts. Default: none.
 	Override []perkey.Override `json:"override,omitempty"`
 
-	// A file with more overrides, one on each line, as a Caddyfile has them after the
-	// word `override`. They are stronger than those in override. Changes are in force
-	// within a few seconds, without a reload. If the file is wrong or missing, the
-	// config does not load. If it becomes so later, the overrides read before stay in
-	// force, and the log says why. A relative path is relative to the Caddyfile, and in
-	// JSON to Caddy's working directory. Default: none.
-	OverrideFile string `json:"override_file,omitempty"`
-
 	// The cost of a request. The first that matches counts. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 
@@ -144,7 +136,7 @@ type Shadow struct {
 // zone in the global options.
 func (z *Zone) Reference() bool {
 	return z.LimitRaw == "" && len(z.MatchRaw) == 0 && len(z.Field) == 0 && len(z.ExemptRaw) == 0 && len(z.ExemptStaticFiles) == 0 &&
-		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && z.OverrideFile == "" && len(z.Cost) == 0 && z.ReadBody == nil &&
+		z.Key == nil && len(z.Route) == 0 && len(z.Override) == 0 && len(z.Cost) == 0 && z.ReadBody == nil &&
 		z.Settle == nil && len(z.Refund) == 0 && z.TrustDevices == nil && z.Delay == nil && z.Block == nil && z.Refusal == nil && z.OnStoreError == "" &&
 		z.Shadow == nil && z.Enforce == 0
 }
@@ -193,7 +185,7 @@ func (z *Zone) EndsAtAdmission() bool {
 // Limits returns a charge for each limit that a bucket of the zone may have, with its
 // debt and its block. The zone's own limit comes first.
 func (z *Zone) Limits() (all []leakybucket.Charge) {
-	for _, limit := range z.Key.Overrides.Load().Limits() {
+	for _, limit := range z.Key.Overrides.Limits() {
 		all = append(all, leakybucket.Charge{Limit: limit, Debt: z.Settle.DebtUnder(limit), Block: z.ladder})
 	}
 	return all

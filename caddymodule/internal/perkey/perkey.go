@@ -67,9 +67,6 @@ type TableConfig struct {
 	Plans     map[string]leakybucket.Limit // limits by name, for overrides
 	Overrides []Override
 
-	// Shared are limits that names of Override.As have already.
-	Shared map[string]leakybucket.Limit
-
 	// Addresses says for each part of the key whether it is a client's address.
 	// IPv4Bits and IPv6Bits are the prefix lengths of [key.ClientPrefix].
 	Addresses          []bool
@@ -118,7 +115,6 @@ func (e *Entry) Listed() bool { return e.Override >= 0 }
 type OverrideError struct {
 	Override int // the index
 	Parts    []string
-	First    int // the index of the override that it contradicts, or -1
 	Err      error
 }
 
@@ -145,21 +141,20 @@ func NewTable(config TableConfig) (*Table, error) {
 	}
 	config.Digests = digests
 	for i, o := range config.Overrides {
-		if first, err := table.add(config, i, o); err != nil {
-			return nil, &OverrideError{i, o.Parts, first, err}
+		if err := table.add(config, i, o); err != nil {
+			return nil, &OverrideError{i, o.Parts, err}
 		}
 	}
 	return table, nil
 }
 
-// add adds the override of an index. If it contradicts another one, it returns the
-// index of that.
-func (t *Table) add(config TableConfig, index int, o Override) (first int, err error) {
+// add adds the override of an index.
+func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 	if len(o.Parts) == 0 {
-		return -1, errors.New("no key given: want <part>... <limit>")
+		return errors.New("no key given: want <part>... <limit>")
 	}
 	if len(o.Parts) > len(config.Addresses) {
-		return -1, fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end",
+		return fmt.Errorf("%d parts of a key given before the limit %q, and the key has %d: want <part>... <plan>|<capacity> <leak>|unlimited|deny, such as 100 10/s at the end",
 			len(o.Parts), o.Limit, len(config.Addresses))
 	}
 	at := &t.root
@@ -167,19 +162,19 @@ func (t *Table) add(config TableConfig, index int, o Override) (first int, err e
 		if config.Addresses[i] {
 			network, err := parseNetwork(part, config.IPv4Bits, config.IPv6Bits)
 			if err != nil {
-				return -1, err
+				return err
 			}
 			at = at.network(network)
 			continue
 		}
 		if written, isName := strings.CutPrefix(part, "@"); isName && IsDigest(written) {
-			return -1, fmt.Errorf("invalid digest %q: did you mean %s?", part, written) // as logs have it
+			return fmt.Errorf("invalid digest %q: did you mean %s?", part, written) // as logs have it
 		}
 		if config.Digests[i] {
 			digest := key.DigestOf(part)
 			if IsDigest(part) {
 				if digest, err = parseDigest(part); err != nil {
-					return -1, err
+					return err
 				}
 			}
 			part = string(digest[:])
@@ -187,14 +182,14 @@ func (t *Table) add(config TableConfig, index int, o Override) (first int, err e
 		at = at.text(part, config.Digests[i])
 	}
 	if at.entry != nil {
-		return at.entry.Override, errors.New("given twice")
+		return errors.New("given twice")
 	}
 	entry, err := config.parseEntry(o.Limit)
 	if err == nil && entry.Rule == Limited && config.Own == (leakybucket.Limit{}) {
 		err = errors.New("the override gives a limit, and the zone has no capacity and leak: want unlimited or deny")
 	}
 	if err != nil {
-		return -1, err
+		return err
 	}
 	entry.Override = index
 	at.entry = entry
@@ -202,33 +197,29 @@ func (t *Table) add(config TableConfig, index int, o Override) (first int, err e
 		t.limits[entry.Limit] = struct{}{}
 	}
 	if o.As != "" {
-		return t.share(config, o, entry)
+		return t.share(o, entry)
 	}
-	return -1, nil
+	return nil
 }
 
 var sharedName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 // share gives an entry the bucket of a name.
-func (t *Table) share(config TableConfig, o Override, entry *Entry) (first int, err error) {
+func (t *Table) share(o Override, entry *Entry) error {
 	switch {
 	case !sharedName.MatchString(o.As):
-		return -1, fmt.Errorf("invalid name %q after as: want at most 64 letters, digits, _, . and -", o.As)
+		return fmt.Errorf("invalid name %q after as: want at most 64 letters, digits, _, . and -", o.As)
 	case entry.Rule != Limited:
-		return -1, fmt.Errorf("as %s has no meaning after %s: want a plan, or <capacity> <leak>, which the keys of that name share", o.As, o.Limit)
+		return fmt.Errorf("as %s has no meaning after %s: want a plan, or <capacity> <leak>, which the keys of that name share", o.As, o.Limit)
 	}
 	entry.Bucket = sharedPrefix + o.As
-	first = -1
-	limit, given := config.Shared[o.As]
-	if other := t.shared[entry.Bucket]; other != nil {
-		limit, first, given = other.Limit, other.Override, true
-	} else {
+	if other := t.shared[entry.Bucket]; other != nil && other.Limit != entry.Limit {
+		return fmt.Errorf("as %s has another limit elsewhere: keys that share a bucket need the same limit", o.As)
+	}
+	if t.shared[entry.Bucket] == nil {
 		t.shared[entry.Bucket] = entry
 	}
-	if given && limit != entry.Limit {
-		return first, fmt.Errorf("as %s has another limit elsewhere: keys that share a bucket need the same limit", o.As)
-	}
-	return -1, nil
+	return nil
 }
 
 // sharedPrefix begins the names of buckets that several keys share. No part of a key
@@ -318,23 +309,16 @@ func (t *Table) Lookup(key []Part) Entry {
 	return *found
 }
 
-// Named returns what holds for a bucket that several keys share. It returns false if
-// the table has none of that name.
-func (t *Table) Named(bucket string) (e Entry, found bool) {
-	if shared := t.shared[bucket]; shared != nil {
-		return *shared, true
-	}
-	return e, false
-}
+// OfAll returns what holds for every key that no override names.
+func (t *Table) OfAll() *Entry { return t.root.entry }
 
-// Shared returns the limits of the buckets that several keys share, by the names in
-// the overrides.
-func (t *Table) Shared() map[string]leakybucket.Limit {
-	limits := make(map[string]leakybucket.Limit)
-	for bucket, e := range t.shared {
-		limits[strings.TrimPrefix(bucket, sharedPrefix)] = e.Limit
+// Named returns what holds for a bucket that several keys share, or for one that no override
+// names.
+func (t *Table) Named(bucket string) Entry {
+	if shared := t.shared[bucket]; shared != nil {
+		return *shared
 	}
-	return limits
+	return *t.OfAll()
 }
 
 // find returns the entry that matches most leading parts of key, and their number.

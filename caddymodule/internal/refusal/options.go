@@ -47,21 +47,12 @@ type Options struct {
 	// the time to fit is longer. Default: `empty`.
 	RetryAfter string `json:"retry_after,omitempty"`
 
-	// How many percent longer than necessary Retry-After may be. Each client is
-	// told a different time, so that they do not all come back in the same
-	// second. Default: 0.
-	Jitter int `json:"jitter,omitempty"`
-
 	// `off` leaves out the support code that visitors can tell you, and by which
 	// `caddy throttle why <code>` says what was refused. The built-in page and JSON
 	// answers show it; pages of your own and error routes have it as
 	// `{http.throttle.support_code}`. Codes are random and tell visitors nothing. Caddy
 	// remembers the last 10,000 refusals. Default: refusals have a code.
 	Code string `json:"code,omitempty"`
-
-	// Name the zone that refuses in the header `X-Throttle-Zone`. Default: no such
-	// header, since it tells attackers which limit they have met.
-	ZoneHeader bool `json:"zone_header,omitempty"`
 
 	// How many refusals by this zone are in Caddy's access log: `all`, `off`, or at
 	// most a rate such as `10/s`. Default: `all`. The next line of the zone that is
@@ -103,7 +94,6 @@ func (o *Options) Compile(wasEmpty bool) error {
 	return cmp.Or(
 		option.About("refusal log", 0, wrongLog),
 		option.Within("refusal status", o.Status, 400, 599),
-		option.Within("refusal jitter", o.Jitter, 0, 100),
 		option.Among("refusal code", o.Code, option.Off),
 		option.Refuse("refusal", wasEmpty, "refusal has no option: want one, such as refusal status 503"),
 		option.Refuse("refusal status", o.Status == 444, "status 444 is nginx's word for a closed connection, and Caddy would send it: want @out throttle_blocked and abort @out in the site, or another status"),

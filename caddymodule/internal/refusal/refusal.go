@@ -38,10 +38,6 @@ type Refusal struct {
 	// for others. If nil, they are not named.
 	Violated interface{ Violated() []string }
 
-	// Zone is the name of the zone that refuses, for the header X-Throttle-Zone. If
-	// empty, there is no such header.
-	Zone string
-
 	// Code is what a visitor may tell the owner of the site, as built-in pages and JSON
 	// say it. If zero, they do not.
 	Code supportcode.Code
@@ -157,9 +153,6 @@ func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 		h.set("Cache-Control", "no-store, private")
 		h.set("Cdn-Cache-Control", "no-store")
 		f.Busy.announce(h.header, in, r.Method, f.RetryAfter)
-	}
-	if f.Zone != "" {
-		h.set("X-Throttle-Zone", strings.Clone(f.Zone)) // or all of f would escape to the heap
 	}
 	return in
 }

@@ -2,7 +2,6 @@ package servertest
 
 import (
 	"os"
-	"path/filepath"
 	"runtime"
 	"testing"
 	"time"
@@ -25,23 +24,5 @@ func WriteFile(t testing.TB, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// OverrideText writes an override file and returns its name.
-func OverrideText(t testing.TB, text string) string {
-	t.Helper()
-	name := filepath.Join(t.TempDir(), "customers")
-	WriteFile(t, name, text)
-	return name
-}
-
-// Looks lets the site look at its override files, as often as a change needs.
-func (s *Site) Looks() {
-	s.Helper()
-	for range 2 {
-		for _, f := range s.Engine().OverrideFiles {
-			f.Refresh()
-		}
 	}
 }

@@ -3,10 +3,9 @@
 package guest
 
 import (
+	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -52,33 +51,23 @@ func (w *Warden) Provision(ctx caddy.Context) (err error) {
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler.
 func (w *Warden) ServeHTTP(rw http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
-	network := r.URL.Query().Get("network")
-	switch r.Method {
+	call, of := "buckets", map[string]any{"zone": w.Zone, "refused": true}
+	switch network := r.URL.Query().Get("network"); r.Method {
 	case http.MethodPost:
-		made, err := w.throttle.Begin(r.Context(), "a stranger", caddymodule.Ban, caddymodule.Change{Network: network, For: caddy.Duration(time.Minute)})
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(rw).Encode(made.Network)
+		call, of = "ban", map[string]any{"network": network, "for": "1m"}
 	case http.MethodDelete:
-		ended, err := w.throttle.End(r.Context(), "a stranger", caddymodule.Ban, caddymodule.Change{Network: network})
-		if err != nil {
-			return err
-		}
-		return json.NewEncoder(rw).Encode(ended.Ended)
+		call, of = "unban", map[string]any{"network": network}
 	}
-	refused, err := w.throttle.Buckets(r.Context(), caddymodule.BucketsQuery{Zone: w.Zone, Refused: true})
+	body, err := json.Marshal(of)
 	if err != nil {
 		return err
 	}
-	for _, b := range refused.Buckets {
-		why, err := w.throttle.Why(r.Context(), caddymodule.ClientQuery{Client: b.Key})
-		if err != nil {
-			return err
-		}
-		_, _ = fmt.Fprintln(rw, b.Key, b.Verdict.Reason, why.Refused, why.Ban != nil)
+	ask, err := http.NewRequestWithContext(r.Context(), http.MethodPost, "/", bytes.NewReader(body))
+	if err != nil {
+		return err
 	}
-	return nil
+	ask.Header.Set("Content-Type", "application/json")
+	return w.throttle.Serve(rw, ask, call, "a stranger")
 }
 
 // Interface guards

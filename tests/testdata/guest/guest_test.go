@@ -75,17 +75,16 @@ func TestWarden(t *testing.T) {
 		return fmt.Sprint(response.StatusCode, " ", strings.TrimSpace(string(body)))
 	}
 	for _, step := range []struct{ method, path, from, want string }{
-		{"GET", "/warden", "", "200"},
+		{"GET", "/warden", "", `200 {"buckets":[]`},
 		{"GET", "/", "203.0.113.7", "200 ok"},
 		{"GET", "/", "203.0.113.7", "429"},
-		{"GET", "/warden", "", "200 203.0.113.7 capacity true false"},
-		{"POST", "/warden?network=203.0.113.0/24", "", `200 "203.0.113.0/24"`},
+		{"GET", "/warden", "", `200 {"buckets":[{"zone":"pages","key":"203.0.113.7"`},
+		{"POST", "/warden?network=203.0.113.0/24", "", `200 {"kind":"ban"`},
 		{"GET", "/", "203.0.113.8", "429"},
-		{"GET", "/warden", "", "200 203.0.113.7 banned true true"},
-		{"DELETE", "/warden?network=203.0.113.0/24", "", "200 true"},
+		{"DELETE", "/warden?network=203.0.113.0/24", "", `200 {"ended":true`},
 		{"GET", "/", "203.0.113.8", "200 ok"},
-		{"DELETE", "/warden?network=203.0.113.0/24", "", "200 false"},
-		{"POST", "/warden?network=nowhere", "", "500"},
+		{"DELETE", "/warden?network=203.0.113.0/24", "", `200 {"ended":false`},
+		{"POST", "/warden?network=nowhere", "", "400"},
 	} {
 		if got := ask(step.method, step.path, step.from); !strings.HasPrefix(got, step.want) {
 			t.Errorf("%s %s: got %q, want %q", step.method, step.path, got, step.want)

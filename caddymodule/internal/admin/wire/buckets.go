@@ -9,7 +9,7 @@ type Bucket struct {
 	Network  string  `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
 	Shadow   bool    `json:"shadow,omitempty"`
 	Rule     string  `json:"rule"`           // limited, unlimited or deny
-	By       string  `json:"by"`             // zone, override, override_file or run_time
+	By       string  `json:"by"`             // zone, override or run_time
 	From     string  `json:"from,omitempty"` // the place of the override
 	Capacity float64 `json:"capacity,omitempty"`
 	Leak     float64 `json:"leak,omitempty"` // units a second

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/overridefile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
@@ -32,8 +31,6 @@ type ZoneStatus struct {
 	// NearFull counts decisions after which the bucket was over nine tenths full, since the
 	// process began.
 	NearFull uint64 `json:"near_full,omitempty"`
-
-	OverrideFile *overridefile.Status `json:"override_file,omitempty"`
 
 	Facts telemetry.Facts `json:"since_loaded"`
 
