@@ -339,14 +339,15 @@ func startCache(t *testing.T, location string) (url string) {
 	return fmt.Sprintf("https://127.0.0.1:%d/", port)
 }
 
-// startBehindCache runs the recipe for a CDN: Caddy behind the cache in nginx.
+// startBehindCache runs the recipe behind the page's cache in nginx.
 func startBehindCache(t *testing.T, upstream string, change ...string) (c *caddy, url string) {
 	t.Helper()
 	port, admin := freePort(t), fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	file := sectionCode(t, "under-a-swarm.md", "## Behind a CDN", "caddyfile")
+	file := sectionCode(t, "under-a-swarm.md", "# Under a swarm", "caddyfile")
+	options := "{\n\tadmin " + admin + "\n\tpersist_config off\n\tgrace_period 2s\n\tdefault_bind 127.0.0.1\n" +
+		"\tservers {\n\t\ttrusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict\n\t}\n}\n"
 	for _, pair := range [][2]string{
-		{"{\n\tservers {\n", "{\n\tadmin " + admin + "\n\tpersist_config off\n\tgrace_period 2s\n\tdefault_bind 127.0.0.1\n\tservers {\n"},
-		{"http://example.com:8080", fmt.Sprintf("http://:%d", port)},
+		{"example.com {", options + fmt.Sprintf("http://:%d {", port)},
 		{"/srv/www", t.TempDir()},
 		{"php_fastcgi unix//run/php/php8.4-fpm.sock\n\tfile_server", "reverse_proxy " + upstream},
 	} {

@@ -176,7 +176,7 @@ func namesOf(t *testing.T, application string) names {
 	if err != nil {
 		t.Fatal(err)
 	}
-	row := regexp.MustCompile("(?m)^\\| \\**" + application + "\\** \\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|").FindStringSubmatch(string(page))
+	row := regexp.MustCompile("(?m)^\\| [*[]*" + application + "[^|]* \\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|").FindStringSubmatch(string(page))
 	if row == nil {
 		t.Fatalf("got no %s in the table of any-application.md", application)
 	}

@@ -41,7 +41,7 @@ func TestTheRecipeOfLaravelKnowsWhoHasLoggedIn(t *testing.T) {
 	t.Parallel()
 	laravel.use(t)
 	s := startSection(t, "under-a-swarm.md", "# Under a swarm",
-		"\tin_flight php 5 {\n\t\texempt static_files\n\t\tshare\n\t}\n", sectionCode(t, "under-a-swarm.md", "### Laravel", "caddyfile"),
+		"\t\tshare\n", "\t\tshare\n\t\trank member told X-Throttle-User *session\n",
 		"/srv/www", filepath.Join(laravel.dir, "laravel/public"),
 		"unix//run/php/php8.4-fpm.sock", "unix/"+filepath.Join(laravel.dir, "fpm.sock"))
 	alice := s.session("203.0.113.1", "theme=dark")

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// passengerSite is the Devise of the tests under Apache and Passenger, with the lines of the
-// recipe.
+// passengerSite is the Devise of the tests under Apache and Passenger, with the lines for
+// Apache of the recipe for WordPress.
 var passengerSite = server{start: func(t *testing.T, dir string) (string, *process) {
 	module := need(t, "libapache2-mod-passenger", apacheFolder+"mod_passenger.so")
 	devise.use(t)
@@ -17,13 +17,14 @@ var passengerSite = server{start: func(t *testing.T, dir string) (string, *proce
 	if out, err := exec.Command("chmod", "--recursive", "a+rwX", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out) // Passenger runs as the owner of config.ru, or as nobody for root
 	}
-	return startApache(t, dir, "recipes/rails.md", fmt.Sprintf(`LoadModule passenger_module %s
+	return startApache(t, dir, "recipes/wordpress.md", fmt.Sprintf(`LoadModule passenger_module %s
 LoadModule mpm_event_module %smod_mpm_event.so
 PassengerRoot /usr/lib/ruby/vendor_ruby/phusion_passenger/locations.ini
 PassengerDefaultRuby /usr/bin/ruby
 PassengerInstanceRegistryDir %s
 PassengerDisableSecurityUpdateCheck on
-`, module, apacheFolder, dir), "/srv/app", root)
+PassengerMaxPoolSize 5
+`, module, apacheFolder, dir), "/srv/www", filepath.Join(root, "public"))
 }}
 
 // TestDeviseUnderPassengerBehindCaddy: with the recipe's lines for Apache, it knows that

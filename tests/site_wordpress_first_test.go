@@ -22,7 +22,7 @@ func startFirst(t *testing.T, changes ...string) *trial {
 	if envelope == nil {
 		t.Fatalf("got no @envelope in wordpress.md, %v", err)
 	}
-	closed := string(envelope) + configsUnder(t, "recipes/wordpress.md", "## XML-RPC", 2)[0]
+	closed := string(envelope) + configsUnder(t, "recipes/wordpress.md", "## XML-RPC", 1)[0]
 	return runTrial(t, "README.md", "{\n}\n"+firstConfiguration(t), slices.Concat(namesOf(t, "WordPress").changes(""), []string{
 		"\troot * /srv/www\n", "\troot * " + filepath.Join(wordPress.dir, "wordpress") + "\n" + closed,
 		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(wordPress.dir, "fpm.sock"),

@@ -36,6 +36,7 @@ func TestWordPress(t *testing.T) {
 		{"what runs PHP", wordPressChargesWhatRunsPHP},
 		{"a flood", wordPressServesAFloodOnce},
 		{"fast in a flood", wordPressIsFastInAFlood},
+		{"a scraper and a person", wordPressServesAPersonBesideAScraper},
 		{"people", wordPressServesPeople},
 		{"visitors in a crowd", wordPressServesVisitorsInACrowd},
 		{"a refused author", wordPressLosesNothingOfARefusedAuthor},

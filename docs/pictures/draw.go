@@ -1,5 +1,5 @@
 // Draw draws the pictures of the documentation, from the arithmetic of leakybucket
-// where there is any:
+// or from what a test has measured, where there is any:
 //
 //	go run ./docs/pictures
 //
@@ -22,7 +22,7 @@ var pictures = map[string]func() string{
 	"request.svg":      request,
 	"house.svg":        house,
 	"refusal.svg":      refusal,
-	"swarm.svg":        swarm,
+	"scraper.svg":      scraper,
 }
 
 func main() {

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/xml"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -63,17 +64,15 @@ func TestThePhonesShowThePage(t *testing.T) {
 	}
 }
 
-// TestTheBarsAreOfTheTable: what the picture of a swarm shows stands on the page.
-func TestTheBarsAreOfTheTable(t *testing.T) {
-	page, err := os.ReadFile("../under-a-swarm.md")
+// TestTheReadmeSaysWhatWasMeasured below its picture.
+func TestTheReadmeSaysWhatWasMeasured(t *testing.T) {
+	readme, err := os.ReadFile("../../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for row, percent := range map[string]string{"nginx with `limit_conn`": "4", "`share` with ranks": "98"} {
-		_, cells, _ := strings.Cut(string(page), "\n| "+row+" | ")
-		cells, _, _ = strings.Cut(cells, " |\n")
-		if !strings.HasSuffix(cells, "| "+percent) || !strings.Contains(swarm(), ">"+percent+" %<") {
-			t.Errorf("got the row %q: %q, want one that ends in %s, as the picture shows", row, cells, percent)
+	for _, limits := range []string{"shadow", "enforced"} {
+		if text := fmt.Sprintf("%.1f seconds", typical(limits)); !strings.Contains(string(readme), text) {
+			t.Errorf("got no %q in the README, want what was measured", text)
 		}
 	}
 }

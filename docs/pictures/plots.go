@@ -1,8 +1,12 @@
 package main
 
 import (
+	"cmp"
+	_ "embed" // for what was measured
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -141,20 +145,83 @@ func delay() string {
 	return c.svg()
 }
 
-// swarm shows what share is worth, of a table in docs/under-a-swarm.md.
-func swarm() string {
-	c := newCanvas(800, 210, "People who see a page within 30 seconds, under a swarm",
-		"Robots want ten times what five PHP workers can serve. With nginx and limit_conn 4 % of new visitors are served, with throttle's share and ranks 98 %.")
-	c.text("small soft", 28, 62, "start", "New visitors, beside robots that want ten times what PHP can serve")
-	const left, longest = 220.0, 500.0
-	for i, bar := range []struct {
-		name, class, ink string
-		percent          float64
-	}{{"nginx, limit_conn", "rose", "red", 4}, {"throttle, share", "area", "blue", 98}} {
-		y := 86 + 56*float64(i)
-		c.text("", left-14, y+25, "end", bar.name)
-		c.rect(bar.class, left, y, longest*bar.percent/100, 38, 3)
-		c.text("strong "+bar.ink, left+longest*bar.percent/100+12, y+25, "start", fmt.Sprintf("%g %%", bar.percent))
+// measured is one line of scraper.csv, which a test of WordPress measures: see
+// tests/site_wordpress_scraper_test.go.
+type measured struct{ second, pages, took float64 }
+
+//go:embed scraper.csv
+var scraperCSV string
+
+// measurements returns those of the person or the scraper, in shadow or enforced, in their order.
+func measurements(limits, who string) (all []measured) {
+	for line := range strings.Lines(scraperCSV) {
+		if line, ok := strings.CutPrefix(line, limits+","+who+","); ok {
+			var m measured
+			_, _ = fmt.Sscanf(line, "%g,%g,%g", &m.second, &m.pages, &m.took) // the scraper's have no third
+			all = append(all, m)
+		}
+	}
+	slices.SortFunc(all, func(a, b measured) int { return cmp.Compare(a.second, b.second) })
+	return all
+}
+
+// scraperArrives at this second, and has used up its burst by the other, with limits.
+const scraperArrives, burstEnds = 10, 36
+
+// typical returns the median of how long the person's pages take beside the scraper.
+func typical(limits string) float64 {
+	var took []float64
+	for _, m := range measurements(limits, "person") {
+		if m.second >= scraperArrives {
+			took = append(took, m.took)
+		}
+	}
+	slices.Sort(took)
+	return took[len(took)/2]
+}
+
+// scraper shows what limits are worth to a person, beside a scraper.
+func scraper() string {
+	const length = 60
+	c := newCanvas(800, 500, "An old WordPress, a scraper and a person",
+		fmt.Sprintf("Measured at a WordPress with five PHP workers. Without limits, the person's pages take %.1f seconds. With limits, they take %.1f seconds, and the scraper gets a burst, then two pages a second.", typical("shadow"), typical("enforced")))
+	lines := []struct{ limits, class, ink, name string }{{"shadow", "bad", "red", "without limits"}, {"enforced", "curve", "blue", "with limits"}}
+
+	person := plot{c, 62, 96, 640, 250, 0, length, 6}
+	person.axes(10, 2, " s")
+	c.text("small soft", 28, 76, "start", "How many seconds the person waits for a page")
+	pages := plot{c, 62, 334, 640, 460, 0, length, 20}
+	pages.axes(10, 5, " s")
+	c.text("small soft", 28, 314, "start", "How many pages a second the scraper gets")
+	for _, p := range []plot{person, pages} {
+		p.path("axis dash", p.x(scraperArrives), p.bottom, p.x(scraperArrives), p.top-4)
+	}
+	c.text("small halo", pages.x(scraperArrives)+8, pages.y(17), "start", "the scraper arrives, with 40 connections")
+	c.text("small blue halo", pages.x(16), pages.y(2.5), "start", "the burst: 120 pages")
+
+	for _, line := range lines {
+		var points []float64
+		for _, m := range measurements(line.limits, "person") {
+			points = append(points, person.x(m.second), person.y(m.took))
+			c.dot(line.ink, person.x(m.second), person.y(m.took), 3.5)
+		}
+		person.path(line.class, points...)
+		c.text("small soft", 652, person.y(typical(line.limits))-15, "start", line.name)
+		c.text("strong "+line.ink, 652, person.y(typical(line.limits))+5, "start", fmt.Sprintf("%.1f seconds", typical(line.limits)))
+
+		points = nil
+		of := measurements(line.limits, "scraper")
+		for i := 0; i < len(of); i += 2 {
+			points = append(points, pages.x(of[i].second+1), pages.y((of[i].pages+of[i+1].pages)/2))
+		}
+		pages.path(line.class, points...)
+		rate, n := 0.0, 0.0
+		for _, m := range of {
+			if m.second >= burstEnds {
+				rate, n = rate+m.pages, n+1
+			}
+		}
+		c.text("strong "+line.ink, 652, pages.y(rate/n)+5, "start", fmt.Sprintf("%.0f a second", rate/n))
 	}
 	return c.svg()
 }
