@@ -249,7 +249,7 @@ func TestTheInspectorChangesNothingUnlessItMay(t *testing.T) {
 		s := servertest.Run(t, withInspector(options))
 		v := newOperator(s, "alice")
 		page := s.Do(v.request("GET", "", "")).Body.String()
-		if !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "may change things") || strings.Contains(page, `id="ban"`) || !strings.Contains(page, "This page only shows") {
+		if !strings.Contains(page, `data-writable="false"`) || strings.Contains(page, "can make changes") || strings.Contains(page, `id="ban"`) || !strings.Contains(page, "You can only look") {
 			t.Errorf("%q: got a page that offers changes", options)
 		}
 		for _, call := range []string{"ban", "unban", "limit", "unlimit", "release", "shadow", "unshadow"} {
