@@ -23,6 +23,8 @@ cd "$(dirname "$0")/.."
 # Neither vet nor any test needs the databases that Caddy's PKI can use; without
 # them everything compiles sooner, and vet, the tests and the binary share it.
 tags=nobadger,nomysql,nopgx
+# Thirty test binaries link Caddy, in half the time without what only debuggers read.
+test=(go test -vet=off -tags "$tags" -ldflags=-s)
 # Packages that are tested with real Redis, PostgreSQL and Memcached.
 shared='/(redis|pg|memcached)store(/|$)|/caddymodule/(redis|postgres|memcached)(/|$)'
 policy=/usr/sbin/policy-rc.d
@@ -167,17 +169,18 @@ check_text() {
 }
 
 # concurrent prints the packages that lock, wait or count together, of which the race detector
-# may find something. Without TEST_LONG=1 those are left out that are tested with Caddy: to
-# compile it once more takes longer than all their tests.
+# may find something, without those that are tested with the package $1: to compile Caddy or
+# net/http once more takes longer than all their tests.
 concurrent() {
-	local server=' github.com/caddyserver/caddy/v2 '
-	[[ ${TEST_LONG:-} != 1 ]] || server=' none '
+	local server=" $1 "
+	shift
 	comm -12 \
 		<(go list -tags "$tags" -f '{{.ImportPath}}{{range .Imports}} {{.}}{{end}} ' "$@" | grep -E ' sync(/atomic)? ' | cut -d' ' -f1 | sort) \
 		<(go list -tags "$tags" -test -f '{{.ImportPath}}{{range .Deps}} {{.}}{{end}} ' "$@" | sed -n 's/^\([^ ]*\)\.test /\1 /p' | grep -v "$server" | cut -d' ' -f1 | sort)
 }
 
-# test_races runs the race detector over the packages among the arguments that may have races.
+# test_races runs the race detector over the packages among the arguments that may have races
+# and are tested without the package $1.
 test_races() {
 	if ! compiles_c; then
 		echo 'SKIPPED: the race detector, which needs gcc'
@@ -186,15 +189,22 @@ test_races() {
 	local racy
 	mapfile -t racy < <(CGO_ENABLED=1 concurrent "$@")
 	step 'go test -race'
-	CGO_ENABLED=1 go test -race -short -vet=off -timeout 30m -tags "$tags" "${racy[@]}"
+	CGO_ENABLED=1 "${test[@]}" -race -short -timeout 30m "${racy[@]}"
 }
 
 test_quickly() {
-	step 'go test'
-	go test -short -vet=off -timeout 20m -tags "$tags" "${packages[@]}" "${stores[@]}"
-	test_races "${packages[@]}"
-	step 'the whole system'
-	go test -short -vet=off -count=1 -parallel 8 -timeout 20m -tags "$tags" ./tests/...
+	step 'go test, and the whole system beside it' # which waits more than it works
+	local output passed=true
+	output=$(mktemp)
+	"${test[@]}" -short -count=1 -parallel 8 -timeout 20m ./tests/... &>"$output" &
+	trap 'kill %1' INT TERM
+	"${test[@]}" -short -timeout 20m "${packages[@]}" "${stores[@]}" || passed=false
+	wait %1 || passed=false
+	trap - INT TERM
+	cat "$output"
+	rm "$output"
+	$passed
+	test_races net/http "${packages[@]}"
 	local missing
 	missing=$(missing_packages | tr '\n' ' ')
 	step 'skipped'
@@ -207,23 +217,27 @@ test_quickly() {
 
 test_units() {
 	step 'go test'
-	go test -vet=off -timeout 30m -tags "$tags" "${packages[@]}"
+	"${test[@]}" -timeout 30m "${packages[@]}"
 	step 'go test, of the core without its guests' # of which Go has kept what is the same
-	tests/core.sh -timeout 30m
+	tests/core.sh -ldflags=-s -timeout 30m
 	test_stores
-	test_races "${packages[@]}"
+	if [[ ${TEST_LONG:-} == 1 ]]; then
+		test_races none "${packages[@]}"
+	else
+		test_races github.com/caddyserver/caddy/v2 "${packages[@]}"
+	fi
 }
 
 test_stores() {
 	step 'go test, of the stores'
 	if [[ ${TEST_LONG:-} != 1 ]]; then
-		go test -short -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
+		"${test[@]}" -short -timeout 30m "${stores[@]}"
 		return
 	fi
 	local race=()
 	compiles_c && race=(-race)
 	# One after the other, because they measure time.
-	CGO_ENABLED=${#race[@]} go test "${race[@]}" -p 1 -vet=off -timeout 30m -tags "$tags" "${stores[@]}"
+	CGO_ENABLED=${#race[@]} "${test[@]}" "${race[@]}" -p 1 -timeout 30m "${stores[@]}"
 }
 
 test_packages() {
@@ -252,14 +266,14 @@ test_system() {
 	[[ ${TEST_LONG:-} != 1 ]] || limit=90m
 	[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
 	# More tests at once than processors, because many wait for a Retry-After.
-	go test -vet=off -count=1 -parallel 8 -timeout "$limit" -tags "$tags" ${1:+-run "$(tests_of "$1")"} ./tests/...
+	"${test[@]}" -count=1 -parallel 8 -timeout "$limit" ${1:+-run "$(tests_of "$1")"} ./tests/...
 }
 
 test_all() {
 	test_units
 	# bench is no part of go.work: the peers that it measures must not choose what is built here.
 	step 'the benchmarks build'
-	(cd bench && export GOWORK=off && go vet -tags "$tags" ./... && go test -short -vet=off -timeout 60m -tags "$tags" ./...)
+	(cd bench && export GOWORK=off && go vet -vettool="$OLDPWD/tests/vet.sh" -tags "$tags" ./... && "${test[@]}" -short -timeout 60m ./...)
 	if [[ ${TEST_LONG:-} == 1 ]]; then
 		step 'memstore and requests have lost no ground'
 		bench/run.sh --guard
@@ -292,8 +306,10 @@ linter() { GOFLAGS='' go run "$@"; }
 check() {
 	check_text
 	step 'go vet'
+	VET=$(go tool -n vet)
+	export VET # for vet.sh
 	# "work" is all packages of the modules in go.work.
-	go vet -tags "$tags" work
+	go vet -vettool="$PWD/tests/vet.sh" -tags "$tags" work
 }
 
 usage() {
