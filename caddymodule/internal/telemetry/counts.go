@@ -120,8 +120,8 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	if fraction, known := o.Fraction(); known {
 		t.figures.Levels.observe(fraction)
 	}
-	met := why != limit.Banned && why != limit.Error // which hold whatever the zone matches
-	if met {
+	asked := why != limit.Banned && why != limit.Error // which hold whatever the zone matches
+	if asked {
 		t.facts.asked.Add(1)
 	}
 	if d == limit.Delayed {
@@ -131,8 +131,8 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 		t.sampleAdmitted(o.Key, r)
 	} else if weight := t.figures.Recent.RefusedWeight(rand.Uint32, now); weight > 0 {
 		client := clientIP(r)
-		if t.figures.Recent.Add(true, o.Key, client, weight, now); met {
-			t.facts.met(o.Key, client)
+		if t.figures.Recent.Add(true, o.Key, client, weight, now); asked {
+			t.facts.sample(o.Key, client)
 		}
 	}
 	if t.zone.MarksResponses() && d == limit.ShadowRefused && header != nil {
@@ -293,7 +293,7 @@ func (t *Counts) sampleAdmitted(key string, r *http.Request) {
 	if weight := t.figures.Recent.AdmittedWeight(rand.Uint32); weight > 0 {
 		client := clientIP(r)
 		t.figures.Recent.Add(false, key, client, weight, time.Now())
-		t.facts.met(key, client)
+		t.facts.sample(key, client)
 	}
 }
 

@@ -54,8 +54,8 @@ func (m *facts) response(status int) {
 	}
 }
 
-// met counts the key and the network of a request. Of many requests it is given a sample.
-func (m *facts) met(key string, client netip.Addr) {
+// sample counts the key and the network of a request. Of many requests it is given a sample.
+func (m *facts) sample(key string, client netip.Addr) {
 	m.keys.Add(key)
 	if client.IsValid() {
 		var room [48]byte
