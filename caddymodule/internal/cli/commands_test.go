@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
