@@ -422,43 +422,6 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 	})
 }
 
-// TestBucketsAreListedInPages that hold each bucket once, while others come.
-func TestBucketsAreListedInPages(t *testing.T) {
-	s := servertest.Run(t, servertest.ThreeZones)
-	for i := range 300 {
-		s.From(servertest.Someone).With("X-Account", fmt.Sprint("u", i)).Answers("/accounts", http.StatusOK)
-	}
-	times, pages := make(map[string]int), 0
-	for after, more := "", true; more; pages++ {
-		var got wire.Buckets
-		ask := fmt.Sprintf(`{"zone": "accounts", "sort": "key", "limit": 25, "after": %q}`, after)
-		if status := s.Admin(http.MethodPost, "/throttle/buckets", ask, &got); status != http.StatusOK {
-			t.Fatalf("page %d: got %d, want 200", pages, status)
-		}
-		n := len(got.Buckets)
-		if n != min(got.Matched, 25) || !got.Complete {
-			t.Fatalf("page %d: got %d of %d buckets, complete: %v, want 25 or all", pages, n, got.Matched, got.Complete)
-		}
-		for _, b := range got.Buckets {
-			times[b.Key]++
-		}
-		for i := range 20 {
-			s.From(servertest.Someone).With("X-Account", fmt.Sprint("new", pages, "-", i)).Answers("/accounts", http.StatusOK)
-		}
-		if more = got.Matched > n; more {
-			after = got.Buckets[n-1].Key
-		}
-	}
-	for i := range 300 {
-		if key := fmt.Sprint("u", i); times[key] != 1 {
-			t.Errorf("%s: got it %d times, want once", key, times[key])
-		}
-	}
-	if pages < 3 || pages > 100 {
-		t.Errorf("got %d pages, want a dozen or more", pages)
-	}
-}
-
 func TestTopShowsTheLastMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.Run(t, servertest.ThreeZones)

@@ -259,9 +259,6 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 			result.Complete = false
 			break
 		}
-		if l.After != "" && k.Key <= l.After {
-			continue
-		}
 		b, matches := j.listed(z, l, &k)
 		hash := maphash.String(seed, b.Key)
 		if !matches || seen[hash] {

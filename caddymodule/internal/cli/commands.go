@@ -8,7 +8,7 @@ import "github.com/spf13/cobra"
 // Commands returns the commands, which are used once.
 func Commands() (all []*cobra.Command) {
 	for _, c := range []command{
-		statusCommand(), topCommand(), whyCommand(), bucketsCommand(), releaseCommand(),
+		statusCommand(), topCommand(), whyCommand(), releaseCommand(),
 		banCommand(), unbanCommand(), bansCommand(), journalCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
 		revokeDevicesCommand(), versionCommand(),
 	} {

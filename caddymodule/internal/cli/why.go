@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -118,4 +119,25 @@ var unlistedMeans = map[string]string{
 	"share":     "its requests are charged to the bucket @share, with those of all such keys.",
 	"skip":      "the zone does not charge its requests.",
 	"refuse":    "the zone refuses its requests, with the reason unlisted_key.",
+}
+
+// showBuckets writes a table of buckets.
+func (c *adminClient) showBuckets(buckets []wire.Bucket) {
+	t := newTable("ZONE", "KEY", numeric("LEVEL"), numeric("OF"), numeric("FULL"), numeric("EMPTY IN"), "VERDICT", "RULE")
+	for _, b := range buckets {
+		zone := sanitize(b.Zone)
+		if b.Shadow {
+			zone += " (shadow)"
+		}
+		full := fmt.Sprintf("%.0f%%", 100*b.Fraction)
+		if b.Capacity == 0 {
+			full = "-"
+		}
+		_, level, capacity := measures(0, b.Level, b.Capacity)
+		t.row(zone, shortKey(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b), ruleText(&b))
+	}
+	t.print(c)
+	if slices.ContainsFunc(buckets, func(b wire.Bucket) bool { return b.Shadow }) {
+		c.printf(inShadow)
+	}
 }
