@@ -147,7 +147,4 @@ func TestAReleaseWorksWithoutTheRightToScan(t *testing.T) {
 		}
 	}
 	wantStatus(t, url+"login", 200)
-	if out, err := c.tryThrottle("buckets", "login"); err == nil || !strings.Contains(out, "+scan") {
-		t.Errorf("buckets: got error %v and\n%s\nwant an error that names the right", err, out)
-	}
 }
