@@ -114,10 +114,6 @@ const (
 	mediumPiece = 16 << 10
 )
 
-var smallPieces, mediumPieces, largePieces = sync.Pool{New: func() any { return new([smallPiece]byte) }},
-	sync.Pool{New: func() any { return new([mediumPiece]byte) }},
-	sync.Pool{New: func() any { return new([blockSize]byte) }}
-
 // piece returns an empty piece of memory for at least so many bytes, up to a block; nil if
 // there is no room. The caller gives it back by freePiece.
 func (s *Store) piece(client netip.Prefix, size int) []byte {
@@ -132,29 +128,16 @@ func (s *Store) piece(client netip.Prefix, size int) []byte {
 	s.mu.Lock()
 	taken := s.memory.take(client, int64(size))
 	s.mu.Unlock()
-	switch {
-	case !taken:
+	if !taken {
 		return nil
-	case size == smallPiece:
-		return smallPieces.Get().(*[smallPiece]byte)[:0]
-	case size == mediumPiece:
-		return mediumPieces.Get().(*[mediumPiece]byte)[:0]
 	}
-	return largePieces.Get().(*[blockSize]byte)[:0]
+	return make([]byte, 0, size)
 }
 
 func (s *Store) freePiece(client netip.Prefix, piece []byte) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.memory.give(client, int64(cap(piece)))
-	s.mu.Unlock()
-	switch piece = piece[:cap(piece)]; len(piece) {
-	case smallPiece:
-		smallPieces.Put((*[smallPiece]byte)(piece))
-	case mediumPiece:
-		mediumPieces.Put((*[mediumPiece]byte)(piece))
-	default:
-		largePieces.Put((*[blockSize]byte)(piece))
-	}
 }
 
 // A block is one of the file.
