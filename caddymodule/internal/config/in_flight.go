@@ -98,13 +98,6 @@ type InFlightRule struct {
 	Refusal *refusal.Options
 }
 
-const (
-	// peopleWait is about how long people wait for a page, and patientClient for how long most
-	// clients wait for an answer.
-	peopleWait    = 8 * time.Second
-	patientClient = 30 * time.Second
-)
-
 // mostBuffered bounds what bodies may take, in bytes.
 const mostBuffered = 64 << 30
 
@@ -184,17 +177,14 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 
 // Warnings says what probably does not work as meant. The defaults must have been filled in.
 func (f *InFlight) Warnings() []string {
-	warnings, wait := option.Warnings(f.Exempt, true), time.Duration(f.Wait)
-	warning := func(cond bool, text string) bool {
+	warnings := option.Warnings(f.Exempt, true)
+	warning := func(cond bool, text string) {
 		if cond {
 			warnings = append(warnings, text)
 		}
-		return cond
 	}
-	_ = warning(f.Shares() && wait > peopleWait, "requests may wait for their turn longer than people do, who then come again while the upstream works for nobody: set wait to 8s or less") ||
-		warning(wait > patientClient, "requests may wait longer than most clients do: set a shorter wait") ||
-		warning(wait == 0 && len(f.Key) == 0, "all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key") ||
-		warning(wait == 0 && f.Slots == 1, "each client may send one request at a time, and browsers send several at once: want more slots, or wait")
+	warning(f.Wait == 0 && len(f.Key) == 0, "all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key")
+	warning(f.Wait == 0 && len(f.Key) > 0 && f.Slots == 1, "each client may send one request at a time, and browsers send several at once: want more slots, or wait")
 	warning(limit.ClientChosen(f.Share), "clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
 	warning(limit.ClientChosen(f.Key), "clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
 	return warnings

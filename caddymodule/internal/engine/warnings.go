@@ -3,18 +3,14 @@ package engine
 import (
 	"math/rand/v2"
 	"net/http"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // onceWarnings remembers which warnings about requests a config has logged. Each is
@@ -24,10 +20,7 @@ type onceWarnings struct {
 
 	warner *zap.Logger
 
-	untrusted, loose, wide, noAddress atomic.Bool
-
-	mu    sync.Mutex
-	peers map[netip.Prefix]struct{} // public networks of peers that are trusted
+	untrusted, loose, noAddress atomic.Bool
 }
 
 const (
@@ -54,7 +47,6 @@ func (o *onceWarnings) proxies(s *limit.Subject) {
 	}
 	r := s.Request
 	if s.TrustedPeer() {
-		o.trusted(r)
 		if o.loose.Load() {
 			return
 		}
@@ -72,29 +64,6 @@ func (o *onceWarnings) proxies(s *limit.Subject) {
 			o.warner.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
 				zap.String("header", header), zap.String("peer", r.RemoteAddr))
 		}
-	}
-}
-
-// mostTrusted is how many public networks (/24, /48) of peers may be trusted. Large content
-// delivery networks have fewer addresses that reach one site.
-const mostTrusted = 100
-
-// trusted logs a warning if so many networks are trusted that clients are among them.
-func (o *onceWarnings) trusted(r *http.Request) {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	addr := bucketkey.Unmap(peer.Addr())
-	if err != nil || o.wide.Load() || !addr.IsGlobalUnicast() || addr.IsPrivate() {
-		return
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.peers == nil {
-		o.peers = make(map[netip.Prefix]struct{})
-	}
-	o.peers[bucketkey.ClientPrefix(addr, 24, 48)] = struct{}{}
-	if len(o.peers) > mostTrusted && !o.wide.Swap(true) {
-		o.peers = nil
-		o.warner.Warn("peers of more than 100 public networks are trusted, so clients are among them and choose their address: list only your proxies in trusted_proxies")
 	}
 }
 
@@ -138,9 +107,6 @@ func forwards(r *http.Request) bool {
 // namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.
 func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, "http.throttle.") }
 
-// patientClient is about how long most clients wait for an answer.
-const patientClient = 30 * time.Second
-
 // warn logs warnings about settings that probably do not work as meant.
 func (z *Zone) warn(warnings []string) {
 	for _, source := range z.Key.Sources {
@@ -163,13 +129,6 @@ func (z *Zone) warn(warnings []string) {
 	}
 	if z.Block != nil && z.Settle != nil && !z.Settle.After {
 		z.Counts.Logger.Warn("zone blocks clients for what their requests reserve, before the response says what they cost: add after to settle")
-	}
-	if wait := z.LongestWait(); wait > patientClient {
-		warning := "requests may wait longer than most clients do: give delay a wait, or the limit a smaller capacity or a faster leak"
-		if z.Delay.Wait > 0 {
-			warning = "requests may wait longer than most clients do: set a shorter wait"
-		}
-		z.Counts.Logger.Warn(warning, zap.Float64("longest_wait_seconds", wait.Seconds()))
 	}
 	z.warnOversize()
 	for _, warning := range warnings {

@@ -2,7 +2,6 @@ package engine_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -45,32 +44,6 @@ func TestAnExemptPeerThatForwardsIsWarnedOf(t *testing.T) {
 		s.From(servertest.Someone).With("X-Forwarded-For", "192.0.2.1").Get("/")
 	}
 	s.Warned(t, untrustedWarning, 1)
-}
-
-// trusted_proxies 0.0.0.0/0, say, lets each client choose its address.
-func TestTrustOfManyNetworksIsWarnedOfOnce(t *testing.T) {
-	const wide = "more than 100 public networks are trusted"
-	s := servertest.Run(t, `{
-		servers {
-			trusted_proxies static 0.0.0.0/0
-			trusted_proxies_strict
-		}
-	}
-	http:// {
-		throttle site 100 1/s
-	}`)
-	for n := range 250 {
-		s.From(fmt.Sprintf("198.18.1.%d:1000", n)).Get("/") // of one network
-		s.From(fmt.Sprintf("10.0.%d.7:1000", n)).Get("/")   // of private ones
-	}
-	for n := range 98 {
-		s.Network(100 + n).Get("/")
-	}
-	s.Warned(t, wide, 0)
-	for n := range 98 {
-		s.Network(n).Get("/")
-	}
-	s.Warned(t, wide, 1)
 }
 
 func TestTrustWithoutStrictIsWarnedOfOnce(t *testing.T) {
@@ -161,28 +134,6 @@ func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
 		zone := "throttle {\nzone api {\nlimit 10 1/s\n" + options + "\n}\n}\n"
 		s := servertest.Run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
 		s.Warned(t, text, want)
-		s.Stop()
-	}
-}
-
-func TestAWaitThatNoClientOutlastsIsWarnedOfOnce(t *testing.T) {
-	const text = "requests may wait longer than most clients do"
-	for options, want := range map[string]int{
-		"limit 30 1/s\ndelay":           0,
-		"limit 31 1/s\ndelay":           1,
-		"limit 31 1/s\ndelay 1":         0,
-		"limit 31 1/s\ndelay wait 30s":  0,
-		"limit 100 1/s\ndelay wait 31s": 1,
-		"limit 100 1/s":                 0,
-	} {
-		zone := "throttle {\nzone api {\n" + options + "\n}\n}\n"
-		s := servertest.Run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
-		s.Warned(t, text, want)
-		remedy := "give delay a wait, or the limit a smaller capacity"
-		if strings.Contains(options, "wait") {
-			remedy = "set a shorter wait"
-		}
-		s.Warned(t, text+": "+remedy, want)
 		s.Stop()
 	}
 }

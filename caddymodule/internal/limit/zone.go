@@ -164,18 +164,6 @@ func (z *Zone) BlocksEverywhere() bool { return z.Block != nil && z.Block.Everyw
 // MarksResponses reports whether responses are marked that the zone would have refused.
 func (z *Zone) MarksResponses() bool { return z.Shadow != nil && z.Shadow.ServerTiming }
 
-// LongestWait returns how long a request may wait.
-func (z *Zone) LongestWait() time.Duration {
-	if z.Delay == nil {
-		return 0
-	}
-	longest := z.Limit.Delay(z.Limit.Capacity, z.Delay.Undelayed)
-	if z.Delay.Wait > 0 {
-		longest = min(longest, time.Duration(z.Delay.Wait))
-	}
-	return longest
-}
-
 // EndsAtAdmission reports whether the zone has no more to do with a request once it is admitted:
 // it lets none wait, and learns nothing from responses.
 func (z *Zone) EndsAtAdmission() bool {
