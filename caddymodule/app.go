@@ -177,7 +177,7 @@ func (a *App) zoneOf(ctx caddy.Context, definition *limit.Zone) (*engine.Zone, e
 	if z := a.global[definition.Name]; z != nil {
 		return z, nil
 	}
-	return nil, config.ErrUnknownZone(definition.Name, slices.Sorted(maps.Keys(a.global)))
+	return nil, config.ErrUnknown("zone", definition.Name, slices.Sorted(maps.Keys(a.global)))
 }
 
 // inFlightOf returns the concurrency limit for a handler's definition, in the same way.
@@ -188,7 +188,7 @@ func (a *App) inFlightOf(ctx caddy.Context, definition *config.InFlight) (*infli
 	if l := a.inFlight[definition.Name]; l != nil {
 		return l, nil
 	}
-	return nil, config.ErrUnknownInFlight(definition.Name, slices.Sorted(maps.Keys(a.inFlight)))
+	return nil, config.ErrUnknown("in_flight", definition.Name, slices.Sorted(maps.Keys(a.inFlight)))
 }
 
 // appOf returns the app for a module of a server.

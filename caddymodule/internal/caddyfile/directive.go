@@ -356,7 +356,11 @@ func checkHandler(h httpcaddyfile.Helper, zones []*zoneReader) error {
 		} else if i := slices.IndexFunc(app.Zone, func(z *limit.Zone) bool { return z.Name == name }); i >= 0 {
 			full = app.Zone[i]
 		} else {
-			err = zone.unknown(app, defined)
+			var known []string
+			for _, z := range app.Zone {
+				known = append(known, z.Name)
+			}
+			err = defined.unknown("zone", name, zone.place, known)
 		}
 		if err != nil {
 			return err
@@ -372,20 +376,17 @@ func checkHandler(h httpcaddyfile.Helper, zones []*zoneReader) error {
 	return nil
 }
 
-// unknown reports a zone that is nothing but a name, which the global options do
-// not define.
-func (r *zoneReader) unknown(app *config.App, defined definitions) error {
-	name := r.zone.Name
-	other, found := defined[name]
+// directives are those that use definitions by their names.
+var directives = map[string]string{"zone": "throttle", "in_flight": "in_flight"}
+
+// unknown reports a name alone that the global options do not define.
+func (all definitions) unknown(kind, name, place string, known []string) error {
+	other, found := all[name]
 	switch {
-	case found && other.kind == "in_flight":
-		return fmt.Errorf("%q is an in_flight, and no zone: want in_flight %[1]s in place of throttle %[1]s, %s", name, r.place)
+	case found && other.kind != kind:
+		return fmt.Errorf("%[1]q is defined as %[2]s: want %[3]s %[1]s in place of %[4]s %[1]s, %[5]s", name, other.kind, directives[other.kind], directives[kind], place)
 	case found:
-		return fmt.Errorf("zone %q is defined in a site, and only zones in the global options can be used by name: move it there, defined %s, used %s", name, other.place, r.place)
+		return fmt.Errorf("%s %q is defined in a site, and only those in the global options can be used by name: move it there, defined %s, used %s", kind, name, other.place, place)
 	}
-	var known []string
-	for _, z := range app.Zone {
-		known = append(known, z.Name)
-	}
-	return r.about(config.ErrUnknownZone(name, known))
+	return fmt.Errorf("%w, %s", config.ErrUnknown(kind, name, known), place)
 }

@@ -152,25 +152,13 @@ func (r *inFlightReader) checkIn(h httpcaddyfile.Helper) error {
 	} else if i := slices.IndexFunc(app.InFlight, func(f *config.InFlight) bool { return f.Name == r.Name }); i >= 0 {
 		full = app.InFlight[i]
 	} else {
-		return r.unknown(app, defined)
+		var known []string
+		for _, f := range app.InFlight {
+			known = append(known, f.Name)
+		}
+		return defined.unknown("in_flight", r.Name, r.place, known)
 	}
 	return defined.add(r.Name, definition{"in_flight", full.Definition(), r.place})
-}
-
-// unknown reports a name alone that the global options do not define.
-func (r *inFlightReader) unknown(app *config.App, defined definitions) error {
-	other, found := defined[r.Name]
-	switch {
-	case found && other.kind == "zone":
-		return fmt.Errorf("%q is a zone, and no in_flight: want throttle %[1]s in place of in_flight %[1]s, %s", r.Name, r.place)
-	case found:
-		return fmt.Errorf("in_flight %q is defined in a site, and only those in the global options can be used by name: move it there, defined %s, used %s", r.Name, other.place, r.place)
-	}
-	var known []string
-	for _, f := range app.InFlight {
-		known = append(known, f.Name)
-	}
-	return r.about(config.ErrUnknownInFlight(r.Name, known))
 }
 
 // check compiles it, in a config with this buffer.

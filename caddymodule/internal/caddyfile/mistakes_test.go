@@ -113,7 +113,7 @@ var mistakes = []mistake{
 	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
 	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `zone "pages" is given twice in the directive throttle`},
 	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
-	{"site", "throttle pages # <-", `unknown zone "pages": no zone of that name is defined in the global options; define it there, or give it a limit here`},
+	{"site", "throttle pages # <-", `unknown zone "pages": none of that name is defined in the global options; define it there, or here, after its name`},
 	{"site", "throttle 60 10/s pages # <-", `parsing limit: invalid limit "10/s pages": the capacity comes first: did you mean pages 10/s?; want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"site", "throttle client_ip pages 60 10/s # <-", `zone "client_ip": unknown key source "pages": want client_ip, header <name>`},
 	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},

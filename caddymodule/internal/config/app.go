@@ -120,13 +120,13 @@ func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 	return limits, nil
 }
 
-// ErrUnknownZone reports a zone that is nothing but a name, and none of the zones in
-// the global options.
-func ErrUnknownZone(name string, known []string) error {
+// ErrUnknown reports a zone or an in_flight that is nothing but a name, and none of those in the
+// global options.
+func ErrUnknown(kind, name string, known []string) error {
 	if meant := text.Nearest(name, known); meant != "" {
-		return fmt.Errorf("unknown zone %q: did you mean %s?", name, meant)
+		return fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, meant)
 	}
-	return fmt.Errorf("unknown zone %q: no zone of that name is defined in the global options; define it there, or give it a limit here", name)
+	return fmt.Errorf("unknown %s %q: none of that name is defined in the global options; define it there, or here, after its name", kind, name)
 }
 
 // Duplicates are the names of one handler's zones by the rest of their definitions.

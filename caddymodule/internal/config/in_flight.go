@@ -15,7 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // InFlight is a concurrency limit: how many requests the upstream works on at once, for this
@@ -243,15 +242,6 @@ func (f *InFlight) checkRanks() error {
 		}
 	}
 	return nil
-}
-
-// ErrUnknownInFlight reports one that is nothing but a name, and none of those in the global
-// options.
-func ErrUnknownInFlight(name string, known []string) error {
-	if meant := text.Nearest(name, known); meant != "" {
-		return fmt.Errorf("unknown in_flight %q: did you mean %s?", name, meant)
-	}
-	return fmt.Errorf("unknown in_flight %q: none of that name is defined in the global options; define it there, or give it slots here, as in in_flight %[1]s 5", name)
 }
 
 // Buffer bounds what is kept of received bodies, and of responses that clients have not read yet.
