@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// span is how long a part lasts if a Recent does not say, and parts is how many are
-	// kept: the one that runs and three before it.
+	// span is how long a part lasts, and parts is how many are kept: the one that runs and
+	// three before it.
 	span  = 20 * time.Second
 	parts = 4
 
@@ -36,15 +36,7 @@ const (
 // Of many requests, a random sample is counted, which stands for the others.
 type Recent struct {
 	less [2]atomic.Uint32 // of admitted and refused requests, one in less+1 is counted
-
-	// Span is a quarter of the time that is counted. Zero means 20 seconds.
-	Span time.Duration
-
-	// Whole says that no sample is taken: weights are amounts of something else, such as
-	// milliseconds.
-	Whole bool
-
-	part atomic.Int64 // the number of the window that was counted in last
+	part atomic.Int64     // the number of the window that was counted in last
 
 	mu      sync.Mutex
 	began   time.Time // of the first part that was counted
@@ -96,7 +88,7 @@ func (r *Recent) AdmittedWeight(random func() uint32) int {
 // of the next part are counted, whatever the sample was.
 func (r *Recent) RefusedWeight(random func() uint32, now time.Time) int {
 	less := r.less[1].Load()
-	if less > 0 && r.part.Load() != r.partOf(now) {
+	if less > 0 && r.part.Load() != partOf(now) {
 		return 1
 	}
 	return weight(less, random)
@@ -113,20 +105,18 @@ func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now 
 	defer r.mu.Unlock()
 	t := &r.window(now).tallies[kind]
 	t.add(key, addr, weight)
-	if t.samples == exactly && !r.Whole {
+	if t.samples == exactly {
 		r.less[kind].Store(oneIn - 1)
 		t.least = leastSamples * oneIn
 	}
 }
 
-func (r *Recent) span() time.Duration { return cmp.Or(r.Span, span) }
-
 // partOf returns the number of the part that runs.
-func (r *Recent) partOf(now time.Time) int64 { return now.UnixNano() / int64(r.span()) }
+func partOf(now time.Time) int64 { return now.UnixNano() / int64(span) }
 
 // window returns the part that runs.
 func (r *Recent) window(now time.Time) *window {
-	number := r.partOf(now)
+	number := partOf(now)
 	w := &r.windows[number%parts]
 	if w.number != number {
 		*w = window{number: number}
@@ -175,8 +165,8 @@ type Sender struct {
 func (r *Recent) Top(by Grouping, n int, now time.Time) (s Summary) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	number := r.partOf(now)
-	if s.Since = time.Unix(0, (number-parts+1)*int64(r.span())); r.began.After(s.Since) {
+	number := partOf(now)
+	if s.Since = time.Unix(0, (number-parts+1)*int64(span)); r.began.After(s.Since) {
 		s.Since = r.began
 	}
 	all := make(map[string]*sum)
