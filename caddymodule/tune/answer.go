@@ -5,9 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
 )
@@ -15,10 +14,11 @@ import (
 // An Answer is what a command found in logs: its JSON is printed with --json, its text for
 // people.
 type Answer[Zone interface{ Text() string }] struct {
-	Log     accesslog.Stats `json:"log"`
-	Zones   []Zone          `json:"zones"`
-	Notes   []string        `json:"notes"`   // what the figures leave out, and why
-	Partial bool            `json:"partial"` // the reading was interrupted
+	Log     accesslog.Stats  `json:"log"`
+	Zones   []Zone           `json:"zones"`
+	Clients *clients.Senders `json:"clients"` // that sent most
+	Notes   []string         `json:"notes"`   // what the figures leave out, and why
+	Partial bool             `json:"partial"` // the reading was interrupted
 
 	head string // of the text
 }
@@ -32,12 +32,12 @@ type (
 )
 
 // reportOf returns what zones have decided about the requests of logs.
-func reportOf(in *logReader, zones []*replay.Decided, notes []string) *Report {
+func reportOf(in *logReader, zones []*replay.Decided, known *clients.Log, notes []string) *Report {
 	const instant = "2006-01-02 15:04:05"
-	r := &Report{Log: *in.Stats(), Zones: zones, Notes: notes, Partial: in.interrupted()}
-	r.head = fmt.Sprintf("%s requests from %s to %s UTC (%s)\n", humanize.Comma(r.Log.Requests), r.Log.From.Format(instant), r.Log.To.Format(instant), r.Log.To.Sub(r.Log.From).Round(time.Second))
+	r := &Report{Log: *in.Stats(), Zones: zones, Clients: known.Senders(), Notes: notes, Partial: in.interrupted()}
+	r.head = fmt.Sprintf("%s from %s to %s UTC (%s)\n", recommend.Counted(int(r.Log.Requests), "request"), r.Log.From.Format(instant), r.Log.To.Format(instant), r.Log.To.Sub(r.Log.From).Round(time.Second))
 	if r.Log.Other > 0 {
-		r.head += fmt.Sprintf("%s lines are about something else.\n", humanize.Comma(r.Log.Other))
+		r.head += recommend.Counted(int(r.Log.Other), "line is", "lines are") + " about something else.\n"
 	}
 	return r
 }
@@ -55,6 +55,7 @@ func (a *Answer[Zone]) Text() string {
 		}
 		b.WriteString(zone.Text())
 	}
+	b.WriteString(a.Clients.Text())
 	for i, note := range a.Notes {
 		if i == 0 {
 			b.WriteString("\n")

@@ -48,9 +48,6 @@ func (f *logFacts) shows(header string) bool {
 
 // lacks returns why a zone cannot be replayed, or "".
 func (f *logFacts) lacks(z *limit.Zone) string {
-	if len(z.Field) > 0 {
-		return "it charges requests with the field " + strconv.Quote(z.Field[0]) + ", and logs hold no bodies"
-	}
 	for _, k := range z.Key.Sources {
 		header := ""
 		switch {

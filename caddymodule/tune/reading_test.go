@@ -23,9 +23,9 @@ func TestHashedAddressesAreKeys(t *testing.T) {
 			logStart.Unix()+int64(n), []string{"b5d4045c", "12ca17b4", "c775e7b7"}[min(n%5, 2)])
 	}
 	log := writeFile(t, "access.log", b.String())
-	z := recommended(t, log).Zones[0]
-	if z.Keys != 3 || z.Top[0].Key != "c775e7b7" || z.Top[0].Requests != 18 {
-		t.Errorf("got %d keys, the first %+v, want three, and c775e7b7 with 18 requests", z.Keys, z.Top[0])
+	found := recommended(t, log)
+	if z, most := found.Zones[0], found.Clients.Requests[0]; z.Keys != 3 || most.Client != "c775e7b7" || most.Requests != 18 {
+		t.Errorf("got %d keys, the first %+v, want three, and c775e7b7 with 18 requests", z.Keys, most)
 	}
 	r := ranJSON[tune.Report](t, "replay", "--key", "client_ip", "--key", "method", "--limit", "10 10/h", log)
 	if z := r.Zones[0]; z.Keys != 3 || len(z.Worst) != 1 || z.Worst[0].Key != "c775e7b7/GET" || z.Worst[0].Refused != 8 {

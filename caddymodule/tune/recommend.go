@@ -1,12 +1,11 @@
 package tune
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -35,11 +34,13 @@ People are clients that load static assets with pages, and name no robot.
 For each leak of a ladder, it finds the least capacity with which the given
 percentage of people is never refused. It recommends one of these limits with the
 reason, and prints the lines for the Caddyfile. If the logs are too thin to tell, it
-recommends nothing, and says why. With durations in the logs, as Caddy's have, it
-also finds a limit for settle seconds, and for in_flight.
+recommends nothing, and says why. To limit the time that requests take, add
+--settle seconds --cost 0.2.
 
 With --config, it does so for each zone: requests go through the routes, matchers,
-keys and costs of the config, and the limits in it do not matter. Without a config,
+keys and costs of the config, and the limits in it do not matter. Each zone is judged
+as if there were no other, by the POST requests of the log, or those to --login, if it
+has a field. Without a config,
 requests are charged to --key, and those for static assets do not count.`,
 		Example: `  caddy throttle recommend /var/log/caddy/access.log*
   caddy throttle recommend --check "120 2/s" access.log
@@ -65,84 +66,45 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 		}
 		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
-	s := &studies{clients: recommend.NewClients(), of: make(map[string]*recommend.Study), options: recommend.Options{Spare: spare, Check: check}}
-	limit := ""
+	options := recommend.Options{Spare: spare, Check: check}
+	limits := ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
-		limit = "1000000 1000000/s"
+		limits = "1000000 1000000/s"
 		if len(f.keys) == 0 {
 			f.keys = []string{"client_ip"}
 		}
-		s.options.Key, s.options.Cost = strings.Join(f.keys, " "), f.cost
+		options.Key, options.Cost, options.Settle = strings.Join(f.keys, " "), f.cost, f.settle
 	}
-	rp, err := f.player(limit, s.note)
+	rp, err := f.player(limits)
 	if err != nil {
 		return nil, err
 	}
 	defer rp.close()
-	rp.strict, rp.pagesOnly, rp.store = true, f.config == "", roomyStore{rp.instant}
-	batches := make(chan []*accesslog.Request, 4)
-	rp.read = func(batch []*accesslog.Request) { batches <- batch }
-	var told sync.WaitGroup // the clients, beside what the zones do
-	told.Go(func() {
-		for batch := range batches {
-			for _, req := range batch {
-				s.clients.Add(req)
-			}
+	studies := make(map[string]*recommend.Study)
+	rp.pagesOnly = f.config == ""
+	rp.study = func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration) {
+		study := studies[o.Zone.Name]
+		if study == nil {
+			study = recommend.NewStudy(o.Zone, rp.clientsOf(o.Zone.Name), options)
+			studies[o.Zone.Name] = study
 		}
-	})
+		study.Add(req, o, diff, took)
+	}
 	notes, err := rp.runAll(in)
-	close(batches)
-	told.Wait()
+	if err != nil {
+		return nil, err
+	}
 	assets := 0
 	if rp.pagesOnly {
 		assets = rp.assets
 	}
-	answer := &Recommendation{Log: *in.Stats(), Zones: []*recommend.Result{}, Notes: notes, Partial: in.interrupted()}
-	for _, zone := range slices.Sorted(maps.Keys(s.of)) {
-		answer.Zones = append(answer.Zones, s.of[zone].Result(assets))
+	answer := &Recommendation{Log: *in.Stats(), Zones: []*recommend.Result{}, Clients: rp.clients.Senders(), Notes: notes, Partial: in.interrupted()}
+	for _, zone := range slices.Sorted(maps.Keys(studies)) {
+		answer.Zones = append(answer.Zones, studies[zone].Result(assets))
 	}
 	if len(answer.Zones) == 0 {
 		answer.head = "No zone charges any of these requests.\n"
 	}
-	return answer, err
+	return answer, nil
 }
-
-// studies are those of all zones.
-type studies struct {
-	options recommend.Options
-	clients *recommend.Clients
-	of      map[string]*recommend.Study
-}
-
-// note is an observer.
-func (s *studies) note(o *limit.Outcome, req *accesslog.Request) {
-	if o.Key == "" {
-		return
-	}
-	name := o.Zone.Name
-	study := s.of[name]
-	if study == nil {
-		shown := name
-		if s.options.Key != "" {
-			shown = "" // there is no zone yet
-		}
-		study = recommend.NewStudy(shown, s.clients, s.options)
-		s.of[name] = study
-	}
-	study.Add(req, req.Shown(o.Key), o.Cost)
-}
-
-// A roomyStore admits everything: what limits there are does not matter.
-type roomyStore struct{ now func() leakybucket.Instant }
-
-// Take implements leakybucket.Store.
-func (s roomyStore) Take(_ context.Context, _ []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	for i := range decisions {
-		decisions[i] = leakybucket.Decision{Fits: true, Poured: true, At: s.now()}
-	}
-	return nil
-}
-
-// Settle implements leakybucket.Store.
-func (roomyStore) Settle(context.Context, []leakybucket.Settlement) error { return nil }

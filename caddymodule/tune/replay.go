@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -31,64 +32,80 @@ type player struct {
 	now       time.Time
 	events    []event // to come, in order
 	observe   observer
-	store     leakybucket.Store          // if nil, a memory store for as many buckets as there are keys
-	read      func([]*accesslog.Request) // is called with all requests before they are run
-	pagesOnly bool                       // requests for static assets are not run
-	shown     string                     // the only zone to observe, or empty
+	study     studier     // if not nil, each zone decides alone, and nothing is refused
+	clients   clients.Log // all of the log, on another goroutine until all requests were run
+	pagesOnly bool        // requests for static assets are not run
+	shown     string      // the only zone to run, or empty
 
-	answers bool              // what the upstream answers matters to some zone
-	awaited bool              // and to one that has charged the request
-	took    time.Duration     // by the upstream for the request; 0 if it was not asked
-	headers bool              // and what requests have in their headers
-	only    caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
-	assets  int               // requests for static assets
-	skipped int64             // requests that no server hands to its routes
-	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
+	fields    []string          // of zones, which requests are given that are log-ins
+	logIns    []string          // to these addresses; if empty, all POSTs are
+	hosts     map[string]bool   // of the config, in small letters; nil if it takes any
+	strangers map[string]int64  // requests to other hosts, of which some are kept
+	answers   bool              // what the upstream answers matters to some zone
+	awaited   bool              // and to one that has charged the request
+	took      time.Duration     // by the upstream for the request; 0 if it was not asked
+	headers   bool              // and what requests have in their headers
+	only      caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
+	assets    int               // requests for static assets
+	skipped   int64             // requests that no server hands to its routes
+	unknown   map[string]string // why the log cannot answer for zones that are replayed, by name
 }
 
-// An observer learns what the zones decide that are shown. It is called once for each outcome, when it is
+// An observer learns what the zones decide. It is called once for each outcome, when it is
 // final. The request is that of the log.
 type observer func(o *limit.Outcome, req *accesslog.Request)
 
+// A studier learns what a zone charges a request, and by how much the response corrects that,
+// after so long.
+type studier func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration)
+
 // newPlayer loads a config, as JSON, for a replay.
-func newPlayer(config []byte, observe observer) (*player, error) {
-	rp := &player{
-		observe: observe, unknown: make(map[string]string),
-		read: func([]*accesslog.Request) {},
-	}
+func newPlayer(config []byte) (*player, error) {
+	rp := &player{unknown: make(map[string]string), strangers: make(map[string]int64)}
 	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream), rp.limit)
 	if err != nil {
 		return nil, err
 	}
 	rp.replayConfig = c
+	rp.findHosts()
+	rp.clients.By(32, 64)
 	return rp, nil
 }
 
+// clientsOf returns the clients of the log as a zone tells them apart.
+func (rp *player) clientsOf(zone string) *clients.Table {
+	key := rp.app.Zones[zone].Key
+	return rp.clients.By(key.IPv4, key.IPv6)
+}
+
 // begin makes the store go by the time of the log, and takes those zones out of all handlers
-// that cannot be replayed because the log lacks what they need. It must be called once, before
-// the first request.
+// that are not to be replayed. It must be called once, before the first request.
 func (rp *player) begin(without map[string]bool) {
 	a := rp.app
-	if a.Store = rp.store; a.Store == nil {
+	if a.Store = (roomyStore{rp.instant}); rp.study == nil {
 		a.Store = memstore.New(memstore.Options{MaxBuckets: config.MostBuckets, Clock: rp.instant})
 	}
-	left := func(z *limit.Zone) bool { return without[z.Name] }
+	left := func(z *limit.Zone) bool { return without[z.Name] || rp.shown != "" && z.Name != rp.shown }
 	for _, h := range rp.handlers {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
 	}
 	a.Blockers = slices.DeleteFunc(slices.Clone(a.Blockers), left)
 	// Without matchers and placeholders, nothing but one handler sees the requests.
 	alone := !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && a.Exempt == nil
-	for _, z := range a.Zones {
+	for name, z := range a.Zones {
+		rp.clientsOf(name)
 		if len(z.Static) > 0 && len(rp.absent) > 0 {
 			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
+		}
+		if len(z.Field) > 0 && !slices.Contains(rp.fields, z.Field[0]) {
+			rp.fields = append(rp.fields, z.Field[0])
 		}
 		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.CostUsesReplacer()
 		rp.headers = rp.headers || limit.ReadsHeaders(z.Key.Sources)
 		z.Reporter = replayReporter{z.Reporter, rp}
 		rp.answers = rp.answers || z.Settle != nil || len(z.Refund) > 0
 	}
-	if alone && !rp.answers {
+	if alone && !rp.answers && rp.study == nil {
 		rp.only = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 			return rp.limit(rp.handlers[0]).ServeHTTP(w, r, caddyhttp.HandlerFunc(rp.upstream))
 		})
@@ -112,6 +129,9 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		return next.ServeHTTP(w, r)
 	}
 	rp := l.rp
+	if rp.study != nil {
+		return l.serveAll(w, r, next, failed)
+	}
 	verdict, err := limit.Decide(r, rp.now, failed, &l.Directive, rp.app)
 	switch {
 	case err != nil:
@@ -141,6 +161,48 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	}
 	return err
 }
+
+// serveAll lets each zone decide as if there were no other, serves the request whatever they say,
+// and tells what they charge.
+func (l limiter) serveAll(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, failed error) error {
+	rp, observer := l.rp, new(limit.Observer)
+	var verdicts []*limit.Verdict
+	for i := range l.Zones {
+		alone := l.Directive
+		alone.Zones = l.Zones[i : i+1]
+		verdict, err := limit.Decide(r, rp.now, failed, &alone, rp.app)
+		if err != nil || verdict == nil || len(verdict.Outcomes) == 0 {
+			continue
+		}
+		needs := verdict.Needs()
+		observer.OwnHeader, rp.awaited = observer.OwnHeader || needs.OwnHeader, rp.awaited || needs.Settles
+		verdicts = append(verdicts, verdict)
+	}
+	err := observer.Serve(w, r, next)
+	observer.Took(rp.took)
+	for _, verdict := range verdicts {
+		diff := 0.0
+		for _, due := range verdict.Settle(r, rp.now, nil, observer) {
+			diff = due.Diff
+		}
+		rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
+	}
+	return err
+}
+
+// A roomyStore admits everything: what limits there are does not matter.
+type roomyStore struct{ now func() leakybucket.Instant }
+
+// Take implements leakybucket.Store.
+func (s roomyStore) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	for i := range decisions {
+		decisions[i] = leakybucket.Decision{Fits: true, Poured: !charges[i].Probe, At: s.now()}
+	}
+	return nil
+}
+
+// Settle implements leakybucket.Store.
+func (roomyStore) Settle(context.Context, []leakybucket.Settlement) error { return nil }
 
 // An event is what is to happen at a time.
 type event struct {
@@ -204,7 +266,7 @@ type replayReporter struct {
 
 // Decided implements limit.Reporter.
 func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
-	if r.rp.shown == "" || r.rp.shown == o.Zone.Name {
+	if r.rp.observe != nil {
 		r.rp.observe(o, loggedOf(asked))
 	}
 }
@@ -221,7 +283,11 @@ func (rp *player) run(req *accesslog.Request) {
 	if chain != nil {
 		ctx = context.WithValue(ctx, caddyhttp.VarsCtxKey, make(map[string]any))
 	}
-	r := newRequest(ctx, req)
+	uri := req.URI
+	if len(rp.fields) > 0 && rp.logsIn(req) { // logs hold no bodies, and a query carries fields too
+		uri += map[bool]string{true: "&", false: "?"}[strings.Contains(uri, "?")] + strings.Join(rp.fields, "=&") + "="
+	}
+	r := newRequest(ctx, req, uri)
 	if r == nil {
 		rp.skipped++
 		return
@@ -232,12 +298,23 @@ func (rp *player) run(req *accesslog.Request) {
 		}
 	}
 	if chain == nil {
+		if rp.hosts != nil {
+			rp.noteHost(r.Host)
+		}
 		server := rp.serverOf(req)
 		r, chain = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server), server.chain
 	}
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP(req))
 	rp.awaited, rp.took = false, 0
 	_ = chain.ServeHTTP(w, r)
+}
+
+// logsIn reports whether a request counts as a log-in.
+func (rp *player) logsIn(req *accesslog.Request) bool {
+	return req.Method == http.MethodPost && (len(rp.logIns) == 0 || slices.ContainsFunc(rp.logIns, func(path string) bool {
+		folder, all := strings.CutSuffix(path, "*")
+		return all && strings.HasPrefix(req.Route(), folder) || req.Route() == path
+	}))
 }
 
 // upstream answers as the log says.
@@ -275,10 +352,9 @@ func served(req *accesslog.Request) time.Duration {
 // completed is the state of all connections whose handshake is over.
 var completed = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
 
-// newRequest returns the request of a log without its headers, as net/http hands it to
-// Caddy, or nil if net/http would refuse it.
-func newRequest(ctx context.Context, req *accesslog.Request) *http.Request {
-	uri := req.URI
+// newRequest returns the request of a log for an address without its headers, as net/http hands
+// it to Caddy, or nil if net/http would refuse it.
+func newRequest(ctx context.Context, req *accesslog.Request, uri string) *http.Request {
 	if req.Method == http.MethodConnect && !strings.HasPrefix(uri, "/") {
 		uri = "http://" + uri
 	}
@@ -288,7 +364,7 @@ func newRequest(ctx context.Context, req *accesslog.Request) *http.Request {
 	}
 	r := &http.Request{
 		Method: req.Method, URL: u, Proto: req.Proto, Header: make(http.Header), Body: http.NoBody, ContentLength: max(0, req.Received),
-		Host: req.Host, RemoteAddr: net.JoinHostPort(req.Remote, "1"), RequestURI: req.URI,
+		Host: req.Host, RemoteAddr: net.JoinHostPort(req.Remote, "1"), RequestURI: uri,
 	}
 	if u.Host != "" {
 		r.Host, u.Host, u.Scheme = u.Host, "", ""

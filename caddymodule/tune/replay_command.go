@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
@@ -26,17 +27,19 @@ import (
 type ruleFlags struct {
 	logFlags
 	config, adapter, zone string
-	keys                  []string
-	cost                  string
+	keys, logIns          []string
+	cost, settle          string
 }
 
 // add adds the flags, but for those that all commands have.
 func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones")
 	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
-	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config")
+	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config, as if there were no other")
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
 	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
+	cmd.Flags().StringVar(&f.settle, "settle", "", "What corrects the cost of a zone without a config, such as seconds")
+	cmd.Flags().StringArrayVar(&f.logIns, "login", nil, "The address to which log-ins are sent, such as /wp-login.php, for zones with a field: logs hold no bodies (default all POST requests)")
 }
 
 // replayFlags are the flags of `caddy throttle replay`.
@@ -63,8 +66,9 @@ or storage is opened, no upstream called. Without a config, --key and --limit ma
 up one zone.
 
 A zone is left out if its key or cost is not in the log: bodies never are, and
-Caddy logs cookies and credentials only with log_credentials. A zone whose matchers
-look at what the log does not show is marked as unknown.`,
+Caddy logs cookies and credentials only with log_credentials. A zone with a field
+counts all POST requests, or those to --login. A zone whose matchers look at what
+the log does not show is marked as unknown.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --config Caddyfile --zone login --json access.log
   caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz
@@ -77,12 +81,13 @@ look at what the log does not show is marked as unknown.`,
 }
 
 func (f *replayFlags) find(in *logReader) (*Report, error) {
-	tally := &replayTally{Tally: make(replay.Tally)}
-	rp, err := f.player(f.limit, tally.note)
+	rp, err := f.player(f.limit)
 	if err != nil {
 		return nil, err
 	}
 	defer rp.close()
+	tally := &replayTally{Tally: make(replay.Tally)}
+	rp.observe = tally.note
 	var requests *os.File
 	if f.requests != "" {
 		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
@@ -102,23 +107,26 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 			return nil, fmt.Errorf("writing --requests: %w", err)
 		}
 	}
-	zones := tally.Zones()
+	zones := tally.Zones(rp.clientsOf)
 	for _, zone := range zones {
 		zone.Shadow = rp.app.Zones[zone.Name].Mode(nil, time.Time{}) != "enforcing"
 		zone.Unknown = rp.unknown[zone.Name]
 	}
-	return reportOf(in, zones, notes), nil
+	return reportOf(in, zones, &rp.clients, notes), nil
 }
 
 // player loads the config of the flags, which has the zone to show.
-func (f *ruleFlags) player(limit string, observe observer) (*player, error) {
+func (f *ruleFlags) player(limit string) (*player, error) {
 	config, err := f.load(limit)
 	if err != nil {
 		return nil, err
 	}
-	rp, err := newPlayer(config, observe)
+	rp, err := newPlayer(config)
 	if err != nil {
 		return nil, caddymodule.UsageErrorf("%w", err)
+	}
+	if rp.logIns = f.logIns; len(f.logIns) > 0 {
+		rp.clients.LogIn = rp.logsIn
 	}
 	if rp.shown = f.zone; f.zone == "" || rp.app.Zones[f.zone] != nil {
 		return rp, nil
@@ -129,10 +137,10 @@ func (f *ruleFlags) player(limit string, observe observer) (*player, error) {
 
 // load returns the config as JSON.
 func (f *ruleFlags) load(limit string) ([]byte, error) {
-	inline := len(f.keys) > 0 || limit != "" || f.cost != ""
+	inline := len(f.keys) > 0 || limit != "" || f.cost != "" || f.settle != ""
 	switch {
 	case f.config != "" && inline:
-		return nil, caddymodule.UsageErrorf("--config and --key, --limit or --cost exclude each other: change the limit in the config")
+		return nil, caddymodule.UsageErrorf("--config and --key, --limit, --cost or --settle exclude each other: change the limit in the config")
 	case f.config != "":
 		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
 		if err != nil {
@@ -146,32 +154,45 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 	case f.zone != "":
 		return nil, caddymodule.UsageErrorf("--zone needs --config")
 	}
-	return flagConfig(limit, f.keys, f.cost)
+	return flagConfig(limit, f.keys, f.cost, f.settle)
 }
 
 // runAll runs all requests of the logs. The first of them tell what the logs lack. It
 // returns what the figures leave out.
 func (rp *player) runAll(in *logReader) (notes []string, err error) {
-	begun := false
+	begun, batches := false, make(chan []*accesslog.Request, 4)
+	var told sync.WaitGroup // the clients, beside what the zones do
+	told.Go(func() {
+		for batch := range batches {
+			for _, req := range batch {
+				rp.clients.Add(req)
+			}
+		}
+	})
 	for batch := range in.batches() {
 		if !begun {
 			begun = true
 			var without map[string]bool
 			if without, notes, err = rp.missing(factsOf(batch)); err != nil {
-				return nil, err
+				break
 			}
 			rp.begin(without)
 		}
-		rp.read(batch)
+		batches <- batch
 		for _, req := range batch {
 			rp.run(req)
 		}
+	}
+	close(batches)
+	told.Wait()
+	if err != nil {
+		return nil, err
 	}
 	if in.err != nil {
 		return nil, in.err
 	}
 	rp.finish()
-	if log := in.Stats(); !in.interrupted() && !rp.strict && log.Unsorted > 0 {
+	if log := in.Stats(); !in.interrupted() && rp.study == nil && log.Unsorted > 0 {
 		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Unsorted, log.Requests)
 	}
 	return append(notes, rp.notes(in.Stats())...), nil
@@ -179,8 +200,11 @@ func (rp *player) runAll(in *logReader) (notes []string, err error) {
 
 // notes returns what else the figures leave out.
 func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
+	if host := rp.stranger(); host != "" {
+		notes = append(notes, host)
+	}
 	late := stats.Late
-	if rp.strict { // a study puts its charges in order
+	if rp.study != nil { // a study puts its charges in order
 		late = 0
 	}
 	for _, note := range []struct {
@@ -239,11 +263,14 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 	}
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
+		if rp.shown != "" && name != rp.shown {
+			continue
+		}
 		z := rp.app.Zones[name]
 		why := facts.lacks(z.Zone)
 		if names := facts.hidden([]byte(z.Definition)); why == "" && len(names) > 0 {
 			hidden := fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
-			if rp.strict {
+			if rp.study != nil {
 				why = hidden
 			} else {
 				rp.unknown[name] = hidden
@@ -255,12 +282,19 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
 		}
+		if len(z.Field) > 0 {
+			counted := "to " + strings.Join(rp.logIns, ", ")
+			if len(rp.logIns) == 0 {
+				counted = "of this log: name the address of log-ins with --login"
+			}
+			notes = append(notes, fmt.Sprintf("zone %s charges requests with the field %q, and logs hold no bodies: it is judged by the POST requests %s.", name, z.Field[0], counted))
+		}
 		notes = append(notes, facts.doubts(z.Zone)...)
 	}
 	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
 	}
-	if without[rp.shown] || len(without) == len(rp.app.Zones) {
+	if len(without) == len(rp.app.Zones) || without[rp.shown] {
 		return nil, nil, caddymodule.UsageErrorf("%s", strings.Join(notes, " "))
 	}
 	return without, notes, nil
@@ -268,15 +302,10 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 
 // needsHost reports whether routes or keys look at the host.
 func (rp *player) needsHost() bool {
-	for _, s := range rp.servers {
-		if len(s.hosts) > 0 {
-			return true
-		}
-	}
 	for _, z := range rp.app.Zones {
 		if strings.Contains(z.Definition, `"source":"host"`) {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })
 }

@@ -1,6 +1,7 @@
 package tune
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,10 +19,13 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/certmagic"
+	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 )
 
 // A replayServer is a server of the config as a replay runs it.
@@ -38,7 +42,6 @@ type replayConfig struct {
 	servers  []*replayServer
 	handlers []*engine.Handler
 	raw      []byte   // the config
-	strict   bool     // zones whose matchers look at what the log does not show are left out
 	routes   bool     // something but one throttle handler stands in the way of requests
 	absent   []string // folders in which the config looks for files, and which are not here
 	close    func()
@@ -175,6 +178,65 @@ func (s *replayServer) findHosts() {
 	}
 }
 
+// findHosts finds out for which hosts the config has sites, if it has none for any host.
+func (rp *player) findHosts() {
+	hosts := make(map[string]bool)
+	for _, s := range rp.servers {
+		for _, host := range s.hosts {
+			hosts[strings.ToLower(host)] = true
+		}
+		if len(s.hosts) == 0 || slices.ContainsFunc(s.hosts, func(host string) bool { return strings.Contains(host, "{") }) {
+			return
+		}
+	}
+	rp.hosts = hosts
+}
+
+// mostStrangers is how many hosts are told apart that the config does not have: clients make
+// them up.
+const mostStrangers = 1000
+
+// noteHost counts a request if the config has no site of its host.
+func (rp *player) noteHost(host string) {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.ToLower(host)
+	if rp.hosts[host] {
+		return
+	}
+	for pattern := range rp.hosts {
+		if strings.Contains(pattern, "*") && certmagic.MatchWildcard(host, pattern) {
+			return
+		}
+	}
+	if _, known := rp.strangers[host]; !known && len(rp.strangers) >= mostStrangers {
+		host = "others"
+	}
+	rp.strangers[strings.Clone(host)]++
+}
+
+// stranger says which hosts the log has that the config has not, or "".
+func (rp *player) stranger() string {
+	hosts, sum := slices.Collect(maps.Keys(rp.strangers)), int64(0)
+	for _, n := range rp.strangers {
+		sum += n
+	}
+	if sum == 0 {
+		return ""
+	}
+	slices.SortFunc(hosts, func(a, b string) int { return cmp.Or(cmp.Compare(rp.strangers[b], rp.strangers[a]), cmp.Compare(a, b)) })
+	for i, host := range hosts {
+		hosts[i] = fmt.Sprintf("%s (%s)", text.Printable(host, 80), humanize.Comma(rp.strangers[host]))
+	}
+	shown := strings.Join(hosts[:min(3, len(hosts))], ", ")
+	if len(hosts) > 3 {
+		shown += " and more"
+	}
+	return fmt.Sprintf("%s for hosts of which the config has no site: %s. It has %s: change that in a copy to try it.",
+		recommend.Counted(int(sum), "request is", "requests are"), shown, strings.Join(slices.Sorted(maps.Keys(rp.hosts)), ", "))
+}
+
 // serverOf returns the server that a request has probably come to. A log does not
 // say: it is the one that listens where the Host header says, or the one with a site of
 // that host, or the one for HTTPS.
@@ -206,7 +268,7 @@ func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
 
 // flagConfig adapts a Caddyfile with one zone, made of flags, so that they are spelled and
 // checked as there. Its errors name the flag, not a place in a file that nobody has.
-func flagConfig(limit string, keys []string, cost string) ([]byte, error) {
+func flagConfig(limit string, keys []string, cost, settle string) ([]byte, error) {
 	lines, flags := []string{"limit" + quoted(strings.Fields(limit))}, []string{"--limit"}
 	if len(keys) > 0 { // plain, since whoever runs this can read the log
 		lines = append(lines, "key"+quoted(strings.Fields(strings.Join(keys, " ")))+" {", "plain", "}")
@@ -214,6 +276,9 @@ func flagConfig(limit string, keys []string, cost string) ([]byte, error) {
 	}
 	if cost != "" {
 		lines, flags = append(lines, "cost"+quoted([]string{cost})), append(flags, "--cost")
+	}
+	if settle != "" {
+		lines, flags = append(lines, "settle"+quoted(strings.Fields(settle))), append(flags, "--settle")
 	}
 	const before = ":80 {\nthrottle {\nzone limit {\n"
 	caddyfile := before + strings.Join(lines, "\n") + "\n}\n}\n}\n"

@@ -73,10 +73,16 @@ func writeFile(t testing.TB, name, text string) string {
 	return file
 }
 
-// adapt returns the JSON of a Caddyfile.
+// adapted returns the JSON of a Caddyfile.
+func adapted(caddyfile string) ([]byte, error) {
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
+	return adapted, err
+}
+
+// adapt does so for one that is right.
 func adapt(t testing.TB, caddyfile string) []byte {
 	t.Helper()
-	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "Caddyfile"})
+	adapted, err := adapted(caddyfile)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, caddyfile)
 	}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
 )
 
@@ -24,8 +25,11 @@ and how near all other keys came.`,
 // summarize counts what zones decided.
 func summarize(in *logReader) *Report {
 	tally, decided, broken, notes := make(replay.Tally), 0, 0, []string{}
+	var known clients.Log
+	table := known.By(32, 64)
 	for batch := range in.batches() {
 		for _, req := range batch {
+			known.Add(req)
 			outcomes, err := req.Outcomes()
 			if err != nil {
 				broken++
@@ -50,5 +54,5 @@ func summarize(in *logReader) *Report {
 	if broken > 0 {
 		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
-	return reportOf(in, tally.Zones(), notes)
+	return reportOf(in, tally.Zones(func(string) *clients.Table { return table }), &known, notes)
 }

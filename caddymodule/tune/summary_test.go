@@ -70,9 +70,6 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].Last.Sub(pages.Worst[0].First).Seconds() != 2 {
 		t.Errorf("pages: got %+v, want one key with 3 refusals in 2 seconds", pages.Worst)
 	}
-	if len(pages.Hours) != 1 || pages.Hours[0].Refused != 3 {
-		t.Errorf("pages: got %v by hour, want 3 in one hour", pages.Hours)
-	}
 	if slots.Fullest != [4]int{} || slots.LongestDelay != 2.5 {
 		t.Errorf("slots: got %+v, want a delay of 2.5 s and no buckets", slots)
 	}

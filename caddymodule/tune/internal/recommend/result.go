@@ -2,13 +2,13 @@ package recommend
 
 import (
 	"cmp"
+	"fmt"
 	"math"
-	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/survey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -27,66 +27,28 @@ type Result struct {
 	PeopleKeys int       `json:"people_keys"`   // of clients that look like people
 	Unclear    float64   `json:"unclear_share"` // of the keys: they name no robot, and loaded too few assets for people
 
-	Units   Curve  `json:"limit"`
-	Seconds *Curve `json:"settle_seconds,omitempty"` // the same in seconds of work; needs durations
+	Units *Curve `json:"limit"`
 
 	// HoldOut is nil if the limit is withheld for another reason.
 	HoldOut *HoldOut `json:"hold_out,omitempty"`
 
-	// InFlight is the least in_flight that spares the share of the keys. It needs
-	// durations.
-	InFlight *InFlight `json:"in_flight,omitempty"`
+	Withheld []string `json:"withheld"` // why no limit is recommended; then there is no Caddyfile
+	Notes    []string `json:"notes"`    // what the figures leave out
 
-	Overrides []Override `json:"overrides"`
-	Withheld  []string   `json:"withheld"` // why no limit is recommended; then there is no Caddyfile
-	Notes     []string   `json:"notes"`    // what the figures leave out
+	Refused   []Key    `json:"most_refused"`     // by the recommended limit, those most often refused
+	Crawlers  []string `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
+	Caddyfile string   `json:"caddyfile"`        // empty if the limit is withheld
 
-	Refused   []Key     `json:"most_refused"`     // by the recommended limit, those most often refused
-	Crawlers  []string  `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
-	Top       []Key     `json:"top_keys"`         // that sent most
-	Networks  []Network `json:"networks"`         // that sent most
-	Quiet     Network   `json:"quiet"`            // all that look like no people, and are not refused
-	Caddyfile string    `json:"caddyfile"`        // empty if the limit is withheld
-
-	cost    string // of each request, as given
-	checked bool   // the last limit is one to check
-}
-
-// A Curve is what the limits of a ladder would have done.
-type Curve struct {
-	Load        float64 `json:"load"` // all costs, in units
-	Points      []Point `json:"points"`
-	Recommended int     `json:"recommended"` // index into the points
-	Reason      string  `json:"reason"`
-}
-
-// A Point is one limit.
-type Point struct {
-	Limit
-	RefillSeconds   float64 `json:"refill_seconds"` // after which a client has its whole burst again
-	RefusedKeys     int     `json:"refused_keys"`
-	RefusedPeople   int     `json:"refused_people"` // keys of clients that loaded static assets
-	RefusedRequests int     `json:"refused_requests"`
-	RefusedLoad     float64 `json:"refused_load_share"` // of the whole load, from 0 to 1
-}
-
-// Best returns the point that is recommended.
-func (c *Curve) Best() Point { return c.Points[c.Recommended] }
-
-// InFlight says how many requests were served at once.
-type InFlight struct {
-	Slots       int `json:"slots"` // that spare the share of the keys
-	Most        int `json:"most"`  // of any key
-	All         int `json:"all"`   // of all keys together
-	RefusedKeys int `json:"refused_keys"`
-}
-
-// An Override is a limit for an address that looks like many people.
-type Override struct {
-	Key string `json:"key"`
-	Limit
-	Requests int `json:"requests"`
-	Agents   int `json:"user_agents"` // at least
+	noun       string // for a key
+	needless   bool   // the log has nothing to hold back
+	cost       string // of each request, as given
+	settle     string // as given
+	checked    bool   // the last limit is one to check
+	quiet      int    // keys that look like no people and are not refused
+	quietLoad  float64
+	busiest    int     // key
+	mostPeople int     // user agents of one client that looks like people
+	usualNeed  float64 // the capacity that half of the people need
 }
 
 // A HoldOut is the limit that the first 70% of the log's time gives, and what it would have
@@ -98,7 +60,7 @@ type HoldOut struct {
 	Reason string  `json:"reason"`             // the same in words
 }
 
-// A Key is one that sent most, or is refused most often.
+// A Key is one that is refused often.
 type Key struct {
 	Key      string          `json:"key"`
 	Agent    string          `json:"user_agent"`      // of its first request
@@ -111,7 +73,6 @@ type Key struct {
 	Refused  int             `json:"refused"` // by the recommended limit
 	Assets   int             `json:"assets"`
 	Load     float64         `json:"load_share"` // of the whole load, from 0 to 1
-	Peak     float64         `json:"peak"`       // the capacity that it needs with the recommended leak
 	Looks    accesslog.Looks `json:"looks"`
 }
 
@@ -119,8 +80,8 @@ const (
 	shownKeys = 10
 
 	// forgives is how long a client may have to wait for its whole burst again with a
-	// limit that is recommended.
-	forgives = 10 * time.Minute
+	// limit that is recommended, in seconds.
+	forgives = 600
 
 	// nearlyAll is how much of what the best limit removes a gentler one must remove.
 	nearlyAll = 0.95
@@ -136,52 +97,40 @@ const (
 	leastRequests = 1000
 	leastSpan     = 24 * time.Hour
 
-	// mostTimes is how many times the limit an override may be.
-	mostTimes = 5
+	// Quiet robots are called a swarm from so many and so much of the load on.
+	swarmKeys  = 1000
+	swarmShare = 0.05
 )
 
 // Result computes what to recommend. Assets is how many requests were left out because
 // they were for static assets.
 func (s *Study) Result(assets int) *Result {
-	s.end()
+	s.weigh()
 	r := &Result{
-		Zone: s.zone, Key: s.options.Key, cost: s.options.Cost, checked: s.options.Check.Leak != "", Spare: s.options.Spare,
-		From: s.from, To: s.to, Requests: s.units.Requests, Assets: assets, Keys: s.units.Keys,
-		Overrides: []Override{}, Withheld: []string{}, Notes: []string{},
+		Key: s.options.Key, cost: s.options.Cost, settle: s.options.Settle, checked: s.options.Check.Leak != "", Spare: s.options.Spare,
+		From: s.from, To: s.to, Requests: s.requests, Assets: assets, Keys: len(s.keys),
+		Withheld: []string{}, Notes: []string{}, Refused: []Key{}, Crawlers: []string{}, noun: "key",
 	}
-	for id, c := range s.keys {
-		if s.person(id) {
-			r.PeopleKeys++
-		} else if c.addr.IsValid() && !c.agents.Robots() {
-			r.Unclear++
-		}
+	if s.zone.Key != nil && s.zone.Key.IsAddress() || r.Key == "client_ip" {
+		r.noun = "client"
 	}
-	r.Unclear /= float64(max(1, r.Keys))
-	floor := 1.0
-	if s.zone == "" {
-		floor = leastBurst
+	floor := max(1, math.Ceil(s.zone.MostCost))
+	if r.Key == "" {
+		r.Zone = s.zone.Name
+	} else {
+		floor = max(floor, leastBurst)
 	}
-	r.Units = s.curve(s.units, "request", floor)
-	if s.times != nil && s.durationsMeant() {
-		seconds := s.curve(s.times, "worker-second", 1)
-		r.Seconds, r.InFlight = &seconds, s.inFlight()
-	}
-	best := s.units.Rung(r.Units.Recommended)
+	r.Units = s.curve(floor)
 	refused := make(map[int]int)
-	best.Refusals(r.Units.Best().Capacity, func(id int, _ leakybucket.Instant, _ float64) { refused[id]++ })
-	r.Top = s.first(r, best, refused, func(id int) float64 { _, load := s.units.Charged(id); return load })
-	r.Refused = s.first(r, best, refused, func(id int) float64 { return float64(cmp.Or(refused[id], -1)) })
-	claims := uint32(0)
-	for id := range refused {
-		claims |= s.keys[id].crawlers
-	}
-	r.Crawlers = namesOf(claims)
-	s.networks(r, refused)
-	s.overrides(r, best)
+	r.Units.best.judge(r.Units.Best().Capacity, func(id int, _ *charge) { refused[id]++ })
+	s.look(r, refused)
+	verb := "To check"
 	if !r.checked {
+		verb = "Recommended"
 		s.withhold(r)
+		s.holdOut(r, floor)
 	}
-	s.holdOut(r, floor)
+	r.Units.Reason = r.reason(verb)
 	s.notes(r)
 	if len(r.Withheld) == 0 {
 		r.Caddyfile = r.lines()
@@ -189,80 +138,146 @@ func (s *Study) Result(assets int) *Result {
 	return r
 }
 
-// inFlight returns how many requests were served at once.
-func (s *Study) inFlight() *InFlight {
-	most, together := s.units.AtOnce()
-	f := &InFlight{Slots: 1, All: together}
-	var people []int
-	for id, n := range most {
-		f.Most = max(f.Most, n)
-		if n > 0 && s.person(id) {
-			people = append(people, n)
-		}
-	}
-	if len(people) > 0 {
-		slices.Sort(people)
-		f.Slots = people[max(0, int(math.Ceil(s.options.Spare/100*float64(len(people))-1e-6))-1)]
-	}
-	for _, n := range most {
-		if n > f.Slots {
-			f.RefusedKeys++
-		}
-	}
-	return f
-}
-
-// first lists the keys that have most of something. It leaves those out that have less than
-// nothing.
-func (s *Study) first(r *Result, best *survey.Rung, refused map[int]int, of func(id int) float64) []Key {
-	var ids []int
+// look looks at the clients of all keys.
+func (s *Study) look(r *Result, refused map[int]int) {
+	var needs []float64
 	for id := range s.keys {
-		if of(id) >= 0 {
-			ids = append(ids, id)
+		c, k := s.clients.Of(s.keys[id].sender), &s.keys[id]
+		if k.load > s.keys[r.busiest].load {
+			r.busiest = id
 		}
-	}
-	slices.SortFunc(ids, func(a, b int) int {
-		return cmp.Or(cmp.Compare(of(b), of(a)), cmp.Compare(s.units.Name(a), s.units.Name(b)))
-	})
-	keys := []Key{}
-	for _, id := range ids[:min(len(ids), shownKeys)] {
-		requests, load := s.units.Charged(id)
-		c := s.keys[id]
-		keys = append(keys, Key{
-			Key: s.units.Name(id), Agent: c.agent.Value(), Agents: c.agents.Count(), Claims: namesOf(c.crawlers), Asks: c.asks(), First: time.Unix(int64(c.first), 0).UTC(), Last: time.Unix(int64(c.last), 0).UTC(),
-			Requests: requests, Refused: refused[id], Assets: int(c.assets), Load: load / cmp.Or(r.Units.Load, 1), Peak: round(best.Peak(id)), Looks: c.looks(),
+		switch {
+		case c.Person():
+			r.PeopleKeys++
+			r.mostPeople, needs = max(r.mostPeople, c.Agents()), append(needs, r.Units.best.needs[id])
+		case c.Addr.IsValid():
+			if !c.NamesRobot() {
+				r.Unclear++
+			}
+			if refused[id] == 0 {
+				r.quiet, r.quietLoad = r.quiet+1, r.quietLoad+k.load
+			}
+		}
+		if refused[id] == 0 {
+			continue
+		}
+		for _, name := range c.Claims() {
+			if !slices.Contains(r.Crawlers, name) {
+				r.Crawlers = append(r.Crawlers, name)
+			}
+		}
+		r.Refused = append(r.Refused, Key{
+			Key: k.name, Agent: c.Agent(), Agents: c.Agents(), Claims: c.Claims(), Asks: c.Asks(), First: time.Unix(int64(c.First), 0).UTC(), Last: time.Unix(int64(c.Last), 0).UTC(),
+			Requests: k.requests, Refused: refused[id], Assets: int(c.Assets), Load: k.load / cmp.Or(r.Units.Load, 1), Looks: c.Looks(),
 		})
 	}
-	return keys
+	slices.Sort(r.Crawlers)
+	slices.SortFunc(r.Refused, func(a, b Key) int { return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key)) })
+	r.Refused = r.Refused[:min(len(r.Refused), shownKeys)]
+	r.Unclear /= float64(max(1, r.Keys))
+	r.quietLoad /= cmp.Or(r.Units.Load, 1)
+	if slices.Sort(needs); len(needs) > 0 {
+		r.usualNeed = needs[len(needs)/2]
+	}
 }
 
-// round rounds a level for people.
-func round(level float64) float64 { return math.Round(level*100) / 100 }
-
-// mostOverrides is how many override lines are printed.
-const mostOverrides = 10
-
-// overrides lists addresses over the limit that look like many people, whose requests follow
-// a day and need no more than a few times the limit. Only keys that are one address can have
-// them.
-func (s *Study) overrides(r *Result, rung *survey.Rung) {
-	best := r.Units.Best()
-	for id, client := range s.keys {
-		name := s.units.Name(id)
-		if !rung.Refused(id, best.Capacity) || client.looks() != accesslog.Many {
-			continue
-		}
-		if rung.Peak(id) > mostTimes*best.Capacity || !client.daily() {
-			continue
-		}
-		if addr, err := netip.ParseAddr(name); err != nil || Person(addr) != client.addr {
-			continue
-		}
-		requests, _ := s.units.Charged(id)
-		r.Overrides = append(r.Overrides, Override{
-			Key: name, Limit: Limit{best.Leak, math.Ceil(rung.Peak(id))}, Requests: requests, Agents: client.agents.Count(),
-		})
+// withhold says why the log is no ground for a limit.
+func (s *Study) withhold(r *Result) {
+	why := func(format string, args ...any) { r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...)) }
+	if r.Requests < leastRequests {
+		why("Only %s charged. Read a longer log.", were(r.Requests))
 	}
-	slices.SortFunc(r.Overrides, func(a, b Override) int { return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(a.Key, b.Key)) })
-	r.Overrides = r.Overrides[:min(len(r.Overrides), mostOverrides)]
+	if span := r.To.Sub(r.From); span < leastSpan {
+		why("The log covers only %s. A week or more has the busiest days in it.", spanText(span.Seconds()))
+	}
+	switch busiest := &s.keys[r.busiest]; {
+	case 2*s.nobody > r.Requests:
+		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", shareText(float64(s.nobody)/float64(r.Requests)))
+	case busiest.load > mostOfOne*r.Units.Load:
+		remedy := "If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it."
+		if is := s.clients.Of(busiest.sender).Probe(); is != "" {
+			remedy = fmt.Sprintf("It looks like %s: let it pass, by exempt client_ip in the global options.", is)
+		}
+		why("%s sent %s of the load. %s To judge the rest: grep -vF '%[1]s' LOG | caddy throttle recommend -", printable(busiest.name), shareText(busiest.load/r.Units.Load), remedy)
+	}
+	if r.PeopleKeys == 0 {
+		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
+	}
+	if s.zone.Settle != nil && s.zone.Settle.Source == "seconds" && !s.durationsMeant() {
+		why("The numbers in the place of durations cannot be times: they are too small, or only grow.")
+	}
+	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
+		r.needless = len(r.Withheld) == 0
+		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", shareText(leastRemoved))
+	}
+}
+
+// durationsMeant reports whether the durations can be times. In some formats another number
+// stands in their place: a count of bytes, of requests, or nothing but zeros.
+func (s *Study) durationsMeant() bool {
+	const enough = 100
+	return s.timed < enough || s.took/time.Duration(s.timed) >= time.Millisecond && s.rising < s.timed*99/100
+}
+
+const (
+	heldOut = 0.3 // of the log's time
+
+	// mostApart is by how much the limits of two parts of a log may differ, as a factor.
+	mostApart = 2.001 // a step of the ladder is 2
+)
+
+// holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
+// far from that of the whole log, there is no limit to recommend.
+func (s *Study) holdOut(r *Result, floor float64) {
+	if len(r.Withheld) > 0 {
+		return
+	}
+	first := *s
+	first.until = leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
+	c := first.curve(floor)
+	best, all := c.Best(), r.Units.Best()
+	h := &HoldOut{Limit: best.Limit}
+	r.HoldOut = h
+	if best.RefusedLoad < leastRemoved {
+		h.Reason = "The first 70% of the log has nothing to hold back, so nothing shows how the limit would do in another week."
+		return
+	}
+	people := make(map[int]bool)
+	s.rungs(best.Leak)[0].judge(best.Capacity, func(id int, refused *charge) {
+		if refused.at < first.until {
+			return
+		}
+		h.Load += s.load(refused)
+		if s.person(id) {
+			people[id] = true
+		}
+	})
+	h.People = len(people)
+	h.Load /= max(r.Units.Load-c.Load, 1e-9)
+	who := "nobody who looks like a person"
+	if h.People > 0 {
+		who = Counted(h.People, r.noun+" of a person", r.noun+"s of people")
+	}
+	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s, which would have refused %s and %s of the load in the rest.", h.Text(), who, shareText(h.Load))
+	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
+	if apart(best.Capacity, all.Capacity) || apart(rate(best.Leak), rate(all.Leak)) {
+		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s, and all of it limit %s, so another week may give a third one. Read a longer log.", best.Text(), all.Text()))
+	}
+}
+
+// notes says what the figures leave out.
+func (s *Study) notes(r *Result) {
+	note := func(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
+	if n := float64(r.PeopleKeys); n > 0 && n*(1-r.Spare/100) < 1 {
+		note("%v%% of %s people is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(r.PeopleKeys))
+	}
+	if len(r.Crawlers) > 0 {
+		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
+	}
+	if r.PeopleKeys > 0 && r.quiet >= swarmKeys && r.quietLoad >= swarmShare {
+		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(r.quiet, r.noun), shareText(r.quietLoad))
+	}
+	if s.limited*50 > r.Requests {
+		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", shareText(float64(s.limited)/float64(r.Requests)))
+	}
 }

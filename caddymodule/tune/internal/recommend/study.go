@@ -1,34 +1,30 @@
-// Package recommend finds limits for a site in its access logs. Begin with [Study].
+// Package recommend finds limits for a zone in the charges of a log: it replays them under many
+// limits, by the zone's own terms. Begin with [Study].
 package recommend
 
 import (
-	"maps"
+	"cmp"
+	"encoding/binary"
+	"math"
 	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-	"unique"
 
-	"github.com/caddyserver/caddy/v2"
-
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/survey"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 // ladder are the leaks that are tried, as they are written in a Caddyfile.
 var ladder = []string{"15/h", "30/h", "1/m", "2/m", "4/m", "8/m", "15/m", "30/m", "1/s", "2/s", "4/s", "8/s", "15/s"}
 
-// leaksOf returns the leaks of a ladder, in units a second.
-func leaksOf(ladder []string) []float64 {
-	all := make([]float64, len(ladder))
-	for i, text := range ladder {
-		all[i], _ = leakybucket.ParseRate(text) // which has been checked
-	}
-	return all
+// rate returns a leak in units a second.
+func rate(leak string) float64 {
+	units, _ := leakybucket.ParseRate(leak) // which has been checked
+	return units
 }
 
 // Options say what to look for.
@@ -36,12 +32,9 @@ type Options struct {
 	// Spare is the percentage of the people that the limits must leave untouched.
 	Spare float64
 
-	// Key says of what the keys are made, in the words of a Caddyfile. It is empty for a
-	// zone of a config.
-	Key string
-
-	// Cost is that of each request, in the words of a Caddyfile. If empty, it is 1.
-	Cost string
+	// Key, Cost and Settle are those of a zone without a config, in the words of a Caddyfile.
+	// Key is empty for a zone of a config.
+	Key, Cost, Settle string
 
 	// Check is a limit to judge instead of one to recommend, if it has a leak.
 	Check Limit
@@ -56,42 +49,60 @@ type Limit struct {
 // Text returns the limit as a Caddyfile takes it.
 func (l Limit) Text() string { return numberText(l.Capacity) + " " + l.Leak }
 
-// A Study collects the requests of one zone.
+// A Study keeps the charges of one zone in the order of the log, and looks what the zone would
+// have decided with other limits. It keeps about 130 bytes for each key and ten for each charge.
 type Study struct {
 	options Options
-	zone    string
+	zone    *limit.Zone
+	clients *clients.Table
 	ladder  []string // of leaks; the last is the one to check, if there is one
 
-	units *survey.Survey // in the zone's own costs
-	times *survey.Survey // in seconds of work; nil if no request has a duration
+	ids      map[string]int // keys to their numbers
+	keys     []key
+	requests int
+	limited  int // requests that were answered with 429 or 503
+	nobody   int // requests without an address
+	from, to time.Time
+	until    leakybucket.Instant // charges from then on do not count
 
-	senders []netip.Addr // of the first requests of the keys
-	keys    []*client    // these; none until all requests are added
+	timed, rising int // requests with a duration, and with a longer one than that before
+	took, last    time.Duration
 
-	clients *Clients
-	limited int           // requests that were answered with 429 or 503
-	nobody  int           // requests without an address
-	timed   int           // requests with a duration
-	took    time.Duration // all durations
-	last    time.Duration // one
-	rising  int           // how many were longer than the one before
-	from    time.Time
-	to      time.Time
+	weights []float64 // by key; how much it counts where people are to be spared
+	buffer  []charge  // of one key
 }
 
-// NewStudy returns a study of a zone. An empty name means that there is none yet.
-// Several studies of the same log may share their clients.
-func NewStudy(zone string, clients *Clients, o Options) *Study {
-	s := &Study{options: o, zone: zone, clients: clients, ladder: ladder}
+// A key has its charges packed.
+type key struct {
+	name     string
+	sender   netip.Addr        // of its first request
+	fixed    leakybucket.Limit // of an override, which holds whatever the limit of the zone
+	requests int
+	load     float64             // what all requests cost, in units
+	last     leakybucket.Instant // when the last one was
+	packed   []byte
+}
+
+// A charge is what a request asked of a bucket.
+type charge struct {
+	at   leakybucket.Instant
+	cost float64             // in units; negative if the zone refuses the request whatever the limit
+	diff float64             // by which the response corrects it
+	took leakybucket.Instant // until then
+}
+
+// NewStudy returns a study of a zone, whose limit does not matter.
+func NewStudy(zone *limit.Zone, known *clients.Table, o Options) *Study {
+	s := &Study{options: o, zone: zone, clients: known, ladder: ladder, ids: make(map[string]int), until: math.MaxInt64}
 	if o.Check.Leak != "" {
 		s.ladder = append(slices.Clone(ladder), o.Check.Leak)
 	}
-	s.units = survey.New(leaksOf(s.ladder))
 	return s
 }
 
-// Add charges a request to a key. The clients must be told of it, too.
-func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
+// Add notes what the zone has decided about a request where nothing is refused for its limit,
+// and by how much the response corrects that, after so long.
+func (s *Study) Add(r *accesslog.Request, o *limit.Outcome, diff float64, took time.Duration) {
 	if s.from.IsZero() || r.At.Before(s.from) {
 		s.from = r.At
 	}
@@ -111,169 +122,184 @@ func (s *Study) Add(r *accesslog.Request, key string, cost float64) {
 		s.took, s.last = s.took+r.Duration, r.Duration
 		s.timed++
 	}
-	id := s.units.Add(key, leakybucket.Instant(r.At.UnixMicro()), cost, r.Duration)
-	if id == len(s.senders) {
-		s.senders = append(s.senders, Person(r.Client))
+	name := r.Shown(o.Key)
+	id, known := s.ids[name]
+	if !known {
+		id, name = len(s.keys), strings.Clone(name)
+		s.ids[name] = id
+		s.keys = append(s.keys, key{name: name, sender: r.Client})
 	}
-}
-
-// end ends the adding of requests.
-func (s *Study) end() {
-	for _, sender := range s.senders {
-		s.keys = append(s.keys, s.clients.of[sender])
-	}
-	s.senders = nil
-	s.units.Weights = s.weights()
-	if s.timed > 0 {
-		s.times = s.units.Seconds(leaksOf(ladder))
-	}
-}
-
-// durationsMeant reports whether the durations can be times. In some formats another number
-// stands in their place: a count of bytes, of requests, or nothing but zeros.
-func (s *Study) durationsMeant() bool {
-	const enough = 100
-	return s.timed < enough || s.took/time.Duration(s.timed) >= time.Millisecond && s.rising < s.timed*99/100
-}
-
-// Person returns the address that counts as one client.
-func Person(addr netip.Addr) netip.Addr {
-	if !addr.IsValid() {
-		return addr
-	}
-	return bucketkey.ClientPrefix(addr, 32, 64).Addr()
-}
-
-// Clients knows who sent the requests of a log, so that people can be told from
-// robots: browsers load static assets, too.
-type Clients struct{ of map[netip.Addr]*client }
-
-type client struct {
-	addr             netip.Addr
-	agents           accesslog.Agents
-	agent            unique.Handle[string] // of its first request
-	folder           unique.Handle[string] // the first of the path that it asked for most, if that is most of them
-	requests, assets uint32
-	hours            uint32 // of the day, in UTC, in which it sent any: a bit each
-	ahead            int32  // of the other folders, by how many requests
-	first, last      uint32 // Unix seconds
-	crawlers         uint32 // that it says it is: a bit for each name of crawlers
-}
-
-// NewClients returns an empty table.
-func NewClients() *Clients { return &Clients{make(map[netip.Addr]*client)} }
-
-// Add notes a request.
-func (c *Clients) Add(r *accesslog.Request) {
-	addr, at := Person(r.Client), uint32(r.At.Unix())
-	of := c.of[addr]
-	if of == nil {
-		of = &client{addr: addr}
-		c.of[addr] = of
-	}
-	if of.requests == 0 || at < of.first {
-		of.first, of.agent = at, kept(r.UserAgent())
-	}
-	of.requests++
-	of.hours |= 1 << r.At.UTC().Hour()
-	of.last = max(of.last, at)
-	if r.Asset() {
-		of.assets++
-	} else {
-		of.vote(kept(folderOf(r.Route())))
-	}
-	if of.agents.Add(r) {
-		of.crawlers |= claimed(r.UserAgent())
-	}
-}
-
-// crawlers are those that the matcher verified_crawler knows by name: none if it is not built
-// in, because then nobody can let them pass.
-var crawlers = sync.OnceValue(func() (known struct {
-	names  []string // in order
-	agents [][]string
-},
-) {
-	info, err := caddy.GetModule("http.matchers.verified_crawler")
-	if err != nil {
-		return known
-	}
-	agents := info.New().(interface{ KnownAgents() map[string][]string }).KnownAgents()
-	for _, name := range slices.Sorted(maps.Keys(agents)) {
-		known.names, known.agents = append(known.names, name), append(known.agents, agents[name])
-	}
-	return known
-})
-
-// claimed returns the bits of the crawlers that a user agent names.
-func claimed(agent string) (bits uint32) {
-	agent = strings.ToLower(agent)
-	for i, words := range crawlers().agents {
-		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(agent, word) }) {
-			bits |= 1 << i
-		}
-	}
-	return bits
-}
-
-// namesOf returns the names of crawlers, in order.
-func namesOf(bits uint32) []string {
-	names := []string{}
-	for i, name := range crawlers().names {
-		if bits&(1<<i) != 0 {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-// mostLetter is how much of a text is kept, in bytes.
-const mostLetter = 80
-
-// kept returns the beginning of a text, of which there is one copy.
-func kept(text string) unique.Handle[string] { return unique.Make(text[:min(len(text), mostLetter)]) }
-
-// folderOf returns a path up to the end of its first folder.
-func folderOf(path string) string {
-	if n := strings.IndexByte(strings.TrimPrefix(path, "/"), '/'); n >= 0 {
-		path = path[:n+2] + "*"
-	}
-	return path
-}
-
-// vote finds the folder of most of a client's requests, if there is one (Boyer and Moore
-// 1981, "MJRTY").
-func (c *client) vote(folder unique.Handle[string]) {
+	k, c := &s.keys[id], charge{at: leakybucket.Instant(r.At.UnixMicro()), cost: o.Cost, diff: diff, took: leakybucket.Instant(took.Microseconds())}
 	switch {
-	case c.ahead == 0:
-		c.folder, c.ahead = folder, 1
-	case c.folder == folder:
-		c.ahead++
-	default:
-		c.ahead--
+	case o.Reason() != limit.None:
+		c.cost = -1
+	case o.Limit != s.zone.Limit:
+		k.fixed = o.Limit
+	}
+	s.requests++
+	k.requests++
+	k.load += s.load(&c)
+	k.packed = binary.AppendVarint(k.packed, int64(c.at-k.last))
+	k.packed = binary.AppendUvarint(k.packed, packed(c.cost))
+	if s.corrects() {
+		k.packed = binary.AppendUvarint(binary.AppendUvarint(k.packed, packed(c.diff)), uint64(c.took))
+	}
+	k.last = c.at
+}
+
+// packed returns a number whose last bits, which are zeros for most, come first.
+func packed(of float64) uint64 { return bits.ReverseBytes64(math.Float64bits(of)) }
+
+// corrects reports whether responses correct charges.
+func (s *Study) corrects() bool { return s.zone.Settle != nil || len(s.zone.Refund) > 0 }
+
+// load returns what a charge costs in the end, in units.
+func (s *Study) load(c *charge) float64 {
+	if s.zone.Settle != nil && s.zone.Settle.After {
+		return max(0, c.diff)
+	}
+	return max(0, c.cost) + c.diff
+}
+
+// charges returns those of a key, in the order of time. They are valid until the next call.
+func (s *Study) charges(id int) []charge {
+	left := s.keys[id].packed
+	number := func() uint64 {
+		n, size := binary.Uvarint(left)
+		left = left[size:]
+		return n
+	}
+	s.buffer = s.buffer[:0]
+	for c := (charge{}); len(left) > 0; {
+		after, size := binary.Varint(left)
+		left = left[size:]
+		c.at += leakybucket.Instant(after)
+		c.cost = math.Float64frombits(bits.ReverseBytes64(number()))
+		if s.corrects() {
+			c.diff = math.Float64frombits(bits.ReverseBytes64(number()))
+			c.took = leakybucket.Instant(number())
+		}
+		if c.at < s.until {
+			s.buffer = append(s.buffer, c)
+		}
+	}
+	byTime := func(a, b charge) int { return cmp.Compare(a.at, b.at) }
+	if !slices.IsSortedFunc(s.buffer, byTime) {
+		slices.SortStableFunc(s.buffer, byTime)
+	}
+	return s.buffer
+}
+
+// A correction is due at a time.
+type correction struct {
+	leakybucket.Settlement
+	at leakybucket.Instant
+}
+
+// replay takes the charges of a key from its bucket, corrects them as the zone does, and calls
+// f with each and what became of it.
+func (s *Study) replay(id int, charges []charge, l leakybucket.Limit, f func(c *charge, d *leakybucket.Decision)) {
+	if fixed := s.keys[id].fixed; fixed.Capacity > 0 {
+		l = fixed
+	}
+	var asked leakybucket.Charge
+	s.zone.Charge(&asked, &limit.Bucket{Limit: l}, false, 0)
+	var state leakybucket.State
+	var due []correction
+	for i := range charges {
+		c, d := &charges[i], leakybucket.Decision{}
+		for len(due) > 0 && due[0].at <= c.at {
+			state, due = due[0].Apply(state, due[0].at), due[1:]
+		}
+		if c.cost >= 0 {
+			if c.cost != asked.Cost {
+				asked.Cost = c.cost
+				asked.Debt, asked.Ceiling, asked.Probe = s.zone.Terms(l, c.cost)
+			}
+			asked.Take(&state, c.at, &d)
+		}
+		f(c, &d)
+		if d.Fits && c.diff != 0 {
+			at := c.at + c.took
+			n, _ := slices.BinarySearchFunc(due, at+1, func(c correction, at leakybucket.Instant) int { return cmp.Compare(c.at, at) })
+			due = slices.Insert(due, n, correction{leakybucket.Settlement{Charge: asked, Was: d, Diff: c.diff}, at})
+		}
 	}
 }
 
-// asks returns the folder that most of a client's requests are for, or "".
-func (c *client) asks() string {
-	if c.ahead == 0 || int64(c.ahead)*4 < int64(c.requests-c.assets) {
-		return ""
-	}
-	return c.folder.Value()
+// A Rung is a leak of the ladder, and the capacity that each key needs with it to be never
+// refused: infinite if none is enough, negative if it was charged nothing.
+type Rung struct {
+	study *Study
+	leak  string
+	needs []float64
 }
 
-// daily reports whether the requests of a client follow a day, as those of people do.
-func (c *client) daily() bool {
-	return c.last-c.first >= 24*3600 && bits.OnesCount32(c.hours) <= 18
+// tolerance is the rounding within which Take accepts an exact fill.
+const tolerance = 1e-9
+
+// rungs returns these leaks of the ladder. In a bucket that is never full, the highest level is
+// the capacity that the key needs.
+func (s *Study) rungs(leaks ...string) []*Rung {
+	rungs := make([]*Rung, len(leaks))
+	limits := make([]leakybucket.Limit, len(leaks))
+	for i, leak := range leaks {
+		rungs[i] = &Rung{s, leak, make([]float64, len(s.keys))}
+		limits[i] = leakybucket.Limit{Capacity: min(1e12, 1e8*rate(leak)), Leak: rate(leak)} // a larger one does not empty within years
+	}
+	for id := range s.keys {
+		charges := s.charges(id)
+		for i, r := range rungs {
+			needs := -1.0
+			s.replay(id, charges, limits[i], func(c *charge, d *leakybucket.Decision) {
+				level := d.Level + c.cost
+				switch {
+				case !d.Fits:
+					level = math.Inf(1)
+				case s.keys[id].fixed.Capacity > 0:
+					level = 0
+				case c.cost == 0:
+					level *= 1 + 4*tolerance // it fits only below the capacity
+				}
+				needs = max(needs, level)
+			})
+			r.needs[id] = needs
+		}
+	}
+	return rungs
+}
+
+// refuses reports whether a limit with this capacity may refuse the key.
+func (r *Rung) refuses(id int, capacity float64) bool {
+	return r.needs[id] > capacity*(1+tolerance)
+}
+
+// judge returns what a limit with that capacity does, and calls f with each charge that it
+// refuses. Those of one key come in order.
+func (r *Rung) judge(capacity float64, f func(id int, c *charge)) Point {
+	s, l := r.study, leakybucket.Limit{Capacity: capacity, Leak: rate(r.leak)}
+	p := Point{Limit: Limit{r.leak, capacity}, RefillSeconds: l.TimeToEmpty(capacity).Seconds()}
+	for id := range r.needs {
+		if !r.refuses(id, capacity) {
+			continue
+		}
+		before := p.RefusedRequests
+		s.replay(id, s.charges(id), l, func(c *charge, d *leakybucket.Decision) {
+			if !d.Fits {
+				p.RefusedRequests++
+				p.RefusedLoad += s.load(c)
+				f(id, c)
+			}
+		})
+		if p.RefusedRequests > before {
+			p.RefusedKeys++
+			if s.person(id) {
+				p.RefusedPeople++
+			}
+		}
+	}
+	return p
 }
 
 // person reports whether the key is one of a client that looks like a person, or like many.
-func (s *Study) person(id int) bool { return s.keys[id].looks() != accesslog.Robot }
-
-// looks judges a client. Those without an address are many, and unknown.
-func (c *client) looks() accesslog.Looks {
-	if !c.addr.IsValid() {
-		return accesslog.Robot
-	}
-	return accesslog.LooksLike(int(c.requests), int(c.assets), &c.agents)
-}
+func (s *Study) person(id int) bool { return s.clients.Of(s.keys[id].sender).Person() }

@@ -4,29 +4,34 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // Text returns the result for people. Texts from the log are made printable.
 func (r *Result) Text() string {
 	var b strings.Builder
 	if r.Zone != "" {
-		fmt.Fprintf(&b, "zone %s\n\n", r.Zone)
+		fmt.Fprintf(&b, "zone %s, as if there were no other (replay --zone %[1]s)\n\n", r.Zone)
 	}
-	fmt.Fprintf(&b, "%s of %s from %s to %s", Counted(r.Requests, "request"), Counted(r.Keys, r.Noun()), r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"))
+	fmt.Fprintf(&b, "%s of %s from %s to %s", Counted(r.Requests, "request"), Counted(r.Keys, r.noun), r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"))
 	if r.Assets > 0 {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
-	b.WriteString(".\n")
-	fmt.Fprintf(&b, "%s looked like people: they loaded static assets with pages, and named no robot.\n%s\n%s:\n\n", Counted(r.PeopleKeys, r.Noun()), r.doubt(), r.promise())
-	r.Units.write(&b, r.Noun(), len(r.Withheld) == 0)
+	fmt.Fprintf(&b, ".\n%s looked like people: they loaded static assets with pages, and named no robot.\n", Counted(r.PeopleKeys, r.noun))
+	if r.Unclear > 0 {
+		fmt.Fprintf(&b, "%s of all %ss may be either: they named no robot, and loaded few assets or none.\n", shareText(r.Unclear), r.noun)
+	}
+	fmt.Fprintf(&b, "%s:\n\n", r.promise())
+	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
-		fmt.Fprintf(&b, "\n%s\n", r.Units.Reason)
+		fmt.Fprintf(&b, "\n%s\n%s", r.Units.Reason, r.office())
 		if h := r.HoldOut; h != nil {
 			fmt.Fprintf(&b, "%s\n", h.Reason)
 		}
@@ -35,26 +40,17 @@ func (r *Result) Text() string {
 		for _, why := range r.Withheld {
 			fmt.Fprintf(&b, "- %s\n", why)
 		}
-		b.WriteString("Until there is a better log, begin with limit 120 2/s in shadow.\n")
+		b.WriteString(r.instead())
 	}
-	if len(r.Notes) > 0 {
-		b.WriteString("\n")
-		for _, note := range r.Notes {
-			fmt.Fprintf(&b, "Note: %s\n", note)
+	for i, note := range r.Notes {
+		if i == 0 {
+			b.WriteString("\n")
 		}
+		fmt.Fprintf(&b, "Note: %s\n", note)
 	}
-	r.writeNetworks(&b)
 	if len(r.Withheld) == 0 {
 		r.writeRefused(&b)
 		fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
-	}
-	if r.Seconds != nil && len(r.Withheld) == 0 {
-		best := r.Seconds.Best()
-		fmt.Fprintf(&b, "\nBy the work that requests cause (settle seconds), in worker-seconds:\n\n")
-		r.Seconds.write(&b, r.Noun(), true)
-		fmt.Fprintf(&b, "\n%s\nThat is: limit %s, and settle seconds.\n", r.Seconds.Reason, best.Text())
-		fmt.Fprintf(&b, "At most %s served at once, and %d of one %s. in_flight %d leaves the same share untouched, and refuses %s.\n",
-			were(r.InFlight.All), r.InFlight.Most, r.Noun(), r.InFlight.Slots, Counted(r.InFlight.RefusedKeys, r.Noun()))
 	}
 	return b.String()
 }
@@ -67,54 +63,36 @@ func (r *Result) promise() string {
 	return fmt.Sprintf("These limits leave %v%% of the people untouched", r.Spare)
 }
 
-// doubt says how many may be people, too.
-func (r *Result) doubt() string {
-	if r.Unclear == 0 {
-		return "All others named a robot."
+// instead says what to do without a recommendation.
+func (r *Result) instead() string {
+	switch {
+	case r.Zone != "":
+		return "Keep the limit that the zone has.\n"
+	case r.needless:
+		return "For days that are worse than these, begin with limit 120 2/s in shadow.\n"
 	}
-	return fmt.Sprintf("%s of all %ss may be either: they named no robot, and loaded few assets or none.", shareText(r.Unclear), r.Noun())
+	return "Until there is a better log, begin with limit 120 2/s in shadow.\n"
 }
 
-// writeNetworks writes the networks that sent most.
-func (r *Result) writeNetworks(b *strings.Builder) {
-	for i, n := range r.Networks {
-		if i == 0 {
-			fmt.Fprintf(b, "\nNetworks that sent most (key client_ip ipv4 24 ipv6 48 counts each as one):\n\n  %-39s %9s %9s %9s %9s  %s\n", "network", r.Noun()+"s", "people", "requests", "refused", "load")
-		}
-		fmt.Fprintf(b, "  %-39s %9s %9s %9s %9s  %s\n", text.Printable(n.Network, 39), comma(n.Keys), comma(n.People), comma(n.Requests), comma(n.Refused), shareText(n.Load))
+// office says what people behind one address would need, whom the log may not have.
+func (r *Result) office() string {
+	const staff, many = 30, 5
+	if r.noun != "client" || r.mostPeople == 0 || r.mostPeople >= many {
+		return ""
 	}
+	return fmt.Sprintf("No address of this log had more than %s. An office where %d people begin at once would need a burst of about %s: give its address an override.\n",
+		Counted(r.mostPeople, "person", "people"), staff, numberText(math.Ceil(staff*max(1, r.usualNeed))))
 }
 
 // writeRefused writes who would be refused.
 func (r *Result) writeRefused(b *strings.Builder) {
-	if len(r.Refused) == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\nWho would be refused, of %s:\n\n", Counted(r.Units.Best().RefusedKeys, r.Noun()))
-	fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", r.Noun(), "requests", "refused", "assets", "looks like")
-	for _, k := range r.Refused {
-		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", text.Printable(k.Key, 39), comma(k.Requests), comma(k.Refused), comma(k.Assets), k.Looks)
-		fmt.Fprintf(b, "    %s to %s", k.First.Format("2006-01-02 15:04"), k.Last.Format("2006-01-02 15:04"))
-		if k.Asks != "" {
-			fmt.Fprintf(b, ", mostly %s", text.Printable(k.Asks, 20))
+	for i, k := range r.Refused {
+		if i == 0 {
+			fmt.Fprintf(b, "\nWho would be refused, of %s:\n\n  %-39s %9s %9s %9s  %s\n", Counted(r.Units.Best().RefusedKeys, r.noun), r.noun, "requests", "refused", "assets", "looks like")
 		}
-		b.WriteString(k.said())
-		b.WriteString("\n")
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", text.Printable(k.Key, 39), comma(k.Requests), comma(k.Refused), comma(k.Assets), k.Looks)
+		fmt.Fprintf(b, "    %s to %s, %s\n", k.First.Format("2006-01-02 15:04"), k.Last.Format("2006-01-02 15:04"), clients.About(k.Asks, k.Agent, k.Agents, k.Claims))
 	}
-}
-
-// said says what the client calls itself.
-func (k *Key) said() (said string) {
-	if k.Agent != "" {
-		said = ", as " + text.Printable(k.Agent, 80)
-	}
-	if k.Agents > 1 {
-		said += fmt.Sprintf(" and %s", Counted(k.Agents-1, "other user agent"))
-	}
-	if len(k.Claims) > 0 {
-		said += ": it says that it is " + strings.Join(k.Claims, ", ")
-	}
-	return said
 }
 
 // write writes the curve as a table. The star, if wanted, is the recommended limit.
@@ -144,8 +122,11 @@ func were(requests int) string {
 func bar(of float64) string { return strings.Repeat("█", int(20*of+0.5)) }
 
 // reason says in words what the best limit does, and verb what is done with it.
-func (c *Curve) reason(verb string, keys, requests int, unit, noun string) string {
-	best := c.Best()
+func (r *Result) reason(verb string) string {
+	best, unit := r.Units.Best(), "request"
+	if r.cost != "" || r.settle != "" {
+		unit = "unit"
+	}
 	n, per, _ := strings.Cut(best.Leak, "/")
 	each := cmp.Or(map[string]string{"s": "a second", "m": "a minute", "h": "an hour", "d": "a day"}[per], "every "+per)
 	units := func(n string) string {
@@ -156,42 +137,29 @@ func (c *Curve) reason(verb string, keys, requests int, unit, noun string) strin
 	}
 	said := fmt.Sprintf("%s: a burst of %s, and %s %s after it.", verb, units(numberText(best.Capacity)), units(n), each)
 	if best.RefusedKeys == 0 {
-		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(keys, noun))
+		return said + fmt.Sprintf(" It would have refused none of %s.", Counted(r.Keys, r.noun))
 	}
-	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(keys, noun), comma(best.RefusedRequests), Counted(requests, "request"), shareText(best.RefusedLoad))
+	said += fmt.Sprintf(" It would have refused %s of %s and %s of %s, %s of the load", comma(best.RefusedKeys), Counted(r.Keys, r.noun), comma(best.RefusedRequests), Counted(r.Requests, "request"), shareText(best.RefusedLoad))
 	if best.RefusedPeople == 0 {
 		said += ", and nobody who looks like a person."
 	} else {
-		said += fmt.Sprintf(". People among these %ss: %s.", noun, comma(best.RefusedPeople))
+		said += fmt.Sprintf(". People among these %ss: %s.", r.noun, comma(best.RefusedPeople))
 	}
-	most := best
-	for _, p := range c.Points {
-		if p.RefusedLoad > most.RefusedLoad {
-			most = p
-		}
-	}
+	most := slices.MaxFunc(r.Units.Points, func(a, b Point) int { return cmp.Compare(a.RefusedLoad, b.RefusedLoad) })
 	if most.RefusedLoad > best.RefusedLoad+0.01 {
 		said += fmt.Sprintf(" Up to %s could be removed with %s, but then a %s would wait %s for its whole burst, not %s.",
-			shareText(most.RefusedLoad), most.Text(), noun, spanText(most.RefillSeconds), spanText(best.RefillSeconds))
+			shareText(most.RefusedLoad), most.Text(), r.noun, spanText(most.RefillSeconds), spanText(best.RefillSeconds))
 	}
 	return said
 }
 
 // lines returns the lines for the Caddyfile.
 func (r *Result) lines() string {
-	var b strings.Builder
-	best := r.Units.Best()
-	limit := "limit " + best.Text() + "\n"
-	overrides := func(indent string) {
-		for _, o := range r.Overrides {
-			fmt.Fprintf(&b, "%s# An office, a school or a mobile network? %s, at least %d user agents:\n%s# override %s %s\n", indent, Counted(o.Requests, "request"), o.Agents, indent, o.Key, o.Text())
-		}
-	}
+	limit := "limit " + r.Units.Best().Text() + "\n"
 	if r.Zone != "" {
-		fmt.Fprintf(&b, "# in zone %s, instead of its capacity and leak\n%s", r.Zone, limit)
-		overrides("")
-		return b.String()
+		return fmt.Sprintf("# in zone %s, instead of its capacity and leak\n%s", r.Zone, limit)
 	}
+	var b strings.Builder
 	b.WriteString("throttle {\n\tzone pages {\n")
 	if r.Assets > 0 {
 		b.WriteString("\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n")
@@ -203,7 +171,9 @@ func (r *Result) lines() string {
 		fmt.Fprintf(&b, "\t\tcost %s\n", r.cost)
 	}
 	b.WriteString("\t\t" + limit)
-	overrides("\t\t")
+	if r.settle != "" {
+		fmt.Fprintf(&b, "\t\tsettle %s\n", r.settle)
+	}
 	b.WriteString("\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n")
 	return b.String()
 }
@@ -213,9 +183,13 @@ func numberText(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
 
 func comma(n int) string { return humanize.Comma(int64(n)) }
 
-// Counted returns a number with its noun.
-func Counted(n int, noun string) string {
-	if n != 1 {
+// Counted returns a number with its noun, whose plural may be told.
+func Counted(n int, noun string, plural ...string) string {
+	switch {
+	case n == 1:
+	case len(plural) > 0:
+		noun = plural[0]
+	default:
 		noun += "s"
 	}
 	return comma(n) + " " + noun
@@ -246,13 +220,3 @@ func spanText(seconds float64) string {
 }
 
 func printable(words string) string { return text.Printable(words, 60) }
-
-// Noun returns the word for a key.
-func (r *Result) Noun() string { return noun(r.Key) }
-
-func noun(sources string) string {
-	if sources == "client_ip" {
-		return "client"
-	}
-	return "key"
-}

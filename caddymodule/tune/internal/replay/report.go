@@ -5,12 +5,13 @@ package replay
 import (
 	"cmp"
 	"maps"
-	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // A Tally counts what zones decide, by their names.
@@ -20,16 +21,14 @@ type Tally map[string]*zone
 type zone struct {
 	Decided // what is counted as it is shown
 	keys    map[string]*key
-	hours   map[time.Time]*Hour
 	routes  accesslog.Routes // of refusals
 }
 
 // A key is what a zone has decided about a key so far.
 type key struct {
-	Key     // what is counted as it is shown
-	assets  int
-	agents  accesslog.Agents
-	fullest float64 // the highest level, in capacities; 0 if there is no bucket
+	Key                // what is counted as it is shown
+	sender  netip.Addr // of its first request
+	fullest float64    // the highest level, in capacities; 0 if there is no bucket
 }
 
 // Add counts what a zone has decided about a request.
@@ -38,20 +37,16 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	if z == nil {
 		z = &zone{
 			Decided: Decided{Name: d.Zone, Decisions: make(map[string]int64), Reasons: make(map[string]int64)},
-			keys:    make(map[string]*key), hours: make(map[time.Time]*Hour),
+			keys:    make(map[string]*key),
 		}
 		t[d.Zone] = z
 	}
 	k := z.keys[d.Key]
 	if k == nil {
-		k = &key{Key: Key{Key: strings.Clone(d.Key)}}
+		k = &key{Key: Key{Key: strings.Clone(d.Key)}, sender: req.Client}
 		z.keys[k.Key.Key] = k
 	}
 	k.Requests++
-	if req.Asset() {
-		k.assets++
-	}
-	k.agents.Add(req)
 	if d.Capacity > 0 {
 		k.fullest = max(k.fullest, d.Level/d.Capacity)
 	}
@@ -59,20 +54,9 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	z.Decisions[d.Decision]++
 	z.Unlogged += max(0, d.Unlogged)
 	z.LongestDelay = max(z.LongestDelay, d.Waited())
-	from := req.At.Truncate(time.Hour)
-	h := z.hours[from]
-	if h == nil {
-		h = &Hour{From: from}
-		z.hours[from] = h
-	}
-	h.Requests++
-	if d.Level > z.Peak.Level || z.Peak.At.IsZero() {
-		z.Peak = Peak{Level: d.Level, Capacity: d.Capacity, Key: k.Key.Key, At: req.At}
-	}
 	if !strings.HasSuffix(d.Decision, "refused") { // nor would have been
 		return
 	}
-	h.Refused++
 	z.Reasons[d.Reason]++
 	z.routes.Add(req.Route())
 	if k.Refused++; k.Refused == 1 {
@@ -93,31 +77,15 @@ type Decided struct {
 	Reasons       map[string]int64 `json:"reasons"` // of refusals
 	Keys          int              `json:"keys"`
 	RefusedKeys   int              `json:"refused_keys"`
-	Peak          Peak             `json:"peak"`
-	Fullest       [len(steps)]int  `json:"fullest"` // how many other keys came how near, by quarter of the capacity
+	RefusedPeople int              `json:"refused_people"` // keys of clients that look like people
+	Fullest       [len(steps)]int  `json:"fullest"`        // how many other keys came how near, by quarter of the capacity
 	Worst         []Key            `json:"worst_keys"`
-	Hours         []Hour           `json:"hours"` // with refusals
 	Routes        []Route          `json:"routes"`
 	RefusedRoutes int              `json:"refused_routes"` // how many there are in all
 }
 
 // steps are how full the buckets became, at most, of keys that were never refused.
 var steps = [...]string{"below 25%", "25 to 50%", "50 to 75%", "75% or more"}
-
-// A Peak is the highest level of a bucket after a request.
-type Peak struct {
-	Level    float64   `json:"level"`
-	Capacity float64   `json:"capacity"`
-	Key      string    `json:"key"`
-	At       time.Time `json:"at"`
-}
-
-// An Hour is how many requests there were within one, and how many of them were refused.
-type Hour struct {
-	From     time.Time `json:"from"`
-	Requests int       `json:"requests"`
-	Refused  int       `json:"refused"`
-}
 
 // A Key is one of those that were refused most.
 type Key struct {
@@ -126,9 +94,10 @@ type Key struct {
 	Refused  int             `json:"refused"`
 	First    time.Time       `json:"first_refused"`
 	Last     time.Time       `json:"last_refused"`
-	Agents   int             `json:"user_agents"` // different ones, at most 64 are told apart
-	Assets   float64         `json:"assets_share"`
+	Agents   int             `json:"user_agents"`  // different ones of its client, at least
+	Assets   float64         `json:"assets_share"` // of all that its client sent, from 0 to 1
 	Looks    accesslog.Looks `json:"looks"`
+	Probe    string          `json:"probe,omitempty"` // what asks whether the site is up
 }
 
 // A Route is a path on which requests were refused, without the query.
@@ -140,25 +109,27 @@ type Route struct {
 // mostListed is how many keys and routes are listed.
 const mostListed = 10
 
-// Zones returns what the zones have decided so far, in the order of their names.
-func (t Tally) Zones() []*Decided {
+// Zones returns what the zones have decided so far, in the order of their names. by returns the
+// clients of the log as a zone tells them apart.
+func (t Tally) Zones(by func(zone string) *clients.Table) []*Decided {
 	all := make([]*Decided, 0, len(t))
 	for _, name := range slices.Sorted(maps.Keys(t)) {
-		all = append(all, t[name].report())
+		all = append(all, t[name].report(by(name)))
 	}
 	return all
 }
 
-func (z *zone) report() *Decided {
+func (z *zone) report(known *clients.Table) *Decided {
 	r := z.Decided
 	r.Keys, r.RefusedRoutes = len(z.keys), z.routes.Count()
-	r.Worst, r.Hours, r.Routes = []Key{}, []Hour{}, []Route{}
-	r.Peak.Level = math.Round(r.Peak.Level*1e6) / 1e6
+	r.Worst, r.Routes = []Key{}, []Route{}
 	for _, k := range z.keys {
 		if k.Refused > 0 {
-			k.Agents, k.Assets = k.agents.Count(), float64(k.assets)/float64(k.Requests)
-			k.Looks = accesslog.LooksLike(k.Requests, k.assets, &k.agents)
-			r.Worst = append(r.Worst, k.Key)
+			c := known.Of(k.sender)
+			k.Agents, k.Assets, k.Looks, k.Probe = c.Agents(), float64(c.Assets)/float64(max(1, c.Requests)), c.Looks(), c.Probe()
+			if r.Worst = append(r.Worst, k.Key); c.Person() {
+				r.RefusedPeople++
+			}
 		} else if k.fullest > 0 {
 			r.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++
 		}
@@ -168,11 +139,6 @@ func (z *zone) report() *Decided {
 		return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key))
 	})
 	r.Worst = r.Worst[:min(len(r.Worst), mostListed)]
-	for _, from := range slices.SortedFunc(maps.Keys(z.hours), time.Time.Compare) {
-		if h := z.hours[from]; h.Refused > 0 {
-			r.Hours = append(r.Hours, *h)
-		}
-	}
 	for _, route := range z.routes.Top(mostListed) {
 		r.Routes = append(r.Routes, Route{route.Key, int64(route.AtLeast)})
 	}

@@ -1,9 +1,9 @@
 package replay
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -15,9 +15,7 @@ import (
 )
 
 const (
-	instant = "2006-01-02 15:04:05"
-	anHour  = "2006-01-02 15:04"
-
+	instant    = "2006-01-02 15:04:05"
 	shownKey   = 60
 	shownRoute = 60
 	barWidth   = 30
@@ -44,15 +42,13 @@ func (z *Decided) Text() string {
 	}
 	_, _ = fmt.Fprintf(w, "keys\t%s\t\t\n", humanize.Comma(int64(z.Keys)))
 	_, _ = fmt.Fprintf(w, "keys ever refused\t%s\t%s\t\n", humanize.Comma(int64(z.RefusedKeys)), percent(int64(z.RefusedKeys), int64(z.Keys)))
+	_, _ = fmt.Fprintf(w, "people among them\t%s\t\t\n", humanize.Comma(int64(z.RefusedPeople)))
 	_ = w.Flush()
 	if z.Unlogged > 0 {
 		fmt.Fprintf(b, "  refused and not in the log, as refusal log says: %s\n", humanize.Comma(z.Unlogged))
 	}
 	if z.LongestDelay > 0 {
 		fmt.Fprintf(b, "  longest delay: %s\n", time.Duration(z.LongestDelay*float64(time.Second)).Round(time.Millisecond))
-	}
-	if z.Peak.Capacity > 0 {
-		fmt.Fprintf(b, "  peak level: %s of %s, key %s, %s\n", number(z.Peak.Level), number(z.Peak.Capacity), name(z.Peak.Key), z.Peak.At.Format(instant))
 	}
 	if z.Fullest != [len(steps)]int{} {
 		fmt.Fprint(b, "  how full the buckets of keys that were never refused became, at most:\n")
@@ -76,17 +72,9 @@ func (z *Decided) writeRefusals(b *strings.Builder) {
 	_, _ = fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tuser agents\tassets\tlooks like")
 	for _, k := range z.Worst {
 		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(int64(k.Refused)), humanize.Comma(int64(k.Requests)),
-			k.First.Format(instant), k.Last.Format(instant), k.Agents, 100*k.Assets, k.Looks)
+			k.First.Format(instant), k.Last.Format(instant), k.Agents, 100*k.Assets, cmp.Or(k.Probe, string(k.Looks)))
 	}
 	_ = w.Flush()
-	fmt.Fprint(b, "\n  Refused by hour (UTC)\n")
-	most := 0
-	for _, h := range z.Hours {
-		most = max(most, h.Refused)
-	}
-	for _, h := range z.Hours {
-		fmt.Fprintf(b, "  %s %8s of %8s  %s\n", h.From.Format(anHour), humanize.Comma(int64(h.Refused)), humanize.Comma(int64(h.Requests)), bar(h.Refused, most))
-	}
 	fmt.Fprint(b, "\n  Refused by route\n")
 	for _, route := range z.Routes {
 		fmt.Fprintf(b, "  %8s  %s\n", humanize.Comma(route.Refused), text.Printable(route.Path, shownRoute))
@@ -115,6 +103,3 @@ func percent(n, of int64) string {
 	}
 	return fmt.Sprintf("%.2f %%", 100*float64(n)/float64(of))
 }
-
-// number returns units with at most three decimals.
-func number(units float64) string { return humanize.Commaf(math.Round(units*1000) / 1000) }
