@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -27,18 +28,18 @@ import (
 
 // logFlags are the flags of all commands that read logs.
 type logFlags struct {
-	host, timeField string
-	json            bool
+	host, timeField, client, fields string
+	json                            bool
 }
 
 const aboutLogs = `
 
 It reads files and prints what it finds. It needs no running Caddy and changes nothing.
-Logs may be Caddy's own, in JSON, or common or combined logs of nginx and
-Apache, plain or compressed by gzip or zstd. Give several, such as a rotated
-set, in any order. A dash is the standard input. A combined line may end with
-a request time: seconds, as nginx's $request_time, or microseconds, as Apache's
-%D. A number without a point is taken for microseconds, unless --time-field says more.`
+Logs may be those of Caddy, nginx, Apache, Rails and others, plain or compressed by
+gzip or zstd. Give several, such as a rotated set, in any order. A dash is the
+standard input. A combined line may end with a request time: seconds, as nginx's
+$request_time, or microseconds, as Apache's %D. A number without a point is taken
+for microseconds, unless --time-field says more. --fields reads any other line.`
 
 // A finding is an [Answer].
 type finding interface{ Text() string }
@@ -57,6 +58,8 @@ const (
 func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, error)) *cobra.Command {
 	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
 	cmd.Flags().StringVar(&f.timeField, "time-field", "", "The field of the request's duration, and perhaps its unit: upstream_time:ms in JSON, 2 for the second word after the user agent")
+	cmd.Flags().StringVar(&f.client, "client", "", "The field of the client's address, named as in --time-field; remote_addr is the first of combined lines")
+	cmd.Flags().StringVar(&f.fields, "fields", "", "The fields of each line, as the text of Apache's LogFormat or nginx's log_format")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
 	cmd.Long += aboutLogs
 	cmd.RunE = func(cmd *cobra.Command, logs []string) error { return f.run(cmd, logs, find) }
@@ -76,6 +79,15 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 	}
 	defer in.Close()
 	found, err := find(in)
+	if errors.Is(in.err, accesslog.ErrLate) {
+		sorted, err := in.Sorted(ctx)
+		if err != nil {
+			return err
+		}
+		in.Close()
+		in.Reader, in.err = sorted, nil
+		found, err = find(in)
+	}
 	if err = cmp.Or(in.err, err); err != nil {
 		return err
 	}
@@ -108,7 +120,7 @@ func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) 
 	case strings.ContainsAny(f.host, "/ "):
 		return nil, caddymodule.UsageErrorf("invalid --host %q: want a name such as example.com", f.host)
 	}
-	options := accesslog.Options{Host: f.host, TimeField: f.timeField}
+	options := accesslog.Options{Host: f.host, TimeField: f.timeField, Client: f.client, Fields: f.fields}
 	if slices.Contains(logs, "-") {
 		options.Stdin = interruptible(ctx, os.Stdin)
 	}

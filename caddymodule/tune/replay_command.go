@@ -192,9 +192,6 @@ func (rp *player) runAll(in *logReader) (notes []string, err error) {
 		return nil, in.err
 	}
 	rp.finish()
-	if log := in.Stats(); !in.interrupted() && rp.study == nil && log.Unsorted > 0 {
-		return nil, fmt.Errorf("%d of %d requests are far out of order, so no figure would be right: give the files as arguments and not by cat, or sort the log by time", log.Unsorted, log.Requests)
-	}
 	return append(notes, rp.notes(in.Stats())...), nil
 }
 
@@ -202,10 +199,6 @@ func (rp *player) runAll(in *logReader) (notes []string, err error) {
 func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 	if host := rp.stranger(); host != "" {
 		notes = append(notes, host)
-	}
-	late := stats.Late
-	if rp.study != nil { // a study puts its charges in order
-		late = 0
 	}
 	for _, note := range []struct {
 		requests int64
@@ -215,12 +208,12 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 		{stats.NoClient, "without a client address in the log, and so without that key"},
 		{stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it"},
 		{stats.Unlogged, "refused and not in the log, because log kept them out: their clients seem quieter than they were"},
-		{late, "that took so long that they count as arriving later"},
 	} {
 		if note.requests > 0 {
 			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, humanize.Comma(note.requests)))
 		}
 	}
+	notes = append(notes, stats.Doubts()...)
 	slices.Sort(rp.absent)
 	for _, folder := range rp.absent {
 		notes = append(notes, fmt.Sprintf("The config looks for files in %s, which is not here: static_files exempts static assets by their endings, and what try_files makes of an address may differ.", folder))

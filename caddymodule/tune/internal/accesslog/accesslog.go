@@ -73,6 +73,9 @@ type Request struct {
 	File string
 	Line int
 
+	forwarded bool // a proxy names another client than the peer
+	behind    bool // which Client is
+
 	referer, agent string
 	headers        string // of a Caddy line, as a JSON object
 
@@ -145,9 +148,31 @@ type Stats struct {
 	NoClient  int64 `json:"-"` // requests without an address
 	StandIns  int64 `json:"-"` // requests with a hash or a name in its place
 	Fractions int64 `json:"-"` // requests whose time has a fraction of a second
-	Late      int64 `json:"-"` // requests that are returned after others that arrived later
-	Unsorted  int64 `json:"-"` // of these, those that had ended before the others arrived: the log is not in order
+	Late      int64 `json:"-"` // requests that are far from their place
+	Behind    int64 `json:"-"` // requests whose client a proxy names, in the last field or X-Forwarded-For
+
+	timed int64 // requests with a duration, without WebSockets
+	busy  float64
 }
+
+// Doubts says what of the logs may have been read wrong.
+func (s *Stats) Doubts() (notes []string) {
+	if s.Behind > 0 {
+		notes = append(notes, fmt.Sprintf("%s of %s requests count for the client that a proxy names in X-Forwarded-For, as their first address is private, or the same lines all name another. Clients can make it up. --client names another field, such as remote_addr.",
+			humanize.Comma(s.Behind), humanize.Comma(s.Requests)))
+	}
+	mean, span := s.busy/float64(max(1, s.timed)), s.To.Sub(s.From).Seconds()
+	if atOnce := s.busy / max(1, span); mean > doubtedMean || span > 600 && atOnce > doubtedAtOnce {
+		notes = append(notes, fmt.Sprintf("A request took %.4g seconds on average, and %.4g were served at once: that is hardly true. If the log has other units than seconds, name the field and its unit, such as --time-field duration:ms.", mean, atOnce))
+	}
+	return notes
+}
+
+// Durations are doubted from these means on.
+const (
+	doubtedMean   = 30 // seconds
+	doubtedAtOnce = 100
+)
 
 // Complaints says how many lines could not be read, and shows some of them.
 func (s *Stats) Complaints() (said string) {

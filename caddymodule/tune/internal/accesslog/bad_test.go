@@ -3,6 +3,7 @@ package accesslog
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"os"
@@ -99,24 +100,84 @@ func TestRequestsComeInTheOrderOfTheirArrival(t *testing.T) {
 	}
 }
 
-// A request that lasted longer than lines are held back comes after others that arrived
-// later. That is no fault of the log, as it is if a line is far from its place.
-func TestARequestThatLastsLongComesLate(t *testing.T) {
-	var log strings.Builder
-	for i := range 100 {
-		log.WriteString(caddyLine(noon.Add(time.Duration(i)*time.Minute), 0, "192.0.2.1", "/") + "\n")
+// TestLateLinesAreSorted: a request that lasted for hours, files that were joined in a wrong order,
+// and a log that was shuffled and fits into no memory. It may come from the standard input.
+func TestLateLinesAreSorted(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var inOrder, shuffled []string
+	for i := range 150_000 {
+		shuffled = append(shuffled, fmt.Sprintf(`192.0.2.1 - - [%s] "GET /%d HTTP/1.1" 200 1`, noon.Add(time.Duration(i)*time.Second).Format(commonTime), i))
 	}
-	for _, c := range []struct {
-		end, took     time.Duration
-		unsorted      int64
-		arrived, last string
-	}{
-		{100 * time.Minute, 100 * time.Minute, 0, "12:00:00", "13:39:00"}, {50 * time.Minute, 10 * time.Minute, 1, "12:40:00", "13:39:00"},
+	rng.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
+	for i := range 1000 {
+		inOrder = append(inOrder, caddyLine(noon.Add(time.Duration(i)*time.Minute), 0, "192.0.2.1", fmt.Sprint("/", i)))
+	}
+	long := append(slices.Clone(inOrder), caddyLine(noon.Add(1000*time.Minute), 1000*time.Minute, "192.0.2.1", "/long"))
+	backwards := slices.Clone(inOrder)
+	slices.Reverse(backwards)
+	for name, log := range map[string][]string{
+		"long": long, "joined": slices.Concat(inOrder[700:], inOrder[:300], inOrder[300:700]), "backwards": backwards, "shuffled": shuffled,
 	} {
-		got, stats, err := readAll(t, Options{}, written(t, "access.log", log.String()+caddyLine(noon.Add(c.end), c.took, "192.0.2.1", "/late")+"\n"))
-		late := slices.IndexFunc(got, func(r seen) bool { return r.uri == "/late" })
-		if err != nil || stats.Late != 1 || stats.Unsorted != c.unsorted || got[late].at != c.arrived || stats.To.Format("15:04:05") != c.last {
-			t.Errorf("ended after %v: got %+v of %+v and %v, want it late", c.end, got[late], stats, err)
+		text := strings.Join(log, "\n")
+		for _, from := range []string{written(t, "access.log", text), "-"} {
+			r, err := Open([]string{from}, Options{Stdin: strings.NewReader(text)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := drained(r); !errors.Is(err, ErrLate) {
+				t.Fatalf("%s: got %v, want ErrLate", name, err)
+			}
+			sorted, err := r.Sorted(t.Context())
+			r.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, seen, last := 0, make(map[string]bool), time.Time{}
+			for req, err := range each(sorted) {
+				if err != nil || req.At.Before(last) || req.UserAgent() != "" != (name != "shuffled") {
+					t.Fatalf("%s: got %v and %+v after %v", name, err, req, last)
+				}
+				n, last, seen[req.URI] = n+1, req.At, true
+			}
+			if stats := sorted.Stats(); n != len(log) || len(seen) != n || stats.Lines != int64(n) || stats.From != noon || stats.To != last {
+				t.Errorf("%s: got %d requests, %d of them different, and %+v, want %d", name, n, len(seen), stats, len(log))
+			}
+			sorted.Close()
+		}
+	}
+}
+
+// drained reads all requests.
+func drained(r *Reader) (n int, err error) {
+	for batch, err := range r.Batches() {
+		if n += len(batch); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// TestTheSameFileIsReadOnce, whatever its name.
+func TestTheSameFileIsReadOnce(t *testing.T) {
+	name := written(t, "access.log", lines(0, 5))
+	if err := os.Symlink(name, name+".1"); err != nil {
+		t.Fatal(err)
+	}
+	if got, _, err := readAll(t, Options{}, name, name+".1", name); err != nil || len(got) != 5 {
+		t.Errorf("got %d requests and %v, want 5", len(got), err)
+	}
+}
+
+// TestFilesOfOtherMachinesAreRead: with a mark of their encoding, NULs where a log was cut off, and
+// other ends of lines.
+func TestFilesOfOtherMachinesAreRead(t *testing.T) {
+	text := lines(0, 5)
+	for name, text := range map[string]string{
+		"mark": "\ufeff" + text, "NULs": strings.Repeat("\x00", 5000) + text, "CR": strings.ReplaceAll(text, "\n", "\r"), "CRLF": strings.ReplaceAll(text, "\n", "\r\n"),
+	} {
+		got, stats, err := readAll(t, Options{}, written(t, "access.log", text))
+		if err != nil || len(got) != 5 || got[0].client != "192.0.2.1" || stats.Unreadable != 0 {
+			t.Errorf("%s: got %+v, %+v and %v, want five requests", name, got, stats, err)
 		}
 	}
 }
@@ -149,7 +210,7 @@ func TestAnUnreadableLineIsCountedAndShown(t *testing.T) {
 	if err != nil || stats.Requests != 3 || stats.Unreadable != 6 || len(stats.Problems) != mostProblems {
 		t.Fatalf("got %+v and %v, want 3 requests and 6 unreadable lines", stats, err)
 	}
-	for i, want := range []string{`:3: neither Caddy's JSON nor a common or combined log line: nonsense \x1b[31m`, ":4: a line of 10485804 bytes", ":5: no valid JSON", ":6: no time", ":7: implausible time 1970-01-01T00:00:03Z"} {
+	for i, want := range []string{`:3: unknown format: name its fields with --fields, in the spelling of Apache's LogFormat or nginx's log_format: nonsense \x1b[31m`, ":4: a line of 10485804 bytes", ":5: no valid JSON", ":6: no time", ":7: implausible time 1970-01-01T00:00:03Z"} {
 		if got := stats.Problems[i]; !strings.Contains(got, want) {
 			t.Errorf("got %s, want %s", got, want)
 		}

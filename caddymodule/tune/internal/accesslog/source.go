@@ -32,7 +32,11 @@ const never = math.MaxInt64
 // A source is a log: a file, or the standard input.
 type source struct {
 	name   string
+	info   os.FileInfo   // nil if it can be read only once, as the standard input
+	spool  *spill        // of what was read of that
 	next   int64         // when its next request was written, or never
+	nth    int           // how many requests were read
+	late   bits          // which of them are left out
 	lines  *bufio.Reader // nil unless it is open
 	opened []func()      // what closes it
 	parser parser
@@ -42,10 +46,20 @@ type source struct {
 	head  *Request    // that request; nil before the log is read, and at its end
 }
 
+// same reports whether two logs are one file.
+func (s *source) same(as *source) bool {
+	return s.info != nil && as.info != nil && os.SameFile(s.info, as.info)
+}
+
 // open opens the log, and finds out how it is compressed.
-func (s *source) open(read *atomic.Int64, stdin io.Reader) error {
-	in := stdin
-	if s.name != "-" {
+func (s *source) open(read *atomic.Int64, options Options) error {
+	in := options.Stdin
+	if spool := options.spools[s.name]; spool != nil {
+		var err error
+		if in, err = spool.again(); err != nil {
+			return err
+		}
+	} else if s.name != "-" {
 		file, err := os.Open(s.name)
 		if err != nil {
 			var path *os.PathError
@@ -83,6 +97,9 @@ func (s *source) open(read *atomic.Int64, stdin io.Reader) error {
 	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
 		return errors.New("it is compressed by bzip2 or xz: unpack it, and read it from the standard input with -")
 	}
+	if head, _ := s.lines.Peek(bufferSize); bytes.IndexByte(head, '\r') >= 0 && bytes.IndexByte(head, '\n') < 0 {
+		s.lines = bufio.NewReaderSize(returns{s.lines}, bufferSize)
+	}
 	return nil
 }
 
@@ -109,6 +126,16 @@ func (s *source) readLine() (line []byte, length int, err error) {
 		line = append(line, part[:min(len(part), mostLine-len(line))]...)
 	}
 	return line, length, nil // the next call returns the error
+}
+
+// returns ends lines whose end is a carriage return.
+type returns struct{ io.Reader }
+
+// Read implements io.Reader.
+func (r returns) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	copy(p, bytes.ReplaceAll(p[:n], []byte("\r"), []byte("\n")))
+	return n, err
 }
 
 // counted counts the bytes that are read.
@@ -155,9 +182,20 @@ func (s *source) read(done <-chan struct{}) {
 				c.broken = fmt.Errorf("it ends too early after line %d: %w", number, err)
 			}
 		}
+		if !more {
+			for _, b := range s.parser.begun { // and never completed
+				if v, _ := s.parser.timed(&b.Request, b.At, false); v == request {
+					b.File, b.Line = s.name, number
+					c.requests = append(c.requests, b.Request)
+				}
+			}
+		}
 		select {
 		case s.ahead <- c:
 		case <-done:
+			if s.spool != nil {
+				_, _ = io.Copy(io.Discard, s.lines) // the spool gets it
+			}
 			return
 		}
 	}

@@ -23,29 +23,41 @@ const (
 
 // A parser reads the lines of one file. It remembers what it has learned about them.
 type parser struct {
-	field  string        // of the duration; empty means the usual one
-	unit   time.Duration // of that field; 0 means the usual one
-	latest time.Time     // the last time that is believed
-	host   string        // of requests whose line has none
+	timeField   string        // of the duration; empty means the usual one
+	unit        time.Duration // of that field; 0 means the usual one
+	clientField string        // of the client; empty means the usual one
+	formats     []pattern     // of lines that are no JSON
+	given       bool          // of all lines
+	latest      time.Time     // the last time that is believed
+	host        string        // of requests whose line has none
 
-	layout int       // of the last time that was text
-	stamp  string    // the last time of a combined line
-	at     time.Time // what it says
+	proxied bool      // the first address of most lines is that of a proxy
+	layout  int       // of the last time that was text
+	stamp   string    // the last one
+	at      time.Time // what it says
+	begun   []begun   // requests of Rails that are not complete
 
 	fractional, nanos bool // the durations of Caddy's lines are in seconds, or in nanoseconds
 }
 
 // parse reads a line into a request.
 func (p *parser) parse(r *Request, line string) (v verdict, why string) {
-	line = unwrap(strings.Trim(line, "\r\n \t"))
+	line = unwrap(strings.TrimPrefix(strings.Trim(line, "\r\n \t\x00"), "\ufeff"))
 	if line == "" {
 		return other, ""
 	}
-	*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: len(line)}
-	if line[0] == '{' {
+	r.length = len(line)
+	names, heading := strings.CutPrefix(line, "#Fields: ")
+	switch {
+	case heading && !p.given:
+		p.formats = []pattern{w3c(names, " "), w3c(names, "\t")}
+		fallthrough
+	case line[0] == '#':
+		return other, ""
+	case line[0] == '{' && !p.given:
 		v, why = p.parseJSON(r, line)
-	} else {
-		v, why = p.parseCombined(r, line)
+	default:
+		v, why = p.parseText(r, p.formats, line)
 	}
 	if v == unreadable && strings.IndexByte(line, 0) >= 0 {
 		why = "binary data"
@@ -53,31 +65,34 @@ func (p *parser) parse(r *Request, line string) (v verdict, why string) {
 	return v, why
 }
 
-// layouts are how Caddy's encoder writes times as text. Fractions are read with all of
-// them.
+// layouts are how Caddy's encoder and others write times as text. Fractions are read with all
+// of them.
 var layouts = []string{
 	time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", commonTime,
 	time.DateTime, "2006-01-02 15:04:05 -0700", "2006-01-02 15:04:05 MST", "2006-01-02T15:04:05", "2006-01-02 15:04:05 -0700 MST",
-	time.RFC1123, time.RFC1123Z, time.RFC850, time.RFC822Z, time.UnixDate, time.RubyDate, time.ANSIC,
+	"02/Jan/2006:15:04:05", time.RFC1123, time.RFC1123Z, time.RFC850, time.RFC822Z, time.UnixDate, time.RubyDate, time.ANSIC,
 }
 
 const commonTime = "02/Jan/2006:15:04:05 -0700"
 
-// parseTime reads the time of a line of Caddy's.
-func (p *parser) parseTime(value gjson.Result) (time.Time, bool) {
-	if value.Type != gjson.String {
-		return parseUnix(value.Raw)
+// parseStamp reads a time that is a text. Many lines have that of the line before.
+func (p *parser) parseStamp(text string) (at time.Time, ok bool) {
+	if text == p.stamp && text != "" {
+		return p.at, true
 	}
-	if at, err := time.Parse(layouts[p.layout], value.Str); err == nil {
-		return at, true
-	}
-	for i, layout := range layouts {
-		if at, err := time.Parse(layout, value.Str); err == nil {
+	at, err := time.Parse(layouts[p.layout], text)
+	for i := 0; err != nil && i < len(layouts); i++ {
+		if at, err = time.Parse(layouts[i], text); err == nil {
 			p.layout = i
-			return at, true
 		}
 	}
-	return parseUnix(value.Str)
+	if err != nil {
+		if at, ok = parseUnix(text); !ok {
+			return at, false
+		}
+	}
+	p.stamp, p.at = text, at
+	return at, true
 }
 
 // parseUnix reads seconds, milliseconds, microseconds or nanoseconds since 1970, to the
@@ -131,6 +146,15 @@ func (p *parser) parseDuration(value gjson.Result) time.Duration {
 		return bounded(value.Num, time.Nanosecond)
 	}
 	return bounded(value.Num, time.Millisecond)
+}
+
+// durationOf reads a number of units.
+func durationOf(text string, unit time.Duration) time.Duration {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n >= 0) {
+		return NoDuration
+	}
+	return bounded(n, unit)
 }
 
 // longest is the longest duration that is believed.
