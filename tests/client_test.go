@@ -112,37 +112,6 @@ func (v *visitor) do(req *http.Request) (answer, error) {
 	return answer{resp.StatusCode, resp.Header, string(body)}, err
 }
 
-// burst holds the answers to a visitor that asked until it was refused.
-type burst struct {
-	admitted int
-	took     time.Duration // from before the first request to after the last
-	last     answer        // of the last admitted request
-	refused  answer
-}
-
-// pourUntilRefused asks for a page again and again until the bucket overflows.
-func (v *visitor) pourUntilRefused(t *testing.T, url string, headers ...string) burst {
-	t.Helper()
-	start := time.Now()
-	b := burst{}
-	for range 1000 {
-		a := v.get(t, url, headers...)
-		b.took = time.Since(start)
-		switch a.status {
-		case 200:
-			b.admitted++
-			b.last = a
-		case 429:
-			b.refused = a
-			return b
-		default:
-			t.Fatalf("got status %d for %s, want 200 or 429\n%s", a.status, url, a.body)
-		}
-	}
-	t.Fatalf("got no refusal for %s in 1000 requests, want one", url)
-	return b
-}
-
 // countAdmitted sends n requests, one after the other.
 func (v *visitor) countAdmitted(t *testing.T, n int, url string, headers ...string) int {
 	t.Helper()
