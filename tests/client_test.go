@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -148,3 +149,43 @@ func eachProtocol(t *testing.T, f func(t *testing.T, protocol string)) {
 		})
 	}
 }
+
+// ask sends a request in the background until it is told to leave, and sends the
+// answer to the channel.
+func (v *visitor) ask(url string, answers chan<- answer) (leave context.CancelFunc) {
+	ctx, leave := context.WithCancel(context.Background())
+	go func() {
+		defer leave()
+		req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+		if err != nil {
+			answers <- answer{body: err.Error()}
+			return
+		}
+		a, err := v.do(req)
+		if err != nil {
+			a.body = err.Error()
+		}
+		answers <- a
+	}()
+	return leave
+}
+
+// post sends a body of this type.
+func (v *visitor) post(t *testing.T, url, contentType, body string, headers ...string) answer {
+	t.Helper()
+	req, err := http.NewRequest("POST", url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	a, err := v.do(req)
+	if err != nil {
+		t.Fatalf("POST %s: %v", url, err)
+	}
+	return a
+}
+
+const urlencoded = "application/x-www-form-urlencoded"
