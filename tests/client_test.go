@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,37 +113,6 @@ func (v *visitor) do(req *http.Request) (answer, error) {
 	return answer{resp.StatusCode, resp.Header, string(body)}, err
 }
 
-// burst holds the answers to a visitor that asked until it was refused.
-type burst struct {
-	admitted int
-	took     time.Duration // from before the first request to after the last
-	last     answer        // of the last admitted request
-	refused  answer
-}
-
-// pourUntilRefused asks for a page again and again until the bucket overflows.
-func (v *visitor) pourUntilRefused(t *testing.T, url string, headers ...string) burst {
-	t.Helper()
-	start := time.Now()
-	b := burst{}
-	for range 1000 {
-		a := v.get(t, url, headers...)
-		b.took = time.Since(start)
-		switch a.status {
-		case 200:
-			b.admitted++
-			b.last = a
-		case 429:
-			b.refused = a
-			return b
-		default:
-			t.Fatalf("got status %d for %s, want 200 or 429\n%s", a.status, url, a.body)
-		}
-	}
-	t.Fatalf("got no refusal for %s in 1000 requests, want one", url)
-	return b
-}
-
 // countAdmitted sends n requests, one after the other.
 func (v *visitor) countAdmitted(t *testing.T, n int, url string, headers ...string) int {
 	t.Helper()
@@ -179,3 +149,43 @@ func eachProtocol(t *testing.T, f func(t *testing.T, protocol string)) {
 		})
 	}
 }
+
+// ask sends a request in the background until it is told to leave, and sends the
+// answer to the channel.
+func (v *visitor) ask(url string, answers chan<- answer) (leave context.CancelFunc) {
+	ctx, leave := context.WithCancel(context.Background())
+	go func() {
+		defer leave()
+		req, err := http.NewRequestWithContext(ctx, "GET", url, nil)
+		if err != nil {
+			answers <- answer{body: err.Error()}
+			return
+		}
+		a, err := v.do(req)
+		if err != nil {
+			a.body = err.Error()
+		}
+		answers <- a
+	}()
+	return leave
+}
+
+// post sends a body of this type.
+func (v *visitor) post(t *testing.T, url, contentType, body string, headers ...string) answer {
+	t.Helper()
+	req, err := http.NewRequest("POST", url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+	a, err := v.do(req)
+	if err != nil {
+		t.Fatalf("POST %s: %v", url, err)
+	}
+	return a
+}
+
+const urlencoded = "application/x-www-form-urlencoded"

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
@@ -114,4 +115,67 @@ func TestCaddyfileExampleCountsRowsAndSeconds(t *testing.T) {
 	if !settled {
 		t.Errorf("got %v, want 0.3 seconds and more settled by zone work", c.logLines("/slow?for=300"))
 	}
+}
+
+// batchOf is an import as scripts send it, below 64 KiB.
+func batchOf(t *testing.T, rows int) string {
+	t.Helper()
+	type row struct {
+		ID int `json:"id"`
+	}
+	batch := struct {
+		Comment string `json:"comment"`
+		Rows    []row  `json:"rows"`
+	}{Comment: `"rows":[1,2,3]`}
+	for n := range rows {
+		batch.Rows = append(batch.Rows, row{n})
+	}
+	text, err := json.Marshal(batch)
+	if err != nil || len(text) > 64<<10 {
+		t.Fatalf("got a batch of %d bytes and %v, want it below 64 KiB", len(text), err)
+	}
+	return string(text)
+}
+
+// loginSite is a site with a login, and its answer to failed logins.
+type loginSite struct {
+	site
+	path, user, password string // of the form
+	refund               string // as refund takes it
+	failed, succeeded    int
+}
+
+func loginSites(t *testing.T) []loginSite {
+	t.Helper()
+	return []loginSite{
+		{phpSite(t), "/wp-login.php", "log", "pwd", "cookie wordpress_logged_in_*", 200, 302},    // like WordPress
+		{rackSite(t), "/users/sign_in", "user[email]", "user[password]", "status 303", 422, 303}, // like Devise
+	}
+}
+
+func (s *loginSite) login(t *testing.T, v *visitor, port int, user, password string) int {
+	t.Helper()
+	form := url.Values{s.user: {user}, s.password: {password}}
+	return v.post(t, fmt.Sprintf("http://127.0.0.1:%d%s", port, s.path), urlencoded, form.Encode()).status
+}
+
+// start runs the site with a limit by address and one by account.
+func (s *loginSite) start(t *testing.T, byAddress, byAccount int) (port int, c *caddy) {
+	t.Helper()
+	port = freePort(t)
+	zone := `
+		zone %s {
+			match {
+				path %s*
+				method POST
+			}
+			%s
+			limit %d 1/d
+			refund %s
+		}`
+	c = startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n throttle {\n %s\n %s\n }\n %s\n}", port,
+		fmt.Sprintf(zone, "login", s.path, "", byAddress, s.refund),
+		fmt.Sprintf(zone, "account", s.path, "key field "+s.user, byAccount, s.refund),
+		s.directives)})
+	return port, c
 }

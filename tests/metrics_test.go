@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,4 +44,32 @@ func holdsAll(series string, labels []string) bool {
 func (c *caddy) decisions(t *testing.T, zone, decision string) int {
 	t.Helper()
 	return int(c.metric(t, "caddy_throttle_requests_total", `zone="`+zone+`"`, `decision="`+decision+`"`))
+}
+
+// waiting returns how many requests of a zone wait.
+func (c *caddy) waiting(t *testing.T, zone string) int {
+	t.Helper()
+	return int(c.metric(t, "caddy_throttle_waiting", `zone="`+zone+`"`))
+}
+
+// served returns how many requests of a zone hold a slot.
+func (c *caddy) served(t *testing.T, zone string) int {
+	t.Helper()
+	return int(c.metric(t, "caddy_throttle_in_flight", `zone="`+zone+`"`))
+}
+
+var goroutineCount = regexp.MustCompile(`goroutine profile: total (\d+)`)
+
+func (c *caddy) goroutines(t *testing.T) int {
+	t.Helper()
+	_, profile := c.askAdmin("GET", "/debug/pprof/goroutine?debug=1", "")
+	found := goroutineCount.FindStringSubmatch(profile)
+	if found == nil {
+		t.Fatalf("got %.200s, want a profile of goroutines", profile)
+	}
+	n, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -232,4 +235,54 @@ func (v *visitor) visitAtOnce(url string, n int) []visit {
 		return cmp.Or(cmp.Compare(a.status, b.status), cmp.Compare(a.took, b.took))
 	})
 	return visits
+}
+
+// startNginx runs nginx with limits in its http block and locations in its only
+// server. It says in a header what limit_req decided.
+func startNginx(t *testing.T, zones, locations string) (port int) {
+	t.Helper()
+	binary := need(t, "nginx", "/usr/sbin/nginx")
+	dir, port := t.TempDir(), freePort(t)
+	var temporary strings.Builder
+	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
+		fmt.Fprintf(&temporary, "%s_temp_path %s/%s;\n", kind, dir, kind)
+	}
+	for name, text := range map[string]string{"page": "ok\n", "nginx.conf": fmt.Sprintf(`
+daemon off;
+master_process off;
+pid %s/pid;
+error_log stderr error;
+events {
+	worker_connections 1024;
+}
+http {
+	access_log off;
+	%s
+	limit_req_status 429;
+	%s
+	server {
+		listen 127.0.0.1:%d;
+		root %s;
+		add_header Verdict $limit_req_status always;
+		%s
+	}
+}
+`, dir, temporary.String(), zones, port, dir, locations)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, err := startProcess(exec.Command(binary, "-p", dir, "-c", filepath.Join(dir, "nginx.conf"), "-e", "stderr"))
+	if err != nil {
+		t.Fatalf("starting nginx: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := p.stop(); err != nil {
+			t.Errorf("stopping nginx: %v\n%s", err, p.output.String())
+		}
+	})
+	if err := p.waitUntil(func() bool { return listens("tcp", fmt.Sprintf("127.0.0.1:%d", port)) }); err != nil {
+		t.Fatalf("waiting for nginx: %v\n%s", err, p.output.String())
+	}
+	return port
 }

@@ -3,7 +3,6 @@ package tests
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"slices"
 	"sync"
@@ -117,19 +116,6 @@ func during(shots []shot, from, to time.Duration, routes ...string) (found []sho
 		}
 	}
 	return found
-}
-
-// quantile returns how long the slowest of a fraction of the shots took.
-func quantile(shots []shot, q float64) time.Duration {
-	if len(shots) == 0 {
-		return 0
-	}
-	var all []time.Duration
-	for _, s := range shots {
-		all = append(all, s.took)
-	}
-	slices.Sort(all)
-	return all[int(math.Ceil(q*float64(len(all))))-1]
 }
 
 // long reports whether tests may take their time, and measure it.

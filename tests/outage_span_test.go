@@ -35,21 +35,6 @@ func (l *load) outageUntil(t *testing.T, lasts time.Duration, begin func() (end 
 // opening is longer than the breaker takes to open, even on a busy machine.
 const opening = 300 * time.Millisecond
 
-func (o outage) log(t *testing.T, name string, shots []shot) {
-	t.Helper()
-	first := during(shots, o.from-100*time.Millisecond, o.down+opening, outageRoutes[:3]...)
-	open := during(shots, o.down+opening, o.to, outageRoutes[:3]...)
-	plain := during(shots, o.from-100*time.Millisecond, o.to, "plain")
-	slow := 0
-	for _, s := range first {
-		if s.took > 25*time.Millisecond {
-			slow++
-		}
-	}
-	t.Logf("%s of %v: slowest while the breaker opened %v, %d above 25ms; p99 then %v, without throttle %v, at most %v; limits held again after %v", name,
-		o.to-o.from, quantile(first, 1), slow, quantile(open, 0.99), quantile(plain, 0.99), quantile(plain, 1), o.back)
-}
-
 // wantWithout checks that all routes do without the store while it is down.
 func (o outage) wantWithout(t *testing.T, name string, shots []shot) {
 	t.Helper()
@@ -58,32 +43,6 @@ func (o outage) wantWithout(t *testing.T, name string, shots []shot) {
 			t.Errorf("%s, %s after %v: got %d, want %d", name, s.route, s.at-o.from, s.answer.status, want)
 			return
 		}
-	}
-}
-
-// wantQuick checks how much time a store that is down adds to requests: without TEST_LONG=1 to
-// most of them, since a machine may stand still. A busy machine also slows the route without
-// throttle, which is compared.
-func (o outage) wantQuick(t *testing.T, name string, shots []shot) {
-	t.Helper()
-	o.log(t, name, shots)
-	plain := during(shots, o.from-100*time.Millisecond, o.to, "plain")
-	if !long() {
-		most := 25*time.Millisecond + 3*quantile(plain, 0.5)
-		if got := quantile(during(shots, o.down+opening, o.to, outageRoutes[:3]...), 0.5); got > most {
-			t.Errorf("%s: got a median of %v while the breaker was open, want at most %v", name, got, most)
-		}
-		return
-	}
-	mostAdded, mostOpen := 60*time.Millisecond+quantile(plain, 1), 2*time.Millisecond+quantile(plain, 0.99)
-	if busy := quantile(plain, 0.99); busy > 2*time.Millisecond {
-		mostOpen += busy
-	}
-	if got := quantile(during(shots, o.from-100*time.Millisecond, o.down+opening, outageRoutes[:3]...), 1); got > mostAdded {
-		t.Errorf("%s: got %v for a request while the breaker opened, want at most %v", name, got, mostAdded)
-	}
-	if got := quantile(during(shots, o.down+opening, o.to, outageRoutes[:3]...), 0.99); got > mostOpen {
-		t.Errorf("%s: got a p99 of %v while it was open, want at most %v", name, got, mostOpen)
 	}
 }
 

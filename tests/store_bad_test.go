@@ -90,7 +90,6 @@ func testFaults(t *testing.T, s *storeServer, faults []fault) {
 			shots := l.stop()
 			wantPolicies(t, shots)
 			o.wantWithout(t, f.name, shots)
-			o.log(t, f.name, shots)
 		})
 	}
 }

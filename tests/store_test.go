@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"testing"
@@ -133,3 +134,6 @@ func resetIn(t *testing.T, store resetter, err error, zone, key string) {
 		t.Fatalf("resetting a bucket: %v", err)
 	}
 }
+
+// near allows for the little that leaks during a test.
+func near(got, want float64) bool { return math.Abs(got-want) < 0.01 }

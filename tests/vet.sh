@@ -4,7 +4,12 @@
 # return; to type-check a thousand packages for that takes as long as to compile them.
 set -euo pipefail
 LC_ALL=C # or a match in a long text is slow
+vet=${VET:-$(go tool -n vet)}
 config=${*: -1}
+if [[ $config == -V=full ]]; then # by which Go tells results in its cache apart
+	echo "vet.sh version 1 of $("$vet" -V=full)"
+	exit
+fi
 if [[ $config == *.cfg ]]; then
 	text=$(<"$config")
 	if [[ $text == *'"VetxOnly": true'* && $text =~ '"VetxOutput": "'([^\"]+)\" ]]; then
@@ -12,4 +17,4 @@ if [[ $config == *.cfg ]]; then
 		exit
 	fi
 fi
-exec "${VET:-$(go tool -n vet)}" "$@"
+exec "$vet" "$@"

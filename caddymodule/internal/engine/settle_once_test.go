@@ -208,60 +208,6 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 	}
 }
 
-func TestEarlyHintsAreNotTheResponse(t *testing.T) {
-	for _, test := range []struct {
-		about string
-		serve func(w http.ResponseWriter)
-		want  float64
-	}{
-		{"the cost stands before the hints", func(w http.ResponseWriter) {
-			w.Header().Set("X-Cost", "5")
-			w.WriteHeader(http.StatusEarlyHints)
-		}, 5},
-		{"the cost comes after the hints", func(w http.ResponseWriter) {
-			w.WriteHeader(http.StatusEarlyHints)
-			w.Header().Set("X-Cost", "5")
-		}, 5},
-		{"both, and they differ", func(w http.ResponseWriter) {
-			w.Header().Set("X-Cost", "4")
-			w.WriteHeader(http.StatusEarlyHints)
-			w.Header().Set("X-Cost", "5")
-		}, 5},
-	} {
-		s := servertest.NewFuncZone(t, "cost 2\nsettle header X-Cost")
-		var hints http.Header
-		s.Serve = func(w http.ResponseWriter, _ *http.Request) error {
-			w.Header().Set("Link", "</x.css>")
-			test.serve(w)
-			w.WriteHeader(http.StatusOK)
-			return nil
-		}
-		w := &settleHints{ResponseRecorder: httptest.NewRecorder(), hints: &hints}
-		s.ServeHTTP(w, httptest.NewRequest("GET", "http://example.com/", nil))
-		if hints.Get("Link") == "" || hints["X-Cost"] != nil {
-			t.Errorf("%s: got the hints %v, want Link alone", test.about, hints)
-		}
-		if got := w.Result().Header["X-Cost"]; got != nil {
-			t.Errorf("%s: got X-Cost %q, want none", test.about, got)
-		}
-		s.WantLevel("settled", test.want)
-	}
-}
-
-// settleHints is a client that looks at early hints.
-type settleHints struct {
-	*httptest.ResponseRecorder
-	hints *http.Header
-}
-
-func (w *settleHints) WriteHeader(status int) {
-	if status >= 200 {
-		w.ResponseRecorder.WriteHeader(status)
-		return
-	}
-	*w.hints = w.Header().Clone()
-}
-
 func TestAStoreThatIsDownLetsPassAndHidesWhatTheUpstreamTells(t *testing.T) {
 	for _, take := range []int{1, 2} { // that without the body, and that with it
 		s := servertest.NewFuncSite(t, "throttle {\nzone plain {\nlimit 1000 1/d\n}\nzone settled {\nlimit 1000 1/d\ncost body_items\nsettle header X-Cost\n}\n}\nsettle_upstream")

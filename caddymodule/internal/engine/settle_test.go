@@ -1,16 +1,11 @@
 package engine_test
 
 import (
-	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
-	"net/http/httptest"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,7 +14,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // settleAfter is an upstream that sleeps before it sends headers, and again
@@ -234,31 +228,6 @@ func TestACorrectionLiftsABucketToItsDebtAtMost(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesNeverPaysLess(t *testing.T) {
-	for _, test := range []struct {
-		options string
-		header  string
-		want    float64
-	}{
-		{"settle header X-Cost", "0.25", 2},
-		{"settle header X-Cost", "5", 5},
-		{"settle header X-Cost", "nonsense", 2},
-		{"settle seconds", "", 2},
-		{"settle bytes 1GB", "", 2},
-		{"settle status 401 5", "", 2},
-		{"settle header X-Cost after", "0.25", 0.25},
-	} {
-		s := servertest.NewFuncZone(t, "cost 2\n"+test.options)
-		ctx, leave := context.WithCancel(t.Context())
-		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
-			leave()
-			return servertest.Says(200, "X-Cost", test.header)(w, r)
-		}
-		s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "http://example.com/", nil))
-		s.WantLevel("settled", test.want)
-	}
-}
-
 func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
 	for _, test := range []struct {
 		header string
@@ -313,58 +282,4 @@ func TestSettlingDelaysTheResponseForAFifthOfTheTimeout(t *testing.T) {
 			}
 		})
 	}
-}
-
-// closingClient requests a page over a connection of its own, and ends it with the
-// last byte of the body.
-func closingClient(addr string, size int) error {
-	conn, err := net.Dial("tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %s\r\n\r\n", addr)
-	response, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), nil)
-	if err != nil {
-		return err
-	}
-	if response.StatusCode != http.StatusOK || response.ContentLength != int64(size) {
-		return fmt.Errorf("got %v of %d bytes", response.Status, response.ContentLength)
-	}
-	_, err = io.CopyN(io.Discard, response.Body, int64(size))
-	return err
-}
-
-// Proxies see that the client is gone before they see the end of the upstream's
-// answer, if the client is quick.
-func TestAClientThatClosesAfterTheLastByteDoesNotPayItsReservation(t *testing.T) {
-	for _, size := range []int{10, 100_000} {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Length", fmt.Sprint(size))
-				_, _ = io.WriteString(w, strings.Repeat("x", size))
-			}))
-			defer upstream.Close()
-			addr := "127.0.0.1" + servertest.FreeAddress(t)
-			servertest.MustLoad(t, fmt.Sprintf("http://%s {\nthrottle {\nzone site {\nlimit 1000 1/d\nsettle status 5xx 1\n}\n}\nreverse_proxy %s\n}", addr, upstream.Listener.Addr()))
-			for range 400 {
-				if err := closingClient(addr, size); err != nil {
-					t.Fatal(err)
-				}
-			}
-			// What is settled when the client has gone.
-			servertest.Soon(t, "400 successes that are not charged", func() bool { return levelOf(servertest.TheMemory(t), "site", "127.0.0.1") < 0.5 })
-		})
-	}
-}
-
-// level returns how full an enforced bucket of 1000 units is.
-func levelOf(m leakybucket.Store, zone, key string) float64 {
-	charges := []leakybucket.Charge{{Zone: zone, Key: key, Probe: true, Limit: leakybucket.Limit{Capacity: 1000, Leak: 1. / 86400}}}
-	var d [1]leakybucket.Decision
-	if err := m.Take(context.Background(), charges, d[:]); err != nil {
-		return -1
-	}
-	return d[0].Level
 }
