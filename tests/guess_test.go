@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 	"unicode/utf16"
 )
 
@@ -358,4 +359,161 @@ func TestGuessesThroughAnyDoor(t *testing.T) {
 			t.Fatalf("got %d for a preview, want 200", got)
 		}
 	}
+}
+
+// TestGuessesAtOnce: of 80 that come together, no more than fit are tried, although none is
+// answered yet.
+func TestGuessesAtOnce(t *testing.T) {
+	t.Parallel()
+	g := startGuard(t, "u", "refund cookie wiki_member")
+	g.wiki.hold = make(chan struct{})
+	address, statuses := g.fresh(), make(chan int, 80)
+	for i := range 80 {
+		go func() { statuses <- g.send(form, address, fmt.Sprint("user", i), "wrong") }()
+	}
+	next := func() int {
+		select {
+		case status := <-statuses:
+			return status
+		case <-time.After(startTime):
+			return 0
+		}
+	}
+	for i := range 80 - guessesByAddress {
+		if got := next(); got != 429 {
+			t.Errorf("answer %d: got %d while %d guesses wait, want 429", i, got, guessesByAddress)
+			break
+		}
+	}
+	close(g.wiki.hold)
+	for range guessesByAddress {
+		if got := next(); got != 403 {
+			t.Errorf("got %d for a guess that fit, want 403", got)
+		}
+	}
+}
+
+// TestWrongRefundLines: one that is too narrow hurts who logs in, and one that is too wide opens
+// tenfold.
+func TestWrongRefundLines(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		about, user, refund string
+		through             way
+		narrow              bool
+	}{
+		{"other_cookie", "u", "refund cookie other_site_*", form, true},
+		{"other_status", "u", "refund status 303", form, true},
+		{"other_location", "u", "refund header Location */account*", form, true},
+		{"other_user", "login", "refund cookie other_site_*", form, true},
+		{"status_of_failures", "u", "refund status 302", by("POST", "/?do=redirect", urlencoded, "u=%u&p=%p"), false},
+		{"cookie_of_all", "u", "refund cookie wiki_visit", form, false},
+		{"registration", "u", "refund cookie wiki_member", by("POST", "/?do=register", urlencoded, "u=%u&p=%p"), false},
+		{"location_of_clients", "u", "refund header Location */dashboard*", by("POST", "/", urlencoded, "u=%u&p=%p", "Referer", "http://127.0.0.1/dashboard"), false},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			t.Parallel()
+			g := startGuard(t, test.user, test.refund)
+			address := g.oneAddress()
+			one := g.guess(300, "alice", address, test.through)
+			g.empty()
+			many := g.guess(300, "alice", g.manyAddresses(100), test.through)
+			refused, other := 0, g.fresh()
+			for range 20 {
+				if g.send(form, other, "carol", "right") == 429 {
+					refused++
+				}
+			}
+			t.Logf("of 300 guesses %d and %d were tried, and of 20 right log-ins %d were refused", one, many, refused)
+			least, most, times := 1, 1, "as many"
+			if !test.narrow {
+				least, most, times = 2, 10, "ten times as many"
+			}
+			if one > most*guessesByAddress || many > most*guessesByAccount || one < least*guessesByAddress-1 {
+				t.Errorf("got %d and %d tried, want at most %s as with the right line", one, many, times)
+			}
+			if test.narrow != (refused > 0) {
+				t.Errorf("got %d of 20 right log-ins refused, want some: %v", refused, test.narrow)
+			}
+		})
+	}
+}
+
+// TestStatusShowsWhatWasKept, and why names the account's zone to whom only an address is told.
+func TestStatusShowsWhatWasKept(t *testing.T) {
+	t.Parallel()
+	g := startGuard(t, "u", "refund cookie wiki_member")
+	status := g.throttle("status")
+	for _, want := range []string{"login: kept 0 of 0.", "account: kept 0 of 0; gave 0 device cookies."} {
+		if !strings.Contains(status, want) {
+			t.Errorf("got %s, want %q in it", status, want)
+		}
+	}
+	for i := range guessesByAccount {
+		g.send(form, g.fresh(), "alice", fmt.Sprint("wrong", i))
+	}
+	for range 3 {
+		if got := g.send(form, "198.51.100.7", "carol", "right"); got != 302 {
+			t.Fatalf("got %d for the right password, want 302", got)
+		}
+	}
+	req := form(g.url, "alice", "right")
+	req.Header.Set("X-Forwarded-For", "198.51.100.7")
+	req.Header.Set("Accept", "application/json")
+	refused, err := g.who.do(req)
+	if err != nil || refused.status != 429 || !strings.Contains(refused.body, "Too many failed log-ins.") {
+		t.Fatalf("got %d %s, %v, want a refusal that says why", refused.status, refused.body, err)
+	}
+	var problem struct {
+		Code string `json:"support_code"`
+	}
+	if err := json.Unmarshal([]byte(refused.body), &problem); err != nil || problem.Code == "" {
+		t.Fatalf("got %s, %v, want a support code", refused.body, err)
+	}
+
+	status = g.throttle("status")
+	for _, want := range []string{"login: kept 10 of 13: 302 x 3, 403 x 10.", "account: kept 10 of 13: 302 x 3, 403 x 10; gave 0 device cookies."} {
+		if !strings.Contains(status, want) {
+			t.Errorf("got %s, want %q in it", status, want)
+		}
+	}
+	var zones struct {
+		Zones []struct {
+			Zone  string
+			Facts struct {
+				Charged, Refunded uint64
+				Responses         map[int]uint64
+			} `json:"since_loaded"`
+		}
+	}
+	if err := json.Unmarshal([]byte(g.throttle("status", "--json")), &zones); err != nil || len(zones.Zones) != 2 {
+		t.Fatalf("got %+v, %v, want two zones", zones, err)
+	}
+	for _, z := range zones.Zones {
+		if f := z.Facts; f.Charged != 10 || f.Refunded != 3 || len(f.Responses) != 2 || f.Responses[403] != 10 || f.Responses[302] != 3 {
+			t.Errorf("%s: got %+v, want 10 kept and 3 refunded", z.Zone, f)
+		}
+	}
+
+	why := g.throttle("why", "198.51.100.7")
+	for _, want := range []string{problem.Code + "  account", "Nothing refuses a request of cost 1 now."} {
+		if !strings.Contains(why, want) {
+			t.Errorf("got %s, want %q in it", why, want)
+		}
+	}
+	if why := g.throttle("why", "198.51.100.7", "--zone", "login"); strings.Contains(why, problem.Code) {
+		t.Errorf("got %s, want no refusal of another zone", why)
+	}
+	if why := g.throttle("why", problem.Code); !strings.Contains(why, "refused: capacity") {
+		t.Errorf("got %s, want the account's bucket", why)
+	}
+
+	t.Run("inspector", func(t *testing.T) {
+		b := newTab(t, startBrowser(t), "en", "light", 1024, 800)
+		b.open(g.inspector)
+		b.when("what was kept", `document.querySelector('[data-zone=account] .met')?.innerText.endsWith('kept 10 of 13 (302 x 3, 403 x 10), gave 0 device cookies.')`)
+		b.set("#why-form [name=client]", "198.51.100.7")
+		b.run(`document.querySelector("#why-form").requestSubmit()`)
+		b.when("the refusal", fmt.Sprintf(`/^account refused .* to it at [0-9:]+: capacity, %s\. Nothing refuses it now\.$/.test(document.querySelector('#why-said').innerText)`, problem.Code))
+	})
 }

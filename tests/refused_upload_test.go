@@ -196,6 +196,71 @@ func startRefusing(t *testing.T) refusingCaddy {
 	return c
 }
 
+// TestRefusedUpload: whoever is refused while uploading gets the answer, as from respond.
+func TestRefusedUpload(t *testing.T) {
+	t.Parallel()
+	c := startRefusing(t)
+	for name, u := range map[string]upload{
+		"1.0":          {version: "1.0"},
+		"1.0, late":    {version: "1.0", late: true},
+		"1.1":          {version: "1.1"},
+		"1.1, late":    {version: "1.1", late: true},
+		"1.1, closed":  {version: "1.1", headers: "Connection: close\r\n"},
+		"1.1, expects": {version: "1.1", headers: "Expect: 100-continue\r\n"},
+		"TLS":          {version: "1.1", tls: true},
+	} {
+		compare := func(want int) func(*testing.T, upload) {
+			return func(t *testing.T, u upload) {
+				plain := u
+				u.address, plain.address = fmt.Sprint("localhost:", c.ours), fmt.Sprint("localhost:", c.plain)
+				if u.tls {
+					u.address, plain.address = fmt.Sprint("localhost:", c.oursTLS), fmt.Sprint("localhost:", c.plainTLS)
+				}
+				u.likeRespond(t, want, plain)
+			}
+		}
+		t.Run(name, func(t *testing.T) {
+			u.path = "/"
+			forSizes(t, u, uploadSizes, compare(http.StatusTooManyRequests))
+		})
+		t.Run(name+", slots", func(t *testing.T) {
+			u.path = "/slots"
+			forSizes(t, u, uploadSizes[1:3], compare(http.StatusServiceUnavailable))
+		})
+		t.Run(name+", large", func(t *testing.T) {
+			u.path = "/large"
+			forSizes(t, u, uploadSizes[1:3], compare(http.StatusRequestEntityTooLarge))
+		})
+	}
+	for name, visitor := range map[string]func() *visitor{
+		"h2": func() *visitor { return newVisitor(t, "h2") },
+		"h3": func() *visitor { return newQUICVisitor(t, nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			forSizes(t, upload{}, uploadSizes, func(t *testing.T, u upload) {
+				v := visitor()
+				for range uploadsAtOnce {
+					req, _ := http.NewRequest("POST", fmt.Sprint("https://localhost:", c.oursTLS), io.LimitReader(zeros{}, int64(u.size)))
+					if !u.chunked {
+						req.ContentLength = int64(u.size)
+					}
+					if a, err := v.do(req); err != nil || a.status != http.StatusTooManyRequests {
+						t.Errorf("got %d, %v, want 429", a.status, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// zeros are a body without an end.
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
+
 // TestRefusedUploadThroughProxy: a proxy in front hands the answer on.
 func TestRefusedUploadThroughProxy(t *testing.T) {
 	t.Parallel()
@@ -274,5 +339,50 @@ backend plain
 				u.likeRespond(t, http.StatusTooManyRequests, plain)
 			})
 		})
+	}
+}
+
+// TestRefusedUploadsTakeNoUpstreamDown: nginx takes a server out of a group for ten seconds after
+// one failure, and then nobody is served.
+func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
+	t.Parallel()
+	ports := []int{freePort(t), freePort(t)}
+	for _, port := range ports {
+		startCaddy(t, config{servers: "trusted_proxies static 127.0.0.1/32", sites: fmt.Sprintf("http://:%d {\n throttle site 3 1/d\n respond ok\n}", port)})
+	}
+	nginx := fmt.Sprint("http://127.0.0.1:", startNginx(t, fmt.Sprintf(`
+	client_max_body_size 0;
+	upstream group {
+		server 127.0.0.1:%d;
+		server 127.0.0.1:%d;
+		keepalive 16;
+	}`, ports[0], ports[1]), `
+	location / {
+		proxy_pass http://group;
+		proxy_http_version 1.1;
+		proxy_set_header Connection "";
+		proxy_set_header X-Forwarded-For $remote_addr;
+	}`))
+	const uploads = 16
+	greedy, refused := newVisitor(t, "h1"), 0
+	for range 2*3 + uploads {
+		req, err := http.NewRequest("POST", nginx, io.LimitReader(zeros{}, 1_000_000))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.ContentLength = 1_000_000
+		if a, err := greedy.do(req); err != nil {
+			t.Fatal(err)
+		} else if a.status == http.StatusTooManyRequests {
+			refused++
+		}
+	}
+	if refused != uploads {
+		t.Errorf("got %d uploads answered 429, want %d", refused, uploads)
+	}
+	for range 20 {
+		if a := newVisitor(t, "h1").get(t, nginx); a.status != http.StatusOK {
+			t.Errorf("got %d for somebody else, want 200", a.status)
+		}
 	}
 }
