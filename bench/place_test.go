@@ -203,6 +203,16 @@ func TestInPlace(t *testing.T) {
 			nil,
 		},
 		{
+			"in_flight 100, with what writing takes longer", true, none,
+			&placedSite{limiter: "in_flight slots 100"},
+			nil,
+		},
+		{
+			"in_flight 100 with share, likewise", true, none,
+			&placedSite{limiter: "in_flight shared 100 {\nshare\n}"},
+			nil,
+		},
+		{
 			"one zone, with the access log on", false, logged,
 			&placedSite{log: true, limiter: "throttle {\n" + ours("logged", "client_ip", false) + "}"},
 			&placedSite{log: true, limiter: "rate_limit {\n" + theirs("logged", "{remote_host}", false) + "}"},

@@ -16,8 +16,8 @@
 //
 // A name in a form with control bytes, with brackets that do not match or with more than
 // 8 of them makes every field unclear whose name it begins with. One that is badly
-// escaped, has a semicolon, is longer than 1 KiB or has an index among such brackets
-// makes all those unclear, too, that it has not been told apart from until there.
+// escaped, has a semicolon or a line feed, is longer than 1 KiB or has an index among such
+// brackets makes all those unclear, too, that it has not been told apart from until there.
 //
 // # Bodies
 //

@@ -228,6 +228,7 @@ func TestNestedField(t *testing.T) {
 		{formType, "users[;0][login]=a", "absent unclear absent absent"},
 		{formType, "x&amp;users[0][email]=a&user=b;c", "absent absent absent absent"},
 		{formType, "users%00[0][login]=a", "absent unclear absent absent"},
+		{formType, "users[x%0a[][login]=a", "absent unclear absent absent"}, // Rack looks at the last line
 		{formType, "x&[0]users[login]=a&user[0]x[1]=b", "absent absent absent absent"},
 		{jsonType, `{"user": {"login": "a", "email": "x"}, "users": [{"login": "b"}], "p": 1}`, "=a =b =1 =x"},
 		{jsonType, `{"users": {"0": {"login": "b"}, "1": {"login": "c"}}}`, "absent unclear absent absent"},

@@ -162,6 +162,7 @@ func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
 		}
 	}
 	if len(odd) > 0 || cut {
+		lines := bytes.IndexByte(odd, '\n') >= 0
 		for len(odd) > 0 {
 			end := bytes.IndexAny(odd, "[]")
 			if end < 0 {
@@ -174,6 +175,10 @@ func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
 			}
 			after, more := p.names.walk(at, letters)
 			at, passed, odd = after, passed|more, odd[end+1:]
+			if lines && at.length > 0 {
+				cut = true // Rack takes a[x\n[][b] for a[][b]
+				break
+			}
 		}
 		if cut {
 			passed |= at.alive

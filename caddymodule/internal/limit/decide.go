@@ -205,6 +205,11 @@ func (a *asking) takeLater() (err error) {
 			return err
 		}
 	}
+	for i := first; ended && i < len(a.claims); i++ {
+		if a.charges[i].Shadow {
+			a.claims[i].refusal = None // enforcement would not have come to it
+		}
+	}
 	a.take(first)
 	if whole = true; a.refused || a.ends && !ended {
 		a.giveBack(first, !a.refused)

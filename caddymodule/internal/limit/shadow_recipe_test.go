@@ -6,7 +6,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -48,15 +50,31 @@ func witnessed(app *caddymodule.App) map[string]string {
 }
 
 // decidedBy lets the same clients, who do not react, visit zones, and returns what is
-// decided about each of their requests.
+// decided about each of their requests. Some of these are log-ins. What each really cost, the
+// upstream says by its status and a header.
 func decidedBy(t *testing.T, seed uint64, block string) (seen map[string]string) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			w.Header().Set("X-Spent", r.Header.Get("X-Spent"))
+			status, err := strconv.Atoi(r.Header.Get("X-Status"))
+			w.WriteHeader(status)
+			return err
+		}
 		seen = witnessed(s.App)
 		rng := rand.New(rand.NewPCG(seed, 1))
 		for n := range 150 {
-			s.Visit(fmt.Sprint("203.0.113.", 1+rng.IntN(3)), "/", "X-N", fmt.Sprint(n),
-				"X-Cost", fmt.Sprint(rng.IntN(5)), "X-Team", fmt.Sprint(rng.IntN(2)))
+			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
+			if rng.IntN(4) > 0 {
+				form := []string{"text=x", "pwd=x", "log=alice&pwd=x", "log=bob&pwd=x&log=eve"}[rng.IntN(4)]
+				r = httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(form))
+				r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			}
+			r.RemoteAddr = fmt.Sprintf("203.0.113.%d:1", 1+rng.IntN(3))
+			for name, of := range map[string]int{"X-N": n, "X-Cost": rng.IntN(5), "X-Team": rng.IntN(2), "X-Spent": rng.IntN(8), "X-Status": []int{200, 302, 404}[rng.IntN(3)]} {
+				r.Header.Set(name, strconv.Itoa(of))
+			}
+			s.Come(r)
 			servertest.Sleep(time.Duration(rng.ExpFloat64() * float64(300*time.Millisecond)))
 		}
 		servertest.Sleep(time.Hour)
@@ -111,16 +129,22 @@ func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, n))
 		var names []string
 		var bodies []string
+		waits := rng.IntN(2) == 0 // in shadow nobody does, so the upstream would answer sooner
 		for i := range 2 + rng.IntN(5) {
 			names = append(names, fmt.Sprintf("z%d", i))
 			body := fmt.Sprintf("limit %d %d/s\n", 3+rng.IntN(12), 1+rng.IntN(4))
-			key := []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n"}[rng.IntN(4)]
+			body += []string{"", "", "field pwd\n"}[rng.IntN(3)]
+			key := []string{"", "key host\n", "key header X-Team\n", "key client_ip header X-Team\n", "key field log\n"}[rng.IntN(5)]
 			if body += key; key == "" {
 				body += []string{"", "", "override 203.0.113.2 deny\n", "override 203.0.113.2 unlimited\n"}[rng.IntN(4)]
 			}
 			body += []string{"", "", "cost {header.X-Cost}\n", "cost 1.5\n"}[rng.IntN(4)]
 			body += []string{"", "", "block 2s 9s\n", "block\n"}[rng.IntN(4)]
-			body += []string{"", "", "delay\n", "delay 1 wait 2s\n"}[rng.IntN(4)]
+			if waits {
+				body += []string{"", "", "delay\n", "delay 1 wait 2s\n"}[rng.IntN(4)]
+			} else {
+				body += []string{"", "", "settle status 404 2\n", "settle header X-Spent\n", "settle header X-Spent debt 3\n", "settle status 2xx 3 after\n", "refund status 302\n"}[rng.IntN(7)]
+			}
 			bodies = append(bodies, body)
 		}
 		zones := func(within string) (text string) {

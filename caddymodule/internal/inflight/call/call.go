@@ -15,8 +15,8 @@ import (
 	"maps"
 	"net"
 	"net/http"
-	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -120,9 +120,15 @@ func (p *part) done(err error) {
 	}
 }
 
-// conversations are the types of responses that are streams without an end, or halves of
+// conversations are how the types of responses begin that are streams without an end, or halves of
 // conversations.
-var conversations = regexp.MustCompile(`(?i)^(application/(grpc|connect\+)|text/event-stream|multipart/x-mixed-replace)`)
+var conversations = []string{"application/grpc", "application/connect+", "text/event-stream", "multipart/x-mixed-replace"}
+
+func isConversation(contentType string) bool {
+	return slices.ContainsFunc(conversations, func(begin string) bool {
+		return len(contentType) >= len(begin) && strings.EqualFold(contentType[:len(begin)], begin)
+	})
+}
 
 // Header implements http.ResponseWriter.
 func (c *Call) Header() http.Header {
@@ -141,7 +147,7 @@ func (c *Call) WriteHeader(status int) {
 		switch {
 		case c.Tunnels():
 			c.tunnel()
-		case conversations.MatchString(response.Single(c.ResponseWriter.Header()["Content-Type"])):
+		case isConversation(response.Single(c.ResponseWriter.Header()["Content-Type"])):
 			c.through = true
 			c.context.streams()
 		default:
