@@ -14,7 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 )
 
-// formats are what else is read, in the spelling of nginx.
+// formats are those of lines that are no JSON, in the spelling of nginx.
 var formats = []pattern{
 	// combined and common
 	mustCompile(`$peer [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"$extras`),
@@ -106,7 +106,7 @@ func mustCompile(spelled string) pattern {
 func (f pattern) match(l *namedLine, line string) (ok bool) {
 	for i, field := range f {
 		if line, ok = strings.CutPrefix(line, field.text); !ok || field.name == "" {
-			return ok && (l.Status == 0 || l.Status >= 100 && l.Status <= 999)
+			return ok
 		}
 		value, end, next, until := "", 0, f[i+1].text, line
 		switch {
@@ -133,6 +133,11 @@ func (f pattern) match(l *namedLine, line string) (ok bool) {
 				return false
 			}
 			value = line[:end]
+		}
+		if field.name == "status" && value != "-" {
+			if n, err := strconv.Atoi(value); err != nil || n > 999 || n > 0 && n < 100 {
+				return false
+			}
 		}
 		l.field(textOf(field.name), textOf(value))
 		line = line[end:]
@@ -234,5 +239,6 @@ var strangers = []struct {
 }{
 	{regexp.MustCompile(`^\S+ - \S* +\d\d/\w{3}/\d{4}:[\d:]{8} [+-]\d{4} "`), "the access log of PHP-FPM, which knows no visitors: give that of the web server"},
 	{regexp.MustCompile(`^\[\w{3} \w{3} [ \d]\d [\d:.]+ \d{4}\] |^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] |^\[[\d-]+ [\d:]+\] \w+\.[A-Z]+: `), "an error log: give the access log"},
+	{regexp.MustCompile(`^\[(\{|$)`), "a list of JSON: want one object in each line, as jq -c .[] prints"},
 	{regexp.MustCompile("\tINFO\t"), "Caddy's console format, which has no defined fields: log as JSON"},
 }

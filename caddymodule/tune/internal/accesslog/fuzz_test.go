@@ -86,19 +86,40 @@ func plainNames(line string) bool {
 	return !strings.Contains(line, "null") && !strings.Contains(line, "ſ") && !strings.Contains(line, "K")
 }
 
-func FuzzCombinedLine(f *testing.F) {
+func FuzzLine(f *testing.F) {
 	f.Add(combinedLine(noon, "192.0.2.1", "/a"))
+	f.Add(`[01/Mar/2026:11:00:00 +0000] - 404 404 - GET https example.com "/a?b" [Client 192.0.2.7] [Length 5] [Gzip -] [Sent-to 10.0.0.2] "x" "-"`)
+	f.Add(`192.0.2.7:33319 [01/Mar/2026:11:00:00.123] www~ app/srv1 9/0/7/147/723 404 5 - - ---- 1/3/3/2/0 0/0 {x|y} "GET /a?b HTTP/1.0"`)
+	f.Add(`I, [2026-03-01T11:00:00.5 #123]  INFO -- : [id] method=GET path=/a?b status=404 duration=250.5 view=4.5 ip=192.0.2.7`)
+	f.Add(`[id] Started GET "/a?b" for 192.0.2.1 at 2026-03-01 11:00:00 +0000`)
+	f.Add(`#Fields: date time cs-method cs-uri-stem c-ip`)
 	f.Add(`www.example.com:443 192.0.2.7 - a b [01/Mar/2026:12:00:00 +0000] "POST /a b HTTP/2.0" 200 1 "\"" "\x22" rt=0.5`)
 	f.Add(`192.0.2.7 - - [31/Feb/2026:24:60:61 -9999] "\x16\x03" 400 - "`)
 	f.Fuzz(func(t *testing.T, line string) {
-		p := parser{latest: noon}
+		p := parser{latest: noon, formats: formats}
 		req := new(Request)
 		v, why := p.parse(req, line)
 		switch {
 		case v == unreadable && why == "":
 			t.Fatal("got no reason for an unreadable line")
-		case v == request && (req.arrived > req.written || req.Method == "" || req.URI == "" || req.Status < 0 || req.Status > 999):
+		case v == request && (req.arrived > req.written || req.Method == "" || req.URI == "" || req.Status < 0):
 			t.Fatalf("got %+v", req)
+		}
+	})
+}
+
+// A format that somebody pastes reads no line in a wrong way.
+func FuzzFields(f *testing.F) {
+	f.Add(`%h %l %u %t \"%r\" %>s %b %D`, `192.0.2.7 - - [01/Mar/2026:11:00:00 +0000] "GET / HTTP/1.1" 200 1 2`)
+	f.Add(`$msec|$remote_addr|$remote_user [|$request|$status`, `1772362800.5|192.0.2.7|a [b [|GET / HTTP/1.1|200`)
+	f.Fuzz(func(t *testing.T, spelled, line string) {
+		format, err := compile(spelled)
+		if err != nil {
+			return
+		}
+		p, req := parser{latest: noon, formats: []pattern{format}, given: true}, new(Request)
+		if v, why := p.parse(req, line); v == unreadable && why == "" || v == request && (req.Method == "" || req.URI == "" || req.arrived > req.written) {
+			t.Fatalf("got %v, %s, %+v", v, why, req)
 		}
 	})
 }

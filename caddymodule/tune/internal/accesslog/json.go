@@ -81,7 +81,7 @@ func (l *namedLine) field(name, value gjson.Result) bool {
 	case "controller", "view", "db":
 		l.rails = true
 	case "status", "EdgeResponseStatus", "DownstreamStatus", "response_code", "sc-status":
-		l.Status = int(value.Int())
+		l.Status = max(0, int(value.Int())) // HAProxy has -1 if there was no response
 	case "size", "body_bytes_sent", "bytes_sent", "EdgeResponseBytes", "DownstreamContentSize", "sc-bytes":
 		l.Size = count(value)
 	case "bytes_read":
@@ -195,12 +195,13 @@ func (l *namedLine) finish() (verdict, string) {
 	if !stamp.Exists() {
 		return unreadable, "no time: want a field ts"
 	}
-	at, ok := parseUnix(stamp.Raw)
+	read, said := parseUnix, stamp.Raw
 	if stamp.Type == gjson.String {
-		at, ok = l.parseStamp(stamp.Str)
+		read, said = l.parseStamp, stamp.Str
 	}
+	at, ok := read(said)
 	if !ok {
-		return unreadable, "unknown time " + text.Printable(stamp.String(), 40)
+		return unreadable, "unknown time " + text.Printable(said, 40)
 	}
 	if r.Caddy = l.caddy; !l.caddy && (r.URI == "" || r.Method == "") { // the server answered what was no HTTP
 		return other, ""
@@ -268,9 +269,8 @@ func addressIn(list string) (first netip.Addr) {
 func isPublic(addr netip.Addr) bool { return addr.IsGlobalUnicast() && !addr.IsPrivate() }
 
 // sentBy sets the client: that of --client, or the peer, unless that is a proxy which names another
-// one. A log may have a hash in the place of the address, as that of Caddy's
-// filter is, or the name of a host. Each of these is a client of its own, for which a private
-// address stands that is made of it.
+// one. A log may have a hash in the place of the address, as that of Caddy's filter is, or the name of
+// a host. Each of these is a client of its own, for which a private address stands that is made of it.
 func (l *namedLine) sentBy(who string) {
 	r, named := l.Request, netip.Addr{}
 	if l.clientField != "" && l.clientField != "remote_addr" {

@@ -169,7 +169,7 @@ func TestWhatIsNoAccessLogIsNamed(t *testing.T) {
 		`2026/11/02 08:00:00 [error] 123#0: *1 open() "/x" failed, request: "GET /x HTTP/1.1"`:       "an error log: give the access log",
 		`[2026-11-02 08:00:00] production.ERROR: boom`:                                               "an error log: give the access log",
 		"2026/11/02 08:00:00.123\tINFO\thttp.log.access\thandled request\t{}":                        "log as JSON",
-		`[`: "--fields",
+		`[`: "jq -c .[]",
 		`{`: "jq -c .",
 		`192.0.2.7 - - [02/Nope/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 1`: `unknown time 02/Nope/2026:08:00:00 +0000`,
 	} {

@@ -202,16 +202,21 @@ func (r *Reader) next() (req *Request, more bool) {
 	for more && !r.due() {
 		more = r.hold()
 	}
-	if run := firstRun(r.runs); run != nil && (len(r.held) == 0 || run.head.arrived < r.held[0].arrived) {
-		req = run.head
-		r.advance(run)
-	} else if len(r.held) == 0 {
-		return nil, false
-	} else {
+	run := &source{next: never}
+	if len(r.runs) > 0 {
+		run = slices.MinFunc(r.runs, byNext)
+	}
+	switch {
+	case len(r.held) > 0 && r.held[0].arrived <= run.next:
 		req, r.held[0] = r.held[0], nil
 		r.held = r.held[1:]
 		r.bytes -= req.length
 		r.last = req.arrived
+	case run.head != nil:
+		req = run.head
+		r.advance(run)
+	default:
+		return nil, false
 	}
 	r.deliver(req)
 	return req, true

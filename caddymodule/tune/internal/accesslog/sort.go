@@ -1,7 +1,6 @@
 package accesslog
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"encoding/gob"
@@ -10,6 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync/atomic"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -90,7 +90,9 @@ func (s *sorter) add(of *source, req *Request) {
 	}
 	b[of.nth>>6] |= 1 << (of.nth & 63)
 	s.late[of.name] = b
-	s.requests = append(s.requests, *req)
+	late := *req
+	late.written = late.arrived // which is its place
+	s.requests = append(s.requests, late)
 	if s.bytes += requestBytes + req.length; s.bytes > sorterBytes {
 		s.flush()
 	}
@@ -99,9 +101,9 @@ func (s *sorter) add(of *source, req *Request) {
 // A spilled request is as it is in a file.
 type spilled struct {
 	Request
-	Referer, Agent, Headers    string
-	Written, Arrived, Unlogged int64
-	Behind                     bool
+	Referer, Agent, Headers string
+	Unlogged                int64
+	Behind                  bool
 }
 
 func (s *sorter) sort() {
@@ -115,7 +117,7 @@ func (s *sorter) flush() {
 	into := gob.NewEncoder(file)
 	for i := range s.requests {
 		r := &s.requests[i]
-		s.err = cmp.Or(s.err, into.Encode(&spilled{Request: *r, Referer: r.referer, Agent: r.agent, Headers: r.headers, Written: r.written, Arrived: r.arrived, Unlogged: r.unlogged, Behind: r.behind}), file.err)
+		s.err = cmp.Or(s.err, into.Encode(&spilled{Request: *r, Referer: r.referer, Agent: r.agent, Headers: r.headers, Unlogged: r.unlogged, Behind: r.behind}), file.err)
 	}
 	clear(s.requests)
 	s.spills, s.requests, s.bytes = append(s.spills, file), s.requests[:0], 0
@@ -139,24 +141,20 @@ func (s *sorter) runs(done <-chan struct{}) (runs []*source) {
 // readSpilled reads the requests of a file.
 func (s *source) readSpilled(file *spill, done <-chan struct{}) {
 	defer close(s.ahead)
-	in, err := file.again()
+	defer s.close()
+	err := s.open(new(atomic.Int64), Options{spools: map[string]*spill{s.name: file}})
 	if err != nil {
 		s.ahead <- &chunk{broken: err}
 		return
 	}
-	unpacked, err := zstd.NewReader(bufio.NewReaderSize(in, bufferSize), zstd.WithDecoderConcurrency(1))
-	if err != nil {
-		s.ahead <- &chunk{broken: err}
-		return
-	}
-	defer unpacked.Close()
-	from := gob.NewDecoder(bufio.NewReaderSize(unpacked, bufferSize))
-	for err == nil {
+	for from := gob.NewDecoder(s.lines); err == nil; {
 		c := new(chunk)
 		for len(c.requests) < batchSize/4 && err == nil {
 			var r spilled
 			if err = from.Decode(&r); err == nil {
-				r.referer, r.agent, r.headers, r.written, r.arrived, r.unlogged, r.behind = r.Referer, r.Agent, r.Headers, r.Written, r.Arrived, r.Unlogged, r.Behind
+				r.referer, r.agent, r.headers, r.unlogged, r.behind = r.Referer, r.Agent, r.Headers, r.Unlogged, r.Behind
+				r.arrived = r.At.UnixNano()
+				r.written = r.arrived
 				c.requests = append(c.requests, r.Request)
 			} else if err != io.EOF {
 				c.broken = err
@@ -168,16 +166,6 @@ func (s *source) readSpilled(file *spill, done <-chan struct{}) {
 			return
 		}
 	}
-}
-
-// firstRun returns the run whose next request arrived first, or nil if none is left.
-func firstRun(runs []*source) (first *source) {
-	for _, run := range runs {
-		if run.head != nil && (first == nil || run.head.arrived < first.head.arrived) {
-			first = run
-		}
-	}
-	return first
 }
 
 // A spill is a compressed temporary file, which has no name.

@@ -81,18 +81,19 @@ func (p *parser) parseStamp(text string) (at time.Time, ok bool) {
 		return p.at, true
 	}
 	at, err := time.Parse(layouts[p.layout], text)
-	for i := 0; err != nil && i < len(layouts); i++ {
-		if at, err = time.Parse(layouts[i], text); err == nil {
-			p.layout = i
-		}
+	if ok = err == nil; !ok {
+		at, ok = parseUnix(text)
 	}
-	if err != nil {
-		if at, ok = parseUnix(text); !ok {
-			return at, false
+	for i := 0; !ok && i < len(layouts); i++ {
+		if at, err = time.Parse(layouts[i], text); err == nil {
+			p.layout, ok = i, true
 		}
 	}
 	p.stamp, p.at = text, at
-	return at, true
+	if !ok {
+		p.stamp = ""
+	}
+	return at, ok
 }
 
 // parseUnix reads seconds, milliseconds, microseconds or nanoseconds since 1970, to the
