@@ -39,13 +39,14 @@ type App struct {
 	// than the limit in an outage.
 	Nodes int `json:"nodes,omitempty"`
 
-	// The secret that signs device cookies, passes and changes at run time, of at least
-	// 32 bytes. Write it as `{file./path}` or `{env.NAME}`. Caddys with the same one
-	// accept each other's. Default: keys in Caddy's storage, for Caddys that share it.
+	// The secret that signs device cookies and passes, of at least 32 bytes. Write it as
+	// `{file./path}` or `{env.NAME}`. Caddys with the same one accept each other's.
+	// Default: keys in Caddy's storage, for Caddys that share it. Another secret revokes
+	// all cookies.
 	SigningKey string `json:"signing_key,omitempty"`
 
-	// The bounds of received request bodies, and of responses that clients have not read yet. They
-	// are those of this process. Default: 64 MiB for one body, and 1 GiB in all.
+	// How much this process keeps of request bodies, and of responses that clients have not read
+	// yet. Default: 64 MiB for one body, and 1 GiB in all. Too little, and uploads are refused.
 	Buffer *Buffer `json:"buffer,omitempty"`
 
 	// Requests that no zone ever charges, and that need no slot of in_flight. Default: none.
@@ -58,10 +59,10 @@ type App struct {
 	// Default: none.
 	Plan map[string]string `json:"plan,omitempty"`
 
-	// Zones that handlers use by name. Default: none.
+	// Zones that handlers use by name, and that share their buckets on all sites. Default: none.
 	Zone []*limit.Zone `json:"zone,omitempty"`
 
-	// Concurrency limits that handlers use by name. Default: none.
+	// Concurrency limits that handlers use by name, and that share their slots. Default: none.
 	InFlight []*InFlight `json:"in_flight,omitempty"`
 
 	// Dry run: make every zone and every in_flight decide, count and log, and never
@@ -84,12 +85,12 @@ func (a *App) Check() error {
 
 // Handler is the JSON of a handler.
 type Handler struct {
-	// The zones that are charged together. Required. If one of them refuses, none
-	// is charged.
+	// The zones that are charged together. Required. If one of them refuses a request, none is
+	// charged.
 	Zone []*limit.Zone `json:"zone,omitempty"`
 
-	// Which requests the zones see, beside their own match. Default: all. In a Caddyfile,
-	// the matcher of the directive.
+	// Which requests the zones apply to, on top of their own match. Default: all. In a
+	// Caddyfile, this is the matcher of the directive.
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
 	// Send the rate-limit headers RateLimit-Policy and RateLimit: the capacity of

@@ -21,18 +21,18 @@ import (
 // Caddy. Requests that find no slot wait, or are refused. One that is nothing but a name is the
 // one that the global options define.
 type InFlight struct {
-	// The name, of letters, digits, `_`, `.` and `-`, which metrics, commands and logs call it
-	// by. Required. All definitions of a name must be equal, and share the same slots. No zone
-	// may have the name.
+	// The name in metrics, commands and logs, of letters, digits, `_`, `.` and `-`. Required. All
+	// definitions of a name must be equal, and share the same slots. No zone may have the name.
 	Name string `json:"name,omitempty"`
 
-	// How many requests the upstream works on at once. Required. Want as many as the upstream
-	// has workers: with more, requests wait in its own queue, where nobody takes turns.
+	// How many requests the upstream works on at once. Required. Set it to the number of the
+	// upstream's workers. With more, requests wait in the upstream's own queue, where nobody has
+	// priority; with fewer, workers idle.
 	Slots int `json:"slots,omitempty"`
 
-	// What has slots of its own. The sources are those of a zone's key, but for `route` and form
-	// fields, since slots are taken before bodies are looked at. A request that lacks a part has
-	// the slots of its client's address. Default: all requests share the slots.
+	// The values that have slots of their own, such as the client's address. The sources are those
+	// of a zone's key, except `route` and form fields. A request that lacks a part counts for its
+	// client's address. Default: all requests share the slots.
 	Key []limit.KeySource `json:"key,omitempty"`
 
 	// Which requests need no slot. Default: all need one.
@@ -53,30 +53,30 @@ type InFlight struct {
 
 	// The longest request body that is received before the request waits or takes a slot, such as
 	// `64MiB`, so that a client that sends slowly holds neither. A longer one is refused with
-	// status 413. `off` hands bodies on as they come, for gRPC and other conversations, in which the
+	// status 413. `off` passes bodies on as they come, for gRPC and other two-way streams, in which the
 	// client waits for answers while it sends. Default: the buffer of the global options.
 	Buffer string `json:"buffer,omitempty"`
 
-	// Let clients take turns for the slots, and say what makes a client: the sources of a key. A
-	// client whose requests have kept the upstream busy for longer goes behind others, one whose
-	// turn would come too late is refused at once, and no client holds more than half the slots
-	// while others wait. Not beside key. In a Caddyfile, `share` without a source means `client_ip`.
-	// Default: requests wait in the order of arrival.
+	// Share the slots fairly among clients, which these sources of a key identify. The client that
+	// has used the least slot time goes first, one that would wait for too long is refused at once,
+	// and no client holds more than half the slots while others wait. Cannot be used with key. In a
+	// Caddyfile, `share` without a source means `client_ip`. Default: requests wait in order of
+	// arrival.
 	Share []limit.KeySource `json:"share,omitempty"`
 
-	// Who goes before others. Needs share. Default: clients who have come back when they were told
-	// to go before all others.
+	// Which clients have priority. Needs share. Default: only clients that come back when they were
+	// told to.
 	Rank []Rank `json:"rank,omitempty"`
 
-	// `off` sends no passes: the cookie by which clients are known who come back, and members.
-	// Then nobody has come back. Needs share. Default: passes are sent over HTTPS.
+	// `off` sends no passes, the cookies by which returning clients and members are recognised.
+	// Then no client has priority for coming back. Needs share. Default: passes are sent over HTTPS.
 	Pass string `json:"pass,omitempty"`
 
 	// What refused clients get. Default: a short page with status 503 if there is share, otherwise 429.
 	Refusal *refusal.Options `json:"refusal,omitempty"`
 
-	// Dry run: count what would be done, by how many requests are in flight on arrival, and hold
-	// nothing up. Default: the limit is enforced.
+	// Dry run: count what would happen, by how many requests are in flight on arrival, and delay or
+	// refuse nothing. Default: the limit is enforced.
 	Shadow bool `json:"shadow,omitempty"`
 }
 

@@ -13,12 +13,12 @@ import (
 // snapshot on disk lets them survive restarts, too.
 type Memory struct {
 	// How many buckets are kept at most. Default: 500000, at some 100 bytes each.
-	// If more are in use, one that would be empty soon is dropped, and its key
-	// starts with an empty bucket. A reload changes the bound. To raise it more
-	// than tenfold, restart.
+	// When they are all in use, the one that would be empty soonest is dropped, and its
+	// key starts with an empty bucket. A reload changes the number; to raise it more than
+	// tenfold, restart.
 	MaxBuckets int `json:"max_buckets,omitempty"`
 
-	// The file in which buckets outlive the process, or `off`. It is read when Caddy
+	// The file in which buckets survive a restart, or `off`. It is read when Caddy
 	// starts, and holds the addresses and digests of keys. Default:
 	// `throttle/buckets.snapshot` in Caddy's data folder. With `off`, a restart empties
 	// all buckets and ends all blocks.

@@ -13,11 +13,11 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
-// Rank says who goes before others in an in_flight with share. It has one of issued, told and
+// Rank gives some clients priority in an in_flight with share. It has one of issued, told and
 // match.
 type Rank struct {
-	// The rank: `member` or `crawler`. Required. Members are served first, then clients
-	// who have come back when they were told to, then crawlers, then all others.
+	// The priority: `member` or `crawler`. Required. Members are served first, then clients
+	// that come back when they were told to, then crawlers, then all others.
 	Rank string `json:"rank,omitempty"`
 
 	// Members are clients to whom the upstream has given one of these cookies: names, or
@@ -32,11 +32,11 @@ type Rank struct {
 	// not in one that caches may keep for others.
 	Told string `json:"told,omitempty"`
 
-	// The upstream's session cookie, which a client must go on presenting that was named
-	// in the header: a name, or a pattern such as `*_session`. Required with told.
+	// The upstream's session cookie, which a client named in the header must keep
+	// presenting: a name, or a pattern such as `*_session`. Required with told.
 	Session string `json:"session,omitempty"`
 
-	// Which requests are those of such clients.
+	// Which requests have the priority. Required for crawlers.
 	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 }
 

@@ -15,7 +15,7 @@ import (
 // Delay queues requests instead of passing a burst at once: each waits until what was
 // charged before it has leaked.
 type Delay struct {
-	// How many units pass undelayed. Default: 0, so that requests come evenly.
+	// How many units pass undelayed. Default: 0, so that requests reach the upstream evenly.
 	Undelayed float64 `json:"undelayed,omitempty"`
 
 	// The longest wait. A request that would have to wait longer is refused. Default: as

@@ -22,14 +22,14 @@ type Key struct {
 	// add a zone keyed by `client_ip` to the same handler.
 	Sources []KeySource `json:"sources,omitempty"`
 
-	// The policy for requests if a part of their key is missing or empty. Default:
-	// `client_ip`, which charges a bucket of the client's address. With the source `field` it is
-	// `skip`, and `share` in a zone with fields. `share` charges
-	// one bucket for all such requests, `refuse` refuses them. `skip` lets them
-	// pass, so that leaving the key out is a way around the zone.
+	// What happens if a part of the key is missing or empty. `client_ip` charges a separate
+	// bucket of the client's address, `share` one bucket for all such requests. `refuse`
+	// refuses them. `skip` does not limit them, so clients get around the zone by leaving the
+	// key out. Default: `client_ip`; with the source `field` it is `skip`, or `share` if the
+	// zone has `field`.
 	Missing Policy `json:"missing,omitempty"`
 
-	// The policy for requests whose key no override names, in the words of missing.
+	// What happens to requests whose key no override lists, with the values of missing.
 	// Default: their own bucket is charged.
 	Unlisted Policy `json:"unlisted,omitempty"`
 
@@ -38,7 +38,8 @@ type Key struct {
 	// SHA-256 digests are kept, because these values are often secrets.
 	Plain bool `json:"plain,omitempty"`
 
-	// How many leading bits of an IPv4 address identify a client. Default: 32.
+	// How many leading bits of an IPv4 address identify a client. Default: 32. With fewer, a
+	// network counts as one client and needs a larger limit.
 	IPv4 int `json:"ipv4,omitempty"`
 
 	// How many leading bits of an IPv6 address identify a client. Default: 64,

@@ -17,7 +17,7 @@ type Route struct {
 	// The name that stands for the paths in keys. Required.
 	Name string `json:"name,omitempty"`
 
-	// The paths, as the matcher `path` takes them. Required.
+	// The paths, as in the matcher `path`. Required. Paths without a route are `other`.
 	Path caddyhttp.MatchPath `json:"path,omitempty"`
 }
 

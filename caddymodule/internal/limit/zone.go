@@ -22,8 +22,8 @@ import (
 )
 
 // Zone is a named rate limit: which requests it charges, to whose bucket, how
-// much the bucket holds, and what happens when it overflows. A zone is one budget
-// wherever its name appears, so all definitions of one name must be equal. A zone
+// much the bucket holds, and what happens when it overflows. Zones with the same name
+// share their buckets wherever they appear, so their definitions must be equal. A zone
 // with nothing but a name is the one that the global options define.
 type Zone struct {
 	// The zone's name, of letters, digits, `_`, `.` and `-`. Required.
@@ -41,9 +41,8 @@ type Zone struct {
 	// Which requests are charged. Default: all.
 	MatchRaw caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
 
-	// The names of form fields, such as `pwd`. Of the requests above only those are charged that
-	// carry one of them, in the query or the body, wherever they are sent: in forms and JSON, and
-	// in whatever may be read as one. Default: all.
+	// Charge only requests that have one of these form fields, such as `pwd`, in the query, in a
+	// form or in JSON, or whose body cannot be read. Default: requests need no field.
 	Field []string `json:"field,omitempty"`
 
 	// Which of these requests are not charged. Default: none. If assets are
@@ -74,7 +73,8 @@ type Zone struct {
 	// The cost of a request. The first that matches counts. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 
-	// How much of a body is read for costs. Default: 64 KiB.
+	// How much of a body is read for costs and keys. Default: 64 KiB. Longer bodies cost what
+	// its else says.
 	ReadBody *ReadBody `json:"read_body,omitempty"`
 
 	// How to correct the charge once the response is known. The charge at the
@@ -82,12 +82,12 @@ type Zone struct {
 	Settle *Settle `json:"settle,omitempty"`
 
 	// The responses for which nine tenths of the charge are given back, such as those to a
-	// log-in that succeeded. Default: the charge stays. Not beside settle.
+	// log-in that succeeded. Default: the charge stays. Cannot be used with settle.
 	Refund Refunds `json:"refund,omitempty"`
 
 	// Charge browsers that have logged in to an account before to buckets of their
-	// own. The key must name the account, and refund a log-in that succeeded. Default: everybody who names an account
-	// shares its bucket, and attackers can lock out its owner.
+	// own. The key must name the account, and refund the log-ins that succeed. Default:
+	// everybody who names an account shares its bucket, so attackers can lock out its owner.
 	TrustDevices *TrustDevices `json:"trust_devices,omitempty"`
 
 	// Queue requests instead of passing a burst at once: each waits until what was

@@ -27,12 +27,12 @@ const (
 // An Override gives some keys another limit than the zone's own.
 type Override struct {
 	// The leading parts of the keys, in plain text, or as sha256: and the SHA-256 of
-	// the text in hexadecimal. Parts left off the end match anything. For a client's
-	// address, a network in CIDR notation may be given.
+	// the text in hexadecimal. Required. Parts left off the end match anything. A
+	// client's address may be a network in CIDR notation.
 	Parts []string `json:"parts,omitempty"`
 
-	// The name of a plan, a capacity and a leak such as "10 1/s", "unlimited" or
-	// "deny".
+	// The name of a plan, a capacity and a leak such as `10 1/s`, `unlimited` or
+	// `deny`. Required.
 	Limit string `json:"limit,omitempty"`
 
 	// The name of one bucket for all keys of all overrides with this name. They need

@@ -36,8 +36,8 @@ type Style struct {
 	// basic colour of CSS such as `teal`. Default: a blue.
 	Accent string `json:"accent,omitempty"`
 
-	// What is the matter, in at most 500 characters. How long to wait, and what to
-	// do then, follows it. Zones with refund say "Too many failed log-ins." instead.
+	// The explanation, in at most 500 characters. How long to wait, and what to do
+	// then, follows it. Zones with refund say "Too many failed log-ins." instead.
 	// Default: "This site is receiving too many requests right now."
 	Text string `json:"text,omitempty"`
 }
