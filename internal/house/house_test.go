@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -82,18 +83,22 @@ func full(name string) string {
 
 // A goPackage is what go list says of one.
 type goPackage struct {
-	ImportPath, Export, Dir string
-	GoFiles, Imports, Deps  []string
-	Standard                bool
+	ImportPath, Dir        string
+	GoFiles, Imports, Deps []string
+	Standard               bool
 }
+
+// listed is what go list says of all packages, once for all tests.
+var listed = sync.OnceValues(func() ([]byte, error) {
+	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-deps", "-json=ImportPath,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/memcachedstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
+	cmd.Dir = "../.."
+	return cmd.Output()
+})
 
 // packages returns all packages by their import paths, and which of them are built of ours.
 func packages(t *testing.T) (all map[string]*goPackage, ours []*goPackage) {
 	t.Helper()
-	// With the tags of tests/run.sh, so that what it has compiled is used again.
-	cmd := exec.Command("go", "list", "-tags", "nobadger,nomysql,nopgx", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles,Imports,Deps,Standard", "./leakybucket/...", "./leakybucket/pgstore/...", "./leakybucket/memcachedstore/...", "./leakybucket/redisstore/...", "./leakybucket/sharedstore/...", "./caddymodule/...")
-	cmd.Dir = "../.."
-	out, err := cmd.Output()
+	out, err := listed()
 	if err != nil {
 		t.Fatal(err)
 	}
