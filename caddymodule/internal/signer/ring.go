@@ -8,7 +8,6 @@ import (
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/json"
 	"errors"
@@ -57,14 +56,6 @@ type Ring struct {
 type key struct {
 	ID     []byte `json:"id"`
 	Secret []byte `json:"secret"`
-
-	macs *sync.Pool // of HMACs with the secret, for tokens
-}
-
-// ready prepares the key for signing.
-func (k *key) ready() *key {
-	k.macs = &sync.Pool{New: func() any { return hmac.New(sha256.New, k.Secret) }}
-	return k
 }
 
 // New returns a ring for the key in storage. Until that is read, it has the key of an
@@ -85,7 +76,7 @@ func Fixed(secret string) *Ring {
 	sum := mac.Sum(nil)
 	k := &key{ID: sum[:KeyIDSize], Secret: sum[KeyIDSize:][:secretSize]}
 	r := New(nil, nil)
-	r.key.Store(k.ready())
+	r.key.Store(k)
 	return r
 }
 
@@ -165,7 +156,7 @@ func (r *Ring) replace(ctx context.Context) error {
 	if err := r.storage.Store(ctx, storageKey, raw); err != nil {
 		return fmt.Errorf("writing %s to storage: %w", storageKey, err)
 	}
-	r.key.Store(k.ready())
+	r.key.Store(k)
 	return nil
 }
 
@@ -179,7 +170,7 @@ func (r *Ring) load(ctx context.Context) error {
 	if err := json.Unmarshal(raw, k); err != nil || len(k.ID) != KeyIDSize || len(k.Secret) != secretSize {
 		return fmt.Errorf("reading %s from storage: it holds no key; delete it, and all clients get new cookies", storageKey)
 	}
-	r.key.Store(k.ready())
+	r.key.Store(k)
 	return nil
 }
 
