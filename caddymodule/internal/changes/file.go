@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 
 	"go.uber.org/zap"
@@ -90,7 +89,9 @@ func (d *disk) open(path string, logger *zap.Logger) {
 	if d.file, err = snapshot.Open(path); err != nil {
 		d.file = nil
 		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.String("file", path), zap.Error(err))
+		return
 	}
+	d.file.Largest = longestFile
 }
 
 // read returns what the file has. A file that cannot be used is set aside.
@@ -98,7 +99,7 @@ func (d *disk) read(logger *zap.Logger) (kept []*record, journal []override.Chan
 	if d.file == nil {
 		return nil, nil
 	}
-	raw, err := d.bytes()
+	raw, err := d.file.Read()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -112,13 +113,6 @@ func (d *disk) read(logger *zap.Logger) (kept []*record, journal []override.Chan
 	}
 	new(skipped).log(skips, logger.With(zap.String("file", d.path)))
 	return kept, journal
-}
-
-func (d *disk) bytes() ([]byte, error) {
-	if info, err := os.Stat(d.path); err == nil && info.Size() > longestFile {
-		return nil, fmt.Errorf("it has %d bytes: want at most %d", info.Size(), longestFile)
-	}
-	return d.file.Read()
 }
 
 // write writes the file, and returns when the disk has it.

@@ -19,8 +19,7 @@ import (
 var ErrTaken = errors.New("another process uses the file")
 
 // A File is a file that this process alone reads and writes, as long as others ask by
-// [Open], too. It follows no symbolic link in the last part of its name. It is not
-// safe for concurrent use.
+// [Open], too. It is not safe for concurrent use.
 type File struct {
 	path string
 	lock *flock.Flock
@@ -40,9 +39,6 @@ func Open(path string) (*File, error) {
 		return nil, err
 	}
 	lock := flock.New(path+".lock", flock.SetPermissions(0o600))
-	if found, err := os.Lstat(lock.Path()); err == nil && !found.Mode().IsRegular() {
-		return nil, irregular(lock.Path())
-	}
 	switch locked, err := lock.TryLock(); {
 	case err != nil:
 		return nil, err
@@ -54,21 +50,14 @@ func Open(path string) (*File, error) {
 
 // Read returns the content. If there is no file, the error is [fs.ErrNotExist].
 func (f *File) Read() ([]byte, error) {
-	named, err := os.Lstat(f.path)
-	if err != nil {
-		return nil, err
-	}
-	if !named.Mode().IsRegular() {
-		return nil, irregular(f.path)
-	}
 	file, err := os.Open(f.path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
 	opened, err := file.Stat()
-	if err != nil || !os.SameFile(named, opened) {
-		return nil, &fs.PathError{Op: "open", Path: f.path, Err: errors.New("it was replaced meanwhile")}
+	if err != nil {
+		return nil, err
 	}
 	if opened.Size() > f.Largest {
 		return nil, &fs.PathError{Op: "read", Path: f.path, Err: fmt.Errorf("it has more than %d MiB", f.Largest>>20)}
@@ -131,10 +120,6 @@ func syncFolder(name string) error {
 	}
 	defer func() { _ = folder.Close() }()
 	return folder.Sync()
-}
-
-func irregular(path string) error {
-	return &fs.PathError{Op: "open", Path: path, Err: errors.New("it is no regular file")}
 }
 
 // Close lets other processes have the file.

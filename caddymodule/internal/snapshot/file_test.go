@@ -1,7 +1,6 @@
 package snapshot
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -97,37 +96,6 @@ func TestAFileIsForOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, path)
-}
-
-func TestNoLinkIsFollowed(t *testing.T) {
-	dir := t.TempDir()
-	path, other := filepath.Join(dir, "file"), filepath.Join(dir, "other")
-	if err := os.WriteFile(other, []byte("other"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	link := func(name string) {
-		if err := os.Symlink(other, name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	link(path + ".lock")
-	if _, err := Open(path); err == nil {
-		t.Error("opening with a link for a lock: got no error, want one")
-	}
-	if err := os.Remove(path + ".lock"); err != nil {
-		t.Fatal(err)
-	}
-	f := open(t, path)
-	link(path)
-	link(path + ".new")
-	if _, err := content(f); err == nil || !strings.Contains(err.Error(), "no regular file") {
-		t.Errorf("reading a link: got error %v, want that it is no regular file", err)
-	}
-	mustWrite(t, f, "one")
-	mustHave(t, f, "one")
-	if got, err := os.ReadFile(other); err != nil || !bytes.Equal(got, []byte("other")) {
-		t.Errorf("where the links point: got %q and error %v, want it unchanged", got, err)
-	}
 }
 
 func TestAFileThatIsTooLargeIsNotRead(t *testing.T) {
