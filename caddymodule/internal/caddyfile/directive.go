@@ -13,7 +13,6 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -212,19 +211,11 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 // An option of a zone beside the zones is the default of all zones that the block
 // defines.
 func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
-	h.Next()
-	set, err := h.ExtractMatcherSet()
+	match, err := outerMatchers(h)
 	if err != nil {
-		return nil, wrongName(h, err)
+		return nil, err
 	}
-	h.Next() // the directive's name
-	if err := option.CheckOuter(set); err != nil {
-		return nil, h.WrapErr(err)
-	}
-	handler := new(config.Handler)
-	if set != nil {
-		handler.Match = caddyhttp.RawMatcherSets{set}
-	}
+	handler := &config.Handler{Match: match}
 	here := tokens.Place(h.Dispenser)
 	zones, err := parseZones(handler, h)
 	if err != nil {

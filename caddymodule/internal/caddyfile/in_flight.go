@@ -7,7 +7,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
@@ -42,24 +41,15 @@ type inFlightReader struct {
 //	    shadow
 //	}
 func ParseInFlight(h httpcaddyfile.Helper) (*config.InFlightHandler, error) {
-	h.Next()
-	set, err := h.ExtractMatcherSet()
+	match, err := outerMatchers(h)
 	if err != nil {
-		return nil, wrongName(h, err)
-	}
-	h.Next() // the directive's name
-	if err := option.CheckOuter(set); err != nil {
-		return nil, h.WrapErr(err)
+		return nil, err
 	}
 	r, err := parseInFlight(h)
 	if err != nil {
 		return nil, err
 	}
-	handler := &config.InFlightHandler{InFlight: r.InFlight}
-	if set != nil {
-		handler.Match = caddyhttp.RawMatcherSets{set}
-	}
-	return handler, r.checkIn(h)
+	return &config.InFlightHandler{InFlight: r.InFlight, Match: match}, r.checkIn(h)
 }
 
 // parseInFlight reads what follows in_flight, in a site or in the global options.

@@ -24,6 +24,20 @@ func namedMatcher(h httpcaddyfile.Helper) (caddy.ModuleMap, bool, error) {
 	return set, matched, wrongName(h, err)
 }
 
+// outerMatchers reads the matcher of a directive, up to the directive's name.
+func outerMatchers(h httpcaddyfile.Helper) (caddyhttp.RawMatcherSets, error) {
+	h.Next()
+	set, err := h.ExtractMatcherSet()
+	if err != nil {
+		return nil, wrongName(h, err)
+	}
+	h.Next() // the directive's name
+	if err := option.CheckOuter(set); err != nil || set == nil {
+		return nil, tokens.Wrap(h.Dispenser, err)
+	}
+	return caddyhttp.RawMatcherSets{set}, nil
+}
+
 // wrongName adds to Caddy's error about a named matcher what would be right.
 func wrongName(h httpcaddyfile.Helper, err error) error {
 	switch {
