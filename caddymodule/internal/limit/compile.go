@@ -151,9 +151,8 @@ func (z *Zone) checkKey() error {
 	if len(z.Route) > 0 && !namesRoute(z.Key.Sources) {
 		return option.About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
-	z.Key.listed = len(z.Override) > 0
-	z.Key.byIPv4, z.Key.limit = !z.Key.listed && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
-	return option.Refuse("key unlisted", z.Key.Unlisted != "" && !z.Key.listed, "unlisted has no meaning without override")
+	z.Key.byIPv4, z.Key.limit = len(z.Override) == 0 && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
+	return option.Refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0, "unlisted has no meaning without override")
 }
 
 // checkFields checks the fields of which a request must carry one.

@@ -51,7 +51,6 @@ type Key struct {
 
 	parts  []part
 	routes []Route
-	listed bool // there are overrides
 }
 
 // withDefault returns the key with what was not given. carries says that all requests carry a

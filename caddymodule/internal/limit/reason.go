@@ -49,7 +49,7 @@ func (z *Zone) Refusals(enforced bool) (all ReasonSet) {
 	for why, may := range [Reasons]bool{
 		Capacity:    true,
 		Oversize:    true,
-		Denied:      z.Key.listed,
+		Denied:      len(z.Override) > 0,
 		MissingKey:  z.Key.Missing == Refuse,
 		UnlistedKey: z.Key.Unlisted == Refuse,
 		NoMemory:    z.ReadsFields() || z.ReadBody.bytes > 0,

@@ -122,9 +122,6 @@ func (e *OverrideError) Error() string {
 	return fmt.Sprintf("override %s: %v", strings.Join(e.Parts, " "), e.Err)
 }
 
-// Unwrap returns why the override is wrong, without its parts, which may be secrets.
-func (e *OverrideError) Unwrap() error { return e.Err }
-
 // NewTable returns the table, or an [OverrideError].
 func NewTable(config TableConfig) (*Table, error) {
 	table := &Table{
