@@ -80,8 +80,8 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 	defer in.Close()
 	found, err := find(in)
 	if errors.Is(in.err, accesslog.ErrLate) {
-		sorted, err := in.Sorted(ctx)
-		if err != nil {
+		var sorted *accesslog.Reader
+		if sorted, err = in.Sorted(ctx); err != nil {
 			return err
 		}
 		in.Close()

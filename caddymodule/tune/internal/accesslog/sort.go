@@ -77,7 +77,7 @@ type sorter struct {
 
 const (
 	// sorterBytes is how much of the memory the late requests take.
-	sorterBytes = 64 << 20
+	sorterBytes = 32 << 20
 
 	requestBytes = 512 // of a request, beside its line
 )
@@ -179,7 +179,7 @@ func newSpill() *spill {
 	s := new(spill)
 	if s.file, s.err = os.CreateTemp("", "throttle-*"); s.err == nil {
 		_ = os.Remove(s.file.Name())
-		s.packed, s.err = zstd.NewWriter(s.file, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+		s.packed, s.err = zstd.NewWriter(s.file, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(bufferSize))
 	}
 	return s
 }

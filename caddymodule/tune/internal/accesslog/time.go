@@ -70,7 +70,7 @@ func (p *parser) parse(r *Request, line string) (v verdict, why string) {
 var layouts = []string{
 	time.RFC3339, "2006-01-02T15:04:05Z0700", "2006/01/02 15:04:05", commonTime,
 	time.DateTime, "2006-01-02 15:04:05 -0700", "2006-01-02 15:04:05 MST", "2006-01-02T15:04:05", "2006-01-02 15:04:05 -0700 MST",
-	"02/Jan/2006:15:04:05", time.RFC1123, time.RFC1123Z, time.RFC850, time.RFC822Z, time.UnixDate, time.RubyDate, time.ANSIC,
+	"02/Jan/2006:15:04:05", "02/Jan/2006 15:04:05", time.RFC1123, time.RFC1123Z, time.RFC850, time.RFC822Z, time.UnixDate, time.RubyDate, time.ANSIC,
 }
 
 const commonTime = "02/Jan/2006:15:04:05 -0700"
