@@ -28,23 +28,17 @@ func recommendCommand() *cobra.Command {
 		Use:   "recommend [--config FILE [--zone NAME] | --key SOURCE] [--spare PERCENT] LOG...",
 		Short: "Recommends limits that leave people untouched",
 		Long: `
-Recommends limits that would have left most people of access logs untouched.
-People are clients that load static assets with pages, and name no robot.
+Recommends limits that would have left most people of access logs untouched: clients
+that load static assets with pages, and name no robot. For each leak of a ladder, it
+finds the least capacity with which so many of them are never refused, and recommends
+one, with the lines for the Caddyfile. From a log that is too thin it recommends
+nothing, and says why. To limit the time of requests, add --settle seconds --cost 0.2.
 
-For each leak of a ladder, it finds the least capacity with which the given
-percentage of people is never refused. It recommends one of these limits with the
-reason, and prints the lines for the Caddyfile. If the logs are too thin to tell, it
-recommends nothing, and says why. To limit the time that requests take, add
---settle seconds --cost 0.2.
-
-With --config, it does so for each zone: requests go through the routes, matchers,
-keys and costs of the config, and the limits in it do not matter. Each zone is judged
-as if there were no other, by the POST requests of the log, or those to --login, if it
-has a field. Without a config,
-requests are charged to --key, and those for static assets do not count.`,
+With --config, it does so for each zone as if there were no other: requests go through
+the routes, matchers, keys and costs of the config, whose limits do not matter. Without
+one, requests are charged to --key, and those for static assets do not count.`,
 		Example: `  caddy throttle recommend /var/log/caddy/access.log*
-  caddy throttle recommend --check "120 2/s" access.log
-  caddy throttle recommend --spare 99 access.log.gz
+  caddy throttle recommend --check "120 2/s" access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
 	}
 	f.add(cmd)

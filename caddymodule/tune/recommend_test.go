@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 )
 
@@ -150,7 +151,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	}
 	r := recommended(t, writeLog(t, lines...), "--key", "header User-Agent")
 	r.Zones[0].Withheld = nil // which would leave the list out
-	r.Zones[0].Refused = append(r.Zones[0].Refused, recommend.Key{Key: "\x1b[2Jkey", Agent: "\x07agent", Asks: "/\x1b]0;"})
+	r.Zones[0].Refused = append(r.Zones[0].Refused, recommend.Key{Key: "\x1b[2Jkey", Sender: clients.Sender{Agent: "\x07agent", Asks: "/\x1b]0;"}})
 	if got := r.Text(); strings.ContainsAny(got, "\x1b\x07\x00") || !strings.Contains(got, `\x1b[2Jkey`) {
 		t.Errorf("got control bytes, or no key, in %q", got)
 	}
@@ -197,7 +198,7 @@ func TestAZoneThatSettlesSecondsIsJudgedByThem(t *testing.T) {
 		fmt.Fprintf(&b, `{"ts":%d.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.%d","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{}},"duration":4.25,"status":200,"size":1}`+"\n", logStart.Unix()+int64(n)*60, n%10)
 	}
 	log := writeFile(t, "access.log", b.String())
-	for limit, refused := range map[string]int{"3 15/s": 0, "3 1/h": 270} {
+	for limit, refused := range map[string]int{"3 15/s": 0, "3 1/h": 280} {
 		config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone work {\nsettle seconds\nlimit "+limit+"\n}\n}\n}\n")
 		z := recommended(t, log, "--config", config, "--check", limit).Zones[0]
 		if best := z.Units.Best(); z.Units.Load != 1275 || best.RefusedRequests != refused {

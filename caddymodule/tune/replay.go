@@ -37,18 +37,16 @@ type player struct {
 	pagesOnly bool        // requests for static assets are not run
 	shown     string      // the only zone to run, or empty
 
-	fields    []string          // of zones, which requests are given that are log-ins
-	logIns    []string          // to these addresses; if empty, all POSTs are
-	hosts     map[string]bool   // of the config, in small letters; nil if it takes any
-	strangers map[string]int64  // requests to other hosts, of which some are kept
-	answers   bool              // what the upstream answers matters to some zone
-	awaited   bool              // and to one that has charged the request
-	took      time.Duration     // by the upstream for the request; 0 if it was not asked
-	headers   bool              // and what requests have in their headers
-	only      caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
-	assets    int               // requests for static assets
-	skipped   int64             // requests that no server hands to its routes
-	unknown   map[string]string // why the log cannot answer for zones that are replayed, by name
+	fields  []string          // of zones, which requests are given that are log-ins
+	logIns  []string          // to these addresses; if empty, all POSTs are
+	answers bool              // what the upstream answers matters to some zone
+	awaited bool              // and to one that has charged the request
+	took    time.Duration     // by the upstream for the request; 0 if it was not asked
+	headers bool              // and what requests have in their headers
+	only    caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
+	assets  int               // requests for static assets
+	skipped int64             // requests that no server hands to its routes
+	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 }
 
 // An observer learns what the zones decide. It is called once for each outcome, when it is
@@ -61,13 +59,12 @@ type studier func(o *limit.Outcome, req *accesslog.Request, diff float64, took t
 
 // newPlayer loads a config, as JSON, for a replay.
 func newPlayer(config []byte) (*player, error) {
-	rp := &player{unknown: make(map[string]string), strangers: make(map[string]int64)}
+	rp := &player{unknown: make(map[string]string)}
 	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream), rp.limit)
 	if err != nil {
 		return nil, err
 	}
 	rp.replayConfig = c
-	rp.findHosts()
 	rp.clients.By(32, 64)
 	return rp, nil
 }
@@ -298,9 +295,6 @@ func (rp *player) run(req *accesslog.Request) {
 		}
 	}
 	if chain == nil {
-		if rp.hosts != nil {
-			rp.noteHost(r.Host)
-		}
 		server := rp.serverOf(req)
 		r, chain = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server), server.chain
 	}

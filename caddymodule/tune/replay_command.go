@@ -55,24 +55,19 @@ func replayCommand() *cobra.Command {
 		Short: "Shows what limits would have done to the requests of access logs",
 		Long: `
 Runs the requests of access logs through the limits of a config, at the times of
-the log, and shows what they would have done: requests admitted, refused and delayed,
-the keys that were refused most, when and where, and the fullest that a bucket was.
-Nobody waits: delayed are those whom the level of their bucket would have let wait.
-in_flight is not replayed.
+the log, and shows what they would have done. Nobody waits: delayed are those whom the
+level of their bucket would have let wait. in_flight is not replayed.
 
 With --config, requests go through the routes, matchers and zones of a Caddyfile
-or of JSON, as in the running Caddy. Nothing else of the config is loaded: no log
-or storage is opened, no upstream called. Without a config, --key and --limit make
-up one zone.
+or of JSON, as in the running Caddy. Nothing else of it is loaded. Without a config,
+--key and --limit make up one zone.
 
-A zone is left out if its key or cost is not in the log: bodies never are, and
-Caddy logs cookies and credentials only with log_credentials. A zone with a field
-counts all POST requests, or those to --login. A zone whose matchers look at what
-the log does not show is marked as unknown.`,
+A zone is left out if its key or cost is not in the log: Caddy logs cookies and
+credentials only with log_credentials, and bodies never. A zone with a field charges
+all POST requests, or those to --login. A zone whose matchers look at what the log does
+not show is marked as unknown.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
-  caddy throttle replay --config Caddyfile --zone login --json access.log
-  caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz
-  zcat old.log.Z | caddy throttle replay --config Caddyfile --host example.com -`,
+  caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz`,
 	}
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")

@@ -1,7 +1,6 @@
 package tune
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -178,63 +177,28 @@ func (s *replayServer) findHosts() {
 	}
 }
 
-// findHosts finds out for which hosts the config has sites, if it has none for any host.
-func (rp *player) findHosts() {
-	hosts := make(map[string]bool)
-	for _, s := range rp.servers {
-		for _, host := range s.hosts {
-			hosts[strings.ToLower(host)] = true
-		}
-		if len(s.hosts) == 0 || slices.ContainsFunc(s.hosts, func(host string) bool { return strings.Contains(host, "{") }) {
-			return
-		}
-	}
-	rp.hosts = hosts
-}
-
-// mostStrangers is how many hosts are told apart that the config does not have: clients make
-// them up.
-const mostStrangers = 1000
-
-// noteHost counts a request if the config has no site of its host.
-func (rp *player) noteHost(host string) {
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	host = strings.ToLower(host)
-	if rp.hosts[host] {
-		return
-	}
-	for pattern := range rp.hosts {
-		if strings.Contains(pattern, "*") && certmagic.MatchWildcard(host, pattern) {
-			return
-		}
-	}
-	if _, known := rp.strangers[host]; !known && len(rp.strangers) >= mostStrangers {
-		host = "others"
-	}
-	rp.strangers[strings.Clone(host)]++
-}
-
 // stranger says which hosts the log has that the config has not, or "".
 func (rp *player) stranger() string {
-	hosts, sum := slices.Collect(maps.Keys(rp.strangers)), int64(0)
-	for _, n := range rp.strangers {
-		sum += n
+	hosts, others, sum := []string{}, []string{}, 0
+	for _, s := range rp.servers {
+		if hosts = append(hosts, s.hosts...); len(s.hosts) == 0 || strings.Contains(strings.Join(s.hosts, ""), "{") {
+			return "" // it takes any host, or who knows which
+		}
+	}
+	for host, n := range rp.clients.Hosts {
+		name, _, err := net.SplitHostPort(host)
+		if name = strings.ToLower(name); err != nil {
+			name = strings.ToLower(host)
+		}
+		if !slices.ContainsFunc(hosts, func(pattern string) bool { return certmagic.MatchWildcard(name, strings.ToLower(pattern)) }) {
+			others, sum = append(others, fmt.Sprintf("%s (%s)", text.Printable(name, 80), humanize.Comma(int64(n)))), sum+n
+		}
 	}
 	if sum == 0 {
 		return ""
 	}
-	slices.SortFunc(hosts, func(a, b string) int { return cmp.Or(cmp.Compare(rp.strangers[b], rp.strangers[a]), cmp.Compare(a, b)) })
-	for i, host := range hosts {
-		hosts[i] = fmt.Sprintf("%s (%s)", text.Printable(host, 80), humanize.Comma(rp.strangers[host]))
-	}
-	shown := strings.Join(hosts[:min(3, len(hosts))], ", ")
-	if len(hosts) > 3 {
-		shown += " and more"
-	}
 	return fmt.Sprintf("%s for hosts of which the config has no site: %s. It has %s: change that in a copy to try it.",
-		recommend.Counted(int(sum), "request is", "requests are"), shown, strings.Join(slices.Sorted(maps.Keys(rp.hosts)), ", "))
+		recommend.Counted(sum, "request is", "requests are"), strings.Join(others[:min(5, len(others))], ", "), strings.Join(hosts, ", "))
 }
 
 // serverOf returns the server that a request has probably come to. A log does not

@@ -67,7 +67,7 @@ func TestASummaryCountsEveryZoneThatWasAsked(t *testing.T) {
 	if want := []replay.Route{{Path: "/x", Refused: 2}, {Path: "/y", Refused: 1}}; !reflect.DeepEqual(pages.Routes, want) {
 		t.Errorf("pages: got routes %v, want %v", pages.Routes, want)
 	}
-	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].Last.Sub(pages.Worst[0].First).Seconds() != 2 {
+	if len(pages.Worst) != 1 || pages.Worst[0].Refused != 3 || pages.Worst[0].LastOver.Sub(pages.Worst[0].FirstOver).Seconds() != 2 {
 		t.Errorf("pages: got %+v, want one key with 3 refusals in 2 seconds", pages.Worst)
 	}
 	if slots.Fullest != [4]int{} || slots.LongestDelay != 2.5 {

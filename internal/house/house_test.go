@@ -64,7 +64,7 @@ var guests = []room{
 	{"caddymodule/listener", "caddymodule leakybucket/key"},
 	{"caddymodule/inspector", "caddymodule"},
 	{"caddymodule/tune/internal/accesslog", "sketch text leakybucket leakybucket/key"},
-	{"caddymodule/tune/internal/clients", "caddymodule/tune/internal/accesslog text leakybucket/key"},
+	{"caddymodule/tune/internal/clients", "caddymodule/tune/internal/accesslog sketch text leakybucket/key"},
 	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients limit text leakybucket"},
 	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
 		"text config limit engine option record leakybucket leakybucket/memstore"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -23,14 +24,10 @@ type Log struct {
 	// LogIn reports whether a request is a log-in. If nil, [LooksLikeLogIn] does.
 	LogIn func(*accesslog.Request) bool
 
-	tables []*Table
-	sums   Sums
-}
-
-// Sums are of all requests.
-type Sums struct {
-	Requests int
-	Took     time.Duration // of those whose line says so
+	tables   []*Table
+	requests int
+	took     time.Duration // by those whose line says so
+	hosts    sketch.Counter[unique.Handle[string]]
 }
 
 // A Table is the clients of a log, by so many leading bits of their addresses.
@@ -51,28 +48,36 @@ func (l *Log) By(ipv4, ipv6 int) *Table {
 
 // Add notes a request.
 func (l *Log) Add(r *accesslog.Request) {
-	l.sums.Requests++
-	l.sums.Took += max(0, r.Duration)
+	l.requests++
+	l.took += max(0, r.Duration)
+	l.hosts.Add(unique.Make(r.Host), 1)
 	logIn := LooksLikeLogIn
 	if l.LogIn != nil {
 		logIn = l.LogIn
 	}
 	for _, t := range l.tables {
-		t.client(r.Client).add(r, logIn(r))
+		t.Of(r.Client).add(r, logIn(r))
+	}
+}
+
+// Hosts iterates over the hosts of most requests, and how many these are, at least.
+func (l *Log) Hosts(yield func(host string, requests int) bool) {
+	for _, h := range l.hosts.Top(64) {
+		if !yield(h.Key.Value(), h.AtLeast) {
+			return
+		}
 	}
 }
 
 // Of returns the client with an address, or of all requests without one. One that sent nothing
 // looks like a robot.
-func (t *Table) Of(addr netip.Addr) *Client { return t.client(addr) }
-
-func (t *Table) client(addr netip.Addr) *Client {
+func (t *Table) Of(addr netip.Addr) *Client {
 	if addr.IsValid() {
 		addr = bucketkey.ClientPrefix(addr, t.ipv4, t.ipv6).Addr()
 	}
 	c := t.of[addr]
 	if c == nil {
-		c = &Client{Addr: addr}
+		c = &Client{Addr: addr, agent: none, robot: none, name: none}
 		t.of[addr] = c
 	}
 	return c
@@ -84,17 +89,18 @@ type Client struct {
 	First uint32     // request, in Unix seconds
 	Last  uint32
 
-	Requests, Assets  uint32
-	notFound, logIns  uint32
-	took              time.Duration
-	agents            accesslog.Agents
-	name              unique.Handle[string] // a hash or a name in the place of the address
-	agent             unique.Handle[string] // of its first request
-	robot             unique.Handle[string] // the last that names a robot and was new
-	folder            unique.Handle[string] // the first of the path that it asked for most, if that is most of them
-	ahead             int32                 // of the other folders, by how many requests
-	named, robotNamed bool
+	Requests, Assets uint32
+	notFound, logIns uint32
+	took             time.Duration
+	agents           accesslog.Agents
+	name             unique.Handle[string] // a hash or a name in the place of the address
+	agent            unique.Handle[string] // of its first request
+	robot            unique.Handle[string] // the last that names a robot and was new
+	folder           unique.Handle[string] // the first of the path that it asked for most, if that is most of them
+	ahead            int32                 // of the other folders, by how many requests
 }
+
+var none = unique.Make("")
 
 // mostLetter and mostRobot are how much of a text is kept, in bytes. Crawlers name themselves
 // late.
@@ -111,12 +117,10 @@ func kept(text string, most int) unique.Handle[string] {
 func (c *Client) add(r *accesslog.Request, logIn bool) {
 	if at := uint32(r.At.Unix()); c.Requests == 0 || at < c.First {
 		c.First, c.agent = at, kept(r.UserAgent(), mostLetter)
-		c.Last = max(c.Last, at)
-	} else {
-		c.Last = max(c.Last, at)
 	}
-	if r.StandsIn && !c.named {
-		c.name, c.named = kept(r.ClientText, mostLetter), true
+	c.Last = max(c.Last, uint32(r.At.Unix()))
+	if r.StandsIn && c.name == none {
+		c.name = kept(r.ClientText, mostLetter)
 	}
 	c.Requests++
 	c.took += max(0, r.Duration)
@@ -132,7 +136,7 @@ func (c *Client) add(r *accesslog.Request, logIn bool) {
 		c.logIns++
 	}
 	if c.agents.Add(r) {
-		c.robot, c.robotNamed = kept(r.UserAgent(), mostRobot), true
+		c.robot = kept(r.UserAgent(), mostRobot)
 	}
 }
 
@@ -157,8 +161,8 @@ func (c *Client) vote(folder unique.Handle[string]) {
 	}
 }
 
-// Asks returns the folder that most of the client's requests are for, or "".
-func (c *Client) Asks() string {
+// asks returns the folder that most of the client's requests are for, or "".
+func (c *Client) asks() string {
 	if c.ahead == 0 || int64(c.ahead)*4 < int64(c.Requests-c.Assets) {
 		return ""
 	}
@@ -176,19 +180,8 @@ func (c *Client) Looks() accesslog.Looks {
 // Person reports whether the client looks like a person, or like many.
 func (c *Client) Person() bool { return c.Looks() != accesslog.Robot }
 
-// NamesRobot reports whether most of its user agents do.
-func (c *Client) NamesRobot() bool { return c.agents.Robots() }
-
 // Agents returns how many user agents the client has, at least.
 func (c *Client) Agents() int { return c.agents.Count() }
-
-// Agent returns the user agent of the client's first request.
-func (c *Client) Agent() string {
-	if c.Requests == 0 {
-		return ""
-	}
-	return c.agent.Value()
-}
 
 // Network returns the /24 of the client, or the /48 of IPv6.
 func (c *Client) Network() netip.Prefix {
@@ -198,13 +191,10 @@ func (c *Client) Network() netip.Prefix {
 	return bucketkey.ClientPrefix(c.Addr, 24, 48)
 }
 
-// said are the client's words about itself, in small letters.
-func (c *Client) said() string {
-	said := c.Agent()
-	if c.robotNamed {
-		said += "\n" + c.robot.Value()
-	}
-	return strings.ToLower(said)
+// names reports whether a user agent of the client has one of the words.
+func (c *Client) names(words []string) bool {
+	said := strings.ToLower(c.agent.Value() + "\n" + c.robot.Value())
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(said, word) })
 }
 
 // crawlers are those that the matcher verified_crawler knows by name: none if it is not built
@@ -218,10 +208,10 @@ var crawlers = sync.OnceValue(func() map[string][]string {
 })
 
 // Claims returns the crawlers that the client says it is, as verified_crawler names them.
-func (c *Client) Claims() (names []string) {
-	said := c.said()
+func (c *Client) Claims() []string {
+	names := []string{}
 	for name, words := range crawlers() {
-		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(said, word) }) {
+		if c.names(words) {
 			names = append(names, name)
 		}
 	}
@@ -236,12 +226,11 @@ var probes = map[string][]string{
 		"nodeping monit/ blackbox updown.io checkly monitor"),
 }
 
-// Probe says what asks whether the site is up, or is on this machine: "" if the client is
+// probe says what asks whether the site is up, or is on this machine: "" if the client is
 // neither. Nobody should ban it.
-func (c *Client) Probe() string {
-	said := c.said()
+func (c *Client) probe() string {
 	for is, words := range probes {
-		if slices.ContainsFunc(words, func(word string) bool { return strings.Contains(said, word) }) {
+		if c.names(words) {
 			return is
 		}
 	}

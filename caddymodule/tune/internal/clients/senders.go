@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 
@@ -21,20 +22,24 @@ type Senders struct {
 	Networks []Network `json:"networks"` // of several clients, that sent most
 }
 
-// A Sender is one client.
+// A Sender is one client, by all that it sent.
 type Sender struct {
 	Client   string          `json:"client"`
-	Agent    string          `json:"user_agent"`  // of its first request
-	Agents   int             `json:"user_agents"` // how many there are, at least
-	Asks     string          `json:"asks"`        // the folder of most of its requests, if there is one
+	Agent    string          `json:"user_agent"`      // of its first request
+	Agents   int             `json:"user_agents"`     // how many there are, at least
+	Claims   []string        `json:"claims_crawlers"` // that they name, as verified_crawler does
+	Asks     string          `json:"asks"`            // the folder of most of its requests, if there is one
+	First    time.Time       `json:"first"`
+	Last     time.Time       `json:"last"`
 	Requests int             `json:"requests"`
-	NotFound int             `json:"not_found"`        // answered with 404
-	LogIns   int             `json:"log_ins"`          // by POST
-	Share    float64         `json:"requests_share"`   // of all requests, from 0 to 1
-	Time     float64         `json:"time_share"`       // of all durations; 0 if the log has none
-	Looks    accesslog.Looks `json:"looks"`            // like
-	Probe    string          `json:"probe,omitempty"`  // what asks whether the site is up
-	Claims   []string        `json:"claims,omitempty"` // the crawlers that it says it is
+	Assets   int             `json:"assets"`
+	NotFound int             `json:"not_found"`       // answered with 404
+	LogIns   int             `json:"log_ins"`         // by POST
+	Time     float64         `json:"time_seconds"`    // of all its requests; 0 if the log has no durations
+	Looks    accesslog.Looks `json:"looks"`           // like
+	Probe    string          `json:"probe,omitempty"` // what asks whether the site is up
+
+	share, time float64 // of all requests, and of all their time
 }
 
 // A Network is a /24, or a /48 of IPv6.
@@ -78,7 +83,7 @@ func (l *Log) Senders() *Senders {
 		if n.Clients++; c.Person() {
 			n.People++
 		}
-		n.Share += float64(c.Requests) / float64(l.sums.Requests)
+		n.Share += float64(c.Requests) / float64(l.requests)
 	}
 	for _, n := range networks {
 		if n.Clients > 1 && n.Share >= leastShare {
@@ -100,26 +105,29 @@ func (l *Log) most(all []*Client, least uint32, of func(*Client) uint32) []Sende
 	slices.SortFunc(all, func(a, b *Client) int { return cmp.Or(cmp.Compare(of(b), of(a)), a.Addr.Compare(b.Addr)) })
 	some := []Sender{}
 	for _, c := range all[:min(shown, len(all))] {
-		if of(c) < least {
-			break
+		if of(c) >= least {
+			s := c.Sender()
+			s.share, s.time = float64(c.Requests)/float64(l.requests), s.Time/max(l.took.Seconds(), 1e-9)
+			some = append(some, s)
 		}
-		some = append(some, Sender{
-			Client: c.Name(), Agent: c.Agent(), Agents: c.Agents(), Asks: c.Asks(), Requests: int(c.Requests), NotFound: int(c.notFound), LogIns: int(c.logIns),
-			Share: float64(c.Requests) / float64(l.sums.Requests), Time: c.took.Seconds() / max(l.sums.Took.Seconds(), 1e-9), Looks: c.Looks(), Probe: c.Probe(), Claims: c.Claims(),
-		})
 	}
 	return some
 }
 
-// Name returns the address of the client, or what the log has in its place.
-func (c *Client) Name() string {
+// Sender returns what there is to say of the client.
+func (c *Client) Sender() Sender {
+	name := c.Addr.String()
 	switch {
-	case c.named:
-		return c.name.Value()
+	case c.name != none:
+		name = c.name.Value()
 	case !c.Addr.IsValid():
-		return "(no address)"
+		name = "(no address)"
 	}
-	return c.Addr.String()
+	instant := func(unix uint32) time.Time { return time.Unix(int64(unix), 0).UTC() }
+	return Sender{
+		Client: name, Agent: c.agent.Value(), Agents: c.agents.Count(), Claims: c.Claims(), Asks: c.asks(), First: instant(c.First), Last: instant(c.Last), Requests: int(c.Requests),
+		Assets: int(c.Assets), NotFound: int(c.notFound), LogIns: int(c.logIns), Time: c.took.Seconds(), Looks: c.Looks(), Probe: c.probe(),
+	}
 }
 
 // Text returns the tables for people. Texts from clients are escaped.
@@ -133,8 +141,8 @@ func (s *Senders) Text() string {
 			if i == 0 {
 				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "log-ins", "looks like")
 			}
-			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", text.Printable(c.Client, 39), humanize.Comma(int64(c.Requests)), percent(c.Share), percent(c.Time),
-				humanize.Comma(int64(c.NotFound)), humanize.Comma(int64(c.LogIns)), cmp.Or(c.Probe, string(c.Looks)), About(c.Asks, c.Agent, c.Agents, c.Claims))
+			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", text.Printable(c.Client, 39), humanize.Comma(int64(c.Requests)), percent(c.share), percent(c.time),
+				humanize.Comma(int64(c.NotFound)), humanize.Comma(int64(c.LogIns)), c.Is(), c.About())
 		}
 	}
 	for i, n := range s.Networks {
@@ -146,23 +154,26 @@ func (s *Senders) Text() string {
 	return b.String()
 }
 
-// About says what a client asks for most, and what it calls itself.
-func About(asks, agent string, agents int, claims []string) string {
+// Is says what the client is, or looks like.
+func (s *Sender) Is() string { return cmp.Or(s.Probe, string(s.Looks)) }
+
+// About says what the client asks for most, and what it calls itself.
+func (s *Sender) About() string {
 	said := "no user agent"
-	if agent != "" && agent != "-" {
-		said = "as " + text.Printable(agent, 80)
+	if s.Agent != "" && s.Agent != "-" {
+		said = "as " + text.Printable(s.Agent, 80)
 	}
 	switch {
-	case agents == 2:
+	case s.Agents == 2:
 		said += " and 1 other user agent"
-	case agents > 2:
-		said += fmt.Sprintf(" and %d other user agents", agents-1)
+	case s.Agents > 2:
+		said += fmt.Sprintf(" and %d other user agents", s.Agents-1)
 	}
-	if asks != "" {
-		said = "mostly " + text.Printable(asks, 40) + ", " + said
+	if s.Asks != "" {
+		said = "mostly " + text.Printable(s.Asks, 40) + ", " + said
 	}
-	if len(claims) > 0 {
-		said += ": it says that it is " + strings.Join(claims, ", ")
+	if len(s.Claims) > 0 {
+		said += ": it says that it is " + strings.Join(s.Claims, ", ")
 	}
 	return said
 }

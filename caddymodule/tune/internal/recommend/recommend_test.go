@@ -199,7 +199,6 @@ func TestTheTextOfARecommendation(t *testing.T) {
 	const want = `1,280 requests of 23 clients from 2026-11-02 12:00 to 2026-11-03 19:41 UTC,
 besides 80 requests for static assets, which should be exempt.
 20 clients looked like people: they loaded static assets with pages, and named no robot.
-13.0% of all clients may be either: they named no robot, and loaded few assets or none.
 These limits leave 100% of the people untouched:
 
     leak  capacity    refill   clients   people    requests  share of the load
@@ -336,7 +335,7 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 		t.Errorf("got the refused clients %+v, want three that ask for /a/*", r.Refused)
 	}
 	for _, k := range r.Refused {
-		if want := "as Mozilla and 1 other user agent: it says that it is applebot"; k.Key == "203.0.113.1" && clients.About("", k.Agent, k.Agents, k.Claims) != want {
+		if want := "as Mozilla and 1 other user agent: it says that it is applebot"; k.Key == "203.0.113.1" && strings.TrimPrefix(k.About(), "mostly /a/*, ") != want {
 			t.Errorf("got %+v, want %q", k, want)
 		}
 	}
@@ -375,29 +374,6 @@ func TestALeakIsSaidAsItWasGiven(t *testing.T) {
 		r := study(t, Options{Spare: 99, Check: Limit{leak, 1}}, scrapes("203.0.113.1", 10, time.Second)...)
 		if want = "To check: a burst of 1 request, " + want; !strings.HasPrefix(r.Units.Reason, want) {
 			t.Errorf("%s: got %q, want %q", leak, r.Units.Reason, want)
-		}
-	}
-}
-
-// Numbers in the place of durations that cannot be times give no limits.
-func TestDurationsThatCannotBeAreLeftOut(t *testing.T) {
-	for _, c := range []struct {
-		about string
-		took  func(n int) time.Duration
-		want  bool
-	}{
-		{"times", func(n int) time.Duration { return time.Duration(n%17) * 10 * time.Millisecond }, true},
-		{"zeros", func(int) time.Duration { return 0 }, false},
-		{"a count of requests", func(n int) time.Duration { return time.Duration(n) * time.Microsecond * 10_000 }, false},
-		{"tiny numbers", func(n int) time.Duration { return time.Duration(n%3) * time.Microsecond }, false},
-	} {
-		var hits []hit
-		for n := range 300 {
-			hits = append(hits, hit{fmt.Sprintf("198.51.100.%d", n%20), time.Duration(n) * time.Second, "/", c.took(n)})
-		}
-		r := studyOf(siteOf(Options{Spare: 99, Key: "client_ip", Settle: "seconds"}, &limit.Settle{Source: limit.BySeconds}), hits...)
-		if got := strings.Contains(strings.Join(r.Withheld, "\n"), "cannot be times"); got == c.want {
-			t.Errorf("%s: got %q, want limits by durations: %v", c.about, r.Withheld, c.want)
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -24,8 +24,7 @@ type Result struct {
 	Requests   int       `json:"requests"` // that were charged
 	Assets     int       `json:"assets"`   // requests for static assets, which were not
 	Keys       int       `json:"keys"`
-	PeopleKeys int       `json:"people_keys"`   // of clients that look like people
-	Unclear    float64   `json:"unclear_share"` // of the keys: they name no robot, and loaded too few assets for people
+	PeopleKeys int       `json:"people_keys"` // of clients that look like people
 
 	Units *Curve `json:"limit"`
 
@@ -60,20 +59,13 @@ type HoldOut struct {
 	Reason string  `json:"reason"`             // the same in words
 }
 
-// A Key is one that is refused often.
+// A Key is one that is refused often, and the client that sent the first of its requests.
 type Key struct {
-	Key      string          `json:"key"`
-	Agent    string          `json:"user_agent"`      // of its first request
-	Agents   int             `json:"user_agents"`     // how many there are, at least
-	Claims   []string        `json:"claims_crawlers"` // that they name, as verified_crawler does
-	Asks     string          `json:"asks"`            // the folder of most of its requests, if there is one
-	First    time.Time       `json:"first"`
-	Last     time.Time       `json:"last"`
-	Requests int             `json:"requests"`
-	Refused  int             `json:"refused"` // by the recommended limit
-	Assets   int             `json:"assets"`
-	Load     float64         `json:"load_share"` // of the whole load, from 0 to 1
-	Looks    accesslog.Looks `json:"looks"`
+	Key     string  `json:"key"`
+	Charged int     `json:"charged"`    // requests
+	Refused int     `json:"refused"`    // of these, by the recommended limit
+	Load    float64 `json:"load_share"` // of the whole load, from 0 to 1
+	clients.Sender
 }
 
 const (
@@ -150,13 +142,8 @@ func (s *Study) look(r *Result, refused map[int]int) {
 		case c.Person():
 			r.PeopleKeys++
 			r.mostPeople, needs = max(r.mostPeople, c.Agents()), append(needs, r.Units.best.needs[id])
-		case c.Addr.IsValid():
-			if !c.NamesRobot() {
-				r.Unclear++
-			}
-			if refused[id] == 0 {
-				r.quiet, r.quietLoad = r.quiet+1, r.quietLoad+k.load
-			}
+		case c.Addr.IsValid() && refused[id] == 0:
+			r.quiet, r.quietLoad = r.quiet+1, r.quietLoad+k.load
 		}
 		if refused[id] == 0 {
 			continue
@@ -166,15 +153,11 @@ func (s *Study) look(r *Result, refused map[int]int) {
 				r.Crawlers = append(r.Crawlers, name)
 			}
 		}
-		r.Refused = append(r.Refused, Key{
-			Key: k.name, Agent: c.Agent(), Agents: c.Agents(), Claims: c.Claims(), Asks: c.Asks(), First: time.Unix(int64(c.First), 0).UTC(), Last: time.Unix(int64(c.Last), 0).UTC(),
-			Requests: k.requests, Refused: refused[id], Assets: int(c.Assets), Load: k.load / cmp.Or(r.Units.Load, 1), Looks: c.Looks(),
-		})
+		r.Refused = append(r.Refused, Key{k.name, k.requests, refused[id], k.load / cmp.Or(r.Units.Load, 1), c.Sender()})
 	}
 	slices.Sort(r.Crawlers)
 	slices.SortFunc(r.Refused, func(a, b Key) int { return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key)) })
 	r.Refused = r.Refused[:min(len(r.Refused), shownKeys)]
-	r.Unclear /= float64(max(1, r.Keys))
 	r.quietLoad /= cmp.Or(r.Units.Load, 1)
 	if slices.Sort(needs); len(needs) > 0 {
 		r.usualNeed = needs[len(needs)/2]
@@ -195,7 +178,7 @@ func (s *Study) withhold(r *Result) {
 		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", shareText(float64(s.nobody)/float64(r.Requests)))
 	case busiest.load > mostOfOne*r.Units.Load:
 		remedy := "If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it."
-		if is := s.clients.Of(busiest.sender).Probe(); is != "" {
+		if is := s.clients.Of(busiest.sender).Sender().Probe; is != "" {
 			remedy = fmt.Sprintf("It looks like %s: let it pass, by exempt client_ip in the global options.", is)
 		}
 		why("%s sent %s of the load. %s To judge the rest: grep -vF '%[1]s' LOG | caddy throttle recommend -", printable(busiest.name), shareText(busiest.load/r.Units.Load), remedy)
@@ -203,20 +186,10 @@ func (s *Study) withhold(r *Result) {
 	if r.PeopleKeys == 0 {
 		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
 	}
-	if s.zone.Settle != nil && s.zone.Settle.Source == "seconds" && !s.durationsMeant() {
-		why("The numbers in the place of durations cannot be times: they are too small, or only grow.")
-	}
 	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
 		r.needless = len(r.Withheld) == 0
 		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", shareText(leastRemoved))
 	}
-}
-
-// durationsMeant reports whether the durations can be times. In some formats another number
-// stands in their place: a count of bytes, of requests, or nothing but zeros.
-func (s *Study) durationsMeant() bool {
-	const enough = 100
-	return s.timed < enough || s.took/time.Duration(s.timed) >= time.Millisecond && s.rising < s.timed*99/100
 }
 
 const (

@@ -65,9 +65,6 @@ type Study struct {
 	from, to time.Time
 	until    leakybucket.Instant // charges from then on do not count
 
-	timed, rising int // requests with a duration, and with a longer one than that before
-	took, last    time.Duration
-
 	weights []float64 // by key; how much it counts where people are to be spared
 	buffer  []charge  // of one key
 }
@@ -114,13 +111,6 @@ func (s *Study) Add(r *accesslog.Request, o *limit.Outcome, diff float64, took t
 	}
 	if !r.Client.IsValid() {
 		s.nobody++
-	}
-	if r.Duration >= 0 {
-		if r.Duration > s.last {
-			s.rising++
-		}
-		s.took, s.last = s.took+r.Duration, r.Duration
-		s.timed++
 	}
 	name := r.Shown(o.Key)
 	id, known := s.ids[name]

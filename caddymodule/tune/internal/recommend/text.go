@@ -11,7 +11,6 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // Text returns the result for people. Texts from the log are made printable.
@@ -25,9 +24,6 @@ func (r *Result) Text() string {
 		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", Counted(r.Assets, "request"))
 	}
 	fmt.Fprintf(&b, ".\n%s looked like people: they loaded static assets with pages, and named no robot.\n", Counted(r.PeopleKeys, r.noun))
-	if r.Unclear > 0 {
-		fmt.Fprintf(&b, "%s of all %ss may be either: they named no robot, and loaded few assets or none.\n", shareText(r.Unclear), r.noun)
-	}
 	fmt.Fprintf(&b, "%s:\n\n", r.promise())
 	r.Units.write(&b, r.noun, len(r.Withheld) == 0)
 	if len(r.Withheld) == 0 {
@@ -90,8 +86,8 @@ func (r *Result) writeRefused(b *strings.Builder) {
 		if i == 0 {
 			fmt.Fprintf(b, "\nWho would be refused, of %s:\n\n  %-39s %9s %9s %9s  %s\n", Counted(r.Units.Best().RefusedKeys, r.noun), r.noun, "requests", "refused", "assets", "looks like")
 		}
-		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", text.Printable(k.Key, 39), comma(k.Requests), comma(k.Refused), comma(k.Assets), k.Looks)
-		fmt.Fprintf(b, "    %s to %s, %s\n", k.First.Format("2006-01-02 15:04"), k.Last.Format("2006-01-02 15:04"), clients.About(k.Asks, k.Agent, k.Agents, k.Claims))
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n", text.Printable(k.Key, 39), comma(k.Charged), comma(k.Refused), comma(k.Assets), k.Is())
+		fmt.Fprintf(b, "    %s to %s, %s\n", k.First.Format("2006-01-02 15:04"), k.Last.Format("2006-01-02 15:04"), k.About())
 	}
 }
 

@@ -38,7 +38,7 @@ func TestATallyCountsByKeyAndRoute(t *testing.T) {
 	if len(z.Routes) != 1 || z.Routes[0] != (Route{"/a", 25}) {
 		t.Errorf("got %+v", z.Routes)
 	}
-	if k := z.Worst[0]; k.Key != "a" || k.Requests != 50 || k.Refused != 25 || !k.First.Equal(noon) || !k.Last.Equal(noon.Add(96*time.Minute)) {
+	if k := z.Worst[0]; k.Key != "a" || k.Asked != 50 || k.Refused != 25 || !k.FirstOver.Equal(noon) || !k.LastOver.Equal(noon.Add(96*time.Minute)) {
 		t.Errorf("got %+v", k)
 	}
 }

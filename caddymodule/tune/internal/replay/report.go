@@ -46,7 +46,7 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 		k = &key{Key: Key{Key: strings.Clone(d.Key)}, sender: req.Client}
 		z.keys[k.Key.Key] = k
 	}
-	k.Requests++
+	k.Asked++
 	if d.Capacity > 0 {
 		k.fullest = max(k.fullest, d.Level/d.Capacity)
 	}
@@ -60,9 +60,9 @@ func (t Tally) Add(d *accesslog.Outcome, req *accesslog.Request) {
 	z.Reasons[d.Reason]++
 	z.routes.Add(req.Route())
 	if k.Refused++; k.Refused == 1 {
-		k.First = req.At
+		k.FirstOver = req.At
 	}
-	k.Last = req.At
+	k.LastOver = req.At
 }
 
 // Decided is what a zone has decided. Refusals of a shadow zone count as refusals.
@@ -87,17 +87,14 @@ type Decided struct {
 // steps are how full the buckets became, at most, of keys that were never refused.
 var steps = [...]string{"below 25%", "25 to 50%", "50 to 75%", "75% or more"}
 
-// A Key is one of those that were refused most.
+// A Key is one of those that were refused most, and the client that sent the first of its requests.
 type Key struct {
-	Key      string          `json:"key"`
-	Requests int             `json:"requests"`
-	Refused  int             `json:"refused"`
-	First    time.Time       `json:"first_refused"`
-	Last     time.Time       `json:"last_refused"`
-	Agents   int             `json:"user_agents"`  // different ones of its client, at least
-	Assets   float64         `json:"assets_share"` // of all that its client sent, from 0 to 1
-	Looks    accesslog.Looks `json:"looks"`
-	Probe    string          `json:"probe,omitempty"` // what asks whether the site is up
+	Key       string    `json:"key"`
+	Asked     int       `json:"asked"`   // requests
+	Refused   int       `json:"refused"` // of these
+	FirstOver time.Time `json:"first_refused"`
+	LastOver  time.Time `json:"last_refused"`
+	clients.Sender
 }
 
 // A Route is a path on which requests were refused, without the query.
@@ -126,7 +123,7 @@ func (z *zone) report(known *clients.Table) *Decided {
 	for _, k := range z.keys {
 		if k.Refused > 0 {
 			c := known.Of(k.sender)
-			k.Agents, k.Assets, k.Looks, k.Probe = c.Agents(), float64(c.Assets)/float64(max(1, c.Requests)), c.Looks(), c.Probe()
+			k.Sender = c.Sender()
 			if r.Worst = append(r.Worst, k.Key); c.Person() {
 				r.RefusedPeople++
 			}

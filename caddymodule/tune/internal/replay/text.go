@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -69,10 +68,10 @@ func (z *Decided) writeRefusals(b *strings.Builder) {
 	}
 	fmt.Fprint(b, "\n\n  Most refused\n")
 	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
-	_, _ = fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tuser agents\tassets\tlooks like")
+	_, _ = fmt.Fprintln(w, "  key\trefused\tof\tfirst\tlast\tassets\tlooks like")
 	for _, k := range z.Worst {
-		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%d\t%.0f %%\t%s\n", name(k.Key), humanize.Comma(int64(k.Refused)), humanize.Comma(int64(k.Requests)),
-			k.First.Format(instant), k.Last.Format(instant), k.Agents, 100*k.Assets, cmp.Or(k.Probe, string(k.Looks)))
+		_, _ = fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\t%s\t%s, %s\n", name(k.Key), humanize.Comma(int64(k.Refused)), humanize.Comma(int64(k.Asked)),
+			k.FirstOver.Format(instant), k.LastOver.Format(instant), humanize.Comma(int64(k.Assets)), k.Is(), k.About())
 	}
 	_ = w.Flush()
 	fmt.Fprint(b, "\n  Refused by route\n")
