@@ -55,13 +55,14 @@ func TestRestarts(t *testing.T) {
 			return s.through(farAway(t, s.address, after))
 		}
 	}
-	for _, test := range []struct {
+	type restart struct {
 		name  string
 		store func(*testing.T) string
 		kill  bool
 		block string
 		nodes int
-	}{
+	}
+	restarts := []restart{
 		{"redis, SIGTERM", far(startRedis, 0), false, "", 1},
 		{"redis 150 ms, SIGKILL", far(startRedis, 150*time.Millisecond), true, "", 1},
 		{"redis 150 ms, SIGTERM, block", far(startRedis, 150*time.Millisecond), false, "block 1h", 1},
@@ -72,9 +73,26 @@ func TestRestarts(t *testing.T) {
 		{"postgres, SIGKILL, 3 nodes", far(startPostgres, 0), true, "", 3},
 		{"sentinel, SIGKILL", func(t *testing.T) string { return "store redis " + servertest.StartRedisSentinel(t).URL() }, true, "", 1},
 		{"cluster, SIGKILL, block", func(t *testing.T) string { return "store redis " + servertest.StartRedisCluster(t).URL() }, true, "block 1h", 1},
-	} {
+	}
+	if long() { // all others, too, and one after the other
+		for name, store := range map[string]func(*testing.T) string{
+			"redis": far(startRedis, 0), "redis 150 ms": far(startRedis, 150*time.Millisecond),
+			"redis 1500 ms": far(startRedis, 1500*time.Millisecond), "postgres": far(startPostgres, 0),
+		} {
+			for _, nodes := range []int{1, 3} {
+				for _, block := range []string{"", "block 1h"} {
+					for _, kill := range []bool{false, true} {
+						restarts = append(restarts, restart{fmt.Sprintf("%s, kill %v, %s, %d nodes", name, kill, block, nodes), store, kill, block, nodes})
+					}
+				}
+			}
+		}
+	}
+	for _, test := range restarts {
 		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
+			if !long() {
+				t.Parallel()
+			}
 			store := test.store(t)
 			var fleet []*fleetNode
 			for range test.nodes {
