@@ -74,10 +74,7 @@ type standing struct {
 
 // The keys of members and of passes begin so. Those of clients never do, because a leading @
 // in a part of a key is escaped.
-const (
-	memberKey = "@member/"
-	passKey   = "@pass/"
-)
+const memberKey, passKey = "@member/", "@pass/"
 
 // whys are what a client's pass says for or against a better rank.
 var whys = [...]string{
@@ -150,11 +147,8 @@ type memberPlace struct {
 	account pass.ID
 }
 
-const (
-	membersAnHour   = 20 // accounts of a network that become members
-	mostNetworks    = 10_000
-	mostMemberships = 10_000
-)
+// membersAnHour is how many accounts of a network become members.
+const membersAnHour, mostNetworks, mostMemberships = 20, 10_000, 10_000
 
 func newMembers() *members {
 	limit := leakybucket.Limit{Capacity: membersAnHour, Leak: membersAnHour / 3600.} // which is a valid one

@@ -242,8 +242,8 @@ type counts struct {
 	refusals [decisions]*telemetry.RefusalLog   // nil for decisions that refuse nothing
 
 	failures, full *rate.Limiter // of warnings
-	insecure       atomic.Bool   // warned of
-	newcomers      newcomers
+	insecure, many atomic.Bool   // warned of
+	came, joined   atomic.Int64  // clients without cookies, to find out whether all visitors get that of members
 }
 
 func newCounts(l *Limit) *counts {
@@ -358,19 +358,9 @@ func (c *counts) loggedInInsecurely() {
 	}
 }
 
-const (
-	// mostMembers is how many of the new clients may become members without a warning, as a
-	// fraction, and fewestMembers how many they must be for it.
-	mostMembers   = .2
-	fewestMembers = 20
-)
-
-// newcomers count the clients that come without cookies, to find out whether the cookie of members
-// is one that all visitors get.
-type newcomers struct {
-	came, joined atomic.Int64
-	warned       atomic.Bool
-}
+// mostMembers is how many of the new clients may become members without a warning, as a fraction,
+// and fewestMembers how many they must be for it.
+const mostMembers, fewestMembers = .2, 20
 
 // answered counts what a response has done to the pass of a client.
 func (c *counts) answered(isNew bool, e pass.Event) {
@@ -378,12 +368,11 @@ func (c *counts) answered(isNew bool, e pass.Event) {
 	if !isNew {
 		return
 	}
-	n := &c.newcomers
-	came := n.came.Add(1)
+	came := c.came.Add(1)
 	if e != pass.Joined && e != pass.Limited {
 		return
 	}
-	if joined := n.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !n.warned.Swap(true) {
+	if joined := c.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !c.many.Swap(true) {
 		c.limit.Logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
 			zap.Int64("new_clients", came), zap.Int64("members", joined))
 	}
