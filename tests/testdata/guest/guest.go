@@ -5,6 +5,7 @@ package guest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 
 	"github.com/caddyserver/caddy/v2"
@@ -67,7 +68,12 @@ func (w *Warden) ServeHTTP(rw http.ResponseWriter, r *http.Request, _ caddyhttp.
 		return err
 	}
 	ask.Header.Set("Content-Type", "application/json")
-	return w.throttle.Serve(rw, ask, call, "a stranger")
+	err = w.throttle.Serve(rw, ask, call, "a stranger")
+	var wrong caddy.APIError
+	if errors.As(err, &wrong) {
+		return caddyhttp.Error(wrong.HTTPStatus, err)
+	}
+	return err
 }
 
 // Interface guards
