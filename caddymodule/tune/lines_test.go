@@ -267,12 +267,12 @@ func TestWhoSentMostIsAlwaysShown(t *testing.T) {
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle pages 5 1/d\n}\n")
 	for _, args := range [][]string{{"recommend", log}, {"replay", "--config", config, log}} {
 		out := ran(t, args...)
-		for _, want := range []string{"Who sent most:", "a health check\n    mostly /up, as ELB-HealthChecker/2.0\n", "Who sent most log-ins (POST):", "203.0.113.10 "} {
+		for _, want := range []string{"Who sent the most:", "a health check\n    mostly /up, as ELB-HealthChecker/2.0\n", "Who sent the most log-ins (POST):", "203.0.113.10 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: got\n%s\nwant %q", args[0], out, want)
 			}
 		}
-		if strings.Contains(out, "ban it") || args[0] == "recommend" && !strings.Contains(out, "It looks like a health check: let it pass, by exempt client_ip in the global options. To judge the rest: grep -vF '10.0.0.5' LOG") {
+		if strings.Contains(out, "ban it") || args[0] == "recommend" && !strings.Contains(out, "It seems to be a health check. If it is yours, let it pass, by exempt client_ip in the global options. To judge the rest: grep -vwF '10.0.0.5' LOG") {
 			t.Errorf("got\n%s\nwant a health check as such", out)
 		}
 	}

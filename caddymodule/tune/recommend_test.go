@@ -238,7 +238,7 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 	if r.Log.Unlogged != 1234 {
 		t.Errorf("got %d, want 1234", r.Log.Unlogged)
 	}
-	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because log kept them out: their clients seem quieter than they were: 1,234.") {
+	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because refusal log kept them out: their clients seem quieter than they were: 1,234.") {
 		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
 }

@@ -85,7 +85,7 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 	rp.observe = tally.note
 	var requests *os.File
 	if f.requests != "" {
-		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644); err != nil {
+		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 			return nil, caddymodule.UsageErrorf("--requests: %w", err)
 		}
 		tally.out = bufio.NewWriter(requests)
@@ -202,7 +202,7 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 		{rp.skipped, "left out, because the URI is invalid and Caddy would not have served it"},
 		{stats.NoClient, "without a client address in the log, and so without that key"},
 		{stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it"},
-		{stats.Unlogged, "refused and not in the log, because log kept them out: their clients seem quieter than they were"},
+		{stats.Unlogged, "refused and not in the log, because refusal log kept them out: their clients seem quieter than they were"},
 	} {
 		if note.requests > 0 {
 			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, humanize.Comma(note.requests)))

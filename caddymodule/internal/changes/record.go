@@ -214,9 +214,9 @@ func (s *skipped) add(n int, why error) {
 	s.why = cmp.Or(s.why, why)
 }
 
-// log says how much is skipped, if that was not as much before.
+// log says how much is skipped, if that was not the same before.
 func (s *skipped) log(now skipped, logger *zap.Logger) {
-	if now.count > 0 && now.count != s.count {
+	if now.count > 0 && (now.count != s.count || fmt.Sprint(now.why) != fmt.Sprint(s.why)) {
 		logger.Warn("skipping what is no change at run time", zap.Int("count", now.count), zap.NamedError("first", now.why))
 	}
 }

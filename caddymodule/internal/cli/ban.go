@@ -8,9 +8,8 @@ func banCommand() command {
 	var h holding
 	return command{
 		use: "ban ADDRESS|NETWORK...", short: "Refuses networks for a while", least: 1, most: mostArguments,
-		long: `Refuses all requests of networks at every throttle directive.
-Exemptions beat bans. An IPv6 address
-stands for its /64.`,
+		long: `Refuses all requests of networks at every throttle directive. Exemptions take
+precedence over bans. An IPv6 address stands for its /64.`,
 		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
 		flags:   h.add,
 		run: func(c *adminClient, args []string) error {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
@@ -118,6 +119,10 @@ func show[T any](c *adminClient, path string, in any, present func(*T)) error {
 	return err
 }
 
+// longestCall is how long a command waits for an answer: Caddy itself goes through all buckets of a
+// shared store for a minute at most.
+const longestCall = 75 * time.Second
+
 // ask returns the answer of a path of the admin API to some input, or to none.
 func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	address, err := caddycmd.DetermineAdminAPIAddress(c.address, nil, c.config, c.adapter)
@@ -136,14 +141,23 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	if c.by != "" {
 		header.Set(wire.ByHeader, c.by)
 	}
-	resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, header, body)
+	var answer []byte
+	done := make(chan error, 1)
+	go func() {
+		resp, err := caddycmd.AdminAPIRequest(address, method, "/throttle/"+path, header, body)
+		if err == nil {
+			answer, err = io.ReadAll(resp.Body)
+			_ = resp.Body.Close()
+		}
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-time.After(longestCall):
+		err = fmt.Errorf("no answer within %v", longestCall)
+	}
 	if err != nil {
 		return nil, plainly(err, address)
-	}
-	defer func() { _ = resp.Body.Close() }()
-	answer, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("reading the answer: %w", err)
 	}
 	out := new(T)
 	if err := json.Unmarshal(answer, out); err != nil {

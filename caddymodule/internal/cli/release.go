@@ -17,7 +17,8 @@ func releaseCommand() command {
 		use: "release ADDRESS|NETWORK|KEY...", short: "Lets clients back in at once", most: mostArguments,
 		long: `Empties the buckets of clients in all zones and ends their blocks, in shadow and in
 shared stores, too. Give addresses, networks, the names of accounts, plain API keys,
-or keys as the access log shows them. They start afresh, and are refused again if they go on as before. Bans stay; see unban.`,
+or keys as the access log shows them. They start afresh, and are refused again if they
+go on as before. Bans stay; see unban.`,
 		example: `  caddy throttle release 203.0.113.7
   caddy throttle release alice --zone login
   caddy throttle release --all --zone login`,

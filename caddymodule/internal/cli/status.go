@@ -37,7 +37,7 @@ func (c *adminClient) showChanges(s *changes.State) {
 		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Pending, "change"))
 	}
 	if s.Skipped > 0 {
-		c.printf("The store has %d entries that are no change this Caddy can read: see its log.\n", s.Skipped)
+		c.printf("The store has %d entries that are no change this Caddy can read: see the log of Caddy.\n", s.Skipped)
 	}
 }
 

@@ -15,7 +15,8 @@ import (
 // sanitize returns text from clients as a terminal may show it.
 func sanitize(from string) string { return text.Printable(from, 100) }
 
-// shortKey is sanitize for keys in tables, where long ones are cut. Commands accept them so.
+// shortKey is sanitize for keys in tables, where long ones are cut. why and release accept
+// them so; limit wants the whole one, from --json.
 func shortKey(key string) string { return text.Printable(key, 40) }
 
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped.

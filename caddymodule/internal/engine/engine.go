@@ -293,6 +293,7 @@ func (e *Engine) CleanUp() error {
 	var logs []*telemetry.RefusalLog
 	for _, z := range e.Zones {
 		logs = append(logs, z.Counts.RefusalLogs()...)
+		z.Counts.Close()
 	}
 	for _, l := range e.InFlight {
 		logs = append(logs, l.RefusalLogs()...)

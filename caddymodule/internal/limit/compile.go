@@ -61,7 +61,7 @@ type Given struct {
 	Insecure func() // see [deviceTrust]
 }
 
-// Load loads what Compile has left out. After that nothing changes the zone.
+// Load loads what Compile has left out. Once the engine has added it, nothing changes the zone.
 func (z *Zone) Load(ctx caddy.Context, given Given) error {
 	if given.Shadow && z.Shadow == nil {
 		z.Shadow = new(Shadow)

@@ -306,16 +306,13 @@ func (t *Table) Lookup(key []Part) Entry {
 	return *found
 }
 
-// OfAll returns what holds for every key that no override names.
-func (t *Table) OfAll() *Entry { return t.root.entry }
-
 // Named returns what holds for a bucket that several keys share, or for one that no override
 // names.
 func (t *Table) Named(bucket string) Entry {
 	if shared := t.shared[bucket]; shared != nil {
 		return *shared
 	}
-	return *t.OfAll()
+	return *t.root.entry
 }
 
 // find returns the entry that matches most leading parts of key, and their number.

@@ -50,6 +50,9 @@ func Open(path string) (*File, error) {
 
 // Read returns the content. If there is no file, the error is [fs.ErrNotExist].
 func (f *File) Read() ([]byte, error) {
+	if info, err := os.Stat(f.path); err == nil && !info.Mode().IsRegular() { // to open a pipe would wait
+		return nil, &fs.PathError{Op: "read", Path: f.path, Err: errors.New("it is no regular file")}
+	}
 	file, err := os.Open(f.path)
 	if err != nil {
 		return nil, err

@@ -23,23 +23,17 @@ import (
 
 // Figures are the figures of a zone name, in all configs that have it.
 type Figures struct {
-	// What a request needs that is admitted lies side by side, before all else.
-	admitted atomic.Uint64 // of which nobody wanted to know more
-	Levels   levelHistogram
+	Levels   levelHistogram // beside what Recent is asked, as each request that is admitted needs both
 	Recent   sketch.Recent
 	Refused  sketch.Distinct
 	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
 	people   people
-
-	handed uint64 // of admitted, what Requests has; under the lock of handOver
 }
 
 // NewFigures returns the figures of a zone name.
 func NewFigures(zone string) *Figures {
 	Remember(zone)
-	f := &Figures{people: newPeople()}
-	handOver.add(zone, f)
-	return f
+	return &Figures{people: newPeople()}
 }
 
 // Options are what the counts of a zone depend on beside it.
@@ -57,8 +51,13 @@ type Options struct {
 
 // A Counts counts and logs what a zone of one config decides.
 type Counts struct {
-	figures *Figures
-	facts   facts
+	// What a request needs that is admitted lies side by side.
+	figures  *Figures
+	admitted atomic.Uint64 // requests of which nobody wanted to know more
+	closed   atomic.Bool
+	facts    facts
+
+	handed uint64 // of admitted, what Requests has; under the lock of open
 
 	Options
 	zone    *limit.Zone
@@ -77,10 +76,10 @@ type Counts struct {
 	failures     *rate.Limiter // of warnings
 }
 
-// New returns the counters and logs of a zone.
+// New returns the counters and logs of a zone. Close ends them.
 func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	t := &Counts{
-		Options: options, facts: facts{since: time.Now(), before: figures.admitted.Load()}, zone: compiled, figures: figures,
+		Options: options, facts: facts{since: time.Now()}, zone: compiled, figures: figures,
 		failures: rate.NewLimiter(rate.Every(summaryEvery), 1),
 	}
 	if len(compiled.Refund) > 0 {
@@ -106,6 +105,7 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	if t.Shared {
 		t.without = WithoutStore.WithLabelValues(compiled.Name)
 	}
+	t.begin()
 	return t
 }
 
@@ -150,7 +150,9 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 
 // Admitted implements limit.Reporter.
 func (t *Counts) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
-	t.figures.admitted.Add(1)
+	if t.admitted.Add(1); t.closed.Load() { // the config has ended, and the request has not
+		t.Close()
+	}
 	t.figures.Levels.observe(limit.LevelAfter(c, d) / c.Limit.Capacity)
 	t.sampleAdmitted(c.Key, r)
 }

@@ -32,8 +32,7 @@ type Facts struct {
 
 // facts count what a zone of one config has met. Its sketches take 24 KiB each.
 type facts struct {
-	before                                    uint64        // what the figures had admitted when the config was loaded
-	asked, exempt, keyless, charged, refunded atomic.Uint64 // asked without what the figures have admitted
+	asked, exempt, keyless, charged, refunded atomic.Uint64 // asked without those admitted of which nobody wanted to know more
 	devices                                   atomic.Uint64
 	since                                     time.Time
 	keys, networks                            sketch.Distinct
@@ -67,7 +66,7 @@ func (m *facts) sample(key string, client netip.Addr) {
 func (t *Counts) Facts() Facts {
 	m := &t.facts
 	shown := Facts{
-		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load() + t.figures.admitted.Load() - m.before, Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
+		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load() + t.admitted.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
 	}
 	if m.responses != nil {

@@ -36,10 +36,7 @@ var gone struct {
 }
 
 // Forget has the next [DeleteForgotten] delete the series of a zone, unless Remember comes first.
-func Forget(zone string) {
-	handOver.remove(zone)
-	setGone(zone, true)
-}
+func Forget(zone string) { setGone(zone, true) }
 
 // Remember keeps the series of a zone that a config has.
 func Remember(zone string) { setGone(zone, false) }
@@ -72,39 +69,38 @@ func DeleteForgotten() {
 	gone.zones = nil
 }
 
-// handOver are the figures of all zones, whose admitted requests go to Requests when it is
-// read: that counter lies apart from what else each request touches.
-var handOver handOvers
-
-type handOvers struct {
-	mu    sync.Mutex
-	zones map[string]*Figures
+// open are the counts of configs that have not ended. What they admit goes to Requests when that is
+// read: its counter lies apart from what else each request touches.
+var open struct {
+	sync.Mutex
+	counts map[*Counts]struct{}
 }
 
-func (h *handOvers) add(zone string, f *Figures) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.zones == nil {
-		h.zones = make(map[string]*Figures)
+// begin has Requests count what the zone admits.
+func (t *Counts) begin() {
+	open.Lock()
+	defer open.Unlock()
+	if open.counts == nil {
+		open.counts = make(map[*Counts]struct{})
 	}
-	h.zones[zone] = f
+	open.counts[t] = struct{}{}
 }
 
-func (h *handOvers) run() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for zone, f := range h.zones {
-		n := f.admitted.Load()
-		Requests.WithLabelValues(zone, limit.Admitted.String(), "", "").Add(float64(n - f.handed))
-		f.handed = n
+// Close gives Requests what the zone has admitted so far. Requests that come later call it again.
+func (t *Counts) Close() {
+	open.Lock()
+	defer open.Unlock()
+	t.closed.Store(true)
+	t.handOver()
+	delete(open.counts, t)
+}
+
+// handOver must be called with the lock of open.
+func (t *Counts) handOver() {
+	if n := t.admitted.Load(); n > t.handed {
+		t.decided[limit.Admitted][limit.None].Add(float64(n - t.handed))
+		t.handed = n
 	}
-}
-
-func (h *handOvers) remove(zone string) {
-	h.run()
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	delete(h.zones, zone)
 }
 
 // A requestCounters is the counters of requests.
@@ -112,11 +108,16 @@ type requestCounters struct{ *prometheus.CounterVec }
 
 // Collect implements prometheus.Collector.
 func (c requestCounters) Collect(metrics chan<- prometheus.Metric) {
-	handOver.run()
+	open.Lock()
+	for t := range open.counts {
+		t.handOver()
+	}
+	open.Unlock()
 	c.CounterVec.Collect(metrics)
 }
 
-// Requests are the requests of all zones and in_flights.
+// Requests are the requests of all zones and in_flights. It must be read by Collect, which first adds
+// what zones have admitted.
 var Requests = requestCounters{prometheus.NewCounterVec(prometheus.CounterOpts{
 	Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
 	Help: "Requests by zone or in_flight, decision and reason, and with share by the client's rank.",

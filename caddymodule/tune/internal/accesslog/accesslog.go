@@ -158,7 +158,7 @@ type Stats struct {
 // Doubts says what of the logs may have been read wrong.
 func (s *Stats) Doubts() (notes []string) {
 	if s.Behind > 0 {
-		notes = append(notes, fmt.Sprintf("%s of %s requests count for the client that a proxy names in X-Forwarded-For, as their first address is private, or the same lines all name another. Clients can make it up. --client names another field, such as remote_addr.",
+		notes = append(notes, fmt.Sprintf("%s of %s requests count for the client that a proxy names in X-Forwarded-For, because the line's own address is private, or most lines name another. Clients can make it up. --client names another field, such as remote_addr.",
 			humanize.Comma(s.Behind), humanize.Comma(s.Requests)))
 	}
 	mean, span := s.busy/float64(max(1, s.timed)), s.To.Sub(s.From).Seconds()

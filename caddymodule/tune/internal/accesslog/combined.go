@@ -1,6 +1,8 @@
 package accesslog
 
 import (
+	"cmp"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -127,6 +129,13 @@ func (r *Request) parseRequestLine(line string) bool {
 	}
 	if proto := strings.LastIndex(uri, " HTTP/"); proto >= 0 {
 		uri, r.Proto = uri[:proto], uri[proto+1:]
+	}
+	if scheme, rest, found := strings.Cut(uri, "://"); found && (scheme == "http" || scheme == "https") { // the whole address
+		host, path, _ := strings.Cut(rest, "/")
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		r.Host, uri = cmp.Or(r.Host, host), "/"+path
 	}
 	r.URI = uri
 	return r.Method != "" && uri != "" && uri != "*" && r.Method != http.MethodConnect

@@ -30,7 +30,7 @@ var formats = []pattern{
 	// Amazon's load balancers, and S3
 	mustCompile(`$type $time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`),
 	mustCompile(`$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`),
-	mustCompile(`$owner $bucket [$time_local] $remote_addr $requester $id $operation $key "$request" $status $error $body_bytes_sent $object $took_ms $turnaround "$http_referer" "$http_user_agent"`),
+	mustCompile(`$owner $bucket [$start_time] $remote_addr $requester $id $operation $key "$request" $status $error $body_bytes_sent $object $took_ms $turnaround "$http_referer" "$http_user_agent"`),
 	// Envoy
 	mustCompile(`[$start_time] "$request" $status $flags $received $body_bytes_sent $took_ms $upstream "$http_x_forwarded_for" "$http_user_agent" "$id" "$host" "`),
 }
@@ -40,21 +40,21 @@ var formats = []pattern{
 type pattern []struct{ text, name string }
 
 // fieldSpelling finds the fields of nginx and of Apache.
-var fieldSpelling = regexp.MustCompile(`\$\{?(\w+)\}?|%[!<>\d,]*(?:\{([^}]*)\})?([a-zA-Z])`)
+var fieldSpelling = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))|%[!<>\d,]*(?:\{([^}]*)\})?([a-zA-Z])`)
 
 // apacheFields are the names of nginx for fields of Apache that have no name.
 var apacheFields = map[string]string{
-	"h": "remote_addr", "a": "remote_addr", "u": "remote_user", "t": "time_local", "r": "request", "s": "status", "b": "body_bytes_sent", "B": "body_bytes_sent", "O": "bytes_sent",
+	"h": "remote_addr", "a": "remote_addr", "u": "remote_user", "t": "start_time", "r": "request", "s": "status", "b": "body_bytes_sent", "B": "body_bytes_sent", "O": "bytes_sent",
 	"D": "took_us", "T": "request_time", "v": "host", "V": "host", "m": "request_method", "U": "uri", "q": "args", "H": "server_protocol",
 }
 
 // compile reads the fields of a line, in the spelling of Apache or of nginx.
 func compile(spelled string) (f pattern, err error) {
-	spelled = strings.NewReplacer(`\"`, `"`, `\t`, "\t", "%t", "[$time_local]").Replace(spelled)
+	spelled = strings.NewReplacer(`\"`, `"`, `\t`, "\t", "%t", "[$start_time]").Replace(spelled)
 	from, known := 0, new(parser).lineOf(new(Request))
 	for _, at := range fieldSpelling.FindAllStringSubmatchIndex(spelled, -1) {
 		part := func(n int) string { return spelled[max(0, at[2*n]):max(0, at[2*n+1])] }
-		before, name, brace, letter := spelled[from:at[0]], part(1), part(2), part(3)
+		before, name, brace, letter := spelled[from:at[0]], part(1)+part(2), part(3), part(4)
 		if from > 0 && before == "" {
 			return nil, fmt.Errorf("nothing is between two fields at %q", spelled[at[0]:])
 		}

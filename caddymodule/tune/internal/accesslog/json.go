@@ -34,6 +34,7 @@ type namedLine struct {
 	rails  bool          // lograge has written the line, whose durations are in milliseconds
 
 	peer, forwarded, query string
+	site                   string // of a virtual host, which names the host if nothing else does
 }
 
 // flagged notes a field if a flag names it.
@@ -112,8 +113,10 @@ func (l *namedLine) part(name, value gjson.Result) bool {
 	switch name.Str {
 	case "remote_ip":
 		l.Remote = value.Str
-	case "client_ip", "remote_addr", "ClientIP", "ClientHost", "ip", "c-ip":
+	case "client_ip", "ClientIP":
 		l.peer = value.Str
+	case "remote_addr", "ClientHost", "ip", "c-ip": // which may be a proxy
+		l.peer = cmp.Or(l.peer, value.Str)
 	case "peer":
 		l.readPeer(value.Str)
 	case "extras":
@@ -126,7 +129,9 @@ func (l *namedLine) part(name, value gjson.Result) bool {
 		l.Proto = value.Str
 	case "method", "request_method", "ClientRequestMethod", "RequestMethod", "cs-method":
 		l.Method = value.Str
-	case "host", "http_host", "vhost", "server_name", "ClientRequestHost", "RequestHost", "authority", "cs-host", "x-host-header":
+	case "vhost", "server_name": // which may be a name for all
+		l.site = dashless(value.Str)
+	case "host", "http_host", "ClientRequestHost", "RequestHost", "authority", "cs-host", "x-host-header":
 		if l.inside || l.Host == "" {
 			l.Host = dashless(value.Str)
 		}
@@ -206,6 +211,7 @@ func (l *namedLine) finish() (verdict, string) {
 	if r.Caddy = l.caddy; !l.caddy && (r.URI == "" || r.Method == "") { // the server answered what was no HTTP
 		return other, ""
 	}
+	r.Host = cmp.Or(r.Host, l.site)
 	if l.query != "" && !strings.Contains(r.URI, "?") {
 		r.URI += "?" + l.query
 	}
@@ -219,7 +225,7 @@ func (l *namedLine) finish() (verdict, string) {
 		r.Duration = durationOf(l.given.String(), unit)
 	case l.given.Exists():
 		r.Duration = l.parseDuration(l.given)
-	case l.rails || l.unit > 0 && !l.caddy:
+	case (l.rails || l.unit > 0) && !l.caddy:
 		r.Duration = durationOf(l.elapsed.String(), cmp.Or(l.unit, time.Millisecond))
 	default:
 		r.Duration = l.parseDuration(l.elapsed)

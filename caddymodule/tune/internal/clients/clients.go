@@ -220,21 +220,23 @@ func (c *Client) Claims() []string {
 }
 
 // probes are words in the user agents of what asks whether a site is up.
-var probes = map[string][]string{
-	"a health check": strings.Fields("health googlehc kube-probe"),
-	"a monitor": strings.Fields("prtg uptime pingdom statuscake site24x7 nagios check_http zabbix icinga hetrix datadog " +
-		"nodeping monit/ blackbox updown.io checkly monitor"),
+var probes = []struct {
+	is    string
+	words []string
+}{
+	{"a health check", strings.Fields("healthcheck health-check googlehc kube-probe")},
+	{"a monitor", strings.Fields("prtg uptime pingdom statuscake site24x7 nagios check_http zabbix icinga hetrix datadog nodeping monit/ blackbox updown.io checkly")},
 }
 
 // probe says what asks whether the site is up, or is on this machine: "" if the client is
 // neither. Nobody should ban it.
 func (c *Client) probe() string {
-	for is, words := range probes {
-		if c.names(words) {
-			return is
+	for _, probe := range probes {
+		if c.names(probe.words) {
+			return probe.is
 		}
 	}
-	if c.Addr.IsLoopback() {
+	if c.Addr.IsLoopback() || c.Addr.IsUnspecified() { // ::1, masked
 		return "this machine itself"
 	}
 	return ""

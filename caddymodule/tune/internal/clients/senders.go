@@ -136,7 +136,7 @@ func (s *Senders) Text() string {
 	for _, table := range []struct {
 		title string
 		rows  []Sender
-	}{{"Who sent most", s.Requests}, {"Who got most answers 404", s.NotFound}, {"Who sent most log-ins (POST)", s.LogIns}} {
+	}{{"Who sent the most", s.Requests}, {"Who got the most 404s", s.NotFound}, {"Who sent the most log-ins (POST)", s.LogIns}} {
 		for i, c := range table.rows {
 			if i == 0 {
 				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "log-ins", "looks like")

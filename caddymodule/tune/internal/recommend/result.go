@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -179,9 +180,12 @@ func (s *Study) withhold(r *Result) {
 	case busiest.load > mostOfOne*r.Units.Load:
 		remedy := "If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it."
 		if is := s.clients.Of(busiest.sender).Sender().Probe; is != "" {
-			remedy = fmt.Sprintf("It looks like %s: let it pass, by exempt client_ip in the global options.", is)
+			remedy = fmt.Sprintf("It seems to be %s. If it is yours, let it pass, by exempt client_ip in the global options.", is)
 		}
-		why("%s sent %s of the load. %s To judge the rest: grep -vF '%[1]s' LOG | caddy throttle recommend -", printable(busiest.name), shareText(busiest.load/r.Units.Load), remedy)
+		if addr, err := netip.ParseAddr(busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
+			remedy += fmt.Sprintf(" To judge the rest: grep -vwF '%s' LOG | caddy throttle recommend -", addr)
+		}
+		why("%s sent %s of the load. %s", printable(busiest.name), shareText(busiest.load/r.Units.Load), remedy)
 	}
 	if r.PeopleKeys == 0 {
 		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
