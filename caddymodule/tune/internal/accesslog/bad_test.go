@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/klauspost/compress/gzip"
@@ -144,6 +145,31 @@ func TestLateLinesAreSorted(t *testing.T) {
 			}
 			sorted.Close()
 		}
+	}
+}
+
+// TestBrokenAndLate: that the input ended too early is said after its late lines were sorted, too.
+func TestBrokenAndLate(t *testing.T) {
+	const all = 1000
+	text := ""
+	for i := range all {
+		text += caddyLine(noon.Add(time.Duration(all-i)*time.Minute), 0, "192.0.2.1", "/") + "\n"
+	}
+	r, err := Open([]string{"-"}, Options{Stdin: io.MultiReader(strings.NewReader(text), iotest.ErrReader(io.ErrUnexpectedEOF))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if _, err := drained(r); !errors.Is(err, ErrLate) {
+		t.Fatalf("got %v, want ErrLate", err)
+	}
+	sorted, err := r.Sorted(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sorted.Close()
+	if n, err := drained(sorted); n != all || err != nil || sorted.Stats().Broken == nil {
+		t.Errorf("got %d requests, %v, and %+v, want all and that the input ended too early", n, err, sorted.Stats())
 	}
 }
 

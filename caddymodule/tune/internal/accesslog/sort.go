@@ -28,11 +28,18 @@ func (r *Reader) Sorted(ctx context.Context) (*Reader, error) {
 		if s.ahead == nil {
 			continue
 		}
-		for range s.ahead { // until it is at its end
+		for c := range s.ahead { // until it is at its end
+			if c.broken != nil {
+				r.broken(s, c.broken)
+			}
 		}
 		if s.spool != nil {
 			options.spools[s.name] = s.spool
 		}
+	}
+	var broken error // of what can be read only once: a copy ends as if it were whole
+	if len(options.spools) > 0 {
+		broken = r.stats.Broken
 	}
 	first, err := Open(r.stats.Files, options)
 	if err != nil {
@@ -53,6 +60,9 @@ func (r *Reader) Sorted(ctx context.Context) (*Reader, error) {
 	}
 	for _, s := range sorted.sources {
 		s.late = first.sorter.late[s.name]
+	}
+	if broken != nil {
+		sorted.stats.Broken, sorted.stats.Problems = broken, append(sorted.stats.Problems, broken.Error())
 	}
 	sorted.runs = first.sorter.runs(sorted.done)
 	for _, run := range sorted.runs {
