@@ -64,13 +64,6 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"top pages --by /24", []string{"127.0.0.0/24\n"}},
 			{"top pages --by /16", []string{"127.0.0.0/16\n"}},
 			{"why 127.0.0.1", []string{"It is refused now.", "refused: blocked, ", "pages ", "hidden (shadow)", "100%"}},
-			{"buckets pages", []string{"127.0.0.1", "1 of 1 bucket."}},
-			{"buckets pages --refused", []string{"127.0.0.1", "refused: blocked, "}},
-			{"buckets hidden --shadow --sort last", []string{"hidden", "1 of 1 bucket."}},
-			{"buckets pages --min-fraction 0.9 --prefix 127. --sort key", []string{"127.0.0.1"}},
-			{"buckets pages --prefix 10.", []string{"No bucket matches"}},
-			{"buckets pages --sort key --after 127.0.0.0", []string{"127.0.0.1", "1 of 1 bucket."}},
-			{"buckets pages --sort key --after 127.0.0.1", []string{"No bucket matches"}},
 			{"ban 10.1.2.3 --for 1h --note matrix", []string{"is banned until"}},
 			{"limit pages x0.5 --until 23:59", []string{"pages: x0.5 holds until"}},
 			{"limit pages x0.6 --replace --until 23:58 --by carol", []string{"pages: x0.6 holds until"}},
@@ -104,7 +97,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 		}
 		wantStatus(t, url+"page", 200)
 		for _, args := range []string{
-			"status", "top", "why 127.0.0.1", "buckets pages",
+			"status", "top", "why 127.0.0.1",
 			"ban 10.1.2.3 --for 1h", "bans", "journal", "unban 10.1.2.3", "limit pages x2 --for 1h", "unlimit pages",
 			"shadow --all --for 1h", "unshadow --all", "release 127.0.0.1", "revoke-devices",
 		} {

@@ -102,7 +102,7 @@ func (s *trial) keepFull(address string) (calm func()) {
 			tick := time.NewTicker(10 * time.Millisecond)
 			defer tick.Stop()
 			for n := 0; ctx.Err() == nil; n++ {
-				if a, err := s.do(request{address: address, target: fmt.Sprintf("/wp-content/none-%d.css", n)}); err == nil && a.status == 429 {
+				if a, err := s.do(request{address: address, target: fmt.Sprintf("/robots.txt?%d", n)}); err == nil && a.status == 429 {
 					once.Do(func() { close(full) })
 				}
 				<-tick.C

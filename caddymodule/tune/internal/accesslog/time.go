@@ -42,6 +42,7 @@ type parser struct {
 
 // parse reads a line into a request.
 func (p *parser) parse(r *Request, line string) (v verdict, why string) {
+	binary := strings.IndexByte(line, 0) >= 0
 	line = unwrap(strings.TrimPrefix(strings.Trim(line, "\r\n \t\x00"), "\ufeff"))
 	if line == "" {
 		return other, ""
@@ -59,7 +60,7 @@ func (p *parser) parse(r *Request, line string) (v verdict, why string) {
 	default:
 		v, why = p.parseText(r, p.formats, line)
 	}
-	if v == unreadable && strings.IndexByte(line, 0) >= 0 {
+	if v == unreadable && binary {
 		why = "binary data"
 	}
 	return v, why

@@ -83,9 +83,10 @@ func (l *Log) Senders() *Senders {
 		if n.Clients++; c.Person() {
 			n.People++
 		}
-		n.Share += float64(c.Requests) / float64(l.requests)
+		n.Share += float64(c.Requests) // whose sum depends on no order
 	}
 	for _, n := range networks {
+		n.Share /= float64(l.requests)
 		if n.Clients > 1 && n.Share >= leastShare {
 			s.Networks = append(s.Networks, *n)
 		}
