@@ -164,7 +164,7 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 			within(t, followTime, "the ban", append(fleet, fresh...), refuses(true))
 			server.Do("hset", "throttle:@changes", "ban//172.16.0.0/12", "junk", "", "1")
 			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
-				return strings.Contains(n.throttle("status"), "1 entries that are no change this Caddy can read: see its log")
+				return strings.Contains(n.throttle("status"), "1 entries that are no change this Caddy can read: see the log of Caddy")
 			})
 			if out := fresh[0].throttle("bans"); strings.Contains(out, "10.0.0.0") || strings.Contains(out, "172.16") {
 				t.Errorf("bans: got %q, want neither what was lifted nor junk", out)
