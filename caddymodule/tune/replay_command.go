@@ -88,6 +88,7 @@ func (f *replayFlags) find(in *logReader) (*Report, error) {
 		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
 			return nil, caddymodule.UsageErrorf("--requests: %w", err)
 		}
+		defer func() { _ = requests.Close() }() // late lines have it written anew
 		tally.out = bufio.NewWriter(requests)
 	}
 	notes, err := rp.runAll(in)

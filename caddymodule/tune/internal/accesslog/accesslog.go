@@ -1,6 +1,6 @@
-// Package accesslog reads requests from access logs: Caddy's JSON, that of nginx, Traefik
-// and Cloudflare, and the common and combined formats, plain or compressed, rotated or not.
-// Begin with [Open].
+// Package accesslog reads requests from access logs: the JSON of Caddy, nginx, Traefik and others,
+// the common and combined formats, those of Rails, HAProxy and more, and any whose fields are
+// named, plain or compressed, rotated or not. Begin with [Open].
 //
 // Logs hold what clients have sent, so every text in a [Request] may have been written
 // by an attacker. Show it with [text.Printable] only.
@@ -57,7 +57,7 @@ type Request struct {
 	Size int64
 
 	// Received is how many bytes of the request's body were read, or -1 if the line does
-	// not say. Only Caddy's do.
+	// not say.
 	Received int64
 
 	// TLS is set if the line tells of a TLS connection. Only Caddy's do.
