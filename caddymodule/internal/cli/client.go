@@ -154,7 +154,7 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	select {
 	case err = <-done:
 	case <-time.After(longestCall):
-		err = fmt.Errorf("no answer within %v", longestCall)
+		return nil, fmt.Errorf("the Caddy at %s has not answered for %v: it hangs, or is very busy. What was asked may still be done", printableLine(address), longestCall)
 	}
 	if err != nil {
 		return nil, plainly(err, address)
