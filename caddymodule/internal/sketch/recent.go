@@ -20,9 +20,9 @@ const (
 
 	counted = 128 // keys of each kind in each part
 
-	// So many requests of a part are counted one by one, admitted and refused ones apart. Of
-	// the next ones, one in oneIn is.
-	exactly, oneIn = 2000, 32
+	// So many requests of a part are counted one by one, admitted and refused ones apart. From
+	// then on a sample is, of which each further so many halve the share, down to one in mostWeight.
+	exactly, halveAfter, mostWeight = 2000, 500, 1024
 
 	// A sender is listed from so many requests of a sample on. Of fewer, a sample says
 	// nothing: any client with one request may be among them.
@@ -70,28 +70,28 @@ const (
 	By16
 )
 
-// weight returns for how many a request stands that is to be counted, or 0 if it is not.
-func weight(less uint32, random func() uint32) int {
-	if less == 0 || random()&less == 0 {
+// weight returns for how many a request stands that is to be counted, or 0 if it is not. n is
+// another number for each request: steps of the golden ratio spread even consecutive ones evenly
+// (Knuth, The Art of Computer Programming, volume 3, section 6.4).
+func weight(less uint32, n uint64) int {
+	if less == 0 || uint32(n*0x9E3779B97F4A7C15>>32)&less == 0 {
 		return int(less) + 1
 	}
 	return 0
 }
 
-// AdmittedWeight returns for how many an admitted request stands that is to be counted,
-// or 0 if it is not. It needs no time, which admitted requests do not know.
-func (r *Recent) AdmittedWeight(random func() uint32) int {
-	return weight(r.less[0].Load(), random)
-}
+// AdmittedWeight returns for how many an admitted request stands that is to be counted, or 0 if it
+// is not. n is its number, or a random one. No time is needed, which admitted requests do not know.
+func (r *Recent) AdmittedWeight(n uint64) int { return weight(r.less[0].Load(), n) }
 
 // RefusedWeight returns the same for a refused request. After a flood, the first refusals
 // of the next part are counted, whatever the sample was.
-func (r *Recent) RefusedWeight(random func() uint32, now time.Time) int {
+func (r *Recent) RefusedWeight(n uint64, now time.Time) int {
 	less := r.less[1].Load()
 	if less > 0 && r.part.Load() != partOf(now) {
 		return 1
 	}
-	return weight(less, random)
+	return weight(less, n)
 }
 
 // Add counts an admitted or a refused request that stands for weight of them. An invalid
@@ -105,9 +105,10 @@ func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now 
 	defer r.mu.Unlock()
 	t := &r.window(now).tallies[kind]
 	t.add(key, addr, weight)
-	if t.samples == exactly {
-		r.less[kind].Store(oneIn - 1)
-		t.least = leastSamples * oneIn
+	if more := t.samples - exactly; more >= 0 && more%halveAfter == 0 {
+		times := min(2<<(more/halveAfter), mostWeight)
+		r.less[kind].Store(uint32(times - 1))
+		t.least = leastSamples * times
 	}
 }
 

@@ -17,14 +17,14 @@ func clientAddr(i int) netip.Addr {
 
 // admit counts a request as the handler does.
 func (r *Recent) admit(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
-	if weight := r.AdmittedWeight(random.Uint32); weight > 0 {
+	if weight := r.AdmittedWeight(random.Uint64()); weight > 0 {
 		r.Add(false, key, addr, weight, now)
 	}
 }
 
 // refuse does the same with a refused request.
 func (r *Recent) refuse(key string, addr netip.Addr, random *rand.Rand, now time.Time) {
-	if weight := r.RefusedWeight(random.Uint32, now); weight > 0 {
+	if weight := r.RefusedWeight(random.Uint64(), now); weight > 0 {
 		r.Add(true, key, addr, weight, now)
 	}
 }
@@ -202,10 +202,10 @@ func BenchmarkRecent(b *testing.B) {
 				for i := 0; b.Loop(); i++ {
 					if what == "refused" {
 						now := time.Now()
-						if weight := r.RefusedWeight(rand.Uint32, now); weight > 0 {
+						if weight := r.RefusedWeight(rand.Uint64(), now); weight > 0 {
 							r.Add(true, names[i%keys], clientAddr(i%keys), weight, now)
 						}
-					} else if weight := r.AdmittedWeight(rand.Uint32); weight > 0 {
+					} else if weight := r.AdmittedWeight(uint64(i)); weight > 0 {
 						r.Add(false, names[i%keys], clientAddr(i%keys), weight, time.Now())
 					}
 				}
@@ -238,7 +238,7 @@ func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	}
 }
 
-// A sample of many clients with one request each names ones by chance, and with 32 times
+// A sample of many clients with one request each names ones by chance, and with many times
 // their requests.
 func TestNobodyIsListedOfWhomASampleSaysTooLittle(t *testing.T) {
 	var r Recent

@@ -23,8 +23,8 @@ import (
 
 // Figures are the figures of a zone name, in all configs that have it.
 type Figures struct {
-	Levels   levelHistogram // beside what Recent is asked, as each request that is admitted needs both
 	Recent   sketch.Recent
+	Levels   levelHistogram
 	Refused  sketch.Distinct
 	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
 	people   people
@@ -118,7 +118,7 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	}
 	counter.Inc()
 	if fraction, known := o.Fraction(); known {
-		t.figures.Levels.observe(fraction)
+		t.figures.Levels.observe(fraction, 1)
 	}
 	asked := why != limit.Banned && why != limit.Error // which hold whatever the zone matches
 	if asked {
@@ -128,8 +128,10 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 		t.delays.Observe(o.Delay.Seconds())
 	}
 	if refused := d == limit.Refused || d == limit.ShadowRefused; !refused {
-		t.sampleAdmitted(o.Key, r)
-	} else if weight := t.figures.Recent.RefusedWeight(rand.Uint32, now); weight > 0 {
+		if weight := t.figures.Recent.AdmittedWeight(rand.Uint64()); weight > 0 {
+			t.sampleAdmitted(o.Key, r, weight)
+		}
+	} else if weight := t.figures.Recent.RefusedWeight(rand.Uint64(), now); weight > 0 {
 		client := clientIP(r)
 		if t.figures.Recent.Add(true, o.Key, client, weight, now); asked {
 			t.facts.sample(o.Key, client)
@@ -148,13 +150,17 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	}
 }
 
-// Admitted implements limit.Reporter.
+// Admitted implements limit.Reporter. It is on the path of every request: but for their number, of
+// many only a sample is counted.
 func (t *Counts) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
-	if t.admitted.Add(1); t.closed.Load() { // the config has ended, and the request has not
+	n := t.admitted.Add(1)
+	if t.closed.Load() { // the config has ended, and the request has not
 		t.Close()
 	}
-	t.figures.Levels.observe(limit.LevelAfter(c, d) / c.Limit.Capacity)
-	t.sampleAdmitted(c.Key, r)
+	if weight := t.figures.Recent.AdmittedWeight(n); weight > 0 {
+		t.figures.Levels.observe(limit.LevelAfter(c, d)/c.Limit.Capacity, weight)
+		t.sampleAdmitted(c.Key, r, weight)
+	}
 }
 
 // refusalLog returns what logs that the zone decides so.
@@ -289,14 +295,11 @@ func (p *people) report(person netip.Addr, now time.Time) bool {
 	return p.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
 }
 
-// sampleAdmitted counts whose request the zone has admitted. It is on the path of every request:
-// of many, it counts a sample.
-func (t *Counts) sampleAdmitted(key string, r *http.Request) {
-	if weight := t.figures.Recent.AdmittedWeight(rand.Uint32); weight > 0 {
-		client := clientIP(r)
-		t.figures.Recent.Add(false, key, client, weight, time.Now())
-		t.facts.sample(key, client)
-	}
+// sampleAdmitted counts whose request the zone has admitted, which stands for weight of them.
+func (t *Counts) sampleAdmitted(key string, r *http.Request, weight int) {
+	client := clientIP(r)
+	t.figures.Recent.Add(false, key, client, weight, time.Now())
+	t.facts.sample(key, client)
 }
 
 // clientIP returns the client's address. It is invalid if the request has none.

@@ -201,20 +201,20 @@ func (t *Counts) possible() (reasons [limit.Decisions]limit.ReasonSet) {
 // debts are above 1.
 var Fractions = [...]float64{.1, .2, .3, .4, .5, .6, .7, .8, .9, 1}
 
-// A levelHistogram counts how full buckets were. Observing is two
-// atomic additions. The zero value is ready for use.
+// A levelHistogram counts how full buckets were. The zero value is ready for use.
 type levelHistogram struct {
 	Sum    atomic.Uint64 // in millionths
 	Counts [len(Fractions) + 1]atomic.Uint64
 }
 
-func (h *levelHistogram) observe(fraction float64) {
+// observe counts a bucket, which stands for so many.
+func (h *levelHistogram) observe(fraction float64, times int) {
 	i := 0
 	for i < len(Fractions) && fraction > Fractions[i] {
 		i++
 	}
-	h.Counts[i].Add(1)
-	h.Sum.Add(uint64(fraction * 1e6))
+	h.Counts[i].Add(uint64(times))
+	h.Sum.Add(uint64(float64(times) * fraction * 1e6))
 }
 
 // NearFull returns how many were over nine tenths full.
