@@ -30,19 +30,29 @@ func TestAHandlerAllocatesThriceBeyondItsKeys(t *testing.T) {
 	}
 }
 
-// Caddy itself allocates once for each handler in a request's way.
+// Caddy itself allocates once for each handler in a request's way. What other sites have costs
+// nothing.
 func TestAdmittedRequestsOfOneZoneAllocateNothing(t *testing.T) {
 	const zone = "throttle {\nzone pages {\nlimit 1000000000 1000000/s\n}\n}\n"
-	var got []float64
-	for _, before := range []string{"", zone, "header X-Left {http.throttle.remaining}\n" + zone} {
-		s, w := servertest.Run(t, "http:// {\n"+before+"respond ok\n}"), &discard{header: make(http.Header)}
+	allocations := func(before, sites string) float64 {
+		s, w := servertest.Run(t, sites+"http://example.com {\n"+before+"respond ok\n}"), &discard{header: make(http.Header)}
+		defer s.Stop()
 		r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-		got = append(got, testing.AllocsPerRun(1000, func() { s.Server.ServeHTTP(w, r) }))
+		return testing.AllocsPerRun(1000, func() { s.Server.ServeHTTP(w, r) })
 	}
-	if got[1] > got[0]+1 {
-		t.Errorf("got %v allocations, want at most one more than the %v without throttle", got[1], got[0])
+	for name, sites := range map[string]string{
+		"one site":                   "",
+		"an earlier one":             "http://a.example.com.test {\nrespond a\n}\n",
+		"an earlier one that limits": "http://a.example.com.test {\n" + zone + "in_flight php 5\nrespond {http.throttle.zone}\n}\n",
+		"a later one that limits":    "http://a.test {\n" + zone + "in_flight php 5\nrespond {http.throttle.zone}\nhandle_errors {\nrespond error\n}\n}\n",
+		"one of another address":     "http://a.test:81 {\n" + zone + "in_flight php 5\nrespond {http.throttle.zone}\n}\n",
+	} {
+		none := allocations("", sites)
+		if got := allocations(zone, sites); got > none+1 {
+			t.Errorf("%s: got %v allocations, want at most one more than the %v without throttle", name, got, none)
+		}
 	}
-	if got[2] <= got[1]+1 {
-		t.Errorf("got %v allocations where a header tells what remains, want more than %v", got[2], got[1]+1)
+	if got, want := allocations("header X-Left {http.throttle.remaining}\n"+zone, ""), allocations(zone, "")+1; got <= want {
+		t.Errorf("got %v allocations where a header tells what remains, want more than %v", got, want)
 	}
 }

@@ -197,9 +197,7 @@ func appOf(ctx caddy.Context) (*App, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := module.(*App)
-	a.engine.ReadServers(ctx)
-	return a, nil
+	return module.(*App), nil
 }
 
 // Start lets the store connect, applies max_buckets and restores buckets. By now all servers

@@ -2,6 +2,7 @@ package caddymodule
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -48,7 +49,9 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	app.engine.Guard(ctx)
+	if of := app.engine.Guard(ctx); of != nil && strings.Contains(limit.Definition, "http.throttle.") {
+		of.Shown = true // one from the global options is not in the config of the route
+	}
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.running = limit.NewHandler(server, match)
 	return nil

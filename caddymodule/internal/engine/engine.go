@@ -73,9 +73,9 @@ type Engine struct {
 	Signing signingKeys     // of device cookies and passes
 	Exiting <-chan struct{} // closed when the process is about to end; then nobody waits
 
-	servers  map[*caddyhttp.Server]*limit.Server // see [Engine.ReadServers]
-	showsAll bool                                // the verdicts of all servers may be read
-	form     *form.Plan                          // what zones want of bodies; see [Engine.joinForm]
+	servers  map[*caddyhttp.Server]*server
+	showsAll bool       // the verdicts of all servers may be read
+	form     *form.Plan // what zones want of bodies; see [Engine.joinForm]
 }
 
 // EngineOf returns what runs of the config that a module is provisioned for, which may be
@@ -99,7 +99,7 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
-		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), configNumber: new(atomic.Uint64),
+		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), servers: make(map[*caddyhttp.Server]*server), configNumber: new(atomic.Uint64),
 	}
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
 	e.bodies = body.Bounds{Request: request, Files: inAll}
@@ -157,10 +157,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	if z.BlocksEverywhere() {
 		e.Blockers = append(e.Blockers, z.Zone)
 		if z.namesPlaceholders() { // a handler of any server may refuse by it
-			e.showsAll = true
-			for _, server := range e.servers {
-				server.Shown = true
-			}
+			e.showAll()
 		}
 	}
 	z.warn(warnings)

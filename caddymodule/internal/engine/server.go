@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"slices"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
@@ -11,82 +10,132 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
-// ReadServers looks at the servers of the HTTP app in which a module is provisioned, once. It
-// must be called when the first module of throttle is provisioned, because Caddy drops the raw
-// config of each route that it has provisioned.
-func (e *Engine) ReadServers(ctx caddy.Context) {
-	modules := ctx.Modules()
-	if e.servers != nil || len(modules) == 0 {
-		return
-	}
-	e.servers = make(map[*caddyhttp.Server]*limit.Server)
-	app, ok := modules[0].(*caddyhttp.App)
-	if !ok {
-		return
-	}
-	for _, server := range app.Servers {
-		e.servers[server] = look(server)
-		e.servers[server].Shown = e.servers[server].Shown || e.showsAll
-	}
+// A server is what is known of a server's routes. A request that one of the terminal routes at the
+// top takes passes the handlers of no other one.
+type server struct {
+	all    *limit.Server         // for handlers in other routes than those
+	routes map[int]*limit.Server // for handlers in these, by the place of the route
+	others int                   // handlers in other routes
 }
 
-// look finds out whether the config of a server names our placeholders, as templates may, and
-// whether a request may pass one handler twice. Routes whose config is gone may do both.
-func look(server *caddyhttp.Server) *limit.Server {
-	seen := &limit.Server{Server: server}
-	// Caddy has provisioned the matchers of these routes, and dropped what they were made of.
-	matchers := make([]caddyhttp.MatcherSets, len(server.Routes))
-	for i := range server.Routes {
-		route := &server.Routes[i]
-		matchers[i] = route.MatcherSets
-		seen.Shown = seen.Shown || slices.ContainsFunc(matchers[i], func(set caddyhttp.MatcherSet) bool { return slices.ContainsFunc(set, negates) })
-		if route.HandlersRaw == nil && len(route.Handlers) > 0 {
-			seen.Shown, seen.Guards = true, 2
+// serverOf returns what is known of the server in which a module is provisioned, or nil outside of
+// the HTTP app.
+func (e *Engine) serverOf(ctx caddy.Context) *server {
+	of, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if of == nil {
+		return nil
+	}
+	s := e.servers[of]
+	if s == nil {
+		s = &server{all: &limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
+		s.look()
+		if e.servers[of] = s; e.showsAll {
+			s.show()
 		}
 	}
-	raw, err := json.Marshal([]any{server, matchers})
-	if err != nil {
-		seen.Shown, seen.Guards = true, 2
-	}
-	text := string(raw)
-	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
-		seen.Shown = seen.Shown || strings.Contains(text, name)
-	}
-	if strings.Contains(text, `"invoke"`) {
-		seen.Guards = 2
-	}
-	seen.ErrorRoutes = err != nil || seen.Guards > 0 || strings.Contains(text, `"errors"`)
-	return seen
+	return s
 }
 
-// negates reports whether a matcher is `not`, which does not tell what it negates.
-func negates(matcher any) bool {
-	switch matcher.(type) {
-	case caddyhttp.MatchNot, *caddyhttp.MatchNot:
-		return true
+// look finds out what the routes are that any request may pass. The config of those whose handlers
+// were provisioned is gone.
+func (s *server) look() {
+	var open []caddyhttp.Route
+	for i := range s.all.Routes {
+		r := &s.all.Routes[i]
+		s.all.Shown = s.all.Shown || negates(r.MatcherSets)
+		s.read(s.all, r.MatcherSets) // Caddy has dropped what they were made of
+		if !r.Terminal {
+			open = append(open, *r)
+			s.all.Shown = s.all.Shown || r.HandlersRaw == nil && len(r.Handlers) > 0
+		}
+	}
+	s.read(s.all, open, s.all.Errors, s.all.NamedRoutes)
+	s.all.ErrorRoutes = s.all.ErrorRoutes || s.all.Errors != nil || len(s.all.NamedRoutes) > 0
+}
+
+// read looks for placeholders of ours, for templates, which may name some, and for error routes.
+func (s *server) read(into *limit.Server, config ...any) {
+	raw, err := json.Marshal(config)
+	text := string(raw)
+	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
+		into.Shown = into.Shown || err != nil || strings.Contains(text, name)
+	}
+	into.ErrorRoutes = into.ErrorRoutes || err != nil || strings.Contains(text, `"errors"`)
+}
+
+// negates reports whether one of the matchers is `not`, which does not tell what it negates.
+func negates(sets caddyhttp.MatcherSets) bool {
+	for _, set := range sets {
+		for _, matcher := range set {
+			switch matcher.(type) {
+			case caddyhttp.MatchNot, *caddyhttp.MatchNot:
+				return true
+			}
+		}
 	}
 	return false
 }
 
-// Guard counts a handler of throttle or in_flight, and returns its server, or nil outside of the
-// HTTP app.
+// Guard counts a handler of throttle or in_flight that is being provisioned, and returns what it
+// is to know of its server, or nil outside of the HTTP app.
 func (e *Engine) Guard(ctx caddy.Context) *limit.Server {
-	server := e.serverOf(ctx)
-	if server != nil {
-		server.Guards++
+	s := e.serverOf(ctx)
+	if s == nil {
+		return nil
 	}
-	return server
+	for i := range s.all.Routes {
+		switch route := &s.all.Routes[i]; {
+		case route.HandlersRaw == nil: // its handlers were provisioned before
+		case route.Terminal:
+			return s.guardRoute(i, route)
+		default:
+			s.guardAll(1)
+			return s.all
+		}
+	}
+	s.guardAll(2) // in a named route, which one request may pass twice, or an error route
+	return s.all
+}
+
+func (s *server) guardRoute(i int, route *caddyhttp.Route) *limit.Server {
+	of := s.routes[i]
+	if of == nil {
+		of = &limit.Server{Server: s.all.Server, Guards: s.others, Shown: s.all.Shown, ErrorRoutes: s.all.ErrorRoutes}
+		s.read(of, route)
+		s.routes[i] = of
+	}
+	of.Guards++
+	s.all.Guards++
+	return of
+}
+
+func (s *server) guardAll(times int) {
+	s.others += times
+	s.all.Guards += times
+	for _, of := range s.routes {
+		of.Guards += times
+	}
 }
 
 // Show makes the verdicts about requests of the server in which a module is provisioned readable
 // by [limit.VerdictsOf].
 func (e *Engine) Show(ctx caddy.Context) {
-	if server := e.serverOf(ctx); server != nil {
-		server.Shown = true
+	if s := e.serverOf(ctx); s != nil {
+		s.show()
 	}
 }
 
-func (e *Engine) serverOf(ctx caddy.Context) *limit.Server {
-	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	return e.servers[server]
+// showAll does the same for all servers.
+func (e *Engine) showAll() {
+	e.showsAll = true
+	for _, s := range e.servers {
+		s.show()
+	}
+}
+
+func (s *server) show() {
+	s.all.Shown = true
+	for _, of := range s.routes {
+		of.Shown = true
+	}
 }

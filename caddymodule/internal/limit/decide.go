@@ -22,11 +22,12 @@ type Directive struct {
 	Follows   bool // a zone has more to do with requests that were admitted, or shows its verdicts
 }
 
-// A Server is what handlers know of the server that they are in.
+// A Server is what handlers know of the server that they are in, and of the routes there that one
+// request may take.
 type Server struct {
 	*caddyhttp.Server
-	Guards int  // its handlers of throttle and in_flight
-	Shown  bool // its config may show verdicts by placeholders, or matches by them
+	Guards int  // handlers of throttle and in_flight that it may pass
+	Shown  bool // the config may show verdicts by placeholders, or matches by them
 
 	ErrorRoutes bool // it may have some, also within other routes
 }
