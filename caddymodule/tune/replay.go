@@ -151,7 +151,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 		err = next.ServeHTTP(w, r)
 	}
 	if within := record.Find(r.Context()); within != nil && within.Refused && verdict != nil {
-		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(nil)) // in memory, which does not fail
+		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(false)) // in memory, which does not fail
 	} else if needs.Settles {
 		observer.Took(rp.took)
 		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, nil, observer)) })

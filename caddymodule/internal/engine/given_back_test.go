@@ -75,6 +75,21 @@ func TestARequestThatIsRefusedFurtherInCostsNothing(t *testing.T) {
 	}
 }
 
+// It has waited for its place, and others have queued behind it.
+func TestARequestThatIsRefusedAfterItsDelayCostsNothing(t *testing.T) {
+	servertest.InBubble(t, func(t *testing.T) {
+		s := servertest.NewWaitSite(t, "throttle {\nzone around {\nlimit 10 1/s\ndelay\n}\n}\nthrottle {\nzone inner {\nlimit 1 1/d\n}\n}\n", 0)
+		for range 4 { // the first is served at once, the others after 1, 2 and 3 s
+			s.Visit(servertest.Office, "/")
+		}
+		servertest.Sleep(1500 * time.Millisecond)
+		if got := s.Fullness("around", servertest.Office, 10, 1, false); math.Abs(got-1.5) > 0.01 {
+			t.Errorf("got level %v, want 1.5 of the two that wait", got)
+		}
+		servertest.Sleep(time.Minute)
+	})
+}
+
 // One request is served, one waits, and more would.
 func TestARequestThatWaitsInVainFurtherInCostsNothing(t *testing.T) {
 	for name, ends := range map[string]func(s *servertest.FuncSite, waits *servertest.Visit){

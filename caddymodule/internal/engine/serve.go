@@ -146,7 +146,7 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v
 	}()
 	stays := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
 	if !stays {
-		h.app.Correct(v.GiveBack(nil))
+		h.app.Correct(v.GiveBack(false))
 	}
 	var now time.Time // of a refusal; nobody else asks
 	if v.Overflows() {
@@ -189,7 +189,9 @@ func (h *Handler) costsNothing(r *http.Request) bool {
 func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) error {
 	switch {
 	case errors.Is(err, body.ErrTimeout):
-		w.Header().Set("Connection", "close")
+		if r.ProtoMajor == 1 { // over HTTP/2 it would end all requests of the connection
+			w.Header().Set("Connection", "close")
+		}
 		w.WriteHeader(http.StatusRequestTimeout)
 	case errors.Is(err, body.ErrLeft):
 		w.WriteHeader(response.StatusClientLeft)
@@ -306,7 +308,7 @@ func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Obse
 	within := h.Server.Shares() && record.Of(r).Refused
 	switch {
 	case within:
-		h.app.Correct(v.GiveBack(nil))
+		h.app.Correct(v.GiveBack(true))
 	case observer != nil:
 		var now time.Time
 		if observer.OwnHeader { // for a refund, which alone depends on the time

@@ -29,21 +29,25 @@ func (v *Verdict) Needs() (n Needs) {
 	return n
 }
 
-// GiveBack appends the settlements that give back all that was poured, for a request that
-// costs nothing, because it was refused further in or its client left while it waited. A
-// charge with a place in a queue is cancelled: if other requests have queued behind it, its
-// place stays empty.
-func (v *Verdict) GiveBack(due []leakybucket.Settlement) []leakybucket.Settlement {
+// GiveBack returns the settlements that give back all that was poured, for a request that costs
+// nothing. One that left while it waited is cancelled: if other requests have queued behind it, its
+// place stays empty. One that was refused further in has had its place, and so much has leaked
+// before that which others had poured.
+func (v *Verdict) GiveBack(waited bool) (due []leakybucket.Settlement) {
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.Answer.Poured {
 			o.settled, o.settledCost = true, 0
-			due = append(due, givenBack(o.Zone, &o.Charge, &o.Answer))
+			back := givenBack(o.Zone, &o.Charge, &o.Answer)
+			if waited {
+				back.Cancel, back.Was.At = false, back.Was.At.Add(o.Delay)
+			}
+			due = append(due, back)
 		}
 	}
 	return due
 }
 
-// givenBack gives back all that a charge has poured.
+// givenBack gives back all that a charge has poured. A place in a queue is cancelled.
 func givenBack(z *Zone, c *leakybucket.Charge, d *leakybucket.Decision) leakybucket.Settlement {
 	return leakybucket.Settlement{Charge: *c, Was: *d, Diff: -c.Cost, Cancel: z.Delay != nil}
 }
