@@ -202,7 +202,6 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 	if err != nil {
 		return nil, err
 	}
-	telemetry.Remember(name)
 	e.InFlight[name] = l
 	return l, nil
 }
@@ -290,7 +289,6 @@ func (e *Engine) CleanUp() error {
 	var logs []*telemetry.RefusalLog
 	for _, z := range e.Zones {
 		logs = append(logs, z.Counts.RefusalLogs()...)
-		z.Counts.Close()
 	}
 	for _, l := range e.InFlight {
 		logs = append(logs, l.RefusalLogs()...)

@@ -103,8 +103,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		concerned, _ := h.Concerns(r)
 		return h.serveFree(w, r, next, concerned)
 	}
-	noted := h.record(r)
-	noted.SetRefused(true) // unless it is passed on: a matcher or the store may panic
+	shares := h.Server.Shares()
+	if shares {
+		record.Of(r).Refused = true // unless it is passed on: a matcher or the store may panic
+	}
 	var v *limit.Verdict
 	concerned, failed := h.Concerns(r)
 	if concerned {
@@ -118,7 +120,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			return err
 		}
 	}
-	noted.SetRefused(false)
+	if shares {
+		record.Of(r).Refused = false
+	}
 	if v == nil {
 		return h.serveFree(w, r, next, concerned)
 	}
@@ -163,14 +167,6 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v
 	return v, true, nil
 }
 
-// record returns the record that the handlers around and within share, or nil if there are none.
-func (h *Handler) record(r *http.Request) *record.Record {
-	if !h.Server.Shares() {
-		return nil
-	}
-	return record.Of(r)
-}
-
 // headerOf returns the header of the response if a zone or the handler adds to it.
 func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
 	if h.addsHeaders || h.Announces {
@@ -181,8 +177,7 @@ func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
 
 // costsNothing reports whether a request is in an error route, or one of the server itself.
 func (h *Handler) costsNothing(r *http.Request) bool {
-	s := limit.Subject{Request: r}
-	return (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || s.Included()
+	return (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || limit.Included(r)
 }
 
 // fail answers a request about which there is no verdict.

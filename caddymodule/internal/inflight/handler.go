@@ -91,7 +91,7 @@ func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed err
 
 // concerns reports whether a request needs a slot. The error is that of a matcher.
 func (h *Handler) concerns(s *limit.Subject) (bool, error) {
-	if s.Included() {
+	if limit.Included(s.Request) {
 		return false, nil // it is a part of a page, and needs no other slot than that
 	}
 	if h.match != nil {

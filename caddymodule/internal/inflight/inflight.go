@@ -87,6 +87,7 @@ const poolPrefix = "in_flight "
 
 func join(name string) *State {
 	return stores.Join(poolPrefix+name, func() *State {
+		telemetry.Remember(name)
 		return &State{passes: pass.NewMemory(), members: newMembers(), name: name}
 	})
 }

@@ -97,10 +97,12 @@ func (a *asking) claim(failed error) error {
 	exempt, err := a.env.Exempts(&a.Subject)
 	failed = cmp.Or(failed, err)
 	switch {
-	case exempt && failed == nil, failed == nil && a.claimBan():
+	case exempt && failed == nil, failed == nil && a.Overrides != nil && a.claimBan():
 		return nil
 	case !exempt:
-		a.claimBlocksEverywhere()
+		for _, z := range a.env.Everywhere() {
+			a.claimBlock(z)
+		}
 	}
 	for _, z := range a.Zones {
 		if a.claimed(z) {
@@ -274,9 +276,6 @@ func (a *asking) refuseBlocked(b RunningBlock) {
 
 // claimBan refuses a request whose client is banned, as one of the zones.
 func (a *asking) claimBan() (refused bool) {
-	if a.Overrides == nil {
-		return false
-	}
 	ban := a.Ban(a.Now())
 	if ban == nil || slices.ContainsFunc(a.Zones, a.claimed) {
 		return false
@@ -308,21 +307,19 @@ func BannedBy(zones iter.Seq[*Zone], s *Subject) (by *Zone) {
 	return by
 }
 
-// claimBlocksEverywhere refuses a request if its client is blocked by `block ... everywhere`.
-func (a *asking) claimBlocksEverywhere() {
-	for _, z := range a.env.Everywhere() {
-		if a.claimed(z) {
-			continue
-		}
-		// Such a zone is keyed by the address alone and so trusts no devices.
-		c, can := z.BlockedBucket(&a.Subject, &a.buffers)
-		if !can {
-			continue
-		}
-		if block, runs := a.env.ConfirmedBlock(a.Request.Context(), a.Now(), &c); runs {
-			a.add(z, c)
-			a.refuseBlocked(block)
-		}
+// claimBlock refuses a request if its client is blocked by the `block ... everywhere` of a zone.
+// Such a zone is keyed by the address alone and so trusts no devices.
+func (a *asking) claimBlock(z *Zone) {
+	if a.claimed(z) {
+		return
+	}
+	c, can := z.BlockedBucket(&a.Subject, &a.buffers)
+	if !can {
+		return
+	}
+	if block, runs := a.env.ConfirmedBlock(a.Request.Context(), a.Now(), &c); runs {
+		a.add(z, c)
+		a.refuseBlocked(block)
 	}
 }
 

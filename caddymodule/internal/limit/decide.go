@@ -239,14 +239,18 @@ func (a *asking) conclude() *Verdict {
 	if a.NoAddress {
 		a.env.NoAddress()
 	}
+	shares := a.Server.Shares()
+	counted := !a.ends && !shares && !a.wanted()
 	for i := range a.claims {
-		if d := &a.decisions[i]; d.Local || d.Undecided {
-			a.claims[i].zone.Reporter.FellBack()
+		cl, d := &a.claims[i], &a.decisions[i]
+		if d.Local || d.Undecided {
+			cl.zone.Reporter.FellBack()
+		}
+		if counted && cl.asked && !d.Undecided {
+			cl.zone.Reporter.Admitted(&a.charges[i], d, a.Request)
 		}
 	}
-	shares := a.Server.Shares()
-	if !a.ends && !shares && !a.wanted() {
-		a.countAdmitted()
+	if counted {
 		return nil
 	}
 	v, n := newVerdict(len(a.claims)), 0
@@ -276,15 +280,6 @@ func (a *asking) conclude() *Verdict {
 // wanted reports whether somebody wants to know what became of a request that is admitted.
 func (a *asking) wanted() bool {
 	return a.Follows || a.Announces || a.Body != nil || a.static != nil || a.Server.shown() || a.Server.logs(a.Request)
-}
-
-// countAdmitted counts a request of which every charge fits.
-func (a *asking) countAdmitted() {
-	for i := range a.claims {
-		if cl, d := &a.claims[i], &a.decisions[i]; cl.asked && !d.Undecided {
-			cl.zone.Reporter.Admitted(&a.charges[i], d, a.Request)
-		}
-	}
 }
 
 // decided reports whether a zone has decided about a request in an earlier handler.

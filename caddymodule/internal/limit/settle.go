@@ -175,8 +175,10 @@ func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known boo
 		return 0, status != 0
 	case o.tunnel:
 		return 0, false // a tunnel says nothing about the work that opened it
-	case s.Source == BySeconds && o.Status == 0:
+	case s.Source == BySeconds && o.Status == 0 && (!o.returned || o.err != nil):
 		return max(o.elapsed.Seconds(), reserved), true
+	case s.Source == BySeconds && o.Status == 0: // the server sends an empty answer
+		return o.elapsed.Seconds(), true
 	case s.Source == BySeconds:
 		return o.headers.Seconds(), true
 	case o.Status == 0 && (!o.returned || o.err != nil):

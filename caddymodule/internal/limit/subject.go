@@ -194,11 +194,11 @@ func (s *Subject) Preflight() bool {
 // includeAddr is the client address of requests that Caddy's templates make with httpInclude.
 const includeAddr = "127.0.0.1:10000"
 
-// Included reports whether the server itself sends the request through the handlers, to include
+// Included reports whether the server itself sends a request through the handlers, to include
 // its answer in another one. Requests from sockets have a local address in their context, which no
 // header can take away.
-func (s *Subject) Included() bool {
-	return s.Request.RemoteAddr == includeAddr && s.Request.Context().Value(http.LocalAddrContextKey) == nil
+func Included(r *http.Request) bool {
+	return r.RemoteAddr == includeAddr && r.Context().Value(http.LocalAddrContextKey) == nil
 }
 
 // Early reports whether a request came before the handshake was complete, which TLS

@@ -88,13 +88,6 @@ func (record *Record) ClientOf(r *http.Request) context.Context {
 	return r.Context()
 }
 
-// SetRefused sets Refused. A nil Record is that of a request that passes no other handler.
-func (record *Record) SetRefused(refused bool) {
-	if record != nil {
-		record.Refused = refused
-	}
-}
-
 // Charge adds a zone to those that have decided.
 func (record *Record) Charge(zone string) {
 	if record.Charged == nil {

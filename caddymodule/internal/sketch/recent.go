@@ -104,6 +104,9 @@ func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := &r.window(now).tallies[kind]
+	if t.samples < exactly {
+		weight = 1 // it may be that of the part before
+	}
 	t.add(key, addr, weight)
 	if more := t.samples - exactly; more >= 0 && more%halveAfter == 0 {
 		times := min(2<<(more/halveAfter), mostWeight)

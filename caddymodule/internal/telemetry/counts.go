@@ -53,11 +53,8 @@ type Options struct {
 type Counts struct {
 	// What a request needs that is admitted lies side by side.
 	figures  *Figures
-	admitted atomic.Uint64 // requests of which nobody wanted to know more
-	closed   atomic.Bool
+	admitted prometheus.Counter // one of decided
 	facts    facts
-
-	handed uint64 // of admitted, what Requests has; under the lock of open
 
 	Options
 	zone    *limit.Zone
@@ -76,7 +73,7 @@ type Counts struct {
 	failures     *rate.Limiter // of warnings
 }
 
-// New returns the counters and logs of a zone. Close ends them.
+// New returns the counters and logs of a zone.
 func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	t := &Counts{
 		Options: options, facts: facts{since: time.Now()}, zone: compiled, figures: figures,
@@ -87,6 +84,7 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	}
 	t.reasons = t.possible()
 	t.decided = countersOf(t)
+	t.admitted = t.decided[limit.Admitted][limit.None]
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
@@ -105,7 +103,6 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	if t.Shared {
 		t.without = WithoutStore.WithLabelValues(compiled.Name)
 	}
-	t.begin()
 	return t
 }
 
@@ -153,10 +150,8 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 // Admitted implements limit.Reporter. It is on the path of every request: but for their number, of
 // many only a sample is counted.
 func (t *Counts) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
-	n := t.admitted.Add(1)
-	if t.closed.Load() { // the config has ended, and the request has not
-		t.Close()
-	}
+	t.admitted.Inc()
+	n := t.facts.asked.Add(1)
 	if weight := t.figures.Recent.AdmittedWeight(n); weight > 0 {
 		t.figures.Levels.observe(limit.LevelAfter(c, d)/c.Limit.Capacity, weight)
 		t.sampleAdmitted(c.Key, r, weight)

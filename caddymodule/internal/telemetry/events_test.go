@@ -79,7 +79,7 @@ func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
 	var h levelHistogram
 	for _, fraction := range []float64{0, .1, .11, 1, 1.5} {
-		h.observe(fraction)
+		h.observe(fraction, 1)
 	}
 	got := []uint64{h.Counts[0].Load(), h.Counts[1].Load(), h.Counts[9].Load(), h.Counts[10].Load()}
 	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {

@@ -32,7 +32,7 @@ type Facts struct {
 
 // facts count what a zone of one config has met. Its sketches take 24 KiB each.
 type facts struct {
-	asked, exempt, keyless, charged, refunded atomic.Uint64 // asked without those admitted of which nobody wanted to know more
+	asked, exempt, keyless, charged, refunded atomic.Uint64
 	devices                                   atomic.Uint64
 	since                                     time.Time
 	keys, networks                            sketch.Distinct
@@ -66,7 +66,7 @@ func (m *facts) sample(key string, client netip.Addr) {
 func (t *Counts) Facts() Facts {
 	m := &t.facts
 	shown := Facts{
-		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load() + t.admitted.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
+		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
 	}
 	if m.responses != nil {

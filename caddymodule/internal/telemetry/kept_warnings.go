@@ -20,9 +20,9 @@ type KeptWarning struct {
 // looks at night.
 type KeptWarnings struct{ logs *observer.ObservedLogs }
 
-// mostWarnings bounds how many warnings of a config are kept. Each is logged once, or
-// once for each zone.
-const mostWarnings = 100
+// mostWarnings bounds how many warnings of a config are kept, and mostAlike those with the same
+// text, as of several zones, or of a matcher that goes on failing.
+const mostWarnings, mostAlike = 100, 10
 
 // KeepWarnings returns a logger whose warnings are kept, and these.
 func KeepWarnings(to *zap.Logger) (*zap.Logger, *KeptWarnings) {
@@ -31,6 +31,7 @@ func KeepWarnings(to *zap.Logger) (*zap.Logger, *KeptWarnings) {
 	kept, k.logs = observer.New(zap.LevelEnablerFunc(func(level zapcore.Level) bool {
 		return level == zapcore.WarnLevel && k.logs.Len() < mostWarnings
 	}))
+	kept = zapcore.NewSamplerWithOptions(kept, 100*365*24*time.Hour, mostAlike, 0)
 	return to.WithOptions(zap.WrapCore(func(core zapcore.Core) zapcore.Core { return zapcore.NewTee(core, kept) })), k
 }
 

@@ -31,4 +31,10 @@ func TestTheFirstWarningsOfAConfigAreKeptWithTheirDetails(t *testing.T) {
 	if n := logs.Len(); n != 2+2*mostWarnings {
 		t.Errorf("got %d lines in the log, want all", n)
 	}
+	for logger, kept = KeepWarnings(zap.New(core)); logs.Len() < 1000; {
+		logger.Warn("a matcher of the zone fails")
+	}
+	if logger.Warn("other"); len(kept.List()) != mostAlike+1 {
+		t.Errorf("got %d warnings, want %d of one text and one of another", len(kept.List()), mostAlike)
+	}
 }

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"maps"
 	"sync"
 	"sync/atomic"
 
@@ -13,7 +14,7 @@ import (
 // Collectors are process-wide, so that counts survive reloads. Every config has a new
 // registry and registers them again. Labels are names from the config, never values that
 // clients send.
-var Collectors = []prometheus.Collector{Requests}
+var Collectors []prometheus.Collector
 
 // NewCounters returns counters of ours.
 func NewCounters(name, help string, labels ...string) *prometheus.CounterVec {
@@ -29,36 +30,38 @@ func NewHistograms(name, help string, buckets []float64, labels ...string) *prom
 	return vec
 }
 
-// gone are the zones that no config has any more, and whose series are still there.
-var gone struct {
+// users are how many zones and in_flights of each name there are, in all configs. Names that have
+// none have series until [DeleteForgotten].
+var users struct {
 	sync.Mutex
-	zones map[string]bool
+	of map[string]int
 }
 
-// Forget has the next [DeleteForgotten] delete the series of a zone, unless Remember comes first.
-func Forget(zone string) { setGone(zone, true) }
+// Remember keeps the series of a name, until Forget was called as often.
+func Remember(name string) { use(name, 1) }
 
-// Remember keeps the series of a zone that a config has.
-func Remember(zone string) { setGone(zone, false) }
+// Forget ends what Remember has begun.
+func Forget(name string) { use(name, -1) }
 
-func setGone(zone string, is bool) {
-	gone.Lock()
-	defer gone.Unlock()
-	if gone.zones == nil {
-		gone.zones = make(map[string]bool)
+func use(name string, more int) {
+	users.Lock()
+	defer users.Unlock()
+	if users.of == nil {
+		users.of = make(map[string]int)
 	}
-	gone.zones[zone] = is
+	users.of[name] += more
 }
 
-// DeleteForgotten deletes the series of all zones that are gone at once: to find those of one zone
+// DeleteForgotten deletes the series of all names that nobody uses at once: to find those of one
 // takes as long.
 func DeleteForgotten() {
-	gone.Lock()
-	defer gone.Unlock()
+	users.Lock()
+	defer users.Unlock()
+	unused := func(name string) bool { n, known := users.of[name]; return known && n <= 0 }
 	for _, c := range Collectors {
 		var old []prometheus.Labels
 		eachSeries(c, func(_ *dto.Metric, labels map[string]string) {
-			if gone.zones[labels["zone"]] {
+			if unused(labels["zone"]) {
 				old = append(old, labels)
 			}
 		})
@@ -66,65 +69,14 @@ func DeleteForgotten() {
 			c.(interface{ Delete(prometheus.Labels) bool }).Delete(labels)
 		}
 	}
-	gone.zones = nil
+	maps.DeleteFunc(users.of, func(name string, _ int) bool { return unused(name) })
 }
 
-// open are the counts of configs that have not ended. What they admit goes to Requests when that is
-// read: its counter lies apart from what else each request touches.
-var open struct {
-	sync.Mutex
-	counts map[*Counts]struct{}
-}
-
-// begin has Requests count what the zone admits.
-func (t *Counts) begin() {
-	open.Lock()
-	defer open.Unlock()
-	if open.counts == nil {
-		open.counts = make(map[*Counts]struct{})
-	}
-	open.counts[t] = struct{}{}
-}
-
-// Close gives Requests what the zone has admitted so far. Requests that come later call it again.
-func (t *Counts) Close() {
-	open.Lock()
-	defer open.Unlock()
-	t.closed.Store(true)
-	t.handOver()
-	delete(open.counts, t)
-}
-
-// handOver must be called with the lock of open.
-func (t *Counts) handOver() {
-	if n := t.admitted.Load(); n > t.handed {
-		t.decided[limit.Admitted][limit.None].Add(float64(n - t.handed))
-		t.handed = n
-	}
-}
-
-// A requestCounters is the counters of requests.
-type requestCounters struct{ *prometheus.CounterVec }
-
-// Collect implements prometheus.Collector.
-func (c requestCounters) Collect(metrics chan<- prometheus.Metric) {
-	open.Lock()
-	for t := range open.counts {
-		t.handOver()
-	}
-	open.Unlock()
-	c.CounterVec.Collect(metrics)
-}
-
-// Requests are the requests of all zones and in_flights. It must be read by Collect, which first adds
-// what zones have admitted.
-var Requests = requestCounters{prometheus.NewCounterVec(prometheus.CounterOpts{
-	Namespace: "caddy", Subsystem: "throttle", Name: "requests_total",
-	Help: "Requests by zone or in_flight, decision and reason, and with share by the client's rank.",
-}, []string{"zone", "decision", "reason", "rank"})}
-
-// What is counted and timed of all zones. The help texts say what each is.
+// What is counted and timed of all zones and in_flights. The help texts say what each is.
 var (
+	Requests = NewCounters("requests_total",
+		"Requests by zone or in_flight, decision and reason, and with share by the client's rank.", "zone", "decision", "reason", "rank")
+
 	Unsettled = NewCounters("unsettled_total",
 		"Charges left as reserved, because the response did not say what the request cost, or the store did not answer.", "zone")
 

@@ -183,8 +183,11 @@ func (r *Rates) Plot(zone string) (hour, day []Rate) {
 	if len(r.samples) == 0 {
 		return nil, nil
 	}
-	last := r.samples[len(r.samples)-1:]
-	return plot(r.samples, plotStep, zone), plot(slices.Concat(r.day, last), 1, zone)
+	coarse, last := slices.Clone(r.day), r.samples[len(r.samples)-1]
+	if n := len(coarse); n == 0 || coarse[n-1].at != last.at {
+		coarse = append(coarse, last)
+	}
+	return plot(r.samples, plotStep, zone), plot(coarse, 1, zone)
 }
 
 // plot returns the rates between every step-th of some samples, back from the last one.

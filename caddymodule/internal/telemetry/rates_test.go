@@ -7,6 +7,20 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 )
 
+// TestPlotsOfADayEndWithTheLastSample, once, also where that is one of the day.
+func TestPlotsOfADayEndWithTheLastSample(t *testing.T) {
+	var r Rates
+	for i := range 3 {
+		r.day = append(r.day, rateSample{at: time.Unix(int64(900*i), 0), counts: map[string]DecisionCounts{"pages": {limit.Admitted: 900 * float64(i)}}})
+	}
+	for _, r.samples = range [][]rateSample{r.day, append(r.day[:3:3], rateSample{at: time.Unix(1810, 0), counts: map[string]DecisionCounts{"pages": {limit.Admitted: 1810}}})} {
+		_, day := r.Plot("pages")
+		if len(day) != len(r.samples)-1 || day[len(day)-1].Admitted != 1 {
+			t.Errorf("got %v, want %d points of 1/s", day, len(r.samples)-1)
+		}
+	}
+}
+
 func TestPlotsShowAnHourByMinutes(t *testing.T) {
 	var r Rates
 	for i := range 100 {

@@ -94,6 +94,20 @@ func TestOnlySeriesThatCanCountExist(t *testing.T) {
 	}
 }
 
+// A zone and an in_flight may have had one name, in two configs.
+func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
+	telemetry.Remember("was both")
+	telemetry.Remember("was both")
+	telemetry.Unsettled.WithLabelValues("was both")
+	for _, want := range []int{1, 0} {
+		telemetry.Forget("was both")
+		telemetry.DeleteForgotten()
+		if got := len(series(t, telemetry.Unsettled, "was both")); got != want {
+			t.Errorf("got %d series, want %d", got, want)
+		}
+	}
+}
+
 // Every decision that a zone can make has a series, whatever the zone's options.
 func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 	seen := make(map[string]float64)
