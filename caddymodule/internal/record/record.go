@@ -88,6 +88,13 @@ func (record *Record) ClientOf(r *http.Request) context.Context {
 	return r.Context()
 }
 
+// SetRefused sets Refused. A nil Record is that of a request that passes no handler of throttle.
+func (record *Record) SetRefused(refused bool) {
+	if record != nil {
+		record.Refused = refused
+	}
+}
+
 // Charge adds a zone to those that have decided.
 func (record *Record) Charge(zone string) {
 	if record.Charged == nil {
