@@ -63,7 +63,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 			{"top pages --by ip", []string{"pages: 4 requests", "127.0.0.1\n"}},
 			{"top pages --by /24", []string{"127.0.0.0/24\n"}},
 			{"top pages --by /16", []string{"127.0.0.0/16\n"}},
-			{"why 127.0.0.1", []string{"It is refused now.", "refused: blocked, ", "pages ", "hidden (shadow)", "100%"}},
+			{"why 127.0.0.1", []string{"It is refused now.", "refused: blocked, ", "pages ", "hidden (shadow)", "refused: capacity, "}},
 			{"ban 10.1.2.3 --for 1h --note matrix", []string{"is banned until"}},
 			{"limit pages x0.5 --until 23:59", []string{"pages: x0.5 holds until"}},
 			{"limit pages x0.6 --replace --until 23:58 --by carol", []string{"pages: x0.6 holds until"}},
