@@ -54,7 +54,7 @@ func TestCORS(t *testing.T) {
 			t.Errorf("call %d: got %q, want %s", i+1, seen[i], want)
 		}
 	}
-	if !strings.Contains(seen[3], "support_code") {
-		t.Errorf("got the refusal %q, want its code", seen[3])
+	if !strings.Contains(seen[3], "support_code") || !strings.Contains(seen[3], `|"keys";r=0;`) {
+		t.Errorf("got the refusal %q, want its code and what remains", seen[3])
 	}
 }
