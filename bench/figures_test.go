@@ -3,21 +3,16 @@ package bench
 import (
 	"fmt"
 	"math"
-	"net/http"
 	"os"
 	"runtime"
 	"slices"
-	"strings"
 	"testing"
 	"time"
-
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 )
 
-// TestFigures prints the tables of decisions in README.md and of requests in docs/performance.md. It
-// measures what BenchmarkTake does, but on machines that do other things as well. All limiters
-// take turns, and the best part of each limiter's best turn counts. First touches
-// cost more as a store grows, so of those the best million counts.
+// TestFigures prints the table of decisions in README.md. All limiters take turns, and the best
+// part of each limiter's best turn counts, so that other work on the machine hardly does. First
+// touches cost more as a store grows, so of those the best million counts.
 func TestFigures(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Skip("SKIPPED: measures for minutes; set TEST_LONG=1")
@@ -52,66 +47,6 @@ func TestFigures(t *testing.T) {
 		next[i] = func() float64 { return firstTouch(l) }
 	}
 	report(t, "first touch", next)
-}
-
-// TestCosts prints what zones and their options add to a request through Caddy's server, in
-// nanoseconds of processor time, the collector's included, and without sockets.
-func TestCosts(t *testing.T) {
-	if os.Getenv("TEST_LONG") != "1" {
-		t.Skip("SKIPPED: measures; set TEST_LONG=1")
-	}
-	zone := func(n int, options string) string {
-		return fmt.Sprintf("zone z%d {\nkey client_ip\nlimit %d 1000/s\n%s\n}\n", n, 100_000_000+n, options)
-	}
-	zones := func(n int) (all string) {
-		for i := range n {
-			all += zone(i, "")
-		}
-		return all
-	}
-	cases := []struct{ name, zones string }{
-		{"no zone", ""},
-		{"one zone", zones(1)},
-		{"two zones", zones(2)},
-		{"three zones", zones(3)},
-		{"five zones", zones(5)},
-		{"ten zones", zones(10)},
-		{"twenty zones", zones(20)},
-		{"one zone, shadow", zone(0, "shadow")},
-		{"one zone, and one in shadow", zones(1) + zone(1, "shadow")},
-		{"one zone, settle seconds", zone(0, "settle seconds")},
-		{"one zone, settle status", zone(0, "settle status 401 1")},
-		{"one zone, block", zone(0, "block 10m")},
-		{"one zone, delay", zone(0, "delay 50000000")},
-		{"in_flight alone", "in_flight workers 100"},
-		{"in_flight with share", "in_flight workers 100 {\nshare\n}"},
-		{"one zone that refuses", "zone shut {\nkey client_ip\nlimit 1 1/d\n}\n"},
-	}
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	servers, took := make([]*caddyhttp.Server, len(cases)), make([][]float64, len(cases))
-	for i, c := range cases {
-		site := "respond ok"
-		if strings.HasPrefix(c.zones, "in_flight") {
-			site = c.zones + "\nrespond ok"
-		} else if c.zones != "" {
-			site = "throttle {\n" + c.zones + "}\nrespond ok"
-		}
-		servers[i] = serverOf(site)
-	}
-	const rounds, part = 100, 300
-	for range rounds {
-		for i, server := range servers {
-			began := processTime()
-			for range part {
-				server.ServeHTTP(discard{make(http.Header)}, newRequest())
-			}
-			took[i] = append(took[i], float64(processTime()-began)/part)
-		}
-	}
-	for i, c := range cases {
-		slices.Sort(took[i])
-		t.Logf("| %s | %.0f | +%.0f |", c.name, took[i][rounds/4], took[i][rounds/4]-took[0][rounds/4])
-	}
 }
 
 // firstTouch returns how many nanoseconds one of a million new keys takes.

@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"context"
 	"flag"
 	"fmt"
 	"io"
@@ -17,8 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -146,7 +143,7 @@ func TestThroughput(t *testing.T) {
 	caddy := startCaddy(t, caddyfile, ports)
 	for _, c := range cases {
 		plain := load{keys: c.limiters[0].load.keys}
-		slices := []func() rates{plain.on(t, caddy, ports[0])}
+		slices := []func() float64{plain.on(t, caddy, ports[0])}
 		var names []string
 		for i, l := range c.limiters {
 			slices, names = append(slices, l.load.on(t, caddy, ports[i+1])), append(names, l.name)
@@ -161,18 +158,18 @@ func answer(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "
 
 // compareSlices lets all take turns, and reports each one's ratio to the first: that of
 // the best slices, and the median and quartiles of those of single rounds.
-func compareSlices(t *testing.T, names []string, slices []func() rates) {
+func compareSlices(t *testing.T, names []string, slices []func() float64) {
 	t.Helper()
 	ratios, best := make([][]float64, len(slices)), make([]float64, len(slices))
 	for n := range *pairs + 1 {
-		var all []rates
+		var all []float64
 		for _, next := range slices {
 			all = append(all, next())
 		}
 		for i := range all {
 			if n > 0 { // in the first round, nobody has a bucket
-				ratios[i] = append(ratios[i], all[i].processor/all[0].processor)
-				best[i] = max(best[i], all[i].processor)
+				ratios[i] = append(ratios[i], all[i]/all[0])
+				best[i] = max(best[i], all[i])
 			}
 		}
 	}
@@ -221,16 +218,9 @@ http {
 	for _, port := range ports {
 		awaitPort(t, port, filepath.Join(dir, "error.log"))
 	}
-	compareSlices(t, []string{"nginx limit_req: a file, admitted", "nginx limit_req: a file, refused"}, []func() rates{
+	compareSlices(t, []string{"nginx limit_req: a file, admitted", "nginx limit_req: a file, refused"}, []func() float64{
 		load{}.on(t, server.Process, ports[2]), load{}.on(t, server.Process, ports[0]), load{refused: true}.on(t, server.Process, ports[1]),
 	})
-}
-
-// rates are answers per second, by the clock and by Caddy's processor time.
-type rates struct{ wall, processor float64 }
-
-func (r rates) String() string {
-	return fmt.Sprintf("%.0f requests a second, %.0f a second of processor time", r.wall, r.processor)
 }
 
 // quartiles sorts ratios, and returns their median and, in brackets, their quartiles.
@@ -242,23 +232,6 @@ func quartiles(ratios []float64) string {
 		return ratios[i] + float64(rest)/4*(ratios[min(i+1, len(ratios)-1)]-ratios[i])
 	}
 	return fmt.Sprintf("%.3f (%.3f to %.3f)", at(2), at(1), at(3))
-}
-
-func TestQuartilesOfAnEvenNumberLieBetweenTwo(t *testing.T) {
-	for _, test := range []struct {
-		ratios []float64
-		want   string
-	}{
-		{[]float64{0.9}, "0.900 (0.900 to 0.900)"},
-		{[]float64{0.8, 0.9}, "0.850 (0.825 to 0.875)"},
-		{[]float64{0.9, 0.7, 0.8}, "0.800 (0.750 to 0.850)"},
-		{[]float64{1, 0.6, 0.8, 0.9}, "0.850 (0.750 to 0.925)"},
-		{[]float64{1, 0.9, 0.8, 0.7, 0.6}, "0.800 (0.700 to 0.900)"},
-	} {
-		if got := quartiles(test.ratios); got != test.want {
-			t.Errorf("%v: got %s, want %s", test.ratios, got, test.want)
-		}
-	}
 }
 
 // buildCaddy builds a Caddy with both limiters in a folder, and returns the binary's name.
@@ -353,29 +326,9 @@ type load struct {
 	refused bool // all of it, after the first request
 }
 
-// on returns a function that loads a site for a slice of time. It uses wrk if
-// that is installed, which leaves more of the machine to Caddy than a client in
-// Go.
-func (l load) on(t *testing.T, caddy *os.Process, port int) func() rates {
-	send := l.generator(t, fmt.Sprintf("http://127.0.0.1:%d/", port))
-	return func() rates {
-		before := processorTime(t, caddy)
-		answers, refused, took := send()
-		used := processorTime(t, caddy) - before
-		if answers == 0 || l.refused && refused < answers-1 || !l.refused && refused > 0 {
-			t.Fatalf("got %v of %v requests refused; want all but the first: %v", refused, answers, l.refused)
-		}
-		return rates{answers / took.Seconds(), answers / used.Seconds()}
-	}
-}
-
-type generator func() (answers, refused float64, took time.Duration)
-
-func (l load) generator(t *testing.T, url string) generator {
-	wrk, err := exec.LookPath("wrk")
-	if err != nil {
-		return func() (float64, float64, time.Duration) { return l.withGo(t, url) }
-	}
+// on returns a function by which wrk loads a site for a slice of time. It returns the answers
+// for each second of the server's processor time.
+func (l load) on(t *testing.T, caddy *os.Process, port int) func() float64 {
 	args := []string{"--threads", "1", "--connections", strconv.Itoa(connections), "--duration", slice.String()}
 	if l.keys > 0 {
 		script := filepath.Join(t.TempDir(), "keys.lua")
@@ -384,13 +337,19 @@ func (l load) generator(t *testing.T, url string) generator {
 		}
 		args = append(args, "--script", script)
 	}
-	return func() (float64, float64, time.Duration) {
-		out, err := exec.Command(wrk, append(args, url)...).CombinedOutput()
-		total, rate := number(wrkTotal, out), number(wrkRate, out)
-		if err != nil || rate == 0 {
+	args = append(args, fmt.Sprintf("http://127.0.0.1:%d/", port))
+	return func() (perSecond float64) {
+		before := processorTime(t, caddy)
+		out, err := exec.Command("wrk", args...).CombinedOutput()
+		answers, refused := number(wrkTotal, out), number(wrkErrors, out)
+		if err != nil || answers == 0 {
 			t.Fatalf("running wrk: %v\n%s", err, out)
 		}
-		return total, number(wrkErrors, out), time.Duration(total / rate * float64(time.Second))
+		used := processorTime(t, caddy) - before
+		if l.refused && refused < answers-1 || !l.refused && refused > 0 {
+			t.Fatalf("got %v of %v requests refused; want all but the first: %v", refused, answers, l.refused)
+		}
+		return answers / used.Seconds()
 	}
 }
 
@@ -408,7 +367,6 @@ function request() return requests[math.random(n)] end
 `
 
 var (
-	wrkRate   = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 	wrkTotal  = regexp.MustCompile(`([0-9]+) requests in`)
 	wrkErrors = regexp.MustCompile(`Non-2xx or 3xx responses: ([0-9]+)`)
 )
@@ -421,47 +379,4 @@ func number(pattern *regexp.Regexp, text []byte) float64 {
 	}
 	n, _ := strconv.ParseFloat(string(found[1]), 64)
 	return n
-}
-
-func (l load) withGo(t *testing.T, url string) (answered, refusals float64, took time.Duration) {
-	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections}}
-	defer client.CloseIdleConnections()
-	ctx, stop := context.WithTimeout(t.Context(), *slice)
-	defer stop()
-	var answers, refused atomic.Int64
-	var clients sync.WaitGroup
-	began := time.Now()
-	for c := range connections {
-		clients.Go(func() {
-			for i := c; ctx.Err() == nil; i += 7919 {
-				status, err := l.send(ctx, client, url, i)
-				if err != nil {
-					continue // the slice has ended
-				}
-				answers.Add(1)
-				if status != http.StatusOK {
-					refused.Add(1)
-				}
-			}
-		})
-	}
-	clients.Wait()
-	return float64(answers.Load()), float64(refused.Load()), time.Since(began)
-}
-
-func (l load) send(ctx context.Context, client *http.Client, url string, i int) (status int, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return 0, err
-	}
-	if l.keys > 0 {
-		r.Header.Set("X-Key", ipv4(uint32(i%l.keys)).String())
-	}
-	response, err := client.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer response.Body.Close()
-	_, err = io.Copy(io.Discard, response.Body)
-	return response.StatusCode, err
 }

@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 )
@@ -19,8 +18,6 @@ const logLines = 1_000_000
 // TestReadingLogs measures how many lines of access logs a second caddy throttle
 // recommend and replay read on one processor, by processor time. goaccess reads the same
 // combined log in turns with them. Only the ratio to it is asserted.
-//
-// COMBINED_LOG names a log to read instead of a generated one. Its lines are repeated.
 func TestReadingLogs(t *testing.T) {
 	if os.Getenv("TEST_LONG") != "1" {
 		t.Skip("SKIPPED: measures for minutes; set TEST_LONG=1")
@@ -101,14 +98,6 @@ func processorSeconds(t *testing.T, dir string, args []string) float64 {
 // writeLogs writes the same requests as a combined log and as Caddy's.
 func writeLogs(t *testing.T, combined, json string) {
 	t.Helper()
-	var given []string
-	if name := os.Getenv("COMBINED_LOG"); name != "" {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		given = slices.Collect(strings.Lines(string(text)))
-	}
 	random := rand.New(rand.NewPCG(1, 2))
 	zipf := rand.NewZipf(random, 1.1, 20, 50_000)
 	agents := []string{
@@ -126,11 +115,7 @@ func writeLogs(t *testing.T, combined, json string) {
 		addr := fmt.Sprintf("198.18.%d.%d", client/256%256, client%256)
 		path := fmt.Sprintf(paths[random.IntN(len(paths))], random.IntN(10_000))
 		agent := agents[client%uint64(len(agents))]
-		line := fmt.Sprintf("%s - - [%s] \"GET %s HTTP/1.1\" 200 %d \"https://example.com/\" \"%s\"\n", addr, at.Format("02/Jan/2006:15:04:05 -0700"), path, random.IntN(100_000), agent)
-		if given != nil {
-			line = given[n%len(given)]
-		}
-		a.WriteString(line)
+		fmt.Fprintf(a, "%s - - [%s] \"GET %s HTTP/1.1\" 200 %d \"https://example.com/\" \"%s\"\n", addr, at.Format("02/Jan/2006:15:04:05 -0700"), path, random.IntN(100_000), agent)
 		fmt.Fprintf(b, `{"level":"info","ts":%.6f,"logger":"http.log.access.log0","msg":"handled request","request":{"remote_ip":%q,"remote_port":"40000","client_ip":%[2]q,"proto":"HTTP/2.0","method":"GET","host":"example.com","uri":%q,"headers":{"User-Agent":[%q],"Accept":["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"],"Accept-Language":["en-US,en;q=0.5"],"Cookie":["REDACTED"]},"tls":{"resumed":false,"version":772,"cipher_suite":4865,"proto":"h2","server_name":"example.com"}},"bytes_read":0,"user_id":"","duration":%.6f,"size":5120,"status":200,"resp_headers":{"Server":["Caddy"],"Content-Type":["text/html; charset=utf-8"]}}`+"\n",
 			float64(at.UnixMicro())/1e6, addr, path, agent, random.Float64()/4)
 	}

@@ -68,11 +68,20 @@ func openPgstore(t *testing.T, server *servertest.Postgres, logged bool) sharedL
 
 // A figure is the result of one turn of a limiter.
 type figure struct {
-	rate float64       // decisions a second
-	p99  time.Duration // of how long a decision took
+	rate     float64       // decisions a second
+	p50, p99 time.Duration // of how long a decision took
 }
 
-// turn runs all callers for some time.
+// better returns the best of two turns in each respect, because other work on the machine can
+// only make a turn worse.
+func (f figure) better(other figure) figure {
+	if f.rate == 0 {
+		return other
+	}
+	return figure{max(f.rate, other.rate), min(f.p50, other.p50), min(f.p99, other.p99)}
+}
+
+// turn runs all callers for some time, with the deadlines that a Caddy has.
 func (l sharedLimiter) turn(t *testing.T, keys int, d time.Duration) figure {
 	t.Helper()
 	var took [sharedCallers][]time.Duration
@@ -81,12 +90,15 @@ func (l sharedLimiter) turn(t *testing.T, keys int, d time.Duration) figure {
 	for caller := range took {
 		done.Go(func() {
 			for i := caller * 7919; time.Since(began) < d; i += 104_729 {
+				ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 				asked := time.Now()
-				if err := l.take(context.Background(), fmt.Sprint("10.0.", i%keys)); err != nil {
+				err := l.take(ctx, ipv4(uint32(i%keys)).String())
+				took[caller] = append(took[caller], time.Since(asked))
+				cancel()
+				if err != nil {
 					t.Errorf("%s: %v", l.name, err)
 					return
 				}
-				took[caller] = append(took[caller], time.Since(asked))
 			}
 		})
 	}
@@ -97,7 +109,7 @@ func (l sharedLimiter) turn(t *testing.T, keys int, d time.Duration) figure {
 	if len(all) == 0 {
 		t.Fatalf("%s: got no answer", l.name)
 	}
-	return figure{float64(len(all)) / elapsed, all[len(all)*99/100]}
+	return figure{float64(len(all)) / elapsed, all[len(all)/2], all[len(all)*99/100]}
 }
 
 // TestPostgresSharesStatements compares pgstore with one upsert for each request.
@@ -130,8 +142,8 @@ func TestPostgresSharesStatements(t *testing.T) {
 		best := make([]figure, len(limiters))
 		for round := range rounds + 1 {
 			for i, l := range limiters {
-				if f := l.turn(t, c.keys, 500*time.Millisecond); round > 0 && f.rate > best[i].rate { // the first one meets the keys
-					best[i] = f
+				if f := l.turn(t, c.keys, 500*time.Millisecond); round > 0 { // the first one meets the keys
+					best[i] = best[i].better(f)
 				}
 			}
 		}

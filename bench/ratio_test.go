@@ -12,22 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTakeDoesNotAllocate(t *testing.T) {
-	take, key := openMemstore(bottomless).taker(), one().at(0)
-	if got := testing.AllocsPerRun(1000, func() { take(key) }); got != 0 {
-		t.Errorf("got %v allocations a take, want 0", got)
-	}
-}
-
-func TestAMillionKeysTakeAtMost96BytesEach(t *testing.T) {
-	skipShort(t)
-	f := footprintOf(limiter{"memstore", openMemstore})
-	t.Logf("%.1f bytes and %.3f objects a key", f.bytes, f.objects)
-	if f.bytes > 96 {
-		t.Errorf("got %.1f bytes a key, want at most 96", f.bytes)
-	}
-}
-
 // turns returns a function that makes so many takes on each of some threads, and returns how
 // many nanoseconds one took in the best part of the turn. A part is so short that little
 // interferes, and the first parts refill the caches after the other's turn. Each call

@@ -2,11 +2,10 @@
 # Measures throttle beside other limiters. README.md says what is measured, and how.
 #
 #	./run.sh                    print all tables; takes about half an hour
-#	./run.sh --take [rounds]    decisions in memory only
+#	./run.sh --take             decisions in memory only
 #	./run.sh --http [pairs]     requests through Caddy only, with wrk, beside nginx
 #	./run.sh --place [rows]     what limiters cost in Caddy's server, between two probes, with wrk
 #	./run.sh --shared           Redis and PostgreSQL only; needs both servers
-#	./run.sh --curves           the cost as work grows, and ../docs/curves.svg
 #	./run.sh --guard            fail if memstore has lost ground to x/time/rate; TEST_LONG=1
 #	                            ../tests/run.sh all does that, too
 #	./run.sh --guard --update   commit to what it measures now
@@ -25,23 +24,14 @@ machine() {
 		github.com/ulule/limiter/v3 github.com/mholt/caddy-ratelimit github.com/caddyserver/caddy/v2
 }
 
-# take repeats the whole instead of using -count, which would repeat one limiter before it
-# begins the next.
 take() {
-	local out
-	out=$(mktemp)
-	go test -c -o "$out.test" .
-	for ((round = 0; round < ${1:-6}; round++)); do
-		"$out.test" -test.run '^$' -test.bench Take -test.cpu 1,2 -test.benchtime 0.2s >>"$out"
-	done
-	go tool benchstat -col '/limiter@(memstore sethvargo xtime throttled ulule caddy-ratelimit)' "$out"
-	"$out.test" -test.run '^$' -test.bench Memory -test.benchtime 1x
-	rm "$out" "$out.test"
+	TEST_LONG=1 go test -count=1 -run '^TestFigures$' -v -timeout 60m .
+	go test -run '^$' -bench Memory -benchtime 1x .
 }
 
 http() {
 	load_tools || return
-	TEST_LONG=1 go test -count=1 -run 'Throughput|MemoryThroughCaddy' -v -timeout 60m . -pairs "${1:-11}" -slice 2s
+	TEST_LONG=1 go test -count=1 -run Throughput -v -timeout 60m . -pairs "${1:-11}" -slice 2s
 }
 
 place() {
@@ -77,17 +67,14 @@ load_tools() (
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "${packages[@]}" >/dev/null
 )
 
-curves() { go test -count=1 -run '^TestCurves$' -v -timeout 20m . -curves ../docs/curves.svg; }
-
 case "${1:-} ${2:-}" in
 '--guard ') exec go test -count=1 -run '^TestGuard$' -v . -guard ;;
 '--guard --update') exec go test -count=1 -run '^TestGuard$' -v . -guard.update ;;
-'--take '*) machine && take "${2:-}" ;;
+'--take ') machine && take ;;
 '--http '*) machine && http "${2:-}" ;;
 '--place '*) machine && place "${2:-}" ;;
 '--shared ') machine && shared ;;
-'--curves ') machine && curves ;;
-' ') machine && take && http && shared && curves ;;
+' ') machine && take && http && shared ;;
 *)
 	sed -n '2,/^set/{/^set/d;s/^# \{0,1\}//;p}' "$0" >&2
 	exit 2

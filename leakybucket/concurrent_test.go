@@ -60,61 +60,6 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 	})
 }
 
-func TestAClientThatWaitsTheTimeToFitPasses(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for _, l := range []Limit{{3, 1.5}, {10, 0.001}, {1, 1. / 3}, {1e6, 7}, {0.3, 0.7}} {
-			b := newBucket(t, l)
-			b.Fill(l.Capacity)
-			for i := range 100 {
-				cost := l.Capacity * float64(i+1) / 100
-				d := b.Take(cost)
-				wait := d.RetryAfter
-				if d.Fits || wait <= time.Millisecond {
-					t.Fatalf("%s, cost %v to a full bucket: got %+v and a wait of %v, want one", describe(l), cost, d, wait)
-				}
-				time.Sleep(wait - time.Millisecond)
-				if b.Fits(cost) {
-					t.Errorf("%s, cost %v: got it to fit 1 ms before %v, the time to fit", describe(l), cost, wait)
-				}
-				<-time.After(time.Millisecond)
-				if d := b.Take(cost); !d.Fits {
-					t.Errorf("%s, cost %v: got refused at level %v after %v, the time to fit", describe(l), cost, d.Level, wait)
-				}
-				b.Fill(l.Capacity)
-			}
-		}
-	})
-}
-
-// Clients in a crowd that come back when they were told get exactly what leaks:
-// no more, and nothing of it is wasted.
-func TestACrowdGetsTheCapacityAndWhatLeaks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const clients, minute = 50, time.Minute
-		l := Limit{Capacity: 20, Leak: 10}
-		b := newBucket(t, l)
-		var admitted atomic.Int64
-		var crowd sync.WaitGroup
-		start := time.Now()
-		for range clients {
-			crowd.Go(func() {
-				for time.Since(start) <= minute {
-					d := b.Take(1)
-					if d.Fits {
-						admitted.Add(1)
-						continue
-					}
-					time.Sleep(d.RetryAfter)
-				}
-			})
-		}
-		crowd.Wait()
-		if got, want := admitted.Load(), int64(20+10*60); got != want {
-			t.Errorf("admitted in a minute: got %d, want %d", got, want)
-		}
-	})
-}
-
 // The clock is read with the lock held: if it were not, a decision could be
 // made at an instant before the state it is made on.
 func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {

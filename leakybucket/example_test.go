@@ -2,6 +2,7 @@ package leakybucket_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -58,9 +59,53 @@ func ExampleBucket() {
 	// come back in 20m0s
 }
 
-// The functions of a limit know no clock. This follows a bucket that holds 3
-// and leaks 1.5 a second.
-func ExampleLimit_Take() {
+// A loop that works jobs off, and sleeps when they cost more than it may spend: now, or within
+// two seconds, or not at all.
+func ExampleBucket_Wait() {
+	bucket, err := leakybucket.NewBucket(leakybucket.Limit{Capacity: 10, Leak: 1})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	for _, cost := range []float64{8, 2, 5} {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		err := bucket.Wait(ctx, cost)
+		cancel()
+		switch {
+		case err == nil:
+			fmt.Println(cost, "passes")
+		case errors.Is(err, context.DeadlineExceeded):
+			fmt.Println(cost, "would take too long")
+		}
+	}
+	// Output:
+	// 8 passes
+	// 2 passes
+	// 5 would take too long
+}
+
+func ExampleLimit() {
+	for _, text := range []string{"10 2/s", "10 per second"} {
+		limit, err := leakybucket.ParseLimit(text)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		full := limit.Capacity
+		fmt.Println("a cost of 6 fits a full bucket in", limit.TimeToFit(full, 6))
+		fmt.Println("it is empty in", limit.TimeToEmpty(full))
+		fmt.Println("a cost of 11 never fits:", limit.Oversize(11))
+	}
+	// Output:
+	// a cost of 6 fits a full bucket in 3s
+	// it is empty in 5s
+	// a cost of 11 never fits: true
+	// invalid limit "10 per second": want <capacity> <leak>, such as 10 1/s
+}
+
+// The functions of a limit know no clock. This follows a bucket that holds 3 and leaks 1.5 a
+// second: a take pours what fits, a fill pours without asking.
+func ExampleState() {
 	limit := leakybucket.Limit{Capacity: 3, Leak: 1.5}
 	var state leakybucket.State
 	for _, step := range []struct {
@@ -71,59 +116,91 @@ func ExampleLimit_Take() {
 		state, d = limit.Take(state, step.cost, leakybucket.Instant(0).Add(step.after))
 		fmt.Printf("%4v: cost %v at level %v: %v\n", step.after, step.cost, d.Level, d.Fits)
 	}
+	_, level, full := limit.Fill(state, 9, leakybucket.Instant(0).Add(5*time.Second))
+	fmt.Printf("filled to %v, full: %v\n", level, full)
 	// Output:
 	//   0s: cost 2 at level 0: true
 	//   0s: cost 2 at level 2: false
 	//   1s: cost 2 at level 0.5: true
 	//   4s: cost 3 at level 0: true
+	// filled to 3, full: true
 }
 
-// Fill does not ask: what came in came in. The result says when it was as much
-// as the bucket holds.
-func ExampleLimit_Fill() {
-	limit := leakybucket.Limit{Capacity: 3, Leak: 1.5}
-	var state leakybucket.State
-	for _, step := range []struct {
-		after time.Duration
-		cost  float64
-	}{{0, 1}, {700 * time.Millisecond, 2}, {time.Second, 1}, {1300 * time.Millisecond, 2}} {
-		var level float64
-		var full bool
-		state, level, full = limit.Fill(state, step.cost, leakybucket.Instant(0).Add(step.after))
-		fmt.Printf("%5v: %.2f, full: %v\n", step.after, level, full)
-	}
-	// Output:
-	//    0s: 1.00, full: false
-	// 700ms: 2.00, full: false
-	//    1s: 2.55, full: false
-	//  1.3s: 3.00, full: true
-}
-
-func ExampleLimit_TimeToFit() {
-	limit := leakybucket.Limit{Capacity: 10, Leak: 2}
-	full := limit.Capacity
-	fmt.Println("a cost of 1 fits in", limit.TimeToFit(full, 1))
-	fmt.Println("a cost of 6 fits in", limit.TimeToFit(full, 6))
-	fmt.Println("it is empty in", limit.TimeToEmpty(full))
-	fmt.Println("a cost of 11 never fits:", limit.Oversize(11))
-	// Output:
-	// a cost of 1 fits in 500ms
-	// a cost of 6 fits in 3s
-	// it is empty in 5s
-	// a cost of 11 never fits: true
-}
-
-func ExampleParseLimit() {
-	for _, text := range []string{"10 1/s", "100, 30/m", "10 per second"} {
-		limit, err := leakybucket.ParseLimit(text)
-		if err != nil {
-			fmt.Println(err)
-			continue
+// A login is charged to the client and to the account at once: both must fit, and if one does
+// not, neither is poured.
+func ExampleStore() {
+	var store leakybucket.Store = memstore.New(memstore.Options{})
+	login := func(client, account string) {
+		charges := []leakybucket.Charge{
+			{Zone: "clients", Key: client, Limit: leakybucket.Limit{Capacity: 10, Leak: 10. / 3600}, Cost: 1},
+			{Zone: "accounts", Key: account, Limit: leakybucket.Limit{Capacity: 2, Leak: 2. / 3600}, Cost: 1},
 		}
-		fmt.Printf("holds %v, leaks %v a second\n", limit.Capacity, limit.Leak)
+		decisions := make([]leakybucket.Decision, len(charges))
+		if err := store.Take(context.Background(), charges, decisions); err != nil {
+			fmt.Println(err)
+			return
+		}
+		for i := range charges {
+			if wait := charges[i].RetryAfter(&decisions[i]); wait > 0 {
+				fmt.Printf("%s as %s: too many for %s, come back in %v\n", client, account, charges[i].Zone, wait.Round(time.Minute))
+				return
+			}
+		}
+		fmt.Printf("%s as %s: welcome\n", client, account)
+	}
+	login("203.0.113.7", "alice")
+	login("198.51.100.1", "alice")
+	login("203.0.113.7", "alice")
+	login("203.0.113.7", "bob")
+	// Output:
+	// 203.0.113.7 as alice: welcome
+	// 198.51.100.1 as alice: welcome
+	// 203.0.113.7 as alice: too many for accounts, come back in 30m0s
+	// 203.0.113.7 as bob: welcome
+}
+
+// An overflow blocks the bucket for a minute. Another one soon afterwards blocks it for an hour.
+func ExampleLadder() {
+	charge := leakybucket.Charge{
+		Limit: leakybucket.Limit{Capacity: 1, Leak: 1}, Cost: 1,
+		Block: &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}},
+	}
+	var state leakybucket.State
+	now := leakybucket.Instant(0)
+	for range 6 {
+		var d leakybucket.Decision
+		charge.Take(&state, now, &d)
+		if wait := charge.RetryAfter(&d); wait > 0 {
+			fmt.Println("refused for", wait)
+			now = now.Add(wait)
+		}
 	}
 	// Output:
-	// holds 10, leaks 1 a second
-	// holds 100, leaks 0.5 a second
-	// invalid limit "10 per second": want <capacity> <leak>, such as 10 1/s
+	// refused for 1m0s
+	// refused for 1h0m0s
+	// refused for 1h0m0s
+}
+
+// A request is charged a unit before its true cost is known, and settled afterwards.
+func ExampleSettlement() {
+	store := memstore.New(memstore.Options{})
+	charges := []leakybucket.Charge{{Key: "203.0.113.7", Limit: leakybucket.Limit{Capacity: 10, Leak: 1e-6}, Cost: 1, Debt: 10}}
+	decisions := make([]leakybucket.Decision, 1)
+	for _, cost := range []float64{4, 12} {
+		if err := store.Take(context.Background(), charges, decisions); err != nil {
+			fmt.Println(err)
+			return
+		}
+		settlement := leakybucket.Settlement{Charge: charges[0], Was: decisions[0], Diff: cost - charges[0].Cost}
+		if err := store.Settle(context.Background(), []leakybucket.Settlement{settlement}); err != nil {
+			fmt.Println(err)
+		}
+		fmt.Printf("found %.0f, and cost %v\n", decisions[0].Level, cost)
+	}
+	_ = store.Take(context.Background(), charges, decisions)
+	fmt.Printf("found %.0f, fits: %v\n", decisions[0].Level, decisions[0].Fits)
+	// Output:
+	// found 0, and cost 4
+	// found 4, and cost 12
+	// found 16, fits: false
 }

@@ -2,11 +2,8 @@ package leakybucket
 
 import (
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
-
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 // wantError compares an error with the text expected of it; "" is none.
@@ -100,96 +97,34 @@ func TestAComputedCostIsBroughtIntoRange(t *testing.T) {
 	}
 }
 
-func TestOversizeIsWhatCanNeverFit(t *testing.T) {
+func TestWhatALevelMeans(t *testing.T) {
+	const us = time.Microsecond
+	for _, test := range []struct {
+		level, cost, remaining float64
+		empty, fit             time.Duration // rounded up
+	}{
+		{0, 3, 3, 0, 0},
+		{2, 1, 1, 1_333_334 * us, 0},
+		{3, 1.5, 0, 2 * time.Second, time.Second},
+		{3, 3, 0, 2 * time.Second, 2 * time.Second},
+		{2.5, 2, 0.5, 1_666_667 * us, time.Second},
+		{2.25, 1.85, 0.75, 1_500_000 * us, 733_334 * us}, // 1.1 / 1.5 s
+		{6, 1.5, 0, 4 * time.Second, 3 * time.Second},
+		{2.5, 0, 0.5, 1_666_667 * us, 0},
+		{3, 0, 0, 2 * time.Second, 2 * us}, // past the rounding at the brim
+		{4.5, 0, 0, 3 * time.Second, time.Second + 2*us},
+		{1e-9, 1, 3 - 1e-9, us, 0},
+	} {
+		if remaining, empty, fit := reference.Remaining(test.level), reference.TimeToEmpty(test.level), reference.TimeToFit(test.level, test.cost); remaining != test.remaining || empty != test.empty || fit != test.fit {
+			t.Errorf("cost %v at level %v: got %v left, %v until empty and %v until it fits, want %+v", test.cost, test.level, remaining, empty, fit, test)
+		}
+	}
 	for cost, want := range map[float64]bool{
 		0: false, 1: false, 10: false, 10 + 1e-9: false, 10 + 1e-7: true, 11: true, 1e12: true, inf: true, -1: true, nan: true,
 	} {
 		if got := tenSeconds.Oversize(cost); got != want {
 			t.Errorf("cost %v to capacity 10: got oversize %v, want %v", cost, got, want)
 		}
-	}
-}
-
-func TestRemainingIsWhatStillFits(t *testing.T) {
-	for level, want := range map[float64]float64{0: 10, 2.5: 7.5, 10: 0, 15: 0} {
-		if got := tenSeconds.Remaining(level); got != want {
-			t.Errorf("above level %v of 10: got %v, want %v", level, got, want)
-		}
-	}
-}
-
-func TestTimeToEmptyIsRoundedUp(t *testing.T) {
-	for _, test := range []struct {
-		level float64
-		want  time.Duration
-	}{
-		{0, 0},
-		{3, 2 * time.Second},
-		{1.5, time.Second},
-		{1, 666_667 * time.Microsecond},
-		{1e-9, time.Microsecond},
-		{6, 4 * time.Second},
-	} {
-		if got := reference.TimeToEmpty(test.level); got != test.want {
-			t.Errorf("from level %v at 1.5/s: got %v, want %v", test.level, got, test.want)
-		}
-	}
-}
-
-func TestTimeToFitIsRoundedUp(t *testing.T) {
-	for _, test := range []struct {
-		level, cost float64
-		want        time.Duration
-	}{
-		{0, 3, 0},
-		{2, 1, 0},
-		{3, 1.5, time.Second},
-		{3, 3, 2 * time.Second},
-		{2.1, 2, 733_334 * time.Microsecond}, // 1.1 / 1.5 s
-		{6, 1.5, 3 * time.Second},
-		{2.999, 0, 0},
-		{3, 0, 2 * time.Microsecond}, // past the rounding at the brim
-		{4.5, 0, time.Second + 2*time.Microsecond},
-	} {
-		if got := reference.TimeToFit(test.level, test.cost); got != test.want {
-			t.Errorf("cost %v at level %v: got %v, want %v", test.cost, test.level, got, test.want)
-		}
-	}
-}
-
-// A client that waits as told is admitted, and a millisecond less is too little, but for
-// a wait that is shorter or a leak that a millisecond of is rounding.
-func TestWaitingTheTimeToFitIsEnoughAndNeeded(t *testing.T) {
-	seed := testseed.Of(t)
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	needed := 0
-	for range 100_000 {
-		l := randomLimit(rng)
-		s := State{Level: l.Capacity * rng.Float64(), At: Instant(rng.Int64N(1e15))}
-		cost := l.Capacity * rng.Float64()
-		switch rng.IntN(4) {
-		case 0:
-			s.Level = l.Capacity
-		case 1:
-			s.Level *= 3 // the capacity was higher once, or a settlement lifted it
-		}
-		if rng.IntN(4) == 0 {
-			cost = 0
-		}
-		wait := l.TimeToFit(s.Level, cost)
-		if _, d := l.Take(s, cost, s.At.Add(wait)); !d.Fits {
-			t.Errorf("%s, cost %v at level %v: got refused after %v, the time to fit", describe(l), cost, s.Level, wait)
-		}
-		if wait > time.Millisecond && l.Leak*1e-3 > 2*tolerance*l.Capacity {
-			needed++
-			if _, d := l.Take(s, cost, s.At.Add(wait-time.Millisecond)); d.Fits {
-				t.Errorf("%s, cost %v at level %v: got it to fit 1 ms before %v, the time to fit", describe(l), cost, s.Level, wait)
-			}
-		}
-	}
-	if needed < 10_000 {
-		t.Errorf("waits of which a millisecond was taken off: got %d, want 10000 or more", needed)
 	}
 }
 

@@ -5,7 +5,9 @@ import (
 	"math"
 	"math/big"
 	"math/rand/v2"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
@@ -104,71 +106,6 @@ func TestLevelsAreThoseOfRationalNumbers(t *testing.T) {
 	}
 }
 
-// With P(j) poured up to and including take j, the window from i to j holds too
-// much if P(j) - P(i-1) exceeds what the package promises. All are looked at.
-func TestTheBoundHoldsInEveryWindow(t *testing.T) {
-	seed := testseed.Of(t)
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	const steps = 400
-	for range 100 {
-		l, s, now := randomLimit(rng), State{}, Instant(0)
-		times, poured := make([]Instant, 0, steps), make([]float64, 0, steps)
-		for range steps {
-			// Mostly too soon for what is asked, so that the bucket stays full.
-			now += randomElapsed(rng, l) / 4
-			cost := randomCost(rng, l, l.Level(s, now))
-			var d Decision
-			if s, d = l.Take(s, cost, now); d.Poured {
-				times, poured = append(times, now), append(poured, cost)
-			}
-		}
-		for i := range times {
-			sum := 0.0
-			for j := i; j < len(times); j++ {
-				sum += poured[j]
-				window := seconds(times[j] - times[i])
-				bound := l.Capacity*(1+1e-9) + l.Leak*(window+1e-6)
-				if sum > bound*(1+1e-12) { // the sum is rounded too
-					t.Fatalf("%s: got %v poured in %v s, want at most %v", describe(l), sum, window, bound)
-				}
-			}
-		}
-	}
-}
-
-// Under limits at the ends of their range a level stays a number between 0 and
-// full, and a bucket can be forgotten within 20 years.
-func TestExtremeLimitsStayFinite(t *testing.T) {
-	seed := testseed.Of(t)
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	ends := []float64{1e-9, 1e-6, 1, 1e6, 1e12}
-	for _, capacity := range ends {
-		for _, leak := range ends {
-			l, s, now := Limit{Capacity: capacity, Leak: leak}, State{}, at(1.7e9)
-			if l.Validate() != nil {
-				continue
-			}
-			for step := range 2000 {
-				now += randomElapsed(rng, l)
-				cost := randomCost(rng, l, l.Level(s, now))
-				if step%2 == 0 {
-					s, _ = l.Take(s, cost, now)
-				} else {
-					s, _, _ = l.Fill(s, cost*(1-2*rng.Float64()), now)
-				}
-				if !(s.Level >= 0 && s.Level <= capacity*(1+tolerance)) {
-					t.Fatalf("%s, step %d: got level %v, want 0 to the capacity", describe(l), step, s.Level)
-				}
-				if forget := l.EmptyAt(s); forget < s.At || forget > s.At.Add(longestDrain)+1 {
-					t.Fatalf("%s, step %d: got it forgotten at %d, want within 20 years of %d", describe(l), step, forget, s.At)
-				}
-			}
-		}
-	}
-}
-
 // FuzzCharge rarely meets these by changing bits: limits, ladders and states
 // that belong together.
 func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
@@ -207,5 +144,248 @@ func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 		if checkCharge(t, c, s, now); t.Failed() {
 			return
 		}
+	}
+}
+
+// A cancelled charge is as if it had never been: whatever came before, the
+// level afterwards is the one that nobody has charged.
+func TestACancelledChargeLeavesNoTrace(t *testing.T) {
+	seed := testseed.Of(t)
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 100_000 {
+		l := randomLimit(rng)
+		s := State{Level: l.Capacity * rng.Float64(), At: at(1e6)}
+		taken := s.At + randomElapsed(rng, l)
+		left := taken + randomElapsed(rng, l)
+		c, after, d := Charge{Limit: l, Cost: randomCost(rng, l, l.Level(s, taken))}, s, Decision{}
+		if c.Take(&after, taken, &d); !d.Poured {
+			continue
+		}
+		after = (&Settlement{Charge: c, Was: d, Cancel: true}).Apply(after, left)
+		got, want := l.Level(after, left), l.Level(s, left)
+		if tolerated := 1e-9*(1+l.Capacity) + 1e-12*l.Leak*seconds(left-s.At); !(got-want <= tolerated && want-got <= tolerated) {
+			t.Fatalf("%s, cost %v cancelled after %v: got level %v, want %v", describe(l), c.Cost, left.Sub(taken), got, want)
+		}
+	}
+}
+
+var threeSteps = ladder(time.Minute, 10*time.Minute, time.Hour)
+
+func TestAClientThatWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {
+	seed := testseed.Of(t)
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 300 {
+		capacity := 1 + 100*rng.Float64()
+		c := Charge{Limit: Limit{Capacity: capacity, Leak: capacity / (1 + 3600*rng.Float64())}, Block: threeSteps}
+		s, d, now, blocks := State{}, Decision{}, at(1e6), 0
+		for range 500 {
+			c.Cost = capacity * (0.01 + 0.5*rng.Float64())
+			if blocks > 0 { // since then it sends no faster than the leak
+				now += microseconds(c.Cost/c.Limit.Leak) + Instant(rng.Int64N(10e6))
+			}
+			c.Take(&s, now, &d)
+			if !d.Fits {
+				blocks++
+				now = now.Add(c.RetryAfter(&d))
+				if c.Take(&s, now, &d); !d.Fits {
+					t.Fatalf("%s, cost %v: got %+v after waiting as told, want it to fit", describe(c.Limit), c.Cost, d)
+				}
+			}
+		}
+		if blocks != 1 || s.Step != 0 {
+			t.Fatalf("%s: got %d blocks, the last of step %d, want one of step 0", describe(c.Limit), blocks, s.Step)
+		}
+	}
+}
+
+// A charge that waits for a block to end and for room fits then, whatever it found, and a
+// millisecond less is too little, but for a wait that is shorter or a leak that a millisecond
+// of is rounding.
+func TestWaitingAsToldIsEnoughAndNeeded(t *testing.T) {
+	seed := testseed.Of(t)
+	t.Logf("seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	told, needed := 0, 0
+	for range 100_000 {
+		l := randomLimit(rng)
+		c := Charge{Limit: l, Debt: l.Capacity, Block: randomLadder(rng, l)}
+		if l.ValidateDebt(c.Debt) != nil {
+			continue
+		}
+		s, d := State{Level: 3 * l.Capacity * rng.Float64()}, Decision{}
+		if rng.IntN(4) > 0 {
+			c.Cost = l.Capacity * rng.Float64()
+		}
+		if rng.IntN(3) == 0 {
+			c.Ceiling = c.Cost + (l.Capacity-c.Cost)*rng.Float64()
+		}
+		if rng.IntN(2) == 0 {
+			c.Take(&s, 0, &d) // may begin the block that the next one finds
+		}
+		now := randomElapsed(rng, l)
+		c.Take(&s, now, &d)
+		if d.Fits {
+			if got := c.RetryAfter(&d); got != 0 {
+				t.Fatalf("%s, cost %v: got a wait of %v for what fits", describe(l), c.Cost, got)
+			}
+			continue
+		}
+		told++
+		wait, level := c.RetryAfter(&d), d.Level
+		if early := s; wait > time.Millisecond && l.Leak*1e-3 > 2*tolerance*l.Capacity {
+			needed++
+			if c.Take(&early, now.Add(wait-time.Millisecond), &d); d.Fits {
+				t.Fatalf("%s under %v, ceiling %v, cost %v at level %v: got it to fit 1 ms before %v", describe(l), c.Block, c.Ceiling, c.Cost, level, wait)
+			}
+		}
+		if c.Take(&s, now.Add(wait), &d); !d.Fits {
+			t.Fatalf("%s under %v, cost %v: got %+v after waiting %v as told, want it to fit", describe(l), c.Block, c.Cost, d, wait)
+		}
+	}
+	if told < 10_000 || needed < 3000 {
+		t.Errorf("waits: got %d, and %d that were tried too early, want 10000 and 3000 or more", told, needed)
+	}
+	if never := (&Charge{Limit: tenSeconds, Cost: 11}); never.RetryAfter(new(Decision)) != 0 {
+		t.Error("a cost that can never fit: got a wait, want none")
+	}
+}
+
+// randomLadder returns no block, one without steps, or a ladder whose steps are
+// of the order of what a full bucket takes to drain.
+func randomLadder(rng *rand.Rand, l Limit) *Ladder {
+	if rng.IntN(4) == 0 {
+		return nil
+	}
+	of := ladder()
+	for drain := microseconds(l.Capacity / l.Leak); rng.IntN(3) > 0 && len(of.Steps) < 4; {
+		of.Steps = append(of.Steps, time.Duration(1+rng.Int64N(1+int64(drain))*3/2)*time.Microsecond)
+	}
+	slices.Sort(of.Steps)
+	of.Steps = slices.Compact(of.Steps)
+	if of.Validate() != nil {
+		return ladder()
+	}
+	return of
+}
+
+// A refusal has nothing to bring up to date in a bucket that is empty, kept
+// without a leak, or of the same leak.
+func TestARefusalLeavesABucketAsItIsUnlessItsLeakHasChanged(t *testing.T) {
+	for about, s := range map[string]State{
+		"never written":     {},
+		"drained":           {Level: 5, At: at(100), Leak: 1},
+		"without a leak":    {Level: 5000, At: at(100)},
+		"of the same leak":  {Level: 5000, At: at(100), Leak: 10},
+		"blocked and empty": {At: at(100), Leak: 1, BlockedUntil: at(1001)},
+	} {
+		c, after, d := Charge{Limit: Limit{Capacity: 10, Leak: 10}, Cost: 11, Block: ladder(time.Hour)}, s, Decision{}
+		if write := c.Take(&after, at(1000), &d); write || after != s || d.Fits {
+			t.Errorf("%s: got %+v, write %v, after a refusal, want %+v unchanged", about, after, write, s)
+		}
+	}
+}
+
+// reservations is a bucket that takes, settles, cancels and blocks at random,
+// and what was reserved and given back.
+type reservations struct {
+	rng    *rand.Rand
+	bucket Charge
+	state  State
+	now    Instant
+	open   []Settlement
+	events []reservation
+
+	blocks, held, cancelled int // how often it did what it is to be tried with
+}
+
+type reservation struct {
+	at             Instant
+	reserved, back float64
+}
+
+func (r *reservations) reserve() {
+	c, d := r.bucket, Decision{}
+	c.Cost = c.Limit.Capacity * r.rng.Float64() * r.rng.Float64()
+	c.Probe = r.rng.IntN(8) == 0
+	if r.rng.IntN(3) == 0 {
+		c.Ceiling = c.Cost + c.Limit.Capacity*r.rng.Float64()
+	}
+	if r.rng.IntN(3) == 0 {
+		c.Block = nil // as after a changed configuration
+	}
+	before := r.state
+	c.Take(&r.state, r.now, &d)
+	if d.Began {
+		r.blocks++
+	}
+	if d.BlockedUntil != 0 && !d.Began {
+		r.held++
+		if r.state != before {
+			r.state.Level = nan // for what follows to fail
+		}
+	}
+	if d.Poured {
+		r.events = append(r.events, reservation{at: r.now, reserved: c.Cost})
+		r.open = append(r.open, Settlement{Charge: c, Was: d})
+	}
+}
+
+// settle corrects one of the open charges, or cancels the last one or another.
+func (r *reservations) settle() (ok bool) {
+	i := r.rng.IntN(len(r.open))
+	if r.rng.IntN(3) == 0 {
+		i = len(r.open) - 1
+	}
+	s := r.open[i]
+	r.open = append(r.open[:i], r.open[i+1:]...)
+	s.Diff, s.Cancel = (3*r.rng.Float64()-1)*s.Charge.Cost, r.rng.IntN(2) == 0
+	l, was := s.Charge.Limit, r.state
+	before := l.Level(was, r.now)
+	r.state = s.Apply(was, r.now)
+	back := max(0, before-l.Level(r.state, r.now))
+	if s.Cancel && back > 0 {
+		r.cancelled++
+	}
+	r.events = append(r.events, reservation{at: r.now, back: back})
+	return r.state.Level >= 0 && r.state.Level <= max(before, l.Capacity+s.Charge.Debt)*(1+1e-9) && back <= s.Charge.Cost*(1+1e-9)+1e-9 &&
+		r.state.At >= was.At && r.state.BlockedUntil == was.BlockedUntil && r.state.Step == was.Step
+}
+
+// The bound of the package's comment, with reservations that are corrected and
+// cancelled, beneath ceilings and between blocks: what is reserved in a window
+// is at most what the bucket holds, leaks in it, and was given back in it.
+func TestReservationsKeepTheBoundWhateverIsSettled(t *testing.T) {
+	var sum reservations
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 0))
+		l := Limit{Capacity: 1 + 20*rng.Float64(), Leak: 0.1 + 10*rng.Float64()}
+		r := &reservations{rng: rng, bucket: Charge{Limit: l, Debt: l.Capacity * float64(rng.IntN(3)), Block: randomLadder(rng, l)}}
+		for range 300 {
+			if rng.IntN(3) > 0 { // some in one instant
+				r.now += Instant(rng.Int64N(300_000))
+			}
+			if rng.IntN(2) == 0 || len(r.open) == 0 {
+				r.reserve()
+			} else if !r.settle() {
+				t.Fatalf("seed %d: got %+v after a settlement, which is out of range", seed, r.state)
+			}
+		}
+		for i := range r.events {
+			reserved, back := 0.0, 0.0
+			for _, e := range r.events[i:] {
+				reserved += e.reserved
+				back += e.back
+				allowed := l.Capacity*(1+1e-9) + l.Leak*(seconds(e.at-r.events[i].at)+1e-6) + back
+				if !(reserved <= allowed+1e-9) {
+					t.Fatalf("seed %d: %v was reserved from %d to %d, and %v is allowed", seed, reserved, r.events[i].at, e.at, allowed)
+				}
+			}
+		}
+		sum.blocks, sum.held, sum.cancelled = sum.blocks+r.blocks, sum.held+r.held, sum.cancelled+r.cancelled
+	}
+	if sum.blocks < 100 || sum.held < 1000 || sum.cancelled < 1000 {
+		t.Errorf("got %d blocks, %d charges refused by them and %d cancelled, want 100, 1000 and 1000 at least", sum.blocks, sum.held, sum.cancelled)
 	}
 }

@@ -46,27 +46,6 @@ func TestWaitServesInOrderAndNoSoonerThanTheLeakAllows(t *testing.T) {
 	})
 }
 
-func TestWaitHoldsItsPlaceAgainstTakes(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bucket := newBucket(t, 10, 1)
-		bucket.Take(8)
-		done := make(chan time.Time, 1)
-		start := time.Now()
-		go func() {
-			if err := bucket.Wait(t.Context(), 5); err == nil {
-				done <- time.Now()
-			}
-		}()
-		synctest.Wait()
-		if d := bucket.Take(1); d.Fits {
-			t.Error("a small take got in before a large one that was first")
-		}
-		if got, want := (<-done).Sub(start), 3*time.Second; got != want {
-			t.Errorf("the wait took %v, want %v", got, want)
-		}
-	})
-}
-
 // wait starts a call of Wait, and returns when it ended with an error that is wanted, and a
 // function that makes it leave.
 func wait(t *testing.T, bucket *leakybucket.Bucket, cost float64, want error) (ended chan time.Time, leave func()) {

@@ -43,7 +43,7 @@ func TestADeadMaster(t *testing.T) {
 				t.Fatal(err)
 			}
 			backend := sharedstore.NewBackend("cluster", store, memstore.New(memstore.Options{}))
-			t.Cleanup(func() { _ = backend.Destruct() })
+			t.Cleanup(backend.Close)
 			s := backend.With(sharedstore.Options{Timeout: timeout})
 			master, replica := masterAndReplica(t, c)
 			flood(t, s, 100) // all is well

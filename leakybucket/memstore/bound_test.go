@@ -30,41 +30,6 @@ func fill(t *testing.T, s *Store, rng *rand.Rand, n int) {
 	}
 }
 
-func TestAFullStoreDropsTheBucketThatWouldBeEmptySoonest(t *testing.T) {
-	for _, most := range []int{1, 2, 7, 64, 65, 500} {
-		now := second
-		s := held(New(Options{MaxBuckets: most}), &now)
-		fill(t, s, rand.New(rand.NewPCG(1, 0)), most)
-		if got := s.Evictions(); got != 0 {
-			t.Errorf("at most %d buckets: got %d evictions when it is just full, want 0", most, got)
-		}
-		for i := range most {
-			mustTake(t, s, charge(fmt.Sprint("new", i), 999))
-			want := max(i+2, 1)
-			if got := drains(s, now); len(got) != most || i < most-1 && got[0] != float64(want) || s.Evictions() != uint64(i+1) {
-				t.Fatalf("at most %d buckets, %d more: got %d, the first in %v s, after %d evictions, want %d, in %d s, after %d",
-					most, i+1, len(got), got[0], s.Evictions(), most, want, i+1)
-			}
-		}
-		mustBeSound(t, s)
-	}
-}
-
-func TestAFullStoreForgetsWhatIsEmptyFirst(t *testing.T) {
-	now := second
-	s := held(New(Options{MaxBuckets: 300}), &now)
-	fill(t, s, rand.New(rand.NewPCG(2, 0)), 300)
-	now += 200 * second // 200 of them are empty
-	for i := range 200 {
-		mustTake(t, s, charge(fmt.Sprint("new", i), 999))
-	}
-	if got := drains(s, now); len(got) != 300 || got[0] != 1 || got[99] != 100 || s.Evictions() != 0 {
-		t.Errorf("after 200 of 300 were empty: got %d buckets, the first in %v s, and %d evictions, want 300, in 1 s, and none",
-			len(got), got[0], s.Evictions())
-	}
-	mustBeSound(t, s)
-}
-
 // The bound of a group gets old while its buckets are poured into, and
 // only a few are looked at anew. The victim must still be among the first tenth.
 func TestAmongBucketsInUseOneOfTheSoonestIsDropped(t *testing.T) {
@@ -209,56 +174,12 @@ func TestTakesOfSeveralMakeRoomForWhatTheyCreate(t *testing.T) {
 	mustBeSound(t, s)
 }
 
-func TestAHigherBoundMakesRoomAtOnce(t *testing.T) {
-	now := second
-	s := held(New(Options{MaxBuckets: 10}), &now)
-	fill(t, s, rand.New(rand.NewPCG(4, 0)), 10)
-	s.SetMaxBuckets(500)
-	for i := range 490 {
-		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
-	}
-	if got := buckets(s); got != 500 || s.Evictions() != 0 {
-		t.Errorf("buckets: got %d after %d evictions, want 500 after none", got, s.Evictions())
-	}
-	mustTake(t, s, charge("one more", 1))
-	if got := buckets(s); got != 500 || s.Evictions() != 1 {
-		t.Errorf("buckets: got %d after %d evictions, want 500 after one", got, s.Evictions())
-	}
-	mustBeSound(t, s)
-}
-
 // slots returns how many slots a store holds on to.
 func slots(s *Store) (slots int) {
 	for i := range s.shards {
 		slots += len(s.shards[i].slots)
 	}
 	return slots
-}
-
-func TestShedGivesBackAllMemoryWhenTrafficHasEnded(t *testing.T) {
-	now := second
-	s := held(New(Options{MaxBuckets: 50_000}), &now)
-	for i := range 40_000 {
-		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%10)))
-	}
-	s.Shed()
-	if got := buckets(s); got != 40_000 {
-		t.Errorf("buckets while they are live: got %d, want 40000", got)
-	}
-	now += 5 * second
-	s.Shed()
-	mustBeSound(t, s)
-	if got := buckets(s); got != 20_000 {
-		t.Errorf("buckets when half of them are empty: got %d, want 20000", got)
-	}
-	now += 5 * second
-	s.Shed()
-	mustBeSound(t, s)
-	if got := buckets(s); got != 0 || slots(s) != 0 || len(s.Buckets()) != 0 {
-		t.Errorf("when all are empty: got %d buckets in %d slots, want nothing", got, slots(s))
-	}
-	mustTake(t, s, charge("k", 1)) // and goes on
-	mustBeSound(t, s)
 }
 
 func TestShedGivesBackWhatAFewBucketsDoNotNeed(t *testing.T) {
@@ -299,9 +220,11 @@ func TestShedGoesThroughALargeShardInSteps(t *testing.T) {
 		}
 		now += second
 	}
-	if _, more := s.shards[0].shed(0, s.now); more {
-		t.Error("shed of an empty shard: got more to do, want none")
+	if _, more := s.shards[0].shed(0, s.now); more || slots(s) != 0 || len(s.Buckets()) != 0 {
+		t.Errorf("of an empty shard: got %d slots, and more to shed %v, want nothing", slots(s), more)
 	}
+	mustTake(t, s, charge("k", 1)) // and goes on
+	mustBeSound(t, s)
 }
 
 // Without Shed, every new bucket looks for old ones.
@@ -318,32 +241,6 @@ func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
 		t.Errorf("buckets: got %d, want the %d new ones", got, groups)
 	}
 	mustBeSound(t, s)
-}
-
-func TestBucketsAreCountedByZone(t *testing.T) {
-	now := second
-	s := held(New(Options{}), &now)
-	for i := range 300 {
-		c := charge(fmt.Sprint("k", i), 1+float64(i%3))
-		c.Zone, c.Shadow = fmt.Sprint("zone", i%3), i%2 == 1
-		mustTake(t, s, c)
-	}
-	mustTake(t, s, charge("empty", 0)) // pours nothing, and makes no bucket
-	if got := s.Buckets()["zone"]; got != 0 {
-		t.Errorf("buckets of a zone where nothing was poured: got %d, want 0", got)
-	}
-	for after, want := range []map[string]int{
-		{"zone0": 100, "zone1": 100, "zone2": 100},
-		{"zone1": 100, "zone2": 100},
-		{"zone2": 100},
-		{},
-	} {
-		now = second + leakybucket.Instant(after)*second
-		s.Shed()
-		if got := s.Buckets(); fmt.Sprint(got) != fmt.Sprint(want) {
-			t.Errorf("after %d s: got %v, want %v", after, got, want)
-		}
-	}
 }
 
 // Its old bucket is the first to go, and the take that drops it still finds it.

@@ -116,8 +116,10 @@ func (f flood) run(t *testing.T) {
 func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
 	const mib = 1 << 20
 	floods := []flood{{keys: 150_000, most: 20_000, growth: 64 * mib}}
+	long := flood{keys: 100_000, most: 20_000, growth: 64 * mib, leak: 1e-3, keyLength: 256} // a bucket takes 64 bytes, and its key 256 more
 	if raceDetector {
 		floods[0].keys, floods[0].most = 30_000, 5000
+		long.keys, long.most = 30_000, 5000
 	}
 	if os.Getenv("TEST_LONG") == "1" && !raceDetector {
 		const all = 10_000_000
@@ -131,15 +133,7 @@ func TestAFloodOfNewKeysNeitherFillsMemoryNorFreesTheBlocked(t *testing.T) {
 			})
 		}
 	}
-}
-
-// A bucket takes 64 bytes, and its key 256 more.
-func TestAFloodOfLongKeysIsBoundedToo(t *testing.T) {
-	f := flood{keys: 100_000, most: 20_000, growth: 64 << 20, keyLength: 256, leak: 1e-3}
-	if raceDetector {
-		f.keys, f.most = 30_000, 5000
-	}
-	f.run(t)
+	t.Run("long keys", long.run)
 }
 
 // TestKeysThatMeetInOneStoreAreSpreadInAnother: only one who knows the seed can choose
@@ -167,32 +161,4 @@ func TestKeysThatMeetInOneStoreAreSpreadInAnother(t *testing.T) {
 		}
 	}
 	mustBeSound(t, first)
-}
-
-func TestTwentyZonesOfOneRequestMayNameABucketTwice(t *testing.T) {
-	now := second
-	s := held(New(Options{}), &now)
-	charges := make([]leakybucket.Charge, 20)
-	for i := range charges {
-		charges[i] = charge(fmt.Sprint("k", i), 1)
-		charges[i].Limit.Capacity = 10
-	}
-	charges[19] = charges[3]
-	for request := range 6 {
-		for i, d := range take(t, s, charges...) {
-			if want := request < 5; d.Poured != want {
-				t.Fatalf("request %d, charge %d: got %+v, want it poured: %v", request, i, d, want)
-			}
-		}
-	}
-	for i := range 19 {
-		want := 5.0
-		if i == 3 {
-			want = 10
-		}
-		if got := level(t, s, charges[i].Key); got != want {
-			t.Errorf("bucket %d: got level %v, want %v", i, got, want)
-		}
-	}
-	mustBeSound(t, s)
 }

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -161,64 +160,6 @@ func checkZones(sh *shard) error {
 }
 
 var checks = []func(*shard) error{checkTable, checkBounds, checkNames, checkZones}
-
-// A checker that finds nothing wrong proves nothing.
-func TestTheInvariantsAreChecked(t *testing.T) {
-	for what, harm := range map[string]func(sh *shard, first int){
-		"a tag is lost": func(sh *shard, first int) { sh.tags[first] = 0 },
-		"a bucket is there twice": func(sh *shard, first int) {
-			i := slices.Index(sh.tags, 0)
-			sh.tags[i], sh.slots[i] = sh.tags[first], sh.slots[first]
-		},
-		"a bucket is misplaced":       func(sh *shard, first int) { sh.slots[first].hash = sh.hashOf(sh.after(first)) },
-		"a bucket is miscounted":      func(sh *shard, _ int) { sh.count-- },
-		"a bound is too late":         func(sh *shard, first int) { sh.soonest[0] = sh.slots[first].forget() + 7*second },
-		"a bound is missing":          func(sh *shard, _ int) { sh.soonest = nil },
-		"a name is shared":            func(sh *shard, _ int) { long := sh.long(); sh.slots[long[1]].setOffset(sh.slots[long[0]].offset()) },
-		"names overlap":               func(sh *shard, _ int) { sh.slots[sh.long()[0]].key++ },
-		"dead bytes are miscounted":   func(sh *shard, _ int) { sh.dead++ },
-		"a zone is miscounted":        func(sh *shard, _ int) { sh.zones[1].buckets++ },
-		"a level is no number":        func(sh *shard, first int) { l := &sh.slots[first].level; *l = *l / 0 * 0 },
-		"a step is of no block":       func(sh *shard, _ int) { sh.slots[sh.long()[0]].setBlock(&leakybucket.State{Step: 1}, never) },
-		"a shard's bound is too late": func(sh *shard, _ int) { sh.room.soonest[0].Add(1) },
-		"a free slot is not clean":    func(sh *shard, _ int) { sh.slots[slices.Index(sh.tags, 0)].key = 1 },
-	} {
-		s := held(New(Options{MaxBuckets: 100}), new(leakybucket.Instant))
-		for i := range 5 {
-			mustTake(t, s, charge(fmt.Sprint("k", i), float64(i+1)))
-		}
-		for i := range 2 {
-			c := charge(fmt.Sprint(strings.Repeat("long", 10), i), 1)
-			s.Put(&c, leakybucket.State{Level: 1, At: 1, Leak: 1, BlockedUntil: 5 * second})
-		}
-		mustBeSound(t, s)
-		sh := &s.shards[0]
-		harm(sh, slices.IndexFunc(sh.tags, func(tag uint8) bool { return tag != 0 }))
-		found := slices.ContainsFunc(checks, func(check func(*shard) error) (complains bool) {
-			defer func() { complains = recover() != nil || complains }()
-			return check(sh) != nil
-		})
-		if !found {
-			t.Errorf("%s: got no complaint, want one", what)
-		}
-	}
-}
-
-// hashOf returns a hash whose home is a slot.
-func (sh *shard) hashOf(home int) uint32 {
-	n := uint64(len(sh.tags))
-	return uint32((uint64(home)<<32 + n - 1) / n)
-}
-
-// long returns the slots whose names stand elsewhere.
-func (sh *shard) long() (all []int) {
-	for at := range sh.used() {
-		if !sh.slots[at].inside() {
-			all = append(all, at)
-		}
-	}
-	return all
-}
 
 // stateOf returns the state of a slot.
 func (s slot) stateOf() (state leakybucket.State) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
 )
 
 // held holds the clock of a store at *now.
@@ -202,6 +205,25 @@ func TestATakeAllocatesNothing(t *testing.T) {
 	}
 }
 
+func TestALimiterTakesWithoutAllocating(t *testing.T) {
+	limiter, err := leakybucket.NewLimiter(New(Options{}), leakybucket.Limit{Capacity: 1e8, Leak: 1}, leakybucket.LimiterOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := testing.AllocsPerRun(1000, func() { limiter.Allow("k") }); got > 0 {
+		t.Errorf("allocations of a take: got %v, want none", got)
+	}
+}
+
+// A block that would end at once is nothing to keep.
+func TestABlockOfNothingMakesNoBucket(t *testing.T) {
+	s, c := New(Options{}), charge("k", 2)
+	c.Ceiling, c.Block = 1, &leakybucket.Ladder{}
+	if take(t, s, c); buckets(s) != 0 {
+		t.Errorf("buckets: got %d, want none", buckets(s))
+	}
+}
+
 // For the race detector: everything at once, in a store that is too small.
 func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 	s := New(Options{MaxBuckets: 10_000})
@@ -248,6 +270,10 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	s := held(New(Options{}), &now)
 	c := charge("k", 1)
 	c.Limit.Leak = 0.5
+	s.Put(&c, leakybucket.State{Level: math.NaN(), At: now})
+	if got := buckets(s); got != 0 {
+		t.Errorf("after what is no state was put: got %d buckets, want none", got)
+	}
 	c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, 10 * time.Minute}}
 	state := leakybucket.State{Level: 5, At: now - 1e6, Leak: 0.5, BlockedUntil: now + 540e6, Step: 1}
 	for range 2 { // as a new bucket, and over an old one
@@ -259,7 +285,7 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	if d := take(t, s, c)[0]; d.BlockedUntil != state.BlockedUntil || d.Step != 1 || d.Level != 4.5 {
 		t.Errorf("take of a bucket that was put: got %+v, want it blocked at level 4.5, on the second step", d)
 	}
-	for _, wrong := range []leakybucket.State{{Level: math.NaN()}, {Level: -1}, {Leak: -1}, {Leak: math.NaN()}} {
+	for _, wrong := range []leakybucket.State{{Level: math.NaN()}, {Level: math.Inf(1)}, {Level: -1}, {Leak: -1}, {Leak: math.NaN()}, {Level: 1, Leak: math.Inf(1)}} {
 		s.Put(&c, wrong)
 		if got := s.State(&c); got != state {
 			t.Errorf("put %+v: got %+v, want %+v unchanged", wrong, got, state)
@@ -274,4 +300,117 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	if got := buckets(s); got != 0 {
 		t.Errorf("after an empty state was put: got %d buckets, want none", got)
 	}
+}
+
+// blocking is charge with a block of a minute, and then of an hour.
+func blocking(key string, cost float64) leakybucket.Charge {
+	c := charge(key, cost)
+	c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
+	return c
+}
+
+// block fills a bucket and lets it overflow, so that its level and its block are
+// there to be lost.
+func block(t *testing.T, s *Store, c leakybucket.Charge) leakybucket.Decision {
+	t.Helper()
+	c.Cost = 1000
+	mustTake(t, s, c)
+	d := take(t, s, c)[0]
+	if !d.Began {
+		t.Fatalf("overflow of %.40q: got %+v, want a block to begin", c.Key, d)
+	}
+	return d
+}
+
+func reset(t *testing.T, s *Store, c leakybucket.Charge) {
+	t.Helper()
+	if err := s.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
+		t.Errorf("resetting %s/%.40q: got error %v, want none", c.Zone, c.Key, err)
+	}
+}
+
+// The clock is read before the lock is taken, so another take may come between. A bucket that
+// drains within that time must not be filled twice.
+func TestATakeThatWaitedForTheLockReadsTheClockAnew(t *testing.T) {
+	for _, block := range []*leakybucket.Ladder{nil, {}} {
+		instants := []leakybucket.Instant{second + 100, second + 50, second + 101}
+		s := New(Options{Clock: func() (now leakybucket.Instant) {
+			now, instants = instants[0], instants[1:]
+			return now
+		}})
+		c := charge("k", 1)
+		c.Limit, c.Block = leakybucket.Limit{Capacity: 1, Leak: 1e6}, block
+		mustTake(t, s, c)
+		got := take(t, s, c)[0]
+		if want := second + 101; !got.Poured || got.At != want || got.Level != 0 {
+			t.Errorf("block %v: got %+v, want it poured into an empty bucket at %v", block, got, want)
+		}
+		if len(instants) != 0 {
+			t.Errorf("block %v: the clock was read %d times less than thrice", block, len(instants))
+		}
+	}
+}
+
+func TestStoreKeepsTheContract(t *testing.T) { storetest.Run(t, open) }
+
+// BenchmarkTake runs as BenchmarkTake/store=memory/keys=1e6/order=uniform and
+// the like.
+func BenchmarkTake(b *testing.B) {
+	b.Run("store=memory", func(b *testing.B) { storetest.Benchmark(b, open) })
+}
+
+// open opens a store that runs on its own clock until it is held.
+func open(_ testing.TB, need storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
+	s := New(Options{MaxBuckets: need.MaxBuckets})
+	return s, func(at leakybucket.Instant) {
+		s.clock = func() leakybucket.Instant { return at }
+	}
+}
+
+const million = 1_000_000
+
+// appendAddress appends the i-th of 16 million IPv4 addresses.
+func appendAddress(key []byte, i int) []byte {
+	key = append(key, "203."...)
+	key = strconv.AppendInt(key, int64(i>>16&0xff), 10)
+	key = strconv.AppendInt(append(key, '.'), int64(i>>8&0xff), 10)
+	return strconv.AppendInt(append(key, '.'), int64(i&0xff), 10)
+}
+
+func heap() (bytes, objects uint64) {
+	runtime.GC()
+	runtime.GC() // what the first one found to be finalized
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc, m.HeapObjects
+}
+
+func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
+	if testing.Short() || raceDetector {
+		t.Skip("a million buckets are for neither -short nor -race")
+	}
+	bytesBefore, objectsBefore := heap()
+	s := New(Options{MaxBuckets: million})
+	key, one, decisions := make([]byte, 0, 16), []leakybucket.Charge{charge("", 600)}, make([]leakybucket.Decision, 1)
+	for i := range million {
+		key = appendAddress(key[:0], i)
+		one[0].Key = string(key)
+		if err := s.Take(context.Background(), one, decisions); err != nil {
+			t.Fatalf("taking a charge: %v", err)
+		}
+	}
+	bytes, objects := heap()
+	if got := buckets(s); got != million || s.Evictions() != 0 {
+		t.Fatalf("buckets: got %d after %d evictions, want %d after none", got, s.Evictions(), million)
+	}
+	perKey := float64(bytes-bytesBefore) / million
+	objectsPerKey := float64(objects-objectsBefore) / million
+	t.Logf("%.1f bytes and %.4f objects a key", perKey, objectsPerKey)
+	if perKey > 96 {
+		t.Errorf("heap: got %.1f bytes a key, want at most 96", perKey)
+	}
+	if objectsPerKey > 0.05 {
+		t.Errorf("heap: got %.4f objects a key, want at most 0.05", objectsPerKey)
+	}
+	runtime.KeepAlive(s)
 }

@@ -91,22 +91,6 @@ func TestASnapshotRestoresAllBuckets(t *testing.T) {
 	}
 }
 
-func TestASnapshotLeaksWhileNobodyRuns(t *testing.T) {
-	now := 1000 * second
-	from := held(New(Options{}), &now)
-	mustTake(t, from, charge("a", 300), charge("b", 50))
-	saved := snapshotOf(t, from)
-	now += 100 * second
-	to := held(New(Options{}), &now)
-	found, err := to.ReadSnapshot(saved, asBlocking)
-	if err != nil || found.Buckets != 1 {
-		t.Fatalf("reading: got %+v and error %v, want the one bucket that is not empty", found, err)
-	}
-	if got := level(t, to, "a"); got != 200 {
-		t.Errorf("level 100 s later: got %v, want 200", got)
-	}
-}
-
 func TestWhatARestoreCountsIsKept(t *testing.T) {
 	start := 1000 * second
 	now := start

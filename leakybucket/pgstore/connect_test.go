@@ -3,17 +3,12 @@ package pgstore
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -78,6 +73,7 @@ func TestNewConnectsToNothing(t *testing.T) {
 
 func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	server := sharedServer(t)
+	goroutines := runtime.NumGoroutine()
 	table := unique("started")
 	exists := func() bool { return server.Float(t, "SELECT count(to_regclass('"+table+"'))::float8") == 1 }
 	s := openStopped(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
@@ -90,13 +86,10 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	s.Close()
 	s.Start()
 	s.Close()
-}
-
-func TestErrorsThatNobodyWaitsForGoToTheCallback(t *testing.T) {
-	var told atomic.Int64
-	s := openStopped(t, "postgres://somebody@127.0.0.1:1/db", Options{OnError: func(error) { told.Add(1) }})
-	s.Start()
-	eventually(t, "the callback is called again", func() bool { return told.Load() > 1 })
+	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
+		t.Error("take from a closed store: got no error")
+	}
+	eventually(t, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 // TestAGivenPool: the store uses it, gives statements no names in it, whatever its mode, and
@@ -221,61 +214,9 @@ func TestNoCallOutlivesItsContext(t *testing.T) {
 	}
 }
 
-// An authority signs certificates for 127.0.0.1.
-type authority struct {
-	certificate *x509.Certificate
-	key         *ecdsa.PrivateKey
-	pem         []byte
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &authority{certificate, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
-}
-
-// serve lets a server show a certificate of the authority's.
-func (a *authority) serve(t *testing.T, server *servertest.Postgres) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, &key.PublicKey, a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server.ServeTLS(t, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
-		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER}))
-}
-
 func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 	server := servertest.StartPostgres(t)
-	first, second := newAuthority(t, "first"), newAuthority(t, "second")
+	first, second := servertest.NewAuthority(t, "first"), servertest.NewAuthority(t, "second")
 	file := filepath.Join(t.TempDir(), "ca.pem")
 	write := func(pem []byte) {
 		t.Helper()
@@ -287,8 +228,13 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 		t.Helper()
 		server.Exec(t, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'throttle'")
 	}
-	write(first.pem)
-	first.serve(t, server)
+	write(first.PEM)
+	serve := func(by *servertest.Authority) {
+		t.Helper()
+		certificate, key := by.Certify(t)
+		server.ServeTLS(t, certificate, key)
+	}
+	serve(first)
 	var said atomic.Pointer[error]
 	s := openStopped(t, patient(server.URL())+"&sslmode=verify-full&sslrootcert="+file, Options{
 		OnError: func(err error) { said.Store(&err) },
@@ -299,7 +245,7 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 	}
 	eventually(t, "the server of the first authority is trusted", answers)
 
-	second.serve(t, server) // the reload takes some time
+	serve(second) // the reload takes some time
 	eventually(t, "the server of another authority is refused", func() bool {
 		hangUp()
 		_, err := take(context.Background(), s, charge("k", 1))
@@ -309,7 +255,7 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 	if said.Load() != nil {
 		t.Errorf("errors in the background: got %v, want none so far", *said.Load())
 	}
-	write(bytes.Join([][]byte{first.pem, second.pem}, nil))
+	write(bytes.Join([][]byte{first.PEM, second.PEM}, nil))
 	eventually(t, "the server of the second authority is trusted", answers)
 
 	// A file that is gone, as it may be for a moment, changes nothing.

@@ -86,29 +86,3 @@ func wantHot(t *testing.T, server *servertest.Postgres, table string) float64 {
 	}
 	return hot
 }
-
-func TestUpdatesOfManyBucketsAreHot(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("hot")
-	s := openStore(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
-	const callers, keys = 64, 2000
-	var wg sync.WaitGroup
-	for caller := range callers {
-		wg.Go(func() {
-			for i := range 300 {
-				if _, err := take(context.Background(), s, charge(fmt.Sprint((caller*31+i*7)%keys), 0.001)); err != nil {
-					t.Errorf("taking a charge: %v", err)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	s.Close() // then PostgreSQL counts at once
-	size := server.Float(t, "SELECT pg_relation_size('"+table+"')::float8")
-	live := server.Float(t, "SELECT sum(pg_column_size(b.*))::float8 FROM "+table+" AS b")
-	t.Logf("%.1f %% of the updates HOT, the table is %.1f times as large as what is live", wantHot(t, server, table), size/live)
-	if long() && size > 8*live {
-		t.Errorf("size of the table after %d updates: got %.0f bytes, want at most 8 times the %.0f that are live", callers*300, size, live)
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -142,46 +141,6 @@ func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
 	eventually(t, "the error is reported", func() bool { return reported.Load() > 0 })
 	run(t, server)
 	backWithin(t, s, time.Second+grace)
-}
-
-func TestEachOfManyCallersIsAnsweredWithinItsBudget(t *testing.T) {
-	server := servertest.StartPostgres(t)
-	goroutines := runtime.NumGoroutine()
-	s, err := Open(server.URL(), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.Start()
-	eventually(t, "the store answers", func() bool { return ping(s) == nil })
-	var answered, failed atomic.Int64
-	var wg sync.WaitGroup
-	for caller := range 200 {
-		wg.Go(func() {
-			for i := range 20 {
-				if _, err := takeInBudget(t, s, charge(fmt.Sprint(caller, "/", i%5), 1)); err != nil {
-					failed.Add(1)
-				} else {
-					answered.Add(1)
-				}
-			}
-		})
-	}
-	pause(context.Background(), 20*time.Millisecond)
-	thaw := server.Freeze()
-	pause(context.Background(), 300*time.Millisecond)
-	thaw()
-	wg.Wait()
-	t.Logf("%d answered and %d failed of 200 callers, with PostgreSQL frozen for 300 ms", answered.Load(), failed.Load())
-	eventually(t, "the store answers again", func() bool {
-		_, err := takeInBudget(t, s, charge("back", 0))
-		return err == nil
-	})
-	s.Close()
-	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
-		t.Error("take from a closed store: got no error")
-	}
-	// pgx closes abandoned connections in the background.
-	eventually(t, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
 // Each reply of a commit may be lost after the commit was done, or before. What

@@ -157,18 +157,7 @@ func TestManyInstancesMakeTheTableAtOnce(t *testing.T) {
 	}
 }
 
-func TestATableDroppedWhileInUseIsMadeAgain(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("dropped")
-	s := openStore(t, patient(server.URL()), Options{Table: table})
-	mustTake(t, s, charge("k", 1))
-	server.Exec(t, "DROP TABLE "+table)
-	if got := levelOf(t, s, "k"); got != 0 {
-		t.Errorf("level after the table was dropped: got %v, want 0", got)
-	}
-}
-
-func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
+func TestADroppedTableIsMadeAgain(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("dropped")
 	s := openStore(t, patient(server.URL()), Options{Table: table})
@@ -176,6 +165,10 @@ func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
 		"Reset": func() error { return s.Reset(t.Context(), "zone", "k", false) },
 		"List": func() error {
 			_, _, err := s.List(t.Context(), store.Filter{Zone: "zone", Scan: 1}, "")
+			return err
+		},
+		"Take": func() error {
+			_, err := take(t.Context(), s, charge("k", 1))
 			return err
 		},
 	} {
@@ -186,6 +179,9 @@ func TestResetAndListMakeADroppedTableAgain(t *testing.T) {
 		server.Exec(t, "DROP TABLE "+table)
 		if err := call(); err != nil {
 			t.Errorf("%s after the table was dropped: %v", about, err)
+		}
+		if got := levelOf(t, s, "k"); got > 1 {
+			t.Errorf("%s after the table was dropped: got a level of %v, want no more than it charges", about, got)
 		}
 	}
 }
@@ -237,20 +233,6 @@ func TestLongNamesAreDigested(t *testing.T) {
 			}
 			seen[name] = key
 		}
-	}
-}
-
-func TestResetEmptiesABucket(t *testing.T) {
-	s := openStore(t, patient(sharedServer(t).URL()), Options{Table: unique("reset")})
-	mustTake(t, s, charge("k", 5))
-	mustTake(t, s, charge("beside", 5))
-	for range 2 { // not there is no error
-		if err := s.Reset(context.Background(), "zone", "k", false); err != nil {
-			t.Fatalf("resetting: %v", err)
-		}
-	}
-	if got, beside := levelOf(t, s, "k"), levelOf(t, s, "beside"); got != 0 || math.Abs(beside-5) > 1e-3 {
-		t.Errorf("levels after a reset: got %v, and %v beside it, want 0 and 5", got, beside)
 	}
 }
 

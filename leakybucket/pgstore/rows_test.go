@@ -59,19 +59,6 @@ func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestARefusedTakeLeavesNoRow(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("refused")
-	s := openStore(t, patient(server.URL()), Options{Table: table})
-	var d [2]leakybucket.Decision
-	if err := s.Take(context.Background(), []leakybucket.Charge{charge("a", 1), charge("b", 5000)}, d[:]); err != nil {
-		t.Fatal(err)
-	}
-	if got := server.Float(t, "SELECT count(*)::float8 FROM "+table); got != 0 {
-		t.Errorf("rows after a take that was refused: got %v, want 0", got)
-	}
-}
-
 // writes returns what changes with each write to the first row of a table. A lock
 // is no write.
 func writes(t *testing.T, server *servertest.Postgres, table string) (version string) {
@@ -90,8 +77,8 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 	slower, beside, dear := free, charge("beside", 0), free
 	slower.Limit.Leak = 0.01
 	dear.Cost, dear.Block = 9, nil
-	dearer := dear
-	dearer.Limit.Leak = 0.01
+	dearer, over := dear, dear
+	dearer.Limit.Leak, over.Cost = 0.01, 11
 	for _, test := range []struct {
 		about   string
 		filled  float64 // the level before
@@ -100,6 +87,7 @@ func TestATakeThatPoursNothingWritesARowForAnotherLeakOrABlockOnly(t *testing.T)
 		writes  bool
 	}{
 		{"no bucket", 0, []leakybucket.Charge{free}, true, false},
+		{"a refusal of no bucket", 0, []leakybucket.Charge{over}, false, false},
 		{"no bucket, with another", 0, []leakybucket.Charge{free, beside}, true, false},
 		{"a bucket", 5, []leakybucket.Charge{free}, true, false},
 		{"a bucket, twice", 5, []leakybucket.Charge{free, free}, true, false},

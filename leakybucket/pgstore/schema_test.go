@@ -104,16 +104,6 @@ func TestAPartitionedTableIsRefused(t *testing.T) {
 	wantError(t, err, "want an ordinary table")
 }
 
-func TestTheSchemaIsReadableFromTheTable(t *testing.T) {
-	server := sharedServer(t)
-	table := unique("commented")
-	mustTake(t, openStore(t, patient(server.URL()), Options{Table: table}), charge("k", 1))
-	const want = "caddy-throttle buckets: schema 1, usable by schema 1 and newer"
-	if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != want {
-		t.Errorf("comment of the table: got %q, want %q", got, want)
-	}
-}
-
 func TestANewerTableIsUsedIfItSaysSo(t *testing.T) {
 	server := sharedServer(t)
 	for comment, says := range map[string]string{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -17,14 +18,15 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
-// answers starts a server that answers everything with the same text.
-func answers(t *testing.T, text string) (addr string) {
+// startFake starts a server that answers what it reads, as says tells.
+func startFake(t *testing.T, says func(addr, read string) string) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = listener.Close() })
+	addr = listener.Addr().String()
 	go func() {
 		for {
 			conn, err := listener.Accept()
@@ -33,19 +35,20 @@ func answers(t *testing.T, text string) (addr string) {
 			}
 			go func() {
 				defer conn.Close()
-				buf := make([]byte, 4096)
+				buf := make([]byte, 64<<10)
 				for {
-					if _, err := conn.Read(buf); err != nil {
+					n, err := conn.Read(buf)
+					if err != nil {
 						return
 					}
-					if _, err := conn.Write([]byte(text)); err != nil {
+					if _, err := io.WriteString(conn, says(addr, string(buf[:n]))); err != nil {
 						return
 					}
 				}
 			}()
 		}
 	}()
-	return listener.Addr().String()
+	return addr
 }
 
 // The server may not be a Redis. Without the guard, some of these answers make
@@ -59,7 +62,7 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 		hello, hello + hello, hello + "$3\r\nabc\r\n", hello + ">2\r\n+message\r\n+x\r\n", hello + "*-5\r\n",
 		"_\r\n", "_abc\r\n", "#t\r\n", "#true\r\n", "\x16\x03\x01\x00\x01", strings.Repeat("x", 1<<20),
 	} {
-		s := open(t, "redis://"+answers(t, text), Options{})
+		s := open(t, "redis://"+startFake(t, func(string, string) string { return text }), Options{})
 		for range 3 {
 			if d, err := takeWithin(s, charge("k", frozen, 1), patience); err == nil {
 				t.Errorf("server that answers %.40q: got %+v, want an error", text, d)
@@ -235,32 +238,67 @@ func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 	t.Logf("longest take %v", longest)
 }
 
-// TestAClockThatJumpsLocksNoClientOut sets the server's clock an hour either
-// way and back.
-func TestAClockThatJumpsLocksNoClientOut(t *testing.T) {
-	server := servertest.StartRedis(t)
-	limit := leakybucket.Limit{Capacity: 10, Leak: 1}
-	const second = leakybucket.Instant(1e6)
-	for _, jump := range []leakybucket.Instant{3600 * second, -3600 * second} {
-		s := open(t, "redis://"+server.Addr, Options{Prefix: fmt.Sprint("jump", jump)})
-		now := leakybucket.Instant(1_700_000_000_000_000)
-		for range 3 {
-			s.held.Store(int64(now))
-			for range 30 {
-				mustTake(t, s, charge("k", limit, 1)) // full, and refused many times
-			}
-			if d := mustTake(t, s, charge("k", limit, 1)); d.Fits {
-				t.Fatalf("take of a full bucket: got %+v, want it refused", d)
-			}
-			now += jump
-			s.held.Store(int64(now))
-			mustTake(t, s, charge("k", limit, 1))
-			now += 20 * second // 2 (capacity+debt)/leak would be 40 s
-			s.held.Store(int64(now))
-			if d := mustTake(t, s, charge("k", limit, 1)); !d.Poured {
-				t.Errorf("take 20 s after a jump by %v: got %+v, want it poured", jump, d)
-			}
-			jump = -jump
+// The password may also be a word of our own text, such as "reading".
+func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
+	server := servertest.StartRedis(t, "--requirepass", "reading")
+	s := open(t, "redis://:reading@"+server.Addr, Options{Prefix: "p:"})
+	mustTake(t, s, charge("sound", frozen, 1))
+	if out, err := server.Try("-a", "reading", "set", "p:zone/bad", "no bucket"); err != nil {
+		t.Fatal(out, err)
+	}
+	_, err := takeWithin(s, charge("bad", frozen, 1), patience)
+	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
+	for _, err := range []error{err, errSettle} {
+		if !errors.Is(err, store.ErrBadBucket) {
+			t.Errorf("got %v, want ErrBadBucket in its tree", err)
+		}
+		if err != nil && strings.Contains(err.Error(), "reading") {
+			t.Errorf("got %v, want no password in it", err)
 		}
 	}
+}
+
+func TestRedactionKeepsTheTreeOfAnError(t *testing.T) {
+	const quoted = "s3\"cret"
+	c := &connection{secrets: []string{"hunter2", quoted}}
+	dial := &net.OpError{Op: "dial", Err: fmt.Errorf("hunter2 at %w", io.ErrUnexpectedEOF)}
+	for _, err := range []error{
+		fmt.Errorf("connecting with hunter2: %w", dial),
+		errors.Join(errors.New("hunter2"), fmt.Errorf("asking %q: %w", quoted, dial)),
+		fmt.Errorf("nothing to hide: %w", errors.Join(dial)),
+	} {
+		shown := fmt.Errorf("taking: %w", c.redact(err))
+		var op *net.OpError
+		if !errors.Is(shown, io.ErrUnexpectedEOF) || !errors.As(shown, &op) || op != dial {
+			t.Errorf("%v: got a tree without its errors", shown)
+		}
+		if errors.Is(shown, io.EOF) {
+			t.Errorf("%v: got io.EOF in its tree", shown)
+		}
+		for _, text := range texts(shown) {
+			if strings.Contains(text, "hunter2") || strings.Contains(text, "cret") {
+				t.Errorf("got %q, want no password", text)
+			}
+		}
+	}
+	if err := errors.New("plain"); c.redact(err) != err {
+		t.Error("error without a secret: got another one")
+	}
+}
+
+// texts returns everything that can be printed of an error and of those it
+// unwraps to.
+func texts(err error) []string {
+	all := []string{err.Error(), fmt.Sprintf("%v", err), fmt.Sprintf("%+v", err), fmt.Sprintf("%#v", err), fmt.Sprintf("%q", err)}
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		if inner := e.Unwrap(); inner != nil {
+			all = append(all, texts(inner)...)
+		}
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			all = append(all, texts(inner)...)
+		}
+	}
+	return all
 }

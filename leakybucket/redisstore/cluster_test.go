@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,38 +28,6 @@ func TestSlotsAreThoseOfTheCluster(t *testing.T) {
 		}
 		if got, want := fmt.Sprint(slotOf(key)), server.Do("cluster", "keyslot", key); got != want {
 			t.Errorf("slot of %.40q: got %s, want %s", key, got, want)
-		}
-	}
-}
-
-func TestChargesGivenBackAreReportedAsNotPoured(t *testing.T) {
-	c := servertest.StartRedisCluster(t)
-	s := open(t, c.URL(), Options{})
-	full := charge("full", leakybucket.Limit{Capacity: 1, Leak: 1e-6}, 1)
-	mustTake(t, s, full)
-	for i := range 20 { // before and after the slot of what is full
-		k := charge(fmt.Sprint("k", i), leakybucket.Limit{Capacity: 10, Leak: 1e-6}, 3)
-		shadow := k
-		shadow.Shadow = true
-		all := []leakybucket.Charge{k, full, k, shadow}
-		decisions := make([]leakybucket.Decision, len(all))
-		if err := s.Take(context.Background(), all, decisions); err != nil {
-			t.Fatal(err)
-		}
-		for j, d := range decisions {
-			if want := j != 1; d.Fits != want || d.Poured || want && d.Level != 0 {
-				t.Errorf("charge %d: got %+v, want fits %v at level 0, and not poured", j, d, want)
-			}
-		}
-		if got := levelOf(t, s, k) + levelOf(t, s, shadow); got > 1e-6 {
-			t.Errorf("level after all was given back: got %v, want 0", got)
-		}
-		settlements := []leakybucket.Settlement{{Charge: k, Diff: 2}, {Charge: full, Diff: 0}, {Charge: shadow, Diff: 3}, {Charge: k, Diff: 1}}
-		if err := s.Settle(context.Background(), settlements); err != nil {
-			t.Fatal(err)
-		}
-		if k, shadow := levelOf(t, s, k), levelOf(t, s, shadow); k < 2.99 || k > 3.01 || shadow < 2.99 || shadow > 3.01 {
-			t.Errorf("levels after a settlement by 2 and 1, and by 3: got %v and %v", k, shadow)
 		}
 	}
 }
@@ -199,26 +169,6 @@ func TestSlotsAreSettledAtOnce(t *testing.T) {
 	}
 }
 
-func TestManySettlementsOfManySlotsAreAllMade(t *testing.T) {
-	c := servertest.StartRedisCluster(t)
-	s := open(t, c.URL(), Options{})
-	const many = 22_000
-	settlements := make([]leakybucket.Settlement, many)
-	for i := range settlements {
-		settlements[i] = leakybucket.Settlement{Charge: charge(fmt.Sprint("k", i%(many/2)), frozen, 1), Diff: 1}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := s.Settle(ctx, settlements); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < many/2; i += 500 {
-		if got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1)); math.Abs(got-2) > leaked {
-			t.Errorf("level of k%d: got %v, want 2", i, got)
-		}
-	}
-}
-
 func TestClientsCannotChooseTheSlotOfTheirKey(t *testing.T) {
 	slots := func(prefix string) map[uint16]bool {
 		s, err := Open("redis+cluster://127.0.0.1:1", Options{Prefix: prefix})
@@ -238,5 +188,224 @@ func TestClientsCannotChooseTheSlotOfTheirKey(t *testing.T) {
 	}
 	if got := len(slots("{site}:")); got != 1 {
 		t.Errorf("with a tag in the prefix: got them in %d slots, want 1", got)
+	}
+}
+
+// owners returns the master of a slot and another master, with their IDs.
+func owners(t *testing.T, c *servertest.RedisCluster, key string) (from, to *servertest.Redis, fromID, toID string) {
+	t.Helper()
+	for _, node := range c.Nodes {
+		if !strings.HasPrefix(node.Do("role"), "master") {
+			continue
+		}
+		id := node.Do("cluster", "myid")
+		if strings.HasPrefix(node.Do("get", key), "MOVED") {
+			to, toID = node, id
+		} else {
+			from, fromID = node, id
+		}
+	}
+	return from, to, fromID, toID
+}
+
+// While a slot moves, calls that share it are answered by two servers.
+func TestTakesOfOneBucketGoOnWhileItsSlotMoves(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s := open(t, c.URL(), Options{Prefix: "{x}:"})
+	const keys, callers = 40, 16
+	var poured [keys]atomic.Int64
+	take := func(i int, single bool) error {
+		all := []leakybucket.Charge{charge(fmt.Sprint(i), frozen, 1)}
+		if !single {
+			all = append(all, charge(fmt.Sprint((i+1)%keys), frozen, 1))
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		err := s.Take(ctx, all, make([]leakybucket.Decision, len(all)))
+		if err == nil {
+			for j := range all {
+				poured[(i+j)%keys].Add(1)
+			}
+		}
+		return err
+	}
+	for i := range keys {
+		if err := take(i, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var moved atomic.Bool
+	var singles, failedSingles, pairs, failedPairs, failedAfter atomic.Int64
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for w := range callers {
+		wg.Go(func() {
+			for i := w; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				single, after := i%2 == 0, moved.Load()
+				err := take(i%keys, single)
+				if err != nil && !strings.Contains(err.Error(), "TRYAGAIN") {
+					t.Errorf("while a slot moves: got %v, want TRYAGAIN", err)
+				}
+				switch {
+				case single && err != nil:
+					failedSingles.Add(1)
+				case single:
+					singles.Add(1)
+				case err != nil && after:
+					failedAfter.Add(1)
+				case err != nil:
+					failedPairs.Add(1)
+				default:
+					pairs.Add(1)
+				}
+			}
+		})
+	}
+	move(t, c, keys)
+	moved.Store(true)
+	<-time.After(300 * time.Millisecond) // of takes after it
+	close(stop)
+	wg.Wait()
+	t.Logf("takes of one bucket: %d, %d failed; of two: %d, %d failed; after the move %d failed", singles.Load(), failedSingles.Load(), pairs.Load(), failedPairs.Load(), failedAfter.Load())
+	if failedSingles.Load() > 0 || failedAfter.Load() > 0 || singles.Load() == 0 {
+		t.Error("want no take of one bucket to fail, and none of two once the slot has moved")
+	}
+	for i := range keys {
+		want := float64(poured[i].Load())
+		if got := levelOf(t, s, charge(fmt.Sprint(i), frozen, 1)); math.Abs(got-want) > leaked {
+			t.Errorf("level of bucket %d: got %v, want %v", i, got, want)
+		}
+	}
+}
+
+// move moves the slot of {x} from one master to another, key by key.
+func move(t *testing.T, c *servertest.RedisCluster, keys int) {
+	t.Helper()
+	slot := fmt.Sprint(slotOf("{x}"))
+	from, to, fromID, toID := owners(t, c, "{x}")
+	to.Do("cluster", "setslot", slot, "importing", fromID)
+	from.Do("cluster", "setslot", slot, "migrating", toID)
+	for i := range keys {
+		from.Do("migrate", "127.0.0.1", fmt.Sprint(to.Port), fmt.Sprintf("{x}:zone/%d", i), "0", "5000")
+	}
+	to.Do("cluster", "setslot", slot, "node", toID)
+	from.Do("cluster", "setslot", slot, "node", toID)
+}
+
+// A distant connection leads to a server one millisecond away.
+type distant struct{ net.Conn }
+
+func (d distant) Write(b []byte) (int, error) {
+	<-time.After(time.Millisecond)
+	return d.Conn.Write(b)
+}
+
+// openDistant returns a store of servers that are one millisecond away.
+func openDistant(t *testing.T, url string) *Store {
+	t.Helper()
+	s := open(t, url, Options{})
+	near := s.connection.option.DialCtxFn
+	s.connection.option.DialCtxFn = func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (net.Conn, error) {
+		conn, err := near(ctx, address, dialer, config)
+		if err != nil {
+			return nil, err
+		}
+		return distant{conn}, nil
+	}
+	return s
+}
+
+// siteAndClient returns a site's bucket, and a client's that is in a later slot.
+func siteAndClient(s *Store, site, client leakybucket.Limit) (leakybucket.Charge, leakybucket.Charge) {
+	first := charge(keyIn(s, func(slot uint16) bool { return slot < 5000 }), site, 1)
+	return first, charge(keyIn(s, func(slot uint16) bool { return slot > 11000 }), client, 1)
+}
+
+// One client that exceeds its own limit must not close the site for others.
+func TestRefusedTakesDoNotFillOtherBuckets(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s := openDistant(t, c.URL())
+	site, client := siteAndClient(s, leakybucket.Limit{Capacity: 500, Leak: 500}, leakybucket.Limit{Capacity: 1, Leak: 1e-6})
+	client.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+	mustTake(t, s, client)
+	const takes, span = 3000, 3 * time.Second
+	ticker := time.NewTicker(span / takes)
+	defer ticker.Stop()
+	var wg sync.WaitGroup
+	for range takes {
+		<-ticker.C
+		wg.Go(func() {
+			var d [2]leakybucket.Decision
+			if err := s.Take(context.Background(), []leakybucket.Charge{site, client}, d[:]); err != nil {
+				t.Error(err)
+			} else if d[0].Poured || d[1].Fits {
+				t.Errorf("take with a full bucket: got %+v, want it refused", d)
+			}
+		})
+	}
+	wg.Wait()
+	if got := levelOf(t, s, site); got >= 5 {
+		t.Errorf("level of the site's bucket after %d refused takes: got %.1f, want less than 5", takes, got)
+	}
+}
+
+// Two takes that both fit alone, and not together, are one admitted and one refused.
+func TestOfTwoTakesThatBothFittedOneIsAdmitted(t *testing.T) {
+	c := servertest.StartRedisCluster(t)
+	s, other := openDistant(t, c.URL()), openDistant(t, c.URL())
+	block := &leakybucket.Ladder{Steps: []time.Duration{time.Hour}}
+	raced := 0
+	for round := range 100 {
+		single := leakybucket.Limit{Capacity: 1, Leak: 1e-6}
+		var all []leakybucket.Charge
+		for i := range 4 {
+			ch := charge(fmt.Sprintf("%d-%d", round, i), single, 1)
+			ch.Block = block
+			all = append(all, ch)
+		}
+		var decisions [2][4]leakybucket.Decision
+		var wg sync.WaitGroup
+		for i, s := range []*Store{s, other} {
+			wg.Go(func() {
+				if err := s.Take(context.Background(), all, decisions[i][:]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		admitted, began := 0, false
+		for _, ds := range decisions {
+			poured := 0
+			for _, d := range ds {
+				began = began || d.Began
+				if d.Poured {
+					poured++
+				}
+			}
+			if poured == len(ds) {
+				admitted++
+			} else if poured > 0 {
+				t.Errorf("round %d: got %+v, want all or none poured", round, ds)
+			}
+		}
+		if !began {
+			raced++ // both were asked before either poured
+		}
+		if admitted != 1 {
+			t.Errorf("round %d: got %d of two takes admitted, want 1", round, admitted)
+		}
+		for _, ch := range all {
+			if got := levelOf(t, s, ch); got > 1 || got < 0.99 {
+				t.Errorf("round %d: level of %s: got %v, want 1", round, ch.Key, got)
+			}
+		}
+	}
+	if raced < 10 {
+		t.Errorf("got %d of 100 rounds in which both takes had fitted, want at least 10", raced)
 	}
 }

@@ -3,15 +3,10 @@ package redisstore
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
@@ -30,10 +25,14 @@ import (
 )
 
 func TestTLSAndUnixSockets(t *testing.T) {
-	dir := t.TempDir()
-	pool := certify(t, dir)
-	probe := servertest.PrepareRedis(t) // for a port that is free
+	dir, authority, pool := t.TempDir(), servertest.NewAuthority(t, "test"), x509.NewCertPool()
+	pool.AppendCertsFromPEM(authority.PEM)
 	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
+	certPEM, keyPEM := authority.Certify(t)
+	if err := errors.Join(os.WriteFile(cert, certPEM, 0o600), os.WriteFile(key, keyPEM, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	probe := servertest.PrepareRedis(t) // for a port that is free
 	servertest.StartRedis(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	mustTake(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1))
@@ -46,76 +45,25 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	}
 }
 
-// certify makes a certificate for the loopback, and returns a pool that trusts it.
-func certify(t *testing.T, dir string) *x509.CertPool {
-	t.Helper()
-	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatal(err)
-	}
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})
-	for name, text := range map[string][]byte{"cert.pem": certPEM, "key.pem": keyPEM} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(certPEM)
-	return pool
-}
-
 var command = regexp.MustCompile(`(?i)HELLO|SETINFO|SLOTS|SHARDS|EVALSHA|PING`)
 
 // TestAClusterThatAlwaysRedirectsIsAnError has a cluster of one node, which
 // says of each slot that another node has it, and means itself.
 func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	host, port, _ := net.SplitHostPort(listener.Addr().String())
-	says := map[string]string{
-		"HELLO":   "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
-		"SETINFO": "+OK\r\n", "PING": "+PONG\r\n",
-		"SLOTS":   fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$%d\r\n%s\r\n:%s\r\n+id\r\n", len(host), host, port),
-		"EVALSHA": "-MOVED 1 " + listener.Addr().String() + "\r\n",
-	}
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer conn.Close()
-				buf := make([]byte, 64<<10)
-				for {
-					n, err := conn.Read(buf)
-					if err != nil {
-						return
-					}
-					for _, name := range command.FindAllString(string(buf[:n]), -1) {
-						_, _ = conn.Write([]byte(says[strings.ToUpper(name)]))
-					}
-				}
-			}()
+	addr := startFake(t, func(addr, read string) (all string) {
+		host, port, _ := net.SplitHostPort(addr)
+		says := map[string]string{
+			"HELLO":   "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
+			"SETINFO": "+OK\r\n", "PING": "+PONG\r\n",
+			"SLOTS":   fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$%d\r\n%s\r\n:%s\r\n+id\r\n", len(host), host, port),
+			"EVALSHA": "-MOVED 1 " + addr + "\r\n",
 		}
-	}()
-	s := open(t, "redis+cluster://"+listener.Addr().String(), Options{})
+		for _, name := range command.FindAllString(read, -1) {
+			all += says[strings.ToUpper(name)]
+		}
+		return all
+	})
+	s := open(t, "redis+cluster://"+addr, Options{})
 	for range 3 {
 		_, err := takeWithin(s, charge("k", frozen, 1), patience)
 		if err == nil || !strings.Contains(err.Error(), "MOVED") {

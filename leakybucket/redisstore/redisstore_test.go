@@ -227,41 +227,6 @@ func TestConcurrentTakesShareCalls(t *testing.T) {
 	}
 }
 
-func TestADroppedTakeIsNotSent(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
-	mustTake(t, s, charge("k", frozen, 1))
-	server.Pause()
-	before := s.serials.Load()
-	var sent, withdrawn sync.WaitGroup
-	sent.Go(func() { _, _ = take(s, charge("sent", frozen, 1)) })
-	servertest.Eventually(t, "a call is in flight", func() error {
-		if s.serials.Load() == before {
-			return errors.New("none is")
-		}
-		return nil
-	})
-	for range batching.SecondWeight - 1 { // fewer than leave beside it
-		withdrawn.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
-			defer cancel()
-			if err := s.Take(ctx, []leakybucket.Charge{charge("withdrawn", frozen, 1)}, make([]leakybucket.Decision, 1)); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("take of a server that is stopped: got %v, want its deadline exceeded", err)
-			}
-		})
-	}
-	withdrawn.Wait()
-	server.Resume()
-	sent.Wait()
-	servertest.Eventually(t, "the server answers", func() error {
-		_, err := take(s, charge("k", frozen, 1))
-		return err
-	})
-	if got := levelOf(t, s, charge("withdrawn", frozen, 1)); got != 0 {
-		t.Errorf("level of what was withdrawn: got %v, want 0", got)
-	}
-}
-
 func TestAKeyThatIsTooLongIsAnError(t *testing.T) {
 	s := open(t, "redis://127.0.0.1:1", Options{})
 	long := charge(strings.Repeat("x", longestName), frozen, 1)
@@ -286,4 +251,62 @@ func TestCheckWarnsOfAServerThatForgets(t *testing.T) {
 	if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "cannot see") {
 		t.Errorf("user that may not ask: got %q, %v, want a warning", warnings, err)
 	}
+}
+
+// TestRegistryJunk writes what is none of ours into the hash. Texts are written and read all the
+// same, and the junk is returned with the number 0.
+func TestRegistryJunk(t *testing.T) {
+	server := servertest.StartRedis(t)
+	end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
+	for field, junk := range map[string][]string{
+		"":     {"", "junk", "-1", "1e300", "99999999999999999999", "9007199254740993", "4503599627370496", "1125899906842624 and more"},
+		"name": {"", "junk", "-1", "1e300", "1", "1 2", "1 x text", "99999999999999999999 9 text", "4503599627370496 9999999999999999 text", "0 9999999999999999 text"},
+	} {
+		for i, value := range junk {
+			s := open(t, "redis://"+server.Addr, Options{Prefix: fmt.Sprint("junk", i, field, ":")})
+			server.Do("hset", s.registryKey(), field, value)
+			server.Do("hset", s.registryKey(), "other", "junk")
+			all, err := s.Texts(t.Context(), -1)
+			if err != nil || all.Count != len(all.Texts) || all.Count == 0 {
+				t.Fatalf("%q %q: got %+v, error %v, want the junk counted", field, value, all, err)
+			}
+			for _, text := range all.Texts {
+				if text.Number != 0 || text.Text != "" {
+					t.Errorf("%q %q: got %+v, want the number 0", field, value, text)
+				}
+			}
+			want := store.Text{Name: "name", Number: 2, End: end, Text: "ours"}
+			before, last, err := s.PutTexts(t.Context(), []store.Text{want})
+			if err != nil || last == before {
+				t.Fatalf("%q %q: got numbers %d and %d, error %v, want it written", field, value, before, last, err)
+			}
+			if all, err = s.Texts(t.Context(), before); err != nil || all.Last != last || len(all.Texts) != 2 || all.Texts[0] != want && all.Texts[1] != want {
+				t.Errorf("%q %q: got %+v, error %v, want ours and one junk", field, value, all, err)
+			}
+		}
+	}
+}
+
+// TestRegistryOfAnotherType names the key, so that its owner can delete it.
+func TestRegistryOfAnotherType(t *testing.T) {
+	server := servertest.StartRedis(t)
+	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:"})
+	server.Do("lpush", "shop:@changes", "junk")
+	_, err := s.Texts(t.Context(), -1)
+	if err == nil || !strings.Contains(err.Error(), "shop:@changes") || !strings.Contains(err.Error(), "delete it") {
+		t.Errorf("got error %v, want the key and what to do", err)
+	}
+}
+
+// FuzzParseText reads whatever a field may hold.
+func FuzzParseText(f *testing.F) {
+	for _, value := range []string{"", "1 2 text", "1 2", "x", "4503599627370496 1 x"} {
+		f.Add("name", value)
+	}
+	f.Fuzz(func(t *testing.T, name, value string) {
+		text := parseText(name, value)
+		if text.Name != name || text.Number < 0 || text.Number >= store.MostNumber || text.Number == 0 && text.Text != "" {
+			t.Errorf("%q: got %+v, want a number in range, and no text without one", value, text)
+		}
+	})
 }

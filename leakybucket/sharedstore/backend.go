@@ -31,14 +31,12 @@ type Starter interface {
 	Start()
 }
 
-// A Closer is a store that is closed when the last user has left.
+// A Closer is a store that has connections to close.
 type Closer interface{ Close() }
 
 // A Backend owns a remote store and everything that must outlive a config: the breaker and
-// this node's own buckets. There must be one per process and remote store, in a pool.
-//
-// It closes the remote store after the pool has destructed it and its last user
-// has released it. All methods are safe for concurrent use.
+// this node's own buckets. There must be one per process and remote store. All methods are
+// safe for concurrent use.
 type Backend struct {
 	name     string
 	remote   leakybucket.Store
@@ -60,12 +58,11 @@ type Backend struct {
 	budget  atomic.Int64          // the timeout of that call: a time.Duration
 
 	// The life cycle.
-	ending  context.Context // with close
-	users   atomic.Int64    // and destructed
-	start   func()          // once
-	close   func()          // once
-	onClose func()
-	onCall  func(took time.Duration) // nil if nobody counts calls
+	ending   context.Context          // with close
+	settling sync.RWMutex             // held by settlements in flight, and by close
+	start    func()                   // once
+	close    func()                   // once
+	onCall   func(took time.Duration) // nil if nobody counts calls
 }
 
 const (
@@ -90,9 +87,6 @@ const (
 	// A trial asks for so many buckets, each in a call of its own, so that it reaches every
 	// part of a cluster.
 	probes = 10
-
-	// destructed is a bit of Backend.users, which no number of users reaches.
-	destructed = 1 << 62
 )
 
 // NewBackend returns the backend of a remote store. name is for the log and
@@ -130,11 +124,10 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 	})
 	b.close = sync.OnceFunc(func() {
 		end()
+		b.settling.Lock()
+		defer b.settling.Unlock()
 		if closer, can := capability[Closer](remote); can {
 			closer.Close()
-		}
-		if b.onClose != nil {
-			b.onClose()
 		}
 	})
 	return b
@@ -145,10 +138,6 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 func (b *Backend) Report(err error) {
 	b.notifier.failed("looking after the store; requests go on", err)
 }
-
-// OnClose sets a function to be called once when the remote store is closed. It
-// must be called before the backend is used.
-func (b *Backend) OnClose(f func()) { b.onClose = f }
 
 // OnCall sets a function to be called after each call that a request has made of the
 // remote store, with how long the call took. It must be called before the backend is used.
@@ -169,25 +158,9 @@ func (b *Backend) Attach(o Observer) {
 // call of o may still be in progress.
 func (b *Backend) Detach(o Observer) { b.notifier.detach(o) }
 
-// Hold keeps the remote store open until Release. Requests call it, because they
-// may outlive their config.
-func (b *Backend) Hold() { b.users.Add(1) }
-
-// Release undoes Hold.
-func (b *Backend) Release() {
-	if b.users.Add(-1) == destructed {
-		go b.close() // the caller need not wait for it
-	}
-}
-
-// Destruct closes the remote store once its last user has released it. It
-// never fails.
-func (b *Backend) Destruct() error {
-	if b.users.Or(destructed) == 0 {
-		go b.close()
-	}
-	return nil
-}
+// Close ends the trials of the remote store and, once the settlements in flight have ended,
+// closes it. Its stores should not be used any more: calls go by the policies of their zones.
+func (b *Backend) Close() { b.close() }
 
 // Ready reports whether requests need not wait: the store was reached, or not in time.
 func (b *Backend) Ready() bool {

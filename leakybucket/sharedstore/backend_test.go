@@ -68,42 +68,6 @@ func TestWarningsAreToldOnceTheServersAnswer(t *testing.T) {
 	})
 }
 
-func TestTheStoreIsClosedWhenItsLastUserHasLeft(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n, closed := startNode(t, Options{}), 0
-		n.backend.OnClose(func() { closed++ })
-		n.backend.Hold()
-		n.backend.Hold()
-		_ = n.backend.Destruct()
-		n.backend.Release()
-		synctest.Wait()
-		if n.remote.closed.Load() != 0 {
-			t.Error("in use: got it closed, want it open")
-		}
-		n.wantAdmitted(1, hourly(1, 1), 1)
-		n.backend.Release()
-		synctest.Wait()
-		_ = n.backend.Destruct()
-		synctest.Wait()
-		if n.remote.closed.Load() != 1 || closed != 1 {
-			t.Errorf("out of use: got it closed %d times and %d said, want once", n.remote.closed.Load(), closed)
-		}
-	})
-}
-
-// TestNothingRunsOn when the store is closed in an outage: the bubble would not end.
-func TestNothingRunsOn(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		r := &checked{remote: newRemote()}
-		r.down.Store(true)
-		n := begin(t, r, Options{})
-		n.backend.Attach(n.witness)
-		time.Sleep(12 * time.Second)
-		_ = n.backend.Destruct()
-		synctest.Wait()
-	})
-}
-
 func TestCallsAreTimed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := startNode(t, Options{})
@@ -178,7 +142,7 @@ func TestInterruptible(t *testing.T) {
 			n := begin(t, Interruptible(s), Options{})
 			n.backend.Attach(n.witness)
 			n.wantAdmitted(1, hourly(9, 1), 1)
-			_ = n.backend.Destruct()
+			n.backend.Close()
 			synctest.Wait()
 			if got := s.closed.Load(); got != 1 {
 				t.Errorf("got it closed %d times, want once", got)
@@ -196,7 +160,7 @@ func TestInterruptible(t *testing.T) {
 			if got := i.abandoned.Load(); got > mostAbandoned+probes {
 				t.Errorf("got %d goroutines that hang, want at most %d", got, mostAbandoned+probes)
 			}
-			_ = n.backend.Destruct()
+			n.backend.Close()
 			time.Sleep(2 * time.Hour)
 			if got := i.abandoned.Load(); got != 0 {
 				t.Errorf("once they have returned: got %d goroutines counted, want none", got)

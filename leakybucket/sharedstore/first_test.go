@@ -37,7 +37,7 @@ func begin(t *testing.T, store leakybucket.Store, o Options) *node {
 	n.backend = NewBackend("test", store, n.local)
 	n.Store = n.backend.With(o)
 	t.Cleanup(func() {
-		_ = n.backend.Destruct()
+		n.backend.Close()
 		time.Sleep(time.Second)
 		synctest.Wait()
 	})

@@ -23,9 +23,8 @@ func New(remote leakybucket.Store, o Options, observer Observer) *Store {
 	return b.With(o)
 }
 
-// Close ends all connections. Later calls go by the policies of their zones. It is for stores
-// that [New] returned.
-func (s *Store) Close() { s.backend.close() }
+// Close is [Backend.Close], for stores that [New] returned.
+func (s *Store) Close() { s.backend.Close() }
 
 // Log returns an observer that writes to a log.
 func Log(to *slog.Logger) Observer { return logger{to} }

@@ -175,7 +175,7 @@ func join(t *testing.T, r *remote, o Options) *node {
 	n.backend.Attach(n.witness)
 	synctest.Wait()
 	t.Cleanup(func() {
-		_ = n.backend.Destruct()
+		n.backend.Close()
 		<-time.After(time.Second) // for calls that no request waits for
 		synctest.Wait()
 	})

@@ -40,8 +40,7 @@ type ZoneOptions struct {
 	MaxCost float64
 }
 
-// A Store is a shared store for the requests of one config. It is safe for
-// concurrent use, and needs no closing.
+// A Store is a shared store as one config uses it. It is safe for concurrent use.
 type Store struct {
 	backend *Backend
 	timeout time.Duration
@@ -182,9 +181,9 @@ func (s *Store) Settle(ctx context.Context, settlements []leakybucket.Settlement
 		return ErrDown
 	}
 	ended := make(chan error, 1)
-	b.Hold()
 	go func() {
-		defer b.Release()
+		b.settling.RLock()
+		defer b.settling.RUnlock()
 		err := b.end(c, "settling in the store; the charges stay as reserved", b.remote.Settle(c.ctx, shared))
 		if err != nil {
 			b.lost(shared)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -10,175 +11,188 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
-// want is what TakeAll must say of one charge, and of its bucket afterwards,
-// whose leak is the charge's wherever the state was written.
-type want struct {
-	fits, poured bool
-	before       float64
-	after        State
+// A shelf keeps buckets as a store does.
+type shelf map[string]State
+
+func bucketOf(c Charge) string {
+	if c.Shadow {
+		return "~" + c.Key
+	}
+	return c.Key
 }
 
-func runTakeAll(t *testing.T, charges []Charge, states []State, now Instant, wants []want) {
-	t.Helper()
-	states = slices.Clone(states)
-	decisions := make([]Decision, len(charges))
-	before := slices.Clone(states)
+func (s shelf) take(charges []Charge, now Instant) []Decision {
+	states, decisions := make([]State, len(charges)), make([]Decision, len(charges))
+	for i, c := range charges {
+		states[i] = s[bucketOf(c)]
+	}
 	TakeAll(charges, states, now, decisions)
-	for i, w := range wants {
-		if w.poured || w.after.Level != before[i].Level {
-			w.after.Leak = charges[i].Limit.Leak
+	for i, c := range charges {
+		s[bucketOf(c)] = states[i]
+	}
+	return decisions
+}
+
+// A plainBucket counts in whole units and seconds. It leaks one unit a second.
+type plainBucket struct{ level, at, until int }
+
+type plainShelf map[string]*plainBucket
+
+const plainBlock = 7 // seconds
+
+// take says in as few words as possible what TakeAll does.
+func (s plainShelf) take(charges []Charge, now int) []Decision {
+	sums := make(map[string]int)
+	for _, c := range charges {
+		name := bucketOf(c)
+		if s[name] == nil {
+			s[name] = &plainBucket{}
 		}
-		got := want{decisions[i].Fits, decisions[i].Poured, decisions[i].Level, states[i]}
-		if got != w || decisions[i].At != now {
-			t.Errorf("charge %d of %d, cost %v to %q: got %+v at %d, want %+v at %d",
-				i+1, len(charges), charges[i].Cost, charges[i].Key, got, decisions[i].At, w, now)
+		b := s[name]
+		b.level, b.at = max(0, b.level-(now-b.at)), now
+		sums[name] += max(0, int(c.Cost))
+	}
+	decisions := make([]Decision, len(charges))
+	enforcedFit, allFit := true, true
+	for i, c := range charges {
+		b, sum, d := s[bucketOf(c)], sums[bucketOf(c)], &decisions[i]
+		capacity := int(c.Limit.Capacity)
+		room := capacity
+		if c.Ceiling > 0 {
+			room = min(room, int(c.Ceiling))
+		}
+		isBlocked := c.Block != nil && b.until > now
+		d.Fits = !isBlocked && c.Cost >= 0 && b.level+max(sum, 1) <= room
+		if !d.Fits && !isBlocked && c.Block != nil && c.Cost >= 0 && sum <= capacity {
+			b.until, d.Began, isBlocked = now+plainBlock, true, true
+		}
+		if isBlocked {
+			d.BlockedUntil = at(float64(b.until))
+		}
+		d.At, d.Level = at(float64(now)), float64(b.level)
+		if !d.Fits {
+			allFit = false
+			enforcedFit = enforcedFit && c.Shadow
 		}
 	}
-}
-
-var tenSeconds = Limit{Capacity: 10, Leak: 1}
-
-// enforced and shadow return charges to buckets of 10 at 1/s.
-func enforced(key string, cost float64) Charge {
-	return Charge{Zone: "zone", Key: key, Limit: tenSeconds, Cost: cost}
-}
-
-func shadow(key string, cost float64) Charge {
-	c := enforced(key, cost)
-	c.Shadow = true
-	return c
-}
-
-func TestAllIsPouredOrNothing(t *testing.T) {
-	states := []State{{Level: 4}, {Level: 9}}
-	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1)}, states, 0, []want{
-		{true, true, 4, State{Level: 5, At: 0}},
-		{true, true, 9, State{Level: 10, At: 0}},
-	})
-	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 2)}, states, 0, []want{
-		{true, false, 4, State{Level: 4, At: 0}},
-		{false, false, 9, State{Level: 9, At: 0}},
-	})
-	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 2)}, states, at(1), []want{
-		{true, true, 3, State{Level: 4, At: at(1)}},
-		{true, true, 8, State{Level: 10, At: at(1)}},
-	})
-}
-
-func TestShadowNeverStandsInTheWay(t *testing.T) {
-	states := []State{{Level: 4}, {Level: 9}}
-	runTakeAll(t, []Charge{enforced("a", 1), shadow("b", 2)}, states, 0, []want{
-		{true, true, 4, State{Level: 5, At: 0}},
-		{false, false, 9, State{Level: 9, At: 0}},
-	})
-	runTakeAll(t, []Charge{enforced("a", 7), shadow("b", 1)}, states, 0, []want{
-		{false, false, 4, State{Level: 4, At: 0}},
-		{true, false, 9, State{Level: 9, At: 0}},
-	})
-}
-
-func TestShadowIsPouredAllOrNone(t *testing.T) {
-	states := []State{{Level: 4}, {Level: 9}, {Level: 2}}
-	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 2), enforced("c", 3)}, states, 0, []want{
-		{true, false, 4, State{Level: 4, At: 0}},
-		{false, false, 9, State{Level: 9, At: 0}},
-		{true, true, 2, State{Level: 5, At: 0}},
-	})
-	runTakeAll(t, []Charge{shadow("a", 1), shadow("b", 1), enforced("c", 3)}, states, 0, []want{
-		{true, true, 4, State{Level: 5, At: 0}},
-		{true, true, 9, State{Level: 10, At: 0}},
-		{true, true, 2, State{Level: 5, At: 0}},
-	})
-}
-
-func TestChargesToOneBucketAreJudgedWithTheirSum(t *testing.T) {
-	states := []State{{Level: 4}, {}, {Level: 4}}
-	runTakeAll(t, []Charge{enforced("a", 2), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
-		{true, true, 4, State{Level: 6, At: 0}},
-		{true, true, 0, State{Level: 5, At: 0}},
-		{true, true, 6, State{Level: 10, At: 0}},
-	})
-	runTakeAll(t, []Charge{enforced("a", 3), enforced("b", 5), enforced("a", 4)}, states, 0, []want{
-		{false, false, 4, State{Level: 4, At: 0}},
-		{true, false, 0, State{Level: 0, At: 0}},
-		{false, false, 4, State{Level: 4, At: 0}},
-	})
-	// A shadow bucket is another bucket, and so is one of another zone.
-	elsewhere := enforced("a", 6)
-	elsewhere.Zone = "elsewhere"
-	runTakeAll(t, []Charge{enforced("a", 6), shadow("a", 6), elsewhere}, []State{{Level: 4}, {Level: 4}, {Level: 4}}, 0, []want{
-		{true, true, 4, State{Level: 10, At: 0}},
-		{true, true, 4, State{Level: 10, At: 0}},
-		{true, true, 4, State{Level: 10, At: 0}},
-	})
-}
-
-func TestTheLastChargeToABucketHoldsItsFinalState(t *testing.T) {
-	probe := shadow("a", 1)
-	probe.Probe = true
-	runTakeAll(t, []Charge{shadow("a", 3), probe}, []State{{Level: 4}, {Level: 4}}, 0, []want{
-		{true, true, 4, State{Level: 7, At: 0}},
-		{true, false, 4, State{Level: 7, At: 0}},
-	})
-}
-
-func TestACostThatIsNoAmountMakesNoRoomForAnother(t *testing.T) {
-	for _, cost := range []float64{-4, -1e12, -inf, nan} {
-		runTakeAll(t, []Charge{shadow("a", 8), shadow("a", cost), enforced("b", 1)}, []State{{Level: 4}, {Level: 4}, {}}, 0, []want{
-			{false, false, 4, State{Level: 4, At: 0}},
-			{false, false, 4, State{Level: 4, At: 0}},
-			{true, true, 0, State{Level: 1, At: 0}},
-		})
+	for i, c := range charges {
+		if b := s[bucketOf(c)]; !c.Probe && (c.Shadow && allFit || !c.Shadow && enforcedFit) {
+			decisions[i].Poured, decisions[i].Level = true, float64(b.level)
+			b.level += int(c.Cost)
+		}
 	}
+	return decisions
 }
 
-// As in TestAClockFarBackDoesNotKeepAFullBucketFull, for what is refused and
-// for what is held back by another.
-func TestAClockFarBackKeepsNoneOfManyFull(t *testing.T) {
-	ahead := at(1000)
-	runTakeAll(t, []Charge{enforced("a", 1), enforced("b", 1), shadow("c", 1)}, []State{{Level: 10, At: ahead}, {Level: 2, At: ahead}, {Level: 10, At: ahead}}, 0, []want{
-		{false, false, 10, State{Level: 10, At: 0}},
-		{true, false, 2, State{Level: 2, At: 0}},
-		{false, false, 10, State{Level: 10, At: 0}},
-	})
+// randomCharges returns some charges to few buckets, in whole units. All to one bucket
+// have one limit and one block.
+func randomCharges(rng *rand.Rand) []Charge {
+	all := make([]Charge, 1+rng.IntN(5))
+	for i := range all {
+		kind := rng.IntN(4)
+		c := &all[i]
+		*c = Charge{
+			Key:    string(rune('a' + kind)),
+			Limit:  Limit{Capacity: []float64{3, 5, 8, 12}[kind], Leak: 1},
+			Cost:   []float64{0, 1, 1, 1, 1, 2, 2, 3, 13, -1}[rng.IntN(10)],
+			Probe:  rng.IntN(8) == 0,
+			Shadow: rng.IntN(2) == 0,
+		}
+		if kind%2 == 0 {
+			c.Block = ladder(plainBlock * time.Second)
+		}
+		if rng.IntN(6) == 0 {
+			c.Ceiling = float64(1 + rng.IntN(4))
+		}
+	}
+	return all
 }
 
-// TakeAll is Take where one charge stands alone.
-func TestTakeAllOfOneIsTake(t *testing.T) {
+func TestTakeAllIsThePlainModel(t *testing.T) {
 	seed := testseed.Of(t)
-	t.Logf("seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	costs := []float64{0, 1, 2.5, 10, 10.5, -1, nan, inf}
-	for range 10_000 {
-		c := enforced("a", costs[rng.IntN(len(costs))])
-		c.Shadow = rng.IntN(2) == 0
-		s := State{Level: 12 * rng.Float64(), At: at(30 * rng.Float64())}
-		now := at(30 * rng.Float64())
-		state, d := c.Limit.Take(s, c.Cost, now)
-		runTakeAll(t, []Charge{c}, []State{s}, now, []want{{d.Fits, d.Poured, d.Level, state}})
+	var poured, shadowPoured, shadowHeld, blocks int
+	for run := range 500 {
+		kept, plain := shelf{}, plainShelf{}
+		for step, now := 0, 1000; step < 100; step++ {
+			now += max(0, rng.IntN(6)-3)
+			charges := randomCharges(rng)
+			got, want := kept.take(charges, at(float64(now))), plain.take(charges, now)
+			if !slices.Equal(got, want) {
+				t.Fatalf("seed %d, run %d, step %d, %+v: got %+v, want %+v", seed, run, step, charges, got, want)
+			}
+			for _, c := range charges {
+				s, b := kept[bucketOf(c)], plain[bucketOf(c)]
+				if level := c.Limit.Level(s, at(float64(now))); level != float64(b.level) || s.BlockedUntil != at(float64(b.until)) {
+					t.Fatalf("seed %d, run %d, step %d, %+v: bucket %s is left as %+v, want %+v", seed, run, step, charges, bucketOf(c), s, b)
+				}
+			}
+			enforcedFit, allFit := Fit(charges, got)
+			for i, c := range charges {
+				switch {
+				case got[i].Poured && c.Shadow:
+					shadowPoured++
+				case got[i].Poured:
+					poured++
+				case c.Shadow && enforcedFit && !allFit && got[i].Fits && !c.Probe:
+					shadowHeld++
+				}
+				if got[i].Began {
+					blocks++
+				}
+			}
+		}
+	}
+	t.Logf("seed %d: %d enforced and %d shadow charges poured, %d shadow charges held back by shadow, %d blocks", seed, poured, shadowPoured, shadowHeld, blocks)
+	if min(poured, shadowPoured, shadowHeld, blocks) < 1000 {
+		t.Error("got too few of one kind to tell")
 	}
 }
 
-func TestChargesToOneBucketAreHeldAgainstTheirOwnCeilings(t *testing.T) {
-	low, high := enforced("a", 2), enforced("a", 1)
-	low.Ceiling, high.Ceiling = 4, 8
-	runTakeAll(t, []Charge{low, high}, []State{{Level: 1}, {Level: 1}}, 0, []want{
-		{true, true, 1, State{Level: 3}},
-		{true, true, 3, State{Level: 4}},
-	})
-	runTakeAll(t, []Charge{low, high}, []State{{Level: 2}, {Level: 2}}, 0, []want{
-		{false, false, 2, State{Level: 2}},
-		{true, false, 2, State{Level: 2}},
-	})
+// What is wholly in shadow decides as if it were enforced.
+func TestAllInShadowIsAllEnforced(t *testing.T) {
+	seed := testseed.Of(t)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for run := range 100 {
+		enforced, shadowed := shelf{}, shelf{}
+		for step, now := 0, Instant(0); step < 100; step++ {
+			now += Instant(rng.IntN(1_500_000))
+			charges := randomCharges(rng)
+			for i := range charges {
+				charges[i].Shadow = false
+				charges[i].Cost *= 1.1
+			}
+			want := enforced.take(charges, now)
+			for i := range charges {
+				charges[i].Shadow = true
+			}
+			if got := shadowed.take(charges, now); !slices.Equal(got, want) {
+				t.Fatalf("seed %d, run %d, step %d, %+v: got %+v in shadow, want %+v", seed, run, step, charges, got, want)
+			}
+		}
+	}
 }
 
-// A block that a clock set far back has left ends for good, also when another charge decides.
-func TestManyChargesEndABlockFurtherAheadThanItsLength(t *testing.T) {
-	c := blocking(ladder(time.Minute, 2*time.Minute))
-	c.Cost = 20
-	states := []State{{Level: 10, At: at(5000), BlockedUntil: at(5060), Step: 1}, {}}
-	TakeAll([]Charge{c, enforced("b", 1)}, states, at(100), make([]Decision, 2))
-	if want := (State{Level: 10, At: at(100)}); states[0] != want {
-		t.Errorf("got %+v, want %+v", states[0], want)
+// TakeAll is Charge.Take where one charge stands alone.
+func TestTakeAllOfOneChargeIsItsTake(t *testing.T) {
+	for _, l := range []*Ladder{nil, ladder(), ladder(time.Second, time.Minute)} {
+		for _, cost := range []float64{0, 1, 5, 10, 11, -1, nan, inf} {
+			for _, level := range []float64{0, 5, 10, 20} {
+				for _, until := range []float64{0, 999.5, 1000, 1000.5, 1001, 1050, 2000} {
+					for _, then := range []float64{990, 1000, 1005, 2000} {
+						c := blocking(l)
+						c.Cost, c.Ceiling, c.Probe = cost, level/2, until == 1050
+						s := State{Level: level, At: at(then), BlockedUntil: at(until)}
+						var d, dd [1]Decision
+						states := []State{s}
+						c.Take(&s, at(1000), &d[0])
+						TakeAll([]Charge{c}, states, at(1000), dd[:])
+						if d != dd || states[0] != s {
+							t.Errorf("%s: got %+v and %+v together, want %+v and %+v as alone", fmt.Sprint(c), dd, states[0], d, s)
+						}
+					}
+				}
+			}
+		}
 	}
 }

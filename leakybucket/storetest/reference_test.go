@@ -2,6 +2,8 @@ package storetest
 
 import (
 	"context"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -345,4 +347,56 @@ func alsoPour(which func(c leakybucket.Charge, level float64) bool) func(judging
 			j.states[i] = leakybucket.State{Level: d.Level + c.Cost, At: j.now}
 		}
 	})
+}
+
+// A referenceRegistry is the registry of the reference.
+type referenceRegistry struct {
+	texts map[string]store.Text
+	last  int64
+}
+
+func (s *reference) Texts(_ context.Context, seen int64) (all store.Texts, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &s.registry
+	if all.Last = r.last; seen == r.last {
+		return all, nil
+	}
+	now := s.clock()
+	maps.DeleteFunc(r.texts, func(_ string, t store.Text) bool { return t.End <= now && !s.keepsEnded })
+	for t := range maps.Values(r.texts) {
+		if len(t.Name)+len(t.Text) > store.LongestText {
+			t.Number, t.Text = 0, ""
+		}
+		all.Texts = append(all.Texts, t)
+	}
+	all.Count = len(all.Texts)
+	if !s.returnsAll {
+		all.Texts = all.Texts[:min(all.Count, store.MostTexts)]
+	}
+	return all, nil
+}
+
+func (s *reference) PutTexts(_ context.Context, texts []store.Text) (before, last int64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, now := &s.registry, s.clock()
+	if r.texts == nil {
+		r.texts = make(map[string]store.Text)
+	}
+	before = r.last
+	for _, t := range slices.Clone(texts) {
+		may := t.Number > r.texts[t.Name].Number && t.End > now
+		if s.mayPut != nil {
+			may = s.mayPut(r, t)
+		}
+		if !may {
+			continue
+		}
+		r.texts[t.Name] = t
+		if r.last = 1 + rand.Int64N(store.MostNumber-1); s.keepsMark {
+			r.last = 1
+		}
+	}
+	return before, r.last, nil
 }

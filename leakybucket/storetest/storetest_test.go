@@ -1,32 +1,20 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"math"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
 func TestReferencePasses(t *testing.T) { Run(t, openReference(bugs{})) }
-
-// A store without the optional capabilities passes what asks for them.
-func TestPlainStorePasses(t *testing.T) {
-	open := func(tb testing.TB, need Need) (leakybucket.Store, func(leakybucket.Instant)) {
-		store, setClock := openReference(bugs{})(tb, Need{})
-		return struct{ leakybucket.Store }{store}, setClock
-	}
-	for _, m := range slices.Concat(forgettingMutants, blockForgettingMutants, resetMutants) {
-		if complaints := watch(t, m.caughtBy, open); len(complaints) > 0 {
-			t.Errorf("case %q: got %q, want no complaint about a store that counts nothing", m.caughtBy, complaints)
-		}
-	}
-}
-
-func BenchmarkReference(b *testing.B) { Benchmark(b, openReference(bugs{})) }
 
 // A store may round otherwise than the pure functions do.
 func TestStoreThatRoundsOtherwisePasses(t *testing.T) {
@@ -65,9 +53,6 @@ func (s *reference) forgetNow() {
 	s.forget(s.clock())
 }
 
-var mutants = slices.Concat(amountMutants, leakMutants, clockMutants, togetherMutants, probeMutants, settleMutants,
-	blockMutants, blockTogetherMutants, ceilingMutants, cancelMutants, resetMutants, listMutants, registryMutants, forgettingMutants, blockForgettingMutants, raceMutants)
-
 // A suite that passes everything proves nothing: every mutant must be caught by
 // the case that is there for it.
 func TestMutantsAreCaught(t *testing.T) {
@@ -82,11 +67,15 @@ func TestMutantsAreCaught(t *testing.T) {
 	}
 }
 
-// Every case is there for something.
-func TestEveryCaseCatchesSomething(t *testing.T) {
+// Each promise has a mutant that breaks it.
+func TestEachPromiseIsExamined(t *testing.T) {
+	promises := make(map[Promise]bool)
 	for _, c := range cases {
-		if !slices.ContainsFunc(mutants, func(m mutant) bool { return m.caughtBy == c.name }) {
-			t.Errorf("case %q: got no mutant that it must catch, want one", c.name)
+		promises[c.promise] = promises[c.promise] || slices.ContainsFunc(mutants, func(m mutant) bool { return m.caughtBy == c.name })
+	}
+	for promise, examined := range promises {
+		if !examined {
+			t.Errorf("%s: got no mutant that its cases must catch, want one", promise)
 		}
 	}
 }
@@ -135,69 +124,38 @@ func (w *watcher) Failed() bool {
 func (*watcher) Helper()    {}
 func (*watcher) Log(...any) {}
 
-// Some stores cannot promise that a take of several buckets is one atomic step, a
-// Redis Cluster among them. They are held to all the rest.
+// A store that does not keep a promise is held to all the rest.
 func TestAStoreIsHeldToWhatItPromises(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the whole suite once more is not for -short")
 	}
-	open := openReference(bugs{take: bucketByBucket})
-	Run(t, open, Atomicity)
-	for _, c := range cases {
-		if c.promise == Atomicity && len(watch(t, c.name, open)) > 0 {
-			return
-		}
+	open := openReference(bugs{rename: func(n *name) { n.key = n.key[:min(len(n.key), 10_000)] }})
+	Run(t, open, Names)
+	if len(watch(t, "keys are bytes", open)) == 0 {
+		t.Error("got no complaint about a store that cuts long keys, want one")
 	}
-	t.Errorf("cases of %q: got no complaint about a store that pours one by one, want one", Atomicity)
 }
 
-// bucketByBucket asks for all charges at once, and if they fit pours into one
-// bucket after the other. If one of them no longer fits by then, it gives back
-// what it has poured.
-func bucketByBucket(s *reference, t taking) error {
-	fit := true
-	s.locked(func() {
-		now := s.clock()
-		s.judge(t, s.read(t.charges, now), now)
-		for _, d := range t.decisions {
-			fit = fit && d.Fits
-		}
-	})
-	if !fit {
-		return s.takeOnce(t)
-	}
-	var poured []leakybucket.Settlement
-	for i := range t.charges {
-		elsewhere()
-		var one taking
-		var at []int
-		for j, c := range t.charges {
-			if s.name(c) != s.name(t.charges[i]) {
-				continue
-			}
-			if j < i {
-				one.charges, at = nil, nil // it was poured with the first
-				break
-			}
-			one.charges, at = append(one.charges, c), append(at, j)
-		}
-		one.decisions = make([]leakybucket.Decision, len(at))
-		if len(at) > 0 {
-			s.takeOnce(one)
-		}
-		for k, j := range at {
-			t.decisions[j] = one.decisions[k]
-			fit = fit && one.decisions[k].Fits
-			if one.decisions[k].Poured {
-				poured = append(poured, leakybucket.Settlement{Charge: t.charges[j], Was: one.decisions[k], Diff: -t.charges[j].Cost})
-			}
+type misspelled struct{ leakybucket.Store }
+
+func (misspelled) Reset(context.Context, string, string) error { return nil }
+
+func (misspelled) Texts(context.Context, int64) (store.Texts, error) {
+	return store.Texts{}, nil
+}
+
+func TestAMethodThatNobodyWouldCallIsToldOf(t *testing.T) {
+	problems := strings.Join(nearly(misspelled{}), "\n")
+	for _, want := range []string{
+		"storetest.misspelled is no store.Resetter: its method Reset is a func(context.Context, string, string) error, want a func(context.Context, string, string, bool) error",
+		"storetest.misspelled has the method Texts of store.Registry, and not its others",
+	} {
+		if !strings.Contains(problems, want) {
+			t.Errorf("got %q, want %q", problems, want)
 		}
 	}
-	if !fit {
-		s.settleEach(settling{t.ctx, poured})
-		for i := range t.decisions {
-			t.decisions[i].Poured = false
-		}
+	store, _ := openReference(bugs{})(t, Need{})
+	if problems := nearly(store); len(problems) > 0 {
+		t.Errorf("got %q, want nothing about a store that is whole", problems)
 	}
-	return nil
 }

@@ -22,6 +22,9 @@ type SharedStore struct {
 	Name string
 	key  string // in the pool
 
+	users atomic.Int64 // and left
+	close func()       // once
+
 	Outage atomic.Pointer[Outage] // that lasts
 
 	// ChangesRead lets requests go on that wait at the start until this Caddy knows the bans
@@ -68,13 +71,38 @@ func ConnectStore(name string, options []string, open func(report func(error)) (
 			s.AlsoAwait(read)
 		}
 		s.OnCall(func(took time.Duration) { telemetry.StoreSeconds.WithLabelValues(name).Observe(took.Seconds()) })
-		s.OnClose(func() { _ = Leave(MemoryKey) })
+		s.close = sync.OnceFunc(func() {
+			s.Close()
+			_ = Leave(MemoryKey)
+		})
 		return s, nil
 	})
 	if err != nil {
 		return nil, err
 	}
 	return store.(*SharedStore), nil
+}
+
+// left is a bit of SharedStore.users, which no number of users reaches: no config has the store.
+const left = 1 << 62
+
+// Hold keeps the store open until Release. Requests call it, because they may outlive their
+// config.
+func (s *SharedStore) Hold() { s.users.Add(1) }
+
+// Release undoes Hold.
+func (s *SharedStore) Release() {
+	if s.users.Add(-1) == left {
+		go s.close() // the caller need not wait for it
+	}
+}
+
+// Destruct implements caddy.Destructor. The last request closes the store.
+func (s *SharedStore) Destruct() error {
+	if s.users.Or(left) == 0 {
+		go s.close()
+	}
+	return nil
 }
 
 // Leave gives the store up, which closes when no config uses it any more. A nil store was
