@@ -25,7 +25,7 @@ func (v *Verdict) Needs() (n Needs) {
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
 		n.Times = n.Times || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 	}
-	n.Settles = n.Settles || len(v.static) > 0
+	n.Settles = n.Settles || len(v.static)+len(v.due) > 0
 	return n
 }
 
@@ -34,6 +34,7 @@ func (v *Verdict) Needs() (n Needs) {
 // charge with a place in a queue is cancelled: if other requests have queued behind it, its
 // place stays empty.
 func (v *Verdict) GiveBack(due []leakybucket.Settlement) []leakybucket.Settlement {
+	due = append(due, v.due...)
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.Answer.Poured {
 			o.settled, o.settledCost = true, 0
@@ -56,6 +57,7 @@ func (o *Outcome) settles() bool {
 // cost, which is known now, also if it was exempt as one for a static file and the upstream has
 // answered it.
 func (v *Verdict) Settle(r *http.Request, now time.Time, due []leakybucket.Settlement, observer *Observer) []leakybucket.Settlement {
+	due = append(due, v.due...)
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if !o.settles() {
