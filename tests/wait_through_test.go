@@ -1,14 +1,17 @@
 package tests
 
 import (
+	"bufio"
 	"fmt"
+	"net"
 	"net/http"
 	"testing"
 	"time"
 )
 
 // TestAtShutdownWaitingRequestsAreAnswered503AtOnce, whether they wait for their
-// delay or for a slot, and even in a config that has been replaced.
+// delay or for a slot, and even in a config that has been replaced. A body that is being received
+// for throttle has the grace period, as it has in Caddy itself.
 func TestAtShutdownWaitingRequestsAreAnswered503AtOnce(t *testing.T) {
 	t.Parallel()
 	const perProtocol, forSlots = 100, 50
@@ -29,7 +32,14 @@ http://:%d, https://localhost:%d {
 	in_flight /slot slots 1 {
 		wait 10m
 	}
+	throttle /login {
+		zone log_ins {
+			field pwd
+			limit 5 1/h
+		}
+	}
 	respond /turn ok
+	respond /login "in"
 	respond /free ok
 	reverse_proxy %s
 }`, plain, secure, name, upstream.address)}
@@ -70,6 +80,17 @@ http://:%d, https://localhost:%d {
 	c.reload(setup("new"))
 	wait(perProtocol / 2)
 	eventually(t, "all to wait", func() bool { return c.waiting(t, "turns") == 3*perProtocol })
+	login, err := net.Dial("tcp", fmt.Sprint("127.0.0.1:", plain))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer login.Close()
+	answers := bufio.NewReader(login)
+	fmt.Fprint(login, "POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\nExpect: 100-continue\r\n\r\n")
+	if resp, err := http.ReadResponse(answers, nil); err != nil || resp.StatusCode != http.StatusContinue {
+		t.Fatalf("got %v, %v, want the body received", resp, err)
+	}
+	fmt.Fprint(login, "pwd=")
 
 	began := time.Now()
 	ended := make(chan error)
@@ -85,6 +106,10 @@ http://:%d, https://localhost:%d {
 		}
 	}
 	answered := time.Since(began)
+	fmt.Fprint(login, "right")
+	if resp, err := http.ReadResponse(answers, nil); err != nil || resp.StatusCode != http.StatusOK {
+		t.Errorf("got %v, %v for a log-in that was being received, want 200", resp, err)
+	}
 	leave()
 	if err := <-ended; err != nil {
 		t.Errorf("got %v from caddy, want it to end by itself with code 0, long before the grace period of two minutes", err)

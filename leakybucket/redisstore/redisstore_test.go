@@ -287,6 +287,30 @@ func TestRegistryJunk(t *testing.T) {
 	}
 }
 
+// TestRegistryFlood: more short fields of others than a reply may have are no error, and what is
+// written stands.
+func TestRegistryFlood(t *testing.T) {
+	const flood = 70_000
+	server := servertest.StartRedis(t)
+	s := open(t, "redis://"+server.Addr, Options{})
+	for from := 0; from < flood; from += 1000 {
+		args := []string{"hset", s.registryKey()}
+		for i := range 1000 {
+			args = append(args, fmt.Sprint("=a", from+i), "1000000000000001 x")
+		}
+		server.Do(args...)
+	}
+	end := leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro())
+	before, last, err := s.PutTexts(t.Context(), []store.Text{{Name: "name", Number: 2, End: end, Text: "ours"}})
+	if err != nil || last == before {
+		t.Fatalf("got marks %d and %d, error %v, want it written", before, last, err)
+	}
+	all, err := s.Texts(t.Context(), before)
+	if err != nil || all.Last != last || all.Count != flood+1 || len(all.Texts) != store.MostTexts {
+		t.Errorf("got %d of %d texts, last write %d, error %v, want %d of %d and %d", len(all.Texts), all.Count, all.Last, err, store.MostTexts, flood+1, last)
+	}
+}
+
 // TestRegistryOfAnotherType names the key, so that its owner can delete it.
 func TestRegistryOfAnotherType(t *testing.T) {
 	server := servertest.StartRedis(t)

@@ -526,7 +526,7 @@ func build(begin, unit, end string, size int) []byte {
 
 var everything = [2][]string{{"log", "pwd", "user[login]", "rows[][x]"}, {"", "rows", "data.rows", "orders.#.lines", "#.x"}}
 
-// TestMemory counts what is allocated for bodies of 4 MiB.
+// TestMemory counts what is allocated for bodies of 4 MiB: little, and not for each byte.
 func TestMemory(t *testing.T) {
 	p := planOf(t, everything[0], everything[1])
 	for _, h := range hostile {
@@ -537,6 +537,9 @@ func TestMemory(t *testing.T) {
 		runtime.ReadMemStats(&after)
 		if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
 			t.Errorf("%s in %s: got %d KiB allocated, want at most 1 MiB", h.about, h.contentType, got>>10)
+		}
+		if got := after.Mallocs - before.Mallocs; got > 1000 {
+			t.Errorf("%s in %s: got %d allocations, want at most 1000", h.about, h.contentType, got)
 		}
 	}
 }

@@ -176,25 +176,43 @@ func TestPassesOfRefused(t *testing.T) {
 			t.Errorf("got one waiting %v behind copies of a pass, whose second waited %v", other.Waited, robots[1].Waited)
 		}
 	})
-	inBubble(t, "back off", func(t *testing.T) {
-		s := busySite(t, "wait 5s", time.Hour)
-		ann := newPerson(s, client(1))
-		for try, least := range []time.Duration{5, 5, 5, 10, 20, 40, 60} {
-			v := ann.opens("GET", "/")
-			if !v.Ended { // it waits: its rank is better now
+	for _, test := range []struct {
+		name, options        string
+		plain, forgetsCookie bool
+	}{{"with cookies", "", false, false}, {"without cookies", "", false, true}, {"without passes", "pass off\n", false, false}, {"over plain HTTP", "", true, false}} {
+		inBubble(t, "back off "+test.name, func(t *testing.T) {
+			s := busySite(t, test.options+"wait 5s", time.Hour)
+			ann := newPerson(s, client(1))
+			ann.plain = test.plain
+			for try, least := range []time.Duration{5, 5, 5, 10, 20, 40, 60} {
+				v := ann.opens("GET", "/")
+				if !v.Ended { // it waits: its rank is better now
+					servertest.Sleep(5 * time.Second)
+				}
+				if reloads := v.Header().Get("Refresh") != ""; v.Code != http.StatusServiceUnavailable || reloads != (try < 3) {
+					t.Errorf("try %d: got %d and a page that reloads: %v", try+1, v.Code, reloads)
+				}
+				wait := ann.keeps(v)
+				if wait < least*time.Second || wait > min(60, max(10, 2*least))*time.Second {
+					t.Errorf("try %d: got Retry-After %v, want at least %d s", try+1, wait, least)
+				}
+				if test.forgetsCookie {
+					clear(ann.cookies)
+				}
+				servertest.Sleep(wait)
+			}
+			for i, browser := range []string{"another", "", ""} { // behind the same address; the last one before the second is due
+				other := newPerson(s, client(1))
+				other.plain = test.plain
+				v := other.opens("GET", "/", "User-Agent", browser)
 				servertest.Sleep(5 * time.Second)
+				if reloads := v.Header().Get("Refresh") != ""; reloads != (i != 1 || test.name == "with cookies") {
+					t.Errorf("browser %d: got a page that reloads: %v", i, reloads)
+				}
 			}
-			if reloads := v.Header().Get("Refresh") != ""; v.Code != http.StatusServiceUnavailable || reloads != (try < 3) {
-				t.Errorf("try %d: got %d and a page that reloads: %v", try+1, v.Code, reloads)
-			}
-			wait := ann.keeps(v)
-			if wait < least*time.Second || wait > min(60, max(10, 2*least))*time.Second {
-				t.Errorf("try %d: got Retry-After %v, want at least %d s", try+1, wait, least)
-			}
-			servertest.Sleep(wait - 5*time.Second) // the wait for a slot is part of it
-		}
-		servertest.Sleep(2 * time.Hour)
-	})
+			servertest.Sleep(2 * time.Hour)
+		})
+	}
 	for _, test := range []struct {
 		name, options, method string
 		headers               []string

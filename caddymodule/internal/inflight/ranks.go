@@ -135,6 +135,22 @@ func (v *visit) comesBack() time.Duration {
 	return pass.RetryAfter(tries, rand.Float64())
 }
 
+// alone returns what a pass would say of a browser that keeps none, or gets none: when it was told to
+// it comes again, and was refused as often. Of several that are alike, one is followed, and for the
+// others that is nil.
+func (v *visit) alone(now time.Time) *pass.Pass {
+	if v.client.State() > pass.Expired {
+		return nil
+	}
+	id := pass.IDOf(v.slot.Keys[0], v.r.UserAgent(), v.r.Host, v.r.RequestURI)
+	p, _ := v.State.passes.Alone.Get(id, now)
+	if now.Add(-v.Waited).Before(p.NotBefore) {
+		return nil
+	}
+	p.ID, v.tries = id, p.Tries
+	return &p
+}
+
 // members bound how many accounts of a network become members.
 type members struct {
 	places  *leakybucket.Limiter                 // by network

@@ -82,8 +82,10 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	case why == memory:
 		f.Status, v.after = http.StatusServiceUnavailable, soon
 	case v.Shares():
+		now := time.Now()
+		alone := v.alone(now)
 		v.after = v.comesBack()
-		f.Busy = v.busy()
+		f.Busy = v.busy(now, alone)
 	default:
 		v.after = soon
 	}
@@ -110,11 +112,18 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by
 // itself, for so many times, and a pass that says when it may come back. A member who came too
 // early keeps the one that it has.
-func (v *visit) busy() *refusal.Busy {
-	b := &refusal.Busy{Reload: v.tries < pass.Reloads}
-	if v.client.Known() && v.early <= v.Waited {
-		addr, now := v.slot.Client.Addr(), time.Now()
-		b.Pass = func(header http.Header) { v.counts.passed(v.client.Refused(header, now, v.after, addr)) }
+func (v *visit) busy(now time.Time, alone *pass.Pass) *refusal.Busy {
+	addr, gets := v.slot.Client.Addr(), v.client.Known() && v.early <= v.Waited
+	b := &refusal.Busy{Reload: v.tries < pass.Reloads, Pass: func(header http.Header) {
+		if gets {
+			v.counts.passed(v.client.Refused(header, now, v.after, addr))
+		}
+		if alone != nil {
+			alone.Tries, alone.NotBefore = v.tries+1, now.Add(v.after)
+			v.State.passes.Alone.Put(alone.ID, *alone, alone.NotBefore.Add(pass.Forgotten), now)
+		}
+	}}
+	if gets {
 		b.NoPass = func() { v.counts.passed(v.client.RefusedApart(now, v.after, addr)) }
 	}
 	return b

@@ -30,6 +30,7 @@ type asking struct {
 	later     []*Zone                // concerned, and their claims need the body
 	received  bool                   // the body was, or as much of it as may be
 	static    []exemption
+	due       []leakybucket.Settlement // of the verdict
 
 	refused bool // an enforced zone refuses
 	ends    bool // a zone refuses, or would: shadow charges are poured no more
@@ -75,7 +76,7 @@ func (a *asking) release() {
 		clear(a.later)
 		a.later = a.later[:0]
 	}
-	a.static, a.Directive, a.env, a.received = nil, nil, nil, false
+	a.static, a.due, a.Directive, a.env, a.received = nil, nil, nil, nil, false
 	a.refused, a.ends = false, false
 	a.Forget()
 	a.buffers.Clear()

@@ -25,7 +25,7 @@ func (v *Verdict) Needs() (n Needs) {
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
 		n.Times = n.Times || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 	}
-	n.Settles = n.Settles || len(v.static) > 0
+	n.Settles = n.Settles || len(v.static)+len(v.due) > 0
 	return n
 }
 
@@ -34,6 +34,7 @@ func (v *Verdict) Needs() (n Needs) {
 // place stays empty. One that was refused further in has had its place, and so much has leaked
 // before that which others had poured.
 func (v *Verdict) GiveBack(waited bool) (due []leakybucket.Settlement) {
+	due = append(due, v.due...)
 	for i := range v.Outcomes {
 		if o := &v.Outcomes[i]; o.Answer.Poured {
 			o.settled, o.settledCost = true, 0
@@ -60,6 +61,7 @@ func (o *Outcome) settles() bool {
 // cost, which is known now, also if it was exempt as one for a static file and the upstream has
 // answered it.
 func (v *Verdict) Settle(r *http.Request, now time.Time, due []leakybucket.Settlement, observer *Observer) []leakybucket.Settlement {
+	due = append(due, v.due...)
 	for i := range v.Outcomes {
 		o := &v.Outcomes[i]
 		if !o.settles() {

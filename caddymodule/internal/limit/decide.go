@@ -218,8 +218,9 @@ func (a *asking) takeLater() (err error) {
 	return nil
 }
 
-// giveBack gives back what the first so many claims have poured, or only those in shadow,
-// unless part of the body went into a file.
+// giveBack gives back what the first so many claims have poured, unless part of the body went
+// into a file. If only those in shadow give back, the request goes on, and the verdict does it
+// with its other corrections, in one call of the store.
 func (a *asking) giveBack(first int, onlyShadow bool) {
 	if a.Body.InFile() {
 		return
@@ -230,6 +231,10 @@ func (a *asking) giveBack(first int, onlyShadow bool) {
 			due = append(due, givenBack(a.claims[i].zone, c, d))
 			d.Poured = false
 		}
+	}
+	if onlyShadow {
+		a.due = due
+		return
 	}
 	a.env.Correct(due)
 }
@@ -262,7 +267,7 @@ func (a *asking) conclude() *Verdict {
 		}
 		n++
 	}
-	v.static, v.body = a.static, a.Body
+	v.static, v.due, v.body = a.static, a.due, a.Body
 	if shares {
 		v.note(a.Request)
 	}

@@ -233,6 +233,25 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 	}
 }
 
+// A page that also registers, or saves another account, names whom the form says (WooCommerce).
+func TestOtherFormsOfThePageEarnNoDevices(t *testing.T) {
+	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/d", ""))
+	owner := newBrowser(s, "192.0.2.1:1")
+	owner.wants(http.StatusFound, "owner", "right")
+	earned, heard := 0, 0
+	for i := range 12 {
+		b := newBrowser(s, fmt.Sprintf("198.51.100.%d:1", 1+i%3))
+		b.post("https://example.com/my-account/", url.Values{"register": {"1"}, "log": {"owner"}, "user": {fmt.Sprint("new", i)}, "pwd": {"right"}})
+		earned += len(b.cookies)
+		heard += b.guesses(3, "owner")
+	}
+	t.Logf("%d devices earned by 12 registrations, and %d guesses heard", earned, heard)
+	if earned > 0 || heard > 3 {
+		t.Errorf("got %d devices and %d guesses through, want none and at most 3", earned, heard)
+	}
+	owner.wants(http.StatusFound, "owner", "right")
+}
+
 // Whoever earns devices without end, as by a refund that is too wide, has ten buckets.
 func TestDevicesHaveTenBucketsInAll(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/d", ""))

@@ -14,15 +14,17 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Verdict is what the zones of one handler have decided about a request. Zones that count as
 // if they had not been asked have no outcome.
 type Verdict struct {
 	Outcomes []Outcome
-	static   []exemption    // the zones that exempt the request as a static file
-	body     *body.Received // of the request, if the handler has received it
-	room     Verdicts       // those of the request, if this is its first
+	static   []exemption              // the zones that exempt the request as a static file
+	due      []leakybucket.Settlement // corrections that do not depend on the response
+	body     *body.Received           // of the request, if the handler has received it
+	room     Verdicts                 // those of the request, if this is its first
 }
 
 // newVerdict returns a verdict with room for n outcomes: for most requests, one allocation.

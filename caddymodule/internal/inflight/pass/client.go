@@ -193,7 +193,7 @@ func (c *Client) Key() string {
 
 // Tries returns how often the client was refused in a row before this request.
 func (c *Client) Tries(now time.Time) int {
-	if c.state <= Expired || now.After(c.pass.NotBefore.Add(forgotten)) {
+	if c.state <= Expired || now.After(c.pass.NotBefore.Add(Forgotten)) {
 		return 0
 	}
 	return c.pass.Tries
@@ -360,14 +360,8 @@ func (c *Client) account(name, value string) ID {
 }
 
 // id returns the ID of an account. It is not secret: its owner knows the account.
-func (c *Client) id(kind, name, user string) (id ID) {
-	var fields []byte
-	for _, field := range []string{c.host, c.zone.Name, kind, name, user} {
-		fields = signer.Field(fields, field)
-	}
-	sum := sha256.Sum256(fields)
-	copy(id[:], sum[:])
-	return id
+func (c *Client) id(kind, name, user string) ID {
+	return IDOf(c.host, c.zone.Name, kind, name, user)
 }
 
 // session returns the binding to the cookie by which the upstream knows a user that it

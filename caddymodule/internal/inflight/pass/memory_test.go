@@ -38,12 +38,12 @@ func TestAnOlderCopyOfAMovedPassIsEarlyToo(t *testing.T) {
 		{"the older copy in time", first, 7 * time.Second, Valid, 2},
 		{"the newer one at once", newer, 0, Early, 2},
 		{"the newer one in time", newer, 7 * time.Second, Valid, 2},
-		{"the older copy when it is forgotten", first, 7*time.Second + forgotten, Valid, 1},
+		{"the older copy when it is forgotten", first, 7*time.Second + Forgotten, Valid, 1},
 	} {
 		c := z.Client(request(test.pass), host, at.Add(test.after))
 		// It has no tries any more when the pass itself is long valid.
 		tries := test.tries
-		if test.after > forgotten {
+		if test.after > Forgotten {
 			tries = 0
 		}
 		if got := c.Tries(at.Add(test.after)); c.State() != test.want || got != tries {

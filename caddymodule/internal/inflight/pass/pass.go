@@ -29,9 +29,9 @@ const (
 	// wait. Others are void before their time by the clock of the node that is asked.
 	Skew = 2 * time.Minute
 
-	// forgotten is how long after its time a pass begins to count tries from none: the
+	// Forgotten is how long after its time a pass begins to count tries from none: the
 	// page that reloads by itself would have come back by then.
-	forgotten = 30 * time.Second
+	Forgotten = 30 * time.Second
 
 	mostTries = 255
 )
@@ -43,6 +43,17 @@ func CookieName(zone string) string { return cookie.OwnPrefix + zone }
 // An ID is what a pass is known by. That of a member is derived from the account, so
 // that an account has one, however often it logs in.
 type ID [8]byte
+
+// IDOf returns an ID that is a digest.
+func IDOf(fields ...string) (id ID) {
+	var text []byte
+	for _, field := range fields {
+		text = signer.Field(text, field)
+	}
+	sum := sha256.Sum256(text)
+	copy(id[:], sum[:])
+	return id
+}
 
 // A Binding is a digest of the cookie that a member must present with the pass. The
 // zero Binding binds to nothing.
@@ -147,6 +158,8 @@ const (
 
 	mostEnded      = 20_000
 	endedOfAccount = 8
+
+	mostAlone = 10_000
 )
 
 // A Memory holds what this node knows better than the passes of a zone: copies from
@@ -158,6 +171,10 @@ const (
 // ended, each for as long as a pass may last, and eight of them for an account. So it
 // takes 25 MB at most. Beyond that, what ends first is forgotten.
 type Memory struct {
+	// Alone are the passes that browsers would have that keep none, or get none. Beyond 10,000
+	// of them, no more are remembered.
+	Alone *expiring.Map[ID, Pass]
+
 	moved *expiring.Table[ID, move, netip.Prefix]
 	ended *expiring.Table[Binding, ID, ID] // the passes of log-ins that have ended
 }
@@ -172,6 +189,7 @@ type move struct {
 // NewMemory returns an empty Memory.
 func NewMemory() *Memory {
 	return &Memory{
+		Alone: expiring.New[ID, Pass](mostAlone),
 		moved: expiring.NewShares[ID](mostMoved, movedOfNetwork, func(m move) netip.Prefix { return m.network }),
 		ended: expiring.NewShares[Binding](mostEnded, endedOfAccount, func(of ID) ID { return of }),
 	}
@@ -201,7 +219,7 @@ func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
 		if !found || !next.notBefore.Before(last.notBefore) {
 			last = next
 		}
-		return last, last.notBefore.Add(forgotten), true
+		return last, last.notBefore.Add(Forgotten), true
 	})
 }
 

@@ -147,8 +147,8 @@ func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
 			t.Error("got another ID or issue")
 		}
 	}
-	late := z.Client(request(pass), host, at.Add(5*time.Second+forgotten+time.Second))
-	if got := late.Tries(at.Add(5*time.Second + forgotten + time.Second)); got != 0 {
+	late := z.Client(request(pass), host, at.Add(5*time.Second+Forgotten+time.Second))
+	if got := late.Tries(at.Add(5*time.Second + Forgotten + time.Second)); got != 0 {
 		t.Errorf("got %d tries long after, want 0", got)
 	}
 	old := z.Client(request(pass), host, now.Add(Lifetime-3*time.Second))
