@@ -41,8 +41,7 @@ if ! command -v go >/dev/null; then
 	[[ -x /usr/local/go/bin/go ]] || fail 'no Go in PATH: install Go 1.26 or newer from https://go.dev/dl/'
 	PATH=$PATH:/usr/local/go/bin
 fi
-stamp=$(dist/version.sh 2>/dev/null) || stamp='' # without git
-ldflags="-w -s -X $module/caddymodule/internal/cli.stamped=${stamp:+v$stamp}"
+ldflags='-w -s'
 # xcaddy asks the module proxy whether caddymodule/ is a module by itself, which
 # fails without a network and where the proxy refuses instead of saying no.
 if ! command -v xcaddy >/dev/null; then

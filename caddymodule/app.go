@@ -75,9 +75,6 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		if err != nil {
 			return err
 		}
-		if a.global[z.Name] != nil {
-			return fmt.Errorf("zone %q is defined twice in the global options", z.Name)
-		}
 		a.global[z.Name] = z
 	}
 	a.inFlight = make(map[string]*inflight.Limit)
@@ -85,9 +82,6 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		l, err := a.engine.AddInFlight(ctx, definition)
 		if err != nil {
 			return err
-		}
-		if a.inFlight[l.Name] != nil {
-			return fmt.Errorf("in_flight %q is defined twice in the global options", l.Name)
 		}
 		a.inFlight[l.Name] = l
 	}
@@ -99,7 +93,7 @@ func (a *App) provisionExempt(ctx caddy.Context) error {
 	if err := option.CheckExempt(a.Exempt); err != nil {
 		return fmt.Errorf("exempt: %w", err)
 	}
-	for _, warning := range option.Warnings(a.Exempt, true) {
+	for _, warning := range option.Warnings(a.Exempt) {
 		a.engine.Warner.Warn(warning, zap.String("place", "exempt in the global options"))
 	}
 	matchers, err := option.LoadMatchers(ctx, a, "Exempt", a.Exempt)
@@ -161,9 +155,6 @@ func (a *App) provisionStore(ctx caddy.Context) error {
 		a.engine.UseShared(a.foreign)
 	default:
 		return fmt.Errorf("loading store: %T is no store", module)
-	}
-	if a.engine.Shared == nil && a.Nodes > 1 {
-		a.engine.Warner.Warn("nodes has no meaning with a store that is not shared: every Caddy has buckets of its own")
 	}
 	return nil
 }

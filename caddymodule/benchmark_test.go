@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -124,53 +122,6 @@ func BenchmarkHandler(b *testing.B) {
 					}
 				})
 			}
-		}
-	}
-}
-
-// BenchmarkHandlerOverKeys measures what the handler adds to building keys. Requests are
-// prepared beforehand, and handled in parts that take turns with parts for which only the
-// keys are built. Of the parts the first quartile counts, because other work on the
-// machine can only make a part longer.
-func BenchmarkHandlerOverKeys(b *testing.B) {
-	const part = 64
-	for _, zones := range []int{1, 3} {
-		for _, result := range []struct{ name, limit string }{
-			{"allowed", "limit 100000000 1/s"},
-			{"refused", "limit 1 1/d"},
-			{"settled", "limit 100000000 1/s\nsettle bytes 1KiB"},
-		} {
-			b.Run(fmt.Sprintf("zones=%d/result=%s", zones, result.name), func(b *testing.B) {
-				h := handlerOf(b, zones, result.limit)
-				raw := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
-				w := &discard{header: make(http.Header)}
-				requests := make([]*http.Request, part)
-				timed := func(handle func(http.ResponseWriter, *http.Request)) float64 {
-					for i := range requests {
-						requests[i] = caddyhttp.PrepareRequest(raw, caddy.NewReplacer(), w, server)
-					}
-					began := time.Now()
-					for _, r := range requests {
-						handle(w, r)
-					}
-					return float64(time.Since(began)) / part
-				}
-				keys, all := keysOnly(h), throttled(h)
-				serve(all, w, raw) // so that the bucket is there, or full
-				var without, with []float64
-				for range max(8, b.N/part) {
-					without, with = append(without, timed(keys)), append(with, timed(all))
-				}
-				if refused := w.status == http.StatusTooManyRequests; refused != (result.name == "refused") {
-					b.Errorf("got refused: %v", refused)
-				}
-				slices.Sort(without)
-				slices.Sort(with)
-				n := len(with) / 4
-				b.ReportMetric(without[n], "keys-ns/op")
-				b.ReportMetric(with[n]-without[n], "over-ns/op")
-				b.ReportMetric(0, "ns/op")
-			})
 		}
 	}
 }

@@ -8,8 +8,10 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
@@ -28,7 +30,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "zone without a name", zone: `{` + limit + `}`, want: `invalid zone name ""`},
 		{name: "reference to a zone that is not defined", zone: `{"name":"a"}`, want: `unknown zone "a"`},
 		{name: "reference with a shadow", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","shadow":{}}`, want: `zone "a": no limit given`},
-		{name: "zone twice in the app", app: `{"zone":[{"name":"a",` + limit + `},{"name":"a",` + limit + `}]}`, want: `zone "a" is defined twice in the global options`},
 		{name: "zone differs in app and handler", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","limit":"6 1/s"}`, want: `zone "a" is defined twice, and differently`},
 		{name: "exempt of the app with an empty set of matchers", app: `{"exempt":[{}]}`, want: "a set without matchers"},
 		{name: "matcher unknown", zone: `{"name":"a",` + limit + `,"match":[{"paht":["/x"]}]}`, want: "unknown module: http.matchers.paht"},
@@ -36,7 +37,6 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
 		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
-		{name: "exempt of the app with everything", app: `{"exempt":[{"path":["/*"]}]}`, want: "exempts all requests"},
 		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},
 		{name: "store without a name", app: `{"store":{}}`, want: "module"},
 		{name: "store null", app: `{"store":null}`, want: "module"},
@@ -100,27 +100,6 @@ func TestEqualDefinitionsAreOneZoneHoweverTheyAreSpelled(t *testing.T) {
 	}
 }
 
-func TestDefinitionsInANamedRouteAndASiteMustAgree(t *testing.T) {
-	adapted := servertest.Adapt(t, `
-	&(app) {
-		throttle a 5 1/s
-	}
-	http://one.example.com {
-		invoke app
-	}
-	http://two.example.com {
-		throttle a 6 1/s
-	}`)
-	var config caddy.Config
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
-	err := servertest.Provision(t, map[string]string{"http": string(config.AppsRaw["http"])})
-	if want := `zone "a" is defined twice, and differently`; err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("got %v, want an error with %q", err, want)
-	}
-}
-
 func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	err := servertest.Provision(t, map[string]string{
 		"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`,
@@ -137,15 +116,111 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestValidatingKeepsNothing(t *testing.T) {
-	err := servertest.Provision(t, map[string]string{"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`})
-	if err != nil {
-		t.Fatal(err)
+// Each config limits nothing somewhere, or means two things, and must not be accepted silently.
+func TestJSONThatLimitsNothingIsAnError(t *testing.T) {
+	const limit = `"limit":"5 1/s"`
+	zone := func(fields string) string {
+		return servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,` + fields + `}]}`)
 	}
-	if _, kept := stores.Process.References(stores.MemoryKey); kept {
-		t.Error("the memory store is kept")
+	for _, test := range []struct {
+		name, http, want string // want nothing: no error
+	}{
+		{name: "path with a comma", http: zone(`"match":[{"path":["/a,"]}]`), want: `path "/a," never matches`},
+		{name: "path without a slash", http: zone(`"exempt":[{"path":["/x"]},{"path":["x"]}]`), want: `zone "a": path "x" never matches`},
+		{name: "path without a slash in not", http: zone(`"match":[{"not":[{"path":["x"]}]}]`), want: `path "x" never matches`},
+		{name: "path without a slash in a cost", http: zone(`"cost":[{"match":[{"path":["x"]}],"value":"2"}]`), want: `path "x" never matches`},
+		{name: "path without a slash in a route", http: zone(`"key":{"sources":[{"source":"route"}]},"route":[{"name":"r","path":["x"]}]`), want: `route "r": path "x" never matches`},
+		{name: "paths of all kinds", http: zone(`"match":[{"path":["/x","*.jsp","{http.vars.p}/x","*"]}]`)},
+		{name: "two zones that are the same", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `},{"name":"b",` + limit + `,"refusal":{"status":429}}]}`), want: `zones "a" and "b" of one throttle directive are the same`},
+		{name: "two zones whose names are keys", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a","key":{"sources":[{"source":"header","name":"a"}]},` + limit + `},{"name":"b","key":{"sources":[{"source":"header","name":"b"}]},` + limit + `}]}`)},
+		{name: "two zones that differ in their matchers", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a","match":[{"path":["/a"]}],` + limit + `},{"name":"b",` + limit + `}]}`)},
+		{name: "static files with a root of their own", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":[{"root":"/srv"}]}]}`)},
+		{name: "static files with a blank root", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":[{"root":" "}]}]}`), want: "the root of static_files is blank"},
+		{name: "page_style and page_html", http: zone(`"refusal":{"page_style":{"title":"a"},"page_html":""}`), want: "page_style and page_html exclude each other"},
+		{name: "page_style with refuse error", http: zone(`"refusal":{"page_style":{},"error":true}`), want: "page and error exclude each other"},
+		{name: "page_style with an accent that is no colour", http: zone(`"refusal":{"page_style":{"accent":"#12"}}`), want: `invalid accent "#12"`},
+		{name: "page_html with refuse error", http: zone(`"refusal":{"page_html":"","error":true}`), want: "page and error exclude each other"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			switch err := servertest.Provision(t, map[string]string{"http": test.http}); {
+			case test.want == "" && err != nil:
+				t.Errorf("got %v, want no error", err)
+			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+				t.Errorf("got %v, want an error with %q", err, test.want)
+			}
+		})
 	}
-	if _, kept := stores.Process.References(engine.StateKey("left")); kept {
-		t.Error("the zone's counters are kept")
+}
+
+const usedAndForgotten = "{\nthrottle {\nzone used {\nlimit 5 1/s\n}\nzone forgotten {\nlimit 5 1/s\n}\n}\n}\n"
+
+func TestAGlobalZoneThatNoSiteUsesIsWarnedOf(t *testing.T) {
+	for config, want := range map[string]int{
+		usedAndForgotten + "http://one.example {\nthrottle used\n}\nhttp://two.example {\nthrottle used\n}":      1,
+		usedAndForgotten + "http://one.example {\nthrottle used\n}\nhttp://two.example {\nthrottle forgotten\n}": 0,
+		usedAndForgotten + "http:// {\nrespond ok\n}":                                                            2,
+	} {
+		s := servertest.Run(t, config)
+		s.Warned(t, "limits nothing, because no site uses it", 0) // before all sites are known
+		servertest.Start(t, s)
+		s.Warned(t, "limits nothing, because no site uses it", want)
+		s.Stop()
 	}
+}
+
+func TestAMatcherOfAnUnknownZoneIsAnErrorAtTheStart(t *testing.T) {
+	for config, want := range map[string]string{
+		"http:// {\n@out throttle_blocked lgoin\nabort @out\nthrottle login 60 10/s\n}":       `throttle_blocked: unknown zone "lgoin": did you mean login?`,
+		"http:// {\n@out not throttle_blocked other\nabort @out\nthrottle login 60 10/s\n}":   `throttle_blocked: unknown zone "other": want login`,
+		"http:// {\n@out throttle_blocked login\nabort @out\nthrottle /late login 60 10/s\n}": "",
+		usedAndForgotten + "http:// {\n@out throttle_blocked forgotten\nabort @out\n}":        "",
+		"http:// {\n@out throttle_blocked\nabort @out\n}":                                     "",
+	} {
+		s := servertest.Run(t, config)
+		err := s.Module().Start()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: got %v, want %q", config, err, want)
+		}
+		if err == nil {
+			_ = s.Module().Stop()
+		}
+		s.Stop()
+	}
+}
+
+// JSON of a zone that compiles means the same when it is written anew.
+func FuzzZoneJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"name":"login","match":[{"path":["/wp-login.php*"]}],"key":{"sources":[{"source":"client_ip"}]},"limit":"5 5/h","cost":[{"match":[{"method":["POST"]}],"value":"2"},{"value":"1"}],"override":[{"parts":["203.0.113.0/24"],"limit":"unlimited"}],"shadow":true}`,
+		`{"name":"a","limit":"1e300 1/s"}`,
+		`{"name":"a","limit":"30 1/s","settle":{"source":"seconds","debt":-1},"block":{"for":["10m",-1],"everywhere":true}}`,
+		`{"name":"a","limit":"3 1/s","key":{"sources":[{"source":"field","name":"log","fold":"wordpress"}]},"trust_devices":{"cookie":"x*","for":"1d"},"read_body":{"most":"-1"}}`,
+		`{"name":"a","route":[{}],"cost":[{}],"key":{"sources":[{}]},"override":[{}],"match":[{}],"exempt":[{"not":null}]}`,
+	} {
+		f.Add(seed)
+	}
+	plans := map[string]leakybucket.Limit{"gold": {Capacity: 600, Leak: 10}}
+	f.Fuzz(func(t *testing.T, text string) {
+		var z limit.Zone
+		if caddy.StrictUnmarshalJSON([]byte(text), &z) != nil {
+			return
+		}
+		if err := z.Compile(plans); err != nil {
+			return
+		}
+		written, err := json.Marshal(&z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again limit.Zone
+		if err := caddy.StrictUnmarshalJSON(written, &again); err != nil {
+			t.Fatalf("%s compiles, and as %s is no zone: %v", text, written, err)
+		}
+		if err := again.Compile(plans); err != nil {
+			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
+		}
+		if first, second := z.Definition(), again.Definition(); first != second {
+			t.Errorf("got the definition\n%s, and written anew\n%s", first, second)
+		}
+	})
 }

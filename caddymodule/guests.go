@@ -57,11 +57,7 @@ func (g *Guest) NeedZone(name string) {
 		if g.engine.Zones[name] != nil {
 			return nil
 		}
-		want := "want a zone of this config"
-		if meant := text.Nearest(name, slices.Sorted(maps.Keys(g.engine.Zones))); meant != "" {
-			want = "did you mean " + meant + "?"
-		}
-		return fmt.Errorf("%s asks about zone %q, which is not defined: %s", g.name, name, want)
+		return fmt.Errorf("%s: %w", g.name, text.Unknown("zone", name, "", slices.Sorted(maps.Keys(g.engine.Zones))))
 	})
 }
 

@@ -1,7 +1,6 @@
 package caddymodule_test
 
 import (
-	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -95,68 +94,6 @@ func TestTheMatcherMatchesNoClientThatIsBlockedInShadowOnly(t *testing.T) {
 		}
 		s.Stop()
 	})
-}
-
-func TestErrorRoutesCanAbortBlockedClients(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "refusal error", 1))
-		c := s.From(servertest.Someone)
-		c.Get("/login")
-		for range 2 { // the one that begins the block, and one within it
-			aborted := func() (panicked any) {
-				defer func() { panicked = recover() }()
-				w := c.Get("/login")
-				t.Errorf("got %v with %q, want the connection closed", w.Code, w.Body)
-				return nil
-			}()
-			if aborted != http.ErrAbortHandler {
-				t.Errorf("got the panic %v, want that of a closed connection", aborted)
-			}
-		}
-		s.Stop()
-	})
-}
-
-func TestTheMatcherHonoursExemptions(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.Run(t, strings.Replace(blockedSite, "OPTION", "exempt {\nheader X-Free *\n}", 1))
-		c := s.From(servertest.Someone)
-		c.Passes(1, "/login")
-		if got := c.With("X-Free", "1").Get("/by_gate").Code; got != http.StatusOK {
-			t.Errorf("got %v, want 200 for who is exempt", got)
-		}
-		if got := c.Get("/by_gate").Code; got != http.StatusForbidden {
-			t.Errorf("got %v, want 403", got)
-		}
-		s.Stop()
-	})
-}
-
-func TestThePlaceholderTellsWhetherTheClientIsBlocked(t *testing.T) {
-	for _, test := range []struct{ options, want string }{
-		{"block 1h", "429 capacity true"},
-		{"", "429 capacity false"},
-	} {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone gate {
-					limit 1 1/d
-					refusal error
-					`+test.options+`
-				}
-			}
-			respond ok
-			handle_errors {
-				respond "{err.status_code} {http.throttle.reason} {http.throttle.blocked}"
-			}
-		}`)
-		c := s.From(servertest.Someone)
-		c.Get("/")
-		if got := c.Get("/").Body.String(); got != test.want {
-			t.Errorf("%q: got %q, want %q", test.options, got, test.want)
-		}
-		s.Stop()
-	}
 }
 
 func TestTheMatcherSeesBansBeforeTheHandler(t *testing.T) {

@@ -1,13 +1,18 @@
 package caddymodule_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
-	"runtime"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -98,50 +103,6 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 	}
 }
 
-func TestAReloadThatWorksPutsItsBoundIntoForce(t *testing.T) {
-	addr := servertest.FreeAddress(t)
-	servertest.MustLoad(t, fmt.Sprintf(reloaded, 100, addr, 5, "one"))
-	for _, most := range []int{100, 10, 50} {
-		if err := servertest.Load(t, fmt.Sprintf(reloaded, most, addr, 5, "two")); err != nil {
-			t.Fatal(err)
-		}
-		for i := range 200 {
-			servertest.Active(t).From(fmt.Sprintf("192.0.2.%d:1", i)).Get("/")
-		}
-		if got := servertest.TheMemory(t).Buckets()["site"]; got != most {
-			t.Errorf("got %v buckets kept, want %v", got, most)
-		}
-	}
-}
-
-func TestReloadsLeaveNoGoroutinesBehind(t *testing.T) {
-	addr := servertest.FreeAddress(t)
-	cycle := func(n int) {
-		for i := range n {
-			if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 5, fmt.Sprint(i))); err != nil {
-				t.Fatal(err)
-			}
-			servertest.Status(t)
-		}
-	}
-	servertest.MustLoad(t, fmt.Sprintf(reloaded, 1000, addr, 5, "first"))
-	cycle(3)
-	before := settled()
-	cycle(30)
-	servertest.Soon(t, fmt.Sprintf("the %d goroutines of before, or a few more", before), func() bool { return runtime.NumGoroutine() <= before+5 })
-}
-
-// settled returns the number of goroutines once it has not fallen for a second.
-func settled() int {
-	least := runtime.NumGoroutine()
-	for since := time.Now(); time.Since(since) < time.Second; <-time.After(5 * time.Millisecond) {
-		if n := runtime.NumGoroutine(); n < least {
-			least, since = n, time.Now()
-		}
-	}
-	return least
-}
-
 func TestRequestsMayOutliveTheConfigThatTheyCameUnder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		old := servertest.Run(t, `http:// {
@@ -153,4 +114,111 @@ func TestRequestsMayOutliveTheConfigThatTheyCameUnder(t *testing.T) {
 		old.From(servertest.Someone).Passes(2, "/")
 		<-time.After(time.Hour) // until its log has calmed down
 	})
+}
+
+// savedSite is a site with a snapshot, and with zones of its own and everywhere.
+func savedSite(addr, file, zones string) string {
+	return fmt.Sprintf(`{
+	auto_https disable_redirects
+	throttle {
+		store memory {
+			snapshot %s
+		}
+	}
+}
+http://%s {
+	handle /everywhere {
+		throttle {
+			zone everywhere {
+				limit 1 1/h
+				block 1h everywhere
+			}
+		}
+		respond ok
+	}
+	handle {
+		throttle {
+			%s
+		}
+		respond ok
+	}
+}`, file, addr, zones)
+}
+
+// restart stops Caddy and starts it with a Caddyfile. Stopping writes the snapshot.
+func restart(t *testing.T, caddyfile string) {
+	t.Helper()
+	if err := caddy.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	servertest.MustLoad(t, caddyfile)
+}
+
+func wantStatuses(t *testing.T, c servertest.Client, path string, want ...int) {
+	t.Helper()
+	for i, want := range want {
+		if got := c.Get(path).Code; got != want {
+			t.Errorf("request %d of %s to %s: got %d, want %d", i+1, c.Addr, path, got, want)
+		}
+	}
+}
+
+const passed, refused = http.StatusOK, http.StatusTooManyRequests
+
+func TestLevelsAndBlocksSurviveARestart(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "buckets")
+	caddyfile := savedSite(servertest.FreeAddress(t), file, `
+			zone pages {
+				match path /page
+				limit 3 1/h
+				override 192.0.2.9 5 2/h
+			}
+			zone login {
+				match path /login
+				limit 1 1/m
+				block 1h
+			}`)
+	servertest.MustLoad(t, caddyfile)
+	const one, special, bad = "192.0.2.1:1", "192.0.2.9:1", "192.0.2.66:1"
+	wantStatuses(t, servertest.Active(t).From(one), "/page", passed, passed)
+	wantStatuses(t, servertest.Active(t).From(special), "/page", passed, passed, passed, passed)
+	wantStatuses(t, servertest.Active(t).From(one), "/login", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(bad), "/everywhere", passed, refused)
+
+	restart(t, caddyfile)
+	wantStatuses(t, servertest.Active(t).From(bad), "/other", refused)
+	wantStatuses(t, servertest.Active(t).From(one), "/other", passed)
+	wantStatuses(t, servertest.Active(t).From(one), "/page", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(special), "/page", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(one), "/login", refused)
+
+	// A zone that has gone is forgotten at the next snapshot, even if it comes back.
+	restart(t, savedSite(servertest.FreeAddress(t), file, "zone another {\nlimit 1 1/h\n}"))
+	wantStatuses(t, servertest.Active(t).From(one), "/login", passed)
+	restart(t, caddyfile)
+	wantStatuses(t, servertest.Active(t).From(one), "/login", passed, refused)
+	wantStatuses(t, servertest.Active(t).From(bad), "/other", refused)
+}
+
+func TestWithSnapshotOffARestartForgets(t *testing.T) {
+	data := t.TempDir()
+	caddyfile := savedSite(servertest.FreeAddress(t), "off", "zone pages {\nlimit 1 1/h\n}")
+	servertest.MustLoad(t, caddyfile)
+	t.Setenv("XDG_DATA_HOME", data)
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
+	restart(t, caddyfile)
+	wantStatuses(t, servertest.Active(t).From("192.0.2.1:1"), "/", passed, refused)
+	if _, err := os.Stat(filepath.Join(data, "throttle")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of snapshots: got error %v, want that there is none", err)
+	}
+}
+
+func TestAConfigThatDoesNotStartTouchesNoSnapshot(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "new", "buckets")
+	s := servertest.Run(t, savedSite(":80", file, "zone pages {\nlimit 1 1/h\n}"))
+	wantStatuses(t, s.From("192.0.2.1:1"), "/", passed, refused)
+	s.Stop()
+	if _, err := os.Stat(filepath.Dir(file)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its folder: got error %v, want that there is none", err)
+	}
 }

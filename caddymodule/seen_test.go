@@ -2,7 +2,6 @@ package caddymodule_test
 
 import (
 	"fmt"
-	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -129,52 +128,5 @@ func TestAReportThatIsNoneIsRefused(t *testing.T) {
 		if w := report(c, junk); w.Code != http.StatusNoContent {
 			t.Errorf("%.10q: got %d, want 204", junk, w.Code)
 		}
-	}
-}
-
-// TestReportsAreNotCharged: a report must not take from the budget of the person who
-// sends it.
-func TestReportsAreNotCharged(t *testing.T) {
-	s := servertest.Run(t, seenSite)
-	c := s.From(servertest.Someone)
-	for range 5 {
-		report(c, "pages")
-	}
-	if got := s.Counts(t)["pages"]["admitted"]; got != 0 {
-		t.Errorf("got %v requests charged, want none", got)
-	}
-}
-
-func TestRefusedKeysAreEstimatedOverReloads(t *testing.T) {
-	const config = `http:// {
-		throttle {
-			zone pages {
-				limit 1 1/h
-				MODE
-			}
-		}
-		respond ok
-	}`
-	first := servertest.Run(t, strings.Replace(config, "MODE", "shadow", 1))
-	for i := range 100 {
-		c := first.From(fmt.Sprintf("203.0.113.%d:1", i))
-		c.Get("/")
-		if i < 40 {
-			c.Get("/")
-			c.Get("/")
-		}
-	}
-	second := servertest.Run(t, strings.Replace(config, "MODE", "enforce 100", 1))
-	first.Stop()
-	if got := value(second, t, "caddy_throttle_refused_keys", "pages"); math.Abs(got-40) > 3 {
-		t.Errorf("got %v refused keys after a reload, want about the 40 of before", got)
-	}
-	for i := range 100 {
-		c := second.From(fmt.Sprintf("198.51.100.%d:1", i))
-		c.Get("/")
-		c.Get("/")
-	}
-	if got := value(second, t, "caddy_throttle_refused_keys", "pages"); math.Abs(got-140) > 7 {
-		t.Errorf("got %v refused keys, want about 140", got)
 	}
 }

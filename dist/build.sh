@@ -14,7 +14,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-module=github.com/caddy-throttle/caddy-throttle
 all=(linux/amd64 linux/arm64 linux/armv7 darwin/amd64 darwin/arm64 windows/amd64 freebsd/amd64)
 
 # tool runs a program that dist/go.mod requires.
@@ -24,7 +23,7 @@ tool() { GOOS='' GOARCH='' GOARM='' go tool -modfile="$PWD/dist/go.mod" "$@"; }
 build() {
 	local os=$1 arch=$2 file=$3
 	CGO_ENABLED=0 GOOS=$os GOARCH=${arch%v7} GOARM=7 go build -buildvcs=false -trimpath -tags nobadger,nomysql,nopgx \
-		-ldflags "-s -w -X $module/caddymodule/internal/cli.stamped=v$VERSION" -o "$file" ./caddymodule/cmd/caddy
+		-ldflags "-s -w" -o "$file" ./caddymodule/cmd/caddy
 }
 
 # archive packs a folder, in an order and with times and owners that are always the same.

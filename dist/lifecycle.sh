@@ -72,7 +72,7 @@ beside() {
 	step dpkg --install /packages/old.deb
 	served_by /usr/bin/caddy.throttle
 	is_whole
-	caddy throttle version | sed 's/^/   /'
+	caddy build-info | grep caddy-throttle
 	write_site "$limit"
 	has_limit
 	step dpkg --install /packages/new.deb

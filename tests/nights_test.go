@@ -167,7 +167,7 @@ var nights = []struct {
 	{"8, 9, 12 a Caddy is killed, stopped and started", func(n *night) {
 		n.fill("127.26.0.1", "login")
 		<-time.After(1500 * time.Millisecond) // a snapshot of the memory
-		n.types(1, "ban", "127.26.1.0/24", "--until", time.Now().Add(2*time.Hour).Format("15:04"), "--note", "until the morning")
+		n.types(1, "ban", "127.26.1.0/24", "--for", "2h", "--note", "until the morning")
 		n.node(0).kill()
 		n.node(0).start()
 		n.reads(0, "why 127.26.0.1", "refused: blocked")

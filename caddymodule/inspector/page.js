@@ -232,11 +232,10 @@ const proposeRelease = (client, zone) => propose({
 	text: zone ? ["The bucket of ", foreign(client), " in the zone ", foreign(zone), " is emptied, and its block ends."] : ["All buckets of ", foreign(client), " are emptied, and their blocks end. Bans stay."],
 	does: zone ? "Reset" : "Release",
 	send: async () => {
-		const { count, banned, complete, failed, problem } = await ask("release", { client, zone });
+		const { count, banned, complete, problem } = await ask("release", { client, zone });
 		const told = [count ? `Emptied ${counted(count, "bucket")}.` : "No bucket of this client was in use."];
 		if (banned) told.push("It is still banned.");
-		if (failed) told.push(`Then it failed: ${failed}`);
-		else if (!complete) told.push(`The search was cut off: there may be more. ${problem ?? ""}`);
+		if (!complete) told.push(`The search was cut off: there may be more. ${problem ?? ""}`);
 		return told.join(" ");
 	},
 });

@@ -92,7 +92,7 @@ func (p *Postgres) Cleanup() error { return p.store.Leave() }
 //	    logged
 //	}
 func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, p, &p.URL, tokens.Fields{
+	return tokens.UnmarshalStore(d, &p.URL, tokens.Fields{
 		"username": &p.Username, "password": &p.Password, "prefix": &p.Prefix, "table": &p.Table, "logged": &p.Logged,
 	})
 }

@@ -121,7 +121,7 @@ func (r *Redis) Cleanup() error { return r.store.Leave() }
 //	    tls_ca <file>
 //	}
 func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, r, &r.URL, tokens.Fields{
+	return tokens.UnmarshalStore(d, &r.URL, tokens.Fields{
 		"username": &r.Username, "password": &r.Password, "sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
 		"prefix": &r.Prefix, "tls_ca": &r.TLSCA,
 	})

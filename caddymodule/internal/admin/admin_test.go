@@ -17,9 +17,11 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
@@ -58,39 +60,6 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	c.Passes(2, "/pages")
 	other.Answers("/hosts", http.StatusTooManyRequests)
 	other.Answers("/pages", http.StatusTooManyRequests)
-}
-
-func TestReleaseKnowsAccountsAndKeys(t *testing.T) {
-	s := servertest.Run(t, servertest.ThreeZones)
-	alice := s.From(servertest.Someone).With("X-Account", "alice/1")
-	for _, name := range []string{"alice/1", "alice%2F1"} {
-		alice.Passes(2, "/accounts")
-		s.Changes("/throttle/release", `{"client": "`+name+`", "zone": "accounts"}`)
-	}
-	alice.Passes(2, "/accounts")
-}
-
-func TestReleaseEndsAShadowBlockToo(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone pages {
-				limit 1 1/h
-				block 10m
-				shadow
-			}
-		}
-		respond {http.throttle.decision}
-	}`)
-	c := s.From(servertest.Someone)
-	for _, want := range []string{"admitted", "shadow_refused"} {
-		if got := c.Get("/").Body.String(); got != want {
-			t.Fatalf("got %q, want %q", got, want)
-		}
-	}
-	s.Changes("/throttle/release", `{"client": "203.0.113.7"}`)
-	if got := c.Get("/").Body.String(); got != "admitted" {
-		t.Errorf("after the release: got %q, want admitted", got)
-	}
 }
 
 func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
@@ -211,32 +180,6 @@ func TestABanRefusesANetworkUntilItEnds(t *testing.T) {
 	})
 }
 
-func TestABanInAZoneInShadowRefusesNobody(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone pages {
-				limit 100 1/s
-				shadow
-			}
-		}
-		respond {http.throttle.decision}/{http.throttle.reason}
-	}`)
-	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
-	if got := s.From(servertest.Someone).Get("/").Body.String(); got != "shadow_refused/banned" {
-		t.Errorf("got %q, want shadow_refused/banned", got)
-	}
-}
-
-func TestABanOfAnAddressNamesTheNetworkThatItStandsFor(t *testing.T) {
-	s := servertest.Run(t, servertest.ThreeZones)
-	for given, want := range map[string]string{"2001:db8::1": "2001:db8::/64", "203.0.113.7": "203.0.113.7/32", "203.0.113.9/24": "203.0.113.0/24"} {
-		var got wire.Override
-		if s.Admin(http.MethodPost, "/throttle/ban", `{"network": "`+given+`", "for": "1h"}`, &got); got.Network != want {
-			t.Errorf("%s: got %s, want %s", given, got.Network, want)
-		}
-	}
-}
-
 // TestALimitOfAKeyThatIsANetwork: the answer says whose limit it is, and what is shown can be
 // pasted back. A network that is no key of the zone has no limit of its own.
 func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
@@ -270,9 +213,6 @@ func TestALimitOfAKeyThatIsANetwork(t *testing.T) {
 		if status := s.Admin(http.MethodPost, "/throttle/"+step.call, step.body, &got); status != step.want || got.Network != step.network {
 			t.Errorf("%s %s: got %d and the network %q, want %d and %q", step.call, step.body, status, got.Network, step.want, step.network)
 		}
-	}
-	if journal := journal(s); len(journal) != 4 || journal[1].Of != "nets/203.0.113.0/24" || journal[0].Of != "pages/203.0.113.7" {
-		t.Errorf("got %+v, want the network, and last the address", journal)
 	}
 	s.From(servertest.Someone).Answers("/pages", http.StatusTooManyRequests)
 	s.From(servertest.Someone).Passes(5, "/nets")
@@ -369,14 +309,6 @@ func TestALimitAtRunTimeIsStrongerThanTheConfig(t *testing.T) {
 	})
 }
 
-func TestOverridesSurviveAReload(t *testing.T) {
-	s := servertest.Run(t, servertest.ThreeZones)
-	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "2h"}`)
-	next := servertest.Run(t, servertest.ThreeZones)
-	s.Stop()
-	next.From(servertest.Someone).Answers("/pages", http.StatusTooManyRequests)
-}
-
 // A reload may take a zone away, and not what was changed of it: the zone may come back.
 func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
 	old := servertest.Run(t, servertest.ThreeZones)
@@ -394,8 +326,8 @@ func TestAChangeOfAZoneThatIsGoneCanBeEnded(t *testing.T) {
 		if status := s.Admin(http.MethodPost, call.path, call.body, &got); status != http.StatusOK || !got.Ended {
 			t.Errorf("%s %s: got %d and %+v, want it ended", call.path, call.body, status, got)
 		}
-		if status := s.Admin(http.MethodPost, call.path, call.body, nil); status != http.StatusNotFound {
-			t.Errorf("%s %s once more: got %d, want 404", call.path, call.body, status)
+		if s.Admin(http.MethodPost, call.path, call.body, &got); got.Ended {
+			t.Errorf("%s %s once more: got %+v, want nothing ended", call.path, call.body, got)
 		}
 	}
 	s.Stop()
@@ -489,51 +421,6 @@ func TestStatusShowsWhatZonesDo(t *testing.T) {
 	})
 }
 
-// TestStatusComparesWithAnHourAgo, over two hours of one request a second that end.
-func TestStatusComparesWithAnHourAgo(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			throttle {
-				zone pages {
-					limit 100 100/s
-				}
-			}
-			respond ok
-		}`)
-		s.Admin(http.MethodGet, "/throttle/zones", "", nil)
-		status := func() (now float64, hourAgo *float64) {
-			var got struct {
-				Zones []struct {
-					PerSecond map[string]float64  `json:"per_second"`
-					HourAgo   *map[string]float64 `json:"per_second_an_hour_ago"`
-				}
-			}
-			s.Admin(http.MethodGet, "/throttle/zones", "", &got)
-			if before := got.Zones[0].HourAgo; before != nil {
-				rate := (*before)["admitted"]
-				hourAgo = &rate
-			}
-			return got.Zones[0].PerSecond["admitted"], hourAgo
-		}
-		c := s.From(servertest.Someone)
-		for range 50 * 60 {
-			c.Get("/")
-			<-time.After(time.Second)
-		}
-		if now, hourAgo := status(); now < 0.9 || now > 1.1 || hourAgo != nil {
-			t.Errorf("after 50 minutes: got %v a second now and %v an hour ago, want 1 and none", now, hourAgo)
-		}
-		<-time.After(50 * time.Minute)
-		if now, hourAgo := status(); now != 0 || hourAgo == nil || *hourAgo < 0.9 || *hourAgo > 1.1 {
-			t.Errorf("50 minutes of silence later: got %v a second now and %v an hour ago, want 0 and 1", now, hourAgo)
-		}
-		<-time.After(30 * time.Minute)
-		if now, hourAgo := status(); now != 0 || hourAgo == nil || *hourAgo != 0 {
-			t.Errorf("30 minutes later: got %v a second now and %v an hour ago, want 0 twice", now, hourAgo)
-		}
-	})
-}
-
 func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle {
@@ -548,11 +435,11 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	for range 2 {
 		var got struct{ Warnings []telemetry.KeptWarning }
 		s.Admin(http.MethodGet, "/throttle/zones", "", &got)
-		if len(got.Warnings) != 3 {
-			t.Fatalf("got %+v, want three warnings", got.Warnings)
+		if len(got.Warnings) != 2 {
+			t.Fatalf("got %+v, want two warnings", got.Warnings)
 		}
 		for i, want := range []struct{ text, zone string }{
-			{"expected_underscore_headers", "accounts"}, {"a fresh bucket with every request", "accounts"}, {"not in trusted_proxies", ""},
+			{"a fresh bucket with every request", "accounts"}, {"not in trusted_proxies", ""},
 		} {
 			w := got.Warnings[i]
 			if zone, _ := w.Details["zone"].(string); !strings.Contains(w.Text, want.text) || zone != want.zone || w.At.IsZero() {
@@ -568,20 +455,6 @@ func TestStatusShowsWarningsOfTheConfig(t *testing.T) {
 	}) {
 		t.Errorf("after a reload: got %+v, want warnings of the config that runs alone", got.Warnings)
 	}
-}
-
-func TestStatusShowsHowManyWait(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 50", time.Second)
-		s.Visits(3, servertest.Office, "/")
-		s.Visits(1, servertest.Visitor, "/")
-		var status wire.Status
-		servertest.AskAdmin(t, s.App.Engine(), http.MethodGet, "/throttle/zones", "", &status)
-		if z := status.Zones[0]; z.Waiting != 2 || z.WaitingMost != 50 {
-			t.Errorf("got %+v, want 2 of 50 waiting", z)
-		}
-		servertest.Sleep(time.Minute)
-	})
 }
 
 func TestStatusShowsAnOutageOfTheStore(t *testing.T) {
@@ -635,6 +508,8 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"DELETE", "/throttle/zones", "", 405},
 		{"POST", "/throttle/release", "", 400},
 		{"POST", "/throttle/release", `{"client": ""}`, 400},
+		{"POST", "/throttle/release", `{"all": true}`, 400},
+		{"POST", "/throttle/release", `{"all": true, "zone": "pages", "client": "203.0.113.7"}`, 400},
 		{"POST", "/throttle/release", `{"cleint": "x"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x"} {"client": "y"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x", "zone": "page"}`, 404},
@@ -735,23 +610,314 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 	}
 }
 
-// TestAnUnknownSupportCodeHasNoBuckets of its digest.
-func TestAnUnknownSupportCodeHasNoBuckets(t *testing.T) {
-	s := servertest.Run(t, `:80 {
+func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	s.From(servertest.Someone).Passes(2, "/hosts")
+	s.From(servertest.Someone).Passes(2, "/pages")
+	for _, change := range [][2]string{
+		{"ban", `{"network": "203.0.113.9", "for": "2h", "note": "a scraper"}`},
+		{"unban", `{"network": "203.0.113.10"}`}, // there is none
+		{"unban", `{"network": "203.0.113.9"}`},
+		{"release", `{"client": "203.0.113.7"}`},
+		{"release", `{"client": "203.0.113.7"}`}, // empty already
+		{"limit", `{"zone": "pages", "key": "203.0.113.7", "limit": "x2", "for": "1h"}`},
+		{"shadow", `{"for": "30m"}`},
+	} {
+		s.Changes("/throttle/"+change[0], change[1])
+	}
+	if status := s.Admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
+		t.Errorf("got %d, want 400", status)
+	}
+	var got []override.Change
+	s.Admin(http.MethodGet, "/throttle/journal", "", &got)
+	var told []string
+	for _, c := range got {
+		ends := ""
+		if c.Until != nil {
+			ends = " for " + c.Until.Sub(c.At).Round(1e9).String()
+		}
+		told = append(told, c.Via+c.By+": "+c.Action+" "+c.Of+" "+c.Limit+c.Note+ends)
+	}
+	want := []string{
+		"admin API: shadow everything  for 30m0s",
+		"admin API: limit pages/203.0.113.7 x2 for 1h0m0s",
+		"admin API: release hosts/203.0.113.7/example.com and 1 more ",
+		"admin API: unban 203.0.113.9/32 ",
+		"admin API: ban 203.0.113.9/32 a scraper for 2h0m0s",
+	}
+	if fmt.Sprint(told) != fmt.Sprint(want) {
+		t.Errorf("got\n%q\nwant\n%q", told, want)
+	}
+}
+
+// A failing store fails to forget buckets of a zone.
+type failing struct {
+	*memstore.Store
+	zone string
+}
+
+func (f failing) Reset(ctx context.Context, zone, key string, shadow bool) error {
+	if zone == f.zone {
+		return errors.New("the store is down")
+	}
+	return f.Store.Reset(ctx, zone, key, shadow)
+}
+
+func TestAReleaseThatFailsHalfwaySaysAndJournalsWhatWasDone(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	s.From(servertest.Someone).Passes(2, "/hosts")
+	s.From(servertest.Someone).Passes(2, "/pages")
+	s.Engine().Store = failing{s.Engine().Store.(*memstore.Store), "pages"}
+	before := len(journal(s))
+	var got wire.Released
+	if status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); status != http.StatusOK ||
+		!slices.Equal(got.Freed, []string{"hosts/203.0.113.7/example.com"}) || got.Complete || got.Problem != `zone "pages": the store is down` {
+		t.Errorf("got %d %+v, want the bucket of hosts, and what went wrong in pages", status, got)
+	}
+	if journal := journal(s); len(journal) != before+1 || journal[0].Of != "hosts/203.0.113.7/example.com" {
+		t.Errorf("got %+v, want the bucket that was emptied", journal)
+	}
+	if status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, nil); status != http.StatusBadGateway || len(journal(s)) != before+1 {
+		t.Errorf("got %d with nothing done, want 502 and no line", status)
+	}
+}
+
+func journal(s *servertest.Site) (all []override.Change) {
+	s.Helper()
+	s.Admin(http.MethodGet, "/throttle/journal", "", &all)
+	return all
+}
+
+// TestNobodyReplacesAnothersChangeUnawares: the answer says whose it is, until when, and why.
+func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
+	s := servertest.Run(t, servertest.ThreeZones)
+	journal(s) // which starts the app
+	ask := func(by, path, body string) (int, string) {
+		r := httptest.NewRequest(http.MethodPost, "/throttle/"+path, strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		r.Header.Set(wire.ByHeader, by)
+		w := httptest.NewRecorder()
+		var api caddy.APIError
+		if errors.As(servertest.ServeAdmin(w, r), &api) {
+			return api.HTTPStatus, api.Err.Error()
+		}
+		return w.Code, w.Body.String()
+	}
+	for _, test := range []struct{ path, first, second, ended string }{
+		{"limit", `{"zone": "pages", "limit": "x0.5", "for": "8h", "note": "the database is slow"}`, `{"zone": "pages", "limit": "60 1/s", "for": "1m"%s}`, `{"zone": "pages"}`},
+		{"ban", `{"network": "203.0.113.0/24", "for": "8h", "note": "the database is slow"}`, `{"network": "203.0.113.9/24", "for": "1m"%s}`, `{"network": "203.0.113.0/24"}`},
+		{"shadow", `{"for": "8h", "note": "the database is slow"}`, `{"for": "1m"%s}`, `{}`},
+	} {
+		if status, answer := ask("alice", test.path, test.first); status != http.StatusOK || !strings.Contains(answer, `"by":"alice"`) {
+			t.Errorf("%s: got %d %s, want 200 and who", test.path, status, answer)
+		}
+		status, answer := ask("bob", test.path, fmt.Sprintf(test.second, ""))
+		if status != http.StatusConflict || !strings.Contains(answer, "by alice") || !strings.Contains(answer, `the note "the database is slow"`) {
+			t.Errorf("%s: got %d %s, want 409, whose it is and why", test.path, status, answer)
+		}
+		if status, answer = ask("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`)); status != http.StatusOK || !strings.Contains(answer, `"by":"bob"`) {
+			t.Errorf("%s: got %d %s, want it replaced", test.path, status, answer)
+		}
+		if status, answer = ask("carol", "un"+test.path, test.ended); status != http.StatusOK {
+			t.Errorf("un%s: got %d %s, want 200", test.path, status, answer)
+		}
+		if status, answer = ask("carol", test.path, test.first); status != http.StatusOK {
+			t.Errorf("%s after its end: got %d %s, want 200", test.path, status, answer)
+		}
+	}
+	who := ""
+	for _, entry := range journal(s) {
+		who += entry.By + " " + entry.Action + ", "
+	}
+	if want := "carol shadow, carol unshadow, bob shadow, alice shadow, carol ban, carol unban, bob ban, alice ban, carol limit, carol unlimit, bob limit, alice limit, "; who != want {
+		t.Errorf("got the journal %s, want %s", who, want)
+	}
+}
+
+// namesOf are the names of the buckets, without their zones.
+func namesOf(buckets []wire.Bucket) (names []string) {
+	for _, b := range buckets {
+		names = append(names, b.Key)
+	}
+	return names
+}
+
+// The requests of a key that no override lists may use another bucket, or none.
+func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
+	for policy, want := range map[string][]string{
+		"client_ip": nil, // it depends on the client
+		"share":     {"@share"},
+		"skip":      nil,
+		"refuse":    {"unlisted"}, // with its verdict
+	} {
+		s := servertest.Run(t, `http:// {
+			throttle {
+				zone api {
+					key header X-Api-Key unlisted `+policy+` plain
+					limit 9 1/h
+					override shop 5 1/h
+				}
+			}
+			respond ok
+		}`)
+		s.From(servertest.Someone).With("X-Api-Key", "unlisted").Get("/")
+		var got wire.Why
+		s.Admin(http.MethodPost, "/throttle/why", `{"client": "unlisted"}`, &got)
+		if names := namesOf(got.Buckets); !slices.Equal(names, want) {
+			t.Errorf("%s: got the buckets %v, want %v", policy, names, want)
+		}
+		if wanted := []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}; !slices.Equal(got.Unlisted, wanted) {
+			t.Errorf("%s: got %v, want %v", policy, got.Unlisted, wanted)
+		}
+		got = wire.Why{}
+		s.Admin(http.MethodPost, "/throttle/why", `{"client": "shop"}`, &got)
+		if names := namesOf(got.Buckets); !slices.Equal(names, []string{"shop"}) || got.Unlisted != nil {
+			t.Errorf("%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
+		}
+		if status := s.Admin(http.MethodPost, "/throttle/limit", `{"zone": "api", "key": "unlisted", "limit": "x2"}`, nil); status != http.StatusBadRequest {
+			t.Errorf("%s: got %d for a limit of a bucket that no request uses, want 400", policy, status)
+		}
+	}
+}
+
+// A zone that has addresses in its key has buckets beside those, for requests whose key
+// is not usable.
+func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
+	for name, options := range map[string]string{
+		"missing_key":  "key client_ip header X-Account missing client_ip",
+		"unlisted_key": "key client_ip unlisted client_ip\noverride 198.51.100.0/24 5 1/h",
+	} {
+		s := servertest.Run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
+		s.From(servertest.Someone).Passes(2, "/")
+		var why wire.Why
+		s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
+		if names := namesOf(why.Buckets); !slices.Equal(names, []string{"@client_ip/203.0.113.7"}) {
+			t.Errorf("%s: got the buckets %v, want that of the address", name, names)
+		}
+		var freed wire.Released
+		s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &freed)
+		if !slices.Equal(freed.Freed, []string{name + "/@client_ip/203.0.113.7"}) {
+			t.Errorf("%s: got %v freed, want that bucket", name, freed.Freed)
+		}
+		s.From(servertest.Someone).Passes(2, "/")
+	}
+}
+
+func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
+	for _, nodes := range []string{"nodes 1", "nodes 3"} {
+		synctest.Test(t, func(t *testing.T) {
+			s := servertest.RunShared(t, nodes, "zone a {\nlimit 3 1/h\nblock 10m\n}\nzone b {\nlimit 9 1/h\n}")
+			c := s.From(servertest.Someone)
+			c.Statuses(5, "/")
+			servertest.TheShared.Down.Store(true)
+			c.WantStatuses("/", map[int]int{429: 5})
+			other := s.From("203.0.113.8:1")
+			other.Statuses(30, "/")
+			var got wire.Released
+			status := s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got)
+			if want := []string{"a/203.0.113.7"}; status != 200 || !slices.Equal(got.Freed, want) || got.Complete || !strings.Contains(got.Problem, "release again") {
+				t.Errorf("got status %d and %+v, want %v freed, here alone", status, got, want)
+			}
+			c.WantStatuses("/", map[int]int{200: 1})
+			var why wire.Why
+			s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
+			for _, b := range why.Buckets {
+				if b.Share != (nodes == "nodes 3") || b.Fraction != b.Level/b.Capacity || b.Zone == "a" && nodes == "nodes 3" && b.Capacity != 1 {
+					t.Errorf("%s: got %+v, want the limit in force", nodes, b)
+				}
+			}
+			var list wire.Buckets
+			s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "b", "prefix": "203.0.113.7"}`, &list)
+			if len(list.Buckets) != 1 || len(why.Buckets) != 2 || list.Buckets[0].Fraction != why.Buckets[1].Fraction ||
+				list.Buckets[0].EmptyIn-why.Buckets[1].EmptyIn > 1 {
+				t.Errorf("got %+v in the listing and %+v why, want the same", list.Buckets, why.Buckets)
+			}
+			if !why.Local || !list.Local {
+				t.Errorf("got local %v why and %v in the listing, want both", why.Local, list.Local)
+			}
+			for _, body := range []string{`{"zone": "a", "all": true}`, `{"client": "203.0.113.0/24"}`} {
+				got = wire.Released{}
+				if s.Admin(http.MethodPost, "/throttle/release", body, &got); got.Complete || !strings.Contains(got.Problem, "the store is down") {
+					t.Errorf("release %s: got %+v, want that buckets in the store stay", body, got)
+				}
+			}
+			servertest.TheShared.Down.Store(false)
+			<-time.After(5 * time.Second)
+			synctest.Wait()
+			c.WantStatuses("/", map[int]int{429: 3}) // by the store, which was told nothing
+			got = wire.Released{}
+			if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); got.Count != 2 || !got.Complete {
+				t.Errorf("released again: got %+v, want both buckets", got)
+			}
+			c.WantStatuses("/", map[int]int{200: 3})
+		})
+	}
+}
+
+// TestReleaseOfANetworkAndOfAZone: all clients of it are let in, and no others.
+func TestReleaseOfANetworkAndOfAZone(t *testing.T) {
+	s := servertest.Run(t, `{
 		throttle {
-			zone api {
-				key header X-Api-Key
-				limit 2 1/h
+			zone each {
+				limit 1 1/h
+				block 10m
+			}
+			zone masked {
+				key client_ip {
+					ipv4 24
+				}
+				limit 1 1/h
+			}
+			zone pairs {
+				key client_ip host
+				limit 1 1/h
+			}
+			zone accounts {
+				key header X-Account plain
+				limit 1 1/h
 			}
 		}
+	}
+	http:// {
+		throttle /each each
+		throttle /masked masked
+		throttle /pairs pairs
+		throttle /accounts accounts
 		respond ok
 	}`)
-	var why wire.Why
-	if s.Admin(http.MethodPost, "/throttle/why", `{"client": "7K2M-Q8XD"}`, &why); len(why.Buckets) != 0 || why.Refused {
-		t.Errorf("got %+v, want nothing", why)
+	fill := func() {
+		for n := range 150 {
+			for _, path := range []string{"/each", "/each", "/pairs", "/masked"} {
+				s.From(fmt.Sprintf("203.0.113.%d:1", n)).Get(path)
+			}
+		}
+		for _, path := range []string{"/each", "/masked", "/pairs"} {
+			s.From("198.51.100.1:1").Get(path)
+		}
+		s.From("203.0.113.7:1").With("X-Account", "alice").Get("/accounts")
 	}
-	s.From("203.0.113.7:1000").With("X-Api-Key", "7k2mq8xd").Get("/")
-	if s.Admin(http.MethodPost, "/throttle/why", `{"client": "7k2mq8xd"}`, &why); len(why.Buckets) != 1 {
-		t.Errorf("a key that looks like a code: got %+v, want its bucket", why.Buckets)
+	released := func(body string, want int) {
+		t.Helper()
+		var got wire.Released
+		if s.Admin(http.MethodPost, "/throttle/release", body, &got); got.Count != want || len(got.Freed) != min(want, 100) || !got.Complete {
+			t.Errorf("release %s: got %d buckets, %d named, complete %v, want %d", body, got.Count, len(got.Freed), got.Complete, want)
+		}
+	}
+	fill()
+	released(`{"client": "203.0.113.64/26"}`, 2*64+1) // of the masked zone the whole network
+	fill()
+	released(`{"client": "203.0.113.0/24"}`, 2*150+1)
+	s.From("198.51.100.1:1").Answers("/each", http.StatusTooManyRequests)
+	s.From("203.0.113.9:1").Answers("/each", http.StatusOK)
+	fill()
+	released(`{"client": "203.0.113.7/32", "zone": "each"}`, 1)
+	released(`{"zone": "each", "all": true}`, 150)
+	released(`{"zone": "accounts", "all": true}`, 1)
+	s.From("198.51.100.1:1").Answers("/pairs", http.StatusTooManyRequests)
+
+	var why wire.Why
+	s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.0/24", "zone": "masked"}`, &why)
+	if len(why.Buckets) != 1 || why.Buckets[0].Network != "203.0.113.0/24" || !why.Refused {
+		t.Errorf("why: got %+v, want the one bucket of the network", why)
 	}
 }

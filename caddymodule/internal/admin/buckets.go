@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"math"
 	"slices"
 	"time"
@@ -125,13 +124,11 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	for _, z := range zones {
 		failed = errors.Join(failed, r.zone(ctx, z))
 	}
-	switch {
-	case failed != nil && r.result.Count == 0:
-		return nil, failed
-	case failed != nil:
-		r.result.Complete, r.result.Failed = false, failed.Error()
-	case r.result.Count == 0 && (of.Client == "*" || e.Zones[of.Client] != nil):
-		return nil, badRequest("invalid client %q: want an address, a network or a key; a zone's buckets are all emptied by --zone and --all", of.Client)
+	if failed != nil {
+		if r.result.Count == 0 {
+			return nil, failed
+		}
+		r.result.Complete, r.result.Problem = false, failed.Error()
 	}
 	r.result.Banned = r.banned(of.Client) != nil
 	if freed := r.result.Freed; len(freed) > 0 {
@@ -227,7 +224,7 @@ var listOrders = map[string]bucketOrder{
 }
 
 // answerBuckets lists the buckets of a zone: the top of one scan of them. Redis may give a
-// bucket more than once. Hashes of keys are remembered, since keys may be long.
+// bucket more than once.
 func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.BucketsQuery) (any, error) {
 	order := listOrders[l.Sort]
 	switch {
@@ -250,7 +247,7 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 	defer cancel()
 	local, j := storeDown(e), newJudge(e)
 	result := wire.Buckets{Buckets: []wire.Bucket{}, Complete: !local, Local: local}
-	seed, seen := maphash.MakeSeed(), make(map[uint64]bool)
+	seen := make(map[string]bool)
 	for k, err := range store.ListAll(scan, lister, store.Filter{Zone: z.Name, Prefix: l.Prefix, Shadow: l.Shadow, Scan: scanned}) {
 		if err != nil {
 			if scan.Err() == nil && !errors.Is(err, store.ErrBadCursor) { // the store went down or came up
@@ -260,11 +257,10 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 			break
 		}
 		b, matches := j.listed(z, l, &k)
-		hash := maphash.String(seed, b.Key)
-		if !matches || seen[hash] {
+		if !matches || seen[b.Key] {
 			continue
 		}
-		seen[hash] = true
+		seen[b.Key] = true
 		result.Matched++
 		if result.Buckets = append(result.Buckets, b); len(result.Buckets) >= 2*MostListed {
 			result.Buckets = top(result.Buckets, order, l.Limit)
@@ -289,9 +285,6 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 	s.level = s.limit.Level(k.State, k.Now)
 	j.fill(z, &b, whole, s)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
-	if l.Refused {
-		return b, b.Verdict.Reason != ""
-	}
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }
 

@@ -16,7 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -51,19 +50,10 @@ func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Chang
 func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
 	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
 		entry, told, err := in.change(e, of, o, true)
-		if !errors.Is(err, changes.ErrNothing) {
-			return wire.Ended{Ended: err == nil, Sync: told, Key: entry.Key}, wrong(err)
+		if errors.Is(err, changes.ErrNothing) {
+			return wire.Ended{}, nil
 		}
-		if network, err := netip.ParsePrefix(entry.Key); entry.Kind == override.OfBan && err == nil {
-			if ban := e.Overrides().Banned(network.Addr(), time.Now()); ban != nil && ban.Network.Bits() < network.Bits() {
-				return nil, badRequest("no ban is of %s alone: it lies in %s, which is banned; to let it in, end that ban", network, ban.Network)
-			}
-		}
-		if entry.Zone != "" && e.InFlight[entry.Zone] == nil {
-			_, err = findZone(e, entry.Zone)
-			return wire.Ended{}, err
-		}
-		return wire.Ended{}, nil
+		return wire.Ended{Ended: err == nil, Sync: told, Key: entry.Key}, wrong(err)
 	}
 }
 
@@ -207,37 +197,11 @@ func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
 func answerOverrides(e *engine.Engine) any { return overridesOf(e, time.Now()) }
 
 // answerJournal lists what was changed last, and who did it.
-func answerJournal(e *engine.Engine) any {
-	all := e.Control.Changes.Journal()
-	for i, c := range all {
-		if zone, key, _ := strings.Cut(c.Of, "/"); e.Zones[zone] != nil {
-			if network := shownNetwork(e.Zones[zone], key); network != "" {
-				all[i].Of = zone + "/" + network
-			}
-		}
-	}
-	return all
-}
+func answerJournal(e *engine.Engine) any { return e.Control.Changes.Journal() }
 
 // note adds to the journal what is no change.
 func (in *input) note(e *engine.Engine, action, of string) {
 	c := override.Change{At: time.Now(), Origin: in.from, Action: action, Of: of}
 	in.changed = append(in.changed, c)
 	e.Control.Changes.Note(c)
-}
-
-// answerRevoke replaces the key, so that no device is trusted and no pass is good any
-// more.
-func answerRevoke(ctx context.Context, e *engine.Engine, in *input, _ *struct{}) (any, error) {
-	if e.Signing.Ring == nil {
-		return nil, badRequest("no zone has trust_devices, and none sends passes")
-	}
-	switch err := e.Signing.Rotate(ctx); {
-	case errors.Is(err, signer.ErrFixed):
-		return nil, wrong(err)
-	case err != nil:
-		return nil, err
-	}
-	in.note(e, "revoke", "everything")
-	return wire.Revoked{Revoked: true}, nil
 }

@@ -1,16 +1,20 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"net/netip"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -115,7 +119,7 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 					return err
 				}
 				// An empty bucket of the client is shown if something is to be said of it.
-				telling := b.Verdict.Reason != "" || b.Dearest != nil && b.Dearest.Reason != "" || b.By != "zone"
+				telling := b.Verdict.Reason != "" || b.By != "zone"
 				if b.Level > 0 || b.Blocked > 0 || telling && own != "" && name == own && shadow == (z.Shadow != nil) ||
 					!shadow && b.Zone == past.Zone && b.Key == past.Key {
 					r.Buckets = append(r.Buckets, b)
@@ -155,4 +159,110 @@ func (w *why) own(z *engine.Zone, client string) string {
 		return limit.SharedBucket
 	}
 	return ""
+}
+
+// A state is that of a bucket now.
+type state struct {
+	limit   leakybucket.Limit // in force: while the shared store is down, this Caddy's share
+	level   float64
+	blocked time.Duration // the rest of the block
+	denied  bool          // the store cannot be asked, and the zone denies
+}
+
+// A judge says what would become of requests now. Every answer of the admin API to that
+// question is one of a judge.
+type judge struct {
+	*engine.Engine
+	set *override.Set
+	now time.Time
+}
+
+func newJudge(e *engine.Engine) judge { return judge{e, e.Overrides(), time.Now()} }
+
+// fill adds the state of a bucket, of which describe has returned the limit, and what
+// becomes of a request of cost 1.
+func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s state) {
+	b.Level, b.Blocked = s.level, max(0, s.blocked.Seconds())
+	if b.Share = s.limit != whole; b.Share {
+		b.Capacity, b.Leak = s.limit.Capacity, s.limit.Leak
+	}
+	if s.limit.Capacity > 0 {
+		b.Fraction, b.EmptyIn = s.level/s.limit.Capacity, s.limit.TimeToEmpty(s.level).Seconds()
+	}
+	b.Verdict = j.verdict(z, b, s)
+}
+
+// verdict returns what becomes of a request of cost 1, in the order of [limit.Decide].
+func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state) wire.Verdict {
+	var c leakybucket.Charge
+	z.Charge(&c, &limit.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, 1)
+	toFit := s.limit.WithCeiling(c.Ceiling).TimeToFit(s.level, 1)
+	shadow := b.Shadow || z.InShadow(j.set, limit.AccountOf(b.Key))
+	refuse := func(why limit.Reason, rest time.Duration) wire.Verdict {
+		decided := limit.Refused
+		if shadow {
+			decided = limit.ShadowRefused
+		}
+		return wire.Verdict{Decision: decided.String(), Reason: why.String(), For: max(0, rest.Seconds())}
+	}
+	ban := j.banOf(z, b.Key)
+	switch {
+	case ban != nil:
+		shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
+		return refuse(limit.Banned, ban.Left(j.now))
+	case z.Key.Unlisted == limit.Refuse && z.Unlisted(b.Key) != "":
+		return refuse(limit.UnlistedKey, 0)
+	case b.Rule == "deny":
+		return refuse(limit.Denied, 0)
+	case b.Rule == "unlimited":
+	case s.denied:
+		return refuse(limit.NoStore, 0)
+	case s.blocked > 0:
+		return refuse(limit.Blocked, s.blocked)
+	case s.limit.Oversize(1):
+		return refuse(limit.Oversize, 0)
+	case toFit > 0:
+		return refuse(limit.Capacity, toFit)
+	}
+	return wire.Verdict{Decision: limit.Admitted.String()}
+}
+
+// banOf returns the ban of the address that is in a key, or nil.
+func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
+	if !z.Key.HasAddress() && !strings.HasPrefix(key, "@client_ip/") || j.set.AllShadow(j.now) {
+		return nil
+	}
+	for part := range strings.SplitSeq(key, "/") {
+		if ban := j.banned(part); ban != nil {
+			return ban
+		}
+	}
+	return nil
+}
+
+// banned returns the ban that holds for an address or a network, or nil.
+func (j judge) banned(client string) *override.Ban {
+	network, err := netip.ParsePrefix(client)
+	if addr, wrong := netip.ParseAddr(client); wrong == nil {
+		network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	ban := j.set.Banned(network.Addr(), j.now)
+	if err != nil || ban == nil || ban.Network.Bits() > network.Bits() {
+		return nil
+	}
+	return ban
+}
+
+// byVerdict sorts buckets that refuse first, then those in shadow that would.
+func byVerdict(a, b *wire.Bucket) int {
+	rank := func(b *wire.Bucket) int {
+		switch {
+		case b.Verdict.Refused():
+			return 0
+		case b.Verdict.Reason != "":
+			return 1
+		}
+		return 2
+	}
+	return cmp.Compare(rank(a), rank(b))
 }

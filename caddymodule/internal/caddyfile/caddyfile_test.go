@@ -93,7 +93,7 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 		t.Errorf("got %v and the same config, want another for an edited page", err)
 	}
 	write("sites/pages/busy.html", strings.Repeat("x", refusal.MostPage+1))
-	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "more than 1048576 bytes") {
+	if _, err := adaptFile(t, filepath.Join(folder, "Caddyfile")); err == nil || !strings.Contains(err.Error(), "the page has 1048577 bytes") {
 		t.Errorf("got %v, want an error about a page that is too large", err)
 	}
 }

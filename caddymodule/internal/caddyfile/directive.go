@@ -3,11 +3,11 @@
 package caddyfile
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -82,53 +82,43 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
-// readZones reads a block of zones and of their defaults. The other known words set fields,
+// readZones reads a block of zones and of their defaults. The other known words are fields,
 // after each of which check is called.
 func readZones(h httpcaddyfile.Helper, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, defaults *zoneReader, err error) {
 	defaults = newZoneReader(h)
-	seen := make(map[string]bool)
-	for h.NextBlock(0) {
-		word := h.Val()
-		option := Named(word)
-		parse, special := fields[word].(func() error)
-		switch {
-		case word == "zone":
-			zone, wrong := parseZone(h)
-			zones, err = append(zones, zone), wrong
-		case special:
-			err = parse()
-		case seen[word]:
-			err = h.Errf("%s is given twice", word)
-		case fields[word] != nil:
-			seen[word] = true
-			err = fields.Read(h.Dispenser, check)
-		case option != nil && option.Beside:
-			err = defaults.parse(option)
-		case option != nil:
-			err = h.Errf("%s cannot stand beside the zones in %s: want it in the block of a zone", word, where)
-		default:
-			known := slices.AppendSeq([]string{"zone"}, maps.Keys(fields))
-			for _, o := range ZoneOptions {
-				if o.Beside {
-					known = append(known, o.Name)
-				}
-			}
-			slices.Sort(known)
-			err = tokens.UnknownOption(h.Dispenser, where, slices.Compact(known))
-		}
-		if err != nil {
-			return nil, nil, err
+	for i := range ZoneOptions {
+		if o := &ZoneOptions[i]; o.Beside && fields[o.Name] == nil {
+			fields[o.Name] = func() error { return defaults.parse(o) }
 		}
 	}
-	places := make(map[string]string)
+	fields["zone"] = func() error {
+		zone, err := parseZone(h)
+		zones = append(zones, zone)
+		return err
+	}
+	if err := tokens.Options(h.Dispenser, where, fields, check); err != nil {
+		return nil, nil, err
+	}
+	names := make(givenNames)
 	for _, zone := range zones {
-		if place, twice := places[zone.zone.Name]; twice {
-			return nil, nil, fmt.Errorf("zone %q is given twice in %s, %s and %s", zone.zone.Name, where, place, zone.place)
+		if err := names.add(where, zone.zone.Name, zone.place); err != nil {
+			return nil, nil, err
 		}
-		places[zone.zone.Name] = zone.place
 		zone.inherit(defaults)
 	}
 	return zones, defaults, nil
+}
+
+// givenNames are the places of names.
+type givenNames map[string]string
+
+// add refuses a name that is given already.
+func (p givenNames) add(where, name, place string) error {
+	if other, twice := p[name]; twice {
+		return fmt.Errorf("the name %q is given twice in %s, %s and %s", name, where, other, place)
+	}
+	p[name] = place
+	return nil
 }
 
 // expanded returns a dispenser of the same segment with the shorthands for
@@ -140,10 +130,10 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 }
 
 func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
-	here := tokens.Place(h.Dispenser)
-	err := parseExempt(h, &a.Exempt, &a.ExemptStaticFiles)
+	r := newReader(h)
+	err := cmp.Or(r.once("exempt", true), r.parseExempt(&a.Exempt, &a.ExemptStaticFiles))
 	if wrong := option.CheckExempt(a.Exempt); err == nil && wrong != nil {
-		err = fmt.Errorf("%w, %s", wrong, here)
+		err = fmt.Errorf("%w, %s", wrong, r.place)
 	}
 	return err
 }
@@ -156,18 +146,15 @@ func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
 	name := d.Val()
-	if location, err := url.Parse(name); err == nil && location.Scheme != "" {
-		return d.Errf("unknown store %q: want the name of a store before the URL, as in store redis <url>", location.Redacted())
-	}
 	if _, err := caddy.GetModule("throttle.stores." + name); err != nil {
-		if name == "redis" || name == "postgres" {
-			return d.Errf("unknown store %q: this Caddy was built without it; build it with xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/%[1]s", name)
+		if strings.Contains(name, "://") { // with a password, perhaps
+			return d.Err("store has no name before the URL: want it as in store redis <url>")
 		}
 		var known []string
 		for _, module := range caddy.GetModules("throttle.stores") {
 			known = append(known, module.ID.Name())
 		}
-		return d.WrapErr(text.Unknown("store", name, "", known))
+		return d.Errf("%w; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis", text.Unknown("store", name, "", known))
 	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
 	if err != nil {
@@ -178,19 +165,16 @@ func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 }
 
 func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) != 3 {
+	var name, capacity, leak string
+	if !d.AllArgs(&name, &capacity, &leak) {
 		return d.Err("wrong number of words after plan: want plan <name> <capacity> <leak>, such as plan partner 100 10/s")
 	}
-	name := words[0]
-	if _, twice := a.Plan[name]; twice {
+	if a.Plan[name] != "" {
 		return d.Errf("plan %q is given twice", name)
 	}
-	a.Plan[name] = words[1] + " " + words[2]
-	if _, err := config.ParsePlans(a.Plan); err != nil {
-		return d.WrapErr(err)
-	}
-	return nil
+	a.Plan[name] = capacity + " " + leak
+	_, err := config.ParsePlans(a.Plan)
+	return tokens.Wrap(d, err)
 }
 
 // ParseHandler reads a directive with its matcher: both addresses of a request count for
@@ -351,7 +335,7 @@ func checkHandler(h httpcaddyfile.Helper, zones []*zoneReader) error {
 			for _, z := range app.Zone {
 				known = append(known, z.Name)
 			}
-			err = defined.unknown("zone", name, zone.place, known)
+			err = fmt.Errorf("%w, %s", config.ErrUnknown("zone", name, known), zone.place)
 		}
 		if err != nil {
 			return err
@@ -365,19 +349,4 @@ func checkHandler(h httpcaddyfile.Helper, zones []*zoneReader) error {
 		}
 	}
 	return nil
-}
-
-// directives are those that use definitions by their names.
-var directives = map[string]string{"zone": "throttle", "in_flight": "in_flight"}
-
-// unknown reports a name alone that the global options do not define.
-func (all definitions) unknown(kind, name, place string, known []string) error {
-	other, found := all[name]
-	switch {
-	case found && other.kind != kind:
-		return fmt.Errorf("%[1]q is defined as %[2]s: want %[3]s %[1]s in place of %[4]s %[1]s, %[5]s", name, other.kind, directives[other.kind], directives[kind], place)
-	case found:
-		return fmt.Errorf("%s %q is defined in a site, and only those in the global options can be used by name: move it there, defined %s, used %s", kind, name, other.place, place)
-	}
-	return fmt.Errorf("%w, %s", config.ErrUnknown(kind, name, known), place)
 }

@@ -1,6 +1,7 @@
 package caddyfile
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -15,12 +16,10 @@ import (
 
 const wantInFlight = "want in_flight <name> <slots> [<key>...], such as in_flight php 5"
 
-// An inFlightReader reads an in_flight. It remembers the line of each option.
+// An inFlightReader reads an in_flight.
 type inFlightReader struct {
-	httpcaddyfile.Helper
+	reader
 	config.InFlight
-	place  string              // of the whole
-	places map[string][]string // of its options
 }
 
 // ParseInFlight reads a directive with its matcher: both addresses of a request count for that.
@@ -54,7 +53,7 @@ func ParseInFlight(h httpcaddyfile.Helper) (*config.InFlightHandler, error) {
 
 // parseInFlight reads what follows in_flight, in a site or in the global options.
 func parseInFlight(h httpcaddyfile.Helper) (*inFlightReader, error) {
-	r := &inFlightReader{Helper: h, place: tokens.Place(h.Dispenser), places: make(map[string][]string)}
+	r := &inFlightReader{reader: newReader(h)}
 	words := h.RemainingArgs()
 	if len(words) == 0 {
 		return nil, fmt.Errorf("in_flight has no name: %s, %s", wantInFlight, r.place)
@@ -89,25 +88,20 @@ var repeated = []string{"exempt", "rank"}
 
 func (r *inFlightReader) parseOption() error {
 	fields := tokens.Fields{
-		"exempt": func() error { return parseExempt(r.Helper, &r.Exempt, &r.ExemptStaticFiles) },
+		"exempt": func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) },
 		"wait":   &r.Wait, "queue": &r.Queue, "buffer": &r.Buffer, "pass": &r.Pass, "shadow": &r.Shadow,
 		"share":   r.parseShare,
 		"rank":    func() error { return parseRank(r.Helper, &r.InFlight) },
 		"refusal": r.parseRefusal,
 	}
-	option := r.Val()
-	switch {
-	case fields[option] == nil:
+	name := r.Val()
+	if fields[name] == nil {
 		return tokens.UnknownOption(r.Dispenser, fmt.Sprintf("in_flight %q", r.Name), slices.Sorted(maps.Keys(fields)))
-	case len(r.places[option]) > 0 && !slices.Contains(repeated, option):
-		return r.Errf("%s is given twice", option)
 	}
-	place, sets := tokens.Place(r.Dispenser), len(r.Exempt)
-	err := fields.Read(r.Dispenser, nil)
-	if option != "exempt" || len(r.Exempt) > sets { // static_files is no set of matchers
-		r.places[option] = append(r.places[option], place)
+	if err := r.once(name, slices.Contains(repeated, name)); err != nil {
+		return err
 	}
-	return err
+	return fields.Read(r.Dispenser, nil)
 }
 
 func (r *inFlightReader) parseShare() (err error) {
@@ -146,7 +140,7 @@ func (r *inFlightReader) checkIn(h httpcaddyfile.Helper) error {
 		for _, f := range app.InFlight {
 			known = append(known, f.Name)
 		}
-		return defined.unknown("in_flight", r.Name, r.place, known)
+		return fmt.Errorf("%w, %s", config.ErrUnknown("in_flight", r.Name, known), r.place)
 	}
 	return defined.add(r.Name, definition{"in_flight", full.Definition(), r.place})
 }
@@ -166,21 +160,13 @@ func (r *inFlightReader) check(buffer *config.Buffer) error {
 
 // addInFlight checks the definitions in the global options, and adds them to the app.
 func addInFlight(app *config.App, limits []*inFlightReader, zones []*zoneReader, defaults *zoneReader) error {
-	places := make(definitions)
+	names := make(givenNames)
 	for _, z := range zones {
-		places[z.zone.Name] = definition{"zone", "", z.place}
+		names[z.zone.Name] = z.place
 	}
 	for _, r := range limits {
 		r.inherit(defaults)
-		other, twice := places[r.Name]
-		switch {
-		case twice && other.kind == "zone":
-			return places.add(r.Name, definition{"in_flight", "", r.place})
-		case twice:
-			return fmt.Errorf("in_flight %q is given twice in the global options, %s and %s", r.Name, other.place, r.place)
-		}
-		places[r.Name] = definition{"in_flight", "", r.place}
-		if err := r.check(app.Buffer); err != nil {
+		if err := cmp.Or(names.add("the global options", r.Name, r.place), r.check(app.Buffer)); err != nil {
 			return err
 		}
 		app.InFlight = append(app.InFlight, &r.InFlight)
@@ -206,9 +192,6 @@ func (r *inFlightReader) inherit(defaults *zoneReader) {
 		}
 	}
 }
-
-// about adds the place to an error: the line of the option that is wrong, or of the whole.
-func (r *inFlightReader) about(err error) error { return placed(err, r.place, r.places) }
 
 // parseBuffer reads the bounds of bodies in the global options.
 func parseBuffer(a *config.App, d *caddyfile.Dispenser) error {

@@ -82,7 +82,7 @@ func parseNamed(h httpcaddyfile.Helper, word string) (set caddy.ModuleMap, named
 // parseMatcherSet reads matchers as Caddy does, with better errors about unknown
 // words and about matchers that throttle cannot use.
 func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, error) {
-	segment := d.NextSegment()
+	here, segment := tokens.Place(d), d.NextSegment()
 	words := caddyfile.NewDispenser(segment)
 	words.Next()
 	for words.NextArg() || words.NextBlock(0) {
@@ -101,34 +101,18 @@ func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, erro
 		return nil, err
 	}
 	if err := option.CheckMatcherSet(set); err != nil {
-		words.Reset()
-		named, _, _ := strings.Cut(err.Error(), ": ")
-		for words.Next() { // find the word
-			switch word := words.Val(); {
-			case strings.Contains(err.Error(), fmt.Sprintf("%q", word)), word == "throttle_blocked", option.AsksMethod(word),
-				word == named, named == "expression" && words.Token().Quoted():
-				return nil, words.WrapErr(err)
-			}
-		}
-		return nil, d.WrapErr(err)
+		return nil, fmt.Errorf("%w, %s", err, here)
 	}
 	return set, nil
 }
 
 func unknownMatcher(d *caddyfile.Dispenser, after string) error {
-	word := d.Val()
-	switch {
-	case word == staticFiles:
+	if d.Val() == staticFiles {
 		return d.Errf("%s stands alone, behind exempt: want exempt %[1]s [<root>]", staticFiles)
-	case strings.HasPrefix(word, "@"):
-		return d.Errf("matcher %q stands in a block: want %s %s on one line", word, after, word)
 	}
-	var known []string
+	known := []string{staticFiles}
 	for _, module := range caddy.GetModules("http.matchers") {
 		known = append(known, module.ID.Name())
 	}
-	if meant := text.Nearest(word, append(known, staticFiles)); meant != "" {
-		return d.Errf("unknown matcher %q in %s: did you mean %s?", word, after, meant)
-	}
-	return d.Errf("unknown matcher %q in %s: want request matchers, such as path /wp-login.php* or method POST", word, after)
+	return d.WrapErr(text.Unknown("matcher", d.Val(), " in "+after, known))
 }

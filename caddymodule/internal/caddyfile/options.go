@@ -3,7 +3,6 @@ package caddyfile
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -22,16 +21,17 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// parseExempt reads the words after exempt: matchers, or static_files.
-func parseExempt(h httpcaddyfile.Helper, sets *caddyhttp.RawMatcherSets, static *[]option.StaticFiles) error {
-	if nextWord(h.Dispenser) != staticFiles {
-		return parseMatchers(h, h.Val(), sets)
+// parseExempt reads the words after exempt: matchers, or static_files, which are none of them.
+func (r *reader) parseExempt(sets *caddyhttp.RawMatcherSets, static *[]option.StaticFiles) error {
+	if nextWord(r.Dispenser) != staticFiles {
+		return parseMatchers(r.Helper, r.Val(), sets)
 	}
-	words := h.RemainingArgs()
+	words := r.RemainingArgs()
 	if len(words) > 2 || len(words) == 2 && strings.TrimSpace(words[1]) == "" {
-		return h.Errf("unexpected %q after exempt %s: want exempt %[2]s [<root>]", words[len(words)-1], staticFiles)
+		return r.Errf("unexpected %q after exempt %s: want exempt %[2]s [<root>]", words[len(words)-1], staticFiles)
 	}
 	*static = append(*static, option.StaticFiles{Root: strings.Join(words[1:], "")})
+	r.places["exempt"] = r.places["exempt"][:len(r.places["exempt"])-1]
 	return nil
 }
 
@@ -266,20 +266,11 @@ func readPage(caddyfile, name string) (string, error) {
 	if !filepath.IsAbs(name) {
 		name = filepath.Join(filepath.Dir(caddyfile), name)
 	}
-	info, err := os.Stat(name)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", fmt.Errorf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
-	case err == nil && !info.Mode().IsRegular(): // which could be endless
-		return "", fmt.Errorf("reading page: %s is no regular file", name)
-	case err == nil && info.Size() > refusal.MostPage:
-		return "", fmt.Errorf("reading page: %s has more than %d bytes", name, refusal.MostPage)
-	}
 	page, err := os.ReadFile(name)
 	if err != nil {
-		err = fmt.Errorf("reading page: %w", err)
+		return "", fmt.Errorf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
 	}
-	return string(page), err
+	return string(page), nil
 }
 
 // nextWord returns the next word of a line, or "", and reads nothing.

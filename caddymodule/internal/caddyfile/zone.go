@@ -18,18 +18,51 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// A zoneReader reads the options of a zone, or those beside zones, which are their
-// defaults. It remembers the line of each.
-type zoneReader struct {
+// A reader reads options, and remembers the line of each.
+type reader struct {
 	httpcaddyfile.Helper
-	zone   *limit.Zone
-	option *ZoneOption         // that is read
-	place  string              // of the zone
+	place  string              // of the whole
 	places map[string][]string // of its options, and of their details as in "delay wait"
 }
 
+func newReader(h httpcaddyfile.Helper) reader {
+	return reader{h, tokens.Place(h.Dispenser), make(map[string][]string)}
+}
+
+// once notes the place of an option, which is an error if it is given twice and must not repeat.
+func (r *reader) once(name string, repeats bool) error {
+	if len(r.places[name]) > 0 && !repeats {
+		return r.Errf("%s is given twice", name)
+	}
+	r.places[name] = append(r.places[name], tokens.Place(r.Dispenser))
+	return nil
+}
+
+// about adds to an error the place of the option that is wrong, or of the whole.
+func (r *reader) about(err error) error {
+	where := r.place
+	var wrong *option.Error
+	if errors.As(err, &wrong) {
+		first, _, _ := strings.Cut(wrong.Option, " ")
+		for _, name := range []string{first, wrong.Option} {
+			if of := r.places[name]; wrong.At < len(of) {
+				where = of[wrong.At]
+			}
+		}
+	}
+	return fmt.Errorf("%w, %s", err, where)
+}
+
+// A zoneReader reads the options of a zone, or those beside zones, which are their
+// defaults.
+type zoneReader struct {
+	reader
+	zone   *limit.Zone
+	option *ZoneOption // that is read
+}
+
 func newZoneReader(h httpcaddyfile.Helper) *zoneReader {
-	return &zoneReader{Helper: h, zone: new(limit.Zone), place: tokens.Place(h.Dispenser), places: make(map[string][]string)}
+	return &zoneReader{reader: newReader(h), zone: new(limit.Zone)}
 }
 
 // A ZoneOption is a word of a zone.
@@ -53,12 +86,7 @@ var ZoneOptions = []ZoneOption{
 		return nil
 	}},
 	{Name: "exempt", Syntax: "<request matchers>|@<name>|static_files [<root>]", Repeats: true, Beside: true, Parse: func(r *zoneReader) error {
-		sets := len(r.zone.ExemptRaw)
-		err := parseExempt(r.Helper, &r.zone.ExemptRaw, &r.zone.ExemptStaticFiles)
-		if places := r.places["exempt"]; err == nil && len(r.zone.ExemptRaw) == sets {
-			r.places["exempt"] = places[:len(places)-1] // each set has one
-		}
-		return err
+		return r.parseExempt(&r.zone.ExemptRaw, &r.zone.ExemptStaticFiles)
 	}},
 	{Name: "key", Syntax: "<source>... [missing client_ip|share|skip|refuse] [unlisted client_ip|share|skip|refuse] [plain] [ipv4 <bits>] [ipv6 <bits>]", Parse: parseKey},
 	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: parseRoute},
@@ -121,10 +149,9 @@ func (r *zoneReader) parseOption() error {
 
 func (r *zoneReader) parse(o *ZoneOption) error {
 	r.option = o
-	if len(r.places[o.Name]) > 0 && !o.Repeats {
-		return r.Errf("%s is given twice", o.Name)
+	if err := r.once(o.Name, o.Repeats); err != nil {
+		return err
 	}
-	r.places[o.Name] = append(r.places[o.Name], tokens.Place(r.Dispenser))
 	return o.Parse(r)
 }
 
@@ -248,24 +275,6 @@ func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
 		return r.about(err)
 	}
 	return nil
-}
-
-// about adds the place to an error of the zone: the line of the option that is wrong,
-// or of the zone.
-func (r *zoneReader) about(err error) error { return placed(err, r.place, r.places) }
-
-// placed adds to an error the place of the option that is wrong, or of the whole.
-func placed(err error, where string, places map[string][]string) error {
-	var wrong *option.Error
-	if errors.As(err, &wrong) {
-		option, _, _ := strings.Cut(wrong.Option, " ")
-		for _, name := range []string{option, wrong.Option} {
-			if of := places[name]; wrong.At < len(of) {
-				where = of[wrong.At]
-			}
-		}
-	}
-	return fmt.Errorf("%w, %s", err, where)
 }
 
 // Named returns the option of a name, or nil.

@@ -101,15 +101,14 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 
 // restore reads the file. mu is held.
 func (c *Copy) restore() {
-	kept, journal := c.disk.read(c.logger)
-	now := time.Now()
-	for _, k := range kept {
+	kept, now := c.disk.read(c.logger), time.Now()
+	for _, k := range kept.Changes {
 		if !k.forgettable(now) {
 			c.records[k.Name] = k
 		}
 	}
-	c.apply(kept, now)
-	c.journal = journal
+	c.apply(kept.Changes, now)
+	c.journal = kept.Journal
 }
 
 // save writes the file. mu is held.

@@ -319,21 +319,6 @@ func TestLoss(t *testing.T) {
 	}
 }
 
-// TestLateWrite thaws a store that then executes what nobody waits for any more.
-func TestLateWrite(t *testing.T) {
-	run(t, 2, func(t *testing.T, s *server, n []*node) {
-		s.freeze()
-		if told := n[0].change(banOf(robber, time.Hour, "alice"), false); told.Error == "" || !told.Kept {
-			t.Errorf("in an outage: got %+v, want it kept, and said that the others do not know", told)
-		}
-		time.Sleep(time.Minute)
-		n[0].change(unban(robber), false)
-		s.thaw()
-		time.Sleep(agreed)
-		want(t, n, robber, "nobody")
-	})
-}
-
 func TestOutage(t *testing.T) {
 	for _, deaf := range []bool{false, true} {
 		run(t, 2, func(t *testing.T, s *server, n []*node) {
@@ -626,13 +611,12 @@ func TestFile(t *testing.T) {
 		"empty":           {``, 0, "error|cannot be used", true},
 		"cut":             {`{"format":1,"changes":[{`, 0, "error|cannot be used", true},
 		"list":            {`[]`, 0, "error|cannot be used", true},
-		"null_change":     {`{"format":1,"changes":[null,` + ban(1, "") + `]}`, 1, "skipping|change 1|it is null", false},
-		"odd_changes": {`{"format":1,"changes":[7,"x",{},[],{"kind":"spell","since":"2100-01-01T00:00:00Z","number":1},` +
-			strings.Replace(ban(1, ""), `"ban"`, `"limit"`, 1) + `,` + strings.Replace(ban(1, ""), "0/24", "7/24", 1) + `,` + ban(-1, "") + `,` + ban(1<<52, "") + `,` +
-			strings.Replace(ban(1, ""), `"until":"2100-01-02`, `"until":"2101-01-02`, 1) + `,` + strings.Replace(ban(1, ""), `"kept":"2100`, `"kept":"2200`, 1) + `,` +
-			ban(1, `,"note":"`+strings.Repeat("x", 300)+`"`) + `,` + ban(5, "") + `],"journal":[null,7,{"at":1},{}]}`, 1, "skipping|count:12", false},
-		"no_changes":   {`{"format":1,"changes":null,"journal":null}`, 0, "", false},
-		"wrong_fields": {`{"format":1,"changes":7}`, 0, "error|cannot be used", true},
+		"null_change":     {`{"format":1,"changes":[null,` + ban(1, "") + `]}`, 0, "error|cannot be used|change 1|it is null", true},
+		"odd_change":      {`{"format":1,"changes":[` + ban(1, "") + `,` + ban(-1, "") + `]}`, 0, "error|cannot be used|change 2|invalid number", true},
+		"too_long":        {`{"format":1,"changes":[` + strings.Replace(ban(1, ""), `"until":"2100-01-02`, `"until":"2101-01-02`, 1) + `]}`, 0, "error|cannot be used|change 1", true},
+		"kept_too_long":   {`{"format":1,"changes":[` + strings.Replace(ban(1, ""), `"kept":"2100`, `"kept":"2200`, 1) + `]}`, 0, "error|cannot be used|it is kept until", true},
+		"no_changes":      {`{"format":1,"changes":null,"journal":null}`, 0, "", false},
+		"wrong_fields":    {`{"format":1,"changes":7}`, 0, "error|cannot be used", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "changes.json")
@@ -659,19 +643,6 @@ func TestFile(t *testing.T) {
 				t.Errorf("got the journal %+v", got)
 			}
 		})
-	}
-}
-
-// TestTaken: the file of another process is left alone.
-func TestTaken(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "changes.json")
-	first, second := &node{Copy: New(), t: t}, &node{Copy: New(), t: t}
-	first.Use(nil, path, zap.NewNop(), nil)
-	defer func() { _ = first.disk.file.Close() }()
-	first.change(banOf(robber, time.Hour, "alice"), false)
-	second.Use(nil, path, zap.NewNop(), nil)
-	if told := second.change(banOf(robber, time.Hour, "bob"), false); told.Kept {
-		t.Errorf("got %+v, want it said that a restart ends it", told)
 	}
 }
 
@@ -753,16 +724,6 @@ func TestTooMany(t *testing.T) {
 	})
 }
 
-func TestJournal(t *testing.T) {
-	c := New()
-	for i := range mostJournal + 5 {
-		c.Note(override.Change{Of: fmt.Sprint(i)})
-	}
-	if got := c.Journal(); len(got) != mostJournal || got[0].Of != fmt.Sprint(mostJournal+4) || got[mostJournal-1].Of != "5" {
-		t.Errorf("got %d from %v to %v, want %d, the last first", len(got), got[0].Of, got[len(got)-1].Of, mostJournal)
-	}
-}
-
 // TestClock sets the clock of a node an hour back or forth. Others can still replace what it
 // has made, and it what they have.
 func TestClock(t *testing.T) {
@@ -778,36 +739,6 @@ func TestClock(t *testing.T) {
 			t.Errorf("clock right again: got number %d, want one above %d", again, number)
 		}
 	}
-}
-
-func FuzzFile(f *testing.F) {
-	e := banOf(robber, time.Hour, "alice")
-	raw, err := encodeFile(records{e.Name: {Entry: e, Kept: e.Until, Number: 1}}, []override.Change{{Action: "ban"}})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(raw)
-	f.Add([]byte(`{"format":1,"changes":[null],"journal":[null]}`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		kept, journal, skips, err := decodeFile(raw)
-		if err != nil && len(kept)+len(journal)+skips.count > 0 {
-			t.Errorf("got %d changes of a file with the error %v", len(kept), err)
-		}
-		all := make(records)
-		for _, k := range kept {
-			all[k.Name] = k
-		}
-		again, err := encodeFile(all, journal)
-		if err != nil {
-			t.Fatalf("writing what was read: got error %v", err)
-		}
-		if kept, _, skips, err := decodeFile(again); err != nil || len(kept) != len(all) || skips.count > 0 {
-			t.Errorf("reading what was written: got %d changes, %+v, error %v, want %d", len(kept), skips, err, len(all))
-		}
-		c := New()
-		c.apply(kept, time.Now())
-		c.Table.List(time.Now())
-	})
 }
 
 func FuzzText(f *testing.F) {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/snapshot"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
@@ -218,5 +221,84 @@ func (s *skipped) add(n int, why error) {
 func (s *skipped) log(now skipped, logger *zap.Logger) {
 	if now.count > 0 && (now.count != s.count || fmt.Sprint(now.why) != fmt.Sprint(s.why)) {
 		logger.Warn("skipping what is no change at run time", zap.Int("count", now.count), zap.NamedError("first", now.why))
+	}
+}
+
+// A content is that of the file.
+type content struct {
+	Format  int               `json:"format"`
+	Changes []*record         `json:"changes"`
+	Journal []override.Change `json:"journal"` // oldest first
+}
+
+// decodeFile reads the content of the file. An error means that nothing of it can be used.
+func decodeFile(raw []byte) (c content, err error) {
+	if err = unmarshal(raw, &c, &c.Format); err != nil {
+		return c, err
+	}
+	for i, k := range c.Changes {
+		if k == nil {
+			err = errors.New("it is null")
+		} else {
+			err = k.check()
+		}
+		if err != nil {
+			return c, fmt.Errorf("change %d: %w", i+1, err)
+		}
+	}
+	return c, nil
+}
+
+// A disk keeps the changes over restarts.
+type disk struct {
+	path  string
+	file  *snapshot.File // nil if there is none
+	saved bool           // the file has all changes
+}
+
+// open takes another file, or none if path is empty.
+func (d *disk) open(path string, logger *zap.Logger) {
+	if d.file != nil {
+		_ = d.file.Close() // nothing was written to the lock
+	}
+	if *d = (disk{path: path}); path == "" {
+		return
+	}
+	var err error
+	if d.file, err = snapshot.Open(path); err != nil {
+		d.file = nil
+		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.String("file", path), zap.Error(err))
+	}
+}
+
+// read returns what the file has. A file that cannot be used is set aside.
+func (d *disk) read(logger *zap.Logger) (c content) {
+	if d.file == nil {
+		return c
+	}
+	raw, err := d.file.Read()
+	if errors.Is(err, fs.ErrNotExist) {
+		return c
+	}
+	if err == nil {
+		c, err = decodeFile(raw)
+	}
+	if err != nil {
+		aside, failed := d.file.SetAside()
+		logger.Error("the copy of the changes at run time cannot be used", zap.Error(errors.Join(err, failed)), zap.String("file", d.path), zap.String("renamed_to", aside))
+		return content{}
+	}
+	return c
+}
+
+// write writes the file, and returns when the disk has it.
+func (d *disk) write(all records, journal []override.Change, logger *zap.Logger) {
+	if d.file == nil {
+		return
+	}
+	sorted := slices.SortedFunc(maps.Values(all), func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
+	err := d.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content{format, sorted, journal}) })
+	if d.saved = err == nil; !d.saved {
+		logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them", zap.String("file", d.path), zap.Error(err))
 	}
 }

@@ -21,53 +21,42 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
-// An adminClient is how a command reaches the admin API of a running Caddy.
-type adminClient struct {
+// A client is how a command reaches the admin API of a running Caddy, and what its flags say.
+type client struct {
 	address, config, adapter string
 	json                     bool
-	by                       string       // who asks
-	out                      bytes.Buffer // what people read
-	answers                  bytes.Buffer // what --json prints instead
-}
+	out                      io.Writer
 
-// A command asks a running Caddy.
-type command struct {
-	use, short, long, example string
-	least, most               int  // arguments
-	local                     bool // it asks nobody
-	flags                     func(*cobra.Command)
-	run                       func(c *adminClient, args []string) error
+	of               wire.ClientQuery
+	top              wire.TopQuery
+	length, note, by string // of a change
+	replace          bool
 }
 
 // cobra returns the command as Caddy runs it.
-func (c command) cobra() *cobra.Command {
-	client := &adminClient{by: cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("USER"))}
-	cmd := &cobra.Command{Use: c.use, Short: c.short, Long: "\n" + c.long, Example: c.example, Args: func(cmd *cobra.Command, args []string) error {
-		if err := cobra.RangeArgs(c.least, c.most)(cmd, args); err != nil {
-			return usage.Fail(cmd, usage.Errorf("want caddy throttle %s", c.use))
+func (cmd command) cobra() *cobra.Command {
+	c := new(client)
+	made := &cobra.Command{Use: cmd.use, Short: cmd.short, Long: "\n" + cmd.long, Example: cmd.example}
+	made.Args = func(_ *cobra.Command, args []string) error {
+		if err := cobra.RangeArgs(cmd.least, cmd.most)(made, args); err != nil {
+			return usage.Fail(made, usage.Errorf("want caddy throttle %s", cmd.use))
 		}
-		return usage.Fail(cmd, refuseEmpty(cmd, args))
-	}}
-	if !c.local {
-		cmd.Flags().StringVar(&client.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
-		cmd.Flags().StringVarP(&client.config, "config", "c", "", "A config file whose admin endpoint is asked")
-		cmd.Flags().StringVarP(&client.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
+		return usage.Fail(made, refuseEmpty(made, args))
 	}
-	cmd.Flags().BoolVar(&client.json, "json", false, "Print JSON")
-	if c.flags != nil {
-		c.flags(cmd)
+	f := made.Flags()
+	f.StringVar(&c.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
+	f.StringVarP(&c.config, "config", "c", "", "A config file whose admin endpoint is asked")
+	f.StringVarP(&c.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
+	f.BoolVar(&c.json, "json", false, "Print JSON")
+	if cmd.flags != nil {
+		cmd.flags(c, f)
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		err := c.run(client, args)
-		out := &client.out
-		if client.json {
-			out = &client.answers
-		}
-		_, failed := out.WriteTo(cmd.OutOrStdout())
-		return usage.Fail(cmd, cmp.Or(err, failed))
+	made.RunE = func(_ *cobra.Command, args []string) error {
+		c.out = made.OutOrStdout()
+		return usage.Fail(made, cmd.run(c, args))
 	}
-	usage.FailFlags(cmd)
-	return cmd
+	usage.FailFlags(made)
+	return made
 }
 
 // refuseEmpty refuses what is given and empty. A script whose variable is not set must not
@@ -86,11 +75,8 @@ func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 	return err
 }
 
-// mostArguments bounds those of commands that take several clients.
-const mostArguments = 10_000
-
 // each does something for each of the arguments. A failure is said, and the others follow.
-func (c *adminClient) each(args []string, do func(arg string) error) error {
+func (c *client) each(args []string, do func(arg string) error) error {
 	if len(args) == 1 {
 		return do(args[0])
 	}
@@ -101,17 +87,14 @@ func (c *adminClient) each(args []string, do func(arg string) error) error {
 			c.printf("failed: %s: %s\n", sanitize(arg), printableLine(err.Error()))
 		}
 	}
-	switch failed {
-	case 0:
-		return nil
-	case len(args):
-		return fmt.Errorf("all %d failed", failed)
+	if failed > 0 {
+		return fmt.Errorf("%d of %d failed", failed, len(args))
 	}
-	return fmt.Errorf("%d of %d failed, and the others are done", failed, len(args))
+	return nil
 }
 
 // show asks, and presents the answer.
-func show[T any](c *adminClient, path string, in any, present func(*T)) error {
+func show[T any](c *client, path string, in any, present func(*T)) error {
 	answer, err := ask[T](c, path, in)
 	if err == nil {
 		present(answer)
@@ -123,8 +106,9 @@ func show[T any](c *adminClient, path string, in any, present func(*T)) error {
 // shared store for a minute at most.
 const longestCall = 75 * time.Second
 
-// ask returns the answer of a path of the admin API to some input, or to none.
-func ask[T any](c *adminClient, path string, in any) (*T, error) {
+// ask returns the answer of a path of the admin API to some input, or to none, and prints it
+// with --json.
+func ask[T any](c *client, path string, in any) (*T, error) {
 	address, err := caddycmd.DetermineAdminAPIAddress(c.address, nil, c.config, c.adapter)
 	if err != nil {
 		return nil, err
@@ -138,8 +122,8 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 		method, body = http.MethodPost, bytes.NewReader(input)
 	}
 	header := make(http.Header)
-	if c.by != "" {
-		header.Set(wire.ByHeader, c.by)
+	if by := cmp.Or(c.by, os.Getenv("SUDO_USER"), os.Getenv("USER")); by != "" {
+		header.Set(wire.ByHeader, by)
 	}
 	var answer []byte
 	done := make(chan error, 1)
@@ -163,15 +147,12 @@ func ask[T any](c *adminClient, path string, in any) (*T, error) {
 	if err := json.Unmarshal(answer, out); err != nil {
 		return nil, err
 	}
-	c.keepAnswer(answer)
-	return out, nil
-}
-
-// keepAnswer notes an answer for --json.
-func (c *adminClient) keepAnswer(answer []byte) {
-	var indented bytes.Buffer
-	_ = json.Indent(&indented, bytes.TrimSpace(answer), "", "\t") // it was JSON before
-	c.answers.WriteString(escapeJSON(indented.String()) + "\n")
+	if c.json {
+		var indented bytes.Buffer
+		_ = json.Indent(&indented, answer, "", "\t") // it was JSON before
+		_, err = indented.WriteTo(c.out)
+	}
+	return out, err
 }
 
 // plainly returns an error of the admin endpoint as a person can read it.
@@ -190,7 +171,8 @@ func plainly(err error, address string) error {
 }
 
 // printf writes what people read.
-func (c *adminClient) printf(format string, args ...any) { fmt.Fprintf(&c.out, format, args...) }
-
-// say writes a line of it.
-func (c *adminClient) say(line string) { c.out.WriteString(line + "\n") }
+func (c *client) printf(format string, args ...any) {
+	if !c.json {
+		fmt.Fprintf(c.out, format, args...)
+	}
+}

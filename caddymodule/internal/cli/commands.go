@@ -1,18 +1,189 @@
-// Package cli is the commands that speak to a running Caddy, over its admin API. Those that
-// begin and end a change are in one file. Begin with [Commands], the table of them. It imports
-// the JSON of that API and what several commands share, and nothing of what runs.
+// Package cli is the commands that speak to a running Caddy, over its admin API. Begin with
+// [Commands], and the table of them. It imports the JSON of that API and what several commands
+// share, and nothing of what runs.
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
+)
+
+// A command asks a running Caddy.
+type command struct {
+	use, short, long, example string
+	least, most               int // arguments
+	flags                     func(*client, *pflag.FlagSet)
+	run                       func(c *client, args []string) error
+}
+
+// mostArguments bounds those of commands that take several clients.
+const mostArguments = 10_000
 
 // Commands returns the commands, which are used once.
 func Commands() (all []*cobra.Command) {
-	for _, c := range []command{
-		statusCommand(), topCommand(), whyCommand(), releaseCommand(),
-		banCommand(), unbanCommand(), bansCommand(), journalCommand(), limitCommand(), unlimitCommand(), shadowCommand(), unshadowCommand(),
-		revokeDevicesCommand(), versionCommand(),
-	} {
+	for _, c := range commands {
 		all = append(all, c.cobra())
 	}
 	return all
+}
+
+var commands = []command{
+	{
+		use: "status", short: "Shows what the zones of a running Caddy do",
+		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
+how many requests a second they admit and refuse, on average of the last ten to
+twenty seconds, with those of an hour ago in parentheses. Below come the store, what
+was changed at run time, what each zone has met since the config was loaded, and what
+is wrong with the config. Columns that no zone uses are left out. With --json there is more, such as totals.`,
+		run: func(c *client, _ []string) error { return show(c, "zones", nil, c.showStatus) },
+	},
+	{
+		use: "top [ZONE]", short: "Shows who sends most and who is refused most", most: 1,
+		long: `Shows which keys sent most requests and which were refused most in about the last
+minute, in each zone. Refusals are counted one by one. Above a hundred requests a
+second, those that are let in are estimated from a sample, and marked with ~.`,
+		example: `  caddy throttle top
+  caddy throttle top login --by /24`,
+		flags: func(c *client, f *pflag.FlagSet) {
+			f.StringVar(&c.top.By, "by", "", "Count by ip, /24 or /16; for IPv6 these are /64, /48 and /32. Default: by the keys of the zones")
+		},
+		run: func(c *client, args []string) error {
+			c.top.Zone = strings.Join(args, "")
+			return show(c, "top", c.top, c.showTop)
+		},
+	},
+	{
+		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
+		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
+is left, and which override decides. It changes nothing. Give an address, the name
+of an account, a plain API key, a key as the access log shows it, or the support
+code that a refused visitor reads from the page. For a code, it also shows what was
+refused then, and for an address what was refused to it lately by any key, such as
+that of an account.`,
+		example: `  caddy throttle why 203.0.113.7
+  caddy throttle why 7K2M-Q8XD`,
+		flags: func(c *client, f *pflag.FlagSet) { f.StringVar(&c.of.Zone, "zone", "", "Look in one zone alone") },
+		run: func(c *client, args []string) error {
+			c.of.Client = asShown(args[0])
+			return show(c, "why", c.of, c.showWhy)
+		},
+	},
+	{
+		use: "release ADDRESS|NETWORK|KEY...", short: "Lets clients back in at once", most: mostArguments,
+		long: `Empties the buckets of clients in all zones and ends their blocks, in shadow and in
+shared stores, too. Give addresses, networks, the names of accounts, plain API keys,
+or keys as the access log shows them. They start afresh, and are refused again if they
+go on as before. Bans stay; see unban.`,
+		example: `  caddy throttle release 203.0.113.7
+  caddy throttle release alice --zone login
+  caddy throttle release --all --zone login`,
+		flags: func(c *client, f *pflag.FlagSet) {
+			f.StringVar(&c.of.Zone, "zone", "", "Release in one zone alone")
+			f.BoolVar(&c.of.All, "all", false, "All clients of the zone")
+		},
+		run: func(c *client, args []string) error {
+			switch {
+			case c.of.All && len(args) == 0 && c.of.Zone != "":
+				return c.release()
+			case c.of.All:
+				return usage.Errorf("--all wants --zone, and no client")
+			case len(args) == 0:
+				return usage.Errorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
+			}
+			return c.each(args, func(client string) error {
+				c.of.Client = asShown(client)
+				return c.release()
+			})
+		},
+	},
+	{
+		use: "ban ADDRESS|NETWORK...", short: "Refuses networks for a while", least: 1, most: mostArguments,
+		long: `Refuses all requests of networks at every throttle directive. Exemptions take
+precedence over bans. An IPv6 address stands for its /64.`,
+		example: `  caddy throttle ban 203.0.113.0/24 --for 2h --note "scraper, ticket 4711"`,
+		flags:   (*client).changeFlags,
+		run: func(c *client, args []string) error {
+			return c.each(args, func(network string) error { return c.make("ban", wire.Change{Network: network}) })
+		},
+	},
+	{
+		use: "unban ADDRESS|NETWORK...", short: "Ends bans", least: 1, most: mostArguments,
+		long: "Ends the bans of these very networks.",
+		run: func(c *client, args []string) error {
+			return c.each(args, func(network string) error { return c.end("unban", wire.Change{Network: network}) })
+		},
+	},
+	{
+		use: "bans", short: "Lists bans and other changes at run time",
+		long: "Lists bans, limits and shadow switches that hold, and how long.",
+		run:  func(c *client, _ []string) error { return show(c, "overrides", nil, c.showOverrides) },
+	},
+	{
+		use: "journal", short: "Lists who changed what at run time",
+		long: "Lists the last 200 changes at run time, the last one first: bans, limits, switches to\nshadow, their ends, and releases.",
+		run:  func(c *client, _ []string) error { return show(c, "journal", nil, c.showJournal) },
+	},
+	{
+		use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", least: 2, most: 4,
+		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
+x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited, or deny.
+It is stronger than the config. A factor changes the limits of
+overrides, too. The capacity stays large enough for the zone's dearest request. Give
+the key as the access log shows it, an address, or a plain API key.`,
+		example: `  caddy throttle limit pages x0.5 --for 9h
+  caddy throttle limit api demo-key-of-a-shop gold --for 2h
+  caddy throttle limit login 203.0.113.7 unlimited --for 2h`,
+		flags: (*client).changeFlags,
+		run: func(c *client, args []string) error {
+			in, err := limitInput(args)
+			if err != nil {
+				return err
+			}
+			return c.make("limit", in)
+		},
+	},
+	{
+		use: "unlimit ZONE [KEY]", short: "Ends a changed limit", least: 1, most: 2,
+		long: "Ends what limit has changed: the limit of a zone, or that of one key.",
+		run: func(c *client, args []string) error {
+			return c.end("unlimit", wire.Change{Zone: args[0], Key: strings.Join(args[1:], "")})
+		},
+	},
+	{
+		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
+		long: `Switches a zone or an in_flight to shadow: it decides and counts, and refuses nobody.
+With --all, no zone and no in_flight refuses anybody, and bans do not hold. Requests
+that wait for a delay are let through, unless they also belong to a zone that still
+makes requests wait. Those that wait for a slot wait on.`,
+		example: `  caddy throttle shadow --all --for 30m`,
+		flags: func(c *client, f *pflag.FlagSet) {
+			c.changeFlags(f)
+			f.BoolVar(&c.of.All, "all", false, "All zones, and bans")
+		},
+		run: func(c *client, args []string) error { return c.ofZone("shadow", args, c.make) },
+	},
+	{
+		use: "unshadow [ZONE]", short: "Ends shadow", most: 1, long: "Ends what shadow has switched.",
+		flags: func(c *client, f *pflag.FlagSet) {
+			f.BoolVar(&c.of.All, "all", false, "What shadow --all has switched")
+		},
+		run: func(c *client, args []string) error { return c.ofZone("unshadow", args, c.end) },
+	},
+}
+
+// limitInput reads a zone, perhaps a key, and a limit of one word or two.
+func limitInput(args []string) (in wire.Change, err error) {
+	last := len(args) - 1
+	if leak := args[last]; last > 1 && strings.Contains(leak, "/") && !strings.Contains(leak, " ") {
+		last-- // the capacity is a word of its own
+	}
+	if last > 2 {
+		return in, usage.Errorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
+	}
+	return wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:last], "")), Limit: strings.Join(args[last:], " ")}, nil
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"golang.org/x/net/http/httpguts"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
@@ -142,31 +145,22 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 	}
 	full := f.WithDefaults()
 	r := &InFlightRule{Refusal: full.Refusal}
-	err := option.FirstError(
-		func() error {
-			return option.Refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5")
-		},
-		func() error { return option.Within("slots", f.Slots, 1, option.MostAtOnce) },
-		func() error { return option.Within("wait", time.Duration(f.Wait), 0, option.Longest) },
-		func() error {
-			return option.Refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once")
-		},
-		func() error { return option.Within("queue", f.Queue, 0, option.MostAtOnce) },
-		func() (err error) {
-			r.Buffer, err = parseBuffer(f.Buffer)
-			return option.About("buffer", 0, err)
-		},
-		func() (err error) {
-			r.Key, err = compileSlotKey("key", f.Key)
-			return err
-		},
-		func() error { return f.compileShare(r) },
-		f.checkRanks,
-		func() error { return option.CheckExempt(f.Exempt) },
-		func() error {
-			return option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free")
-		},
-		func() error { return full.Refusal.Compile(f.Refusal.Empty()) },
+	var wrongBuffer, wrongKey error
+	r.Buffer, wrongBuffer = parseBuffer(f.Buffer)
+	r.Key, wrongKey = compileSlotKey("key", f.Key)
+	err := cmp.Or(
+		option.Refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5"),
+		option.Within("slots", f.Slots, 1, option.MostAtOnce),
+		option.Within("wait", time.Duration(f.Wait), 0, option.Longest),
+		option.Refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once"),
+		option.Within("queue", f.Queue, 0, option.MostAtOnce),
+		option.About("buffer", 0, wrongBuffer),
+		wrongKey,
+		f.compileShare(r),
+		f.checkRanks(),
+		option.CheckExempt(f.Exempt),
+		option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free"),
+		full.Refusal.Compile(f.Refusal.Empty()),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", f.Name, err)
@@ -176,16 +170,10 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 
 // Warnings says what probably does not work as meant. The defaults must have been filled in.
 func (f *InFlight) Warnings() []string {
-	warnings := option.Warnings(f.Exempt, true)
-	warning := func(cond bool, text string) {
-		if cond {
-			warnings = append(warnings, text)
-		}
+	warnings := option.Warnings(f.Exempt)
+	if limit.ClientChosen(slices.Concat(f.Share, f.Key)) {
+		warnings = append(warnings, "clients choose the key, so a client can get a new turn, or slots of its own, with every request: want client_ip, or no key")
 	}
-	warning(f.Wait == 0 && len(f.Key) == 0, "all clients share the slots, and a request that finds none is refused at once: add wait or share, or client_ip as the key")
-	warning(f.Wait == 0 && len(f.Key) > 0 && f.Slots == 1, "each client may send one request at a time, and browsers send several at once: want more slots, or wait")
-	warning(limit.ClientChosen(f.Share), "clients take turns by values that they choose, so a client can get a new turn with every request: want share client_ip")
-	warning(limit.ClientChosen(f.Key), "clients choose the key, so a client can get slots of its own with every request: want client_ip, or no key")
 	return warnings
 }
 
@@ -288,4 +276,68 @@ func CheckBuffer(request, inAll int64) error {
 		return fmt.Errorf("buffer %d MiB is more than one client may hold, which is half of the %d MiB of all: want less, or more in all, as in buffer 64MiB 1GiB in the global options", request>>20, inAll>>20)
 	}
 	return nil
+}
+
+// Rank gives some clients priority in an in_flight with share. It has one of issued, told and
+// match.
+type Rank struct {
+	// The priority: `member` or `crawler`. Required. Members are served first, then clients
+	// that come back when they were told to, then crawlers, then all others.
+	Rank string `json:"rank,omitempty"`
+
+	// Members are clients to whom the upstream has given one of these cookies: names, or
+	// patterns such as `wordpress_logged_in_*`. The cookie must be one that only a log-in
+	// sets. A client that makes one up is no member: the response that set the cookie
+	// has brought it a signed pass, which holds a digest of it.
+	Issued []string `json:"issued,omitempty"`
+
+	// Members are clients whom the upstream names in this response header, by an ID of
+	// its own, such as the number of the user. Clients never see the header, and the
+	// upstream never sees one that a client made up. It counts once in a response, and
+	// not in one that caches may keep for others.
+	Told string `json:"told,omitempty"`
+
+	// The upstream's session cookie, which a client named in the header must keep
+	// presenting: a name, or a pattern such as `*_session`. Required with told.
+	Session string `json:"session,omitempty"`
+
+	// Which requests have the priority. Required for crawlers.
+	Match caddyhttp.RawMatcherSets `json:"match,omitempty" caddy:"namespace=http.matchers"`
+}
+
+const (
+	RankMember  = "member"
+	RankCrawler = "crawler"
+)
+
+// check refuses what is no rank.
+func (r *Rank) check(shares, passes bool) error {
+	issued, told, matched := len(r.Issued) > 0, r.Told != "", len(r.Match) > 0
+	switch {
+	case !shares:
+		return errors.New("rank has no meaning without share: requests wait in the order of arrival")
+	case r.Rank != RankMember && r.Rank != RankCrawler:
+		return fmt.Errorf("unknown rank %q: want member or crawler", r.Rank)
+	case issued && (told || matched) || told && matched || !issued && !told && !matched:
+		return errors.New("incomplete rank: want issued <cookie-glob>..., told <Response-Header> <cookie-glob>, or matchers")
+	case r.Rank == RankCrawler && len(r.Match) == 0:
+		return errors.New("only members are known by what the upstream answers: want matchers for crawlers")
+	case !passes && len(r.Match) == 0:
+		return errors.New("pass off and rank member issued or told exclude each other: a member is known by the pass")
+	case r.Told != "" && !httpguts.ValidHeaderFieldName(r.Told):
+		return fmt.Errorf("invalid response header %q in rank member told: want a name such as X-Throttle-User", r.Told)
+	case (r.Told != "") != (r.Session != ""):
+		return errors.New("incomplete rank: want told and session together, such as X-Throttle-User and _redmine_session")
+	case r.Session != "" && !cookie.ValidPattern(r.Session):
+		return fmt.Errorf("invalid cookie %q in rank member told: want the name of the upstream's session cookie, or a pattern such as *_session", r.Session)
+	}
+	for _, pattern := range r.Issued {
+		if !cookie.ValidPattern(pattern) {
+			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a log-in sets", pattern)
+		}
+		if name := cookie.Anonymous(pattern); name != "" {
+			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
+		}
+	}
+	return option.CheckMatcherSets(r.Match)
 }

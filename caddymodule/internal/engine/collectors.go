@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,52 +16,39 @@ import (
 )
 
 var (
-	keysRefused = collector{collectKeys, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_refused_keys",
-		"Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", []string{"zone"}, nil)}}
-
-	levels = collector{collectLevels, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_level_ratio",
-		"How full buckets were after each decision, as a fraction of their capacity.", []string{"zone"}, nil)}}
-
-	breakerOpen = collector{collectBreakers, []*prometheus.Desc{prometheus.NewDesc("caddy_throttle_breaker_open",
-		"Whether the shared store is down and left alone (1) or is asked (0).", []string{"store"}, nil)}}
-
-	buckets = collector{collectBuckets, []*prometheus.Desc{
-		prometheus.NewDesc("caddy_throttle_buckets",
-			"Buckets kept in memory.", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_evictions_total",
-			"Buckets dropped before they were empty, because the memory store was full.", nil, nil),
+	ofZones = collector{collectZones, []*prometheus.Desc{
+		desc("refused_keys", "Distinct keys that were refused or, in shadow, would have been: an estimate, since the process began.", "zone"),
+		desc("level_ratio", "How full buckets were after each decision, as a fraction of their capacity.", "zone"),
 	}}
 
-	snapshots = collector{collectSnapshots, []*prometheus.Desc{
-		prometheus.NewDesc("caddy_throttle_snapshot_age_seconds",
-			"How long ago the snapshot of the memory was up to date.", nil, nil),
-		prometheus.NewDesc("caddy_throttle_snapshot_failures_total",
-			"Times that the snapshot could not be written.", nil, nil),
+	ofStores = collector{collectStores, []*prometheus.Desc{
+		desc("breaker_open", "Whether the shared store is down and left alone (1) or is asked (0).", "store"),
+		desc("buckets", "Buckets kept in memory.", "zone"),
+		desc("evictions_total", "Buckets dropped before they were empty, because the memory store was full."),
+		desc("snapshot_age_seconds", "How long ago the snapshot of the memory was up to date."),
+		desc("snapshot_failures_total", "Times that the snapshot could not be written."),
 	}}
 
 	Waiting = collector{collectWaiting, []*prometheus.Desc{
-		prometheus.NewDesc("caddy_throttle_waiting",
-			"Requests that wait for their delay, or for a slot of in_flight, with share by the client's rank.", []string{"zone", "rank"}, nil),
-		prometheus.NewDesc("caddy_throttle_in_flight",
-			"Requests that hold a slot of in_flight, and in shadow all that are in flight.", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_slot_mean_seconds",
-			"For how long a slot of in_flight is held on average, with share.", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_kept_bytes",
-			"What received bodies take, and responses that wait for their clients, in memory and in the file.", []string{"store"}, nil),
+		desc("waiting", "Requests that wait for their delay, or for a slot of in_flight, with share by the client's rank.", "zone", "rank"),
+		desc("in_flight", "Requests that hold a slot of in_flight, and in shadow all that are in flight.", "zone"),
+		desc("slot_mean_seconds", "For how long a slot of in_flight is held on average, with share.", "zone"),
+		desc("kept_bytes", "What received bodies take, and responses that wait for their clients, in memory and in the file.", "store"),
 	}}
 
-	runTimeChanges = collector{collectChanges, []*prometheus.Desc{
-		prometheus.NewDesc("caddy_throttle_changes",
-			"Bans, limits and shadow switches at run time that hold.", []string{"kind"}, nil),
-		prometheus.NewDesc("caddy_throttle_shadow_by_hand",
-			"Whether the zone is in shadow by a switch at run time (1) or not (0).", []string{"zone"}, nil),
-		prometheus.NewDesc("caddy_throttle_changes_pending",
-			"Changes at run time that the shared store does not have yet.", nil, nil),
+	ofChanges = collector{collectChanges, []*prometheus.Desc{
+		desc("changes", "Bans, limits and shadow switches at run time that hold.", "kind"),
+		desc("shadow_by_hand", "Whether the zone is in shadow by a switch at run time (1) or not (0).", "zone"),
+		desc("changes_pending", "Changes at run time that the shared store does not have yet."),
 	}}
 )
 
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("caddy_throttle_"+name, help, labels, nil)
+}
+
 // Collectors are all of them, with those that count.
-var Collectors = append([]prometheus.Collector{keysRefused, levels, breakerOpen, buckets, snapshots, Waiting, runTimeChanges}, telemetry.Collectors...)
+var Collectors = append([]prometheus.Collector{ofZones, ofStores, Waiting, ofChanges}, telemetry.Collectors...)
 
 // RegisterMetrics registers the collectors, which a registry may have already.
 func RegisterMetrics(registry *prometheus.Registry) error {
@@ -102,35 +90,31 @@ func toGauge(is bool) float64 {
 	return 0
 }
 
-func collectBuckets(of []*prometheus.Desc, to metricsChannel) {
+func (to metricsChannel) count(of *prometheus.Desc, n uint64) {
+	to <- prometheus.MustNewConstMetric(of, prometheus.CounterValue, float64(n))
+}
+
+func collectStores(of []*prometheus.Desc, to metricsChannel) {
+	// While a reload changes the shared store, there are two. The older one counts, because the
+	// reload may fail.
+	if apps := started(); len(apps) > 0 && apps[0].Shared != nil {
+		to.gauge(of[0], toGauge(apps[0].Shared.Down()), apps[0].Shared.Name)
+	}
 	evictions, there := uint64(0), make(map[string]bool)
 	stores.EachOf(func(l *ZoneState) { there[l.name] = true })
 	stores.EachOf(func(m *stores.Memory) {
 		for zone, n := range m.Buckets() {
 			if there[zone] { // buckets outlive it until they have drained
-				to.gauge(of[0], float64(n), zone)
+				to.gauge(of[1], float64(n), zone)
 			}
 		}
 		evictions = m.Evictions()
-	})
-	to <- prometheus.MustNewConstMetric(of[1], prometheus.CounterValue, float64(evictions))
-}
-
-func collectSnapshots(of []*prometheus.Desc, to metricsChannel) {
-	stores.EachOf(func(m *stores.Memory) {
 		if s, wanted := m.Snapshot(time.Now()); wanted {
-			to.gauge(of[0], s.Age.Seconds())
-			to <- prometheus.MustNewConstMetric(of[1], prometheus.CounterValue, float64(s.Failures))
+			to.gauge(of[3], s.Age.Seconds())
+			to.count(of[4], s.Failures)
 		}
 	})
-}
-
-// collectBreakers asks the shared store. While a reload changes the store, there are two. It
-// reports the older one, because the reload may fail.
-func collectBreakers(of []*prometheus.Desc, to metricsChannel) {
-	if apps := started(); len(apps) > 0 && apps[0].Shared != nil {
-		to.gauge(of[0], toGauge(apps[0].Shared.Down()), apps[0].Shared.Name)
-	}
+	to.count(of[2], evictions)
 }
 
 // eachZone calls f with the zones that have started, those of one name in the newest config.
@@ -176,11 +160,8 @@ func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 	})
 }
 
-func collectKeys(of []*prometheus.Desc, to metricsChannel) {
+func collectZones(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *ZoneState) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
-}
-
-func collectLevels(of []*prometheus.Desc, to metricsChannel) {
 	eachZone(func(z *Zone) {
 		l := z.State
 		sum, count, upTo := float64(l.Levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
@@ -190,7 +171,7 @@ func collectLevels(of []*prometheus.Desc, to metricsChannel) {
 				upTo[telemetry.Fractions[i]] = count
 			}
 		}
-		to <- prometheus.MustNewConstHistogram(of[0], count, sum, upTo, l.name)
+		to <- prometheus.MustNewConstHistogram(of[1], count, sum, upTo, l.name)
 	})
 }
 
@@ -207,10 +188,7 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 	for _, kind := range []override.Kind{override.OfBan, override.OfLimit, override.OfShadow} {
 		to.gauge(of[0], held[kind], string(kind))
 	}
-	for name := range e.Zones {
-		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
-	}
-	for name := range e.InFlight {
+	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.Zones)), slices.Collect(maps.Keys(e.InFlight))) {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
 	if state := e.Control.Changes.State(); state.Shared {

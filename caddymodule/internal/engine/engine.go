@@ -53,9 +53,8 @@ type Engine struct {
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
 
-	observer *storeObserver     // of Shared
-	Memory   *stores.MemoryUse  // the store itself or the fallback, if either is in memory
-	policy   sharedstore.Policy // what zones fall back to that have no policy of their own
+	observer *storeObserver    // of Shared
+	Memory   *stores.MemoryUse // the store itself or the fallback, if either is in memory
 
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
@@ -190,13 +189,9 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 	if e.Zones[name] != nil {
 		return nil, errOneNameSpace(name)
 	}
-	longest, inAll, err := e.app.Buffer.Bytes()
-	if err != nil {
-		return nil, err
-	}
 	l, err := inflight.New(ctx, definition, inflight.Options{
 		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
-		Bodies: e.Control.Bodies, Longest: longest, InAll: inAll, Refusals: &e.Control.Refusals, Exiting: exiting,
+		Bodies: e.Control.Bodies, Longest: e.bodies.Request, InAll: e.bodies.Files, Refusals: &e.Control.Refusals, Exiting: exiting,
 		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: e.lines,
 	})
 	if err != nil {
@@ -224,21 +219,18 @@ func (e *Engine) UseShared(s *stores.SharedStore) {
 	// The shared store is the one that lasts.
 	e.Memory = &stores.MemoryUse{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}
 	e.Memory.Join()
-	e.policy, _ = sharedstore.ParsePolicy(e.app.OnStoreError) // which has been checked
 	e.Shared, e.Store = s, s.With(sharedstore.Options{Timeout: time.Duration(e.app.StoreTimeout), Nodes: e.app.Nodes, Zone: e.zoneFallback})
 }
 
 // zoneFallback returns the fallback of a zone.
 func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
-	z := e.Zones[name]
-	if z == nil {
-		return sharedstore.ZoneOptions{Policy: e.policy}
+	if z := e.Zones[name]; z != nil {
+		return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.MostCost}
 	}
-	return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.MostCost}
+	return sharedstore.ZoneOptions{}
 }
 
-// Start lets the store connect, applies max_buckets and restores buckets. It logs
-// which zones are one budget for several handlers. What waits for the start comes first; its
+// Start lets the store connect, applies max_buckets and restores buckets. What waits for the start comes first; its
 // first error keeps the config from starting.
 func (e *Engine) Start() error {
 	ctx, stop := context.WithCancel(context.Background())
@@ -258,12 +250,6 @@ func (e *Engine) Start() error {
 		e.Shared.Attach(e.observer)
 	}
 	e.Signing.start(ctx, e.Logger)
-	for name, z := range e.Zones {
-		if len(z.Directives) > 1 {
-			e.Logger.Info("several handlers share the budget of the zone; put host into its key to give each site its own",
-				zap.String("zone", name), zap.Int("handlers", len(z.Directives)))
-		}
-	}
 	e.refuseAgain()
 	e.Control.Start(e)
 	return nil

@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -9,79 +11,13 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
-
-// TestLocalBucketsAreKeptForTheNextOutage, and the store is told nothing of either.
-func TestLocalBucketsAreKeptForTheNextOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 10 1/h\n}")
-		c := s.From(servertest.Someone)
-		c.WantStatuses("/", map[int]int{200: 6})
-		servertest.TheShared.Down.Store(true)
-		c.WantStatuses("/", map[int]int{200: 10, 429: 3})
-		servertest.TheShared.Down.Store(false)
-		<-time.After(3 * time.Second)
-		c.WantStatuses("/", map[int]int{200: 4, 429: 3})
-		servertest.TheShared.Down.Store(true)
-		c.WantStatuses("/", map[int]int{429: 5})
-	})
-}
-
-func TestEveryNodeHasItsShareOfALimitInAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "nodes 4", "zone z {\nlimit 20 4/s\ncost 3 {\npath /dear\n}\n}")
-		c := s.From(servertest.Someone)
-		servertest.TheShared.Down.Store(true)
-		c.WantStatuses("/", map[int]int{200: 5, 429: 1})
-		<-time.After(3 * time.Second)
-		c.WantStatuses("/", map[int]int{200: 3, 429: 1})
-		<-time.After(5 * time.Second)
-		c.WantStatuses("/dear", map[int]int{200: 1, 429: 1})
-	})
-}
-
-func TestAShareHoldsAtLeastTheDearestRequest(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "nodes 10", "zone z {\nlimit 20 1/h\ncost 8 {\npath /dear\n}\n}")
-		servertest.TheShared.Down.Store(true)
-		s.From(servertest.Someone).WantStatuses("/dear", map[int]int{200: 1, 429: 1})
-	})
-}
-
-func TestABlockedClientStaysBlockedInAnOutage(t *testing.T) {
-	for _, nodes := range []string{"nodes 1", "nodes 3"} {
-		synctest.Test(t, func(t *testing.T) {
-			s := servertest.RunShared(t, nodes, "zone z {\nlimit 1 1/s\nblock 10m\n}")
-			c := s.From(servertest.Someone)
-			c.WantStatuses("/", map[int]int{200: 1, 429: 1})
-			servertest.TheShared.Down.Store(true)
-			<-time.After(9 * time.Minute)
-			c.WantStatuses("/", map[int]int{429: 5})
-			<-time.After(time.Minute)
-			c.WantStatuses("/", map[int]int{200: 1})
-		})
-	}
-}
-
-// A share of the limit leaks more slowly, and is what admits the client in the end.
-func TestABlockedClientThatWaitsAsLongAsItIsToldPassesInAnOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "nodes 3", "zone z {\nlimit 4 4/m\nblock 2s\n}")
-		servertest.TheShared.Down.Store(true)
-		c := s.From(servertest.Someone)
-		c.WantStatuses("/", map[int]int{200: 1, 429: 5})
-		after := c.Get("/").Header().Get("Retry-After")
-		wait, err := time.ParseDuration(after + "s")
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(wait)
-		if w := c.Get("/"); w.Code != http.StatusOK {
-			t.Errorf("after %v: got %d and Retry-After %s, want 200", wait, w.Code, w.Header().Get("Retry-After"))
-		}
-	})
-}
 
 func TestPoliciesAreEachZonesOwn(t *testing.T) {
 	for _, test := range []struct {
@@ -120,53 +56,6 @@ func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 	})
 }
 
-// The store is asked for the least that a body can cost, for its cost, and to settle
-// that, which delays nothing for longer than a fifth of the timeout.
-func TestEachCallOfAStoreHasATimeoutOfItsOwn(t *testing.T) {
-	for _, test := range []struct {
-		slow time.Duration
-		want time.Duration
-	}{
-		{10 * time.Millisecond, 30 * time.Millisecond},
-		{24 * time.Millisecond, 58 * time.Millisecond},
-		{40 * time.Millisecond, 90 * time.Millisecond},
-		{90 * time.Millisecond, 100 * time.Millisecond}, // then locally
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\ncost body_items\nsettle status 404 50\n}\nzone y {\nlimit 100 1/h\n}")
-			servertest.TheShared.Slow.Store(int64(test.slow))
-			r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`[1,2,3]`))
-			r.Header.Set("Content-Type", "application/json")
-			start := time.Now()
-			if w := s.Do(r); w.Code != http.StatusOK {
-				t.Errorf("a store that takes %v: got %v, want 200", test.slow, w.Code)
-			}
-			if got := time.Since(start); got != test.want {
-				t.Errorf("a store that takes %v: got the request answered after %v, want after %v", test.slow, got, test.want)
-			}
-		})
-	}
-}
-
-func TestChargesAreSettledInTheStoreThatTookThem(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\ncost 10\nsettle status 404 50\n}")
-		c := s.From(servertest.Someone)
-		c.Get("/") // 200 settles it down to nothing
-		if got := servertest.TheShared.Settles.Load(); got != 1 {
-			t.Errorf("settlements in the shared store: got %d, want 1", got)
-		}
-		servertest.TheShared.Down.Store(true)
-		c.WantStatuses("/", map[int]int{200: 50}) // each is settled down to nothing here
-		if got := servertest.TheShared.Settles.Load(); got != 1 {
-			t.Errorf("settlements in the shared store, after an outage: got %d, want 1", got)
-		}
-		if got := s.Metric(t, "caddy_throttle_unsettled_total"); got[0].Value != 0 {
-			t.Errorf("unsettled: got %v, want 0", got[0].Value)
-		}
-	})
-}
-
 func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\ncost 10\nsettle status 404 50\n}")
@@ -199,30 +88,6 @@ func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 	})
 }
 
-func TestABlockedClientIsNotToldToRetryWhatNeverFits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 2 1/s\ncost {header.X-Cost}\nblock 10m\n}")
-		c := s.From(servertest.Someone).With("X-Cost", "2")
-		c.WantStatuses("/", map[int]int{200: 1, 429: 1})
-		if w := s.From(servertest.Someone).With("X-Cost", "3").Get("/"); w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
-			t.Errorf("got %d and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
-		}
-	})
-}
-
-func TestAResetIsHeededWithinTwoSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 1 1/s\nblock 10m everywhere\n}")
-		c := s.From(servertest.Someone)
-		c.WantStatuses("/", map[int]int{200: 1, 429: 3})
-		if err := servertest.TheShared.Reset(t.Context(), "z", "203.0.113.7", false); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(2 * time.Second)
-		c.WantStatuses("/", map[int]int{200: 1})
-	})
-}
-
 func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 5 1/s\ndelay\n}")
@@ -243,5 +108,233 @@ func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 		if got := servertest.TheShared.Closed.Load(); got != 1 || codes != [2]int{200, 200} {
 			t.Errorf("after their end: got it closed %d times after answers %v, want once after 200 and 200", got, codes)
 		}
+	})
+}
+
+// failuresToOpen is how many calls open the breaker, if all fail.
+const failuresToOpen = 3
+
+func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\n}")
+		c := s.From(servertest.Someone)
+		servertest.TheShared.Down.Store(true)
+		c.Statuses(50, "/")
+		<-time.After(3 * time.Second)
+		servertest.TheShared.Down.Store(false)
+		<-time.After(3 * time.Second)
+		synctest.Wait()
+		c.Statuses(5, "/")
+		for text, want := range map[string]int{"the store is down": 1, "the store is up again": 1, "asking the store": 1} {
+			if got := len(s.Logs.Lines(t, text)); got != want {
+				t.Errorf("log lines that say %q: got %d, want %d", text, got, want)
+			}
+		}
+		for name, want := range map[string]float64{
+			"caddy_throttle_breaker_open": 0, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
+		} {
+			if got := s.StoreMetric(t, name); got != want {
+				t.Errorf("%s: got %v, want %v", name, got, want)
+			}
+		}
+		if got := s.Metric(t, "caddy_throttle_without_store_total"); len(got) != 1 || got[0].Value != 50 {
+			t.Errorf("decided without the store: got %v, want 50", got)
+		}
+	})
+}
+
+// started runs and starts a site whose store has not been reached yet.
+func started(t *testing.T, config string) *servertest.Site {
+	t.Helper()
+	s := servertest.Run(t, config)
+	if err := s.Module().Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		time.Sleep(time.Second) // for what no request waits for
+		_ = s.Module().Stop()
+	})
+	return s
+}
+
+// TestFirstRequests wait until the store was reached, if an enforced zone concerns them, but no
+// longer than two seconds after the start.
+func TestFirstRequests(t *testing.T) {
+	const far = 1500 * time.Millisecond
+	for _, test := range []struct {
+		name, global, zone, path string
+		hangs                    bool
+		want                     time.Duration
+	}{
+		{"enforced", "", "limit 3 1/h", "/", false, far},
+		{"never reached", "", "limit 3 1/h", "/", true, 2 * time.Second},
+		{"another path", "", "limit 3 1/h\nmatch path /login", "/", true, 0},
+		{"exempt", "exempt path /health", "limit 3 1/h", "/health", true, 0},
+		{"in shadow", "", "limit 3 1/h\nshadow", "/", true, 0},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+				servertest.TheShared.Hung.Store(test.hangs)
+				servertest.TheShared.Slow.Store(int64(far))
+				s := started(t, "{\nthrottle {\nstore test_shared\n"+test.global+"\n}\n}\nhttp:// {\nthrottle {\nzone z {\n"+test.zone+"\n}\n}\nrespond ok\n}")
+				s.Engine().Exiting = nil
+				synctest.Wait()
+				servertest.TheShared.Slow.Store(0) // from the second call on
+				for _, want := range []time.Duration{test.want, 0} {
+					began := time.Now()
+					if w := s.From(servertest.Someone).Get(test.path); w.Code != http.StatusOK || time.Since(began) != want {
+						t.Errorf("got %d after %v, want 200 after %v", w.Code, time.Since(began), want)
+					}
+				}
+			})
+		})
+	}
+}
+
+// foreignStore is a store module of somebody else's.
+type foreignStore struct{}
+
+func init() { caddy.RegisterModule(new(foreignStore)) }
+
+func (*foreignStore) CaddyModule() caddy.ModuleInfo {
+	return caddy.ModuleInfo{ID: "throttle.stores.foreign_test", New: func() caddy.Module { return new(foreignStore) }}
+}
+
+func (*foreignStore) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
+	d.Next()
+	return nil
+}
+
+func (*foreignStore) Store() leakybucket.Store { return stubborn{servertest.TheShared} }
+
+// stubborn is a store that heeds no context.
+type stubborn struct{ of *servertest.SharedStore }
+
+func (s stubborn) Take(_ context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	return s.of.Take(context.Background(), charges, decisions)
+}
+
+func (s stubborn) Settle(_ context.Context, settlements []leakybucket.Settlement) error {
+	return s.of.Settle(context.Background(), settlements)
+}
+
+// TestForeignStores have the timeout and the policy of all others, and no client that hangs up
+// takes one down.
+func TestForeignStores(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+		s := started(t, "{\nthrottle {\nstore foreign_test\non_store_error deny\n}\n}\nhttp:// {\nthrottle {\nzone z {\nlimit 3 1/h\n}\n}\nrespond ok\n}")
+		c := s.From(servertest.Someone)
+		c.WantStatuses("/", map[int]int{200: 3, 429: 2})
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		for range 1000 {
+			r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil).WithContext(left)
+			r.RemoteAddr = "198.51.100.1:1"
+			s.Do(r)
+		}
+		if s.Engine().Shared.Failing() {
+			t.Error("after hang-ups: got the store failing")
+		}
+		servertest.TheShared.Slow.Store(int64(700 * time.Millisecond))
+		began := time.Now()
+		if w := c.Get("/"); w.Code != http.StatusServiceUnavailable || time.Since(began) != 50*time.Millisecond {
+			t.Errorf("a store that takes 700ms: got %d after %v, want 503 after 50ms", w.Code, time.Since(began))
+		}
+		servertest.TheShared.Slow.Store(0)
+		servertest.TheShared.Down.Store(true)
+		c.WantStatuses("/", map[int]int{503: 5})
+		servertest.TheShared.Down.Store(false)
+		time.Sleep(3 * time.Second)
+		c.WantStatuses("/", map[int]int{429: 2})
+	})
+}
+
+// TestCallsOfTheStore that one request makes, by the options of its zones. The documentation
+// of store_timeout has the most.
+func TestCallsOfTheStore(t *testing.T) {
+	for _, test := range []struct {
+		name, zones    string
+		takes, settles int32
+	}{
+		{"plain", "zone a {\nlimit 100 1/h\n}", 1, 0},
+		{"several zones", "zone a {\nlimit 100 1/h\n}\nzone b {\nlimit 200 1/h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 1, 0},
+		{"delay", "zone a {\nlimit 100 1/h\ndelay 50\n}", 1, 0},
+		{"block", "zone a {\nlimit 100 1/h\nblock 1h everywhere\n}", 1, 0},
+		{"settle", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}", 1, 1},
+		{"body", "zone a {\nlimit 100 1/h\ncost body_items\n}", 1, 0},
+		{"body of several zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\ncost body_items\n}", 1, 0},
+		{"body and other zones", "zone a {\nlimit 100 1/h\ncost body_items\n}\nzone b {\nlimit 200 1/h\n}", 2, 0},
+		{"trust_devices", "zone a {\nlimit 100 1/h\n}\nzone b {\nkey field user\nlimit 200 1/h\nrefund status 200\ntrust_devices sid\n}", 2, 1},
+		{"shadow that would refuse the body", "zone a {\nlimit 100 1/h\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nshadow\n}\nzone c {\nlimit 2 1/h\ncost body_items rows\nshadow\n}", 2, 1},
+		{"all", "zone a {\nlimit 100 1/h\ncost body_items\nsettle status 200 5\n}\nzone b {\nlimit 200 1/h\nsettle status 200 5\ndelay 50\nblock 1h\n}\nzone c {\nlimit 300 1/h\nshadow\n}", 2, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.RunShared(t, "", test.zones)
+				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"user": "a", "rows": [1,2,3]}`))
+				r.Header.Set("Content-Type", "application/json")
+				if w := s.Do(r); w.Code != http.StatusOK {
+					t.Fatalf("got %d, want 200", w.Code)
+				}
+				synctest.Wait()
+				if takes, settles := servertest.TheShared.Takes.Load(), servertest.TheShared.Settles.Load(); takes != test.takes || settles != test.settles {
+					t.Errorf("got %d takes and %d settlements, want %d and %d", takes, settles, test.takes, test.settles)
+				}
+			})
+		})
+	}
+}
+
+// A reload keeps the store, and errors that no request waits for go to the log of
+// the config that runs.
+func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
+		const config = "{\nthrottle {\nstore test_shared\n}\n}\nhttp:// {\nthrottle site 5 1/s\n}"
+		start := func() *servertest.Site {
+			s := servertest.Run(t, config)
+			if err := s.Module().Start(); err != nil {
+				t.Fatal(err)
+			}
+			return s
+		}
+		wantLines := func(s *servertest.Site, want int) {
+			t.Helper()
+			synctest.Wait()
+			if got := s.Logs.Lines(t, "looking after the store"); len(got) != want || want > 0 && !strings.Contains(got[0]["error"].(string), "disk full") {
+				t.Errorf("got %v, want %d lines", got, want)
+			}
+		}
+		fail := func() { (*servertest.TheShared.OnError.Load())(errors.New("disk full")) }
+		first := start()
+		for range 3 {
+			fail()
+		}
+		wantLines(first, 1)
+		<-time.After(time.Minute)
+		fail()
+		wantLines(first, 2)
+
+		second := start()
+		_ = first.Module().Stop()
+		first.Stop()
+		<-time.After(time.Minute)
+		fail()
+		wantLines(first, 2)
+		wantLines(second, 1)
+
+		// A reload that fails takes nothing with it.
+		third := start()
+		_ = third.Module().Stop()
+		third.Stop()
+		<-time.After(time.Minute)
+		fail()
+		wantLines(second, 2)
+		wantLines(third, 0)
+		_ = second.Module().Stop()
+		second.Stop()
+		<-time.After(time.Second)
 	})
 }

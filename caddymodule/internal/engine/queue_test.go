@@ -34,41 +34,6 @@ func TestTheLastInTheQueueGivesItsPlaceBackWhenItLeaves(t *testing.T) {
 	})
 }
 
-func TestThePlaceOfAClientThatLeavesEarlierStaysEmpty(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
-		visits := s.Visits(4, servertest.Office, "/")
-		servertest.Sleep(500 * time.Millisecond)
-		visits[1].Leave()
-		servertest.Sleep(0)
-		servertest.WantGone(t, visits[1])
-		wantFullness(t, s, 3.5)
-		servertest.Sleep(time.Minute)
-		servertest.WantWaits(t, []*servertest.Visit{visits[0], visits[2], visits[3]}, 0, 2, 3)
-		servertest.WantEmpty(t, "waits")
-	})
-}
-
-// Both happen at the same instant, and either may be seen first.
-func TestAClientThatLeavesWhenItsTurnComesIsNotServed(t *testing.T) {
-	for range 50 {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitZone(t, servertest.LikeNginx, 0)
-			s.Visit(servertest.Office, "/")
-			left := s.Visit(servertest.Office, "/")
-			go func() {
-				<-time.After(time.Second)
-				left.Leave()
-			}()
-			servertest.Sleep(time.Minute)
-			if left.Reached && left.Waited < time.Second {
-				t.Errorf("got to the upstream after %v, want a second or never", left.Waited)
-			}
-			servertest.WantEmpty(t, "waits")
-		})
-	}
-}
-
 func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nrefusal retry_after fit", 0)
@@ -86,35 +51,6 @@ func TestTooManyThatWaitAreRefusedAndNotCharged(t *testing.T) {
 		servertest.WantWaits(t, visits, 0, 1, 2, -1, 0, -1, 2)
 		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 2, "delayed": 3, "refused waiting": 2})
 		servertest.WantEmpty(t, "waits")
-	})
-}
-
-func TestARefusalForWaitingGivesBackTheChargesOfAllZones(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitSite(t, `throttle {
-			zone beside {
-				limit 100 1/d
-			}
-			zone watched {
-				limit 100 1/d
-				shadow
-			}
-			zone waits {
-				`+servertest.LikeNginx+` queue 1
-			}
-		}`, 0)
-		s.Visits(4, servertest.Office, "/")
-		wantFullness(t, s, 2)
-		for _, shadow := range []bool{false, true} {
-			zone := map[bool]string{false: "beside", true: "watched"}[shadow]
-			if got := s.Fullness(zone, servertest.Office, 100, 1./86400, shadow); math.Abs(got-2) > 1e-3 {
-				t.Errorf("zone %s: got level %v, want 2", zone, got)
-			}
-		}
-		servertest.Sleep(time.Minute)
-		servertest.WantCounts(t, "beside", map[string]float64{"admitted": 2})
-		servertest.WantCounts(t, "watched", map[string]float64{"admitted": 2})
-		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1, "refused waiting": 2})
 	})
 }
 
@@ -137,22 +73,6 @@ func TestAtTheEndOfTheProcessAllWaitingClientsAreToldSo(t *testing.T) {
 		if first.Code != http.StatusOK || late.Code != http.StatusOK {
 			t.Errorf("got %v and %v for who need not wait, want 200", first.Code, late.Code)
 		}
-		servertest.WantEmpty(t, "waits")
-	})
-}
-
-// A shadow says how long the wait would be, and knows nothing of the queue.
-func TestAShadowWaitsForNobodyHoweverManyThereAre(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx+" queue 2\nshadow", 0)
-		visits := s.Visits(7, servertest.Office, "/")
-		servertest.WantWaits(t, visits, 0, 0, 0, 0, 0, 0, 0)
-		for i, want := range []any{nil, 1.0, 2.0, 3.0, 4.0, 5.0, nil} {
-			if got := servertest.Logged(visits[i].Verdict)["delay"]; got != want {
-				t.Errorf("request %d: got a delay of %v in the access log, want %v", i+1, got, want)
-			}
-		}
-		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "shadow_delayed": 5, "shadow_refused capacity": 1})
 		servertest.WantEmpty(t, "waits")
 	})
 }

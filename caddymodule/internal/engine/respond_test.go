@@ -1,55 +1,20 @@
 package engine_test
 
 import (
+	"crypto/tls"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
-
-func TestARefusalIsAPageForPeople(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle site 1 1/m
-		respond ok
-	}`)
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/")
-	w := c.Get("/")
-	for name, want := range map[string]string{
-		"Retry-After":   "60",
-		"Cache-Control": "no-store",
-		"Content-Type":  "text/html; charset=utf-8",
-	} {
-		if got := w.Header().Get(name); got != want {
-			t.Errorf("%s: got %q, want %q", name, got, want)
-		}
-	}
-	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
-		t.Errorf("got %q, want it to say how long to wait", body)
-	}
-}
-
-func TestThePageSaysTheTimeToFitWhateverRetryAfterSays(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle site 10 1/m
-		respond ok
-	}`)
-	c := s.From(servertest.Someone)
-	c.Passes(10, "/")
-	w := c.Get("/")
-	if got := w.Header().Get("Retry-After"); got != "600" {
-		t.Errorf("Retry-After: got %q, want 600", got)
-	}
-	if body := w.Body.String(); !strings.Contains(body, "<p>Please wait 60 seconds.</p>") {
-		t.Errorf("got %q, want it to say 60 seconds", body)
-	}
-}
 
 // refusedBy returns the answer to a request that is refused by a zone with
 // the given lines.
@@ -65,12 +30,6 @@ func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRe
 		}
 	}`)
 	return s.Do(r)
-}
-
-func TestTheStatusIsAChoice(t *testing.T) {
-	if got := refusedBy(t, "refusal status 503", servertest.Request(servertest.Someone, servertest.Site0)).Code; got != 503 {
-		t.Errorf("got %v, want 503", got)
-	}
 }
 
 func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
@@ -110,18 +69,6 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 	}
 	if got := s.From(servertest.Someone).Get("/").Body.String(); !strings.Contains(got, ">Too many pages.</p>") {
 		t.Errorf("got %s, want the message on the page", got)
-	}
-}
-
-func TestTheMessageTakesThePlaceOfThePagesText(t *testing.T) {
-	for lines, want := range map[string]string{
-		"refusal {\npage {\ntitle Stop\ntext Ours\n}\n}":                           ">Stop</h1>\n<p dir=\"auto\">Ours</p>",
-		"refusal {\npage {\ntitle Stop\ntext Ours\n}\nmessage \"Jörg's & co.\"\n}": ">Stop</h1>\n<p dir=\"auto\">Jörg&#39;s &amp; co.</p>",
-		"refusal message Slowly":                                                   "<p dir=\"auto\">Slowly</p>",
-	} {
-		if got := refusedBy(t, lines, servertest.Request(servertest.Someone, servertest.Site0)).Body.String(); !strings.Contains(got, want) {
-			t.Errorf("%q: got %s, want %q in it", lines, got, want)
-		}
 	}
 }
 
@@ -169,159 +116,290 @@ func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
 	}
 }
 
-func TestARefusalByErrorHasItsStatusAndHeadersWithoutErrorRoutes(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone login {
-				limit 1 1/m
-				refusal error status 503
-			}
-		}
-		respond ok
-	}`)
-	c := s.From(servertest.Someone)
-	c.Get("/")
-	w := c.Get("/")
-	if got := w.Header().Get("Retry-After"); w.Code != 503 || got != "60" {
-		t.Errorf("got %v and Retry-After %q, want 503 and 60", w.Code, got)
+func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
+	const html, jsonType, image = "text/html,*/*;q=0.8", "application/json", "image/avif,*/*;q=0.8"
+	for _, test := range []struct {
+		name, zone, accept string
+		before             int // requests that pass
+		status             int
+		reason             string
+	}{
+		{"a page", "limit 1 1/h", html, 1, 429, "capacity"},
+		{"JSON", "limit 1 1/h", jsonType, 1, 429, "capacity"},
+		{"a brief page", "limit 1 1/h", image, 1, 429, "capacity"},
+		{"another status", "limit 1 1/h\nrefusal status 503", html, 1, 503, "capacity"},
+		{"a branded page", "limit 1 1/h\nrefusal {\npage {\ntitle Shop\n}\n}", html, 1, 429, "capacity"},
+		{"a message", "limit 1 1/h\nrefusal message Sorry.", html, 1, 429, "capacity"},
+		{"a denied key", "limit 1 1/h\noverride 203.0.113.7 deny", html, 0, 429, "denied"},
+		{"no key", "limit 1 1/h\nkey header X-Key missing refuse", jsonType, 0, 429, "missing_key"},
+		{"the request that begins a block", "limit 1 1/h\nblock 1h", html, 1, 429, "capacity"},
+		{"an error route", "limit 1 1/h\nrefusal error", html, 1, 429, "capacity"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.Run(t, "http:// {\nlog\nthrottle {\nzone gate {\n"+test.zone+"\n}\n}\nrespond ok\nhandle_errors {\nrespond \"own {http.throttle.support_code}\"\n}\n}")
+				c := s.From(servertest.Someone).With("Accept", test.accept)
+				for range test.before {
+					if w := c.Get("/"); w.Code != http.StatusOK || servertest.CodeOn(t, w) != "" {
+						t.Fatalf("got %d with the code %q, want it to pass without", w.Code, servertest.CodeOn(t, w))
+					}
+				}
+				w := c.Get("/")
+				code := servertest.CodeOn(t, w)
+				if w.Code != test.status || code == "" {
+					t.Fatalf("got %d with %q, want %d with a code", w.Code, w.Body, test.status)
+				}
+				servertest.Sleep(time.Minute)
+				got := s.Why(strings.ToLower(strings.ReplaceAll(code, "-", "")))
+				if r := got.Refusal; r == nil || r.Code != code || r.Zone != "gate" || r.Reason != test.reason || time.Since(r.At) != time.Minute {
+					t.Fatalf("got %+v, want the refusal by gate a minute ago, for %s", r, test.reason)
+				}
+				if test.reason == "capacity" {
+					if r := got.Refusal; r.Key != "203.0.113.7" || r.Cost != 1 || r.Capacity != 1 || r.Wait < 3000 {
+						t.Errorf("got %+v, want key, cost, capacity and wait", r)
+					}
+					if len(got.Buckets) != 1 || got.Buckets[0].Level < 0.9 || (got.Buckets[0].Blocked > 0) != strings.Contains(test.zone, "block") {
+						t.Errorf("got the buckets %+v, want that of gate as it is now", got.Buckets)
+					}
+				}
+				lines := s.Logs.Lines(t, "handled request")
+				if field, _ := lines[len(lines)-1]["throttle"].(map[string]any); field["support_code"] != code {
+					t.Errorf("got %v in the access log, want the code %s", field, code)
+				}
+				if again := servertest.CodeOn(t, c.Get("/")); again == code || again == "" {
+					t.Errorf("got the code %q once more, want another", again)
+				}
+				s.Stop()
+			})
+		})
 	}
 }
 
-func TestAPageOfARefusalDoesNotGoThroughErrorRoutes(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle site 1 1/m
-		respond ok
-		handle_errors {
-			respond "error route"
+func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {
+	for _, option := range []string{"refusal code off", "shadow"} {
+		s := servertest.Run(t, "http:// {\nlog\nthrottle {\nzone gate {\nlimit 1 1/h\n"+option+"\n}\n}\nrespond \"ok {http.throttle.support_code}\"\n}")
+		for _, accept := range []string{"text/html", "application/json", "*/*"} {
+			c := s.From(servertest.Someone).With("Accept", accept)
+			c.Get("/")
+			if w := c.Get("/"); servertest.CodeOn(t, w) != "" || strings.Contains(w.Body.String(), "upport") {
+				t.Errorf("%s, %s: got %q, want no code", option, accept, w.Body)
+			}
 		}
-	}`)
+		for _, line := range s.Logs.Lines(t, "handled request") {
+			if field, _ := line["throttle"].(map[string]any); field["support_code"] != nil {
+				t.Errorf("%s: got %v in the access log, want no code", option, field)
+			}
+		}
+		s.Stop()
+	}
+}
+
+func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
+	w := refusedBy(t, "refusal {\npage ../caddyfile/testdata/page.html\n}", servertest.Request(servertest.Someone, servertest.Site0))
+	if code := servertest.CodeOn(t, w); code != "" {
+		t.Errorf("got the code %q on a page without the placeholder, want none", code)
+	}
+	s := servertest.Run(t, "http:// {\nthrottle gate 1 1/h {\nrefusal {\n\tpage ../../../docs/too-many-requests.html\n}\n}\nrespond ok\n}")
 	c := s.From(servertest.Someone)
 	c.Passes(1, "/")
-	if got := c.Get("/").Body.String(); !strings.Contains(got, "One moment, please") {
-		t.Errorf("got %q, want our page", got)
+	if w := c.Get("/"); servertest.CodeOn(t, w) == "" {
+		t.Errorf("got %q, want a code on it", w.Body)
 	}
 }
 
-func TestAHeadRequestIsRefusedWithoutABody(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle site 1 1/h
-		respond ok
-	}`)
-	server := httptest.NewServer(s.Server)
-	defer server.Close()
-	for i, want := range []int{http.StatusOK, http.StatusTooManyRequests} {
-		r, err := http.Head(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(r.Body)
-		r.Body.Close()
-		if err != nil || len(body) != 0 || r.StatusCode != want {
-			t.Errorf("request %d: got %v, %d bytes, %v; want %v and none", i+1, r.StatusCode, len(body), err, want)
-		}
-		if i == 1 && (r.Header.Get("Retry-After") != "3600" || r.ContentLength <= 0) {
-			t.Errorf("got Retry-After %q and Content-Length %d, want 3600 and that of the page", r.Header.Get("Retry-After"), r.ContentLength)
-		}
+func TestCodesSurviveAReloadThatRemovesTheZone(t *testing.T) {
+	before := servertest.Run(t, "http:// {\nthrottle gate 1 1/h\nrespond ok\n}")
+	c := before.From(servertest.Someone)
+	c.Passes(1, "/")
+	code := servertest.CodeOn(t, c.Get("/"))
+	after := servertest.Run(t, "http:// {\nthrottle other 5 1/h\nrespond ok\n}")
+	before.Stop()
+	after.From(servertest.Someone).Answers("/", http.StatusOK)
+	if got := after.Why(code); got.Refusal == nil || got.Refusal.Zone != "gate" || len(got.Buckets) != 1 || got.Buckets[0].Zone != "other" {
+		t.Errorf("got %+v, want the refusal by the zone that is gone, and the client's bucket of today", got)
+	}
+	if got := after.Why("0000-0001"); got.Refusal != nil {
+		t.Errorf("got %+v for a code that was never given, want nothing", got.Refusal)
 	}
 }
 
-// ofBrowser is a request as somebody's browser sends it.
-func ofBrowser(method, path, languages string) *http.Request {
-	r := servertest.Request(servertest.Someone, "http://example.com"+path)
-	r.Method = method
-	r.Header.Set("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
-	r.Header.Set("Accept-Language", languages)
-	return r
-}
-
-func TestTheZoneThatDecidesStylesThePage(t *testing.T) {
+func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 	s := servertest.Run(t, `http:// {
+		header Cache-Control private
 		throttle {
-			refusal {
-				page {
-					title "The <Library>"
-					accent teal
-				}
-			}
+			ratelimit_headers
 			zone pages {
-				limit 10 1/m
+				limit 3 1/m
 			}
-			zone login {
-				match path /login
-				limit 1 1/h
-				refusal {
-					page {
-						text "Too many log-ins."
-					}
+			zone posts {
+				match {
+					method POST
 				}
+				limit 10 1/s
+				cost 4.5
 			}
-			zone watched {
+			zone quiet {
 				limit 1 1/d
 				shadow
-				refusal {
-					page {
-						title "nobody sees this"
-					}
-				}
 			}
 		}
-		respond ok
 	}`)
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/login")
-	w := s.Do(ofBrowser("POST", "/login", "fr-CH,fr;q=0.9,en;q=0.8"))
-	for _, want := range []string{`<html lang="fr">`, "<h1 dir=\"auto\">Un instant, s’il vous plaît</h1>", "Too many log-ins.", "60 minutes</b>.", "n’ont pas été traitées"} {
-		if body := w.Body.String(); !strings.Contains(body, want) {
-			t.Errorf("got %s, want %q in it", body, want)
+	for i, test := range []struct{ addr, method, policy, limit string }{
+		{servertest.Someone, "GET", `"pages";q=3;w=180`, `"pages";r=2;t=60`},
+		{servertest.Someone, "GET", `"pages";q=3;w=180`, `"pages";r=1;t=60`},
+		{servertest.Someone, "GET", `"pages";q=3;w=180`, `"pages";r=0;t=60`},
+		{servertest.Someone, "GET", `"pages";q=3;w=180`, `"pages";r=0;t=60`}, // refused
+		{"198.51.100.1:1", "POST", `"posts";q=10;qu="cost";w=10`, `"posts";r=5;t=1`},
+	} {
+		w := s.From(test.addr).Send(test.method, "/")
+		if got := w.Header().Get("RateLimit-Policy"); got != test.policy {
+			t.Errorf("request %d: got RateLimit-Policy %s, want %s", i+1, got, test.policy)
 		}
-	}
-	if w.Header().Get("Content-Language") != "fr" || w.Header().Get("Vary") != "" {
-		t.Errorf("got %v, want the language, and no Vary since nothing is cached", w.Header())
-	}
-	c.Passes(9, "/")
-	body := s.Do(ofBrowser("GET", "/", "xx, it;q=0.1")).Body.String()
-	for _, want := range []string{`<html lang="it">`, "<h1 dir=\"auto\">The &lt;Library&gt;</h1>", "--accent:teal", "60 secondi</b>."} {
-		if !strings.Contains(body, want) {
-			t.Errorf("got %s, want %q in it", body, want)
+		if got := w.Header().Get("RateLimit"); got != test.limit {
+			t.Errorf("request %d: got RateLimit %s, want %s", i+1, got, test.limit)
 		}
-	}
-	if strings.Contains(body, "nobody") {
-		t.Errorf("got %s of a shadow", body)
 	}
 }
 
-func TestThePageHasItsOwnPolicyOnASiteWithAnother(t *testing.T) {
+// TestSharedCache: what caches keep for everybody does not tell how much one client has left,
+// also if a handler around throttle, or an error route, says later that they may keep it.
+func TestSharedCache(t *testing.T) {
 	s := servertest.Run(t, `http:// {
-		header Content-Security-Policy "default-src 'self'"
-		throttle site 1 1/m
-		respond ok
+		route {
+			header /outer/* ?Cache-Control "public, max-age=60"
+			throttle {
+				ratelimit_headers
+				zone pages {
+					limit 99 1/m
+				}
+			}
+			header /public Cache-Control "public, max-age=60"
+			header /edge CDN-Cache-Control max-age=60
+			header /asked Cache-Control no-cache
+			header /private Cache-Control "private, max-age=60"
+			header /outer/private Cache-Control private
+			header /kept Cache-Control no-store
+			header /own {
+				Cache-Control s-maxage=60
+				+RateLimit "\"upstream\";r=1"
+			}
+			header /error Cache-Control private
+			error /error 404
+			respond ok
+		}
+		handle_errors {
+			header Cache-Control "public, max-age=60"
+			respond gone 404
+		}
 	}`)
-	s.From(servertest.Someone).Passes(1, "/")
-	w := s.Do(ofBrowser("GET", "/", "en"))
-	if got := w.Header()["Content-Security-Policy"]; w.Code != 429 || len(got) != 1 || !strings.HasPrefix(got[0], "default-src 'none'; script-src 'sha256-") {
-		t.Errorf("got %d and %q, want the policy of the page alone", w.Code, got)
+	for request, want := range map[string]int{
+		"GET /": 0, "HEAD /": 0, "POST /": 1, "GET /public": 0, "POST /public": 0, "GET /edge": 0, "GET /asked": 0, "GET /private": 1,
+		"HEAD /private": 1, "GET /kept": 1, "GET /outer/": 0, "GET /outer/private": 1, "GET /own": 0, "GET /error": 0, "POST /error": 0,
+	} {
+		method, path, _ := strings.Cut(request, " ")
+		h := s.From(servertest.Someone).Send(method, path).Header()
+		ours := slices.DeleteFunc(slices.Clone(h["Ratelimit"]), func(v string) bool { return !strings.HasPrefix(v, `"pages"`) })
+		if len(ours) != want || len(h["Ratelimit-Policy"]) != want {
+			t.Errorf("%s: got %v, want %d limits of ours", request, h, want)
+		}
+		if others := len(h["Ratelimit"]) - len(ours); (others == 1) != (path == "/own") {
+			t.Errorf("%s: got %d limits of the upstream in %v", request, others, h)
+		}
+		if _, left := h["Ratelimit-Policy"]; left != (want > 0) {
+			t.Errorf("%s: got the policy in %v: %v", request, h, left)
+		}
 	}
 }
 
-func TestARefusalThatNoWaitingFixesSaysSoInAStyle(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone site {
-				limit 1 1/m
-				override 203.0.113.7 deny
-				refusal {
-					page {
-						title "The shop"
-					}
+func TestEarlyDataIsSentBackWhereTheAddressCounts(t *testing.T) {
+	s := servertest.Run(t, `{
+		servers {
+			protocols h1
+		}
+	}
+	http:// {
+		throttle /address {
+			zone address {
+				exempt {
+					header X-Free *
 				}
+				limit 2 1/d
 			}
 		}
-		respond ok
+		throttle /fallback {
+			zone fallback {
+				key header X-Api-Key
+				limit 2 1/d
+			}
+		}
+		throttle /shadow {
+			zone shadow {
+				limit 2 1/d
+				shadow
+			}
+		}
+		respond "{http.throttle.level}"
 	}`)
-	r := ofBrowser("GET", "/", "de")
-	r.RemoteAddr = "203.0.113.7:1"
-	body := s.Do(r).Body.String()
-	if !strings.Contains(body, "<h1 dir=\"auto\">The shop</h1>") || !strings.Contains(body, "Warten oder Neuladen hilft nicht.") || strings.Contains(body, "<script>") {
-		t.Errorf("got %s", body)
+	send := func(path string, early bool, header ...string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(http.MethodGet, "https://example.com"+path, nil)
+		r.RemoteAddr = servertest.Someone
+		r.TLS = &tls.ConnectionState{HandshakeComplete: !early}
+		for i := 0; i < len(header); i += 2 {
+			r.Header.Set(header[i], header[i+1])
+		}
+		return s.Do(r)
+	}
+	for _, test := range []struct {
+		path   string
+		early  bool
+		header []string
+		status int
+		level  string
+	}{
+		{"/address", true, nil, http.StatusTooEarly, ""},
+		{"/address", true, nil, http.StatusTooEarly, ""},
+		{"/address", true, nil, http.StatusTooEarly, ""},
+		{"/address", false, nil, http.StatusOK, "1"}, // the early ones were not charged
+		{"/address", true, []string{"X-Free", "1"}, http.StatusOK, ""},
+		{"/fallback", true, nil, http.StatusTooEarly, ""},
+		{"/fallback", true, []string{"X-Api-Key", "k"}, http.StatusOK, "1"},
+		{"/shadow", true, nil, http.StatusOK, ""},
+		{"/shadow", false, nil, http.StatusOK, "1"},
+	} {
+		w := send(test.path, test.early, test.header...)
+		if got := w.Body.String(); w.Code != test.status || w.Code == http.StatusOK && got != test.level {
+			t.Errorf("%s, early %v, %v: got %v, %q, want %v, %q", test.path, test.early, test.header, w.Code, got, test.status, test.level)
+		}
+		if w.Code == http.StatusTooEarly && w.Header().Get("Retry-After") != "" {
+			t.Errorf("%s: got a Retry-After, want none", test.path)
+		}
+	}
+}
+
+// Rate-limit headers of an account's bucket would tell that somebody guesses there, or
+// who has an override.
+func TestZonesKeyedByFieldOrCookieSendNoRateLimitHeaders(t *testing.T) {
+	for key, want := range map[string]bool{
+		"client_ip": true, "header X-Key": true, "query key": true, "host": true,
+		"field log": false, "client_ip field log": false, "cookie session": false, "basic_user": false,
+		"{cookie.session}": false, "x-{http.request.cookie.session}": false,
+	} {
+		for _, more := range []string{"", "shadow", "override gold unlimited", "settle status 200 1 after"} {
+			if more == "override gold unlimited" && (key == "client_ip" || strings.Contains(key, " field")) {
+				continue // is no address
+			}
+			s := servertest.Run(t, "http:// {\nthrottle {\nratelimit_headers\nzone accounts {\nkey "+key+"\nlimit 2 1/h\n"+more+"\n}\n}\n}")
+			for range 4 {
+				r := httptest.NewRequest("POST", servertest.Site0+"?key=gold", strings.NewReader("log=gold"))
+				r.Header = http.Header{"X-Key": {"gold"}, "Cookie": {"session=gold"}, "Content-Type": {"application/x-www-form-urlencoded"}}
+				r.SetBasicAuth("gold", "x")
+				w := s.Do(r)
+				got := w.Header()["Ratelimit"] != nil || w.Header()["Ratelimit-Policy"] != nil
+				if got && !want || !got && want && more == "" {
+					t.Errorf("key %s, %s: got %v, want rate-limit headers: %v", key, more, w.Header(), want)
+				}
+			}
+			s.Stop()
+		}
 	}
 }

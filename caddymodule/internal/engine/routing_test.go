@@ -2,10 +2,15 @@ package engine_test
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"net/http"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
@@ -28,16 +33,6 @@ func TestTwoSitesThatNameOneZoneHaveOneBudget(t *testing.T) {
 	c.Passes(4, "http://one.example.com/")
 	c.Passes(0, "http://two.example.com/")
 	c.Passes(4, "http://three.example.com/")
-	if lines := s.Logs.Lines(t, "several handlers share the budget of the zone"); len(lines) != 0 {
-		t.Errorf("before the start: got %v, want nothing said", lines)
-	}
-	if err := s.Module().Start(); err != nil {
-		t.Fatal(err)
-	}
-	lines := s.Logs.Lines(t, "several handlers share the budget of the zone")
-	if len(lines) != 1 || lines[0]["zone"] != "shared" || lines[0]["handlers"] != 2.0 {
-		t.Errorf("got %v, want one line about 2 handlers of zone shared", lines)
-	}
 }
 
 func TestARequestIsChargedOnceHoweverItIsRouted(t *testing.T) {
@@ -81,21 +76,6 @@ func TestARequestIsChargedOnceHoweverItIsRouted(t *testing.T) {
 		c := s.From([]string{"203.0.113.1:1", "203.0.113.2:1", "203.0.113.3:1"}[i])
 		c.Passes(3, path)
 	}
-}
-
-func TestALaterHandlerOfARequestDecidesToo(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		route {
-			throttle outer 5 1/h
-			throttle inner 2 1/h
-			respond "{http.throttle.zone} {http.throttle.decision}"
-		}
-	}`)
-	c := s.From(servertest.Someone)
-	if got, want := c.Get("/").Body.String(), "inner admitted"; got != want {
-		t.Errorf("got %q, want %q: it is the fuller one", got, want)
-	}
-	c.Passes(1, "/")
 }
 
 func TestErrorRoutesAreNotCharged(t *testing.T) {
@@ -170,22 +150,6 @@ func TestExemptRequestsAreNotCharged(t *testing.T) {
 	}
 }
 
-func TestAVariableOfTheUsersMakesNoRequestPayTwice(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		route {
-			throttle site 3 1/h
-			vars throttle mine
-			throttle site 3 1/h
-			respond {vars.throttle}
-		}
-	}`)
-	c := s.From(servertest.Someone)
-	if got := c.Get("/").Body.String(); got != "mine" {
-		t.Errorf("got %q, want %q", got, "mine")
-	}
-	c.Passes(2, "/")
-}
-
 func TestConcurrentRequestsAreAdmittedUpToTheCapacity(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle {
@@ -226,5 +190,164 @@ func TestConcurrentRequestsAreAdmittedUpToTheCapacity(t *testing.T) {
 	}
 	if all != 100 {
 		t.Errorf("got %v admitted, want 100", all)
+	}
+}
+
+// TestVerdictsAreShown wherever the config of the server names them.
+func TestVerdictsAreShown(t *testing.T) {
+	for name, rest := range map[string]string{
+		"a handler":               "respond {http.throttle.decision}",
+		"a matcher of the server": "@admitted vars {http.throttle.decision} admitted\nrespond @admitted admitted\nrespond other",
+		"an expression":           "@admitted expression `{http.throttle.decision} == 'admitted'`\nrespond @admitted admitted\nrespond other",
+		"a negation":              "@other not vars {http.throttle.decision} admitted\nrespond @other other\nrespond admitted",
+		"a route within":          "route /* {\nvars seen {http.throttle.decision}\nrespond {vars.seen}\n}",
+	} {
+		s := servertest.Run(t, ":80 {\nroute {\nthrottle z 5 1/d\n"+rest+"\n}\n}")
+		if got := s.From(servertest.Someone).Get("/").Body.String(); got != "admitted" {
+			t.Errorf("%s, in a route: got %q, want admitted", name, got)
+		}
+		s.Stop()
+		s = servertest.Run(t, "{\norder throttle first\n}\n:80 {\nthrottle z 5 1/d\n"+rest+"\n}")
+		if got := s.From(servertest.Someone).Get("/").Body.String(); got != "admitted" {
+			t.Errorf("%s: got %q, want admitted", name, got)
+		}
+		s.Stop()
+	}
+}
+
+func TestABurstPassesAndTheRestIsRefusedUntilItHasLeaked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.Run(t, `http:// {
+			throttle site 3 1/s
+			respond ok
+		}`)
+		c := s.From(servertest.Someone)
+		c.Passes(3, "/")
+		if got := c.Get("/").Header().Get("Retry-After"); got != "3" {
+			t.Errorf("Retry-After: got %q, want 3", got)
+		}
+		s.From("203.0.113.8:1").Passes(3, "/")
+		<-time.After(time.Second)
+		c.Passes(1, "/")
+		<-time.After(3 * time.Second)
+		c.Passes(3, "/")
+	})
+}
+
+func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {
+	for _, test := range []struct {
+		retryAfter, first, later string // what Retry-After says at once, and half a second later
+		after                    int    // how many pass after that long
+	}{
+		{"empty", "4", "4", 8},
+		{"fit", "1", "1", 2},
+		{"3s", "3", "3", 6},
+		{"100ms", "1", "1", 2},
+	} {
+		t.Run(test.retryAfter, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := servertest.Run(t, `http:// {
+					throttle {
+						zone site {
+							limit 8 2/s
+							refusal retry_after `+test.retryAfter+`
+						}
+					}
+					respond ok
+				}`)
+				c := s.From(servertest.Someone)
+				c.Passes(8, "/")
+				first := c.Get("/").Header().Get("Retry-After")
+				<-time.After(100 * time.Millisecond)
+				later := c.Get("/").Header().Get("Retry-After")
+				if first != test.first || later != test.later {
+					t.Fatalf("Retry-After: got %q and then %q, want %q and %q", first, later, test.first, test.later)
+				}
+				wait, err := time.ParseDuration(later + "s")
+				if err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(wait)
+				c.Passes(test.after, "/")
+			})
+		})
+	}
+}
+
+func TestSeveralZonesAreChargedAllOrNone(t *testing.T) {
+	s := servertest.Run(t, servertest.Both)
+	c := s.From(servertest.Someone)
+	c.Passes(1, "/both")
+	for range 10 {
+		if got := c.Get("/both").Code; got != http.StatusTooManyRequests {
+			t.Fatalf("got %v, want 429", got)
+		}
+	}
+	c.Passes(4, "/large")
+}
+
+func TestOfSeveralRefusalsTheLongestWaitIsReported(t *testing.T) {
+	for _, order := range []string{"zone slow\nzone fast", "zone fast\nzone slow"} {
+		s := servertest.Run(t, `{
+			throttle {
+				zone fast {
+					limit 1 1/s
+				}
+				zone slow {
+					limit 1 1/m
+				}
+			}
+		}
+		http:// {
+			header X-Zone {http.throttle.zone}
+			throttle {
+				`+order+`
+			}
+			respond ok
+		}`)
+		c := s.From(servertest.Someone)
+		c.Passes(1, "/")
+		w := c.Get("/")
+		if got := w.Header().Get("Retry-After"); got != "60" {
+			t.Errorf("%s: got Retry-After %q, want 60", order, got)
+		}
+		s.Stop()
+	}
+}
+
+func TestRetryAfterIsTrueForAnyLimitAndCost(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		capacity := math.Pow(10, random.Float64()*3)
+		leak := capacity / math.Pow(10, random.Float64()*6-1) // drains within 0.1 to 100,000 seconds
+		cost := max(capacity*random.Float64(), 0.001)
+		synctest.Test(t, func(t *testing.T) {
+			s := servertest.Run(t, fmt.Sprintf(`http:// {
+				throttle {
+					zone site {
+						limit %f %f/s
+						cost %f
+						refusal retry_after fit
+					}
+				}
+				respond ok
+			}`, capacity, max(leak, 0.000001), cost))
+			c := s.From(servertest.Someone)
+			for c.Get("/").Code == http.StatusOK {
+			}
+			seconds, err := strconv.Atoi(c.Get("/").Header().Get("Retry-After"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Duration(seconds-1) * time.Second)
+			early := c.Get("/").Code
+			<-time.After(time.Second)
+			if late := c.Get("/").Code; late != http.StatusOK && early != http.StatusOK {
+				t.Errorf("capacity %f, leak %f/s, cost %f: got %v after %d seconds, want 200", capacity, leak, cost, late, seconds)
+			}
+			if seconds > 1 && early == http.StatusOK {
+				t.Errorf("capacity %f, leak %f/s, cost %f: got 200 a second before Retry-After", capacity, leak, cost)
+			}
+		})
 	}
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
-	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -52,46 +51,8 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	for _, z := range zones {
 		z.Directives, z.handled = append(z.Directives, h.Zones), append(z.handled, &h.handled)
 	}
-	warnKeys(zones, match, e.Warner)
-	if match == nil {
-		warnBursts(zones, e.Warner)
-	}
+	warnKeys(zones, e.Warner)
 	return h
-}
-
-// warnKeys logs a warning if clients can evade all zones by making up keys, or if one client
-// can have all others refused.
-func warnKeys(zones []*Zone, match limit.Matchers, logger *zap.Logger) {
-	for _, z := range zones {
-		if z.Key.HasAddress() && !z.clientChosen() {
-			return
-		}
-	}
-	for _, z := range zones {
-		switch {
-		case z.warnedKey:
-		case z.clientChosen():
-			z.warnedKey = true
-			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request, unless a handler before throttle sets them: add a zone keyed by client_ip",
-				zap.String("zone", z.Name))
-		case match == nil && z.Match == nil && !z.Key.HasAddress() && !limit.ClientChosen(z.Key.Sources):
-			z.warnedKey = true
-			logger.Warn("all clients share one bucket of the zone, so one client can have all others refused: add client_ip to its key, or a zone keyed by client_ip",
-				zap.String("zone", z.Name))
-		}
-	}
-}
-
-// warnBursts logs a warning about zones of all pages that let a client send one request at a
-// time.
-func warnBursts(zones []*Zone, logger *zap.Logger) {
-	for _, z := range zones {
-		if z.Limit.Capacity == 1 && z.Match == nil && z.Settle == nil && z.Delay == nil && !z.warnedBurst {
-			z.warnedBurst = true
-			logger.Warn("zone lets each client send one request at a time, and browsers send several at once: want more, such as limit 120 2/s",
-				zap.String("zone", z.Name))
-		}
-	}
 }
 
 // ServeHTTP implements caddyhttp.MiddlewareHandler: it decides about the request, lets it wait

@@ -1,11 +1,14 @@
 package engine_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -37,56 +40,19 @@ func settleFails(after time.Duration, err error) func(http.ResponseWriter, *http
 
 func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 	notFound := caddyhttp.HandlerError{StatusCode: http.StatusNotFound, Err: errors.New("no such file")}
-	nothing := func(http.ResponseWriter, *http.Request) error { return nil }
 	for _, test := range []struct {
 		about, options string
 		serve          func(http.ResponseWriter, *http.Request) error
 		want           float64 // the level afterwards
 	}{
 		{"time until the headers, up", "cost 1\nsettle seconds", settleAfter(9*time.Second, 0), 9},
-		{"time until the headers, down", "cost 2\nsettle seconds", settleAfter(500*time.Millisecond, 0), 0.5},
-		{"the body takes long", "cost 1\nsettle seconds", settleAfter(3*time.Second, time.Minute), 3},
-		{"no headers, and soon", "cost 2\nsettle seconds", settleFails(time.Second, notFound), 2},
-		{"no headers, and late", "cost 2\nsettle seconds", settleFails(5*time.Second, notFound), 5},
 		{"nothing is written", "cost 2\nsettle seconds", settleFails(3*time.Second, nil), 3},
-		{"seconds after", "cost 1\nsettle seconds after", settleAfter(9*time.Second, 0), 9},
-		{"no headers, after", "cost 1\nsettle seconds after", settleFails(4*time.Second, notFound), 4},
-
-		{"bytes, up", "cost 1\nsettle bytes 1KB", settleAfter(0, 0), 3},
-		{"bytes, down", "cost 10\nsettle bytes 1KB", settleAfter(0, 0), 3},
-		{"part of a unit", "cost 1\nsettle bytes 1MB", settleAfter(0, 0), 0.003},
-		{"no bytes", "cost 1\nsettle bytes 1KB", nothing, 0},
-		{"an error page is not known", "cost 1\nsettle bytes 1KB", settleFails(0, notFound), 1},
 		{"bytes after", "settle bytes 1KB after", settleAfter(0, 0), 3},
-
-		{"a header, up", "cost 1\nsettle header X-Cost", servertest.Says(200, "X-Cost", "7.5"), 7.5},
+		{"an error page is not known", "cost 1\nsettle bytes 1KB", settleFails(0, notFound), 1},
 		{"a header, down", "cost 5\nsettle header x-cost", servertest.Says(500, "X-Cost", "0.25"), 0.25},
-		{"a header of 0", "cost 5\nsettle header X-Cost", servertest.Says(200, "X-Cost", "0"), 0},
-		{"a header after", "settle header X-Cost after", servertest.Says(200, "X-Cost", "7"), 7},
-		{"a header of a redirect", "settle header X-Cost after", servertest.Says(302, "X-Cost", "7"), 7},
-
 		{"a status, up", "cost 1\nsettle status 401 422 5", servertest.Says(422), 5},
-		{"a status, down", "cost 8\nsettle status 401 5", servertest.Says(401), 5},
-		{"another status", "cost 8\nsettle status 401 5", servertest.Says(200), 0},
-		{"a class", "cost 1\nsettle status 4xx 5xx 3", servertest.Says(503), 3},
-		{"another class", "cost 1\nsettle status 4xx 3", servertest.Says(500), 0},
-		{"a status after", "settle status 200 1 after", servertest.Says(200), 1},
 		{"another status after", "settle status 200 1 after", servertest.Says(302), 0},
-		{"nothing written is a 200", "settle status 200 1 after", nothing, 1},
-		{"a body without a status is a 200", "settle status 200 1 after", func(w http.ResponseWriter, _ *http.Request) error {
-			_, err := w.Write([]byte("x"))
-			return err
-		}, 1},
 		{"an error's status", "settle status 404 3 after", settleFails(0, notFound), 3},
-		{"a wrapped error's status", "settle status 404 3 after", settleFails(0, fmt.Errorf("serving: %w", notFound)), 3},
-		{"an error without a status", "settle status 500 3 after", settleFails(0, io.ErrUnexpectedEOF), 3},
-		{"a tunnel's status", "settle status 101 3 after", servertest.Says(101), 3},
-		{"only the first status", "settle status 200 1 after", func(w http.ResponseWriter, _ *http.Request) error {
-			w.WriteHeader(http.StatusEarlyHints)
-			w.WriteHeader(http.StatusOK)
-			w.WriteHeader(http.StatusNotFound)
-			return nil
-		}, 1},
 		{"the lines' cost is the reservation", "cost 4 {\npath /x\n}\nsettle header X-Cost", servertest.Says(200), 4},
 	} {
 		t.Run(test.about, func(t *testing.T) {
@@ -99,59 +65,6 @@ func TestSettleCorrectsTheReservationByWhatTheResponseTells(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestAChargeStaysReservedAndCountsIfTheResponseDoesNotTellTheCost(t *testing.T) {
-	for _, test := range []struct {
-		about, options string
-		serve          func(http.ResponseWriter, *http.Request) error
-		unknown        bool
-	}{
-		{"NaN", "settle header X-Cost", servertest.Says(200, "X-Cost", "NaN"), true},
-		{"negative", "settle header X-Cost", servertest.Says(200, "X-Cost", "-5"), true},
-		{"beyond float64", "settle header X-Cost", servertest.Says(200, "X-Cost", "1e400"), true},
-		{"infinite", "settle header X-Cost", servertest.Says(200, "X-Cost", "Inf"), true},
-		{"hexadecimal", "settle header X-Cost", servertest.Says(200, "X-Cost", "0x5"), true},
-		{"a list", "settle header X-Cost", servertest.Says(200, "X-Cost", "1,2"), true},
-		{"empty", "settle header X-Cost", servertest.Says(200, "X-Cost", ""), true},
-		{"twice", "settle header X-Cost", servertest.Says(200, "X-Cost", "5", "X-Cost", "5"), true},
-		{"three values", "settle header X-Cost", servertest.Says(200, "X-Cost", "5", "X-Cost", "6", "X-Cost", "7"), true},
-		{"missing", "settle header X-Cost", servertest.Says(200), true},
-		{"an error", "settle header X-Cost", settleFails(0, io.EOF), true},
-		{"an error's size", "settle bytes 1", settleFails(0, io.EOF), true},
-		{"a tunnel's header", "settle header X-Cost", servertest.Says(101, "X-Cost", "50"), true},
-		{"a tunnel's time", "settle seconds", servertest.Says(101), true},
-		{"a tunnel's size", "settle bytes 1", servertest.Says(101), true},
-		{"a tunnel's status", "settle status 1xx 2", servertest.Says(101), false},
-		{"a header", "settle header X-Cost", servertest.Says(200, "X-Cost", "2"), false},
-		{"as many digits as there are", "settle header X-Cost", servertest.Says(200, "X-Cost", "2.000000"), false},
-	} {
-		t.Run(test.about, func(t *testing.T) {
-			s := servertest.NewFuncZone(t, "cost 2\n"+test.options)
-			s.Serve = test.serve
-			if _, panicked := s.Get("/"); panicked != nil {
-				t.Errorf("got a panic %v, want none", panicked)
-			}
-			s.WantLevel("settled", 2)
-			want := 0.0
-			if test.unknown {
-				want = 1
-			}
-			if got := s.Unsettled("settled"); got != want {
-				t.Errorf("got %v unsettled, want %v", got, want)
-			}
-		})
-	}
-}
-
-func TestWithAfterACostThatTheResponseDoesNotTellIsNothing(t *testing.T) {
-	s := servertest.NewFuncZone(t, "cost 2\nsettle header X-Cost after")
-	s.Serve = servertest.Says(200, "X-Cost", "-5")
-	s.Get("/")
-	s.WantLevel("settled", 0)
-	if got := s.Unsettled("settled"); got != 1 {
-		t.Errorf("got %v unsettled, want 1", got)
 	}
 }
 
@@ -210,76 +123,384 @@ func TestTheHeaderIsHiddenAlsoWhereOnlyOtherZonesAreCharged(t *testing.T) {
 	s.WantLevel("plain", 1)
 }
 
-func TestACorrectionLiftsABucketToItsDebtAtMost(t *testing.T) {
+// settlePanics is an upstream that says its cost and then panics, as
+// reverse_proxy does when its upstream breaks off.
+func settlePanics(value any) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		servertest.Says(200, "X-Cost", "3")(w, r)
+		panic(value)
+	}
+}
+
+func TestAPanicSettlesOnceAndGoesOnUntouched(t *testing.T) {
+	broken := errors.New("broken")
+	for _, value := range []any{http.ErrAbortHandler, broken, "a text", &http.Request{}} {
+		s := servertest.NewFuncZone(t, "cost 1\nsettle header X-Cost")
+		s.Serve = settlePanics(value)
+		if _, panicked := s.Get("/"); panicked != value {
+			t.Errorf("got the panic %v, want %v", panicked, value)
+		}
+		if n, diff := s.Store.Sum(); n != 1 || diff != 2 {
+			t.Errorf("got %d settlements of %v together, want one of 2", n, diff)
+		}
+		s.WantLevel("settled", 3)
+	}
+}
+
+func TestAPanicBeforeThereAreHeadersTellsNothing(t *testing.T) {
 	for _, test := range []struct {
-		debt string
-		want float64
-	}{{"", 2000}, {"debt 0", 1000}, {"debt 50", 1050}} {
-		t.Run(test.debt, func(t *testing.T) {
-			s := servertest.NewFuncZone(t, "settle header X-Cost "+test.debt)
-			s.Serve = servertest.Says(200, "X-Cost", "5000")
+		options string
+		unknown float64
+	}{
+		{"settle header X-Cost", 1},
+		{"settle bytes 1", 1},
+		{"settle status 2xx 5xx 7", 1},
+		{"settle seconds", 0}, // it ended with the panic
+	} {
+		t.Run(test.options, func(t *testing.T) {
+			s := servertest.NewFuncZone(t, "cost 2\n"+test.options)
+			s.Serve = func(w http.ResponseWriter, _ *http.Request) error {
+				w.Header().Set("X-Cost", "0")
+				panic(http.ErrAbortHandler)
+			}
 			s.Get("/")
-			s.WantLevel("settled", test.want)
-			w, _ := s.Get("/")
-			if w.Code != http.StatusTooManyRequests {
-				t.Errorf("the next request: got %v, want 429", w.Code)
+			s.WantLevel("settled", 2)
+			if got := s.Unsettled("settled"); got != test.unknown {
+				t.Errorf("got %v unsettled, want %v", got, test.unknown)
 			}
 		})
 	}
 }
 
-func TestTheAccessLogSaysWhatARequestReallyCost(t *testing.T) {
-	for _, test := range []struct {
-		header string
-		want   any
-	}{{"7.5", 7.5}, {"0", 0.0}, {"nonsense", 2.0}} {
-		s := servertest.NewFuncZone(t, "cost 2\nsettle header X-Cost")
-		var seen *limit.Verdicts
-		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
-			seen = limit.VerdictsOf(r.Context())
-			if got, known := servertest.Logged(seen)["settled"]; known {
-				t.Errorf("before there is a response: got settled %v, want none", got)
-			}
-			return servertest.Says(200, "X-Cost", test.header)(w, r)
-		}
-		s.Get("/")
-		logged := servertest.Logged(seen)
-		if logged["settled"] != test.want || logged["cost"] != 2.0 {
-			t.Errorf("%s: got settled %v and cost %v, want %v and 2", test.header, logged["settled"], logged["cost"], test.want)
+func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
+	zone := func(name, options string) string {
+		return "throttle {\nzone " + name + " {\nlimit 1000 1/d\n" + options + "\n}\n}\n"
+	}
+	s := servertest.NewFuncSite(t, zone("outer", "settle header X-Cost")+
+		zone("middle", "exempt {\npath /x\n}\nsettle header X-Other")+
+		zone("inner", "settle header X-Cost")+
+		zone("outer", "settle header X-Cost")+
+		zone("seconds", "settle seconds")+
+		zone("status", "settle status 200 7 after")+"settle_upstream")
+	var seen *limit.Verdicts
+	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+		seen = limit.VerdictsOf(r.Context())
+		return servertest.Says(200, "X-Cost", "3", "X-Other", "4")(w, r)
+	}
+	w, _ := s.Get("/x")
+	for zone, want := range map[string]float64{"outer": 3, "middle": 0, "inner": 3, "seconds": 0, "status": 7} {
+		s.WantLevel(zone, want)
+		if got := s.Unsettled(zone); got != 0 {
+			t.Errorf("zone %s: got %v unsettled, want none", zone, got)
 		}
 	}
-	s := servertest.NewFuncZone(t, "")
-	s.Serve = func(_ http.ResponseWriter, r *http.Request) error {
-		if got, known := servertest.Logged(limit.VerdictsOf(r.Context()))["settled"]; known {
-			t.Errorf("a zone that does not settle: got settled %v, want none", got)
+	for _, name := range []string{"X-Cost", "X-Other"} {
+		if got := w.Header()[name]; got != nil {
+			t.Errorf("the client sees %s %q, want none", name, got)
 		}
-		return nil
 	}
-	s.Get("/")
+	zones := fmt.Sprint(servertest.Logged(seen)["zones"])
+	if got := strings.Count(zones, "settled:"); got != 4 {
+		t.Errorf("got %d settled of 4 in %s", got, zones)
+	}
 }
 
-// The client has its answer within a fifth of the timeout.
-func TestSettlingDelaysTheResponseForAFifthOfTheTimeout(t *testing.T) {
-	for _, zone := range []string{
-		"limit 100 1/h\nsettle status 200 50",
-		"limit 100 1/h\nsettle status 200 50\nshadow",
-		"limit 200 1/h\n}\nzone settles {\nlimit 100 1/h\nsettle status 200 50",
+func TestAStoreThatIsDownLetsPassAndHidesWhatTheUpstreamTells(t *testing.T) {
+	for _, take := range []int{1, 2} { // that without the body, and that with it
+		s := servertest.NewFuncSite(t, "throttle {\nzone plain {\nlimit 1000 1/d\n}\nzone settled {\nlimit 1000 1/d\ncost body_items\nsettle header X-Cost\n}\n}\nsettle_upstream")
+		s.Store.Failing = func(n int) bool { return n == take }
+		s.Serve = servertest.Says(200, "X-Cost", "3")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, httptest.NewRequest("POST", "http://example.com/", strings.NewReader("[1,2]")))
+		if got := w.Header()["X-Cost"]; w.Code != http.StatusOK || got != nil {
+			t.Errorf("take %d fails: got %v and X-Cost %q, want 200 and none", take, w.Code, got)
+		}
+		if n, _ := s.Store.Sum(); n != 2-take {
+			t.Errorf("take %d fails: got %d settlements, want one if the zone that settles was asked", take, n)
+		}
+	}
+}
+
+// TestWithoutSettleNothingStandsBetween: zones without settle do not pay for it.
+func TestWithoutSettleNothingStandsBetween(t *testing.T) {
+	for _, test := range []struct {
+		options, path string
+		wrapped       bool
+	}{
+		{"", "/", false},
+		{"settle seconds", "/", true},
+		{"settle seconds\nexempt {\npath /free\n}", "/free", false},
+		{"settle header X-Cost\nexempt {\npath /free\n}", "/free", true}, // to strip it
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := servertest.RunShared(t, "", "zone z {\n"+zone+"\n}")
-			servertest.TheShared.Slow.Store(int64(40 * time.Millisecond))
-			start, answered := time.Now(), make(chan time.Duration)
+		s := servertest.NewFuncZone(t, test.options)
+		s.Serve = func(w http.ResponseWriter, _ *http.Request) error {
+			if _, wrapped := w.(*limit.Observer); wrapped != test.wrapped {
+				t.Errorf("%q, %s: got a %T, want it wrapped: %v", test.options, test.path, w, test.wrapped)
+			}
+			return nil
+		}
+		s.Get(test.path)
+	}
+}
+
+type upstream = func(http.ResponseWriter, *http.Request) error
+
+func TestRefund(t *testing.T) {
+	const kept, refunded = 10.0, 1.0
+	sets := func(line string) upstream { return servertest.Says(200, "Set-Cookie", line) }
+	late := func(next upstream) upstream {
+		return func(w http.ResponseWriter, r *http.Request) error {
+			time.Sleep(time.Minute)
+			return next(w, r)
+		}
+	}
+	for _, test := range []struct {
+		about, options string
+		serve          upstream
+		want           float64 // the level afterwards
+	}{
+		{"status", "refund status 302", servertest.Says(302), refunded},
+		{"other_status", "refund status 302", servertest.Says(200), kept},
+		{"class", "refund status 2xx 3xx", servertest.Says(303), refunded},
+		{"other_class", "refund status 2xx 3xx", servertest.Says(403), kept},
+		{"implicit_status", "refund status 200", func(http.ResponseWriter, *http.Request) error { return nil }, refunded},
+		{"late", "refund status 302", late(servertest.Says(302)), refunded},
+		{"header", "refund header Location */dashboard*", servertest.Says(302, "Location", "/de/dashboard?x"), refunded},
+		{"other_header", "refund header Location */dashboard*", servertest.Says(302, "Location", "/login"), kept},
+		{"no_header", "refund header Location */dashboard*", servertest.Says(302), kept},
+		{"one_of_two_values", "refund header X-Role admin\nrefund header X-Role user", servertest.Says(200, "X-Role", "user"), refunded},
+		{"block", "refund {\nstatus 302\nheader Location /home\n}", servertest.Says(302, "Location", "/home"), refunded},
+		{"half_a_block", "refund {\nstatus 302\nheader Location /home\n}", servertest.Says(200, "Location", "/home"), kept},
+		{"lines", "refund status 302\nrefund cookie sid_*", sets("sid_0f=a"), refunded},
+		{"no_line", "refund status 302\nrefund cookie sid_*", sets("other=a"), kept},
+
+		{"cookie", "refund cookie sid_*", sets("sid_0f=a; path=/; HttpOnly"), refunded},
+		{"cookie_lasts", "refund cookie sid_*", sets("sid_0f=a; Max-Age=60"), refunded},
+		{"cookie_empty", "refund cookie sid_*", sets("sid_0f=; path=/"), kept},
+		{"cookie_blank", "refund cookie sid_*", sets("sid_0f=%20; path=/"), kept},
+		{"cookie_cleared", "refund cookie sid_*", sets("sid_0f=deleted; Max-Age=0"), kept},
+		{"cookie_negative", "refund cookie sid_*", sets("sid_0f=a; max-age=-1"), kept},
+		{"cookie_expired", "refund cookie sid_*", sets("sid_0f=a; expires=Thu, 01-Jan-1970 00:00:00 GMT"), kept},
+		{"cookie_set_and_cleared", "refund cookie sid_*", servertest.Says(200, "Set-Cookie", "sid_0f=a", "Set-Cookie", "sid_0f=; Max-Age=0"), kept},
+		{"cookie_in_a_value", "refund cookie sid_*", sets("other=sid_0f=a"), kept},
+
+		{"error_route", "refund status 302 404", settleFails(0, caddyhttp.Error(http.StatusNotFound, errors.New("no such file"))), kept},
+		{"error_route_with_cookie", "refund cookie sid_*", func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Add("Set-Cookie", "sid_0f=a")
+			return caddyhttp.Error(http.StatusBadGateway, errors.New("the upstream is gone"))
+		}, kept},
+		{"timeout", "refund status 5xx", late(settleFails(0, caddyhttp.Error(http.StatusGatewayTimeout, context.DeadlineExceeded))), kept},
+		{"breaks_off", "refund cookie sid_*", func(w http.ResponseWriter, r *http.Request) error {
+			_ = sets("sid_0f=a")(w, r)
+			panic(http.ErrAbortHandler)
+		}, kept},
+		{"fails_within_the_body", "refund cookie sid_*", func(w http.ResponseWriter, r *http.Request) error {
+			_ = sets("sid_0f=a")(w, r)
+			return errors.New("the upstream is gone")
+		}, kept},
+		{"whole_body_then_fails", "refund cookie sid_*", func(w http.ResponseWriter, r *http.Request) error {
+			_ = servertest.Says(200, "Set-Cookie", "sid_0f=a", "Content-Length", "10")(w, r)
+			return errors.New("the upstream hangs up")
+		}, refunded},
+		{"tunnel", "refund status 1xx 2xx 101", servertest.Says(101), kept},
+		{"early_hints", "refund status 2xx", func(w http.ResponseWriter, _ *http.Request) error {
+			w.WriteHeader(http.StatusEarlyHints)
+			w.WriteHeader(http.StatusForbidden)
+			return nil
+		}, kept},
+	} {
+		if strings.Contains(test.options, "1xx") {
+			test.options = "refund header Upgrade *"
+		}
+		t.Run(test.about, func(t *testing.T) {
+			servertest.InBubble(t, func(t *testing.T) {
+				s := servertest.NewFuncZone(t, "cost 10\n"+test.options)
+				s.Serve = test.serve
+				s.Get("/x")
+				if got := s.Level("settled", false); math.Abs(got-test.want) > 1e-2 {
+					t.Errorf("got level %v, want %v", got, test.want)
+				}
+				if got := s.Unsettled("settled"); got != 0 {
+					t.Errorf("got %v unsettled, want none", got)
+				}
+			})
+		})
+	}
+}
+
+// What handlers around throttle do to the header is not the upstream's answer.
+func TestRefundIsJudgedByWhatComesFromWithin(t *testing.T) {
+	const zone = "\nthrottle {\nzone settled {\nlimit 1000 1/d\ncost 10\nrefund cookie sid\nrefund header X-Ok yes\n}\n}\n"
+	for _, test := range []struct {
+		about, directives string
+		serve             upstream
+		want              float64
+	}{
+		{"set_before", "header +Set-Cookie sid=a\nheader X-Ok yes" + zone, servertest.Says(200), 10},
+		{"set_before_beside_another", "header +Set-Cookie sid=a" + zone, servertest.Says(200, "Set-Cookie", "other=b"), 10},
+		{"set_before_and_within", "header +Set-Cookie other=b" + zone, servertest.Says(200, "Set-Cookie", "sid=a"), 1},
+		{"replaced_within", "header X-Ok no" + zone, func(w http.ResponseWriter, _ *http.Request) error {
+			w.Header().Set("X-Ok", "yes")
+			return nil
+		}, 1},
+		{"set_afterwards", "header >X-Ok yes" + zone, servertest.Says(200), 10},
+		{"removed_afterwards", "header {\n-Set-Cookie\ndefer\n}" + zone, servertest.Says(200, "Set-Cookie", "sid=a"), 1},
+		{"set_by_a_handler_within", zone + "header X-Ok yes\n", servertest.Says(200), 1},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			s := servertest.NewFuncSite(t, test.directives+"settle_upstream")
+			s.Serve = test.serve
+			s.Get("/")
+			s.WantLevel("settled", test.want)
+		})
+	}
+}
+
+func TestRefundIsNoneForAClientThatLeaves(t *testing.T) {
+	s := servertest.NewFuncZone(t, "cost 10\nrefund status 200")
+	ctx, leave := context.WithCancel(t.Context())
+	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+		leave()
+		return servertest.Says(200)(w, r)
+	}
+	s.ServeHTTP(httptest.NewRecorder(), httptest.NewRequestWithContext(ctx, "GET", "http://example.com/", nil))
+	s.WantLevel("settled", 10)
+}
+
+func TestRefundInShadow(t *testing.T) {
+	s := servertest.NewFuncZone(t, "cost 10\nrefund status 302\nshadow")
+	s.Serve = servertest.Says(302)
+	s.Get("/")
+	if got := s.Level("settled", true); math.Abs(got-1) > 0.01 {
+		t.Errorf("got level %v in shadow, want 1", got)
+	}
+}
+
+// dokuWiki answers like DokuWiki: 403 to a wrong password, and 302 if the client asks for that.
+func dokuWiki(w http.ResponseWriter, r *http.Request) error {
+	w.Header().Add("Set-Cookie", "DokuWiki=session; path=/; HttpOnly")
+	switch {
+	case r.FormValue("p") == "right":
+		w.Header().Add("Set-Cookie", "DW0123=who%7C1; path=/; HttpOnly")
+		w.Header().Set("Location", "/doku.php?id=start")
+		w.WriteHeader(http.StatusFound)
+	case r.FormValue("do") == "redirect":
+		w.Header().Set("Location", "/doku.php?id=start")
+		w.WriteHeader(http.StatusFound)
+	default:
+		w.Header().Add("Set-Cookie", "DW0123=deleted; expires=Thu, 01-Jan-1970 00:00:00 GMT; Max-Age=0; path=/")
+		w.WriteHeader(http.StatusForbidden)
+	}
+	return nil
+}
+
+// logIn sends a log-in from the address of the site's client.
+func logIn(s *servertest.FuncSite, password, query string) (status int) {
+	r := httptest.NewRequest("POST", "http://example.com/doku.php"+query, strings.NewReader("u=alice&p="+password))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	return w.Code
+}
+
+// loginZone is a site of the documented limit, and counts the wrong passwords that its
+// upstream has tried.
+func loginZone(t *testing.T, refund string, serve upstream) (s *servertest.FuncSite, tried *int) {
+	s, tried = servertest.NewFuncSite(t, "throttle {\nzone login {\nlimit 5 30/h\n"+refund+"\n}\n}\nsettle_upstream"), new(int)
+	s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+		if r.FormValue("p") != "right" {
+			*tried++
+		}
+		return serve(w, r)
+	}
+	return s, tried
+}
+
+// A line that is wrong lets no more than ten times as many guesses through, and one that
+// never matches lets no more.
+func TestRefundBoundsGuesses(t *testing.T) {
+	everyAnswer := func(w http.ResponseWriter, r *http.Request) error {
+		w.Header().Add("Set-Cookie", fmt.Sprintf("DW0123=%s; path=/", r.FormValue("p")))
+		return dokuWiki(w, r)
+	}
+	for _, test := range []struct {
+		about, refund, query string
+		serve                upstream
+		most                 int
+	}{
+		{"right", "refund cookie DW*", "", dokuWiki, 5},
+		{"right_redirect", "refund cookie DW*", "?do=redirect", dokuWiki, 5},
+		{"narrow_cookie", "refund cookie wordpress_logged_in_*", "", dokuWiki, 5},
+		{"narrow_status", "refund status 303", "?do=redirect", dokuWiki, 5},
+		{"narrow_header", "refund header Location */wp-admin*", "?do=redirect", dokuWiki, 5},
+		{"none", "", "", dokuWiki, 5},
+		{"wide_status", "refund status 302", "?do=redirect", dokuWiki, 50},
+		{"wide_failure", "refund status 403", "", dokuWiki, 50},
+		{"wide_header", "refund header Location *", "?do=redirect", dokuWiki, 50},
+		{"wide_cookie", "refund cookie DW*", "?do=redirect", everyAnswer, 50},
+	} {
+		t.Run(test.about, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, tried := loginZone(t, test.refund, test.serve)
+				for range 150 {
+					logIn(s, "wrong", test.query)
+				}
+				if *tried > test.most || *tried < test.most-10 {
+					t.Errorf("got %d of 150 guesses tried, want at most %d, and as many as fit", *tried, test.most)
+				}
+			})
+		})
+	}
+}
+
+func TestRefundHoldsGuessesInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, _ := loginZone(t, "refund status 302", dokuWiki)
+		var mu sync.Mutex
+		running, most, done := 0, 0, make(chan struct{}, 80)
+		s.Serve = func(w http.ResponseWriter, r *http.Request) error {
+			mu.Lock()
+			running++
+			most = max(most, running)
+			mu.Unlock()
+			time.Sleep(time.Second)
+			mu.Lock()
+			running--
+			mu.Unlock()
+			return dokuWiki(w, r)
+		}
+		for range 80 {
 			go func() {
-				s.From(servertest.Someone).Get("/")
-				answered <- time.Since(start)
+				logIn(s, "wrong", "?do=redirect")
+				done <- struct{}{}
 			}()
-			if got, want := <-answered, 50*time.Millisecond; got != want {
-				t.Errorf("%s: got the response over after %v, want %v", zone, got, want)
-			}
-			<-time.After(time.Second)
-			if got := servertest.TheShared.Settles.Load(); got != 1 {
-				t.Errorf("%s: got %d settlements, want 1", zone, got)
-			}
+		}
+		for range 80 {
+			<-done
+		}
+		if most > 5 {
+			t.Errorf("got %d of 80 guesses at once, want at most 5", most)
+		}
+	})
+}
+
+// People behind one address mistype, and whole offices log in.
+func TestRefundLetsPeopleIn(t *testing.T) {
+	for about, passwords := range map[string]string{
+		"three_errors_eight_right": strings.Repeat("wrong ", 3) + strings.Repeat("right ", 8),
+		"fifty_right":              strings.Repeat("right ", 50),
+	} {
+		t.Run(about, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, _ := loginZone(t, "refund cookie DW*", dokuWiki)
+				words := strings.Fields(passwords)
+				for i, password := range words {
+					if status := logIn(s, password, ""); status == http.StatusTooManyRequests {
+						t.Fatalf("log-in %d, %s: got 429, want it let in", i+1, password)
+					}
+					time.Sleep(15 * time.Minute / time.Duration(len(words)))
+				}
+			})
 		})
 	}
 }

@@ -14,34 +14,27 @@ import (
 // bucket that was saved, and returns false if no zone of this config has such buckets.
 // A bucket that leaked as an override says has the limit of that override.
 func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool {
-	type limits struct {
-		own    leakybucket.Charge
-		byLeak map[float64]leakybucket.Charge
-	}
-	zones := make(map[string]limits)
+	zones := make(map[string]map[float64]leakybucket.Charge) // by the leak; that of the zone itself also by 0
 	for name, z := range e.Zones {
-		of := limits{byLeak: make(map[float64]leakybucket.Charge)}
+		byLeak := make(map[float64]leakybucket.Charge)
 		for i, c := range z.Limits() {
 			if i == 0 {
-				of.own = c
+				byLeak[0] = c
 			}
-			if c.Limit.Capacity > of.byLeak[c.Limit.Leak].Limit.Capacity {
-				of.byLeak[c.Limit.Leak] = c
+			if c.Limit.Capacity > byLeak[c.Limit.Leak].Limit.Capacity {
+				byLeak[c.Limit.Leak] = c
 			}
 		}
-		zones[name] = of
+		zones[name] = byLeak
 	}
 	return func(c *leakybucket.Charge, saved leakybucket.State) bool {
-		of, known := zones[c.Zone]
-		if !known {
-			return false
-		}
-		limit, listed := of.byLeak[saved.Leak]
+		byLeak, known := zones[c.Zone]
+		limit, listed := byLeak[saved.Leak]
 		if !listed {
-			limit = of.own
+			limit = byLeak[0]
 		}
 		c.Limit, c.Debt, c.Block = limit.Limit, limit.Debt, limit.Block
-		return true
+		return known
 	}
 }
 

@@ -122,31 +122,6 @@ func TestAnOverrideThatCannotPayACostIsWarnedOfOnce(t *testing.T) {
 	s.Warned(t, "the capacity of an override is less than some requests cost", 1)
 }
 
-func TestABlockForReservationsIsWarnedOfOnce(t *testing.T) {
-	const text = "zone blocks clients for what their requests reserve"
-	for options, want := range map[string]int{
-		"block\nsettle seconds":         1,
-		"block 1m\nsettle status 4xx 2": 1,
-		"block\nsettle seconds after":   0,
-		"settle seconds":                0,
-		"block":                         0,
-	} {
-		zone := "throttle {\nzone api {\nlimit 10 1/s\n" + options + "\n}\n}\n"
-		s := servertest.Run(t, "http://one.example {\n"+zone+"}\nhttp://two.example {\n"+zone+"}")
-		s.Warned(t, text, want)
-		s.Stop()
-	}
-}
-
-func TestAHeaderThatCaddyDropsIsWarnedOfOnce(t *testing.T) {
-	const zone = `zone api {
-		key client_ip header X_Api_Key header X-Api.Key header X-Api-Key
-		limit 10 1/s
-	}`
-	s := servertest.Run(t, "http:// {\nthrottle /one {\n"+zone+"\n}\nthrottle /two {\n"+zone+"\n}\n}")
-	s.Warned(t, "expected_underscore_headers", 2) // there are two such headers
-}
-
 func TestRequestsWithoutAnAddressAreWarnedOfOnce(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle site 3 1/h

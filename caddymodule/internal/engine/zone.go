@@ -3,10 +3,15 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
+	"net/http"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -30,30 +35,14 @@ type Zone struct {
 	Directives     [][]*limit.Zone  // the zones of each directive that charges it
 	handled        []*atomic.Uint64 // requests of these
 	warnedKey      bool             // of what clients choose in it
-	warnedBurst    bool
-	warnedInsecure atomic.Bool
-}
-
-// clientChosen reports whether clients choose the values of the key.
-func (z *Zone) clientChosen() bool {
-	return limit.ClientChosen(z.Key.Sources) && z.Key.Unlisted == ""
-}
-
-// warnOversize logs a warning if the capacity of an override is too small. It names the
-// smallest.
-func (z *Zone) warnOversize() {
-	least := slices.MinFunc(z.Key.Overrides.Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
-	if least.Oversize(z.MostCost) {
-		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
-			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.MostCost))
-	}
+	warnedInsecure sync.Once
 }
 
 // warnInsecure logs, once, that a log-in succeeded over plain HTTP.
 func (z *Zone) warnInsecure() {
-	if !z.warnedInsecure.Swap(true) {
+	z.warnedInsecure.Do(func() {
 		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	}
+	})
 }
 
 // requests returns how many requests the handlers had that have the zone.
@@ -97,4 +86,127 @@ func JoinState(name string) *ZoneState {
 func (l *ZoneState) Destruct() error {
 	telemetry.Forget(l.name)
 	return nil
+}
+
+// onceWarnings remembers which warnings about requests a config has logged. Each is
+// logged once.
+type onceWarnings struct {
+	Requests atomic.Int32 // in which signs of proxies were looked for, up to WatchedRequests
+
+	warner *zap.Logger
+
+	untrusted, loose, noAddress sync.Once
+}
+
+const (
+	// WatchedRequests is in how many requests of a config signs are looked for. After
+	// that, it is one of watchedShare. What showed no sign by then is rare.
+	WatchedRequests = 1000
+	watchedShare    = 64
+)
+
+// next reports whether to look into one more request.
+func (o *onceWarnings) next() bool {
+	if o.Requests.Load() < WatchedRequests {
+		o.Requests.Add(1)
+		return true
+	}
+	return rand.Uint32()%watchedShare == 0
+}
+
+// proxies logs a warning if client addresses are probably wrong, because
+// trusted_proxies is missing or not strict.
+func (o *onceWarnings) proxies(s *limit.Subject) {
+	if !o.next() {
+		return
+	}
+	r := s.Request
+	if s.TrustedPeer() {
+		if server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.TrustedProxiesStrict == 0 {
+			o.loose.Do(func() {
+				o.warner.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
+			})
+		}
+		return
+	}
+	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
+		if r.Header[header] != nil {
+			o.untrusted.Do(func() {
+				o.warner.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
+					zap.String("header", header), zap.String("peer", r.RemoteAddr))
+			})
+		}
+	}
+}
+
+// unknown logs a warning that a request has no client address.
+func (o *onceWarnings) unknown() {
+	o.noAddress.Do(func() {
+		o.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+	})
+}
+
+// ForwardingHeaders are those that proxies and CDNs add to requests.
+var ForwardingHeaders = []string{
+	"X-Forwarded-For", "Forwarded", "Via", "X-Real-Ip", "Cf-Connecting-Ip", "True-Client-Ip", "X-Forwarded-Proto", "X-Forwarded-Host",
+	"X-Forwarded", "X-Client-Ip", "Client-Ip", "X-Cluster-Client-Ip", "X-Original-Forwarded-For", "Cdn-Loop",
+	"Fastly-Client-Ip", "Fly-Client-Ip", "Cloudfront-Viewer-Address", "X-Azure-Clientip", "X-Appengine-User-Ip", "X-Envoy-External-Address",
+}
+
+func forwards(r *http.Request) bool {
+	for _, name := range ForwardingHeaders {
+		if r.Header[name] != nil {
+			return true
+		}
+	}
+	server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	if server != nil {
+		for _, name := range server.ClientIPHeaders {
+			if len(r.Header.Values(name)) > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// namesPlaceholders reports whether the zone itself shows its verdicts, as in a page of its own.
+func (z *Zone) namesPlaceholders() bool { return strings.Contains(z.Definition, "http.throttle.") }
+
+// warn logs warnings about settings that probably do not work as meant.
+func (z *Zone) warn(warnings []string) {
+	for _, source := range z.Key.Sources {
+		if name := http.CanonicalHeaderKey(source.Header()); slices.Contains(ForwardingHeaders, name) {
+			z.warnedKey = true // a zone keyed by client_ip would limit the proxy
+			z.Counts.Logger.Warn("clients can send this header, too, and choose their key by it: use client_ip, and name the proxy in trusted_proxies and its header in client_ip_headers",
+				zap.String("header", name))
+		}
+	}
+	least := slices.MinFunc(z.Key.Overrides.Limits(), func(a, b leakybucket.Limit) int { return cmp.Compare(a.Capacity, b.Capacity) })
+	if least.Oversize(z.MostCost) {
+		z.Counts.Logger.Warn("the capacity of an override is less than some requests cost, so its clients can never make them",
+			zap.Float64("capacity", least.Capacity), zap.Float64("cost", z.MostCost))
+	}
+	for _, warning := range warnings {
+		z.Counts.Logger.Warn(warning)
+	}
+}
+
+// clientChosen reports whether clients choose the values of the key.
+func (z *Zone) clientChosen() bool {
+	return limit.ClientChosen(z.Key.Sources) && z.Key.Unlisted == ""
+}
+
+// warnKeys logs a warning if clients can evade all zones of a handler by making up keys.
+func warnKeys(zones []*Zone, logger *zap.Logger) {
+	if slices.ContainsFunc(zones, func(z *Zone) bool { return z.Key.HasAddress() && !z.clientChosen() }) {
+		return
+	}
+	for _, z := range zones {
+		if z.clientChosen() && !z.warnedKey {
+			z.warnedKey = true
+			logger.Warn("zone is keyed by values that clients choose, so a client can get a fresh bucket with every request, unless a handler before throttle sets them: add a zone keyed by client_ip",
+				zap.String("zone", z.Name))
+		}
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -100,9 +99,7 @@ func (z *Zone) loadMatching(ctx caddy.Context, given *Given) (err error) {
 
 // Warnings says which matchers probably do not mean what they seem to. It comes before Load, after
 // which Caddy has dropped their JSON.
-func (z *Zone) Warnings() []string {
-	return slices.Concat(option.Warnings(z.MatchRaw, false), option.Warnings(z.ExemptRaw, true))
-}
+func (z *Zone) Warnings() []string { return option.Warnings(z.ExemptRaw) }
 
 // fillIn fills in defaults, so that definitions with the same meaning are equal. Key, refusal and
 // read_body are never nil after it.

@@ -113,12 +113,6 @@ func (s *Settle) DebtUnder(limit leakybucket.Limit) float64 {
 	return limit.Capacity
 }
 
-// ChargesRedirectsOnly reports whether statuses cost something, and all of them are redirects. A
-// nil Settle charges nothing.
-func (s *Settle) ChargesRedirectsOnly() bool {
-	return s != nil && s.Source == ByStatus && !slices.ContainsFunc(s.ranges, func(of statusRange) bool { return of.first < 300 || of.last > 399 })
-}
-
 // A statusRange is a range of statuses, both ends included.
 type statusRange struct{ first, last int }
 

@@ -214,9 +214,6 @@ func ClientChosen(sources []KeySource) bool {
 	})
 }
 
-// SentByClient reports whether clients send the value of a placeholder.
-func SentByClient(text string) bool { return sentByClient.MatchString(text) }
-
 var headerPlaceholder = regexp.MustCompile(`^\{http\.request\.header\.(.+)\}$`)
 
 // Header returns the name of the header that is the source, or "".

@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddyserver/certmagic"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
@@ -399,26 +398,6 @@ func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
 	device.on(b).wants(http.StatusFound, "owner", "right")
 	device.on(a).wants(http.StatusFound, "owner", "right")
 	device.on(stranger).wants(http.StatusTooManyRequests, "owner", "right")
-}
-
-func TestDevicesThatAreRevokedAreTrustedNoMore(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
-	device := newBrowser(s, "192.0.2.1:1")
-	device.wants(http.StatusFound, "owner", "right")
-	newBrowser(s, "198.51.100.1:1").guesses(10, "owner")
-	device.wants(http.StatusFound, "owner", "right")
-	var answer wire.Revoked
-	if status := s.Admin(http.MethodPost, "/throttle/revoke", "{}", &answer); status != http.StatusOK || !answer.Revoked {
-		t.Fatalf("got %d %+v, want 200 and revoked", status, answer)
-	}
-	device.wants(http.StatusTooManyRequests, "owner", "right")
-}
-
-func TestWithoutTrustedDevicesNoneAreRevoked(t *testing.T) {
-	s := servertest.Run(t, servertest.ThreeZones)
-	if status := s.Admin(http.MethodPost, "/throttle/revoke", "{}", nil); status != http.StatusBadRequest {
-		t.Errorf("got %d, want 400", status)
-	}
 }
 
 func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {

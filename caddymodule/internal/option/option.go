@@ -14,6 +14,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
@@ -145,3 +146,8 @@ func Canonical(raw []byte, without ...string) string {
 
 // StorePolicies are the words after on_store_error.
 var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.String(), sharedstore.Deny.String()}
+
+// CheckLogInCookie refuses a pattern that matches no cookie, or any.
+func CheckLogInCookie(option, pattern string) error {
+	return Refuse(option, !cookie.ValidPattern(pattern), "invalid cookie %q in %s: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", pattern, option)
+}

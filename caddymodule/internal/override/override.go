@@ -450,7 +450,7 @@ type Origin struct {
 type Change struct {
 	At time.Time `json:"at"`
 	Origin
-	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release, revoke
+	Action string     `json:"action"`          // ban, unban, limit, unlimit, shadow, unshadow, release
 	Of     string     `json:"of"`              // a network, a zone, a zone and a key, or everything
 	Limit  string     `json:"limit,omitempty"` // as it was given
 	Until  *time.Time `json:"until,omitempty"`

@@ -80,9 +80,6 @@ func Fixed(secret string) *Ring {
 	return r
 }
 
-// ErrFixed is the error of [Ring.Rotate] if the config gives the key.
-var ErrFixed = errors.New("the key is signing_key of the config: change it there, on all Caddys")
-
 // Run keeps the key up to date until ctx is done. failed is told when storage begins to fail.
 // After each attempt, Run calls tried. A fixed ring needs none of it.
 func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
@@ -106,7 +103,7 @@ func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
 
 // Maintain reads the key. If storage has none, it makes one. If storage cannot be read, it
 // makes none, and the ring keeps the key it has.
-func (r *Ring) Maintain(ctx context.Context) error {
+func (r *Ring) Maintain(ctx context.Context) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, maintainLimit)
@@ -114,28 +111,6 @@ func (r *Ring) Maintain(ctx context.Context) error {
 	if err := r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return r.locked(ctx, func() error {
-		if err := r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
-			return err // another node was faster
-		}
-		return r.replace(ctx)
-	})
-}
-
-// Rotate replaces the key by a new one. Nothing that was signed before is accepted any
-// more: here at once, on other nodes when they next read storage, which is within ten
-// minutes, or as soon as they meet what the new key has signed.
-func (r *Ring) Rotate(ctx context.Context) error {
-	if r.storage == nil {
-		return ErrFixed
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.locked(ctx, func() error { return r.replace(ctx) })
-}
-
-// locked calls change under the lock in storage.
-func (r *Ring) locked(ctx context.Context, change func() error) (err error) {
 	if err := r.storage.Lock(ctx, lockName); err != nil {
 		return fmt.Errorf("locking %s in storage: %w", lockName, err)
 	}
@@ -144,7 +119,10 @@ func (r *Ring) locked(ctx context.Context, change func() error) (err error) {
 			err = fmt.Errorf("unlocking %s in storage: %w", lockName, unlock)
 		}
 	}()
-	return change()
+	if err = r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
+		return err // another node was faster
+	}
+	return r.replace(ctx)
 }
 
 // replace makes a new key.

@@ -45,31 +45,3 @@ func TestDistinctOfManyCallers(t *testing.T) {
 		t.Errorf("%d callers with the same %d keys: got %d", callers, keys, got)
 	}
 }
-
-func TestAddingAllocatesNothing(t *testing.T) {
-	c, n := new(Distinct), 0
-	c.Add("first") // takes the memory
-	if got := testing.AllocsPerRun(2000, func() {
-		n++
-		c.Add("0123456789"[n%10:])
-	}); got != 0 {
-		t.Errorf("got %v allocations, want 0", got)
-	}
-}
-
-func BenchmarkDistinct(b *testing.B) {
-	for name, keys := range map[string]int{"one": 1, "million": 1_000_000} {
-		b.Run("keys="+name, func(b *testing.B) {
-			names := make([]string, keys)
-			for i := range names {
-				names[i] = strconv.Itoa(i)
-			}
-			c := new(Distinct)
-			b.RunParallel(func(pb *testing.PB) {
-				for i := 0; pb.Next(); i++ {
-					c.Add(names[i%keys])
-				}
-			})
-		})
-	}
-}

@@ -189,31 +189,6 @@ func TestAFloodOfRefusalsLeavesAdmittedRequestsExact(t *testing.T) {
 	}
 }
 
-// BenchmarkRecent is what a decision of a zone pays.
-func BenchmarkRecent(b *testing.B) {
-	for _, keys := range []int{1, 100_000} {
-		for _, what := range []string{"admitted", "refused"} {
-			b.Run(fmt.Sprintf("keys=%d/%s", keys, what), func(b *testing.B) {
-				var r Recent
-				names := make([]string, keys)
-				for i := range names {
-					names[i] = fmt.Sprint("key", i)
-				}
-				for i := 0; b.Loop(); i++ {
-					if what == "refused" {
-						now := time.Now()
-						if weight := r.RefusedWeight(rand.Uint64(), now); weight > 0 {
-							r.Add(true, names[i%keys], clientAddr(i%keys), weight, now)
-						}
-					} else if weight := r.AdmittedWeight(uint64(i)); weight > 0 {
-						r.Add(false, names[i%keys], clientAddr(i%keys), weight, time.Now())
-					}
-				}
-			})
-		}
-	}
-}
-
 func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	var r Recent
 	for _, text := range []string{"192.0.2.77", "64:ff9b::192.0.2.77", "2001:db8:1:2:3::4%eth0", "2001:db8:1:2:5::6"} {

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"github.com/gofrs/flock"
 )
@@ -23,9 +22,6 @@ var ErrTaken = errors.New("another process uses the file")
 type File struct {
 	path string
 	lock *flock.Flock
-
-	// Largest is how many bytes Read reads at most. Default: 1 GiB.
-	Largest int64
 }
 
 // Open takes a file, which need not exist, and makes its folder. A lock on a second
@@ -45,30 +41,11 @@ func Open(path string) (*File, error) {
 	case !locked:
 		return nil, ErrTaken
 	}
-	return &File{path: path, lock: lock, Largest: 1 << 30}, nil
+	return &File{path, lock}, nil
 }
 
 // Read returns the content. If there is no file, the error is [fs.ErrNotExist].
-func (f *File) Read() ([]byte, error) {
-	if info, err := os.Stat(f.path); err == nil && !info.Mode().IsRegular() { // to open a pipe would wait
-		return nil, &fs.PathError{Op: "read", Path: f.path, Err: errors.New("it is no regular file")}
-	}
-	file, err := os.Open(f.path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	opened, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if opened.Size() > f.Largest {
-		return nil, &fs.PathError{Op: "read", Path: f.path, Err: fmt.Errorf("it has more than %d MiB", f.Largest>>20)}
-	}
-	content := make([]byte, opened.Size())
-	_, err = io.ReadFull(file, content)
-	return content, err
-}
+func (f *File) Read() ([]byte, error) { return os.ReadFile(f.path) }
 
 // Write replaces the file by what write writes, for its owner alone to read. After an
 // error, the file is what it was.
@@ -96,10 +73,7 @@ func (f *File) Write(write func(io.Writer) error) (err error) {
 	if err == nil {
 		err = os.Rename(fresh, f.path)
 	}
-	if err != nil {
-		return err
-	}
-	return syncFolder(filepath.Dir(f.path))
+	return err
 }
 
 // SetAside renames the file, so that it can be looked at and is not in the way. It
@@ -110,19 +84,6 @@ func (f *File) SetAside() (name string, err error) {
 		return "", fmt.Errorf("setting it aside: %w", err)
 	}
 	return name, nil
-}
-
-// syncFolder makes a renaming last. Windows cannot.
-func syncFolder(name string) error {
-	if runtime.GOOS == "windows" {
-		return nil
-	}
-	folder, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = folder.Close() }()
-	return folder.Sync()
 }
 
 // Close lets other processes have the file.

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -96,18 +95,6 @@ func TestAFileIsForOneProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	open(t, path)
-}
-
-func TestAFileThatIsTooLargeIsNotRead(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "file")
-	f := open(t, path)
-	mustWrite(t, f, "one")
-	if err := os.Truncate(path, f.Largest+1); err != nil {
-		t.Skip(err)
-	}
-	if _, err := content(f); err == nil || !strings.Contains(err.Error(), "it has more than 1024 MiB") {
-		t.Errorf("got error %v, want that it is too large", err)
-	}
 }
 
 func TestABadFileIsSetAside(t *testing.T) {

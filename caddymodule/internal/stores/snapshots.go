@@ -13,9 +13,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// largestRecord is more than the buckets of a snapshot take on average, in bytes.
-const largestRecord = 1 << 10
-
 // snapshots saves the process's memory of buckets to a file, and restores it when the
 // first config starts. A config that is only validated touches no file.
 type snapshots struct {
@@ -62,7 +59,6 @@ func (s *snapshots) use(config *MemoryUse) {
 			zap.String("file", path), zap.Error(err))
 		return
 	}
-	file.Largest = max(file.Largest, int64(config.MaxBuckets)*largestRecord)
 	s.file, s.stale, s.failing = file, true, false
 	if first {
 		s.restore(config.limits)
@@ -80,17 +76,11 @@ func (s *snapshots) restore(limits func(*leakybucket.Charge, leakybucket.State) 
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return
-	case errors.Is(err, memstore.ErrBadSnapshot):
+	case err != nil:
 		aside, failed := s.file.SetAside()
 		logger.Warn("the snapshot cannot be used, so all buckets are empty",
 			zap.Error(errors.Join(err, failed)), zap.String("renamed_to", aside))
 		return
-	case err != nil:
-		logger.Warn("the snapshot cannot be read, so all buckets are empty", zap.Error(err))
-		return
-	case found.Ahead > time.Second:
-		logger.Warn("the snapshot was written in the future by this clock; it counts as written now",
-			zap.Time("written", found.Written), zap.Duration("ahead", found.Ahead))
 	}
 	s.saved, s.stale = s.store.Changes(), false // a config that fails to start changes nothing
 	logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -94,32 +93,4 @@ func TestARingKeepsALongKeyInPart(t *testing.T) {
 			t.Errorf("got a key of %d bytes, want about %d of valid UTF-8", n, longestKey)
 		}
 	}
-}
-
-func TestARingIsSafeForConcurrentUse(t *testing.T) {
-	r := new(Ring)
-	var wg sync.WaitGroup
-	for worker := range 8 {
-		wg.Go(func() {
-			for i := range 500 { // all together are fewer than a ring holds
-				key := fmt.Sprint(worker, i)
-				code := r.Add(Refusal{Key: key})
-				if refusal, found := r.Find(code); !found || refusal.Key != key {
-					t.Errorf("got %+v, %v, want the refusal of %s", refusal, found, key)
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-}
-
-func BenchmarkAdd(b *testing.B) {
-	r := new(Ring)
-	b.ReportAllocs()
-	b.RunParallel(func(pb *testing.PB) {
-		for pb.Next() {
-			r.Add(Refusal{Zone: "pages", Key: "203.0.113.7", Reason: "capacity"})
-		}
-	})
 }

@@ -59,41 +59,22 @@ func Set(field any, word string) (err error) {
 	return err
 }
 
-// ParseArg reads the one word after an option into the field that a pointer points to, nothing
-// for a flag, and for a list any number of words.
+// ParseArg reads the one word after an option into the field that a pointer points to, or nothing
+// for a flag.
 func ParseArg(d *caddyfile.Dispenser, field any) error {
-	switch f := field.(type) {
-	case *bool:
-		return parseFlag(d, f)
-	case *[]string:
-		*f = append([]string{}, d.RemainingArgs()...)
-		return nil
+	option, words, n, takes := d.Val(), d.RemainingArgs(), 1, "one word, in quotes if it has blanks or a #"
+	if _, flag := field.(*bool); flag {
+		n, takes = 0, "no word"
 	}
-	const want = "one word, in quotes if it has blanks or a #"
-	option := d.Val()
-	words := d.RemainingArgs()
 	switch {
-	case len(words) == 0:
-		return d.Errf("%s has no value: want %s", option, want)
-	case len(words) > 1:
-		return d.Errf("unexpected %q after %s %s: want %s", words[1], option, words[0], want)
+	case len(words) > n:
+		return d.Errf("unexpected %q after %s: it takes %s", words[n], option, takes)
+	case len(words) < n:
+		return d.Errf("%s has no value: it takes %s", option, takes)
 	}
-	if err := Set(field, words[0]); err != nil {
+	if err := Set(field, strings.Join(words, "")); err != nil {
 		return d.Errf("parsing %s: %w", option, err)
 	}
-	return nil
-}
-
-// parseFlag reads an option without a word.
-func parseFlag(d *caddyfile.Dispenser, target *bool) error {
-	option := d.Val()
-	if *target {
-		return d.Errf("%s is given twice", option)
-	}
-	if d.NextArg() {
-		return d.Errf("unexpected %q after %s: it takes no word", d.Val(), option)
-	}
-	*target = true
 	return nil
 }
 
@@ -106,8 +87,8 @@ func parseWhole(word string) (int, error) {
 	return n, nil
 }
 
-// Options reads a block of options, each at most once. After each it calls check, unless that
-// is nil.
+// Options reads a block of options, each at most once but for those with a function. After each
+// of the others it calls check, unless that is nil.
 func Options(d *caddyfile.Dispenser, where string, fields Fields, check func() error) error {
 	seen := make(map[string]bool)
 	for nesting := d.Nesting(); d.NextBlock(nesting); {
@@ -118,7 +99,8 @@ func Options(d *caddyfile.Dispenser, where string, fields Fields, check func() e
 		case seen[option]:
 			return d.Errf("%s is given twice", option)
 		}
-		seen[option] = true
+		_, special := fields[option].(func() error)
+		seen[option] = !special
 		if err := fields.Read(d, check); err != nil {
 			return err
 		}
@@ -159,45 +141,28 @@ func UnknownOption(d *caddyfile.Dispenser, where string, known []string) error {
 func Place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
 
 // UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
-// options, which are texts and flags. The store is provisioned and cleaned up, so that the
-// errors of that have a line, unless there are placeholders, whose values only the Caddy that
-// runs may have.
-func UnmarshalStore(d *caddyfile.Dispenser, store storeModule, url *string, options Fields) error {
+// options, which are texts and flags.
+func UnmarshalStore(d *caddyfile.Dispenser, url *string, options Fields) error {
 	d.Next() // the store's name
-	name, here := d.Val(), Place(d)
+	name := d.Val()
 	if err := parseSecret(d, url); err != nil {
 		return fmt.Errorf("%w: want store %s <url>", err, name)
 	}
-	filledIn := strings.Contains(*url, "{")
-	parsers := make(Fields)
 	for option, field := range options {
-		parsers[option] = field
 		if secret, is := field.(*string); is {
-			parsers[option] = func() error {
-				err := parseSecret(d, secret)
-				filledIn = filledIn || strings.Contains(*secret, "{")
-				return err
-			}
+			options[option] = func() error { return parseSecret(d, secret) }
 		}
 	}
-	if err := Options(d, "store "+name, parsers, nil); err != nil || filledIn {
-		return err
-	}
-	if err := store.Provision(caddy.Context{}); err != nil {
-		return fmt.Errorf("store %s: %w, %s", name, err, here)
-	}
-	return store.Cleanup()
-}
-
-type storeModule interface {
-	caddy.Provisioner
-	caddy.CleanerUpper
+	return Options(d, "store "+name, options, nil)
 }
 
 // parseSecret reads the one word after an option. Errors do not show it.
 func parseSecret(d *caddyfile.Dispenser, target *string) error {
 	option, words := d.Val(), d.RemainingArgs()
-	if len(words) != 1 || words[0] == "" {
+	switch {
+	case *target != "":
+		return d.Errf("%s is given twice", option)
+	case len(words) != 1 || words[0] == "":
 		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
 	}
 	*target = words[0]

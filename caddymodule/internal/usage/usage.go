@@ -47,27 +47,16 @@ func FailFlags(cmd *cobra.Command) {
 // RefuseUnknown makes a command that does nothing by itself refuse names that are none
 // of its commands. Alone, it shows its help.
 func RefuseUnknown(cmd *cobra.Command) {
-	unknown := func(cmd *cobra.Command, name string) error {
+	FailFlags(cmd)
+	cmd.FParseErrWhitelist.UnknownFlags = true // they belong to the unknown command
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
 		var known []string
 		for _, c := range cmd.Commands() {
 			known = append(known, c.Name())
 		}
-		if meant := text.Nearest(name, known); meant != "" {
-			return Fail(cmd, Errorf("unknown command %q: did you mean %s?", name, meant))
-		}
-		return Fail(cmd, Errorf("unknown command %q: see caddy throttle --help", name))
+		return Fail(cmd, Wrap(text.Unknown("command", args[0], "", known)))
 	}
-	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return unknown(cmd, args[0])
-		}
-		return nil
-	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		if args := cmd.Flags().Args(); len(args) > 0 {
-			return unknown(cmd, args[0]) // the flag belongs to that
-		}
-		return Fail(cmd, Wrap(err))
-	})
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }

@@ -48,7 +48,7 @@ func TestWarden(t *testing.T) {
 	}
 	address := l.Addr().String()
 	_ = l.Close()
-	if err := load(t, address, "page"); err == nil || !strings.Contains(err.Error(), `warden asks about zone "page", which is not defined: did you mean pages?`) {
+	if err := load(t, address, "page"); err == nil || !strings.Contains(err.Error(), `warden: unknown zone "page": did you mean pages?`) {
 		t.Fatalf("got %v, want the zone that was meant", err)
 	}
 	if err := load(t, address, "pages"); err != nil {

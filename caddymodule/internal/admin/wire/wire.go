@@ -6,7 +6,16 @@
 // sent. Numbers are in the units of the zone, and spans in seconds, unless said otherwise.
 package wire
 
-import "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+import (
+	"time"
+
+	"github.com/caddyserver/caddy/v2"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+)
 
 // A Top is the answer of /throttle/top.
 type Top struct {
@@ -47,3 +56,253 @@ type Rates struct {
 	Hour map[string][]telemetry.Rate `json:"hour"`
 	Day  map[string][]telemetry.Rate `json:"day"`
 }
+
+// A Status is the answer of /throttle/zones, all that `caddy throttle status` shows.
+type Status struct {
+	Zones     []ZoneStatus            `json:"zones"`
+	InFlight  []InFlightStatus        `json:"in_flight"`
+	Store     StoreStatus             `json:"store"`
+	Overrides []Override              `json:"overrides"`         // the oldest first, also the answer of /throttle/overrides
+	Changes   *changes.State          `json:"changes,omitempty"` // if a shared store tells them to other Caddys
+	Warnings  []telemetry.KeptWarning `json:"warnings"`          // of the config that runs
+}
+
+// A ZoneStatus is a zone as `caddy throttle status` shows it.
+type ZoneStatus struct {
+	Zone string `json:"zone"`
+	Decided
+
+	Capacity float64 `json:"capacity,omitempty"` // of the zone's own limit, without overrides
+	Leak     float64 `json:"leak,omitempty"`     // units a second
+
+	Limit string `json:"limit,omitempty"` // of all keys, by an override at run time
+
+	// NearFull counts decisions after which the bucket was over nine tenths full, since the
+	// process began.
+	NearFull uint64 `json:"near_full,omitempty"`
+
+	Facts telemetry.Facts `json:"since_loaded"`
+
+	Buckets     int    `json:"buckets"` // in this process's memory
+	RefusedKeys uint64 `json:"refused_keys"`
+
+	Waiting     int `json:"waiting"`
+	WaitingMost int `json:"max_waiting,omitempty"` // 0 if requests cannot wait
+}
+
+// Decided is what a zone or an in_flight decides about requests.
+type Decided struct {
+	Mode        string     `json:"mode"`                   // enforcing, shadow, or the percent that is enforced
+	ShadowUntil *time.Time `json:"shadow_until,omitempty"` // by a switch at run time that has an end
+
+	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
+	PerSecond map[string]float64 `json:"per_second"`
+	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
+
+	Refusals map[string]float64 `json:"refusals,omitempty"` // the refused requests of Total by reason
+}
+
+// An InFlightStatus is an in_flight as `caddy throttle status` shows it.
+type InFlightStatus struct {
+	Name string `json:"name"`
+	Decided
+
+	Slots   int `json:"slots"`   // of each key
+	Running int `json:"running"` // requests that hold one, and in shadow all that are in flight
+	Waiting int `json:"waiting"`
+	Queue   int `json:"queue,omitempty"` // how many may wait; 0 if none may
+}
+
+// A StoreStatus is the store of the config.
+type StoreStatus struct {
+	Name string `json:"name"`
+
+	// Of a shared store: whether a call failed in the last 5 seconds or the circuit breaker
+	// is open, whether that is open, since when, and why.
+	Failing bool       `json:"failing"`
+	Down    bool       `json:"down"`
+	Since   *time.Time `json:"down_since,omitempty"`
+	Why     string     `json:"error,omitempty"`
+
+	// Calls of a shared store a second, how many of those failed, and how many seconds
+	// one took on average.
+	Calls  float64 `json:"calls_per_second"`
+	Failed float64 `json:"errors_per_second"`
+	Took   float64 `json:"call_seconds"`
+
+	Buckets    int    `json:"buckets"`     // in this process's memory
+	MaxBuckets int    `json:"max_buckets"` // there may be
+	Evictions  uint64 `json:"evictions"`
+
+	// SnapshotFailing says that the last attempt to keep the snapshot of the memory up to
+	// date failed, and SnapshotAge how many seconds ago it was.
+	SnapshotFailing bool    `json:"snapshot_failing,omitempty"`
+	SnapshotAge     float64 `json:"snapshot_age,omitempty"`
+}
+
+// A Bucket is a bucket, its limit and its state.
+type Bucket struct {
+	Zone     string  `json:"zone"`
+	Key      string  `json:"key"`
+	Network  string  `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
+	Shadow   bool    `json:"shadow,omitempty"`
+	Rule     string  `json:"rule"`           // limited, unlimited or deny
+	By       string  `json:"by"`             // zone, override or run_time
+	From     string  `json:"from,omitempty"` // the place of the override
+	Capacity float64 `json:"capacity,omitempty"`
+	Leak     float64 `json:"leak,omitempty"` // units a second
+	Level    float64 `json:"level"`
+	Fraction float64 `json:"fraction"`           // of the capacity
+	EmptyIn  float64 `json:"empty_in"`           // seconds
+	Blocked  float64 `json:"blocked,omitempty"`  // seconds left
+	LastUsed float64 `json:"last_used,omitzero"` // seconds ago; listings only
+
+	Verdict Verdict `json:"verdict"` // what becomes of a request of cost 1 now
+
+	// Share is set while the shared store is down: capacity and leak are then this
+	// Caddy's share of the limit.
+	Share bool `json:"share,omitempty"`
+}
+
+// A Verdict is what becomes of a request now that a zone charges to a bucket.
+type Verdict struct {
+	Decision string  `json:"decision"`         // admitted, refused or shadow_refused
+	Reason   string  `json:"reason,omitempty"` // unless it is admitted; as in the access log
+	For      float64 `json:"for,omitempty"`    // seconds until it would fit; 0 if waiting does not help
+}
+
+// Refused reports whether the request is refused.
+func (v *Verdict) Refused() bool { return v.Decision == "refused" }
+
+// A BucketsQuery says which buckets of a zone are listed.
+type BucketsQuery struct {
+	Zone        string  `json:"zone"`                   // Required.
+	Prefix      string  `json:"prefix,omitempty"`       // of keys
+	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
+	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
+	Sort        string  `json:"sort,omitempty"`         // level, key or last. Default: level
+	Limit       int     `json:"limit,omitempty"`        // up to 1000. Default: 100
+}
+
+// Buckets is the answer of /throttle/buckets: the top of one scan of a zone's buckets.
+type Buckets struct {
+	Buckets []Bucket `json:"buckets"`
+	Matched int      `json:"matched"`
+
+	// Complete is false if the time was over before the scan had reached its end.
+	Complete bool `json:"complete"`
+
+	// Local is set while the shared store is down: these are the buckets that this Caddy knows.
+	Local bool `json:"local,omitempty"`
+}
+
+// A ClientQuery names buckets: all of a client, in all zones or in one.
+type ClientQuery struct {
+	// An address, a network, an account's name, a plain API key or the key of a bucket.
+	// Required, but with All.
+	Client string `json:"client,omitempty"`
+
+	// All is all clients of the zone; for /throttle/release only.
+	All bool `json:"all,omitempty"`
+
+	// The zone. Default: all.
+	Zone string `json:"zone,omitempty"`
+}
+
+// A Why is the answer of /throttle/why: why a client is refused, or would not be.
+type Why struct {
+	Client  string       `json:"client"`
+	Refused bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
+	Refusal *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
+
+	// Refusals are the last by each key of each zone, of an address or a network, that are
+	// remembered with a support code. The newest comes first; there are at most 10.
+	Refusals []PastRefusal `json:"refusals,omitempty"`
+
+	Ban      *Override `json:"ban,omitempty"`
+	Buckets  []Bucket  `json:"buckets"`
+	Complete bool      `json:"complete"`
+	Problem  string    `json:"problem,omitempty"`
+	Local    bool      `json:"local,omitempty"` // as in Buckets
+
+	// Unlisted are keys that no override lists, of zones that charge their requests
+	// elsewhere or not at all.
+	Unlisted []UnlistedKey `json:"unlisted,omitempty"`
+
+	// Shadows are the switches at run time of the zones of these buckets, or of all.
+	// These zones refuse nothing.
+	Shadows []Override `json:"shadows,omitempty"`
+}
+
+// An UnlistedKey is one that no override of a zone with key unlisted lists.
+type UnlistedKey struct {
+	Zone   string `json:"zone"`
+	Key    string `json:"key"`
+	Policy string `json:"unlisted_key"` // client_ip, share, skip or refuse
+}
+
+// A PastRefusal is a refusal with a support code, as it was then.
+type PastRefusal struct {
+	Code    string `json:"code"`
+	Network string `json:"network,omitempty"` // that the key stands for
+	supportcode.Refusal
+}
+
+// A Released is the answer of /throttle/release.
+type Released struct {
+	Client string   `json:"client,omitempty"`
+	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow; up to 100
+	Count  int      `json:"count"` // how many there were
+
+	// Banned is set if a ban still holds for the address.
+	Banned bool `json:"banned,omitempty"`
+
+	// Complete is false if the store is down, has failed or could not be searched through.
+	// Problem says why, unless there were too many.
+	Complete bool   `json:"complete"`
+	Problem  string `json:"problem,omitempty"`
+}
+
+// A Change describes a change at run time, or the end of one.
+type Change struct {
+	// How long it holds. At most 720h, which is the default.
+	For caddy.Duration `json:"for,omitempty"`
+
+	Note string `json:"note,omitempty"`
+
+	// Replace lets it replace another that holds for the same. Otherwise that is an error.
+	Replace bool `json:"replace,omitempty"`
+
+	// The zone. Empty means all zones, for shadow alone.
+	Zone string `json:"zone,omitempty"`
+
+	// The key of the one bucket whose limit changes, or an address, the network that the
+	// key stands for, or a plain value of a secret part. Empty means all of the zone.
+	Key string `json:"key,omitempty"`
+
+	// A factor such as x0.5, a capacity and a leak such as "10 1/s", the name of a plan,
+	// unlimited, or deny.
+	Limit string `json:"limit,omitempty"`
+
+	// The network that is banned: an address, or a network in CIDR notation.
+	Network string `json:"network,omitempty"`
+}
+
+// An Ended says whether there was something to end.
+type Ended struct {
+	Ended bool          `json:"ended"`
+	Sync  *changes.Sync `json:"sync,omitempty"`
+
+	// Key is that of the bucket, which the caller may have named by a secret.
+	Key string `json:"key,omitempty"`
+}
+
+// An Override is a change that holds.
+type Override struct {
+	override.Held
+	Network string        `json:"network,omitempty"` // that is banned, or that the key stands for
+	Sync    *changes.Sync `json:"sync,omitempty"`    // if it was made just now
+}
+
+// ByHeader is the header in which a command says who uses it.
+const ByHeader = "Throttle-By"

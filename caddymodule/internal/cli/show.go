@@ -1,0 +1,352 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+)
+
+func (c *client) showStatus(s *wire.Status) {
+	c.showZones(s.Zones)
+	if len(s.InFlight) > 0 {
+		c.printf("\n")
+		t := newTable("IN FLIGHT", "MODE", ">ADMITTED/S", ">WAITED/S", ">REFUSED/S", ">SHADOW/S", ">RUNNING", ">WAITING")
+		for i := range s.InFlight {
+			f := &s.InFlight[i]
+			t.row(append(decidedCells(f.Name, &f.Decided), ofMost(f.Running, f.Slots), ofMost(f.Waiting, f.Queue))...)
+		}
+		t.print(c)
+	}
+	c.printf("\n")
+	c.showStore(&s.Store)
+	if s.Changes != nil {
+		c.showChanges(s.Changes)
+	}
+	c.showOverrides(&s.Overrides)
+	c.showFacts(s.Zones)
+	for _, w := range s.Warnings {
+		var details []string
+		for _, name := range slices.Sorted(maps.Keys(w.Details)) {
+			details = append(details, fmt.Sprintf(" (%s %v)", name, w.Details[name]))
+		}
+		c.printf("Warning%s: %s\n", text.Printable(strings.Join(details, ""), 200), text.Printable(w.Text, 400))
+	}
+}
+
+// showChanges says how this Caddy and the store agree on changes at run time.
+func (c *client) showChanges(s *changes.State) {
+	c.printf("The requests and buckets above are this Caddy's alone.\n")
+	if s.Error != "" {
+		c.printf("Other Caddys are not told of changes now: %s\n", text.Printable(s.Error, 200))
+	}
+	if s.Pending > 0 {
+		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Pending, "change"))
+	}
+	if s.Skipped > 0 {
+		c.printf("The store has %d entries that are no change this Caddy can read: see the log of Caddy.\n", s.Skipped)
+	}
+}
+
+func (c *client) showZones(zones []wire.ZoneStatus) {
+	if len(zones) == 0 {
+		c.printf("The config has no zones.\n")
+		return
+	}
+	t := newTable("ZONE", "MODE", ">ADMITTED/S", ">DELAYED/S", ">REFUSED/S", ">SHADOW/S", ">BUCKETS", ">WAITING")
+	shadow := false
+	for i := range zones {
+		z := &zones[i]
+		if z.Limit != "" {
+			z.Mode += ", " + sanitize(z.Limit)
+		}
+		t.row(append(decidedCells(z.Zone, &z.Decided), z.Buckets, ofMost(z.Waiting, z.WaitingMost))...)
+		shadow = shadow || z.Total["shadow_refused"] > 0
+	}
+	t.print(c)
+	if shadow {
+		c.printf(inShadow)
+	}
+}
+
+// decidedCells returns the name and the mode of a zone or an in_flight, and how many requests a
+// second were admitted, delayed, refused, and refused in shadow. What has never been is left out.
+func decidedCells(name string, d *wire.Decided) []any {
+	mode, delayed, shadow := d.Mode, "", ""
+	if d.ShadowUntil != nil {
+		mode += " for " + remaining(*d.ShadowUntil)
+	}
+	if d.Total["delayed"]+d.Total["shadow_delayed"] > 0 {
+		delayed = rateText(d, "delayed", "shadow_delayed")
+	}
+	if d.Total["shadow_refused"] > 0 {
+		shadow = rateText(d, "shadow_refused")
+	}
+	return []any{sanitize(name), mode, rateText(d, "admitted", "delayed", "shadow_delayed"), delayed, rateText(d, "refused"), shadow}
+}
+
+// rateText returns how many requests a second were decided so, and an hour ago.
+func rateText(d *wire.Decided, decisions ...string) string {
+	var now, hourAgo float64
+	for _, decision := range decisions {
+		now += d.PerSecond[decision]
+		hourAgo += d.HourAgo[decision]
+	}
+	if d.HourAgo == nil {
+		return digits(now)
+	}
+	return fmt.Sprintf("%s (%s)", digits(now), digits(hourAgo))
+}
+
+// ofMost returns how many there are of how many there may be, or nothing if there may be none.
+func ofMost(n, most int) string {
+	if most == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d/%d", n, most)
+}
+
+// showFacts shows what the zones have met since the config was loaded.
+func (c *client) showFacts(zones []wire.ZoneStatus) {
+	if len(zones) == 0 {
+		return
+	}
+	c.printf("\nSince the config was loaded, %s ago:\n", elapsed(zones[0].Facts.Since))
+	t := newTable("ZONE", ">REQUESTS", ">ASKED", ">EXEMPT", ">NO KEY", ">KEYS", ">NETWORKS", ">CHARGED", ">REFUNDED")
+	for i := range zones {
+		f := &zones[i].Facts
+		t.row(sanitize(zones[i].Zone), f.Requests, f.Asked, unlessZero(f.Exempt), unlessZero(f.Keyless), f.Keys, f.Networks, unlessZero(f.Charged), unlessZero(f.Refunded))
+	}
+	t.print(c)
+	for i := range zones {
+		if zones[i].Facts.Responses != nil {
+			c.printf("%s: %s.\n", sanitize(zones[i].Zone), refundText(&zones[i]))
+		}
+	}
+	c.printf("\n")
+}
+
+// refundText says what a zone that refunds has learned from responses.
+func refundText(z *wire.ZoneStatus) string {
+	f := &z.Facts
+	said, line := []string(nil), fmt.Sprintf("kept %d of %d", f.Charged, f.Charged+f.Refunded)
+	for _, status := range slices.Sorted(maps.Keys(f.Responses)) {
+		said = append(said, fmt.Sprintf("%d x %d", status, f.Responses[status]))
+	}
+	if len(said) > 0 {
+		line += ": " + strings.Join(said, ", ")
+	}
+	if f.Devices != nil {
+		line += "; gave " + text.Plural(int(*f.Devices), "device cookie")
+	}
+	return line
+}
+
+// unlessZero returns a number, or nothing.
+func unlessZero(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprint(n)
+}
+
+func (c *client) showStore(s *wire.StoreStatus) {
+	name, state := sanitize(s.Name), "up"
+	if s.Failing {
+		state = "FAILING"
+	}
+	switch {
+	case s.Down && s.Since != nil:
+		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), text.Printable(s.Why, 200))
+	case s.Name != "memory":
+		c.printf("The store %s is %s: %s calls/s of %s ms, %s errors/s.\n", name, state, digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
+	}
+	if s.MaxBuckets > 0 {
+		c.printf("Memory holds %d of at most %d buckets. %d were dropped before they were empty.\n", s.Buckets, s.MaxBuckets, s.Evictions)
+	}
+	if s.SnapshotFailing {
+		c.printf("The snapshot cannot be written, so a restart takes the buckets back by %.0f s: see Caddy's log.\n", s.SnapshotAge)
+	}
+}
+
+func (c *client) showTop(s *wire.Top) {
+	var quiet []string
+	for i := range s.Zones {
+		if s.Zones[i].Requests == 0 {
+			quiet = append(quiet, sanitize(s.Zones[i].Zone))
+			continue
+		}
+		c.showSenders(&s.Zones[i])
+	}
+	if len(quiet) > 0 {
+		c.printf("No requests in the last minute: %s\n", strings.Join(quiet, ", "))
+	}
+	if s.Shared {
+		c.printf("These are this Caddy's requests alone.\n")
+	}
+}
+
+// shownSenders is how many lines a zone has in top, for each of the two lists.
+const shownSenders = 10
+
+// showSenders shows first the busiest, then those that are refused most and are not among them.
+func (c *client) showSenders(z *wire.TopZone) {
+	how, refused := "", "refused"
+	switch {
+	case z.Mode == "shadow":
+		how, refused = " (shadow)", "would have been refused"
+	case z.Mode != "" && z.Mode != "enforcing":
+		how, refused = " ("+sanitize(z.Mode)+", the rest in shadow)", "refused, or would have been"
+	}
+	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, text.Plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
+	t, shown := newTable(">REQUESTS", ">REFUSED", "KEY"), make(map[string]bool)
+	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
+		if shown[k.Key] {
+			continue
+		}
+		shown[k.Key] = true
+		about := ""
+		if k.Sampled {
+			about = "~"
+		}
+		t.row(about+fmt.Sprint(k.Admitted+k.Refused), about+fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Key)))
+	}
+	t.print(c)
+	c.printf("\n")
+}
+
+func (c *client) showWhy(s *wire.Why) {
+	if s.Refusal != nil {
+		c.showRefusals("Refused then:", []wire.PastRefusal{*s.Refusal})
+	} else if _, code := supportcode.Parse(s.Client); code {
+		c.printf("This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.\n")
+		if !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
+			return
+		}
+		c.printf("As a key:\n")
+	}
+	if s.Ban != nil {
+		c.printf("A ban of %s holds. %s\n", networkText(s.Ban.Network), changeText(s.Ban))
+	}
+	for i := range s.Shadows {
+		what := "Everything is in shadow by caddy throttle shadow --all: nothing is refused, and bans do not hold."
+		if zone := s.Shadows[i].Zone; zone != "" {
+			what = fmt.Sprintf("The zone %s is in shadow by caddy throttle shadow: it refuses nothing.", sanitize(zone))
+		}
+		c.printf("%s %s\n", what, changeText(&s.Shadows[i]))
+	}
+	for _, u := range s.Unlisted {
+		c.printf("%s: no override lists this key, so %s\n", sanitize(u.Zone), unlistedMeans[u.Policy])
+	}
+	if s.Local {
+		c.printf("The store is failing: this is what this Caddy knows, and its share of the limits holds.\n")
+	}
+	if len(s.Refusals) > 0 {
+		c.showRefusals("Refused lately to this address:", s.Refusals)
+	}
+	switch {
+	case s.Refused:
+		c.printf("It is refused now.\n")
+	case s.Refusal != nil && s.Refusal.Key == "":
+		c.printf("The request had no key, so no bucket is its own.\n")
+		return
+	default:
+		c.printf("Nothing refuses a request of cost 1 now.\n")
+	}
+	if len(s.Buckets) > 0 {
+		c.showBuckets(s.Buckets)
+	} else {
+		c.printf("No bucket of this client is in use. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.\n")
+	}
+	if !s.Complete {
+		c.printf("The search did not reach the end: there may be more. %s\n", text.Printable(s.Problem, 1000))
+	}
+}
+
+// showRefusals lists what was refused with support codes.
+func (c *client) showRefusals(what string, refusals []wire.PastRefusal) {
+	c.printf("%s\n", what)
+	t := newTable("CODE", "AT", "ZONE", "KEY", "REASON", ">COST", ">LEVEL", ">OF", ">WAIT", ">BLOCKED FOR")
+	for i := range refusals {
+		p := &refusals[i]
+		t.row(p.Code, since(p.At), sanitize(p.Zone), shortKey(cmp.Or(p.Network, p.Key)), p.Reason,
+			digits(p.Cost), digits(p.Level), digits(p.Capacity), wholeSeconds(p.Wait), wholeSeconds(p.Blocked))
+	}
+	t.print(c)
+	c.printf("\nNow:\n")
+}
+
+// changeText says how long a change still holds, and who has made it and why.
+func changeText(o *wire.Override) string {
+	by := ""
+	if o.By != "" {
+		by = ", by " + sanitize(o.By)
+	}
+	return strings.TrimSpace(fmt.Sprintf("Left: %s%s. %s", remaining(o.Until), by, sanitize(o.Note)))
+}
+
+// unlistedMeans says what becomes of requests with a key that no override lists, by
+// the policy.
+var unlistedMeans = map[string]string{
+	"client_ip": "its requests are charged to the client's address. Ask why with that.",
+	"share":     "its requests are charged to the bucket @share, with those of all such keys.",
+	"skip":      "the zone does not charge its requests.",
+	"refuse":    "the zone refuses its requests, with the reason unlisted_key.",
+}
+
+// showBuckets writes a table of buckets.
+func (c *client) showBuckets(buckets []wire.Bucket) {
+	t := newTable("ZONE", "KEY", ">LEVEL", ">OF", ">FULL", ">EMPTY IN", "VERDICT", "RULE")
+	for i := range buckets {
+		b := &buckets[i]
+		zone, full, level, capacity := sanitize(b.Zone), "-", "-", "-"
+		if b.Shadow {
+			zone += " (shadow)"
+		}
+		if b.Capacity > 0 {
+			full, level, capacity = fmt.Sprintf("%.0f%%", 100*b.Fraction), digits(b.Level), digits(b.Capacity)
+		}
+		t.row(zone, shortKey(cmp.Or(b.Network, b.Key)), level, capacity, full, wholeSeconds(b.EmptyIn), verdictText(&b.Verdict), ruleText(b))
+	}
+	t.print(c)
+	if slices.ContainsFunc(buckets, func(b wire.Bucket) bool { return b.Shadow }) {
+		c.printf(inShadow)
+	}
+}
+
+// ruleText says which limit a bucket has, and where that comes from.
+func ruleText(b *wire.Bucket) string {
+	switch {
+	case b.By == "run_time":
+		return "limit " + sanitize(b.From)
+	case b.By == "override":
+		return b.Rule + " by " + sanitize(b.From)
+	case b.Share:
+		return "store down: a share"
+	}
+	return b.Rule
+}
+
+// verdictText says what becomes of a request now.
+func verdictText(v *wire.Verdict) string {
+	if v.Reason == "" {
+		return "fits"
+	}
+	text := "refused: " + v.Reason
+	if v.For > 0 {
+		text += ", " + wholeSeconds(v.For)
+	}
+	if !v.Refused() {
+		text += " (shadow)"
+	}
+	return text
+}
+
+// inShadow says what the figures of zones in shadow mean.
+const inShadow = "Shadow counts as if all zones of the same throttle were enforced.\n"
