@@ -35,18 +35,15 @@ func Commands() (all []*cobra.Command) {
 var commands = []command{
 	{
 		use: "status", short: "Shows what the zones of a running Caddy do",
-		long: `Shows on one screen what the zones of a running Caddy do: whether they enforce, and
-how many requests a second they admit and refuse, on average of the last ten to
-twenty seconds, with those of an hour ago in parentheses. Below come the store, what
-was changed at run time, what each zone has met since the config was loaded, and what
-is wrong with the config. Columns that no zone uses are left out. With --json there is more, such as totals.`,
+		long: `Shows on one screen whether zones enforce, how many requests a second they admit and
+refuse, with those of an hour ago in parentheses, the store, changes at run time, what
+each zone has met, and warnings. With --json there is more, such as totals.`,
 		run: func(c *client, _ []string) error { return show(c, "zones", nil, c.showStatus) },
 	},
 	{
 		use: "top [ZONE]", short: "Shows who sends most and who is refused most", most: 1,
 		long: `Shows which keys sent most requests and which were refused most in about the last
-minute, in each zone. Refusals are counted one by one. Above a hundred requests a
-second, those that are let in are estimated from a sample, and marked with ~.`,
+minute, in each zone. Estimates are marked with ~.`,
 		example: `  caddy throttle top
   caddy throttle top login --by /24`,
 		flags: func(c *client, f *pflag.FlagSet) {
@@ -59,12 +56,10 @@ second, those that are let in are estimated from a sample, and marked with ~.`,
 	},
 	{
 		use: "why ADDRESS|KEY|CODE", short: "Shows why a client is refused", least: 1, most: 1,
-		long: `Shows the buckets of a client in all zones: how full they are, how much of a block
-is left, and which override decides. It changes nothing. Give an address, the name
-of an account, a plain API key, a key as the access log shows it, or the support
-code that a refused visitor reads from the page. For a code, it also shows what was
-refused then, and for an address what was refused to it lately by any key, such as
-that of an account.`,
+		long: `Shows the buckets of a client in all zones, and which limit decides. Give an address,
+the name of an account, a plain API key, a key as the access log shows it, or the
+support code on the page of a refusal. For a code it also shows what was refused
+then, and for an address what was refused to it lately.`,
 		example: `  caddy throttle why 203.0.113.7
   caddy throttle why 7K2M-Q8XD`,
 		flags: func(c *client, f *pflag.FlagSet) { f.StringVar(&c.of.Zone, "zone", "", "Look in one zone alone") },
@@ -132,9 +127,7 @@ precedence over bans. An IPv6 address stands for its /64.`,
 		use: "limit ZONE [KEY] LIMIT", short: "Changes the limit of a zone or a key for a while", least: 2, most: 4,
 		long: `Changes the limit of all keys of a zone, or of one. The limit is a factor such as
 x0.5, a capacity and a leak such as 10 1/s, the name of a plan, unlimited, or deny.
-It is stronger than the config. A factor changes the limits of
-overrides, too. The capacity stays large enough for the zone's dearest request. Give
-the key as the access log shows it, an address, or a plain API key.`,
+Give the key as the access log shows it, an address, or a plain API key.`,
 		example: `  caddy throttle limit pages x0.5 --for 9h
   caddy throttle limit api demo-key-of-a-shop gold --for 2h
   caddy throttle limit login 203.0.113.7 unlimited --for 2h`,
@@ -157,9 +150,7 @@ the key as the access log shows it, an address, or a plain API key.`,
 	{
 		use: "shadow [ZONE]", short: "Lets a zone, or everything, refuse nobody for a while", most: 1,
 		long: `Switches a zone or an in_flight to shadow: it decides and counts, and refuses nobody.
-With --all, no zone and no in_flight refuses anybody, and bans do not hold. Requests
-that wait for a delay are let through, unless they also belong to a zone that still
-makes requests wait. Those that wait for a slot wait on.`,
+With --all, no zone and no in_flight refuses anybody, and bans do not hold.`,
 		example: `  caddy throttle shadow --all --for 30m`,
 		flags: func(c *client, f *pflag.FlagSet) {
 			c.changeFlags(f)

@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
