@@ -1,8 +1,6 @@
 // Package memstore keeps buckets in the memory of one process: exact under
 // concurrency, bounded, and gone when the process ends, unless a snapshot is written
 // before and read by the next one.
-//
-// [Limiter] is one limit for many keys, [Store] any number of limits.
 package memstore
 
 import (
