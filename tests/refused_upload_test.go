@@ -31,6 +31,7 @@ type upload struct {
 	size    int
 	chunked bool
 	late    bool // the client reads no answer before it has sent everything
+	stalls  bool // it sends half of the body
 }
 
 func (u upload) String() string {
@@ -86,7 +87,11 @@ func (u upload) write(to io.Writer) {
 	if u.chunked {
 		block = fmt.Sprintf("%x\r\n%s\r\n", piece, block)
 	}
-	for left := u.size; left > 0 && err == nil; left -= piece {
+	least := 0
+	if u.stalls {
+		least = u.size / 2
+	}
+	for left := u.size; left > least && err == nil; left -= piece {
 		_, err = io.WriteString(to, block)
 	}
 	if u.chunked && err == nil {
@@ -167,10 +172,23 @@ http://:%[1]d, https://localhost:%[2]d {
 	reverse_proxy %[5]s
 }
 http://:%[3]d, https://localhost:%[4]d {
-	respond /slots busy 503
-	respond /large long 413
+	@slots path */slots
+	@large path */large
+	respond @slots busy 503
+	respond @large long 413
 	respond slowly 429
 }`
+
+// uploadRefusals are what refuses there.
+var uploadRefusals = []struct {
+	path  string
+	want  int
+	sizes []int
+}{
+	{"", http.StatusTooManyRequests, uploadSizes},
+	{"slots", http.StatusServiceUnavailable, uploadSizes[1:3]},
+	{"large", http.StatusRequestEntityTooLarge, uploadSizes[1:3]},
+}
 
 // A refusingCaddy runs refusingSites.
 type refusingCaddy struct{ ours, oursTLS, plain, plainTLS int } // ports
@@ -209,28 +227,19 @@ func TestRefusedUpload(t *testing.T) {
 		"1.1, expects": {version: "1.1", headers: "Expect: 100-continue\r\n"},
 		"TLS":          {version: "1.1", tls: true},
 	} {
-		compare := func(want int) func(*testing.T, upload) {
-			return func(t *testing.T, u upload) {
-				plain := u
-				u.address, plain.address = fmt.Sprint("localhost:", c.ours), fmt.Sprint("localhost:", c.plain)
-				if u.tls {
-					u.address, plain.address = fmt.Sprint("localhost:", c.oursTLS), fmt.Sprint("localhost:", c.plainTLS)
-				}
-				u.likeRespond(t, want, plain)
-			}
+		for _, refusal := range uploadRefusals {
+			t.Run(fmt.Sprint(name, " ", refusal.want), func(t *testing.T) {
+				u.path = "/" + refusal.path
+				forSizes(t, u, refusal.sizes, func(t *testing.T, u upload) {
+					plain := u
+					u.address, plain.address = fmt.Sprint("localhost:", c.ours), fmt.Sprint("localhost:", c.plain)
+					if u.tls {
+						u.address, plain.address = fmt.Sprint("localhost:", c.oursTLS), fmt.Sprint("localhost:", c.plainTLS)
+					}
+					u.likeRespond(t, refusal.want, plain)
+				})
+			})
 		}
-		t.Run(name, func(t *testing.T) {
-			u.path = "/"
-			forSizes(t, u, uploadSizes, compare(http.StatusTooManyRequests))
-		})
-		t.Run(name+", slots", func(t *testing.T) {
-			u.path = "/slots"
-			forSizes(t, u, uploadSizes[1:3], compare(http.StatusServiceUnavailable))
-		})
-		t.Run(name+", large", func(t *testing.T) {
-			u.path = "/large"
-			forSizes(t, u, uploadSizes[1:3], compare(http.StatusRequestEntityTooLarge))
-		})
 	}
 	for name, visitor := range map[string]func() *visitor{
 		"h2": func() *visitor { return newVisitor(t, "h2") },
@@ -261,10 +270,9 @@ func (zeros) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestRefusedUploadThroughProxy: a proxy in front hands the answer on.
-func TestRefusedUploadThroughProxy(t *testing.T) {
-	t.Parallel()
-	c := startRefusing(t)
+// uploadProxies starts proxies in front of two sites, the second of which is at plain/.
+func uploadProxies(t *testing.T, ours, plain int) map[string]upload {
+	t.Helper()
 	nginx := startNginx(t, fmt.Sprintf(`
 	client_max_body_size 0;
 	upstream ours {
@@ -274,7 +282,7 @@ func TestRefusedUploadThroughProxy(t *testing.T) {
 	upstream plain {
 		server 127.0.0.1:%d;
 		keepalive 16;
-	}`, c.ours, c.plain), fmt.Sprintf(`
+	}`, ours, plain), fmt.Sprintf(`
 	location / {
 		proxy_pass http://127.0.0.1:%[1]d/;
 	}
@@ -302,7 +310,7 @@ func TestRefusedUploadThroughProxy(t *testing.T) {
 		proxy_http_version 1.1;
 		proxy_set_header Connection "";
 		proxy_request_buffering off;
-	}`, c.ours, c.plain))
+	}`, ours, plain))
 	haproxy := freePort(t)
 	startHAProxy(t, haproxy, fmt.Sprintf(`
 defaults
@@ -318,26 +326,57 @@ backend ours
 	server ours 127.0.0.1:%d
 backend plain
 	server plain 127.0.0.1:%d
-`, haproxy, c.ours, c.plain))
+`, haproxy, ours, plain))
 	front := freePort(t)
-	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n reverse_proxy /plain/* 127.0.0.1:%d\n reverse_proxy 127.0.0.1:%d\n}", front, c.plain, c.ours)})
-	for name, proxy := range map[string]struct {
-		port int
-		path string
-	}{
-		"nginx":             {nginx, "/"},
-		"nginx, keepalive":  {nginx, "/keepalive/"},
-		"nginx, unbuffered": {nginx, "/streamed/"},
-		"HAProxy":           {haproxy, "/"},
-		"Caddy":             {front, "/"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			forSizes(t, upload{version: "1.1"}, uploadSizes, func(t *testing.T, u upload) {
-				u.address, u.path = fmt.Sprint("localhost:", proxy.port), proxy.path
-				plain := u
-				plain.path += "plain/"
-				u.likeRespond(t, http.StatusTooManyRequests, plain)
+	startCaddy(t, config{sites: fmt.Sprintf("http://:%d {\n reverse_proxy /plain/* 127.0.0.1:%d\n reverse_proxy 127.0.0.1:%d\n}", front, plain, ours)})
+	through := func(port int, path string) upload {
+		return upload{version: "1.1", address: fmt.Sprint("localhost:", port), path: path}
+	}
+	return map[string]upload{
+		"nginx":             through(nginx, "/"),
+		"nginx, keepalive":  through(nginx, "/keepalive/"),
+		"nginx, unbuffered": through(nginx, "/streamed/"),
+		"HAProxy":           through(haproxy, "/"),
+		"Caddy":             through(front, "/"),
+	}
+}
+
+// TestRefusedUploadThroughProxy: a proxy in front hands the answer on.
+func TestRefusedUploadThroughProxy(t *testing.T) {
+	t.Parallel()
+	c := startRefusing(t)
+	for name, u := range uploadProxies(t, c.ours, c.plain) {
+		for _, refusal := range uploadRefusals {
+			t.Run(fmt.Sprint(name, " ", refusal.want), func(t *testing.T) {
+				forSizes(t, u, refusal.sizes, func(t *testing.T, u upload) {
+					plain := u
+					u.path += refusal.path
+					plain.path += "plain/" + refusal.path
+					u.likeRespond(t, refusal.want, plain)
+				})
 			})
+		}
+	}
+}
+
+// TestStalledUpload: whoever stops sending is answered by 408, also through a proxy that hands on
+// what comes. One that receives the body itself has no answer of ours, and Caddy hands an answer on
+// once its own timeout of a minute is over.
+func TestStalledUpload(t *testing.T) {
+	t.Parallel()
+	ours := freePort(t)
+	startCaddy(t, config{servers: "timeouts {\nread_body_idle 1s\n}", sites: fmt.Sprintf("http://:%d {\nin_flight uploads 100\nrespond ok\n}", ours)})
+	proxies := uploadProxies(t, ours, ours)
+	for _, name := range []string{"nginx", "nginx, keepalive", "Caddy"} {
+		delete(proxies, name)
+	}
+	proxies["direct"] = upload{version: "1.1", address: fmt.Sprint("localhost:", ours), path: "/"}
+	for name, u := range proxies {
+		t.Run(name, func(t *testing.T) {
+			u.size, u.stalls = 1_000_000, true
+			if status, err := u.send(); status != http.StatusRequestTimeout || err != nil {
+				t.Errorf("got %d, %v, want 408", status, err)
+			}
 		})
 	}
 }
