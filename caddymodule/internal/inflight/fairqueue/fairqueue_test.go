@@ -2,9 +2,7 @@ package fairqueue
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -213,83 +211,6 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 	}
 }
 
-// A company that works on its site from behind one address keeps nearly all that it asks
-// for, while a swarm of others wants the rest. Together with somebody at home it asks for
-// 4.5 of 5 slots, which is all that the tenth leaves to members.
-func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
-	const slots, rate, hour = 5, 4.4, 3600.
-	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
-	random := rand.New(rand.NewPCG(1, 2))
-	q := &Queue{Common: new(Common)}
-	q.SetLimits(Limits{InFlight: slots, MaxWait: 8 * time.Second, MaxWaiting: 200})
-	type visit struct {
-		Request
-		arrived, began float64
-	}
-	var served, came [2]int // of the office and at home
-	running, waiting := make(map[*visit]float64), []*visit(nil)
-	atWork, atHome, n := 0., 0., 0
-	begin := func(v *visit, now float64) {
-		v.began = now
-		running[v] = now + random.ExpFloat64()
-		switch v.Network {
-		case office:
-			served[0]++
-		case home:
-			served[1]++
-		}
-	}
-	for now := 0.; now < hour; {
-		// The next thing that happens.
-		var done *visit
-		next := min(atWork, atHome)
-		for v, end := range running {
-			if end < next || done == nil && end == next {
-				next, done = end, v
-			}
-		}
-		now = next
-		for len(waiting) > 0 && now-waiting[0].arrived > 8 {
-			q.Leave(&waiting[0].Request)
-			waiting = waiting[1:]
-		}
-		arrive := func(v *visit) {
-			n++
-			v.Keys[0], v.arrived, v.Owner = strconv.Itoa(n), now, v
-			switch q.Arrive(&v.Request).Outcome {
-			case Served:
-				begin(v, now)
-			case Waiting:
-				waiting = append(waiting, v)
-			}
-		}
-		switch {
-		case done != nil:
-			delete(running, done)
-			q.Release(&done.Request, time.Duration((now-done.began)*1e9))
-		case now == atWork:
-			came[0]++
-			arrive(&visit{Request: Request{Claim: &Claim{Rank: Member, Network: office}}})
-			atWork = now + random.ExpFloat64()/rate
-		default:
-			came[1]++
-			arrive(&visit{Request: Request{Claim: &Claim{Rank: Member, Network: home}}})
-			atHome = now + 10*random.ExpFloat64()
-		}
-		arrive(&visit{Request: Request{Claim: &Claim{Rank: First}}}) // the swarm
-		for r := q.Next(); r != nil; r = q.Next() {
-			begin(r.Owner.(*visit), now)
-			waiting = slices.DeleteFunc(waiting, func(v *visit) bool { return &v.Request == r })
-		}
-	}
-	t.Logf("served: %d of %d from the office, %d of %d at home", served[0], came[0], served[1], came[1])
-	for i, who := range []string{"from the office", "at home"} {
-		if 100*served[i] < 97*came[i] {
-			t.Errorf("%s: got %d of %d served, want 97 %%", who, served[i], came[i])
-		}
-	}
-}
-
 // Of ten equal requests, one of the others is served while members wait.
 func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 	for _, inFlight := range []int{1, 2, 5} {
@@ -439,24 +360,5 @@ func TestALoweredNumberOfSlotsDrains(t *testing.T) {
 	for i, want := range []*Request{nil, nil, waiting} {
 		q.Release(running[i], time.Second)
 		wantNext(t, q, want, nil)
-	}
-}
-
-func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
-	q := &Queue{Common: new(Common)}
-	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
-	var running []*Request
-	for i := range 100_000 {
-		r := &Request{Claim: &Claim{Rank: First, Keys: [2]string{"address" + strconv.Itoa(i)}}}
-		if q.Arrive(r).Outcome == Served {
-			running = append(running, r)
-		}
-		if i%100 == 99 {
-			q.Release(running[0], time.Second)
-			running = append(running[1:], q.Next())
-		}
-		if most := q.waiting + q.running; len(q.keys) > most || most > 205 {
-			t.Fatalf("got %d keys, %d waiting, %d running", len(q.keys), q.waiting, q.running)
-		}
 	}
 }
