@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
@@ -27,18 +26,13 @@ var (
 	lookups = verify.NewLookups()
 )
 
-// patience is how long a config waits for copies of lists when it starts. A storage that takes
-// longer must not keep sites from being served.
-const patience = time.Second
-
 // Matcher matches requests of crawlers that have proved to be what they are:
 // the client's address is on the list that the operator publishes, or reverse and
 // forward DNS agree that it belongs to the operator. A user agent alone proves nothing.
 //
 // Lists are fetched over https in the background, when Caddy starts and then once a
-// day. The last good copy is kept in Caddy's storage. DNS is asked in the background,
-// too, for clients whose user agent names a crawler that has a domain. So the first
-// visit from an address that is on no list does not match.
+// day. DNS is asked in the background, too, for clients whose user agent names a crawler
+// that has a domain. So the first visit from an address that is on no list does not match.
 type Matcher struct {
 	// The crawlers: names such as `googlebot`, or URLs of lists. A list is JSON with
 	// `prefixes` of `ipv4Prefix` and `ipv6Prefix`, or text with a network in each line.
@@ -71,11 +65,11 @@ func (m *Matcher) Provision(ctx caddy.Context) error {
 		return err
 	}
 	m.set = verify.NewSet(&lists, lookups, crawlers, m.Resolver)
-	config := &verify.Config{Storage: ctx.Storage(), Warn: func(source string, err error) {
-		ctx.Logger().Warn("a list of crawlers cannot be used now: its last good copy stays in use, if there is one", zap.String("list", source), zap.Error(err))
-	}}
+	warn := func(source string, err error) {
+		ctx.Logger().Warn("a list of crawlers cannot be used now: the last good one stays in use, if there is one", zap.String("list", source), zap.Error(err))
+	}
 	throttle.OnStart(func(running context.Context) error {
-		context.AfterFunc(running, lists.Use(m.set.Sources, config, patience))
+		context.AfterFunc(running, lists.Use(m.set.Sources, warn))
 		return nil
 	})
 	return nil

@@ -1,11 +1,11 @@
 package crawler_test
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,7 +14,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/miekg/dns"
 
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
@@ -112,15 +112,14 @@ http://ADDRESS {
 
 func TestACrawlerIsVerifiedByItsNameAfterItsFirstVisitAndByAListAtOnce(t *testing.T) {
 	resolver, asked := crawlerNames(t)
-	const list = "https://127.0.0.1:1/partners.json"
-	digest := sha256.Sum256([]byte(list))
-	copied := fmt.Appendf(nil, `{"url":%q,"fetched":%q,"prefixes":["192.0.2.0/28"]}`, list, time.Now().Format(time.RFC3339))
-	if err := caddy.DefaultStorage.Store(t.Context(), fmt.Sprintf("throttle/crawlers/%x.json", digest[:8]), copied); err != nil {
-		t.Fatal(err)
-	}
+	operator := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "192.0.2.0/28") }))
+	defer operator.Close()
+	crawler.Lists.Transport = operator.Client().Transport
+	defer func() { crawler.Lists.Transport = nil }()
 	addr := servertest.FreeAddress(t)
-	config := strings.NewReplacer("ADDRESS", addr, "RESOLVER", resolver, "FILE", list).Replace(crawlerSite)
+	config := strings.NewReplacer("ADDRESS", addr, "RESOLVER", resolver, "FILE", operator.URL).Replace(crawlerSite)
 	servertest.MustLoad(t, config)
+	becomes(t, "crawler200", func() string { return asBot(t, addr, "192.0.2.9", "curl/8") })
 	for range 3 {
 		if got := asBot(t, addr, "192.0.2.9", "curl/8"); got != "crawler200" {
 			t.Errorf("from a listed address: got %q, want it exempt", got)

@@ -195,8 +195,6 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	user := i.user(r)
 	asks := r.URL.Query()["do"]
 	switch {
-	case user == "" && !i.Open && r.Method != http.MethodPost:
-		return serveNobody(w)
 	case user == "" && !i.Open:
 		return forbidden("nobody is logged in: put basic_auth before throttle_inspector, or write open into its block")
 	case len(i.Hosts) > 0 && !slices.Contains(i.Hosts, hostOf(r)):
@@ -225,8 +223,6 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 var (
 	//go:embed page.html
 	inspectorHTML string
-	//go:embed nobody.html
-	nobodyHTML []byte
 	//go:embed page.css
 	inspectorStyle string
 	//go:embed page.js
@@ -246,14 +242,6 @@ func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 		"Nonce": nonce, "User": user, "Token": TokenOf(user), "ReadOnly": !i.AllowChanges,
 		"Style": template.CSS(inspectorStyle), "Script": template.JS(inspectorScript),
 	})
-}
-
-// serveNobody tells somebody without an authenticated user what the owner has to do.
-func serveNobody(w http.ResponseWriter) error {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.WriteHeader(http.StatusForbidden)
-	_, err := w.Write(nobodyHTML)
-	return err
 }
 
 // parse sets up the handler from Caddyfile tokens. Syntax:

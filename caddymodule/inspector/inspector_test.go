@@ -188,7 +188,7 @@ func TestTheInspectorWantsAUser(t *testing.T) {
 		r    *http.Request
 		want string
 	}{
-		{v.request("GET", "", ""), "Put <code>basic_auth</code>"},
+		{v.request("GET", "", ""), `{"error":"nobody is logged in`},
 		{v.request("HEAD", "", ""), ""},
 		{v.request("POST", "?do=zones", "{}"), `{"error":"nobody is logged in: put basic_auth before throttle_inspector, or write open into its block"}`},
 		{v.request("POST", "?do=ban", banned), `{"error":"nobody is logged in`},

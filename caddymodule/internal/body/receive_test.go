@@ -242,31 +242,6 @@ func TestPassingOn(t *testing.T) {
 	}
 }
 
-// TestPassingOnABodyThatNeverEnds, of which the next handler reads some or nothing.
-func TestPassingOnABodyThatNeverEnds(t *testing.T) {
-	for _, protocol := range protocols {
-		for _, reads := range []int64{0, 10 << 20} {
-			s := newStore(t, Bounds{})
-			server := listen(t, receives(s, 100<<10, func(w http.ResponseWriter, r *http.Request, _ *Received, err error) {
-				if n, _ := io.CopyN(io.Discard, r.Body, reads); n != reads || !errors.Is(err, ErrTooLarge) || Whole(r) {
-					t.Errorf("%s: got %d bytes after %v, want %d", protocol, n, err, reads)
-				}
-				w.WriteHeader(http.StatusTeapot)
-			}))
-			r, _ := http.NewRequest(http.MethodPost, server.URL, io.NopCloser(zeros{}))
-			// h1 clients may not get to see the answer, as they are still sending.
-			resp, err := clientOf(t, protocol).Do(r)
-			if err == nil {
-				_ = resp.Body.Close()
-			}
-			if protocol == "h2" && (err != nil || resp.StatusCode != http.StatusTeapot) {
-				t.Errorf("%s: got %v, %v, want 418", protocol, resp, err)
-			}
-			server.Close()
-		}
-	}
-}
-
 // TestPassingOnAFullDisk loses nothing of what was half written.
 func TestPassingOnAFullDisk(t *testing.T) {
 	for _, took := range []int64{0, 100, 3*blockSize + 100} {
@@ -286,43 +261,6 @@ func TestPassingOnAFullDisk(t *testing.T) {
 		}
 		_ = b.Close()
 		holdsNothing(t, s)
-	}
-}
-
-// TestPassingOnComesAsItIsSent, in virtual time.
-func TestPassingOnComesAsItIsSent(t *testing.T) {
-	for _, protocol := range protocols {
-		for breaksOff, want := range map[time.Duration]error{time.Hour: nil, 60 * time.Second: io.ErrUnexpectedEOF} {
-			t.Run(fmt.Sprintf("%s/%v", protocol, breaksOff), func(t *testing.T) {
-				s, data := newStore(t, Bounds{}), randomBytes(100)
-				slowly(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					began := time.Now()
-					receives(s, 49, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
-						if took := time.Since(began); !errors.Is(err, ErrTooLarge) || took != 50*slowByte {
-							t.Errorf("got %v after %v, want it with the 50th byte", err, took)
-						}
-						first := make([]byte, 50)
-						if n, err := io.ReadFull(r.Body, first); string(first) != data[:50] || err != nil || time.Since(began) != 50*slowByte {
-							t.Errorf("got %d bytes, %v after %v, want what has come", n, err, time.Since(began))
-						}
-						if n, err := r.Body.Read(first); n != 1 || first[0] != data[50] || err != nil || time.Since(began) != 51*slowByte {
-							t.Errorf("got %d bytes, %v after %v, want the next as it comes", n, err, time.Since(began))
-						}
-						rest, err := io.ReadAll(r.Body)
-						if (err == nil) != (want == nil) || !strings.HasPrefix(data[51:], string(rest)) || err == nil && len(rest) != 49 {
-							t.Errorf("got %d bytes more, %v, want %v", len(rest), err, want)
-						}
-						if err == nil && time.Since(began) != 101*slowByte {
-							t.Errorf("got the end after %v, want it when the client ends", time.Since(began))
-						}
-					})(w, r)
-				}), func(t *testing.T, dial func() net.Conn) {
-					ctx, stop := context.WithTimeout(t.Context(), breaksOff)
-					defer stop()
-					_, _, _ = slowPost(ctx, dial(), protocol, &slowBody{data, slowByte}, -1)
-				})
-			})
-		}
 	}
 }
 
@@ -639,28 +577,5 @@ func TestClosingWhileReading(t *testing.T) {
 		})
 		_ = b.Close()
 		reading.Wait()
-	}
-}
-
-// BenchmarkReceive receives bodies and reads them.
-func BenchmarkReceive(b *testing.B) {
-	s := NewStore(b.TempDir(), func(err error) { b.Error(err) })
-	for _, size := range []int{300, 30 << 10, 10 << 20} {
-		data := make([]byte, size)
-		b.Run(fmt.Sprintf("bytes=%d", size), func(b *testing.B) {
-			b.SetBytes(int64(size))
-			b.ReportAllocs()
-			r := httptest.NewRequest(http.MethodPost, "/", nil)
-			buffer := make([]byte, 32<<10)
-			for b.Loop() {
-				r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(size)
-				received, err := s.Receive(r.Context(), r, alice, 0)
-				if err != nil {
-					b.Fatal(err)
-				}
-				_, _ = io.CopyBuffer(io.Discard, struct{ io.Reader }{r.Body}, buffer)
-				_ = received.Close()
-			}
-		})
 	}
 }

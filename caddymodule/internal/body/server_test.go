@@ -214,10 +214,6 @@ func slowPost1(conn net.Conn, req *http.Request) (*http.Response, error) {
 	return http.ReadResponse(bufio.NewReader(conn), req)
 }
 
-type zeros struct{}
-
-func (zeros) Read(p []byte) (int, error) { return len(p), nil }
-
 // watched is a body that is not to be read.
 type watched struct{ read bool }
 

@@ -123,36 +123,6 @@ func TestNextStaysWhatItIs(t *testing.T) {
 	}
 }
 
-// TestRoom lets clients fill a pool, one after the other.
-func TestRoom(t *testing.T) {
-	p := pool{most: 1 << 20, clients: make(map[netip.Prefix]int64)}
-	fill := func(client netip.Prefix) (n int64) {
-		for p.take(client, 1) {
-			n++
-		}
-		return n
-	}
-	if got := fill(client(0)); got != 1<<19 {
-		t.Errorf("got %d bytes for one client, want half", got)
-	}
-	for n := 1; n < 10; n++ {
-		fill(client(n))
-	}
-	if got := fill(client(10)); got < 500 {
-		t.Errorf("got %d bytes after ten clients took what they could, want room", got)
-	}
-	free := p.most - p.used
-	for client, held := range p.clients {
-		if held < free && client != (netip.Prefix{}) {
-			t.Errorf("%v: got %d bytes, though it might have had the %d that are free", client, held, free)
-		}
-		p.give(client, held)
-	}
-	if p.used != 0 || len(p.clients) != 0 {
-		t.Errorf("got %d bytes of %v left, want none", p.used, p.clients)
-	}
-}
-
 // TestRoomAtRandom holds the law after every step.
 func TestRoomAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
@@ -303,23 +273,6 @@ func TestAFullDisk(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestDevFull(t *testing.T) {
-	full, err := os.OpenFile("/dev/full", os.O_RDWR, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	said := 0
-	s := NewStore(t.TempDir(), func(error) { said++ })
-	s.create = func(string) (file, error) { return &diskFile{File: full}, nil }
-	spool := s.NewSpool(alice, 0)
-	s.disk.most = math.MaxInt64
-	if n, err := spool.Write([]byte("hello")); n != 0 || !errors.Is(err, ErrNoRoom) || said > 1 {
-		t.Errorf("got %d, %v, told %d times, want no room", n, err, said)
-	}
-	spool.Close()
-	holdsNothing(t, s)
 }
 
 // Root may write everywhere, so a file stands where the folder should.

@@ -108,15 +108,11 @@ func SentBy(headers []string) iter.Seq2[string, string] {
 	}
 }
 
-// Matches reports whether a name matches a pattern, as [path.Match] takes it.
-func Matches(pattern, name string) bool {
-	match, _ := path.Match(pattern, name)
-	return match
-}
-
-// Upstreams reports whether a cookie matches a pattern for the upstream's. Ours are none.
+// Upstreams reports whether a cookie matches a pattern for the upstream's, as [path.Match] takes
+// it. Ours are none.
 func Upstreams(pattern, name string) bool {
-	return !strings.HasPrefix(name, OwnPrefix) && Matches(pattern, name)
+	match, _ := path.Match(pattern, name)
+	return match && !strings.HasPrefix(name, OwnPrefix)
 }
 
 // ValidPattern reports whether a pattern for cookies can be told from any cookie.

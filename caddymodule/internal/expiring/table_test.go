@@ -1,17 +1,18 @@
 package expiring
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 )
 
 func TestAnEntryEndsByItself(t *testing.T) {
 	m, now := New[string, int](10), time.Now()
-	if _, found := m.Get("a", now); found || !m.Empty() {
+	if _, found := m.Get("a", now); found {
 		t.Error("a new table has an entry")
 	}
 	m.Put("a", 1, now.Add(time.Second), now)
-	if v, found := m.Get("a", now.Add(time.Second-1)); v != 1 || !found || m.Empty() {
+	if v, found := m.Get("a", now.Add(time.Second-1)); v != 1 || !found {
 		t.Errorf("before its end: got %d, %v, want 1, true", v, found)
 	}
 	if _, found := m.Get("a", now.Add(time.Second)); found {
@@ -51,7 +52,7 @@ func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 	if !m.Put(most, 0, now.Add(time.Hour), now) {
 		t.Error("a table whose entries are over took no new one")
 	}
-	for i := range most / forgotten {
+	for i := range most / 8 {
 		m.Put(most, i, now.Add(time.Hour), now)
 	}
 	if got := m.Len(); got != 2 {
@@ -61,15 +62,43 @@ func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 
 func TestUpdatesAndDeletionsAreOneStepEach(t *testing.T) {
 	m, now := New[string, int](10), time.Now()
-	until := now.Add(time.Minute)
-	count := func(v int, _ bool) (int, time.Time, bool) { return v + 1, until, true }
+	count := func(v int, _ bool) (int, time.Time) { return v + 1, now.Add(time.Minute) }
 	m.Update("a", now, count)
 	m.Update("a", now, count)
-	if v, found := m.Get("a", now); v != 2 || !found || !m.Delete("a") || m.Delete("a") || !m.Empty() {
+	if v, found := m.Get("a", now); v != 2 || !found || !m.Delete("a") || m.Delete("a") || m.Len() != 0 {
 		t.Errorf("got %d, %v, want 2, true and, deleted once, an empty table", v, found)
 	}
-	m.Update("a", now, func(int, bool) (int, time.Time, bool) { return 0, until, false })
-	if !m.Empty() {
-		t.Error("an update that keeps nothing left an entry")
+}
+
+func TestAGroupHasItsPart(t *testing.T) {
+	const most, part = 50, 7
+	s, now := NewShares[int](most, part, func(v int) int { return v % 10 }), time.Now()
+	random := rand.New(rand.NewPCG(1, 2))
+	until := make(map[int]time.Time)
+	for range 20_000 {
+		now = now.Add(time.Duration(random.IntN(100)) * time.Millisecond)
+		k := random.IntN(300)
+		live, ofGroup := 0, 0
+		for other, end := range until {
+			if end.After(now) {
+				live++
+			}
+			if end.After(now) && other%10 == k%10 {
+				ofGroup++
+			}
+		}
+		_, known := s.Get(k, now)
+		kept := s.Put(k, k, now.Add(2*time.Second), now)
+		if want := known || live < most && ofGroup < part; kept != want {
+			t.Fatalf("got it kept: %v, want %v with %d entries, %d of its group", kept, want, live, ofGroup)
+		}
+		if kept {
+			until[k] = now.Add(2 * time.Second)
+		}
+		for k, end := range until {
+			if _, found := s.Get(k, now); found != end.After(now) {
+				t.Fatalf("got entry %d found %v, which ends in %v", k, found, end.Sub(now))
+			}
+		}
 	}
 }

@@ -14,10 +14,10 @@
 // is given with two different values is unclear, and so is one that holds an array, an
 // object or a file.
 //
-// A name in a form with control bytes, with brackets that do not match or with more than
-// 8 of them makes every field unclear whose name it begins with. One that is badly
-// escaped, has a semicolon or a line feed, is longer than 1 KiB or has an index among such
-// brackets makes all those unclear, too, that it has not been told apart from until there.
+// A name in a form is not plain if it is not UTF-8, is badly escaped, is longer than 1 KiB,
+// has control bytes, a semicolon, brackets that do not match or more than 8 of them. Then each
+// field is unclear that begins with what it has before the first of its brackets and control
+// bytes, or with which that begins.
 //
 // # Bodies
 //
@@ -87,8 +87,8 @@ type Array uint8
 
 // Field adds a field by its name in forms, such as pwd or user[password].
 func (p *Plan) Field(name string) (Field, error) {
-	keys, odd := split(nil, []byte(name))
-	if len(keys) == 0 || len(odd) > 0 || len(name) > 128 {
+	keys, plain := split(nil, []byte(name))
+	if len(keys) == 0 || !plain || len(name) > 128 {
 		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
 	}
 	var letters, last []byte

@@ -3,6 +3,7 @@ package form
 import (
 	"bytes"
 	"math/bits"
+	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
@@ -341,15 +342,13 @@ func unescape(text []byte) (_ []byte, valid bool) {
 }
 
 // hex4 returns the rune that four hexadecimal digits stand for, or -1.
-func hex4(text []byte) (r rune) {
+func hex4(text []byte) rune {
 	if len(text) < 4 {
 		return -1
 	}
-	for _, c := range text[:4] {
-		if unhex(c) > 15 {
-			return -1
-		}
-		r = r<<4 | rune(unhex(c))
+	r, err := strconv.ParseUint(string(text[:4]), 16, 16)
+	if err != nil {
+		return -1
 	}
-	return r
+	return rune(r)
 }

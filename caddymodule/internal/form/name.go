@@ -115,27 +115,24 @@ func hasControl(text []byte) bool {
 }
 
 // split splits the name of a field in a form into its keys: user[login] has the keys user
-// and login. odd is what is left of a name that is not plain.
-func split(keys [][]byte, name []byte) (_ [][]byte, odd []byte) {
-	if hasControl(name) {
-		return keys, name
-	}
+// and login. A name that is not plain has other ones for other readers.
+func split(keys [][]byte, name []byte) (_ [][]byte, plain bool) {
 	end := bytes.IndexByte(name, '[')
 	if end < 0 {
 		end = len(name)
 	}
-	if end == 0 || bytes.IndexByte(name[:end], ']') >= 0 {
-		return keys, name
+	if len(name) == 0 || end == 0 || hasControl(name) || bytes.IndexByte(name[:end], ']') >= 0 {
+		return keys, len(name) == 0
 	}
 	keys = append(keys, name[:end])
 	for name = name[end:]; len(name) > 0; {
 		end = bytes.IndexByte(name, ']')
 		if name[0] != '[' || end < 0 || bytes.LastIndexByte(name[:end], '[') > 0 || len(keys) > mostBrackets {
-			return keys, name
+			return keys, false
 		}
 		keys, name = append(keys, name[1:end]), name[end+1:]
 	}
-	return keys, nil
+	return keys, true
 }
 
 // name reads the name of a field in a form. It returns the fields of which it is the name,
@@ -143,47 +140,26 @@ func split(keys [][]byte, name []byte) (_ [][]byte, odd []byte) {
 // of it may follow.
 func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
 	p := r.plan
-	keys, odd := split(r.keys[:0], name)
+	keys, plain := split(r.keys[:0], name)
 	r.keys = keys
-	at, passed, within := place{alive: wanted}, uint64(0), uint64(0)
+	at, within := place{alive: wanted}, uint64(0)
 	for i, key := range keys {
 		if i > 0 {
 			within |= p.names.at(at)
 		}
 		letters, valid := appendLetters(r.room[:0], key)
-		after, more := p.names.walk(at, letters)
-		passed |= more
-		if i == 0 || !isIndex(letters) {
-			at = after
-		}
-		if !valid {
-			r.unclear |= passed | after.alive
-			return 0
+		if plain = plain && valid; i == 0 || !isIndex(letters) {
+			at, _ = p.names.walk(at, letters)
 		}
 	}
-	if len(odd) > 0 || cut {
-		lines := bytes.IndexByte(odd, '\n') >= 0
-		for len(odd) > 0 {
-			end := bytes.IndexAny(odd, "[]")
-			if end < 0 {
-				end = len(odd) - 1
-			}
-			letters, valid := appendLetters(r.room[:0], odd[:end+1])
-			if len(letters) > 0 && at.length > 0 && isIndex(letters) || !valid {
-				cut = true // readers differ about what is an index
-				break
-			}
-			after, more := p.names.walk(at, letters)
-			at, passed, odd = after, passed|more, odd[end+1:]
-			if lines && at.length > 0 {
-				cut = true // Rack takes a[x\n[][b] for a[][b]
-				break
-			}
+	if cut || !plain {
+		end := bytes.IndexFunc(name, func(c rune) bool { return c == '[' || c == ']' || unicode.IsControl(c) })
+		if end < 0 {
+			end = len(name)
 		}
-		if cut {
-			passed |= at.alive
-		}
-		r.unclear |= passed
+		letters, _ := appendLetters(r.room[:0], name[:end])
+		longer, shorter := p.names.walk(place{alive: wanted}, letters)
+		r.unclear |= longer.alive | shorter
 		return 0
 	}
 	is = p.names.at(at)

@@ -140,7 +140,7 @@ func (r *Reading) partName(head []byte) (name []byte, file bool) {
 		value, lower := bytes.TrimLeft(line[colon+1:], " "), bytes.TrimLeft(lower[colon+1:], " ")
 		switch {
 		case bytes.EqualFold(line[:colon], []byte("content-disposition")):
-			if name, names = disposition(value); name == nil {
+			if name, names = fieldName(value); name == nil {
 				return nil, false
 			}
 		case bytes.EqualFold(line[:colon], []byte("content-transfer-encoding")):
@@ -160,50 +160,30 @@ func (r *Reading) partName(head []byte) (name []byte, file bool) {
 	return name, names > 1
 }
 
-// disposition returns the name in a Content-Disposition, or nil, and how many it has with
-// those of the file.
-func disposition(value []byte) (name []byte, names int) {
-	rest, isForm := bytes.CutPrefix(value, []byte("form-data"))
-	name, rest = parameter(rest, "name=")
-	if !isForm || len(name) == 0 || bytes.ContainsAny(name, `%\`) || bytes.Contains(name, []byte("=?")) {
+// disposition is a Content-Disposition, with the names of a field and of its file.
+var disposition = func() *regexp.Regexp {
+	const word = `[0-9A-Za-z_.%+!~-]+`
+	return regexp.MustCompile(`^form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)` +
+		`(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?:utf-8|UTF-8)''` + word + `)?$`)
+}()
+
+// fieldName returns the name in a Content-Disposition, or nil, and how many it has with those of
+// the file.
+func fieldName(value []byte) (name []byte, names int) {
+	found := disposition.FindSubmatchIndex(value)
+	if found == nil {
 		return nil, 0
 	}
-	names = 1
-	for _, of := range []string{"filename=", "filename*=utf-8''", "filename*=UTF-8''"} {
-		if value, after := parameter(rest, of); value != nil {
-			rest = after
+	name, names = bytes.Trim(value[found[2]:found[3]], `"`), 1
+	for _, at := range []int{found[4], found[6]} {
+		if at >= 0 {
 			names++
 		}
 	}
-	if len(rest) > 0 {
+	if bytes.Contains(name, []byte("=?")) {
 		return nil, 0
 	}
 	return name, names
-}
-
-// parameter returns the first parameter of a header, if it is the one that is wanted, or
-// nil, and what follows it.
-func parameter(text []byte, want string) (value, rest []byte) {
-	text, ok := bytes.CutPrefix(text, []byte(";"))
-	text, of := bytes.CutPrefix(bytes.TrimLeft(text, " "), []byte(want))
-	if !ok || !of || len(text) == 0 {
-		return nil, nil
-	}
-	if quoted, ok := bytes.CutPrefix(text, []byte(`"`)); ok && want[len(want)-1] == '=' {
-		value, rest, ok = bytes.Cut(quoted, []byte(`"`))
-		if !ok || bytes.HasSuffix(value, []byte(`\`)) {
-			return nil, nil
-		}
-		return value, rest
-	}
-	end := bytes.IndexByte(text, ';')
-	if end < 0 {
-		end = len(text)
-	}
-	if !isWord(text[:end]) {
-		return nil, nil
-	}
-	return text[:end], text[end:]
 }
 
 // isWord reports whether a text is a word without quotes, escaped or not.

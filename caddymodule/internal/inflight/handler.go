@@ -246,9 +246,6 @@ func (v *visit) receive(w http.ResponseWriter) (err error) {
 // error route has answered, which may ask the upstream, too.
 func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error) {
 	v.hold()
-	if v.ranks.listen() {
-		next = listening{v, next}
-	}
 	c := new(call.Call)
 	if v.record.Client != nil {
 		err = c.Within(w, v.r, next, v)

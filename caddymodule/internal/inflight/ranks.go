@@ -1,13 +1,11 @@
 package inflight
 
 import (
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
@@ -15,10 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
 // ranks say which rank a client has. Without share they are empty.
@@ -66,10 +61,9 @@ func (r *ranks) strip(header http.Header) {
 // A standing is what a client takes turns by, beside its rank.
 type standing struct {
 	claim  fairqueue.Claim
-	client pass.Client   // what its pass tells; not known if none are sent
-	why    string        // what gives it its rank, for the access log
-	tries  int           // how often it was refused in a row before
-	early  time.Duration // for how long a member must still stay away, because a refusal told it to
+	client pass.Client // what its pass tells; not known if none are sent
+	why    string      // what gives it its rank, for the access log
+	tries  int         // how often it was refused in a row before
 }
 
 // The keys of members and of passes begin so. Those of clients never do, because a leading @
@@ -83,21 +77,16 @@ var whys = [...]string{
 }
 
 // rank finds out the rank of a request, and what it takes turns by: a member by its account, others
-// by what makes a client and by their pass. A member who comes too early waits until it may come,
-// and then ranks as one who has come back. A matcher that fails matches nobody.
+// by what makes a client and by their pass. A matcher that fails matches nobody.
 func (v *visit) rank(s *limit.Subject) {
-	ranks, ask, identity, known := &v.ranks, &v.slot, "", false
+	ranks, ask, identity := &v.ranks, &v.slot, ""
 	ask.Claim = &v.claim
 	ask.Rank = fairqueue.First
 	if ranks.pass != nil {
 		now := time.Now()
 		v.client = ranks.pass.Client(s.Request, limit.Host(s), now)
 		ask.Rank, v.tries, v.why = v.client.Rank(), v.client.Tries(now), whys[v.client.State()]
-		if notBefore := v.client.EarlyMember(); !notBefore.IsZero() {
-			v.early = notBefore.Sub(now)
-		}
-		known = ask.Rank == fairqueue.Member || v.early > 0
-		if id := v.client.Key(); known {
+		if id := v.client.Key(); v.client.Member() {
 			identity = memberKey + id
 		} else if id != "" {
 			identity = passKey + id
@@ -106,15 +95,13 @@ func (v *visit) rank(s *limit.Subject) {
 	switch {
 	case ask.Rank == fairqueue.Member:
 	case s.MatchesBothAny(ranks.member):
-		ask.Rank, v.why, v.early = fairqueue.Member, "matcher", 0
-	case v.early > 0:
-		ask.Rank, ask.Early = fairqueue.Returned, v.early
+		ask.Rank, v.why = fairqueue.Member, "matcher"
 	case ask.Rank == fairqueue.First && s.MatchesBothAny(ranks.crawler):
 		ask.Rank, v.why = fairqueue.Crawler, "matcher"
 	}
 	if ask.Rank == fairqueue.Member {
 		ask.Network = bucketkey.ClientPrefix(s.Address(), 24, 48)
-		if known {
+		if v.client.Member() {
 			ask.Keys[0] = identity
 			return
 		}
@@ -125,11 +112,8 @@ func (v *visit) rank(s *limit.Subject) {
 // comesBack returns after how long a client is told to come back that has lost its turn: one that
 // was refused several times later each time. Waits of members never double.
 func (v *visit) comesBack() time.Duration {
-	if rest := v.early - v.Waited; rest > 0 {
-		return rest
-	}
 	tries := v.tries
-	if v.slot.Rank == fairqueue.Member || v.early > 0 {
+	if v.slot.Rank == fairqueue.Member || v.client.Member() {
 		tries = 0
 	}
 	return pass.RetryAfter(tries, rand.Float64())
@@ -151,10 +135,9 @@ func (v *visit) alone(now time.Time) *pass.Pass {
 	return &p
 }
 
-// members bound how many accounts of a network become members.
+// members are the accounts of networks that have become members in the last hour.
 type members struct {
-	places  *leakybucket.Limiter                 // by network
-	holders *expiring.Map[memberPlace, struct{}] // whose place was taken in the last hour
+	table *expiring.Table[memberPlace, string, string]
 }
 
 // A memberPlace is that of an account among the members of a network.
@@ -164,12 +147,10 @@ type memberPlace struct {
 }
 
 // membersAnHour is how many accounts of a network become members.
-const membersAnHour, mostNetworks, mostMemberships = 20, 10_000, 10_000
+const membersAnHour, mostMembers = 20, 100_000
 
 func newMembers() *members {
-	limit := leakybucket.Limit{Capacity: membersAnHour, Leak: membersAnHour / 3600.} // which is a valid one
-	places, _ := leakybucket.NewLimiter(memstore.New(memstore.Options{MaxBuckets: mostNetworks}), limit, leakybucket.LimiterOptions{})
-	return &members{places, expiring.New[memberPlace, struct{}](mostMemberships)}
+	return &members{expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })}
 }
 
 // join reports whether one more account of a network may become a member. One that has lately,
@@ -177,86 +158,21 @@ func newMembers() *members {
 // turn.
 func (m *members) join(network string, account pass.ID, now time.Time) bool {
 	at := memberPlace{network, account}
-	if _, joined := m.holders.Get(at, now); joined {
-		return true
+	_, joined := m.table.Get(at, now)
+	return joined || m.table.Put(at, network, now.Add(time.Hour), now)
+}
+
+// Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
+// takes it away, and hides from clients who the user is.
+func (v *visit) Answers(status int, header http.Header) {
+	if !v.ranks.listen() {
+		return
 	}
-	if !m.places.Allow(network) {
-		return false
+	if status > 0 {
+		now := time.Now()
+		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {
+			return v.State.members.join(v.slot.Client.Addr().String(), account, now)
+		}))
 	}
-	m.holders.Put(at, struct{}{}, now.Add(time.Hour), now)
-	return true
+	v.ranks.strip(header)
 }
-
-// listening is a next handler whose responses tell who is a member.
-type listening struct {
-	visit *visit
-	next  caddyhttp.Handler
-}
-
-// ServeHTTP implements caddyhttp.Handler.
-func (n listening) ServeHTTP(w http.ResponseWriter, r *http.Request) error {
-	l := &listener{visit: n.visit}
-	l.Watch(w, r)
-	defer func() { l.visit.ranks.strip(w.Header()) }() // of trailers, and of what an error route would send
-	err := n.next.ServeHTTP(l, r)
-	if err == nil && l.Status == 0 {
-		l.answered(http.StatusOK)
-	}
-	return err
-}
-
-// A listener is the response writer of such a handler.
-type listener struct {
-	response.Writer
-	visit *visit
-}
-
-// WriteHeader implements http.ResponseWriter.
-func (l *listener) WriteHeader(status int) {
-	if l.Final(status) && !l.Tunnels() {
-		l.answered(status)
-	}
-	l.visit.ranks.strip(l.Header())
-	l.ResponseWriter.WriteHeader(status)
-}
-
-// answered adds the pass of a member to a response that names one, or takes it away, before the
-// headers are sent.
-func (l *listener) answered(status int) {
-	v, now := l.visit, time.Now()
-	event := v.client.Answered(status, l.Header(), now, func(account pass.ID) bool {
-		return v.State.members.join(v.slot.Client.Addr().String(), account, now)
-	})
-	v.counts.answered(v.client.New(), event)
-}
-
-func (l *listener) implicitHeader() {
-	if l.Status == 0 {
-		l.WriteHeader(http.StatusOK)
-	}
-}
-
-// Write implements http.ResponseWriter.
-func (l *listener) Write(p []byte) (int, error) {
-	l.implicitHeader()
-	return l.ResponseWriter.Write(p)
-}
-
-// ReadFrom implements io.ReaderFrom.
-func (l *listener) ReadFrom(r io.Reader) (int64, error) {
-	l.implicitHeader()
-	return l.Writer.ReadFrom(r)
-}
-
-// FlushError lets http.ResponseController flush, which sends headers too.
-func (l *listener) FlushError() error {
-	l.implicitHeader()
-	_, err := l.FlushNow()
-	return err
-}
-
-// Interface guards
-var (
-	_ caddyhttp.Handler = listening{}
-	_ response.Watching = (*listener)(nil)
-)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -110,10 +110,9 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 }
 
 // busy returns what a client gets beside a refusal that has lost its turn: a page that reloads by
-// itself, for so many times, and a pass that says when it may come back. A member who came too
-// early keeps the one that it has.
+// itself, for so many times, and a pass that says when it may come back.
 func (v *visit) busy(now time.Time, alone *pass.Pass) *refusal.Busy {
-	addr, gets := v.slot.Client.Addr(), v.client.Known() && v.early <= v.Waited
+	addr, gets := v.slot.Client.Addr(), v.client.Known()
 	b := &refusal.Busy{Reload: v.tries < pass.Reloads, Pass: func(header http.Header) {
 		if gets {
 			v.counts.passed(v.client.Refused(header, now, v.after, addr))
@@ -251,8 +250,7 @@ type counts struct {
 	refusals [decisions]*telemetry.RefusalLog   // nil for decisions that refuse nothing
 
 	failures, full *rate.Limiter // of warnings
-	insecure, many atomic.Bool   // warned of
-	came, joined   atomic.Int64  // clients without cookies, to find out whether all visitors get that of members
+	insecure       sync.Once     // warned of
 }
 
 func newCounts(l *Limit) *counts {
@@ -353,38 +351,18 @@ func (c *counts) passed(e pass.Event) {
 	}
 }
 
-// passesFull warns that passes are forgotten before their time.
+// passesFull warns that a pass was moved and not remembered.
 func (c *counts) passesFull() {
 	if c.full.Allow() {
-		c.limit.Logger.Warn("the table of passes that were moved, or whose members have logged out, is full: those that would end first are forgotten, so that robots may present old copies again")
+		c.limit.Logger.Warn("the table of passes that were moved is full, so robots may present old copies of them again")
 	}
 }
 
 // loggedInInsecurely warns, once, that nobody becomes a member.
 func (c *counts) loggedInInsecurely() {
-	if !c.insecure.Swap(true) {
+	c.insecure.Do(func() {
 		c.limit.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	}
-}
-
-// mostMembers is how many of the new clients may become members without a warning, as a fraction,
-// and fewestMembers how many they must be for it.
-const mostMembers, fewestMembers = .2, 20
-
-// answered counts what a response has done to the pass of a client.
-func (c *counts) answered(isNew bool, e pass.Event) {
-	c.passed(e)
-	if !isNew {
-		return
-	}
-	came := c.came.Add(1)
-	if e != pass.Joined && e != pass.Limited {
-		return
-	}
-	if joined := c.joined.Add(1); joined >= fewestMembers && float64(joined) > mostMembers*float64(came) && !c.many.Swap(true) {
-		c.limit.Logger.Warn("more than a fifth of the clients that come without cookies become members at once: visitors who have not logged in seem to get the cookie or header of rank member",
-			zap.Int64("new_clients", came), zap.Int64("members", joined))
-	}
+	})
 }
 
 // load returns how busy the limit is, for its log.

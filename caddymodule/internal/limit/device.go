@@ -115,7 +115,7 @@ func (c *deviceClient) read(r *http.Request, now time.Time) {
 		}
 		issued := e.at(issuedAt)
 		switch {
-		case issued.After(now.Add(clockLeeway)) || !c.trust.Keys.Open(r.Context(), token, &c.bound, e[:], now):
+		case issued.After(now.Add(clockLeeway)) || !c.trust.Keys.Open(token, &c.bound, e[:]):
 			c.others = append(c.others, token)
 		case !c.known && now.Before(issued.Add(c.trust.For)): // the config may say less than it did
 			c.known, c.entry = true, e

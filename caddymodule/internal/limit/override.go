@@ -19,7 +19,7 @@ func (z *Zone) compileOverrides(plans map[string]leakybucket.Limit) (err error) 
 	}
 	for i := range z.Key.parts {
 		part := &z.Key.parts[i]
-		table.Addresses, table.Digests = append(table.Addresses, part.clientIP), append(table.Digests, part.digest)
+		table.Addresses = append(table.Addresses, part.clientIP)
 	}
 	for i := range table.Overrides {
 		if err := z.prepareOverride(&table.Overrides[i]); err != nil {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -45,12 +46,6 @@ func NewSpan(now time.Time, length time.Duration, by, note string) (s Span, err 
 }
 
 func (s *Span) over(now time.Time) bool { return !now.Before(s.Until) }
-
-// An override is the Span of a shadow, a Ban or a Limit.
-type override[T any] interface {
-	*T
-	over(now time.Time) bool
-}
 
 // Left returns how long the span still lasts.
 func (s *Span) Left(now time.Time) time.Duration { return s.Until.Sub(now) }
@@ -137,25 +132,28 @@ func (l *Limit) apply(rule perkey.Rule, was leakybucket.Limit, dearest float64) 
 
 // A Set is all overrides at one time. It does not change. A nil Set has none.
 type Set struct {
-	shadows map[string]*Span // by zone; an empty one stands for all zones, and for bans
-	bans    map[netip.Prefix]*Ban
-	limits  map[bucket]*Limit
-	lengths []int // of the networks, 4 and 6 alike, longest first
+	entries map[Name]*compiled
+	lengths []int // of the networks of bans, 4 and 6 alike, longest first
 }
 
-type bucket struct{ zone, key string }
+// A compiled entry holds, or is over.
+type compiled struct {
+	Entry
+	ban   *Ban   // if it is one
+	limit *Limit // likewise
+}
 
-// live returns the override of something, or nil if there is none or it is over.
-func live[K comparable, T any, P override[T]](of map[K]P, k K, now time.Time) P {
-	if found := of[k]; found != nil && !found.over(now) {
-		return found
+// live returns an entry, or nil if there is none or it is over.
+func (s *Set) live(n Name, now time.Time) *compiled {
+	if c := s.entries[n]; c != nil && !c.over(now) {
+		return c
 	}
 	return nil
 }
 
 // Shadow reports whether a zone is switched to shadow.
 func (s *Set) Shadow(zone string, now time.Time) bool {
-	return s != nil && (live(s.shadows, "", now) != nil || live(s.shadows, zone, now) != nil)
+	return s != nil && (s.live(Name{Kind: OfShadow}, now) != nil || s.live(Name{Kind: OfShadow, Zone: zone}, now) != nil)
 }
 
 // AllShadow reports whether all zones are, and bans with them.
@@ -163,7 +161,7 @@ func (s *Set) AllShadow(now time.Time) bool { return s.Shadow("", now) }
 
 // Banned returns the ban that holds for an address, or nil.
 func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
-	if s == nil || len(s.bans) == 0 || !addr.IsValid() {
+	if s == nil || len(s.lengths) == 0 || !addr.IsValid() {
 		return nil
 	}
 	addr = bucketkey.Unmap(addr)
@@ -172,8 +170,8 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 		if err != nil {
 			continue // too long for IPv4
 		}
-		if ban := live(s.bans, network, now); ban != nil {
-			return ban
+		if c := s.live(Name{Kind: OfBan, Key: network.String()}, now); c != nil {
+			return c.ban
 		}
 	}
 	return nil
@@ -182,13 +180,17 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 // Limit returns the override of a key, or nil. One of the key itself is stronger than
 // one of its zone.
 func (s *Set) Limit(zone, key string, now time.Time) *Limit {
-	if s == nil || len(s.limits) == 0 {
+	if s == nil {
 		return nil
 	}
-	if l := live(s.limits, bucket{zone, key}, now); l != nil {
-		return l
+	c := s.live(Name{OfLimit, zone, key}, now)
+	if c == nil {
+		c = s.live(Name{Kind: OfLimit, Zone: zone}, now)
 	}
-	return live(s.limits, bucket{zone, ""}, now)
+	if c == nil {
+		return nil
+	}
+	return c.limit
 }
 
 // Apply returns the rule and limit of a key that has these by the config. dearest is
@@ -224,19 +226,17 @@ func (t *Table) Load() *Set {
 
 // List returns the entries that hold, the oldest first.
 func (t *Table) List(now time.Time) (all []Held) {
-	t.change(now, func(*Set) {})
+	t.Apply(now)
 	s := t.Load()
 	if s == nil {
 		return nil
 	}
-	for zone, held := range s.shadows {
-		all = append(all, Held{Entry: NewShadow(zone, *held)})
-	}
-	for network, ban := range s.bans {
-		all = append(all, Held{Entry{Name: Name{Kind: OfBan, Key: network.String()}, Span: ban.Span}, ban.hits.Load()})
-	}
-	for of, l := range s.limits {
-		all = append(all, Held{Entry: NewLimit(of.zone, of.key, *l, l.Span)})
+	for _, c := range s.entries {
+		held := Held{Entry: c.Entry}
+		if c.ban != nil {
+			held.Hits = c.ban.hits.Load()
+		}
+		all = append(all, held)
 	}
 	slices.SortFunc(all, func(a, b Held) int {
 		return cmp.Or(a.Since.Compare(b.Since), strings.Compare(fmt.Sprint(a.Name), fmt.Sprint(b.Name)))
@@ -244,60 +244,27 @@ func (t *Table) List(now time.Time) (all []Held) {
 	return all
 }
 
-// Apply lets entries hold, or end what held. Those that nobody could have made, by
-// another version of Caddy, are ignored.
+// Apply lets entries hold, or end what held, and forgets what is over. Entries that nobody
+// could have made, by another version of Caddy, are ignored.
 func (t *Table) Apply(now time.Time, entries ...Entry) {
-	t.change(now, func(s *Set) {
-		for i := range entries {
-			s.apply(&entries[i])
-		}
-	})
-}
-
-func (s *Set) apply(e *Entry) {
-	switch e.Kind {
-	case OfShadow:
-		put(s.shadows, e.Zone, new(e.Span), e.Ended)
-	case OfBan:
-		if network, err := netip.ParsePrefix(e.Key); err == nil {
-			ban := &Ban{network, e.Span, new(atomic.Uint64)}
-			if last := s.bans[network]; last != nil && last.Since.Equal(e.Since) {
-				ban.hits = last.hits
-			}
-			put(s.bans, network, ban, e.Ended)
-		}
-	case OfLimit:
-		if l, err := e.limit(); err == nil || e.Ended {
-			l.Key, l.Span = e.Key, e.Span
-			put(s.limits, bucket{e.Zone, e.Key}, &l, e.Ended)
-		}
-	}
-}
-
-func put[K comparable, T any](of map[K]*T, k K, one *T, ended bool) {
-	if ended {
-		delete(of, k)
-	} else {
-		of[k] = one
-	}
-}
-
-// change replaces the set by a copy that f has changed, without what is over.
-func (t *Table) change(now time.Time, f func(*Set)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	last := t.Load()
-	if last == nil {
-		last = new(Set)
+	next := &Set{entries: make(map[Name]*compiled)}
+	if last := t.Load(); last != nil {
+		maps.Copy(next.entries, last.entries)
 	}
-	next := &Set{shadows: holding(last.shadows, now), bans: holding(last.bans, now), limits: holding(last.limits, now)}
-	f(next)
-	if len(next.shadows)+len(next.bans)+len(next.limits) == 0 {
+	maps.DeleteFunc(next.entries, func(_ Name, c *compiled) bool { return c.over(now) })
+	for _, e := range entries {
+		next.apply(e)
+	}
+	if len(next.entries) == 0 {
 		t.set.Store(nil)
 		return
 	}
-	for network := range next.bans {
-		next.lengths = append(next.lengths, network.Bits())
+	for _, c := range next.entries {
+		if c.ban != nil {
+			next.lengths = append(next.lengths, c.ban.Network.Bits())
+		}
 	}
 	slices.Sort(next.lengths)
 	slices.Reverse(next.lengths)
@@ -305,15 +272,34 @@ func (t *Table) change(now time.Time, f func(*Set)) {
 	t.set.Store(next)
 }
 
-// holding returns a copy without what is over.
-func holding[K comparable, T any, P override[T]](of map[K]P, now time.Time) map[K]P {
-	next := make(map[K]P, len(of)+1)
-	for k, one := range of {
-		if !one.over(now) {
-			next[k] = one
-		}
+func (s *Set) apply(e Entry) {
+	if e.Ended {
+		delete(s.entries, e.Name)
+		return
 	}
-	return next
+	c := &compiled{Entry: e}
+	switch e.Kind {
+	case OfShadow:
+	case OfBan:
+		network, err := netip.ParsePrefix(e.Key)
+		if err != nil {
+			return
+		}
+		c.ban = &Ban{network, e.Span, new(atomic.Uint64)}
+		if last := s.entries[e.Name]; last != nil && last.Since.Equal(e.Since) {
+			c.ban.hits = last.ban.hits
+		}
+	case OfLimit:
+		l, err := e.limit()
+		if err != nil {
+			return
+		}
+		l.Key, l.Span = e.Key, e.Span
+		c.limit, c.Limit = &l, l.Text
+	default:
+		return
+	}
+	s.entries[e.Name] = c
 }
 
 // A Kind is what an [Entry] changes.

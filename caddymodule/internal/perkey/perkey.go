@@ -71,10 +71,6 @@ type TableConfig struct {
 	// IPv4Bits and IPv6Bits are the prefix lengths of [key.ClientPrefix].
 	Addresses          []bool
 	IPv4Bits, IPv6Bits int
-
-	// Digests says for each part of the key whether lookups give its digest. Such
-	// overrides are found by their digests alone. If nil, no lookup does.
-	Digests []bool
 }
 
 // A Table says which rule and limit hold for a key. It is immutable, and so safe
@@ -88,8 +84,7 @@ type Table struct {
 // A node holds the entry for one run of leading parts, and the nodes behind it.
 type node struct {
 	entry    *Entry
-	texts    map[string]*node
-	digested bool // the texts are digests
+	texts    map[key.Digest]*node
 	networks map[netip.Prefix]*node
 	lengths  []int // of the prefixes in networks, longest first, each once
 }
@@ -129,14 +124,6 @@ func NewTable(config TableConfig) (*Table, error) {
 		shared: make(map[string]*Entry),
 		limits: make(map[leakybucket.Limit]struct{}),
 	}
-	digests := make([]bool, len(config.Addresses))
-	copy(digests, config.Digests)
-	for _, o := range config.Overrides {
-		for i := range o.Parts[:min(len(o.Parts), len(digests))] {
-			digests[i] = digests[i] || !config.Addresses[i] && IsDigest(o.Parts[i])
-		}
-	}
-	config.Digests = digests
 	for i, o := range config.Overrides {
 		if err := table.add(config, i, o); err != nil {
 			return nil, &OverrideError{i, o.Parts, err}
@@ -167,16 +154,13 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 		if written, isName := strings.CutPrefix(part, "@"); isName && IsDigest(written) {
 			return fmt.Errorf("invalid digest %q: did you mean %s?", part, written) // as logs have it
 		}
-		if config.Digests[i] {
-			digest := key.DigestOf(part)
-			if IsDigest(part) {
-				if digest, err = parseDigest(part); err != nil {
-					return err
-				}
+		digest := key.DigestOf(part)
+		if IsDigest(part) {
+			if digest, err = parseDigest(part); err != nil {
+				return err
 			}
-			part = string(digest[:])
 		}
-		at = at.text(part, config.Digests[i])
+		at = at.text(digest)
 	}
 	if at.entry != nil {
 		return errors.New("given twice")
@@ -269,14 +253,14 @@ func parseNetwork(text string, ipv4Bits, ipv6Bits int) (netip.Prefix, error) {
 	return network, nil
 }
 
-func (n *node) text(part string, digested bool) *node {
+func (n *node) text(digest key.Digest) *node {
 	if n.texts == nil {
-		n.texts, n.digested = make(map[string]*node), digested
+		n.texts = make(map[key.Digest]*node)
 	}
-	if n.texts[part] == nil {
-		n.texts[part] = new(node)
+	if n.texts[digest] == nil {
+		n.texts[digest] = new(node)
 	}
-	return n.texts[part]
+	return n.texts[digest]
 }
 
 func (n *node) network(network netip.Prefix) *node {
@@ -315,42 +299,34 @@ func (t *Table) Named(bucket string) Entry {
 	return *t.root.entry
 }
 
-// find returns the entry that matches most leading parts of key, and their number.
-func (n *node) find(key []Part) (best *Entry, depth int) {
+// find returns the entry that matches most leading parts, and their number.
+func (n *node) find(parts []Part) (best *Entry, depth int) {
 	best = n.entry
-	if len(key) == 0 {
+	if len(parts) == 0 {
 		return best, 0
 	}
 	consider := func(next *node) {
 		if next == nil {
 			return
 		}
-		if found, d := next.find(key[1:]); found != nil && d+1 > depth {
+		if found, d := next.find(parts[1:]); found != nil && d+1 > depth {
 			best, depth = found, d+1
 		}
 	}
-	if part := key[0]; part.Network.IsValid() {
+	if part := parts[0]; part.Network.IsValid() {
 		for _, bits := range n.lengths {
 			if wide, err := part.Network.Addr().Prefix(bits); err == nil && bits <= part.Network.Bits() {
 				consider(n.networks[wide])
 			}
 		}
 	} else if n.texts != nil {
-		consider(n.textOf(&part))
+		digest := part.Digest
+		if digest == (key.Digest{}) {
+			digest = key.DigestOf(part.Text)
+		}
+		consider(n.texts[digest])
 	}
 	return best, depth
-}
-
-// textOf returns the node behind a part that is no address, or nil.
-func (n *node) textOf(part *Part) *node {
-	if !n.digested {
-		return n.texts[part.Text]
-	}
-	digest := part.Digest
-	if digest == (key.Digest{}) {
-		digest = key.DigestOf(part.Text)
-	}
-	return n.texts[string(digest[:])] // without a copy
 }
 
 // Limits returns every limit that Lookup may return, each once. The one without an

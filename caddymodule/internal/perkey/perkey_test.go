@@ -252,7 +252,6 @@ func TestAnOverrideMayGiveTheDigestOfAPart(t *testing.T) {
 		{"a foo", "5 1/s"}, {"a b", "6 1/s"}, {"c foo", "7 1/s"}, {"foo a", "own"},
 	})
 	config := tableOf("t", foo+" -> 5 1/s", "bar -> 6 1/s")
-	config.Digests = []bool{true}
 	table, err := NewTable(config)
 	if err != nil {
 		t.Fatal(err)
@@ -372,7 +371,6 @@ func BenchmarkLookup(b *testing.B) {
 	for _, kind := range []string{"text", "digest", "address"} {
 		for _, n := range []int{1, 100, 10_000, 100_000} {
 			config := tableOf(map[string]string{"text": "t", "digest": "t", "address": "a"}[kind])
-			config.Digests = []bool{kind == "digest"}
 			part := Part{Text: "demo-key-0", Network: netip.MustParsePrefix("10.0.0.0/32")}
 			if kind != "address" {
 				part.Network = netip.Prefix{}

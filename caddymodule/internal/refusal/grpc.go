@@ -2,6 +2,7 @@ package refusal
 
 import (
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 )
@@ -31,21 +32,8 @@ func (f *Refusal) endCall(w http.ResponseWriter, r *http.Request, h *headers) {
 	}
 	h.set("Content-Type", r.Header.Get("Content-Type"))
 	h.set("Grpc-Status", resourceExhausted)
-	h.set("Grpc-Message", percentEncoded(message))
+	h.set("Grpc-Message", url.PathEscape(message))
 	h.set("Grpc-Retry-Pushback-Ms", pushback)
 	h.set("Content-Length", "0")
 	w.WriteHeader(http.StatusOK)
-}
-
-// percentEncoded returns a message as gRPC sends it.
-func percentEncoded(message string) string {
-	var encoded strings.Builder
-	for i := range len(message) {
-		if c := message[i]; c >= ' ' && c <= '~' && c != '%' {
-			encoded.WriteByte(c)
-		} else {
-			encoded.WriteString("%" + strings.ToUpper(strconv.FormatUint(0x100+uint64(c), 16)[1:]))
-		}
-	}
-	return encoded.String()
 }

@@ -32,7 +32,7 @@ type language struct {
 
 	Forms [3][]string // of seconds, minutes and hours: what follows a number: one, a few, and others
 
-	plural [121]plural.Form // of each number; larger ones are like those that end alike
+	tag textlanguage.Tag
 }
 
 //go:embed languages.json
@@ -44,10 +44,7 @@ var languages = func() (all []language) {
 		panic(err)
 	}
 	for i := range all {
-		tag := textlanguage.MustParse(all[i].Tag)
-		for n := range all[i].plural {
-			all[i].plural[n] = plural.Cardinal.MatchPlural(tag, n, 0, 0, 0, 0)
-		}
+		all[i].tag = textlanguage.MustParse(all[i].Tag)
 	}
 	return all
 }()
@@ -67,18 +64,11 @@ func (l *language) appendWait(text []byte, d time.Duration) []byte {
 	text = strconv.AppendInt(text, n, 10)
 	forms := l.Forms[unit]
 	form := len(forms) - 1
-	switch l.pluralOf(n) {
+	switch plural.Cardinal.MatchPlural(l.tag, int(n), 0, 0, 0, 0) {
 	case plural.One:
 		form = 0
 	case plural.Few:
 		form = min(1, form)
 	}
 	return append(text, forms[form]...)
-}
-
-func (l *language) pluralOf(n int64) plural.Form {
-	if n >= int64(len(l.plural)) {
-		n = 21 + (n-21)%100
-	}
-	return l.plural[n]
 }

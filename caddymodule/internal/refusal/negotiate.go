@@ -1,7 +1,6 @@
 package refusal
 
 import (
-	"net/http"
 	"strings"
 )
 
@@ -16,7 +15,6 @@ const (
 	inHTML  form = iota // what browsers ask for when somebody opens a page
 	inBrief             // HTML without style and script: for images and scripts, and for curl
 	inJSON
-	inNothing
 	inGRPC
 )
 
@@ -35,34 +33,6 @@ func formOf(kind string) int {
 		return int(inJSON)
 	}
 	return -1
-}
-
-// negotiate returns the form of the answer to a request: the one that the client prefers, or,
-// if the request finds the upstream busy, what its headers tell that it is for. That is a page
-// if somebody opens one or sends a form, JSON for a script or a program, and nothing for what
-// a page needs, such as an image, or if nobody says it. Browsers have said it since 2023. Of
-// others the Accept header tells.
-func negotiate(r *http.Request, busy bool) form {
-	accepted := formFor(r.Header["Accept"])
-	if !busy {
-		return accepted
-	}
-	switch mode := r.Header.Get("Sec-Fetch-Mode"); {
-	case mode == "navigate":
-	case mode != "":
-		if dest := r.Header.Get("Sec-Fetch-Dest"); dest != "" && dest != "empty" {
-			return inNothing
-		}
-		return inJSON
-	case accepted == inJSON || r.Header.Get("X-Requested-With") != "":
-		return inJSON
-	case accepted != inHTML && r.Method == http.MethodGet:
-		return inNothing
-	}
-	if r.Method == http.MethodHead {
-		return inNothing
-	}
-	return inHTML
 }
 
 // mostLanguages is how much of the Accept-Language headers is looked at. Browsers

@@ -115,18 +115,18 @@ const (
 // safe may be repeated by themselves.
 func (f *Refusal) kindOf(r *http.Request, in form) int {
 	switch {
-	case f.Busy != nil && r.Method == http.MethodGet && f.Busy.Reload:
-		return returning
-	case f.Busy != nil && r.Method == http.MethodGet:
-		return inviting
-	case f.Busy != nil:
-		return resending
 	case in == inBrief && f.Waits:
 		return brief
 	case in == inBrief:
 		return briefHopeless
 	case !f.Waits:
 		return hopeless
+	case f.Busy != nil && r.Method == http.MethodGet && f.Busy.Reload:
+		return returning
+	case f.Busy != nil && r.Method == http.MethodGet:
+		return inviting
+	case f.Busy != nil:
+		return resending
 	case r.Method == http.MethodGet || r.Method == http.MethodHead:
 		return reloading
 	}

@@ -11,9 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"golang.org/x/text/feature/plural"
-	textlanguage "golang.org/x/text/language"
 )
 
 // visit is a request of a browser.
@@ -294,27 +291,4 @@ func FuzzStyle(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkLanguage(b *testing.B) {
-	for _, test := range []struct{ name, accept string }{{"browser", "de-AT,de;q=0.9,en;q=0.8"}, {"hostile", strings.Repeat("xx;q=0.1,", mostLanguages)}} {
-		b.Run("header="+test.name, func(b *testing.B) {
-			header := []string{test.accept}
-			for b.Loop() {
-				preferred(header)
-			}
-		})
-	}
-}
-
-func TestPlurals(t *testing.T) {
-	for i := range languages {
-		l := &languages[i]
-		tag := textlanguage.MustParse(l.Tag)
-		for n := range int64(1000) {
-			if got, want := l.pluralOf(n), plural.Cardinal.MatchPlural(tag, int(n), 0, 0, 0, 0); got != want {
-				t.Errorf("%s, %d: got %v, want %v", l.Tag, n, got, want)
-			}
-		}
-	}
 }

@@ -71,8 +71,8 @@ type Busy struct {
 	Reload bool
 
 	// Pass adds what the client is known by when it comes back to the headers. It is
-	// called for navigations and forms only: browsers ask for everything else many times
-	// at once, and would get as many passes. NoPass is called for those. If nil, there is none.
+	// called for pages only: browsers ask for everything else many times at once, and would
+	// get as many passes. NoPass is called for those. If nil, there is none.
 	Pass   func(http.Header)
 	NoPass func()
 }
@@ -108,14 +108,9 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
-	switch in {
-	case inGRPC:
+	if in == inGRPC {
 		f.endCall(w, r, &h)
-	case inNothing:
-		f.setRetryAfter(&h)
-		h.set("Content-Length", "0")
-		w.WriteHeader(f.Status)
-	default:
+	} else {
 		f.writeBody(w, r, &h, in)
 	}
 	return nil
@@ -144,7 +139,7 @@ func (h *headers) set(name, value string) {
 // announce sets the headers that all refusals have, and returns the form of the answer.
 func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 	response.DropTargeted(h.header)
-	if in = negotiate(r, f.Busy != nil); f.Status != http.StatusTooEarly && isCall(r) {
+	if in = formFor(r.Header["Accept"]); f.Status != http.StatusTooEarly && isCall(r) {
 		in = inGRPC
 	}
 	if f.Busy == nil {
@@ -160,7 +155,7 @@ func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
 // announce adds the headers that a busy upstream's refusal has beyond those of any
 // other.
 func (b *Busy) announce(header http.Header, in form, method string, after time.Duration) {
-	header.Add("Vary", "Cookie, Sec-Fetch-Mode")
+	header.Add("Vary", "Cookie")
 	if in == inHTML && method == http.MethodGet && b.Reload {
 		header["Refresh"] = []string{strconv.FormatInt(WholeSeconds(after), 10)}
 	}

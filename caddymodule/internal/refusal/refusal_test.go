@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -339,16 +340,6 @@ func BenchmarkWrite(b *testing.B) {
 	}
 }
 
-func BenchmarkAccept(b *testing.B) {
-	for about, accept := range hostileAccepts {
-		b.Run("header="+strings.ReplaceAll(about, " ", "_"), func(b *testing.B) {
-			for b.Loop() {
-				acceptsJSON(accept)
-			}
-		})
-	}
-}
-
 // violated names the zones that refuse.
 type violated func() []string
 
@@ -372,7 +363,7 @@ func TestGRPC(t *testing.T) {
 		{"with a codec", "application/grpc+proto", waits, reason + "2 seconds.", "90000"},
 		{"of a browser", "application/grpc-web+proto", waits, reason + "2 seconds.", "90000"},
 		{"upper case", "Application/gRPC; a=b", waits, reason + "2 seconds.", "90000"},
-		{"a message", "application/grpc", wide, "Zu viele Aufrufe, 5 %25 %C3%BCber Plan. Please wait 2 seconds. (" + wide.Code.String() + ")", "90000"},
+		{"a message", "application/grpc", wide, wide.Message + " Please wait 2 seconds. (" + wide.Code.String() + ")", "90000"},
 		{"busy", "application/grpc", busy, reason + "1 second.", "1000"},
 		{"for good", "application/grpc", Refusal{Status: 403}, "This site does not accept this request. Waiting or reloading will not help.", "-1"},
 	} {
@@ -387,8 +378,8 @@ func TestGRPC(t *testing.T) {
 			if w.Code != http.StatusOK || w.Body.Len() > 0 || h.Get("Content-Type") != test.contentType || h.Get("Grpc-Status") != "8" {
 				t.Errorf("got %d, %v and %d bytes, want 200, the call's type and RESOURCE_EXHAUSTED alone", w.Code, h, w.Body.Len())
 			}
-			if got := h.Get("Grpc-Message"); got != test.message {
-				t.Errorf("got the message %q, want %q", got, test.message)
+			if got, err := url.PathUnescape(h.Get("Grpc-Message")); got != test.message {
+				t.Errorf("got the message %q, %v, want %q", got, err, test.message)
 			}
 			if got := h.Get("Grpc-Retry-Pushback-Ms"); got != test.pushback {
 				t.Errorf("got %s ms of pushback, want %s", got, test.pushback)

@@ -4,7 +4,6 @@
 package signer
 
 import (
-	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/rand"
@@ -28,10 +27,7 @@ const (
 	KeyIDSize  = 4
 	secretSize = 32 // bytes
 
-	readEvery     = 10 * time.Minute
-	retryEvery    = time.Minute
-	unknownEvery  = time.Minute      // between two reads because of unknown keys
-	unknownWait   = time.Second      // for such a read, which a request waits for
+	readEvery     = time.Minute
 	maintainLimit = 30 * time.Second // for storage to answer, locks included
 )
 
@@ -47,9 +43,7 @@ type Storage interface {
 type Ring struct {
 	storage Storage             // nil if the key is fixed
 	key     atomic.Pointer[key] // nil until storage was read
-
-	mu      sync.Mutex // of whoever reads or writes storage
-	unknown time.Time  // when storage was last read for an unknown key
+	mu      sync.Mutex          // of whoever reads or writes storage
 }
 
 // A key signs until it is replaced.
@@ -84,19 +78,16 @@ func Fixed(secret string) *Ring {
 // After each attempt, Run calls tried. A fixed ring needs none of it.
 func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
 	for failing := false; ; {
-		wait, err := readEvery, r.Maintain(ctx)
-		if err != nil {
-			wait = retryEvery
-			if !failing && ctx.Err() == nil {
-				failed(err)
-			}
+		err := r.Maintain(ctx)
+		if err != nil && !failing && ctx.Err() == nil {
+			failed(err)
 		}
 		failing = err != nil
 		tried()
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
+		case <-time.After(readEvery):
 		}
 	}
 }
@@ -149,27 +140,5 @@ func (r *Ring) load(ctx context.Context) error {
 		return fmt.Errorf("reading %s from storage: it holds no key; delete it, and all clients get new cookies", storageKey)
 	}
 	r.key.Store(k)
-	return nil
-}
-
-// accepted returns the key of an ID, or nil if that is not in force. If the ID is unknown,
-// storage is read again, at most once a minute.
-func (r *Ring) accepted(ctx context.Context, id []byte, now time.Time) *key {
-	if k := r.key.Load(); k != nil && bytes.Equal(k.ID, id) {
-		return k
-	}
-	if r.storage == nil || !r.mu.TryLock() {
-		return nil
-	}
-	defer r.mu.Unlock()
-	if now.Sub(r.unknown) >= unknownEvery {
-		r.unknown = now
-		// The client's leaving must not use up the minute's read.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), unknownWait)
-		defer cancel()
-		if r.load(ctx) == nil && bytes.Equal(r.key.Load().ID, id) {
-			return r.key.Load()
-		}
-	}
 	return nil
 }

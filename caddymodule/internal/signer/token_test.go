@@ -8,7 +8,7 @@ import (
 func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
 	r := ringOf(t, newMemoryStorage())
 	token := sign(t, r)
-	if !r.accepts(token, began) || len(token) != TokenSize(len(testSays)) {
+	if !r.accepts(token) || len(token) != TokenSize(len(testSays)) {
 		t.Fatalf("got %q refused", token)
 	}
 	for name, change := range map[string]func(*Bound){
@@ -24,17 +24,17 @@ func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
 	} {
 		bound := testBound
 		change(&bound)
-		if r.Open(t.Context(), token, &bound, make([]byte, len(testSays)), began) {
+		if r.Open(token, &bound, make([]byte, len(testSays))) {
 			t.Errorf("%s: got the token accepted", name)
 		}
 	}
 	for _, size := range []int{0, len(testSays) - 1, len(testSays) + 1, 100} {
-		if says := make([]byte, size); r.Open(t.Context(), token, &testBound, says, began) || Read(token, says) {
+		if says := make([]byte, size); r.Open(token, &testBound, says) || Read(token, says) {
 			t.Errorf("got it accepted as a token that says %d bytes", size)
 		}
 	}
 	says := make([]byte, len(testSays))
-	if forged := strings.Repeat("A", len(token)); !Read(forged, says) || r.Open(t.Context(), forged, &testBound, says, began) {
+	if forged := strings.Repeat("A", len(token)); !Read(forged, says) || r.Open(forged, &testBound, says) {
 		t.Error("got a forged token accepted, or not even read")
 	}
 }
@@ -42,16 +42,16 @@ func TestATokenIsGoodForWhatItIsBoundToAlone(t *testing.T) {
 func TestATokenThatWasChangedIsRefused(t *testing.T) {
 	r := ringOf(t, newMemoryStorage())
 	token := sign(t, r)
-	if !r.accepts(token, began) {
+	if !r.accepts(token) {
 		t.Fatal("got the token itself refused")
 	}
 	for n := range len(token) {
-		if r.accepts(token[:n], began) || r.accepts(token[n+1:], began) {
+		if r.accepts(token[:n]) || r.accepts(token[n+1:]) {
 			t.Errorf("got it accepted cut at %d", n)
 		}
 	}
 	for _, longer := range []string{token + "A", "A" + token, token + "=", token + "\n", token[:40] + "\n" + token[41:], token + token} {
-		if r.accepts(longer, began) {
+		if r.accepts(longer) {
 			t.Errorf("got %q accepted", longer)
 		}
 	}
@@ -59,7 +59,7 @@ func TestATokenThatWasChangedIsRefused(t *testing.T) {
 	for i := range len(token) {
 		for bit := range 6 {
 			digit := digits[strings.IndexByte(digits, token[i])^1<<bit]
-			if r.accepts(token[:i]+string(digit)+token[i+1:], began) {
+			if r.accepts(token[:i] + string(digit) + token[i+1:]) {
 				t.Errorf("got it accepted with bit %d of digit %d flipped", bit, i)
 			}
 		}
@@ -99,7 +99,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add(strings.Repeat("_", TokenSize(len(testSays))))
 	f.Fuzz(func(t *testing.T, token string) {
 		Read(token, make([]byte, len(testSays)))
-		if r.accepts(token, began) && token != good {
+		if r.accepts(token) && token != good {
 			t.Errorf("got %q accepted, which nobody has signed", token)
 		}
 	})

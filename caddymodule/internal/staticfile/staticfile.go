@@ -3,8 +3,8 @@
 package staticfile
 
 import (
+	"cmp"
 	"errors"
-	"io/fs"
 	"net/http"
 	"os"
 	"path"
@@ -12,73 +12,36 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"go.uber.org/zap"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
-)
-
-const (
-	// How long a look-up counts. A file that is deleted counts as a file until
-	// then.
-	lookUpFor = time.Second
-
-	// The most look-ups that are kept, and the longest name: together at most 2
-	// MiB.
-	mostLookUps  = 4096
-	longestNames = 512
-)
-
-const (
-	rootVar = "http.vars.root"
-	fsVar   = "http.vars.fs"
 )
 
 // A Matcher matches requests that `file_server` answers with a file, and that no
 // PHP site runs. If in doubt, it does not match. It is safe for concurrent use.
 // [New] makes one.
 //
-// It looks files up where Caddy's matcher `file` does, in the file system that the
-// directive `fs` names, and asks more of them: a regular file, by its one plain
-// name, inside the root with all symbolic links resolved. The method must be
-// exactly GET or HEAD. A path does not match that has a trailing slash, an
-// encoded slash, a backslash, a NUL, a dot file or a PHP extension anywhere in
+// It asks more of files than Caddy's matcher `file` does: a regular file of the disk, by its
+// one plain name, inside the root with all symbolic links resolved, none of which may be
+// absolute. The method must be exactly GET or HEAD. A path does not match that has a trailing
+// slash, an encoded slash, a backslash, a NUL, a dot file or a PHP extension anywhere in
 // it, or that cleaning would change.
 type Matcher struct {
-	root    string // "" if it is a single placeholder
-	rootVar string // the name of that
-	systems caddy.FileSystems
-	logger  *zap.Logger
-	seen    *expiring.Map[lookUp, bool]
-	warned  atomic.Bool
+	root   string
+	logger *zap.Logger
+	warned atomic.Bool
 }
-
-// A lookUp is a file that was asked for.
-type lookUp struct{ fs, root, path string }
 
 // New returns a matcher of the files under a root, which may hold placeholders.
 // If root is empty, the site's root is used, as the directive `root` sets it.
-// Requests for which no root is known do not match; the first is logged as an
-// error.
+// Requests for which no root is known do not match, nor those of a site with the directive
+// `fs`; the first is logged as an error.
 func New(ctx caddy.Context, root string) (*Matcher, error) {
-	m := &Matcher{
-		root:    root,
-		systems: ctx.FileSystems(),
-		logger:  ctx.Logger(),
-		seen:    expiring.New[lookUp, bool](mostLookUps),
-	}
-	switch inner := strings.TrimSuffix(strings.TrimPrefix(root, "{"), "}"); {
-	case root == "":
-		m.rootVar = rootVar
-	case strings.TrimSpace(root) == "":
+	if root != "" && strings.TrimSpace(root) == "" {
 		return nil, errors.New("the root of static_files is blank: want a folder, or nothing for the site's root")
-	case len(inner) == len(root)-2 && !strings.ContainsAny(inner, "{}\\"):
-		m.rootVar = inner
 	}
-	return m, nil
+	return &Matcher{root: cmp.Or(root, "{http.vars.root}"), logger: ctx.Logger()}, nil
 }
 
 // Match reports whether a request asks for a static file. It does not touch the
@@ -94,38 +57,21 @@ func (m *Matcher) Match(r *http.Request) bool {
 	if !ok {
 		return false
 	}
-	root := m.rootOf(repl)
-	if root == "" {
+	root, err := repl.ReplaceOrErr(m.root, true, true)
+	if system, _ := repl.GetString("http.vars.fs"); system != "" || err != nil {
 		if !m.warned.Swap(true) {
-			m.logger.Error("static files are not exempt, because the site has no root: want root * <folder> in the site, or exempt static_files <folder>",
+			m.logger.Error("static files are not exempt, because the site has no root, or none on the disk: want root * <folder> in the site, or exempt static_files <folder>",
 				zap.String("host", r.Host))
 		}
 		return false
 	}
-	system, _ := repl.GetString(fsVar)
-	asked := lookUp{system, root, r.URL.Path}
-	if len(system)+len(root)+len(r.URL.Path) > longestNames {
-		return m.exists(asked)
-	}
-	now := time.Now()
-	exists, known := m.seen.Get(asked, now)
-	if !known {
-		exists = m.exists(asked)
-		m.seen.Put(asked, exists, now.Add(lookUpFor), now)
-	}
-	return exists
-}
-
-func (m *Matcher) rootOf(repl *caddy.Replacer) string {
-	if m.rootVar != "" {
-		root, _ := repl.GetString(m.rootVar)
-		return root
-	}
-	root, err := repl.ReplaceOrErr(m.root, true, true)
+	folder, err := os.OpenRoot(root)
 	if err != nil {
-		return ""
+		return false
 	}
-	return root
+	defer func() { _ = folder.Close() }()
+	info, err := folder.Stat(filepath.FromSlash(strings.TrimPrefix(r.URL.Path, "/")))
+	return err == nil && info.Mode().IsRegular()
 }
 
 // plain reports whether a decoded path may be the name of a static file.
@@ -163,50 +109,6 @@ func runsPHP(name string) bool {
 func encodesSeparator(raw string) bool {
 	raw = strings.ToLower(raw)
 	return strings.Contains(raw, "%2f") || strings.Contains(raw, "%5c")
-}
-
-// exists looks for the file.
-func (m *Matcher) exists(asked lookUp) bool {
-	system, ok := m.systems.Get(asked.fs)
-	if !ok {
-		return false
-	}
-	root := filepath.Clean(asked.root)
-	return regularWithin(system, root, caddyhttp.SanitizedPathJoin(root, asked.path))
-}
-
-// regularWithin reports whether a file is regular and, on a disk, inside of the
-// root with all symbolic links followed, none of which may be absolute. Other file
-// systems resolve links themselves.
-func regularWithin(system fs.FS, root, name string) bool {
-	file, err := system.Open(name)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return false
-	}
-	onDisk, ok := file.(*os.File)
-	if !ok {
-		return true
-	}
-	opened, err := system.Open(root)
-	if err != nil {
-		return false
-	}
-	defer func() { _ = opened.Close() }()
-	folder, ok := opened.(*os.File)
-	if !ok {
-		return false
-	}
-	relative, err := filepath.Rel(folder.Name(), onDisk.Name())
-	if err != nil {
-		return false
-	}
-	within, err := os.OpenInRoot(folder.Name(), relative)
-	return err == nil && within.Close() == nil
 }
 
 // UpstreamAnswered reports, after the next handler ran, whether an upstream was

@@ -2,11 +2,9 @@ package staticfile_test
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/http/fcgi"
@@ -16,9 +14,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/fstest"
-	"testing/synctest"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
@@ -32,7 +27,6 @@ import (
 
 func init() {
 	caddy.RegisterModule(observer{})
-	caddy.RegisterModule(memoryFS{})
 	httpcaddyfile.RegisterHandlerDirective("observe", func(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 		o := new(observer)
 		return o, o.UnmarshalCaddyfile(h.Dispenser)
@@ -71,38 +65,6 @@ func (o *observer) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyh
 	return next.ServeHTTP(w, r)
 }
 
-// A memoryFS is a file system that is no disk.
-type memoryFS struct{}
-
-func (memoryFS) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{ID: "caddy.fs.test_memory", New: func() caddy.Module { return new(memoryFS) }}
-}
-
-func (*memoryFS) UnmarshalCaddyfile(d *caddyfile.Dispenser) error { return nil }
-
-func (*memoryFS) Open(name string) (fs.File, error) {
-	return fstest.MapFS{
-		"public/style.css":  {Data: []byte("a file")},
-		"public/index.php":  {},
-		"public/.env":       {},
-		"public/pipe.css":   {Mode: fs.ModeNamedPipe},
-		"secret/secret.css": {},
-	}.Open(name)
-}
-
-func TestFilesAreLookedUpInTheFileSystemOfTheSite(t *testing.T) {
-	s := newSite(t, "fs memory\nroot * public\nobserve\nphp_fastcgi {php}\nfile_server")
-	for line, want := range map[string]bool{
-		"GET /style.css": true, "GET /style.css/": false, "GET /.env": false, "GET /pipe.css": false, "GET /secret/secret.css": false,
-		"GET /nothing.css": false, "GET /../secret/secret.css": false,
-	} {
-		static, _, ran := s.ask(line)
-		if static != want || static && ran {
-			t.Errorf("%s: got %v, want %v; PHP ran: %v", line, static, want, ran)
-		}
-	}
-}
-
 // A site is a Caddy with a PHP site in this process.
 type site struct {
 	testing.TB
@@ -134,8 +96,7 @@ func newSite(t testing.TB, directives string) *site {
 	backend := httptest.NewServer(ran)
 	t.Cleanup(backend.Close)
 	directives = strings.NewReplacer("{php}", listener.Addr().String(), "{root}", s.root, "{http}", backend.Listener.Addr().String()).Replace(directives)
-	const systems = "{\nfilesystem memory test_memory\n}\n"
-	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(systems+"http:// {\n"+directives+"\n}\n"), nil)
+	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http:// {\n"+directives+"\n}\n"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,10 +260,12 @@ func FuzzNothingThatReachesTheUpstreamMatches(f *testing.F) {
 	})
 }
 
-func TestWithoutARootNothingMatches(t *testing.T) {
-	s := newSite(t, "observe\nrespond ok")
-	if static, _, _ := s.ask("GET /staticfile.go"); static { // it exists in the working directory
-		t.Error("a file of the working directory is exempt")
+func TestWithoutARootOnTheDiskNothingMatches(t *testing.T) {
+	for _, directives := range []string{"observe\nrespond ok", "root * .\nvars fs another\nobserve\nrespond ok"} {
+		s := newSite(t, directives)
+		if static, _, _ := s.ask("GET /staticfile.go"); static { // it exists in the working directory
+			t.Errorf("%s: a file of the working directory is exempt", directives)
+		}
 	}
 }
 
@@ -336,62 +299,5 @@ func TestAnUpstreamThatAnswersForAFileIsToldOf(t *testing.T) {
 				t.Errorf("got %v, %v, want true, %v", static, said, test.want)
 			}
 		})
-	}
-}
-
-func TestALookUpHoldsForASecond(t *testing.T) {
-	s := newSite(t, "root * {root}\nobserve\nfile_server")
-	name := filepath.Join(s.root, "new.css")
-	synctest.Test(t, func(t *testing.T) {
-		matches := func(want bool) {
-			t.Helper()
-			if static, _, _ := s.ask("GET /new.css"); static != want {
-				t.Errorf("got %v, want %v", static, want)
-			}
-		}
-		matches(false)
-		s.write("new.css")
-		matches(false)
-		time.Sleep(time.Second)
-		matches(true)
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Second - 1)
-		matches(true)
-		time.Sleep(time.Nanosecond)
-		matches(false)
-	})
-}
-
-func TestANameTooLongToKeepIsLookedUpEachTime(t *testing.T) {
-	s := newSite(t, phpSite)
-	name := strings.Repeat(strings.Repeat("x", 200)+"/", 3) + "style.css"
-	for _, want := range []bool{false, true} {
-		if static, _, _ := s.ask("GET /" + name); static != want {
-			t.Errorf("got %v, want %v", static, want)
-		}
-		s.write(name)
-	}
-}
-
-func BenchmarkMatch(b *testing.B) {
-	s := newSite(b, phpSite)
-	s.write("style.css")
-	repl := caddy.NewEmptyReplacer()
-	repl.Set("http.vars.root", s.root)
-	r := httptest.NewRequest(http.MethodGet, "/style.css", nil)
-	r = r.WithContext(context.WithValue(r.Context(), caddy.ReplacerCtxKey, repl))
-	ctx, cancel := caddy.NewContext(s.ctx)
-	defer cancel()
-	m, err := staticfile.New(ctx, "")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		if !m.Match(r) {
-			b.Fatal("no static file")
-		}
 	}
 }

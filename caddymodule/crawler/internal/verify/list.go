@@ -34,28 +34,21 @@ func parse(data []byte) ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(texts) == 0 {
+		return nil, errors.New("it has no networks")
+	}
 	networks := make([]netip.Prefix, len(texts))
 	for i, text := range texts {
-		if networks[i], err = readNetwork(text); err != nil {
-			return nil, err
+		network, err := readNetwork(text)
+		if err == nil {
+			err = check(network)
 		}
-	}
-	return networks, checkAll(networks)
-}
-
-// checkAll refuses networks that cannot be an operator's, and takes off what is beyond
-// their bits.
-func checkAll(networks []netip.Prefix) error {
-	if len(networks) == 0 {
-		return errors.New("it has no networks")
-	}
-	for i, network := range networks {
-		if err := check(network); err != nil {
-			return err
+		if err != nil {
+			return nil, err
 		}
 		networks[i] = network.Masked()
 	}
-	return nil
+	return networks, nil
 }
 
 func readJSON(data []byte) (texts []string, err error) {

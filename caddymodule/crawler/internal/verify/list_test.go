@@ -176,21 +176,3 @@ func (l *Lists) know(source string, networks []netip.Prefix) {
 	l.lists[source] = new(list)
 	l.lists[source].networks.Store(newTable(networks))
 }
-
-func BenchmarkVerified(b *testing.B) {
-	var list strings.Builder
-	for i := range 4000 {
-		fmt.Fprintf(&list, "66.%d.%d.%d/29\n", i/1024, i/4%256, i%4*64)
-	}
-	networks, err := parse([]byte(list.String()))
-	if err != nil {
-		b.Fatal(err)
-	}
-	set := NewSet(new(Lists), NewLookups(), []*Crawler{{Lists: []string{"list"}}}, "")
-	set.lists.know("list", networks)
-	addr := netip.MustParseAddr("203.0.113.7")
-	b.ReportAllocs()
-	for b.Loop() {
-		set.Verified(addr, "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0")
-	}
-}

@@ -38,6 +38,10 @@ type Caller interface {
 	// most, in bytes. If it has no room, the upstream waits for the client.
 	NewSpool(memory int) body.Spool
 
+	// Answers is called before a header is sent, which it may change, and with the status 0
+	// when the next handler has returned, for trailers and for what an error route would send.
+	Answers(status int, header http.Header)
+
 	// Served is called once, when the upstream is done: the next handler has returned, with its
 	// error, or has panicked, or the connection has become a tunnel. What is left of the
 	// response is sent after that.
@@ -85,7 +89,7 @@ func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	c.request = *r.WithContext(&c.context)
 	defer func() {
 		c.context.end()
-		c.part.done(err)
+		c.part.end(c, c.returned, err)
 	}()
 	err = next.ServeHTTP(c, &c.request)
 	c.returned = err == nil
@@ -101,8 +105,10 @@ func (c *Call) Within(w http.ResponseWriter, r *http.Request, next caddyhttp.Han
 	}
 	c.part = part{caller: by, next: outer.parts}
 	outer.parts = &c.part
-	defer func() { c.part.done(err) }()
-	return next.ServeHTTP(w, r)
+	defer func() { c.part.end(outer, c.returned, err) }()
+	err = next.ServeHTTP(w, r)
+	c.returned = err == nil
+	return err
 }
 
 // A part is a call, or a call within it.
@@ -110,6 +116,16 @@ type part struct {
 	caller Caller
 	next   *part // around it
 	over   bool  // and the caller knows it
+}
+
+// end ends a part of a call whose handler has returned or panicked. One that has written nothing
+// answers with 200.
+func (p *part) end(c *Call, returned bool, err error) {
+	if returned && c.Status == 0 {
+		p.caller.Answers(http.StatusOK, c.Header())
+	}
+	p.caller.Answers(0, c.Header())
+	p.done(err)
 }
 
 // done notes that the upstream is done with a part.
@@ -153,6 +169,9 @@ func (c *Call) WriteHeader(status int) {
 		default:
 			c.through = c.Bodiless()
 		}
+	}
+	for p := c.parts; p != nil; p = p.next {
+		p.caller.Answers(status, c.Header())
 	}
 	c.ResponseWriter.WriteHeader(status)
 }

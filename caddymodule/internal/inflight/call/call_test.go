@@ -110,19 +110,6 @@ func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
 	}
 }
 
-func TestAStreamEndsWithItsClient(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		_ = visit(t, httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
-			w.Header().Set("Content-Type", "text/event-stream")
-			w.WriteHeader(http.StatusOK)
-			if got := until(r); got != time.Second {
-				t.Errorf("got it over after %v, want a second", got)
-			}
-			return nil
-		})
-	})
-}
-
 func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		exiting := make(chan struct{})

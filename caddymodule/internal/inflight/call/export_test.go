@@ -20,6 +20,7 @@ type Options struct {
 type caller struct{ Options }
 
 func (c *caller) NewSpool(memory int) body.Spool { return c.Store.NewSpool(c.Client, memory) }
+func (c *caller) Answers(int, http.Header)       {}
 func (c *caller) Served(err error)               { c.Options.Served(err) }
 func (c *caller) Exit() <-chan struct{}          { return c.Exiting }
 
@@ -27,3 +28,6 @@ func (c *caller) Exit() <-chan struct{}          { return c.Exiting }
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, o Options) error {
 	return new(Call).Within(w, r, next, &caller{o})
 }
+
+// ignored is told of the end in tests that do not ask.
+func ignored(error) {}

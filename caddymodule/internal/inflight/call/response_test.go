@@ -10,10 +10,8 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,39 +113,6 @@ func TestAStalledClient(t *testing.T) {
 		_ = conn.SetWriteDeadline(time.Now()) // as when the connection breaks
 		if !<-done {
 			t.Error("got a part of the response as if it were all, want it aborted")
-		}
-	})
-}
-
-// TestManySlowClients share what may be held.
-func TestManySlowClients(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const clients, bytes = 100, 1 << 20
-		store := newStore(t, body.Bounds{Memory: 8 << 20, Files: 32 << 20})
-		var all sync.WaitGroup
-		conns, ends := make([]slowConn, clients), make([]over, clients)
-		for i := range conns {
-			conns[i] = slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
-			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 32)
-			all.Go(func() {
-				_ = Serve(&conns[i], get(t), send(bytes), with(t, Options{Store: store, Client: prefix, Served: ends[i].served}))
-			})
-		}
-		synctest.Wait()
-		free := 0
-		for i := range ends {
-			if ends[i].Load() {
-				free++
-			}
-		}
-		if memory, file := store.Held(); memory > 8<<20 || file > 32<<20 || memory+file < 30<<20 || free == 0 || free == clients {
-			t.Errorf("got %d and %d bytes held, and %d slots free, want most of what may be held, and some", memory, file, free)
-		}
-		all.Wait()
-		for i := range conns {
-			if conns[i].took != bytes {
-				t.Fatalf("client %d: got %d bytes, want all", i, conns[i].took)
-			}
 		}
 	})
 }
@@ -343,43 +308,6 @@ func askInBothProtocols(t *testing.T, handler caddyhttp.HandlerFunc, o Options, 
 		response.Body.Close()
 		client.CloseIdleConnections()
 		server.Close()
-	}
-}
-
-func TestAnAnswerThatBreaksOffDoesSoForTheClient(t *testing.T) {
-	askInBothProtocols(t, func(w http.ResponseWriter, _ *http.Request) error {
-		_, _ = w.Write(make([]byte, 100<<10))
-		_ = http.NewResponseController(w).Flush()
-		panic(http.ErrAbortHandler)
-	}, with(t, Options{}), func(protocol string, response *http.Response) {
-		if body, err := io.ReadAll(response.Body); err == nil {
-			t.Errorf("%s: got %d bytes and no error, want the answer to break off", protocol, len(body))
-		}
-	})
-}
-
-func TestTrailersFollowTheBody(t *testing.T) {
-	for _, size := range []int{10, 100 << 10} {
-		body := make([]byte, size)
-		for i := range body {
-			body[i] = byte(rand.Int())
-		}
-		askInBothProtocols(t, func(w http.ResponseWriter, _ *http.Request) error {
-			w.Header().Set("Trailer", "X-Sum")
-			_, _ = w.Write(body)
-			_ = http.NewResponseController(w).Flush()
-			w.Header().Set("X-Sum", "1")
-			w.Header().Set(http.TrailerPrefix+"X-Late", "2")
-			return nil
-		}, with(t, Options{}), func(protocol string, response *http.Response) {
-			got, err := io.ReadAll(response.Body)
-			if err != nil || !bytes.Equal(got, body) {
-				t.Errorf("%s: got %d bytes, %v, want the %d that were written", protocol, len(got), err, size)
-			}
-			if response.Trailer.Get("X-Sum") != "1" || response.Trailer.Get("X-Late") != "2" {
-				t.Errorf("%s: got the trailers %v, want both", protocol, response.Trailer)
-			}
-		})
 	}
 }
 

@@ -246,46 +246,6 @@ func TestCaddysTimeoutsEndReceiving(t *testing.T) {
 	}
 }
 
-// TestAClientThatLeavesWhileItSends holds nothing.
-func TestAClientThatLeavesWhileItSends(t *testing.T) {
-	s := newSite(t, body.Bounds{}, "", func(http.ResponseWriter, *http.Request) {
-		t.Error("got a request at the upstream, want it received before")
-	})
-	for _, protocol := range protocols {
-		ctx, leave := context.WithCancel(t.Context())
-		go func() {
-			<-s.began
-			leave()
-		}()
-		r, _ := http.NewRequestWithContext(ctx, http.MethodPost, "http://example.com/", trickle{t.Context()})
-		if response, err := s.do(protocol, r); err == nil {
-			t.Errorf("%s: got %s, want nothing", protocol, response.Status)
-		}
-		if err := <-s.received; !errors.Is(err, body.ErrLeft) {
-			t.Errorf("%s: got %v, want that the client has left", protocol, err)
-		}
-	}
-}
-
-// TestABodyThatIsTooLong gets 413, declared or not.
-func TestABodyThatIsTooLong(t *testing.T) {
-	s := newSite(t, body.Bounds{}, "", func(http.ResponseWriter, *http.Request) {
-		t.Error("got a request at the upstream, want it received before")
-	})
-	for _, protocol := range protocols {
-		for _, length := range []int64{-1, mostReceived + 1} {
-			r, _ := http.NewRequest(http.MethodPost, "http://example.com/", io.NopCloser(strings.NewReader(strings.Repeat("x", mostReceived+1))))
-			r.ContentLength = length
-			if response, err := s.do(protocol, r); err == nil && response.StatusCode != http.StatusRequestEntityTooLarge {
-				t.Errorf("%s, %d bytes: got %s, want 413", protocol, length, response.Status)
-			}
-			if err := <-s.received; !errors.Is(err, body.ErrTooLarge) {
-				t.Errorf("%s, %d bytes: got %v, want that it is too large", protocol, length, err)
-			}
-		}
-	}
-}
-
 // TestDownloads of more than connections hold end their slots before the client reads, if there is
 // room.
 func TestDownloads(t *testing.T) {
@@ -315,31 +275,6 @@ func TestDownloads(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestADownloadWithoutRoom keeps its slot, and its upstream goes at the client's pace.
-func TestADownloadWithoutRoom(t *testing.T) {
-	const bytes = 32 << 20
-	s := newSite(t, body.Bounds{Memory: 1, Files: 1}, "", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.Copy(w, strings.NewReader(strings.Repeat("x", bytes)))
-	})
-	r, _ := http.NewRequest(http.MethodGet, "http://example.com/", nil)
-	response, err := s.do("HTTP/3", r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n, err := io.CopyN(io.Discard, response.Body, bytes/4); err != nil {
-		t.Errorf("got %d bytes, %v", n, err)
-	}
-	select {
-	case err := <-s.served:
-		t.Errorf("got the slot free, %v, want the upstream to wait for the client", err)
-	default:
-	}
-	if n, err := io.Copy(io.Discard, response.Body); n != bytes*3/4 || err != nil {
-		t.Errorf("got %d bytes, %v, want the rest", n, err)
-	}
-	<-s.served
 }
 
 // TestResponses are the same with a call and without one.

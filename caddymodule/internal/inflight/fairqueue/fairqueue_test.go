@@ -2,9 +2,7 @@ package fairqueue
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -43,20 +41,6 @@ func wantNext(t *testing.T, q *Queue, want ...*Request) {
 	}
 }
 
-func TestHigherRanksGoFirst(t *testing.T) {
-	q := newQueue(1)
-	running := come(t, q, Served, First, "a")
-	first := come(t, q, Waiting, First, "b")
-	crawler := come(t, q, Waiting, Crawler, "c")
-	returned := come(t, q, Waiting, Returned, "d")
-	member := come(t, q, Waiting, Member, "e")
-	for _, want := range []*Request{member, returned, crawler, first} {
-		q.Release(running, time.Second)
-		wantNext(t, q, want, nil)
-		running = want
-	}
-}
-
 func TestKeysTakeTurnsWithinARank(t *testing.T) {
 	q := newQueue(1)
 	running := come(t, q, Served, First, "greedy")
@@ -74,7 +58,7 @@ func TestKeysTakeTurnsWithinARank(t *testing.T) {
 
 // slotSeconds lets two keys compete for one slot, one with requests of a second and
 // one with those of a tenth, and returns for how long each of them holds it.
-func slotSeconds(corrected bool) (long, short time.Duration) {
+func slotSeconds() (long, short time.Duration) {
 	q := newQueue(1)
 	send := func(key string) { q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{key}}}) }
 	running := &Request{Claim: &Claim{Rank: First, Keys: [2]string{"long"}}}
@@ -92,9 +76,6 @@ func slotSeconds(corrected bool) (long, short time.Duration) {
 			long += held
 		}
 		send(running.Keys[0])
-		if !corrected {
-			running.charge = microsOf(held)
-		}
 		q.Release(running, held)
 		running = q.Next()
 	}
@@ -102,20 +83,16 @@ func slotSeconds(corrected bool) (long, short time.Duration) {
 }
 
 func TestKeysGetEqualTimeHoweverLongTheirRequestsTake(t *testing.T) {
-	long, short := slotSeconds(true)
+	long, short := slotSeconds()
 	if ratio := float64(long) / float64(short); ratio < .9 || ratio > 1.1 {
 		t.Errorf("got %v and %v of slot time, want the same", long, short)
-	}
-	long, short = slotSeconds(false)
-	if ratio := float64(long) / float64(short); ratio < 9 {
-		t.Errorf("got %v and %v of slot time without corrections, want ten times as much", long, short)
 	}
 }
 
 // requestsOfANewKey returns how many requests of a new key are served before the
 // next one of a key that has used the only slot for 100 seconds. Both keys always
 // have requests that wait.
-func requestsOfANewKey(t *testing.T, virtualTime bool) (n int) {
+func requestsOfANewKey(t *testing.T) (n int) {
 	q := newQueue(1)
 	running := come(t, q, Served, First, "old")
 	old := come(t, q, Waiting, First, "old")
@@ -126,9 +103,6 @@ func requestsOfANewKey(t *testing.T, virtualTime bool) (n int) {
 		running, old = old, next
 	}
 	for ; n < 50; n++ {
-		if !virtualTime {
-			q.virtual = [Ranks]micros{}
-		}
 		come(t, q, Waiting, First, "new")
 		q.Release(running, time.Second)
 		if running = q.Next(); running == old {
@@ -139,11 +113,8 @@ func requestsOfANewKey(t *testing.T, virtualTime bool) (n int) {
 }
 
 func TestANewKeyDoesNotCatchUpWithAnOldOne(t *testing.T) {
-	if got := requestsOfANewKey(t, true); got > 2 {
+	if got := requestsOfANewKey(t); got > 2 {
 		t.Errorf("got %d requests of a new key before an old one's turn, want 2 at most", got)
-	}
-	if got := requestsOfANewKey(t, false); got != 50 {
-		t.Errorf("got %d requests of a new key without virtual time, want all 50", got)
 	}
 }
 
@@ -213,83 +184,6 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 	}
 }
 
-// A company that works on its site from behind one address keeps nearly all that it asks
-// for, while a swarm of others wants the rest. Together with somebody at home it asks for
-// 4.5 of 5 slots, which is all that the tenth leaves to members.
-func TestStaffBehindOneAddressIsServedBesideASwarm(t *testing.T) {
-	const slots, rate, hour = 5, 4.4, 3600.
-	office, home := netip.MustParsePrefix("198.51.100.0/24"), netip.MustParsePrefix("203.0.113.0/24")
-	random := rand.New(rand.NewPCG(1, 2))
-	q := &Queue{Common: new(Common)}
-	q.SetLimits(Limits{InFlight: slots, MaxWait: 8 * time.Second, MaxWaiting: 200})
-	type visit struct {
-		Request
-		arrived, began float64
-	}
-	var served, came [2]int // of the office and at home
-	running, waiting := make(map[*visit]float64), []*visit(nil)
-	atWork, atHome, n := 0., 0., 0
-	begin := func(v *visit, now float64) {
-		v.began = now
-		running[v] = now + random.ExpFloat64()
-		switch v.Network {
-		case office:
-			served[0]++
-		case home:
-			served[1]++
-		}
-	}
-	for now := 0.; now < hour; {
-		// The next thing that happens.
-		var done *visit
-		next := min(atWork, atHome)
-		for v, end := range running {
-			if end < next || done == nil && end == next {
-				next, done = end, v
-			}
-		}
-		now = next
-		for len(waiting) > 0 && now-waiting[0].arrived > 8 {
-			q.Leave(&waiting[0].Request)
-			waiting = waiting[1:]
-		}
-		arrive := func(v *visit) {
-			n++
-			v.Keys[0], v.arrived, v.Owner = strconv.Itoa(n), now, v
-			switch q.Arrive(&v.Request).Outcome {
-			case Served:
-				begin(v, now)
-			case Waiting:
-				waiting = append(waiting, v)
-			}
-		}
-		switch {
-		case done != nil:
-			delete(running, done)
-			q.Release(&done.Request, time.Duration((now-done.began)*1e9))
-		case now == atWork:
-			came[0]++
-			arrive(&visit{Request: Request{Claim: &Claim{Rank: Member, Network: office}}})
-			atWork = now + random.ExpFloat64()/rate
-		default:
-			came[1]++
-			arrive(&visit{Request: Request{Claim: &Claim{Rank: Member, Network: home}}})
-			atHome = now + 10*random.ExpFloat64()
-		}
-		arrive(&visit{Request: Request{Claim: &Claim{Rank: First}}}) // the swarm
-		for r := q.Next(); r != nil; r = q.Next() {
-			begin(r.Owner.(*visit), now)
-			waiting = slices.DeleteFunc(waiting, func(v *visit) bool { return &v.Request == r })
-		}
-	}
-	t.Logf("served: %d of %d from the office, %d of %d at home", served[0], came[0], served[1], came[1])
-	for i, who := range []string{"from the office", "at home"} {
-		if 100*served[i] < 97*came[i] {
-			t.Errorf("%s: got %d of %d served, want 97 %%", who, served[i], came[i])
-		}
-	}
-}
-
 // Of ten equal requests, one of the others is served while members wait.
 func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 	for _, inFlight := range []int{1, 2, 5} {
@@ -315,18 +209,6 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 			t.Errorf("in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
 		}
 	}
-}
-
-func TestOfThoseThatArePassedOverTheFirstIsServed(t *testing.T) {
-	q := newQueue(4)
-	for range 3 {
-		come(t, q, Served, First, "exports")
-	}
-	come(t, q, Served, First, "another")
-	member := come(t, q, Waiting, Member, "exports")
-	come(t, q, Waiting, First, "exports")
-	q.SetLimits(Limits{InFlight: 6, MaxWait: time.Hour, MaxWaiting: 1000})
-	wantNext(t, q, member, nil)
 }
 
 func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
@@ -367,29 +249,6 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	}
 }
 
-// A tenth of three places is one. In the last rank, the greedy key gets a second one while two
-// are free.
-func TestAKeyHoldsATenthOrInTheLastRankAsManyPlacesAsAreFree(t *testing.T) {
-	q := &Queue{Common: new(Common)}
-	limits := Limits{InFlight: 1, MaxWait: time.Hour, MaxWaiting: 3}
-	q.SetLimits(limits)
-	come(t, q, Served, First, "a")
-	come(t, q, Waiting, First, "greedy")
-	come(t, q, Full, Returned, "greedy")
-	second := come(t, q, Waiting, First, "greedy", "pass")
-	come(t, q, Full, First, "greedy")
-	come(t, q, Waiting, First, "b")
-	if got := q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{"c"}}}); got.Displaced != second {
-		t.Errorf("got %+v, want a place for that of the greedy key's second one", got)
-	}
-	limits.MaxWaiting = 50
-	q.SetLimits(limits)
-	for range 23 {
-		come(t, q, Waiting, First, "greedy")
-	}
-	come(t, q, Full, First, "greedy") // which holds 24, with 24 free
-}
-
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
 	if got := q.Mean.Duration(); got != time.Second {
@@ -425,38 +284,5 @@ func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {
 	}
 	if got := m.Duration(); got < 900*time.Millisecond {
 		t.Errorf("got %v after 400 requests of a second, want nearly that", got)
-	}
-}
-
-func TestALoweredNumberOfSlotsDrains(t *testing.T) {
-	q := newQueue(4)
-	var running []*Request
-	for i := range 4 {
-		running = append(running, come(t, q, Served, First, strconv.Itoa(i)))
-	}
-	waiting := come(t, q, Waiting, First, "e")
-	q.SetLimits(Limits{InFlight: 2, MaxWait: time.Hour, MaxWaiting: 10})
-	for i, want := range []*Request{nil, nil, waiting} {
-		q.Release(running[i], time.Second)
-		wantNext(t, q, want, nil)
-	}
-}
-
-func TestAHundredThousandAddressesLeaveNoState(t *testing.T) {
-	q := &Queue{Common: new(Common)}
-	q.SetLimits(Limits{InFlight: 5, MaxWait: 5 * time.Second, MaxWaiting: 200})
-	var running []*Request
-	for i := range 100_000 {
-		r := &Request{Claim: &Claim{Rank: First, Keys: [2]string{"address" + strconv.Itoa(i)}}}
-		if q.Arrive(r).Outcome == Served {
-			running = append(running, r)
-		}
-		if i%100 == 99 {
-			q.Release(running[0], time.Second)
-			running = append(running[1:], q.Next())
-		}
-		if most := q.waiting + q.running; len(q.keys) > most || most > 205 {
-			t.Fatalf("got %d keys, %d waiting, %d running", len(q.keys), q.waiting, q.running)
-		}
 	}
 }

@@ -10,27 +10,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 )
 
-// BenchmarkEnter is a request that finds a free slot and gives it back.
-func BenchmarkEnter(b *testing.B) {
-	for _, test := range []struct {
-		key   string
-		share bool
-	}{{"", false}, {"203.0.113.7", false}, {"", true}} {
-		b.Run(fmt.Sprintf("key=%v/share=%v", test.key != "", test.share), func(b *testing.B) {
-			g, ctx, exiting, l := new(Gate), b.Context(), make(chan struct{}), Limits{Slots: 100, Share: test.share}
-			b.ReportAllocs()
-			for b.Loop() {
-				s := &Slot{Request: Request{Key: test.key}}
-				if test.share {
-					s.Claim = &fairqueue.Claim{Rank: fairqueue.First, Keys: [2]string{"203.0.113.7"}}
-				}
-				g.Enter(ctx, exiting, l, s)
-				s.Release(true)
-			}
-		})
-	}
-}
-
 // newSlot returns the slot of a request that is about to arrive.
 func newSlot(g *Gate, r Request) *Slot {
 	s := &Slot{Request: r, gate: g}
@@ -49,7 +28,7 @@ func BenchmarkQueue(b *testing.B) {
 				var slots []*Slot
 				arrive := func(n int) *Slot {
 					s := newSlot(g, turn(n, fairqueue.Rank(n%fairqueue.Ranks), fmt.Sprint(n)))
-					g.arrive(s, l, false)
+					g.arrive(s, l)
 					return s
 				}
 				for n := range waiting + l.Slots {
@@ -70,24 +49,5 @@ func BenchmarkQueue(b *testing.B) {
 				b.ReportMetric(float64(p99.Nanoseconds()), "p99-ns")
 			})
 		}
-	}
-}
-
-// BenchmarkRefusal is a request that finds the queue full of others who hold a place each.
-func BenchmarkRefusal(b *testing.B) {
-	for _, waiting := range []int{200, 2000} {
-		b.Run(fmt.Sprintf("waiting=%d", waiting), func(b *testing.B) {
-			g, l := new(Gate), Limits{Slots: 1, Wait: 24 * time.Hour, Queue: waiting}
-			arrive := func(n int) {
-				g.arrive(newSlot(g, Request{Client: from(n)}), l, false)
-			}
-			for n := range waiting + 1 {
-				arrive(n)
-			}
-			b.ReportAllocs()
-			for b.Loop() {
-				arrive(-1)
-			}
-		})
 	}
 }

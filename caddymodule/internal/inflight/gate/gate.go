@@ -1,13 +1,6 @@
 // Package gate limits how many requests an upstream works on at once, and lets the others wait
 // in a queue. Begin with [Gate.Enter].
 //
-// A request is in one of these states, in this order. It may skip the first two:
-//
-//	state   waits for                     and has
-//	early   the time that its pass says   a place in the queue
-//	queued  a slot                        a place in the queue
-//	served  its handler                   a slot
-//
 // Package fairqueue decides who gets a free slot. The gate adds the lock, the timers, and the
 // bound of a client: no client prefix may fill the queue.
 //
@@ -67,11 +60,6 @@ type Request struct {
 	Client netip.Prefix // who may not fill the queue
 
 	*fairqueue.Claim // with share: who takes turns. If it is nil, nobody.
-
-	// Early, with share, is how long the request must wait before it arrives for its turn. It is
-	// refused if that is longer than Limits.Wait. At most a tenth of the places may be held so
-	// with one key, which is the last of Keys, and at most half of them by all.
-	Early time.Duration
 }
 
 // noClaim is that of requests that take no turns.
@@ -101,22 +89,18 @@ const (
 // A Result says what became of a request.
 type Result struct {
 	Why    Why
-	Waited time.Duration // for its time and for its slot
+	Waited time.Duration // for its slot
 }
 
 // A Gate is the slots of a name, and who waits for them. It outlives configs. The zero value is
 // ready for use. It is safe for concurrent use.
 type Gate struct {
-	mu       sync.Mutex
-	limits   Limits // as the last request or config has set them
-	keys     map[string]*keyState
-	all      fairqueue.Common         // of all keys. Only requests with share count in the mean.
-	clients  map[netip.Prefix][]*Slot // who waits, in the order of arrival
-	sizes    []int                    // how many clients hold so many places; the last is not 0
-	places   uint64                   // how many were ever taken
-	tooEarly int                      // requests that wait for their time,
-	early    map[string]int           // and how many of those with a key
-	watched  map[string]int           // requests in shadow, by key
+	mu      sync.Mutex
+	keys    map[string]*keyState
+	all     fairqueue.Common         // of all keys. Only requests with share count in the mean.
+	clients map[netip.Prefix][]*Slot // who waits, in the order of arrival
+	places  uint64                   // how many were ever taken
+	watched map[string]int           // requests in shadow, by key
 }
 
 // A keyState is the slots of a key. It exists while the key has requests, and always for "".
@@ -151,21 +135,11 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 	s.gate, s.turn.Owner, s.turn.Claim = g, s, &noClaim
 	if l.Share {
 		s.turn.Claim = cmp.Or(s.Claim, &noClaim)
-		if s.Early > 0 {
-			if result.Why = g.await(s, l); result.Why == Admitted {
-				result.Why, result.Waited = s.wait(ctx, exiting, s.Early, Admitted)
-			}
-			if result.Why != Admitted {
-				return result
-			}
-		}
 	}
-	switch g.arrive(s, l, result.Waited > 0) {
+	switch g.arrive(s, l) {
 	case fairqueue.Served:
 	case fairqueue.Waiting:
-		var waited time.Duration
-		result.Why, waited = s.wait(ctx, exiting, l.Wait, TimedOut)
-		result.Waited += waited
+		result = s.wait(ctx, exiting, l.Wait)
 	case fairqueue.TooLong:
 		result.Why = TooLong
 		if l.Wait == 0 {
@@ -181,65 +155,32 @@ func (g *Gate) Enter(ctx context.Context, exiting <-chan struct{}, l Limits, s *
 	return result
 }
 
-// awaits is the key with which a request waits for its time.
-func (s *Slot) awaits() string { return cmp.Or(s.turn.Keys[1], s.turn.Keys[0]) }
-
-// await gives a place to a request that comes too early for its turn.
-func (g *Gate) await(s *Slot, l Limits) Why {
-	if s.Early > l.Wait {
-		return TooLong
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.limits = l
-	key := s.awaits()
-	if g.tooEarly >= l.Queue-g.all.Waiting || g.early[key] >= l.turns().WaitingPerKey() || g.crowded(s.Client, l) {
-		return QueueFull
-	}
-	if g.early == nil {
-		g.early = make(map[string]int)
-	}
-	g.early[key]++
-	g.tooEarly++
-	g.all.Waiting++
-	g.place(s)
-	return Admitted
-}
-
-// wait waits until the slot has come, or for so long: then the wait ends as it says.
-func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.Duration, then Why) (why Why, waited time.Duration) {
+// wait waits until the slot has come, or for so long.
+func (s *Slot) wait(ctx context.Context, exiting <-chan struct{}, longest time.Duration) (r Result) {
 	began := time.Now()
 	timer := time.NewTimer(longest)
 	defer timer.Stop()
 	select {
 	case <-s.done:
-		return s.why, time.Since(began)
 	case <-timer.C:
-		why = then
+		r.Why = TimedOut
 	case <-ctx.Done():
-		why = Left
+		r.Why = Left
 	case <-exiting:
-		why = Exiting
+		r.Why = Exiting
 	}
-	return s.gate.stop(s, why), time.Since(began)
+	return Result{s.gate.stop(s, r.Why), time.Since(began)}
 }
 
-// arrive lets a request come for a slot: it gets one, a place in the queue, or is refused. One
-// that has waited for its time may be of an older config, so it brings no limits.
-func (g *Gate) arrive(s *Slot, l Limits, waited bool) fairqueue.Outcome {
+// arrive lets a request come for a slot: it gets one, a place in the queue, or is refused.
+func (g *Gate) arrive(s *Slot, l Limits) fairqueue.Outcome {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if waited {
-		l = g.limits
-	}
-	g.limits = l
 	k := g.state(s.Key)
 	defer g.advance(k) // the request may have brought more slots
 	k.slots.SetLimits(l.turns())
 	if l.Share {
 		s.since = time.Now()
-	} else {
-		s.turn.Claim = &noClaim // a config without share may have come meanwhile
 	}
 	s.turn.Crowded = g.crowded(s.Client, l)
 	d := k.slots.Arrive(&s.turn)
@@ -295,30 +236,13 @@ func (g *Gate) lastOf(s *Slot) (last *Slot) {
 // heaviest returns the last request of the client that holds most places, at least two more
 // than another one, or nil.
 func (g *Gate) heaviest(than netip.Prefix) (last *Slot) {
-	most := len(g.sizes) - 1
-	if most < len(g.clients[than])+2 {
-		return nil
-	}
+	most := len(g.clients[than]) + 2
 	for _, waiting := range g.clients {
-		if len(waiting) == most && (last == nil || waiting[most-1].place > last.place) {
-			last = waiting[most-1]
+		if n := len(waiting); n > most || n == most && (last == nil || waiting[n-1].place > last.place) {
+			most, last = n, waiting[n-1]
 		}
 	}
 	return last
-}
-
-// count notes that one client more or less holds so many places.
-func (g *Gate) count(places, by int) {
-	if places == 0 {
-		return
-	}
-	for len(g.sizes) <= places {
-		g.sizes = append(g.sizes, 0)
-	}
-	g.sizes[places] += by
-	for n := len(g.sizes); n > 0 && g.sizes[n-1] == 0; n-- {
-		g.sizes = g.sizes[:n-1]
-	}
 }
 
 // place gives a request a place in the queue.
@@ -326,10 +250,7 @@ func (g *Gate) place(s *Slot) {
 	if g.clients == nil {
 		g.clients = make(map[netip.Prefix][]*Slot)
 	}
-	waiting := append(g.clients[s.Client], s)
-	g.clients[s.Client] = waiting
-	g.count(len(waiting), 1)
-	g.count(len(waiting)-1, -1)
+	g.clients[s.Client] = append(g.clients[s.Client], s)
 	g.places++
 	s.place, s.done = g.places, make(chan struct{})
 }
@@ -337,8 +258,6 @@ func (g *Gate) place(s *Slot) {
 // end takes the place of a request that waits for nothing any more, and tells it.
 func (g *Gate) end(s *Slot, why Why) {
 	waiting := g.clients[s.Client]
-	g.count(len(waiting), -1)
-	g.count(len(waiting)-1, 1)
 	i := slices.Index(waiting, s)
 	if waiting = slices.Delete(waiting, i, i+1); len(waiting) == 0 {
 		delete(g.clients, s.Client)
@@ -352,20 +271,10 @@ func (g *Gate) end(s *Slot, why Why) {
 // leave lets a request give its place up. It forgets the request's key after its last one, unless
 // the caller goes on with that.
 func (g *Gate) leave(s *Slot, why Why, goesOn *keyState) {
-	k := s.key
-	if k != nil {
-		k.slots.Leave(&s.turn)
-	} else {
-		g.tooEarly--
-		g.all.Waiting--
-		key := s.awaits()
-		if g.early[key]--; g.early[key] == 0 {
-			delete(g.early, key)
-		}
-	}
+	s.key.slots.Leave(&s.turn)
 	g.end(s, why)
-	if k != nil && k != goesOn {
-		g.advance(k)
+	if s.key != goesOn {
+		g.advance(s.key)
 	}
 }
 
@@ -412,7 +321,6 @@ func (s *Slot) Release(served bool) (held time.Duration) {
 func (g *Gate) SetLimits(l Limits) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.limits = l
 	for _, k := range g.keys {
 		k.slots.SetLimits(l.turns())
 		g.advance(k)

@@ -126,7 +126,7 @@ func wantSums(t *testing.T, g *Gate) {
 	t.Helper()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	running, inRows, places, early, most, sizes := 0, 0, 0, 0, 0, make(map[int]int)
+	running, inRows, places := 0, 0, 0
 	for _, k := range g.keys {
 		running += k.slots.Running()
 		inRows += k.slots.Len()
@@ -138,19 +138,9 @@ func wantSums(t *testing.T, g *Gate) {
 			}
 		}
 		places += len(waiting)
-		sizes[len(waiting)]++
-		most = max(most, len(waiting))
 	}
-	for n, clients := range g.sizes {
-		if clients != sizes[n] {
-			t.Errorf("got %d clients with %d places, want %d", clients, n, sizes[n])
-		}
-	}
-	for _, n := range g.early {
-		early += n
-	}
-	if running != g.all.Running || places != g.all.Waiting || inRows+early != places || early != g.tooEarly || most != max(0, len(g.sizes)-1) {
-		t.Errorf("got %d and %d running, %d, %d and %d+%d places", running, g.all.Running, g.all.Waiting, places, inRows, early)
+	if running != g.all.Running || places != g.all.Waiting || inRows != places {
+		t.Errorf("got %d and %d running, %d, %d and %d places", running, g.all.Running, g.all.Waiting, places, inRows)
 	}
 }
 
@@ -159,8 +149,8 @@ func wantEmpty(t *testing.T, g *Gate) {
 	t.Helper()
 	wantSums(t, g)
 	waiting, served, keys := g.counts()
-	if waiting+served+keys+len(g.clients)+len(g.early)+len(g.watched) > 0 || len(g.keys) > 1 || len(g.keys) == 1 && g.keys[""] == nil {
-		t.Errorf("got %d waiting, %d served, %d and %d keys, %v, %v, %v, want none", waiting, served, len(g.keys), keys, g.clients, g.early, g.watched)
+	if waiting+served+keys+len(g.clients)+len(g.watched) > 0 || len(g.keys) > 1 || len(g.keys) == 1 && g.keys[""] == nil {
+		t.Errorf("got %d waiting, %d served, %d and %d keys, %v, %v, want none", waiting, served, len(g.keys), keys, g.clients, g.watched)
 	}
 }
 
@@ -228,23 +218,21 @@ func TestWithoutWaitARequestGetsAFreeSlotOrARefusal(t *testing.T) {
 // Whatever ends a wait: the place, the turn and the slot are given back.
 func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 	for _, share := range []bool{false, true} {
-		for _, phase := range []time.Duration{0, time.Second} { // it waits for its slot, or for its time
-			inBubble(t, func(t *testing.T, g *Gate) {
-				l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: share}
-				visits := []*visit{come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
-				leaver := turn(1, fairqueue.Member, "b")
-				leaver.Early = phase
-				visits = append(visits, come(g, l, time.Second, leaver), come(g, l, time.Second, turn(1, fairqueue.First, "c")))
-				pass(500 * time.Millisecond)
-				visits[1].leave()
-				pass(0)
-				if got := visits[1].result; got.Why != Left || got.Waited != 500*time.Millisecond {
-					t.Errorf("got %+v, want it left after half a second", got)
-				}
-				pass(time.Minute)
-				wantWaits(t, []*visit{visits[0], visits[2]}, 0, 1)
-			})
-		}
+		inBubble(t, func(t *testing.T, g *Gate) {
+			l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: share}
+			var visits []*visit
+			for i, rank := range []fairqueue.Rank{fairqueue.First, fairqueue.Member, fairqueue.First} {
+				visits = append(visits, come(g, l, time.Second, turn(1, rank, fmt.Sprint(i))))
+			}
+			pass(500 * time.Millisecond)
+			visits[1].leave()
+			pass(0)
+			if got := visits[1].result; got.Why != Left || got.Waited != 500*time.Millisecond {
+				t.Errorf("got %+v, want it left after half a second", got)
+			}
+			pass(time.Minute)
+			wantWaits(t, []*visit{visits[0], visits[2]}, 0, 1)
+		})
 	}
 }
 
@@ -270,7 +258,7 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 
 func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
 	inBubble(t, func(t *testing.T, g *Gate) {
-		exiting, results := make(chan struct{}), make(chan Result, 4)
+		exiting, results := make(chan struct{}), make(chan Result, 3)
 		l := Limits{Slots: 1, Wait: time.Minute, Queue: 10, Share: true}
 		enter := func(r Request) {
 			s := &Slot{Request: r}
@@ -280,16 +268,14 @@ func TestAtTheEndOfTheProcessNobodyWaits(t *testing.T) {
 				s.Release(true)
 			}
 		}
-		early := turn(3, fairqueue.Member, "c")
-		early.Early = time.Minute
-		for _, r := range []Request{turn(1, fairqueue.First, "a"), turn(2, fairqueue.First, "b"), early} {
+		for _, r := range []Request{turn(1, fairqueue.First, "a"), turn(2, fairqueue.First, "b")} {
 			go enter(r)
 			synctest.Wait()
 		}
 		close(exiting)
 		synctest.Wait()
 		go enter(turn(4, fairqueue.First, "d"))
-		for i := range 4 {
+		for i := range 3 {
 			if got := (<-results).Why; i == 0 && got != Admitted || i > 0 && got != Exiting {
 				t.Errorf("request %d: got %v", i, got)
 			}
@@ -339,21 +325,6 @@ func TestLimitsThatChangeHoldForThoseWhoWait(t *testing.T) {
 			wantWaits(t, visits, 0, 1, 1, 11, 21, 31)
 		})
 	}
-}
-
-// It waits for its time under the old config, and then goes by the new one.
-func TestARequestOfAnOlderConfigBringsNoSlotsAfterAWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		old := Limits{Slots: 3, Wait: time.Hour, Queue: 10, Share: true}
-		now := Limits{Slots: 1, Wait: time.Hour, Queue: 10, Share: true}
-		early := turn(1, fairqueue.Member, "a")
-		early.Early = time.Second
-		visits := []*visit{come(g, old, time.Minute, early)}
-		g.SetLimits(now)
-		visits = append(visits, come(g, now, time.Minute, turn(2, fairqueue.First, "b")))
-		pass(time.Hour)
-		wantWaits(t, visits, 60, 0)
-	})
 }
 
 func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
@@ -413,43 +384,6 @@ func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 		next := come(g, l, time.Second, turn(1, fairqueue.First, "a"))
 		pass(time.Minute)
 		wantWaits(t, append(visits, next), 60, 61, 2)
-	})
-}
-
-func TestARequestThatComesTooEarly(t *testing.T) {
-	l := Limits{Slots: 1, Wait: 5 * time.Second, Queue: 40, Share: true}
-	early := func(n int, key string, by time.Duration) Request {
-		r := turn(n, fairqueue.Member, key)
-		r.Early = by
-		return r
-	}
-	inBubble(t, func(t *testing.T, g *Gate) {
-		visits := []*visit{
-			come(g, l, 4*time.Second, early(1, "a", 5*time.Second)), come(g, l, 4*time.Second, early(2, "b", 5*time.Second)),
-			come(g, l, 4*time.Second, early(3, "c", 5*time.Second+1)),
-		}
-		if got := g.Load(); got.Waiting[fairqueue.Member] != 2 || got.Running != 0 {
-			t.Errorf("got %+v, want two that wait for their time", got)
-		}
-		pass(time.Minute)
-		waits := []float64{visits[0].after.Seconds(), visits[1].after.Seconds()}
-		if slices.Sort(waits); waits[0] != 5 || waits[1] != 9 {
-			t.Errorf("got waits of %v, want one of five seconds, and one of nine", waits)
-		}
-		wantWhy(t, visits, Admitted, Admitted, TooLong)
-	})
-	inBubble(t, func(t *testing.T, g *Gate) { // a tenth for a key, and half for all
-		var visits []*visit
-		for i := range 30 {
-			visits = append(visits, come(g, l, 0, early(i, fmt.Sprint(i/6), time.Second)))
-		}
-		if got := places(visits); got != 20 || places(visits[:6]) != 4 {
-			t.Errorf("got %d places, and %d of a key, want 20 and 4", got, places(visits[:6]))
-		}
-		several(10, g, l, 0, turn(100, fairqueue.First, "others")) // one has a slot, and nine wait
-		if got := come(g, l, 0, early(101, "more", time.Second)); got.result.Why != QueueFull {
-			t.Errorf("got %v, want no more who wait for their time", got.result.Why)
-		}
 	})
 }
 

@@ -104,27 +104,6 @@ func TestTenClientsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// Without share, whoever holds most gives up its last place, until all hold about the same.
-func TestPlacesAreDividedEvenlyBetweenClientsWhoWantMore(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		l := Limits{Slots: 1, Wait: time.Hour, Queue: 60}
-		hold(g, l, "0")
-		hold(g, l, "1")
-		held := make([][]*visit, 5)
-		for n := range held { // in queues of two keys
-			held[n] = several(60, g, l, 0, Request{Key: fmt.Sprint(n % 2), Client: from(n)})
-		}
-		for n := range held {
-			if got := places(held[n]); got < 11 || got > 13 {
-				t.Errorf("client %d: got %d places, want about twelve", n, got)
-			}
-			if first := held[n][:11]; places(first) != 11 {
-				t.Errorf("client %d: got %d places of its first eleven requests, want its last ones to go", n, places(first))
-			}
-		}
-	})
-}
-
 // With share, a client may hold a tenth beside whoever is there. Its own requests give way to
 // each other in their order: robots behind the address of an office do not keep members out.
 func TestRobotsBehindTheAddressOfAMemberDoNotKeepItOut(t *testing.T) {

@@ -38,9 +38,6 @@ func TestARaceForSlotsLosesNone(t *testing.T) {
 				l, r := limits(random), turn(n%5, fairqueue.Rank(random.IntN(fairqueue.Ranks)), fmt.Sprint(n))
 				key := random.IntN(keys)
 				r.Key = fmt.Sprint(key)
-				if random.IntN(4) == 0 {
-					r.Early = time.Duration(random.IntN(3000)) * time.Microsecond
-				}
 				s := &Slot{Request: r}
 				result := g.Enter(ctx, nil, l, s)
 				defer s.Release(random.IntN(2) == 0)

@@ -28,8 +28,7 @@ import (
 // or not its client has left. Passes are the real ones, and so are the times after which
 // refused clients come back.
 
-// A scenario is the load, and the law if a rule of it is to be left out. Times are in
-// seconds.
+// A scenario is the load. Times are in seconds.
 type scenario struct {
 	inFlight  int     // 5 if zero
 	people    float64 // load of the people, in workers; 1.5 if zero
@@ -41,7 +40,6 @@ type scenario struct {
 	onePass   bool    // they all hold the same one
 	heeding   bool    // they come back when they were told to, and not before
 	keepFirst bool    // they present the first pass that they were given for ever
-	rotating  bool    // they send each request from another address
 	ajax      int     // requests that follow each page
 	exports   int     // requests of 60 seconds that a member sends every two minutes
 	steadily  bool    // it sends them every minute, so that some are always there
@@ -51,27 +49,7 @@ type scenario struct {
 	known     bool    // some people have come with a pass
 	row       int     // places in the queue; 200 if zero
 	closed    int     // robots with a fresh address for each request, who ask again as soon as they are answered
-
-	without rule
 }
-
-// A rule is one that a simulation leaves out, or several.
-type rule uint32
-
-const (
-	memberRank   rule = 1 << iota // members are like all others
-	returnedRank                  // and so are those with a pass
-	passKey                       // the pass takes no turns
-	addressKey                    // with a pass, the address takes no turns
-	turns                         // order of arrival within a rank
-	share                         // order of arrival, for ten seconds at most, and nobody is refused early
-	prediction                    // nobody is refused early
-	displacement                  // a full row refuses whoever comes, however high its rank
-	keyShare                      // one key may take all places in the rows
-	soon                          // whoever is refused is told to come back after 30 seconds
-	doubling                      // nobody is told to come back later than after ten
-	remembering                   // that a pass was moved is nowhere but in its newest copy
-)
 
 const (
 	workers  = 5
@@ -82,8 +60,6 @@ const (
 	maxWait  = 5 * time.Second
 	siteHost = "example.com"
 )
-
-func (s *scenario) leavesOut(r rule) bool { return s.without&r != 0 }
 
 // seconds returns a time of so many.
 func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
@@ -98,7 +74,6 @@ type client struct {
 	keepsCookies  bool
 
 	mu     sync.Mutex
-	came   int       // requests
 	cookie string    // its pass
 	next   time.Time // when it may come back
 }
@@ -123,8 +98,6 @@ func (d *draws) chance(p float64) bool { return d.Float64() < p }
 type counts struct {
 	wanted, served   int // pages, within 30 s
 	ajax, ajaxServed int
-	refused          int             // pages that were refused at first
-	took             []time.Duration // pages that were served
 }
 
 type site struct {
@@ -358,10 +331,7 @@ func (s *site) session(c *client) {
 		if !s.visit(c) {
 			return
 		}
-		s.count(func() {
-			c.counts.served += one(time.Since(clicked) <= 30*time.Second)
-			c.counts.took = append(c.counts.took, time.Since(clicked))
-		})
+		s.count(func() { c.counts.served += one(time.Since(clicked) <= 30*time.Second) })
 		for i := range s.ajax {
 			takes := c.logNormal(.05)
 			s.all.Go(func() {
@@ -378,9 +348,6 @@ func (s *site) visit(c *client) (served bool) {
 	takes := c.logNormal(service)
 	for try := 0; ; try++ {
 		served, after := s.askFor(c, true, takes)
-		if try == 0 {
-			s.count(func() { c.counts.refused += one(!served) })
-		}
 		switch {
 		case served:
 			return true
@@ -429,11 +396,7 @@ func (s *site) recognize(c *client, now time.Time) cookies.Client {
 	if c.cookie != "" {
 		r.Header["Cookie"] = []string{c.cookie}
 	}
-	issuer := *s.issuer
-	if s.leavesOut(remembering) {
-		issuer.Memory = cookies.NewMemory()
-	}
-	return issuer.Client(r, siteHost, now)
+	return s.issuer.Client(r, siteHost, now)
 }
 
 // network returns an address in a network of the client's own.
@@ -462,31 +425,11 @@ func (s *site) entry(c *client, now time.Time) (l Limits, r *Slot, tries int) {
 	} else {
 		c.mu.Lock()
 		known := s.recognize(c, now)
-		if c.came++; c.robot && s.rotating {
-			r.Keys[0] += "/" + strconv.Itoa(c.came)
-			r.Client = netip.PrefixFrom((&client{address: r.Keys[0]}).network(), 64).Masked()
-		}
 		c.mu.Unlock()
 		r.Rank, tries = known.Rank(), known.Tries(now)
 		if key := known.Key(); key != "" {
 			r.Keys[1] = "@pass/" + key
 		}
-	}
-	switch {
-	case s.leavesOut(memberRank) && r.Rank == fairqueue.Member, s.leavesOut(returnedRank) && r.Rank == fairqueue.Returned:
-		r.Rank = fairqueue.First
-	case s.leavesOut(passKey):
-		r.Keys[1] = ""
-	case s.leavesOut(addressKey) && r.Rank == fairqueue.Returned:
-		r.Keys[0], r.Client = "", netip.PrefixFrom((&client{address: r.Keys[1]}).network(), 64)
-	case s.leavesOut(turns):
-		r.Keys = [2]string{}
-	case s.leavesOut(prediction):
-		l.Wait = time.Hour
-	case s.leavesOut(keyShare): // the rows never fill up
-		l.Queue *= 10
-	case s.leavesOut(share):
-		l.Share, l.Wait = false, 2*maxWait
 	}
 	return l, r, tries
 }
@@ -531,19 +474,7 @@ func (s *site) work(ctx context.Context, takes time.Duration) {
 func (s *site) enter(ctx context.Context, l Limits, r *Slot) Result {
 	waiting, served, keys := s.gate.counts()
 	s.count(func() { s.unbounded = s.unbounded || keys > 2*(waiting+served) })
-	if s.leavesOut(displacement) && waiting >= s.row {
-		return Result{Why: QueueFull}
-	}
-	if !s.leavesOut(prediction) {
-		return s.gate.Enter(ctx, nil, l, r)
-	}
-	limited, cancel := context.WithTimeout(ctx, maxWait) // but for the time-out
-	defer cancel()
-	result := s.gate.Enter(limited, nil, l, r)
-	if result.Why == Left && ctx.Err() == nil {
-		result.Why = TimedOut
-	}
-	return result
+	return s.gate.Enter(ctx, nil, l, r)
 }
 
 // refuse tells a client when to come back. A page brings a pass that is valid then.
@@ -559,13 +490,7 @@ func (s *site) refuse(c *client, page bool, tries int) (after time.Duration) {
 		known.RefusedApart(now, cookies.RetryAfter(tries, .5), c.network())
 		return 0
 	}
-	random := c.Float64()
-	if s.leavesOut(doubling) {
-		tries = 0
-	}
-	if after = cookies.RetryAfter(tries, random); s.leavesOut(soon) {
-		after = 30 * time.Second
-	}
+	after = cookies.RetryAfter(tries, c.Float64())
 	c.next = now.Add(after)
 	s.sendPass(c, now, after)
 	return after

@@ -1,7 +1,6 @@
 package pass
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -24,7 +23,7 @@ type State uint8
 const (
 	Absent  State = iota
 	Invalid       // forged, cut off, of another zone or host, or given twice
-	Expired       // older than its lifetime, or of a member who has logged out
+	Expired       // older than its lifetime
 	Early         // the client was told to come back later
 	Unbound       // of a member, but without the cookie that it is bound to
 	Valid
@@ -58,8 +57,7 @@ type Issuer struct {
 	// Memory is what the node remembers of passes.
 	Memory *Memory
 
-	// Full is called when the Memory has forgotten a pass before its time because it is
-	// full.
+	// Full is called when the Memory is too full to remember a pass.
 	Full func()
 }
 
@@ -86,9 +84,6 @@ type Client struct {
 // Known reports whether the zone reads and sends passes. The zero Client is not known.
 func (c *Client) Known() bool { return c.zone != nil }
 
-// New reports whether the client came without cookies.
-func (c *Client) New() bool { return len(c.cookies) == 0 }
-
 // Client returns what the pass of a request says. The host is in lower case and without
 // port; if it is empty, no pass is read or sent. Passes never count over plain HTTP.
 func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
@@ -99,12 +94,12 @@ func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
 	}
 	c.secure = cookie.Secure(r)
 	if c.secure && len(c.cookies) > 0 {
-		c.read(r.Context(), now)
+		c.read(now)
 	}
 	return c
 }
 
-func (c *Client) read(ctx context.Context, now time.Time) {
+func (c *Client) read(now time.Time) {
 	token, found := "", 0
 	for name, value := range cookie.SentBy(c.cookies) {
 		if own, ours := strings.CutPrefix(name, cookie.OwnPrefix); ours && own == c.zone.Name {
@@ -120,14 +115,12 @@ func (c *Client) read(ctx context.Context, now time.Time) {
 		return
 	}
 	genuine := false
-	if c.pass, genuine = open(ctx, c.zone.Keys, strings.TrimSpace(token), c.host, c.zone.Name, now); !genuine {
+	if c.pass, genuine = open(c.zone.Keys, strings.TrimSpace(token), c.host, c.zone.Name); !genuine {
 		c.state = Invalid
 		return
 	}
-	ended := c.zone.Memory.refresh(&c.pass, now)
-	if c.state = c.pass.state(now); ended {
-		c.state = Expired
-	}
+	c.zone.Memory.refresh(&c.pass, now)
+	c.state = c.pass.state(now)
 	if c.state >= Early && c.zone.LearnsMembers() {
 		c.member = c.boundTo() != ""
 	}
@@ -160,25 +153,19 @@ func (c *Client) holdsPass() bool { return c.state >= Expired }
 func (c *Client) State() State { return c.state }
 
 // Rank returns the rank that the pass gives. A pass that is void gives none, which is
-// that of clients who come for the first time.
+// that of clients who come for the first time. A member who comes too early is one who returns.
 func (c *Client) Rank() fairqueue.Rank {
 	switch {
 	case c.member && c.state == Valid:
 		return fairqueue.Member
-	case c.state >= Unbound:
+	case c.member || c.state >= Unbound:
 		return fairqueue.Returned
 	}
 	return fairqueue.First
 }
 
-// EarlyMember returns when a member may come who comes before the time that a refusal
-// told, and zero for all others.
-func (c *Client) EarlyMember() (notBefore time.Time) {
-	if c.member && c.state == Early {
-		notBefore = c.pass.NotBefore
-	}
-	return notBefore
-}
+// Member reports whether the client is a member, who may have come too early.
+func (c *Client) Member() bool { return c.member }
 
 // Key returns what the client takes turns by, or "" if it has neither a valid pass nor
 // that of a member. Copies of a pass have one key, and so have all log-ins to an account.
@@ -292,8 +279,6 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 	case !c.secure:
 		c.zone.Insecure()
 		return None
-	case c.zone.Memory.hasEnded(binding, now):
-		return None // an answer to a request from before the log-out
 	}
 	event, p := Joined, Pass{ID: id, Issued: now, NotBefore: now, Binding: binding}
 	if c.holdsPass() && c.pass.ID == id {
@@ -383,8 +368,7 @@ func (c *Client) session(pattern string, lines []string, now time.Time) (Binding
 	return Binding{}, false
 }
 
-// dropped ends the pass of a member if the response deletes the cookie that it is bound
-// to: in the browser, and all copies of it in the zone's memory.
+// dropped deletes the pass of a member if the response deletes the cookie that it is bound to.
 func (c *Client) dropped(header http.Header, now time.Time) Event {
 	lines := header["Set-Cookie"]
 	if !c.holdsPass() || len(lines) == 0 {
@@ -397,9 +381,6 @@ func (c *Client) dropped(header http.Header, now time.Time) Event {
 	for set := range cookie.SetBy(lines, now) {
 		if set.Name == bound && !set.Kept {
 			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -1))
-			if !c.zone.Memory.end(&c.pass, now) {
-				c.zone.Full()
-			}
 			return Dropped
 		}
 	}

@@ -5,7 +5,6 @@
 package pass
 
 import (
-	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
@@ -98,9 +97,9 @@ func (p *Pass) sign(keys *signer.Ring, host, zone string) (token string, ok bool
 
 // open reads a token, and returns false if it was not signed for this host and zone by
 // a key in force.
-func open(ctx context.Context, keys *signer.Ring, token, host, zone string, now time.Time) (p Pass, genuine bool) {
+func open(keys *signer.Ring, token, host, zone string) (p Pass, genuine bool) {
 	var says [saysSize]byte
-	if !keys.Open(ctx, token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:], now) {
+	if !keys.Open(token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:]) {
 		return Pass{}, false
 	}
 	at := func(i int) time.Time { return time.Unix(int64(binary.BigEndian.Uint64(says[i:])), 0) }
@@ -156,27 +155,21 @@ const (
 	mostMoved      = 100_000
 	movedOfNetwork = mostMoved / 100
 
-	mostEnded      = 20_000
-	endedOfAccount = 8
-
 	mostAlone = 10_000
 )
 
 // A Memory holds what this node knows better than the passes of a zone: copies from
-// before a refusal, or from before a log-out, still say what was true then. Robots may
-// keep them. It is safe for concurrent use.
+// before a refusal still say what was true then. Robots may keep them. It is safe for
+// concurrent use.
 //
 // It remembers 100,000 passes that were moved, each until 30 seconds after its time has
-// come, and a hundredth of them for a network. It remembers 20,000 log-ins that have
-// ended, each for as long as a pass may last, and eight of them for an account. So it
-// takes 25 MB at most. Beyond that, what ends first is forgotten.
+// come, and a hundredth of them for a network, so it takes 20 MB at most.
 type Memory struct {
 	// Alone are the passes that browsers would have that keep none, or get none. Beyond 10,000
 	// of them, no more are remembered.
 	Alone *expiring.Map[ID, Pass]
 
 	moved *expiring.Table[ID, move, netip.Prefix]
-	ended *expiring.Table[Binding, ID, ID] // the passes of log-ins that have ended
 }
 
 // A move is what the last refusal has made of a pass.
@@ -191,39 +184,25 @@ func NewMemory() *Memory {
 	return &Memory{
 		Alone: expiring.New[ID, Pass](mostAlone),
 		moved: expiring.NewShares[ID](mostMoved, movedOfNetwork, func(m move) netip.Prefix { return m.network }),
-		ended: expiring.NewShares[Binding](mostEnded, endedOfAccount, func(of ID) ID { return of }),
 	}
 }
 
-// refresh brings a pass up to date, and reports whether its log-in has ended.
-func (m *Memory) refresh(p *Pass, now time.Time) (ended bool) {
+// refresh brings a pass up to date.
+func (m *Memory) refresh(p *Pass, now time.Time) {
 	if last, found := m.moved.Get(p.ID, now); found && !last.notBefore.Before(p.NotBefore) {
 		p.NotBefore, p.Tries = last.notBefore, last.tries
 	}
-	return m.hasEnded(p.Binding, now)
 }
 
-func (m *Memory) hasEnded(b Binding, now time.Time) bool {
-	if b == (Binding{}) {
-		return false
-	}
-	_, ended := m.ended.Get(b, now)
-	return ended
-}
-
-// move remembers that a pass was moved for a client at an address. It returns false if
-// another one had to be forgotten for it, because all places are taken.
+// move remembers that a pass was moved for a client at an address. It returns false if all
+// places are taken.
 func (m *Memory) move(p *Pass, addr netip.Addr, now time.Time) (room bool) {
 	next := move{time.Unix(p.NotBefore.Unix(), 0), p.Tries, key.ClientPrefix(addr, 24, 48)}
-	return m.moved.Update(p.ID, now, func(last move, found bool) (move, time.Time, bool) {
+	kept := m.moved.Update(p.ID, now, func(last move, found bool) (move, time.Time) {
 		if !found || !next.notBefore.Before(last.notBefore) {
 			last = next
 		}
-		return last, last.notBefore.Add(Forgotten), true
+		return last, last.notBefore.Add(Forgotten)
 	})
-}
-
-// end remembers that the log-in of a pass has ended. It returns what move does.
-func (m *Memory) end(p *Pass, now time.Time) (room bool) {
-	return m.ended.Put(p.Binding, p.ID, now.Add(Lifetime), now)
+	return kept || m.moved.Len() < mostMoved
 }

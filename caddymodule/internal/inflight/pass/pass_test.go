@@ -274,20 +274,10 @@ func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
 		t.Errorf("a clock ahead: got %v", c.Rank())
 	}
 	member := loggedIn(t, z, now, wordpress)
-	for behind, want := range map[time.Duration]fairqueue.Rank{Skew - time.Second: fairqueue.Member, Skew: fairqueue.First, time.Hour: fairqueue.First} {
+	for behind, want := range map[time.Duration]fairqueue.Rank{Skew - time.Second: fairqueue.Member, Skew: fairqueue.Returned, time.Hour: fairqueue.Returned} {
 		if c := z.Client(request(member), host, now.Add(-behind)); c.Rank() != want {
 			t.Errorf("a member on a clock %v behind: got %v, want %v", behind, c.Rank(), want)
 		}
-	}
-}
-
-func TestNodesThatShareStorageAcceptEachOthersPasses(t *testing.T) {
-	shared := new(storage)
-	a, b := node(t, shared), node(t, shared)
-	pass := refused(t, a, now, 5*time.Second)
-	ca, cb := a.Client(request(pass), host, now.Add(time.Minute)), b.Client(request(pass), host, now.Add(time.Minute))
-	if cb.Rank() != fairqueue.Returned || ca.Key() != cb.Key() {
-		t.Errorf("got %v with key %q, want returned with key %q", cb.Rank(), cb.Key(), ca.Key())
 	}
 }
 
@@ -407,37 +397,17 @@ func TestNoCacheMayKeepThePassOfAMemberForOthers(t *testing.T) {
 	}
 }
 
-func TestAMemberWhomTheUpstreamNamesMustPresentTheSession(t *testing.T) {
-	z := node(t, new(storage))
-	answer := func(sent string, lines ...string) (Event, string) {
-		c, header := z.Client(request(sent), host, now), http.Header{"X-User": {"7"}, "Set-Cookie": lines}
-		event := c.Answered(200, header, now, always)
-		all := header["Set-Cookie"]
-		pass := given(http.Header{"Set-Cookie": all[len(all)-min(1, len(all)):]})
-		return event, pass
+func TestAReplacedSessionRenewsThePass(t *testing.T) {
+	z, cookies := node(t, new(storage)), ""
+	for i, want := range []Event{Joined, Renewed} {
+		c, header := z.Client(request(cookies), host, now), http.Header{"X-User": {"7"}, "Set-Cookie": {fmt.Sprintf("_redmine_session=%d; path=/; HttpOnly", i)}}
+		if got := c.Answered(200, header, now, always); got != want {
+			t.Errorf("session %d: got %v, want %v", i, got, want)
+		}
+		cookies = given(header)
 	}
-	rank := func(cookies string) fairqueue.Rank {
-		c := z.Client(request(cookies), host, now)
-		return c.Rank()
-	}
-	const session = "_redmine_session=longer-than-the-others"
-	// The response sets the session.
-	if _, pass := answer("", "theme=a-value-that-is-the-very-longest-of-all; path=/", session+"; path=/; HttpOnly"); rank(pass+"; "+session) != fairqueue.Member || rank(pass+"; theme=a-value-that-is-the-very-longest-of-all") != fairqueue.Returned {
-		t.Error("got another cookie bound than the session that was set")
-	}
-	// It sets none, and the request has it.
-	_, pass := answer("theme=dark; " + session)
-	if rank(pass+"; "+session) != fairqueue.Member || rank(pass+"; theme=dark") != fairqueue.Returned {
-		t.Error("got another cookie bound than the session of the request")
-	}
-	// The pass that the client has says which cookie it is.
-	if event, _ := answer(pass+"; "+session+"; consent="+strings.Repeat("x", 500), ""); event != None {
-		t.Errorf("got %v, want the young pass kept", event)
-	}
-	// The session is replaced.
-	event, pass := answer(pass+"; "+session, "_redmine_session=another-one; path=/; HttpOnly")
-	if event != Renewed || rank(pass+"; "+session) != fairqueue.Returned || rank(pass+"; _redmine_session=another-one") != fairqueue.Member {
-		t.Errorf("got %v, want the pass bound to the new session", event)
+	if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Member {
+		t.Errorf("got %v, want a member by the new session", c.Rank())
 	}
 }
 
@@ -609,19 +579,4 @@ func FuzzClient(f *testing.F) {
 			}
 		}
 	})
-}
-
-func BenchmarkClient(b *testing.B) {
-	z := node(b, new(storage))
-	pass := refused(b, z, now, 0)
-	for name, cookies := range map[string][]string{"none": nil, "others": {"a=b; c=d; _ga=GA1.1.123456789.1700000000"}, "pass": {"a=b; " + pass}} {
-		r := request(cookies...)
-		b.Run("cookies="+name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				c := z.Client(r, host, now)
-				c.Rank()
-			}
-		})
-	}
 }

@@ -1,0 +1,4 @@
+package crawler
+
+// Lists are those of the process.
+var Lists = &lists
