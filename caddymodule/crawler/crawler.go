@@ -93,16 +93,6 @@ func (m *Matcher) parse() (crawlers []*verify.Crawler, err error) {
 	return crawlers, nil
 }
 
-// KnownAgents returns what the User-Agent of each known crawler contains, in lower case, by the
-// name of the crawler. `caddy throttle recommend` asks it.
-func (Matcher) KnownAgents() map[string][]string {
-	agents := make(map[string][]string)
-	for _, c := range verify.Known {
-		agents[c.Name] = c.Agents
-	}
-	return agents
-}
-
 // MatchWithError implements caddyhttp.RequestMatcherWithError.
 func (m *Matcher) MatchWithError(r *http.Request) (bool, error) {
 	text, _ := caddyhttp.GetVar(r.Context(), caddyhttp.ClientIPVarKey).(string)

@@ -244,7 +244,7 @@ func TestAZoneWithAFieldIsJudgedByPostRequests(t *testing.T) {
 	lines = append(lines, combinedLine{time.Minute, "203.0.113.9", "POST", "/comment?a=b", "x"})
 	log := writeLog(t, lines...)
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle {\nzone login {\nfield password\nlimit 5 1/d\n}\n}\n}\n")
-	for path, requests := range map[string]int64{"": 10, "/login": 9, "/log*": 9, "/comment": 1} {
+	for path, requests := range map[string]int{"": 10, "/login": 9, "/log*": 9, "/comment": 1} {
 		flags := []string{"replay", "--config", config, log}
 		if path != "" {
 			flags = append(flags, "--login", path)

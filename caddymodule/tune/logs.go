@@ -4,23 +4,14 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"io"
-	"iter"
 	"os"
 	"os/signal"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
-	"github.com/dustin/go-humanize"
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
@@ -28,38 +19,33 @@ import (
 
 // logFlags are the flags of all commands that read logs.
 type logFlags struct {
-	host, timeField, client, fields string
-	json                            bool
+	accesslog.Options
+	json bool
 }
 
 const aboutLogs = `
 
-It reads files and prints what it finds. It needs no running Caddy and changes nothing.
-Logs may be those of Caddy, nginx, Apache, Rails and others, plain or compressed by
-gzip or zstd. Give several, such as a rotated set, in any order. A dash is the
-standard input. A combined line may end with a request time: seconds, as nginx's
-$request_time, or microseconds, as Apache's %D. A number without a point is taken
-for microseconds, unless --time-field says more. --fields reads any other line.`
+It needs no running Caddy and changes nothing. Logs may be those of Caddy, nginx, Apache,
+Rails and others, plain or compressed by gzip or zstd, several in any order; a dash is
+the standard input. A combined line may end with a request time: seconds with a point,
+as nginx's $request_time, or microseconds, as Apache's %D. --fields reads any other line.`
 
 // A finding is an [Answer].
 type finding interface{ Text() string }
 
-const (
-	// gcPercent bounds the memory for many clients, of which much is kept.
-	gcPercent = 50
-
-	// ballast is memory that nobody touches, so that it is none of the machine's. It keeps the
-	// garbage collector from coming often while little is kept.
-	ballast = 32 << 20
-)
+// A logReader reads the requests of logs until the command is interrupted.
+type logReader struct {
+	*accesslog.Reader
+	ctx context.Context
+}
 
 // reads lets a command read logs, print what find finds in them, and exit with the code
 // that an error means.
 func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, error)) *cobra.Command {
-	cmd.Flags().StringVar(&f.host, "host", "", "The host of requests whose line has none, as in combined logs")
-	cmd.Flags().StringVar(&f.timeField, "time-field", "", "The field of the request's duration, and perhaps its unit: upstream_time:ms in JSON, 2 for the second word after the user agent")
-	cmd.Flags().StringVar(&f.client, "client", "", "The field of the client's address, named as in --time-field; remote_addr is the first of combined lines")
-	cmd.Flags().StringVar(&f.fields, "fields", "", "The fields of each line, as the text of Apache's LogFormat or nginx's log_format")
+	cmd.Flags().StringVar(&f.Host, "host", "", "The host of requests whose line has none, as in combined logs")
+	cmd.Flags().StringVar(&f.TimeField, "time-field", "", "The field of the request's duration, and perhaps its unit: upstream_time:ms in JSON, 2 for the second word after the user agent")
+	cmd.Flags().StringVar(&f.Client, "client", "", "The field of the client's address, named as in --time-field; remote_addr is the first of combined lines")
+	cmd.Flags().StringVar(&f.Fields, "fields", "", "The fields of each line, as the text of Apache's LogFormat or nginx's log_format")
 	cmd.Flags().BoolVar(&f.json, "json", false, "Print JSON")
 	cmd.Long += aboutLogs
 	cmd.RunE = func(cmd *cobra.Command, logs []string) error { return f.run(cmd, logs, find) }
@@ -67,28 +53,25 @@ func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, err
 }
 
 func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) (finding, error)) error {
+	switch {
+	case len(logs) == 0:
+		return caddymodule.UsageErrorf("no log given: want files, or - for the standard input")
+	case strings.ContainsAny(f.Host, "/ "):
+		return caddymodule.UsageErrorf("invalid --host %q: want a name such as example.com", f.Host)
+	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // the next signal ends the process
-	debug.SetGCPercent(gcPercent)
-	untouched := make([]byte, ballast)
-	defer runtime.KeepAlive(untouched)
-	in, err := f.open(ctx, logs)
+	if slices.Contains(logs, "-") {
+		f.Stdin = interruptible(ctx, os.Stdin)
+	}
+	in, err := accesslog.Open(logs, f.Options)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	found, err := find(in)
-	if errors.Is(in.err, accesslog.ErrLate) {
-		var sorted *accesslog.Reader
-		if sorted, err = in.Sorted(ctx); err != nil {
-			return err
-		}
-		in.Close()
-		in.Reader, in.err = sorted, nil
-		found, err = find(in)
-	}
-	if err = cmp.Or(in.err, err); err != nil {
+	found, err := find(&logReader{in, ctx})
+	if err != nil {
 		return err
 	}
 	if f.json {
@@ -101,39 +84,6 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 	return cmp.Or(err, in.Stats().Broken)
 }
 
-// A logReader reads the requests of logs, shows the progress on a terminal, and ends
-// early when the command is interrupted.
-type logReader struct {
-	*accesslog.Reader
-	ctx context.Context
-	err error // why reading ended early
-
-	began time.Time
-	bar   *progressbar.ProgressBar
-}
-
-// open opens logs.
-func (f *logFlags) open(ctx context.Context, logs []string) (*logReader, error) {
-	switch {
-	case len(logs) == 0:
-		return nil, caddymodule.UsageErrorf("no log given: want files, or - for the standard input")
-	case strings.ContainsAny(f.host, "/ "):
-		return nil, caddymodule.UsageErrorf("invalid --host %q: want a name such as example.com", f.host)
-	}
-	options := accesslog.Options{Host: f.host, TimeField: f.timeField, Client: f.client, Fields: f.fields}
-	if slices.Contains(logs, "-") {
-		options.Stdin = interruptible(ctx, os.Stdin)
-	}
-	reader, err := accesslog.Open(logs, options)
-	if err != nil {
-		return nil, err
-	}
-	_, total := reader.Progress()
-	bar := progressbar.NewOptions64(cmp.Or(total, -1), progressbar.OptionSetWriter(os.Stderr), progressbar.OptionSetVisibility(term.IsTerminal(int(os.Stderr.Fd()))), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(), progressbar.OptionThrottle(progressPause), progressbar.OptionClearOnFinish())
-	return &logReader{Reader: reader, ctx: ctx, began: time.Now(), bar: bar}, nil
-}
-
 // interruptible returns a reader that ends when the context does, also while it waits for
 // input.
 func interruptible(ctx context.Context, in io.Reader) io.Reader {
@@ -144,39 +94,4 @@ func interruptible(ctx context.Context, in io.Reader) io.Reader {
 		_ = into.CloseWithError(err)
 	}()
 	return out
-}
-
-// batches iterates over the requests that are left, until the command is interrupted or
-// they cannot be read.
-func (r *logReader) batches() iter.Seq[[]*accesslog.Request] {
-	return func(yield func([]*accesslog.Request) bool) {
-		for batch, err := range r.Batches() {
-			if err != nil && !r.interrupted() {
-				r.err = err
-			}
-			if err != nil || !yield(batch) || r.interrupted() {
-				return
-			}
-			r.show()
-		}
-	}
-}
-
-// interrupted reports whether somebody has seen enough.
-func (r *logReader) interrupted() bool { return r.ctx.Err() != nil }
-
-const progressPause = 200 * time.Millisecond
-
-// show shows the progress.
-func (r *logReader) show() {
-	read, _ := r.Progress()
-	lines, took := r.Stats().Lines, time.Since(r.began)
-	r.bar.Describe(fmt.Sprintf("%s lines, %s a second", humanize.Comma(lines), humanize.Comma(int64(float64(lines)/took.Seconds()))))
-	_ = r.bar.Set64(read)
-}
-
-// Close ends the progress and closes the logs.
-func (r *logReader) Close() {
-	_ = r.bar.Clear()
-	r.Reader.Close()
 }

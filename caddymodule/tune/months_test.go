@@ -127,7 +127,7 @@ func (m *month) misjudged(t *testing.T, log string) (people, others int) {
 		agents           accesslog.Agents
 	}
 	clients := make(map[string]*client)
-	for batch, err := range in.Batches() {
+	for batch, err := range in.Batches(t.Context()) {
 		if err != nil {
 			t.Fatal(err)
 		}

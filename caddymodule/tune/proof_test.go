@@ -2,7 +2,6 @@ package tune_test
 
 import (
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -32,11 +31,10 @@ func tenLogs(t *testing.T) []string {
 
 // A bruteKey is what brute force knows of a client.
 type bruteKey struct {
-	pages   []int64 // when they were asked for, in microseconds
-	assets  int
-	agents  map[string]bool // whether it names a robot
-	network string
-	person  bool
+	pages  []int64 // when they were asked for, in microseconds
+	assets int
+	agents map[string]bool // whether it names a robot
+	person bool
 }
 
 // A bruteLeak is a limit's leak, as so many in so many seconds.
@@ -81,16 +79,12 @@ func bruteKeys(data string) map[string]*bruteKey {
 			continue
 		}
 		at, _ := time.Parse("02/Jan/2006:15:04:05 -0700", f[2])
-		network := f[1] // a name of a host is a client of its own
-		switch addr, err := netip.ParseAddr(f[1]); {
-		case err == nil && addr.Is4():
-			network = f[1][:strings.LastIndexByte(f[1], '.')]
-		case err == nil || len(f[1]) < 4:
+		if addr, err := netip.ParseAddr(f[1]); err == nil && !addr.Is4() || err != nil && len(f[1]) < 4 { // a name of a host is a client of its own
 			f[1] = "@share"
 		}
 		k := keys[f[1]]
 		if k == nil {
-			k = &bruteKey{agents: make(map[string]bool), network: network}
+			k = &bruteKey{agents: make(map[string]bool)}
 			keys[f[1]] = k
 		}
 		if len(k.agents) < 64 {
@@ -119,7 +113,6 @@ var bruteLadder = []bruteLeak{{15, 3600}, {30, 3600}, {1, 60}, {2, 60}, {4, 60},
 
 // brute recommends a limit from keys by trying everything.
 func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
-	networks := make(map[string]float64)
 	for _, k := range keys {
 		a.assets += k.assets
 		if a.requests += len(k.pages); len(k.pages) == 0 {
@@ -127,17 +120,6 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 		}
 		if a.keys++; k.person {
 			a.people++
-			networks[k.network]++
-		}
-	}
-	most := math.Inf(1) // of a network: a twentieth of what all then are
-	for range 500 {
-		all := 0.0
-		for _, n := range networks {
-			all += min(n, most)
-		}
-		if len(networks) >= 20 {
-			most = all / 20
 		}
 	}
 	judged := func(l bruteLeak, capacity int64) (of [3]int) {
@@ -153,13 +135,12 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 	}
 	best := 0
 	for _, l := range bruteLadder {
-		peaks := make(map[int64]float64) // weights by peak
-		all := 0.0
+		peaks := make(map[int64]float64) // people by peak
+		all := float64(a.people)
 		for _, k := range keys {
 			if k.person && len(k.pages) > 0 {
 				_, peak := l.refusals(k.pages, 0)
-				w := min(1, most/networks[k.network])
-				peaks[peak], all = peaks[peak]+w, all+w
+				peaks[peak]++
 			}
 		}
 		capacity, spared := int64(0), 0.0
@@ -181,15 +162,11 @@ func brute(keys map[string]*bruteKey, spare float64) (a bruteAnswer) {
 	}
 	l, least := bruteLadder[a.leak], a.points[a.leak]
 	a.burst, a.refused = least[0], [3]int{least[1], least[2], least[3]}
-	unit := int(math.Pow10(len(fmt.Sprint(least[0])) - 1))
-	for capacity := least[0] + 1; least[3] > 0 && int64(capacity)*l.seconds <= 600*l.n; capacity++ {
-		round := capacity == (least[0]+unit-1)/unit*unit
-		for size := 1; size <= capacity; size *= 10 {
-			round = round || capacity >= unit*((least[0]+unit-1)/unit) && slices.Contains([]int{size, 2 * size, 3 * size, 4 * size, 5 * size, 6 * size, 8 * size}, capacity)
-		}
-		if round {
-			if of := judged(l, int64(capacity)); float64(of[2]) >= 0.95*float64(least[3]) {
-				a.burst, a.refused = capacity, of
+	most := 600 * l.n / l.seconds
+	for capacity := int64(least[0]); least[3] > 0 && capacity <= most; capacity++ {
+		if digits := strings.TrimRight(fmt.Sprint(capacity), "0"); capacity == most || len(digits) == 1 && float64(capacity) >= 1.05*float64(least[0]) {
+			if of := judged(l, capacity); float64(of[2]) >= 0.95*float64(least[3]) {
+				a.burst, a.refused = int(capacity), of
 			}
 		}
 	}

@@ -29,14 +29,12 @@ func recommendCommand() *cobra.Command {
 		Short: "Recommends limits that leave people untouched",
 		Long: `
 Recommends limits that would have left most people of access logs untouched: clients
-that load static assets with pages, and name no robot. For each leak of a ladder, it
-finds the least capacity with which so many of them are never refused, and recommends
-one, with the lines for the Caddyfile. From a log that is too thin it recommends
-nothing, and says why. To limit the time of requests, add --settle seconds --cost 0.2.
+that load static assets with pages, and name no robot. From a log that is too thin it
+recommends nothing, and says why.
 
 With --config, it does so for each zone as if there were no other: requests go through
-the routes, matchers, keys and costs of the config, whose limits do not matter. Without
-one, requests are charged to --key, and those for static assets do not count.`,
+its routes, matchers, keys and costs. Without one, requests are charged to --key, and
+those for static assets do not count. To limit their time, add --settle seconds --cost 0.2.`,
 		Example: `  caddy throttle recommend /var/log/caddy/access.log*
   caddy throttle recommend --check "120 2/s" access.log.gz
   caddy throttle recommend --config /etc/caddy/Caddyfile --zone login access.log`,
@@ -52,16 +50,14 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if err != nil || !(spare >= 0 && spare <= 100) {
 		return nil, caddymodule.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
-	var check recommend.Limit
+	options, limits := recommend.Options{Spare: spare}, ""
 	if f.check != "" {
 		limit, err := leakybucket.ParseLimit(f.check)
 		if err != nil {
 			return nil, caddymodule.UsageErrorf("--check: %w", err)
 		}
-		check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
+		options.Check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}
-	options := recommend.Options{Spare: spare, Check: check}
-	limits := ""
 	if f.config == "" {
 		// Not the limit but the key and the cost matter: nothing is refused.
 		limits = "1000000 1000000/s"
@@ -89,13 +85,12 @@ func (f *recommendFlags) find(in *logReader) (*Recommendation, error) {
 	if err != nil {
 		return nil, err
 	}
-	assets := 0
-	if rp.pagesOnly {
-		assets = rp.assets
+	if !rp.pagesOnly {
+		rp.assets = 0
 	}
-	answer := &Recommendation{Log: *in.Stats(), Zones: []*recommend.Result{}, Clients: rp.clients.Senders(), Notes: notes, Partial: in.interrupted()}
+	answer := &Recommendation{Log: *in.Stats(), Zones: []*recommend.Result{}, Clients: rp.clients.Senders(), Notes: notes, Partial: in.ctx.Err() != nil}
 	for _, zone := range slices.Sorted(maps.Keys(studies)) {
-		answer.Zones = append(answer.Zones, studies[zone].Result(assets))
+		answer.Zones = append(answer.Zones, studies[zone].Result(rp.assets))
 	}
 	if len(answer.Zones) == 0 {
 		answer.head = "No zone charges any of these requests.\n"

@@ -14,7 +14,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 )
 
 // A combinedLine is a line of a combined log, at a time after the start of all logs here.
@@ -151,7 +150,7 @@ func TestHostileLogsLeaveNoControlBytes(t *testing.T) {
 	}
 	r := recommended(t, writeLog(t, lines...), "--key", "header User-Agent")
 	r.Zones[0].Withheld = nil // which would leave the list out
-	r.Zones[0].Refused = append(r.Zones[0].Refused, recommend.Key{Key: "\x1b[2Jkey", Sender: clients.Sender{Agent: "\x07agent", Asks: "/\x1b]0;"}})
+	r.Zones[0].Refused = append(r.Zones[0].Refused, clients.Key{Key: "\x1b[2Jkey", Sender: clients.Sender{Agent: "\x07agent", Asks: "/\x1b]0;"}})
 	if got := r.Text(); strings.ContainsAny(got, "\x1b\x07\x00") || !strings.Contains(got, `\x1b[2Jkey`) {
 		t.Errorf("got control bytes, or no key, in %q", got)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/tidwall/gjson"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
@@ -28,24 +29,21 @@ import (
 // It is for one goroutine. The upstream does what the log says: it takes as long, and answers
 // with the same status and size.
 type player struct {
-	*replayConfig
+	replayConfig
 	now       time.Time
 	events    []event // to come, in order
 	observe   observer
 	study     studier     // if not nil, each zone decides alone, and nothing is refused
-	clients   clients.Log // all of the log, on another goroutine until all requests were run
+	clients   clients.Log // all of the log
 	pagesOnly bool        // requests for static assets are not run
 	shown     string      // the only zone to run, or empty
 
 	fields  []string          // of zones, which requests are given that are log-ins
 	logIns  []string          // to these addresses; if empty, all POSTs are
-	answers bool              // what the upstream answers matters to some zone
-	awaited bool              // and to one that has charged the request
+	awaited bool              // what the upstream answers matters to a zone that has charged the request
 	took    time.Duration     // by the upstream for the request; 0 if it was not asked
-	headers bool              // and what requests have in their headers
-	only    caddyhttp.Handler // the one that sees the requests, if there is but one; it needs no placeholders
 	assets  int               // requests for static assets
-	skipped int64             // requests that no server hands to its routes
+	skipped int               // requests that no server hands to its routes
 	unknown map[string]string // why the log cannot answer for zones that are replayed, by name
 }
 
@@ -56,18 +54,6 @@ type observer func(o *limit.Outcome, req *accesslog.Request)
 // A studier learns what a zone charges a request, and by how much the response corrects that,
 // after so long.
 type studier func(o *limit.Outcome, req *accesslog.Request, diff float64, took time.Duration)
-
-// newPlayer loads a config, as JSON, for a replay.
-func newPlayer(config []byte) (*player, error) {
-	rp := &player{unknown: make(map[string]string)}
-	c, err := loadReplayConfig(config, caddyhttp.HandlerFunc(rp.upstream), rp.limit)
-	if err != nil {
-		return nil, err
-	}
-	rp.replayConfig = c
-	rp.clients.By(32, 64)
-	return rp, nil
-}
 
 // clientsOf returns the clients of the log as a zone tells them apart.
 func (rp *player) clientsOf(zone string) *clients.Table {
@@ -87,8 +73,6 @@ func (rp *player) begin(without map[string]bool) {
 		h.Zones = slices.DeleteFunc(slices.Clone(h.Zones), left)
 	}
 	a.Blockers = slices.DeleteFunc(slices.Clone(a.Blockers), left)
-	// Without matchers and placeholders, nothing but one handler sees the requests.
-	alone := !rp.routes && len(rp.handlers) == 1 && rp.handlers[0].Match == nil && a.Exempt == nil
 	for name, z := range a.Zones {
 		rp.clientsOf(name)
 		if len(z.Static) > 0 && len(rp.absent) > 0 {
@@ -97,15 +81,7 @@ func (rp *player) begin(without map[string]bool) {
 		if len(z.Field) > 0 && !slices.Contains(rp.fields, z.Field[0]) {
 			rp.fields = append(rp.fields, z.Field[0])
 		}
-		alone = alone && z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && !z.Key.UsesReplacer() && !z.CostUsesReplacer()
-		rp.headers = rp.headers || limit.ReadsHeaders(z.Key.Sources)
 		z.Reporter = replayReporter{z.Reporter, rp}
-		rp.answers = rp.answers || z.Settle != nil || len(z.Refund) > 0
-	}
-	if alone && !rp.answers && rp.study == nil {
-		rp.only = caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-			return rp.limit(rp.handlers[0]).ServeHTTP(w, r, caddyhttp.HandlerFunc(rp.upstream))
-		})
 	}
 }
 
@@ -116,60 +92,35 @@ type limiter struct {
 	rp *player
 }
 
-// limit returns what stands for a handler.
-func (rp *player) limit(h *engine.Handler) caddyhttp.MiddlewareHandler { return limiter{h, rp} }
-
-// ServeHTTP implements caddyhttp.MiddlewareHandler.
+// ServeHTTP implements caddyhttp.MiddlewareHandler. For a study, each zone decides as if there were
+// no other, and the request is served whatever they say.
 func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	concerned, failed := l.Concerns(r)
 	if !concerned {
 		return next.ServeHTTP(w, r)
 	}
-	rp := l.rp
+	rp, observer, together := l.rp, new(limit.Observer), len(l.Zones)
 	if rp.study != nil {
-		return l.serveAll(w, r, next, failed)
+		together = 1
 	}
-	verdict, err := limit.Decide(r, rp.now, failed, &l.Directive, rp.app)
-	switch {
-	case err != nil:
-		record.Of(r).Refused = true
-		return err
-	case verdict == nil:
-		return next.ServeHTTP(w, r)
-	}
-	verdict.Report(r, &l.Directive, rp.now, w.Header())
-	if verdict.Refused() {
-		record.Of(r).Refused = true
-		w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
-		return nil
-	}
-	needs, observer := verdict.Needs(), new(limit.Observer)
-	if observer.OwnHeader = needs.OwnHeader; needs.Settles {
-		rp.awaited = true
-		err = observer.Serve(w, r, next)
-	} else {
-		err = next.ServeHTTP(w, r)
-	}
-	if within := record.Find(r.Context()); within != nil && within.Refused && verdict != nil {
-		_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(false)) // in memory, which does not fail
-	} else if needs.Settles {
-		observer.Took(rp.took)
-		rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, nil, observer)) })
-	}
-	return err
-}
-
-// serveAll lets each zone decide as if there were no other, serves the request whatever they say,
-// and tells what they charge.
-func (l limiter) serveAll(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, failed error) error {
-	rp, observer := l.rp, new(limit.Observer)
 	var verdicts []*limit.Verdict
-	for i := range l.Zones {
-		alone := l.Directive
-		alone.Zones = l.Zones[i : i+1]
-		verdict, err := limit.Decide(r, rp.now, failed, &alone, rp.app)
-		if err != nil || verdict == nil || len(verdict.Outcomes) == 0 {
+	for zones := range slices.Chunk(l.Zones, max(1, together)) {
+		some := l.Directive
+		some.Zones = zones
+		verdict, err := limit.Decide(r, rp.now, failed, &some, rp.app)
+		switch {
+		case err != nil && rp.study == nil:
+			record.Of(r).Refused = true
+			return err
+		case err != nil || verdict == nil || len(verdict.Outcomes) == 0:
 			continue
+		case rp.study == nil:
+			verdict.Report(r, &some, rp.now, w.Header())
+			if verdict.Refused() {
+				record.Of(r).Refused = true
+				w.WriteHeader(verdict.Decisive().Zone.Refusal.Status)
+				return nil
+			}
 		}
 		needs := verdict.Needs()
 		observer.OwnHeader, rp.awaited = observer.OwnHeader || needs.OwnHeader, rp.awaited || needs.Settles
@@ -177,12 +128,20 @@ func (l limiter) serveAll(w http.ResponseWriter, r *http.Request, next caddyhttp
 	}
 	err := observer.Serve(w, r, next)
 	observer.Took(rp.took)
+	within := record.Find(r.Context())
 	for _, verdict := range verdicts {
-		diff := 0.0
-		for _, due := range verdict.Settle(r, rp.now, nil, observer) {
-			diff = due.Diff
+		switch {
+		case rp.study != nil:
+			diff := 0.0
+			for _, due := range verdict.Settle(r, rp.now, nil, observer) {
+				diff = due.Diff
+			}
+			rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
+		case within != nil && within.Refused:
+			_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(nil)) // in memory, which does not fail
+		case verdict.Needs().Settles:
+			rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, nil, observer)) })
 		}
-		rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
 	}
 	return err
 }
@@ -223,16 +182,7 @@ func (rp *player) advance(then time.Time) {
 		rp.now = due.at
 		due.do()
 	}
-	if then.After(rp.now) {
-		rp.now = then
-	}
-}
-
-// finish lets everything happen that is left.
-func (rp *player) finish() {
-	for len(rp.events) > 0 {
-		rp.advance(rp.events[0].at)
-	}
+	rp.now = then
 }
 
 // assets matches requests for static assets, by their endings: the files are not here.
@@ -263,9 +213,7 @@ type replayReporter struct {
 
 // Decided implements limit.Reporter.
 func (r replayReporter) Decided(o *limit.Outcome, asked *http.Request, _ time.Time, _ http.Header) {
-	if r.rp.observe != nil {
-		r.rp.observe(o, loggedOf(asked))
-	}
+	r.rp.observe(o, loggedOf(asked))
 }
 
 // run runs one request, after everything that has to happen before it arrives.
@@ -276,31 +224,27 @@ func (rp *player) run(req *accesslog.Request) {
 		}
 	}
 	rp.advance(req.At)
-	ctx, w, chain := context.WithValue(context.Background(), loggedKey{}, req), new(discarded), rp.only
-	if chain != nil {
-		ctx = context.WithValue(ctx, caddyhttp.VarsCtxKey, make(map[string]any))
-	}
 	uri := req.URI
 	if len(rp.fields) > 0 && rp.logsIn(req) { // logs hold no bodies, and a query carries fields too
 		uri += map[bool]string{true: "&", false: "?"}[strings.Contains(uri, "?")] + strings.Join(rp.fields, "=&") + "="
 	}
-	r := newRequest(ctx, req, uri)
+	r := newRequest(req, uri)
 	if r == nil {
 		rp.skipped++
 		return
 	}
-	if chain == nil || rp.headers {
-		for name, value := range req.Headers() {
-			r.Header[name] = append(r.Header[name], value)
-		}
+	for name, value := range req.Headers() {
+		r.Header[name] = append(r.Header[name], value)
 	}
-	if chain == nil {
-		server := rp.serverOf(req)
-		r, chain = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server), server.chain
+	w, server := new(discarded), rp.serverOf(req)
+	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
+	client := strings.Clone(req.ClientText) // which keys keep
+	if req.StandsIn {
+		client = req.Client.String()
 	}
-	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, clientIP(req))
+	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, client)
 	rp.awaited, rp.took = false, 0
-	_ = chain.ServeHTTP(w, r)
+	_ = server.chain.ServeHTTP(w, r)
 }
 
 // logsIn reports whether a request counts as a log-in.
@@ -313,7 +257,7 @@ func (rp *player) logsIn(req *accesslog.Request) bool {
 
 // upstream answers as the log says.
 func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
-	if !rp.answers || !rp.awaited {
+	if !rp.awaited {
 		return nil
 	}
 	req := loggedOf(r)
@@ -321,7 +265,8 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 	if status < 100 || status > 599 {
 		status = http.StatusOK
 	}
-	rp.took = served(req)
+	waited := time.Duration(gjson.Get(req.Throttle, "delay").Num * float64(time.Second))
+	rp.took = max(0, req.Duration-waited) // in zones of the throttle that handled it, as far as its line says
 	w.WriteHeader(status)
 	if status == http.StatusSwitchingProtocols {
 		return nil
@@ -337,21 +282,12 @@ func (rp *player) upstream(w http.ResponseWriter, r *http.Request) error {
 // zeros are a body to send.
 var zeros = make([]byte, 1<<20)
 
-// served returns how long the upstream had the request. What it waited in zones is in
-// the log, and does not count.
-func served(req *accesslog.Request) time.Duration {
-	return max(0, req.Duration-req.ThrottleDelay())
-}
-
 // completed is the state of all connections whose handshake is over.
 var completed = &tls.ConnectionState{HandshakeComplete: true, Version: tls.VersionTLS13}
 
 // newRequest returns the request of a log for an address without its headers, as net/http hands
 // it to Caddy, or nil if net/http would refuse it.
-func newRequest(ctx context.Context, req *accesslog.Request, uri string) *http.Request {
-	if req.Method == http.MethodConnect && !strings.HasPrefix(uri, "/") {
-		uri = "http://" + uri
-	}
+func newRequest(req *accesslog.Request, uri string) *http.Request {
 	u, err := url.ParseRequestURI(uri)
 	if err != nil {
 		return nil
@@ -370,15 +306,7 @@ func newRequest(ctx context.Context, req *accesslog.Request, uri string) *http.R
 	if req.TLS {
 		r.TLS = completed
 	}
-	return r.WithContext(ctx)
-}
-
-// clientIP returns the address of the client as zones see it, which keys keep.
-func clientIP(req *accesslog.Request) string {
-	if req.StandsIn {
-		return req.Client.String()
-	}
-	return strings.Clone(req.ClientText)
+	return r.WithContext(context.WithValue(context.Background(), loggedKey{}, req))
 }
 
 // discarded is a response that nobody reads.

@@ -2,25 +2,27 @@ package tune
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // ruleFlags are the flags that say through which zones requests go.
@@ -54,18 +56,14 @@ func replayCommand() *cobra.Command {
 		Use:   "replay --config FILE [--zone NAME] | --key SOURCE --limit LIMIT LOG...",
 		Short: "Shows what limits would have done to the requests of access logs",
 		Long: `
-Runs the requests of access logs through the limits of a config, at the times of
-the log, and shows what they would have done. Nobody waits: delayed are those whom the
-level of their bucket would have let wait. in_flight is not replayed.
-
-With --config, requests go through the routes, matchers and zones of a Caddyfile
-or of JSON, as in the running Caddy. Nothing else of it is loaded. Without a config,
+Runs the requests of access logs through the routes, matchers and zones of a config, as
+in the running Caddy, at the times of the log, and shows what they would have done.
+Nothing else of the config is loaded, and in_flight is not replayed. Without a config,
 --key and --limit make up one zone.
 
 A zone is left out if its key or cost is not in the log: Caddy logs cookies and
 credentials only with log_credentials, and bodies never. A zone with a field charges
-all POST requests, or those to --login. A zone whose matchers look at what the log does
-not show is marked as unknown.`,
+all POST requests, or those to --login.`,
 		Example: `  caddy throttle replay --config /etc/caddy/Caddyfile /var/log/caddy/access.log*
   caddy throttle replay --key client_ip --limit "60 1/s" access.log.gz`,
 	}
@@ -75,35 +73,47 @@ not show is marked as unknown.`,
 	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
 }
 
-func (f *replayFlags) find(in *logReader) (*Report, error) {
+func (f *replayFlags) find(in *logReader) (_ *Report, err error) {
 	rp, err := f.player(f.limit)
 	if err != nil {
 		return nil, err
 	}
 	defer rp.close()
-	tally := &replayTally{Tally: make(replay.Tally)}
-	rp.observe = tally.note
-	var requests *os.File
+	found, write := make(tally), func(any) error { return nil }
 	if f.requests != "" {
-		if requests, err = os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600); err != nil {
-			return nil, caddymodule.UsageErrorf("--requests: %w", err)
+		file, failed := os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if failed != nil {
+			return nil, caddymodule.UsageErrorf("--requests: %w", failed)
 		}
-		defer func() { _ = requests.Close() }() // late lines have it written anew
-		tally.out = bufio.NewWriter(requests)
+		out := bufio.NewWriter(file)
+		write = json.NewEncoder(out).Encode
+		defer func() {
+			if failed := errors.Join(out.Flush(), file.Close()); failed != nil && err == nil {
+				err = fmt.Errorf("writing --requests: %w", failed)
+			}
+		}()
+	}
+	rp.observe = func(o *limit.Outcome, req *accesslog.Request) {
+		outcome := &accesslog.Outcome{
+			Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: o.Decision().String(), Reason: o.Reason().String(), Cost: o.Cost,
+			Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
+		}
+		found.add(outcome, req)
+		_ = write(struct { // Flush returns the error
+			File string    `json:"file"`
+			Line int       `json:"line"`
+			At   time.Time `json:"at"`
+			*accesslog.Outcome
+		}{req.File, req.Line, req.At, outcome})
 	}
 	notes, err := rp.runAll(in)
 	if err != nil {
 		return nil, err
 	}
 	if f.config == "" && rp.assets > 0 {
-		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", recommend.Counted(rp.assets, "request")))
+		notes = append(notes, fmt.Sprintf("%s for static assets count here. A zone with exempt static_files leaves them out, and so does caddy throttle recommend --check.", clients.Counted(rp.assets, "request")))
 	}
-	if requests != nil {
-		if err := errors.Join(tally.out.Flush(), requests.Close()); err != nil {
-			return nil, fmt.Errorf("writing --requests: %w", err)
-		}
-	}
-	zones := tally.Zones(rp.clientsOf)
+	zones := found.zones(rp.clientsOf)
 	for _, zone := range zones {
 		zone.Shadow = rp.app.Zones[zone.Name].Mode(nil, time.Time{}) != "enforcing"
 		zone.Unknown = rp.unknown[zone.Name]
@@ -143,10 +153,8 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 			return nil, caddymodule.UsageErrorf("%w", err)
 		}
 		return config, nil
-	case !inline:
-		return nil, caddymodule.UsageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\"")
 	case limit == "":
-		return nil, caddymodule.UsageErrorf("no limit given: want --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
+		return nil, caddymodule.UsageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
 	case f.zone != "":
 		return nil, caddymodule.UsageErrorf("--zone needs --config")
 	}
@@ -156,38 +164,24 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 // runAll runs all requests of the logs. The first of them tell what the logs lack. It
 // returns what the figures leave out.
 func (rp *player) runAll(in *logReader) (notes []string, err error) {
-	begun, batches := false, make(chan []*accesslog.Request, 4)
-	var told sync.WaitGroup // the clients, beside what the zones do
-	told.Go(func() {
-		for batch := range batches {
-			for _, req := range batch {
-				rp.clients.Add(req)
-			}
+	begun := false
+	for batch, err := range in.Batches(in.ctx) {
+		if err != nil {
+			return nil, err
 		}
-	})
-	for batch := range in.batches() {
 		if !begun {
 			begun = true
 			var without map[string]bool
 			if without, notes, err = rp.missing(factsOf(batch)); err != nil {
-				break
+				return nil, err
 			}
 			rp.begin(without)
 		}
-		batches <- batch
 		for _, req := range batch {
+			rp.clients.Add(req)
 			rp.run(req)
 		}
 	}
-	close(batches)
-	told.Wait()
-	if err != nil {
-		return nil, err
-	}
-	if in.err != nil {
-		return nil, in.err
-	}
-	rp.finish()
 	return append(notes, rp.notes(in.Stats())...), nil
 }
 
@@ -200,13 +194,13 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 		requests int64
 		what     string
 	}{
-		{rp.skipped, "left out, because the URI is invalid and Caddy would not have served it"},
+		{int64(rp.skipped), "left out, because the URI is invalid and Caddy would not have served it"},
 		{stats.NoClient, "without a client address in the log, and so without that key"},
 		{stats.StandIns, "with a hash or a name in the place of the address: each is a client of its own, and nothing in the config that names addresses holds for it"},
 		{stats.Unlogged, "refused and not in the log, because refusal log kept them out: their clients seem quieter than they were"},
 	} {
 		if note.requests > 0 {
-			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, humanize.Comma(note.requests)))
+			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, clients.Comma(int(note.requests))))
 		}
 	}
 	notes = append(notes, stats.Doubts()...)
@@ -220,65 +214,47 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 	return notes
 }
 
-// A replayTally counts what the zones decide.
-type replayTally struct {
-	replay.Tally
-	out *bufio.Writer // nil if nobody wants each decision
-}
-
-// note is an observer.
-func (t *replayTally) note(o *limit.Outcome, req *accesslog.Request) {
-	outcome := &accesslog.Outcome{
-		Zone: o.Zone.Name, Key: req.Shown(o.Key), Decision: o.Decision().String(), Reason: o.Reason().String(), Cost: o.Cost,
-		Level: o.Level(), Capacity: o.Limit.Capacity, Delay: o.Delay.Seconds(),
-	}
-	t.Add(outcome, req)
-	if t.out == nil {
-		return
-	}
-	_ = json.NewEncoder(t.out).Encode(struct { // Flush returns the error
-		File string    `json:"file"`
-		Line int       `json:"line"`
-		At   time.Time `json:"at"`
-		*accesslog.Outcome
-	}{req.File, req.Line, req.At, outcome})
-}
-
 // missing returns the zones that cannot be replayed because of what the log lacks, and
 // says why. It fails if no zone is left, or if the zone to show is not.
 func (rp *player) missing(facts logFacts) (without map[string]bool, notes []string, err error) {
-	if !facts.hosts && rp.needsHost() {
+	if !facts.hosts && (bytes.Contains(rp.raw, []byte(`"source":"host"`)) || slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })) {
 		return nil, nil, caddymodule.UsageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
-		if rp.shown != "" && name != rp.shown {
-			continue
-		}
-		z := rp.app.Zones[name]
+		z, hidden := rp.app.Zones[name], ""
 		why := facts.lacks(z.Zone)
-		if names := facts.hidden([]byte(z.Definition)); why == "" && len(names) > 0 {
-			hidden := fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
-			if rp.study != nil {
-				why = hidden
-			} else {
-				rp.unknown[name] = hidden
-				notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, hidden))
-			}
+		if names := facts.hidden([]byte(z.Definition)); len(names) > 0 {
+			hidden = fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
 		}
-		if why != "" {
+		if rp.study != nil {
+			why = cmp.Or(why, hidden)
+		}
+		switch {
+		case rp.shown != "" && name != rp.shown:
+			continue
+		case why != "":
 			without[name] = true
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
+		case hidden != "":
+			rp.unknown[name] = hidden
+			notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, hidden))
 		}
-		if len(z.Field) > 0 {
-			counted := "to " + strings.Join(rp.logIns, ", ")
-			if len(rp.logIns) == 0 {
-				counted = "of this log: name the address of log-ins with --login"
+		for _, doubt := range []struct {
+			is   bool
+			what string
+		}{
+			{len(z.Field) > 0, "charges requests with a field, and logs hold no bodies: it is judged by the POST requests to " + cmp.Or(strings.Join(rp.logIns, ", "), "any address. Name that of log-ins with --login")},
+			{z.Settle != nil && z.Settle.Source == "header", "settles what a response header says, which logs do not hold: its charges stay as they were reserved"},
+			{slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }), "refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right log-ins are charged like wrong ones"},
+			{z.Delay != nil, "delays requests, and nobody waits in a replay: delayed are those whom the level of their bucket would have let wait. How many may wait at once does not count, and the upstream gets them at once"},
+			{z.TrustDevices != nil, "trusts devices, whose cookies logs do not hold: all requests are charged to the account"},
+		} {
+			if doubt.is {
+				notes = append(notes, fmt.Sprintf("zone %s %s.", name, doubt.what))
 			}
-			notes = append(notes, fmt.Sprintf("zone %s charges requests with the field %q, and logs hold no bodies: it is judged by the POST requests %s.", name, z.Field[0], counted))
 		}
-		notes = append(notes, facts.doubts(z.Zone)...)
 	}
 	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
@@ -289,12 +265,88 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 	return without, notes, nil
 }
 
-// needsHost reports whether routes or keys look at the host.
-func (rp *player) needsHost() bool {
-	for _, z := range rp.app.Zones {
-		if strings.Contains(z.Definition, `"source":"host"`) {
-			return true
+// logFacts are what the first requests of a log have.
+type logFacts struct {
+	hosts     bool // requests name them
+	caddy     bool
+	durations bool
+	headers   map[string]bool // that were sent, and whether some can be read
+}
+
+// hashed is how Caddy's filter of that name writes a value.
+var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
+
+// factsOf returns what the first requests of a log have.
+func factsOf(first []*accesslog.Request) logFacts {
+	f := logFacts{headers: make(map[string]bool)}
+	for _, req := range first {
+		f.caddy = f.caddy || req.Caddy
+		f.hosts = f.hosts || req.Host != ""
+		f.durations = f.durations || req.Duration >= 0
+		for name, value := range req.Headers() {
+			f.headers[name] = f.headers[name] || value != accesslog.Redacted && !hashed.MatchString(value)
 		}
 	}
-	return slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })
+	return f
+}
+
+// shows reports whether the log has the values of a header. Caddy's has all that were sent,
+// unless it redacts, hashes or deletes them.
+func (f *logFacts) shows(header string) bool {
+	readable, sent := f.headers[header]
+	return readable || !sent && f.caddy && len(f.headers) > 0
+}
+
+// lacks returns why a zone cannot be replayed, or "".
+func (f *logFacts) lacks(z *limit.Zone) string {
+	for _, k := range z.Key.Sources {
+		header := http.CanonicalHeaderKey(map[string]string{"cookie": "Cookie", "basic_user": "Authorization", "header": k.Name}[k.Source])
+		_, redacted := f.headers[header]
+		switch {
+		case k.Source == "field":
+			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
+		case strings.Contains(k.Source, "{http.auth."):
+			return "its key is the user who has authenticated, and a replay authenticates nobody"
+		case header == "" || f.shows(header):
+		case redacted && (header == "Cookie" || header == "Authorization"):
+			return "its key is in the header " + header + ", which the log does not show: set log_credentials in the servers options to log it"
+		default:
+			return "its key is in the header " + header + ", which the log does not show"
+		}
+	}
+	for _, cost := range z.Cost {
+		if strings.HasPrefix(cost.Value, "body_items") || strings.HasPrefix(cost.Value, "body_bytes") && !f.caddy {
+			return "its cost is in the body, and logs hold no bodies"
+		}
+	}
+	switch s := z.Settle; {
+	case s == nil:
+	case s.Source == "header" && s.After:
+		return "it charges what a response header says, which logs do not hold"
+	case s.Source == "seconds" && !f.durations:
+		return "it settles seconds, and the log has no durations"
+	}
+	return ""
+}
+
+var (
+	// sentHeader finds the headers and cookies that matchers, expressions and placeholders ask for.
+	sentHeader = regexp.MustCompile(`"header(?:_regexp)?":(\{(?:[^{}]|\{[^{}]*\})*\})|\bheader(?:_regexp)?\(\s*(?:\{\s*)?(?:['\x60]|\\")([^'"\x60\\]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
+
+	// matchedHeader finds those in the JSON of a matcher.
+	matchedHeader = regexp.MustCompile(`"([^"]+)":[\[{n]`)
+)
+
+// hidden returns the headers that matchers and costs in a part of a config look at and
+// that the log does not show.
+func (f *logFacts) hidden(part []byte) (names []string) {
+	for _, found := range sentHeader.FindAllStringSubmatch(string(part), -1) {
+		for _, match := range append(matchedHeader.FindAllStringSubmatch(found[1], -1), []string{"", cmp.Or(found[2], found[3], found[4])}) {
+			if name := http.CanonicalHeaderKey(match[1]); name != "" && !f.shows(name) && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return names
 }

@@ -1,30 +1,30 @@
 package tune
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 	"github.com/caddyserver/certmagic"
-	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // A replayServer is a server of the config as a replay runs it.
@@ -41,16 +41,13 @@ type replayConfig struct {
 	servers  []*replayServer
 	handlers []*engine.Handler
 	raw      []byte   // the config
-	routes   bool     // something but one throttle handler stands in the way of requests
 	absent   []string // folders in which the config looks for files, and which are not here
 	close    func()
 }
 
-// loadReplayConfig loads a config, whose requests end at upstream. What limit returns stands
-// for each throttle handler. Nothing is loaded but
-// throttle and the routes that lead to it: no listener, log, storage, certificate, upstream
-// or shared store.
-func loadReplayConfig(config []byte, upstream caddyhttp.Handler, limit func(*engine.Handler) caddyhttp.MiddlewareHandler) (_ *replayConfig, err error) {
+// newPlayer loads a config, as JSON, for a replay. Nothing is loaded but throttle and the routes that
+// lead to it: no listener, log, storage, certificate, upstream or shared store.
+func newPlayer(config []byte) (_ *player, err error) {
 	var whole struct {
 		Apps struct {
 			HTTP struct {
@@ -59,18 +56,16 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler, limit func(*eng
 			Throttle map[string]json.RawMessage `json:"throttle"`
 		} `json:"apps"`
 	}
-	if err := json.Unmarshal(config, &whole); err != nil {
+	var compact bytes.Buffer
+	whole.Apps.Throttle = make(map[string]json.RawMessage) // if there is none
+	if err := errors.Join(json.Compact(&compact, config), json.Unmarshal(compact.Bytes(), &whole)); err != nil {
 		return nil, fmt.Errorf("reading the config: %w", err)
 	}
 	delete(whole.Apps.Throttle, "store")
-	c := &replayConfig{raw: config}
-	c.noteFolders(whole.Apps.Throttle)
-	throttle := []byte("{}")
-	if whole.Apps.Throttle != nil {
-		if throttle, err = json.Marshal(whole.Apps.Throttle); err != nil {
-			return nil, err
-		}
-	}
+	rp := &player{unknown: make(map[string]string), replayConfig: replayConfig{raw: compact.Bytes()}}
+	rp.clients.By(32, 64)
+	rp.noteFolders(whole.Apps.Throttle)
+	throttle, _ := json.Marshal(whole.Apps.Throttle) // of what has been read
 	cfg := &caddy.Config{
 		Admin:   &caddy.AdminConfig{Disabled: true},
 		Logging: &caddy.Logging{Logs: map[string]*caddy.CustomLog{caddy.DefaultLoggerName: {BaseLog: caddy.BaseLog{Level: "FATAL"}}}},
@@ -82,99 +77,79 @@ func loadReplayConfig(config []byte, upstream caddyhttp.Handler, limit func(*eng
 	// The app is loaded in a context that can be ended, which cleans it up.
 	loading, cancel := caddy.NewContext(ctx)
 	cfg.AppsRaw = caddy.ModuleMap{"throttle": throttle}
-	c.close = cancel
+	rp.close = cancel
 	defer func() {
 		if err != nil {
 			cancel()
 		}
 	}()
-	if c.app, err = engine.EngineOf(loading); err != nil {
+	if rp.app, err = engine.EngineOf(loading); err != nil {
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(whole.Apps.HTTP.Servers)) {
-		if err := c.addServer(loading, whole.Apps.HTTP.Servers[name], upstream, limit); err != nil {
+		if err := rp.addServer(loading, whole.Apps.HTTP.Servers[name]); err != nil {
 			return nil, fmt.Errorf("loading the config of server %s: %w", name, err)
 		}
 	}
-	if len(c.handlers) == 0 {
-		return nil, errors.New("the config has no throttle handler, so there is nothing to replay")
+	if len(rp.handlers) == 0 {
+		return nil, errors.New("the config has no throttle handler, so there is nothing to replay: named routes are not followed")
 	}
-	return c, nil
+	return rp, nil
 }
+
+// rootFolder finds the folders of a config.
+var rootFolder = regexp.MustCompile(`"root":"(/[^"{]*)"`)
 
 // noteFolders notes the folders of parts of the config that look for files and are not here:
 // static_files goes by endings then, and what try_files makes of an address is unknown.
 func (c *replayConfig) noteFolders(parts ...any) {
-	var config any
-	raw, err := json.Marshal(parts)
-	if err != nil || json.Unmarshal(raw, &config) != nil {
-		return // loading the config says why
+	raw, _ := json.Marshal(parts) // loading the config says why it fails
+	if !bytes.Contains(raw, []byte(`"file":`)) && !bytes.Contains(raw, []byte(`"exempt_static_files":`)) {
+		return
 	}
-	looks, folders := false, []string(nil)
-	eachObject(config, func(object map[string]any) {
-		looks = looks || object["file"] != nil || object["exempt_static_files"] != nil
-		if root, ok := object["root"].(string); ok && filepath.IsAbs(root) && !strings.Contains(root, "{") {
-			folders = append(folders, root)
-		}
-	})
-	for _, folder := range folders {
-		if _, err := os.Stat(folder); err != nil && looks && !slices.Contains(c.absent, folder) {
-			c.absent = append(c.absent, folder)
+	for _, root := range rootFolder.FindAllStringSubmatch(string(raw), -1) {
+		if _, err := os.Stat(root[1]); err != nil && !slices.Contains(c.absent, root[1]) {
+			c.absent = append(c.absent, root[1])
 		}
 	}
 }
 
 // addServer loads the routes of a server.
-func (c *replayConfig) addServer(ctx caddy.Context, config *caddyhttp.Server, upstream caddyhttp.Handler, limit func(*engine.Handler) caddyhttp.MiddlewareHandler) error {
-	s := &replayServer{Server: stripServer(config)}
-	c.noteFolders(s.Routes, s.NamedRoutes)
+func (rp *player) addServer(ctx caddy.Context, config *caddyhttp.Server) error {
+	s := &replayServer{Server: &caddyhttp.Server{Listen: config.Listen, Routes: stripRoutes(config.Routes, false)}}
+	rp.servers = append(rp.servers, s)
+	rp.noteFolders(s.Routes)
 	for _, listen := range s.Listen {
 		if _, port, err := net.SplitHostPort(listen); err == nil {
 			s.ports = append(s.ports, port)
 		}
 	}
-	s.findHosts() // before Caddy drops the matchers that it has loaded
+	for _, route := range s.Routes { // before Caddy drops the matchers that it has loaded
+		var hosts []string
+		for _, set := range route.MatcherSetsRaw {
+			var match []string
+			_ = json.Unmarshal(set["host"], &match) // a set without host
+			hosts = append(hosts, match...)
+		}
+		if s.hosts = append(s.hosts, hosts...); len(hosts) == 0 {
+			s.hosts = nil
+			break
+		}
+	}
 	ctx.Context = context.WithValue(ctx.Context, caddyhttp.ServerCtxKey, s.Server)
 	if err := s.Routes.Provision(ctx); err != nil {
 		return err
 	}
-	for _, route := range s.NamedRoutes {
-		if err := route.Provision(ctx, nil); err != nil {
-			return err
-		}
-	}
-	c.routes = c.routes || len(s.NamedRoutes) > 0 || branches(s.Routes)
-	var err error
-	s.chain, err = linkServer(ctx, s.Server, upstream, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
+	end := caddyhttp.HandlerFunc(rp.upstream)
+	if err := linkRoutes(ctx, s.Routes, end, func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler {
 		running := throttle.(engine.Directive).Running()
-		c.handlers = append(c.handlers, running)
-		return limit(running)
-	})
-	c.servers = append(c.servers, s)
-	return err
-}
-
-// branches reports whether something but one handler stands in the way of requests.
-func branches(list caddyhttp.RouteList) bool {
-	return slices.ContainsFunc(list, func(route caddyhttp.Route) bool {
-		if len(route.MatcherSets) > 0 || len(route.Handlers) != 1 {
-			return true
-		}
-		subroute, ok := route.Handlers[0].(*caddyhttp.Subroute)
-		return ok && branches(subroute.Routes)
-	})
-}
-
-// findHosts finds out which hosts the routes of a server are for.
-func (s *replayServer) findHosts() {
-	for i := range s.Routes {
-		hosts := hostsOf(&s.Routes[i])
-		if len(hosts) == 0 {
-			s.hosts = nil
-			return
-		}
-		s.hosts = append(s.hosts, hosts...)
+		rp.handlers = append(rp.handlers, running)
+		return limiter{running, rp}
+	}); err != nil {
+		return err
 	}
+	s.chain = s.Routes.Compile(end)
+	return nil
 }
 
 // stranger says which hosts the log has that the config has not, or "".
@@ -185,80 +160,71 @@ func (rp *player) stranger() string {
 			return "" // it takes any host, or who knows which
 		}
 	}
-	for host, n := range rp.clients.Hosts {
-		name, _, err := net.SplitHostPort(host)
-		if name = strings.ToLower(name); err != nil {
-			name = strings.ToLower(host)
-		}
-		if !slices.ContainsFunc(hosts, func(pattern string) bool { return certmagic.MatchWildcard(name, strings.ToLower(pattern)) }) {
-			others, sum = append(others, fmt.Sprintf("%s (%s)", text.Printable(name, 80), humanize.Comma(int64(n)))), sum+n
+	for _, sent := range rp.clients.Hosts() {
+		host, _ := hostAndPort(sent.Key.Value())
+		if !slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) }) {
+			others, sum = append(others, fmt.Sprintf("%s (%s)", text.Printable(host, 80), clients.Comma(sent.AtLeast))), sum+sent.AtLeast
 		}
 	}
 	if sum == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%s for hosts of which the config has no site: %s. It has %s: change that in a copy to try it.",
-		recommend.Counted(sum, "request is", "requests are"), strings.Join(others[:min(5, len(others))], ", "), strings.Join(hosts, ", "))
+		clients.Counted(sum, "request is", "requests are"), strings.Join(others[:min(5, len(others))], ", "), strings.Join(hosts, ", "))
 }
 
-// serverOf returns the server that a request has probably come to. A log does not
-// say: it is the one that listens where the Host header says, or the one with a site of
-// that host, or the one for HTTPS.
+// takes reports whether the server has a site of that host, or one for all.
+func (s *replayServer) takes(host string) bool {
+	return len(s.hosts) == 0 || slices.ContainsFunc(s.hosts, func(pattern string) bool { return certmagic.MatchWildcard(host, strings.ToLower(pattern)) })
+}
+
+// serverOf returns the server that a request has probably come to, which a log does not say: one
+// with a site of that host, and rather one that listens on the port.
 func (c *replayConfig) serverOf(req *accesslog.Request) *replayServer {
-	if len(c.servers) == 1 {
-		return c.servers[0]
-	}
-	host, port, err := net.SplitHostPort(req.Host)
-	if err != nil {
-		host, port = req.Host, ""
-	}
+	host, port := hostAndPort(req.Host)
 	if port == "" && req.TLS {
 		port = "443"
 	}
-	score := func(s *replayServer) (score int) {
-		if slices.Contains(s.ports, port) {
-			score += 4
-		}
-		if slices.ContainsFunc(s.hosts, func(pattern string) bool { return certmagic.MatchWildcard(host, pattern) }) {
-			score += 2
-		}
-		if slices.Contains(s.ports, "443") {
-			score++
-		}
-		return score
+	i := slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) && slices.Contains(s.ports, port) })
+	if i < 0 {
+		i = slices.IndexFunc(c.servers, func(s *replayServer) bool { return s.takes(host) })
 	}
-	return slices.MaxFunc(c.servers, func(a, b *replayServer) int { return score(a) - score(b) })
+	return c.servers[max(0, i)]
+}
+
+// hostAndPort splits what a client has sent as Host.
+func hostAndPort(sent string) (host, port string) {
+	host, port, err := net.SplitHostPort(sent)
+	if err != nil {
+		host = sent
+	}
+	return strings.ToLower(host), port
 }
 
 // flagConfig adapts a Caddyfile with one zone, made of flags, so that they are spelled and
 // checked as there. Its errors name the flag, not a place in a file that nobody has.
-func flagConfig(limit string, keys []string, cost, settle string) ([]byte, error) {
-	lines, flags := []string{"limit" + quoted(strings.Fields(limit))}, []string{"--limit"}
-	if len(keys) > 0 { // plain, since whoever runs this can read the log
-		lines = append(lines, "key"+quoted(strings.Fields(strings.Join(keys, " ")))+" {", "plain", "}")
-		flags = append(flags, "--key", "--key", "--key")
+func flagConfig(limit string, keys []string, cost, settle string) (config []byte, err error) {
+	lines := ""
+	for _, part := range []struct{ flag, words, line string }{
+		{"--limit", limit, "limit%s\n"},
+		{"--key", strings.Join(keys, " "), "key%s {\nplain\n}\n"}, // since whoever runs this can read the log
+		{"--cost", cost, "cost%s\n"},
+		{"--settle", settle, "settle%s\n"},
+	} {
+		if part.words == "" {
+			continue
+		}
+		lines += fmt.Sprintf(part.line, quoted(strings.Fields(part.words)))
+		config, _, err = caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\nthrottle {\nzone limit {\n"+lines+"}\n}\n}\n"), map[string]any{"filename": "flags"})
+		if err != nil {
+			said, _, _ := strings.Cut(err.Error(), ", at flags:")
+			if _, within, found := strings.Cut(said, `zone "limit": `); found {
+				said = strings.TrimPrefix(within, "parsing limit: ")
+			}
+			return nil, caddymodule.UsageErrorf("%s: %s", part.flag, said)
+		}
 	}
-	if cost != "" {
-		lines, flags = append(lines, "cost"+quoted([]string{cost})), append(flags, "--cost")
-	}
-	if settle != "" {
-		lines, flags = append(lines, "settle"+quoted(strings.Fields(settle))), append(flags, "--settle")
-	}
-	const before = ":80 {\nthrottle {\nzone limit {\n"
-	caddyfile := before + strings.Join(lines, "\n") + "\n}\n}\n}\n"
-	config, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(caddyfile), map[string]any{"filename": "flags"})
-	if err == nil {
-		return config, nil
-	}
-	said := regexp.MustCompile(`^(?:parsing caddyfile tokens for 'throttle': )?(?:zone "limit": )?(?:parsing \w+: )?(.*), at flags:(\d+)$`).FindStringSubmatch(err.Error())
-	if said == nil {
-		return nil, caddymodule.UsageErrorf("reading the limit of the flags: %w", err)
-	}
-	line, _ := strconv.Atoi(said[2]) // digits
-	if line -= 1 + strings.Count(before, "\n"); line < 0 || line >= len(flags) {
-		return nil, caddymodule.UsageErrorf("reading the limit of the flags: %s", said[1])
-	}
-	return nil, caddymodule.UsageErrorf("%s: %s", flags[line], said[1])
+	return config, nil
 }
 
 // quoted returns words as tokens of a Caddyfile, each after a space.
@@ -267,4 +233,116 @@ func quoted(words []string) (tokens string) {
 		tokens += ` "` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", " ").Replace(word) + `"`
 	}
 	return tokens
+}
+
+// A routeHandler is a handler of a route that Caddy has not provisioned yet.
+type routeHandler struct {
+	Name string `json:"handler"` // of its module, such as throttle
+
+	Routes    caddyhttp.RouteList `json:"routes"`          // of a subroute
+	Request   *headers.HeaderOps  `json:"request"`         // what headers changes in requests
+	Responses []any               `json:"handle_response"` // with which a proxy lets requests go on, as forward_auth does
+	PassThru  bool                `json:"pass_thru"`       // of a file_server
+}
+
+// handlerOf reads a handler. What is none has no name: Caddy says so.
+func handlerOf(raw json.RawMessage) (h routeHandler) {
+	_ = json.Unmarshal(raw, &h) // other modules may have fields of these names and of other types
+	return h
+}
+
+// answers reports whether a handler answers every request, or fails it.
+func answers(raw json.RawMessage) bool {
+	switch h := handlerOf(raw); h.Name {
+	case "static_response", "error", "metrics", "throttle_inspector", "throttle_seen":
+		return true
+	case "reverse_proxy":
+		return len(h.Responses) == 0
+	case "file_server":
+		return !h.PassThru
+	}
+	return false
+}
+
+// limits reports whether a throttle handler is in a compact part of a config.
+func limits(raw json.RawMessage) bool { return bytes.Contains(raw, []byte(`"handler":"throttle"`)) }
+
+// stripRoutes returns routes with nothing in them but throttle handlers and what leads
+// requests there or changes them on the way. A handler that answers every request makes its
+// route terminal. What comes after the last throttle handler goes, too, unless another one is later:
+// it can change nothing.
+func stripRoutes(routes caddyhttp.RouteList, later bool) (kept caddyhttp.RouteList) {
+	for _, route := range slices.Backward(routes) {
+		handlers := route.HandlersRaw
+		route.HandlersRaw = nil
+		if end := slices.IndexFunc(handlers, answers); end >= 0 {
+			handlers, route.Terminal = handlers[:end], true
+		}
+		before := later && !route.Terminal
+		for _, raw := range slices.Backward(handlers) {
+			if raw = stripHandler(raw, before); raw != nil {
+				route.HandlersRaw, before = append(route.HandlersRaw, raw), before || limits(raw)
+			}
+		}
+		slices.Reverse(route.HandlersRaw)
+		if later = later || slices.ContainsFunc(route.HandlersRaw, limits); later {
+			kept = append(kept, route)
+		}
+	}
+	slices.Reverse(kept)
+	return kept
+}
+
+// stripHandler returns what is kept of a handler, which may be nothing.
+func stripHandler(raw json.RawMessage, later bool) json.RawMessage {
+	h := handlerOf(raw)
+	switch {
+	case h.Name == "throttle":
+		return raw
+	case h.Name == "subroute":
+		if routes := stripRoutes(h.Routes, later); len(routes) > 0 {
+			return caddyconfig.JSONModuleObject(&caddyhttp.Subroute{Routes: routes}, "handler", "subroute", nil)
+		}
+	case !later:
+	case h.Name == "vars" || h.Name == "map" || h.Name == "rewrite":
+		return raw
+	case h.Name == "headers" && h.Request != nil:
+		return caddyconfig.JSONModuleObject(&headers.Handler{Request: h.Request}, "handler", "headers", nil)
+	}
+	return nil
+}
+
+// linkRoutes links provisioned routes that were stripped. Terminal ones, which Caddy would end with
+// an empty answer, end at end. What instead returns is in the place of each throttle handler.
+func linkRoutes(ctx caddy.Context, routes caddyhttp.RouteList, end caddyhttp.Handler, instead func(throttle caddyhttp.MiddlewareHandler) caddyhttp.MiddlewareHandler) error {
+	for n := range routes {
+		route := &routes[n]
+		for i, handler := range route.Handlers {
+			switch h := handler.(type) {
+			case *caddyhttp.Subroute:
+				if err := linkRoutes(ctx, h.Routes, end, instead); err != nil {
+					return err
+				}
+			case caddy.Module:
+				if h.CaddyModule().ID.Name() == "throttle" {
+					route.Handlers[i] = instead(handler)
+				}
+			}
+		}
+		if route.Terminal {
+			route.Handlers = append(route.Handlers, lastHandler{end})
+		}
+		if err := route.ProvisionHandlers(ctx, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lastHandler is a handler that calls no other.
+type lastHandler struct{ caddyhttp.Handler }
+
+// ServeHTTP implements caddyhttp.MiddlewareHandler.
+func (h lastHandler) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
+	return h.Handler.ServeHTTP(w, r)
 }

@@ -17,7 +17,6 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard" // what sites have beside throttle
 	"github.com/spf13/cobra"
 
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler" // whose names recommend prints
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 )
 
@@ -197,10 +196,10 @@ func logged(t *testing.T, requests ...[2]float64) (file string) {
 }
 
 // decidedIn returns what a replay counts, by zone.
-func decidedIn(t *testing.T, directives, log string) (decisions map[string]map[string]int64, notes string) {
+func decidedIn(t *testing.T, directives, log string) (decisions map[string]map[string]int, notes string) {
 	t.Helper()
 	r := ranJSON[tune.Report](t, "replay", "--config", writeFile(t, "Caddyfile", "http:// {\nroute {\n"+directives+"\nrespond ok\n}\n}"), "--adapter", "caddyfile", log)
-	decisions = make(map[string]map[string]int64)
+	decisions = make(map[string]map[string]int)
 	for _, z := range r.Zones {
 		decisions[z.Name] = z.Decisions
 	}
@@ -211,7 +210,7 @@ func decidedIn(t *testing.T, directives, log string) (decisions map[string]map[s
 func TestAReplayCountsThoseWhoWouldHaveWaited(t *testing.T) {
 	same := [2]float64{0, 0.1}
 	got, notes := decidedIn(t, "throttle {\nzone queue {\nlimit 6 1/s\ndelay queue 2\n}\n}", logged(t, same, same, same, same, same, same, same))
-	if want := map[string]int64{"admitted": 1, "delayed": 5, "refused": 1}; !maps.Equal(got["queue"], want) {
+	if want := map[string]int{"admitted": 1, "delayed": 5, "refused": 1}; !maps.Equal(got["queue"], want) {
 		t.Errorf("got %v, want %v", got["queue"], want)
 	}
 	if !strings.Contains(notes, "zone queue delays requests, and nobody waits in a replay") {
@@ -222,14 +221,14 @@ func TestAReplayCountsThoseWhoWouldHaveWaited(t *testing.T) {
 // The first takes ten seconds, which are charged when it ends: after the second has come.
 func TestAReplaySettlesAtTheEndOfTheResponse(t *testing.T) {
 	got, _ := decidedIn(t, "throttle {\nzone work {\nlimit 5 1/d\nsettle seconds after\n}\n}", logged(t, [2]float64{0, 10}, [2]float64{5, 0.1}, [2]float64{11, 0.1}))
-	if want := map[string]int64{"admitted": 2, "refused": 1}; !maps.Equal(got["work"], want) {
+	if want := map[string]int{"admitted": 2, "refused": 1}; !maps.Equal(got["work"], want) {
 		t.Errorf("got %v, want %v", got["work"], want)
 	}
 }
 
 func TestAReplayGivesBackWhatIsRefusedFurtherIn(t *testing.T) {
 	got, _ := decidedIn(t, "throttle around 3 1/d\nthrottle inner 1 1/d", logged(t, [2]float64{0, 0}, [2]float64{1, 0}, [2]float64{2, 0}, [2]float64{3, 0}, [2]float64{4, 0}))
-	for zone, want := range map[string]map[string]int64{"around": {"admitted": 5}, "inner": {"admitted": 1, "refused": 4}} {
+	for zone, want := range map[string]map[string]int{"around": {"admitted": 5}, "inner": {"admitted": 1, "refused": 4}} {
 		if !maps.Equal(got[zone], want) {
 			t.Errorf("zone %s: got %v, want %v", zone, got[zone], want)
 		}

@@ -23,8 +23,8 @@ func TestStripLeavesWhatLeadsToThrottle(t *testing.T) {
 			if err := json.Unmarshal([]byte(`{"routes":[`+test.routes+`]}`), &server); err != nil {
 				t.Fatal(err)
 			}
-			stripped := stripServer(&server)
-			got, err := json.Marshal(stripped.Routes)
+			stripped := stripRoutes(server.Routes, false)
+			got, err := json.Marshal(stripped)
 			if err != nil {
 				t.Fatal(err)
 			}

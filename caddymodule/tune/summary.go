@@ -1,48 +1,118 @@
+// Package tune is the commands replay, recommend and summary, which read the access logs of a
+// site: to find limits before they are enforced, and to see what they did. Begin with
+// [logFlags].
 package tune
 
 import (
 	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/replay"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 )
+
+func init() {
+	caddymodule.RegisterCommand(replayCommand)
+	caddymodule.RegisterCommand(recommendCommand)
+	caddymodule.RegisterCommand(summaryCommand)
+}
+
+// An Answer is what a command found in logs: its JSON is printed with --json, its text for
+// people.
+type Answer[Zone interface{ Text() string }] struct {
+	Log     accesslog.Stats  `json:"log"`
+	Zones   []Zone           `json:"zones"`
+	Clients *clients.Senders `json:"clients"` // that sent most
+	Notes   []string         `json:"notes"`   // what the figures leave out, and why
+	Partial bool             `json:"partial"` // the reading was interrupted
+
+	head string // of the text
+}
+
+type (
+	// A Recommendation is the answer of `caddy throttle recommend`.
+	Recommendation = Answer[*recommend.Result]
+
+	// A Report is the answer of `caddy throttle replay` and `caddy throttle summary`.
+	Report = Answer[*Decided]
+)
+
+// reportOf returns what zones have decided about the requests of logs.
+func reportOf(in *logReader, zones []*Decided, known *clients.Log, notes []string) *Report {
+	const instant = "2006-01-02 15:04:05"
+	r := &Report{Log: *in.Stats(), Zones: zones, Clients: known.Senders(), Notes: notes, Partial: in.ctx.Err() != nil}
+	r.head = fmt.Sprintf("%s from %s to %s UTC (%s)\n", clients.Counted(int(r.Log.Requests), "request"), r.Log.From.Format(instant), r.Log.To.Format(instant), r.Log.To.Sub(r.Log.From).Round(time.Second))
+	if r.Log.Other > 0 {
+		r.head += clients.Counted(int(r.Log.Other), "line is", "lines are") + " about something else.\n"
+	}
+	return r
+}
+
+// Text returns the answer for people.
+func (a *Answer[Zone]) Text() string {
+	var b strings.Builder
+	if a.Partial {
+		b.WriteString("Interrupted: the figures are those of the requests so far.\n")
+	}
+	b.WriteString(a.head + a.Log.Complaints())
+	for _, zone := range a.Zones {
+		if b.Len() > 0 {
+			b.WriteString("\n")
+		}
+		b.WriteString(zone.Text())
+	}
+	b.WriteString(a.Clients.Text())
+	for i, note := range a.Notes {
+		if i == 0 {
+			b.WriteString("\n")
+		}
+		fmt.Fprintf(&b, "Note: %s\n", note)
+	}
+	return b.String()
+}
 
 func summaryCommand() *cobra.Command {
 	return new(logFlags).reads(&cobra.Command{
 		Use:   "summary LOG...",
 		Short: "Shows what throttle decided, from Caddy's access logs",
 		Long: `
-Shows what throttle decided, by the field throttle of Caddy's access logs. For every
-zone that was asked, not only the one that decided: how many requests it admitted
-and refused, or would have refused in shadow, which keys and routes that concerns,
-and how near all other keys came.`,
+Shows what every zone decided, by the field throttle of Caddy's access logs: how many
+requests it admitted and refused, or would have refused in shadow, which keys and
+routes that concerns, and how near all other keys came.`,
 		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
-	}, func(in *logReader) (finding, error) { return summarize(in), nil })
+	}, func(in *logReader) (finding, error) { return summarize(in) })
 }
 
 // summarize counts what zones decided.
-func summarize(in *logReader) *Report {
-	tally, decided, broken, notes := make(replay.Tally), 0, 0, []string{}
+func summarize(in *logReader) (*Report, error) {
+	found, decided, broken, notes := make(tally), 0, 0, []string{}
 	var known clients.Log
 	table := known.By(32, 64)
-	for batch := range in.batches() {
+	for batch, err := range in.Batches(in.ctx) {
+		if err != nil {
+			return nil, err
+		}
 		for _, req := range batch {
 			known.Add(req)
 			outcomes, err := req.Outcomes()
 			if err != nil {
 				broken++
 			}
-			asked := 0
-			for _, o := range outcomes {
-				if o.Zone == "" || o.Decision == "" {
-					continue
-				}
-				tally.Add(&o, req)
-				asked = 1
+			outcomes = slices.DeleteFunc(outcomes, func(o accesslog.Outcome) bool { return o.Zone == "" || o.Decision == "" })
+			for i := range outcomes {
+				found.add(&outcomes[i], req)
 			}
-			decided += asked
+			decided += min(1, len(outcomes))
 		}
 	}
 	if decided == 0 {
@@ -54,5 +124,160 @@ func summarize(in *logReader) *Report {
 	if broken > 0 {
 		notes = append(notes, fmt.Sprintf("fields throttle that could not be read: %d.", broken))
 	}
-	return reportOf(in, tally.Zones(func(string) *clients.Table { return table }), &known, notes)
+	return reportOf(in, found.zones(func(string) *clients.Table { return table }), &known, notes), nil
+}
+
+// Decided is what a zone has decided. Refusals of a shadow zone count as refusals.
+type Decided struct {
+	Name          string          `json:"zone"`
+	Requests      int             `json:"requests"`
+	Shadow        bool            `json:"shadow,omitempty"`  // for some keys at least: counted as if all zones of the same throttle were enforced
+	Unknown       string          `json:"unknown,omitempty"` // why the log cannot answer for the zone
+	Decisions     map[string]int  `json:"decisions"`         // by admitted, delayed, refused, shadow_delayed, shadow_refused
+	Unlogged      int64           `json:"unlogged"`          // refusals that refusal log kept out of the log
+	LongestDelay  float64         `json:"longest_delay_seconds"`
+	Reasons       map[string]int  `json:"reasons"` // of refusals
+	Keys          int             `json:"keys"`
+	RefusedKeys   int             `json:"refused_keys"`
+	RefusedPeople int             `json:"refused_people"` // keys of clients that look like people
+	Fullest       [len(steps)]int `json:"fullest"`        // how many other keys came how near, by quarter of the capacity
+	Worst         []clients.Key   `json:"worst_keys"`
+	Routes        []Route         `json:"routes"`
+
+	keys   map[string]*decidedKey
+	routes sketch.Counter[string] // of refusals
+}
+
+// A decidedKey is what a zone has decided about a key so far.
+type decidedKey struct {
+	clients.Key
+	sender  netip.Addr // of its first request
+	fullest float64    // the highest level, in capacities; 0 if there is no bucket
+}
+
+// A Route is a path on which requests were refused, without the query.
+type Route struct {
+	Path    string `json:"path"`
+	Refused int    `json:"refused"` // at least
+}
+
+// steps are how full the buckets became, at most, of keys that were never refused.
+var steps = [...]string{"below 25%", "25 to 50%", "50 to 75%", "75% or more"}
+
+const (
+	mostRoutes  = 1000 // counted at once: clients make up paths
+	shownRoutes = 10
+)
+
+// A tally counts what zones decide, by their names.
+type tally map[string]*Decided
+
+// add counts what a zone has decided about a request.
+func (t tally) add(d *accesslog.Outcome, req *accesslog.Request) {
+	z := t[d.Zone]
+	if z == nil {
+		z = &Decided{Name: d.Zone, Decisions: make(map[string]int), Reasons: make(map[string]int), Worst: []clients.Key{}, Routes: []Route{}, keys: make(map[string]*decidedKey)}
+		z.routes.Size = mostRoutes
+		t[d.Zone] = z
+	}
+	k := z.keys[d.Key]
+	if k == nil {
+		k = &decidedKey{Key: clients.Key{Key: strings.Clone(d.Key)}, sender: req.Client}
+		z.keys[k.Key.Key] = k
+	}
+	k.Asked++
+	if d.Capacity > 0 {
+		k.fullest = max(k.fullest, d.Level/d.Capacity)
+	}
+	z.Requests++
+	z.Decisions[d.Decision]++
+	z.Unlogged += max(0, d.Unlogged)
+	delay, _ := d.Delay.(float64)
+	z.LongestDelay = max(z.LongestDelay, delay)
+	if strings.HasSuffix(d.Decision, "refused") { // or would have been
+		z.Reasons[d.Reason]++
+		z.routes.Add(strings.Clone(req.Route()), 1)
+		k.Refuse(req.At)
+	}
+}
+
+// zones returns what the zones have decided, in the order of their names. by returns the
+// clients of the log as a zone tells them apart.
+func (t tally) zones(by func(zone string) *clients.Table) []*Decided {
+	all := make([]*Decided, 0, len(t))
+	for _, name := range slices.Sorted(maps.Keys(t)) {
+		z, known := t[name], by(name)
+		z.Keys = len(z.keys)
+		for _, k := range z.keys {
+			if k.Refused > 0 {
+				c := known.Of(k.sender)
+				k.Sender = c.Sender()
+				if z.Worst = append(z.Worst, k.Key); c.Person() {
+					z.RefusedPeople++
+				}
+			} else if k.fullest > 0 {
+				z.Fullest[min(int(k.fullest*float64(len(steps))), len(steps)-1)]++
+			}
+		}
+		z.RefusedKeys = len(z.Worst)
+		z.Worst = clients.MostRefused(z.Worst)
+		for _, route := range z.routes.Top(shownRoutes) {
+			z.Routes = append(z.Routes, Route{route.Key, route.AtLeast})
+		}
+		all = append(all, z)
+	}
+	return all
+}
+
+// Text returns the zone for people. Texts from clients are escaped.
+func (z *Decided) Text() string {
+	b := new(strings.Builder)
+	fmt.Fprintf(b, "Zone %s", z.Name)
+	if z.Shadow {
+		b.WriteString(" (shadow: as if all zones of its throttle were enforced)")
+	}
+	if z.Unknown != "" {
+		fmt.Fprintf(b, " (unknown: %s)", z.Unknown)
+	}
+	b.WriteString("\n")
+	row := func(what string, n, of int) {
+		fmt.Fprintf(b, "  %18s  %10s", what, clients.Comma(n))
+		if of > 0 {
+			fmt.Fprintf(b, "  %6s", clients.Percent(float64(n)/float64(of)))
+		}
+		b.WriteString("\n")
+	}
+	row("requests", z.Requests, 0)
+	for _, decision := range slices.Sorted(maps.Keys(z.Decisions)) {
+		row(strings.ReplaceAll(decision, "_", " "), z.Decisions[decision], z.Requests)
+	}
+	row("keys", z.Keys, 0)
+	row("keys ever refused", z.RefusedKeys, z.Keys)
+	row("people among them", z.RefusedPeople, 0)
+	if z.Unlogged > 0 {
+		fmt.Fprintf(b, "  refused and not in the log, as refusal log says: %s\n", clients.Comma(int(z.Unlogged)))
+	}
+	if z.LongestDelay > 0 {
+		fmt.Fprintf(b, "  longest delay: %s\n", time.Duration(z.LongestDelay*float64(time.Second)).Round(time.Millisecond))
+	}
+	if z.Fullest != [len(steps)]int{} {
+		b.WriteString("  how full the buckets of keys that were never refused became, at most:\n")
+		for i, keys := range z.Fullest {
+			fmt.Fprintf(b, "  %11s %8s\n", steps[i], clients.Comma(keys))
+		}
+	}
+	if z.RefusedKeys == 0 {
+		return b.String()
+	}
+	b.WriteString("  refused for:")
+	for _, reason := range slices.Sorted(maps.Keys(z.Reasons)) {
+		fmt.Fprintf(b, " %s %s", reason, clients.Comma(z.Reasons[reason]))
+	}
+	b.WriteString("\n")
+	clients.WriteKeys(b, "Most refused", z.Worst)
+	b.WriteString("\nRefused by route:\n\n")
+	for _, route := range z.Routes {
+		fmt.Fprintf(b, "  %8s  %s\n", clients.Comma(route.Refused), text.Printable(route.Path, 60))
+	}
+	return b.String()
 }

@@ -63,11 +63,11 @@ var guests = []room{
 	{"caddymodule/crawler/internal/verify", "caddymodule leakybucket/key"},
 	{"caddymodule/listener", "caddymodule leakybucket/key"},
 	{"caddymodule/inspector", "caddymodule"},
-	{"caddymodule/tune/internal/accesslog", "sketch text leakybucket leakybucket/key"},
+	{"caddymodule/tune/internal/accesslog", "text leakybucket/key"},
 	{"caddymodule/tune/internal/clients", "caddymodule/tune/internal/accesslog sketch text leakybucket/key"},
-	{"caddymodule/tune/internal/replay caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients limit text leakybucket"},
-	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients caddymodule/tune/internal/recommend caddymodule/tune/internal/replay " +
-		"text config limit engine option record leakybucket leakybucket/memstore"},
+	{"caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients limit text leakybucket"},
+	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients caddymodule/tune/internal/recommend " +
+		"text config sketch limit engine option record leakybucket leakybucket/memstore"},
 	{"caddymodule/memcached", "caddymodule leakybucket leakybucket/memcachedstore"},
 	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},

@@ -10,7 +10,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -73,16 +72,26 @@ type Request struct {
 	File string
 	Line int
 
-	forwarded bool // a proxy names another client than the peer
-	behind    bool // which Client is
+	// Agent is the first header User-Agent, or empty.
+	Agent string
 
-	referer, agent string
-	headers        string // of a Caddy line, as a JSON object
+	// Referer is that of a line that is not Caddy's, and HeaderJSON all headers of one that
+	// is, as a JSON object.
+	Referer, HeaderJSON string
 
-	written  int64 // when the line was written, in nanoseconds
-	arrived  int64 // At
-	unlogged int64 // refusals before this line that `refusal log` kept out of the log
-	length   int   // of the line
+	// Unlogged is how many refusals before this line `refusal log` kept out of the log.
+	Unlogged int64
+
+	// Named is the client that a proxy names, if it is public and another than the peer. Behind
+	// is set if Client is that one.
+	Named  netip.Addr
+	Behind bool
+
+	// Mixed is set if the lines of other requests hide what became of this one.
+	Mixed bool
+
+	fraction bool // the line's time has a fraction of a second
+	length   int  // of the line
 }
 
 // An Outcome is what a zone decided about a request, as Caddy's log has it.
@@ -95,13 +104,7 @@ type Outcome struct {
 	Level    float64 `json:"level"`
 	Capacity float64 `json:"capacity"`
 	Delay    any     `json:"delay"`              // in seconds; a text in other formats of durations
-	Unlogged int64   `json:"unlogged,omitempty"` // refusals before this line that `refusal log` kept out of the log
-}
-
-// Waited returns the delay in seconds. A text counts as none.
-func (o *Outcome) Waited() float64 {
-	seconds, _ := o.Delay.(float64)
-	return seconds
+	Unlogged int64   `json:"unlogged,omitempty"` // as that of the request
 }
 
 // Outcomes returns what the zones that were asked about the request decided.
@@ -113,22 +116,10 @@ func (r *Request) Outcomes() ([]Outcome, error) {
 		Outcome
 		Zones []Outcome // all of them, if there is more than the decisive one
 	}
-	if err := json.Unmarshal([]byte(r.Throttle), &field); err != nil {
-		return nil, err
+	if err := json.Unmarshal([]byte(r.Throttle), &field); err != nil || len(field.Zones) > 0 {
+		return field.Zones, err
 	}
-	if len(field.Zones) == 0 {
-		return []Outcome{field.Outcome}, nil
-	}
-	return field.Zones, nil
-}
-
-// outcomesWith returns the outcomes of a request of which one has a field.
-func (r *Request) outcomesWith(field string) []Outcome {
-	if !strings.Contains(r.Throttle, `"`+field+`"`) {
-		return nil
-	}
-	outcomes, _ := r.Outcomes() // the summary counts what cannot be read
-	return outcomes
+	return []Outcome{field.Outcome}, nil
 }
 
 // Stats say what a [Reader] has read so far. Their JSON is the field log of what commands
@@ -148,8 +139,8 @@ type Stats struct {
 	NoClient  int64 `json:"-"` // requests without an address
 	StandIns  int64 `json:"-"` // requests with a hash or a name in its place
 	Fractions int64 `json:"-"` // requests whose time has a fraction of a second
-	Late      int64 `json:"-"` // requests that are far from their place
 	Behind    int64 `json:"-"` // requests whose client a proxy names, in the last field or X-Forwarded-For
+	Mixed     int64 `json:"-"` // requests whose status and duration are not known
 
 	timed int64 // requests with a duration, without WebSockets
 	busy  float64
@@ -161,18 +152,15 @@ func (s *Stats) Doubts() (notes []string) {
 		notes = append(notes, fmt.Sprintf("%s of %s requests count for the client that a proxy names in X-Forwarded-For, because the line's own address is private, or most lines name another. Clients can make it up. --client names another field, such as remote_addr.",
 			humanize.Comma(s.Behind), humanize.Comma(s.Requests)))
 	}
+	if s.Mixed > 0 {
+		notes = append(notes, fmt.Sprintf("%s requests have no status and no duration, because Rails served several at once, and the lines do not say to which they belong. For the next log, set config.log_tags = [:request_id].", humanize.Comma(s.Mixed)))
+	}
 	mean, span := s.busy/float64(max(1, s.timed)), s.To.Sub(s.From).Seconds()
-	if atOnce := s.busy / max(1, span); mean > doubtedMean || span > 600 && atOnce > doubtedAtOnce {
+	if atOnce := s.busy / max(1, span); mean > 30 || span > 600 && atOnce > 100 {
 		notes = append(notes, fmt.Sprintf("A request took %.4g seconds on average, and %.4g were served at once: that is hardly true. If the log has other units than seconds, name the field and its unit, such as --time-field duration:ms.", mean, atOnce))
 	}
 	return notes
 }
-
-// Durations are doubted from these means on.
-const (
-	doubtedMean   = 30 // seconds
-	doubtedAtOnce = 100
-)
 
 // Complaints says how many lines could not be read, and shows some of them.
 func (s *Stats) Complaints() (said string) {
@@ -193,10 +181,6 @@ func mistake(log string, err error) error {
 	return fmt.Errorf("%s: %w", text.Printable(log, 200), err)
 }
 
-// UserAgent returns the first header of that name. Combined logs have no other headers
-// than this and Referer.
-func (r *Request) UserAgent() string { return r.agent }
-
 // Redacted is the value that Caddy logs for cookies and credentials.
 const Redacted = "REDACTED"
 
@@ -204,12 +188,12 @@ const Redacted = "REDACTED"
 // header with several values comes several times.
 func (r *Request) Headers() func(yield func(name, value string) bool) {
 	return func(yield func(name, value string) bool) {
-		if r.headers == "" {
-			_ = (r.referer == "" || yield("Referer", r.referer)) && (dashless(r.agent) == "" || yield("User-Agent", r.agent))
+		if r.HeaderJSON == "" {
+			_ = (r.Referer == "" || yield("Referer", r.Referer)) && (dashless(r.Agent) == "" || yield("User-Agent", r.Agent))
 			return
 		}
 		more := true
-		gjson.Parse(r.headers).ForEach(func(name, values gjson.Result) bool {
+		gjson.Parse(r.HeaderJSON).ForEach(func(name, values gjson.Result) bool {
 			values.ForEach(func(_, value gjson.Result) bool { // a filter may have put a text in the place of the list
 				more = value.Type != gjson.String || yield(name.Str, value.Str)
 				return more
@@ -217,14 +201,4 @@ func (r *Request) Headers() func(yield func(name, value string) bool) {
 			return more
 		})
 	}
-}
-
-// ThrottleDelay returns how long the request waited in zones of the throttle that
-// handled it, as far as its line says.
-func (r *Request) ThrottleDelay() time.Duration {
-	longest := 0.0
-	for _, o := range r.outcomesWith("delay") {
-		longest = max(longest, o.Waited())
-	}
-	return time.Duration(longest * float64(time.Second))
 }

@@ -30,7 +30,7 @@ func BenchmarkRead(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				for batch, err := range r.Batches() {
+				for batch, err := range r.Batches(b.Context()) {
 					if n += len(batch); err != nil {
 						b.Fatal(err)
 					}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -15,25 +16,19 @@ import (
 )
 
 // formats are those of lines that are no JSON, in the spelling of nginx.
-var formats = []pattern{
+var formats = compiled(
 	// combined and common
-	mustCompile(`$peer [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"$extras`),
-	mustCompile(`$peer [$time_local] "$request" $status $body_bytes_sent $extras`),
-	mustCompile(`$peer [$time_local] "$request" $status $body_bytes_sent`),
+	`$peer [$time_local] "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"$extras`,
+	`$peer [$time_local] "$request" $status $body_bytes_sent $extras`,
+	`$peer [$time_local] "$request" $status $body_bytes_sent`,
 	// Nginx Proxy Manager
-	mustCompile(`[$time_local] $cache $upstream $status - $request_method $scheme $host "$request_uri" [Client $remote_addr] [Length $body_bytes_sent] [Gzip $gzip] [Sent-to $server] "$http_user_agent" "$http_referer"`),
-	mustCompile(`[$time_local] $status - $request_method $scheme $host "$request_uri" [Client $remote_addr] [Length $body_bytes_sent] [Gzip $gzip] "$http_user_agent" "$http_referer"`),
+	`[$time_local] $cache $upstream $status - $request_method $scheme $host "$request_uri" [Client $remote_addr] [Length $body_bytes_sent] [Gzip $gzip] [Sent-to $server] "$http_user_agent" "$http_referer"`,
+	`[$time_local] $status - $request_method $scheme $host "$request_uri" [Client $remote_addr] [Length $body_bytes_sent] [Gzip $gzip] "$http_user_agent" "$http_referer"`,
 	// HAProxy's httplog
-	mustCompile(`$client_port [$start_time] $frontend $backend/$server $tr/$tw/$tc/$tr/$took_ms $status $body_bytes_sent $cookie $set $ended_as $conns $queue "$request"`),
+	`$client_port [$start_time] $frontend $backend/$server $tr/$tw/$tc/$tr/$took_ms $status $body_bytes_sent $cookie $set $ended_as $conns $queue "$request"`,
 	// Gandi
-	mustCompile(`$host $remote_addr $ident $remote_user [$time_local] ($request_time s) "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`),
-	// Amazon's load balancers, and S3
-	mustCompile(`$type $time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`),
-	mustCompile(`$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`),
-	mustCompile(`$owner $bucket [$start_time] $remote_addr $requester $id $operation $key "$request" $status $error $body_bytes_sent $object $took_ms $turnaround "$http_referer" "$http_user_agent"`),
-	// Envoy
-	mustCompile(`[$start_time] "$request" $status $flags $received $body_bytes_sent $took_ms $upstream "$http_x_forwarded_for" "$http_user_agent" "$id" "$host" "`),
-}
+	`$host $remote_addr $ident $remote_user [$time_local] ($request_time s) "$request" $status $body_bytes_sent "$http_referer" "$http_user_agent"`,
+)
 
 // A pattern is the fields of a line, each behind some text. The last has no name, and is what the line
 // must go on with.
@@ -85,21 +80,15 @@ func compile(spelled string) (f pattern, err error) {
 // textOf returns a text as JSON has it.
 func textOf(text string) gjson.Result { return gjson.Result{Type: gjson.String, Str: text} }
 
-// w3c returns the fields that a heading of IIS or CloudFront names. What is between them in lines
-// need not be a space.
-func w3c(names, between string) (f pattern) {
-	for i, name := range strings.Fields(names) {
-		f = append(f, struct{ text, name string }{strings.Repeat(between, min(i, 1)), name})
+func compiled(spelled ...string) (all []pattern) {
+	for _, fields := range spelled {
+		f, err := compile(fields)
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, f)
 	}
-	return append(f, struct{ text, name string }{})
-}
-
-func mustCompile(spelled string) pattern {
-	f, err := compile(spelled)
-	if err != nil {
-		panic(err)
-	}
-	return f
+	return all
 }
 
 // match notes each field of a line, or returns false if the line has others.
@@ -189,40 +178,44 @@ func (p *parser) parseText(r *Request, formats []pattern, line string) (v verdic
 	}
 	if m := railsLine.FindStringSubmatch(line); m != nil {
 		return l.readRails(m)
-	} else if p.begun != nil {
+	} else if p.threads != nil {
 		return other, ""
 	}
-	for _, s := range strangers {
-		if s.MatchString(line) {
-			why = s.what
-		}
-	}
-	return unreadable, why
+	return unreadable, cmp.Or(strange(line), why)
 }
 
-// readRails reads what Rails says when a request begins or ends.
+// readRails reads what Rails says when a request begins or ends. A process that serves several at
+// once writes their lines in any order. Unless tags tell them apart, nobody knows which one ends.
 func (l *namedLine) readRails(m []string) (verdict, string) {
-	p, by, done := l.parser, m[1]+m[2], -1
-	for i, b := range p.begun {
-		if b.by == by {
-			done = i
-		}
+	p, by := l.parser, m[1]+m[2]
+	if p.threads == nil {
+		p.threads = make(map[string]bool)
 	}
+	done := slices.IndexFunc(p.begun, func(b begun) bool { return b.by == by })
 	switch {
 	case m[3] != "":
 		l.Method, l.URI, l.peer, l.began = m[3], m[4], m[5], textOf(m[6])
-		if v, why := l.finish(); v != request {
+		v, why := l.finish()
+		if l.Mixed = done >= 0 || p.threads[by]; v != request || p.threads[by] {
 			return v, why
 		}
 		if p.begun = append(p.begun, begun{by, *l.Request}); done < 0 && len(p.begun) > mostBegun {
 			done = 0
 		}
-	case done >= 0:
-		b := &p.begun[done]
-		if b.Status = http.StatusNotFound; m[7] != "" {
-			b.Status, _ = strconv.Atoi(m[7])
+		if m[2] == "" {
+			p.threads[by] = false
 		}
-		b.Duration = durationOf(m[8], time.Millisecond)
+	case done >= 0:
+		if b := &p.begun[done]; !b.Mixed {
+			if b.Status = http.StatusNotFound; m[7] != "" {
+				b.Status, _ = strconv.Atoi(m[7])
+			}
+			b.Duration = durationOf(m[8], time.Millisecond)
+		}
+	default:
+		if _, known := p.threads[by]; known { // more requests have ended than begun one after another
+			p.threads[by] = true
+		}
 	}
 	if done < 0 {
 		return other, ""
@@ -232,7 +225,16 @@ func (l *namedLine) readRails(m []string) (verdict, string) {
 	return p.timed(l.Request, l.At, false)
 }
 
-// strangers are logs that cannot be read, and what to do.
+// strange names a log that cannot be read, and says what to do, or returns "".
+func strange(line string) string {
+	for _, s := range strangers {
+		if s.MatchString(line) {
+			return s.what
+		}
+	}
+	return ""
+}
+
 var strangers = []struct {
 	*regexp.Regexp
 	what string
@@ -241,4 +243,141 @@ var strangers = []struct {
 	{regexp.MustCompile(`^\[\w{3} \w{3} [ \d]\d [\d:.]+ \d{4}\] |^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] |^\[[\d-]+ [\d:]+\] \w+\.[A-Z]+: `), "an error log: give the access log"},
 	{regexp.MustCompile(`^\[(\{|$)`), "a list of JSON: want one object in each line, as jq -c .[] prints"},
 	{regexp.MustCompile("\tINFO\t"), "Caddy's console format, which has no defined fields: log as JSON"},
+	{regexp.MustCompile(`^#Software: Microsoft`), "a log of IIS: let it write the NCSA format, or convert it to combined lines"},
+	{regexp.MustCompile(`^#Fields: .*\bx-edge-`), "a log of CloudFront: convert it to combined lines"},
+	{regexp.MustCompile(`^([a-z]+\d? )?\d{4}-\d\d-\d\dT\S+ \S+ [\d.]+:\d+ \S+ -?[\d.]+ -?[\d.]+ `), `a log of Amazon's load balancer: give --fields '$type $time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"', without $type if it is a classic one`},
+	{regexp.MustCompile(`^[0-9a-f]{4,} \S+ \[\d\d/\w{3}/\d{4}:[\d:]{8} [+-]\d{4}\] `), `a log of Amazon S3: give --fields '$owner $bucket [$start_time] $remote_addr $requester $id $operation $key "$request" $status $error $body_bytes_sent $object $took_ms $turnaround "$http_referer" "$http_user_agent"'`},
+	{regexp.MustCompile(`^\[[\d-]+T[\d:.]+Z\] "`), `a log of Envoy: give --fields '[$start_time] "$request" $status $flags $received $body_bytes_sent $took_ms $upstream "$http_x_forwarded_for" "$http_user_agent" "$id" "$host" "'`},
+}
+
+// readPeer reads what is before the time of a combined line: the client's address, or a list of
+// them, behind the name of the virtual host if there is one, and the user.
+func (l *namedLine) readPeer(text string) {
+	l.whole = time.Microsecond
+	text = strings.TrimPrefix(strings.TrimRight(text, " "), `"`) // LiteSpeed quotes the whole line
+	first, rest := word(text)
+	for strings.HasSuffix(first, ",") {
+		next, after := word(rest)
+		first, rest = first+next, after
+	}
+	if second, after := word(rest); after != "" && second != "-" && addressIn(second).IsValid() && !addressIn(first).IsValid() {
+		l.Host, first, rest = dashless(first), second, after
+	}
+	if _, user := word(rest); len(user) > 1 {
+		l.User = dashless(user[1:])
+	}
+	l.peer = first
+}
+
+// readExtras reads what is behind the fields of a combined line. The last quoted addresses are
+// X-Forwarded-For in nginx's format main. Traefik has milliseconds with their unit, nginx a number with
+// a point, behind others or not, and Apache a whole number of microseconds, which is one alone.
+func (l *namedLine) readExtras(text string) {
+	wholes, whole := 0, ""
+	for n := 1; ; n++ {
+		if text = strings.TrimLeft(text, " "); text == "" {
+			break
+		}
+		token, after := word(text)
+		inQuotes := text[0] == '"'
+		if inQuotes {
+			token, after, _ = quoted(text[1:])
+		}
+		text = after
+		l.flagged(strconv.Itoa(n), textOf(token))
+		name, value, named := strings.Cut(token, "=")
+		if !inQuotes && named {
+			l.flagged(name, textOf(value))
+		}
+		millis, isMillis := strings.CutSuffix(token, "ms")
+		switch {
+		case inQuotes:
+			if addressIn(token).IsValid() {
+				l.forwarded = token
+			}
+		case l.timeField != "":
+		case name == "rt", name == "request_time":
+			l.elapsed, l.unit = textOf(value), time.Second
+		case named, l.elapsed.Exists():
+		case isMillis && durationOf(millis, 1) >= 0:
+			l.elapsed, l.unit, l.began = textOf(millis), time.Millisecond, l.ended
+		case durationOf(token, 1) < 0:
+		case strings.Contains(token, "."):
+			l.elapsed, l.unit = textOf(token), time.Second
+		default:
+			wholes, whole = wholes+1, token
+		}
+	}
+	if wholes == 1 && !l.elapsed.Exists() { // several may be bytes
+		l.elapsed, l.unit, l.began = textOf(whole), time.Microsecond, l.ended
+	}
+}
+
+// word returns what is before the next space, after leading ones, and the rest.
+func word(text string) (word, rest string) {
+	text = strings.TrimLeft(text, " ")
+	if i := strings.IndexByte(text, ' '); i >= 0 {
+		return text[:i], text[i:]
+	}
+	return text, ""
+}
+
+// dashless returns the text, or nothing for the dash that stands for it.
+func dashless(text string) string {
+	if text == "-" {
+		return ""
+	}
+	return text
+}
+
+// quoted returns the text up to the closing quote, without the escapes of nginx and Apache, and
+// what follows.
+func quoted(text string) (inside, rest string, ok bool) {
+	if end := strings.IndexAny(text, `"\`); end >= 0 && text[end] == '"' {
+		return text[:end], text[end+1:], true
+	}
+	var b strings.Builder
+	for i := 0; i < len(text); {
+		switch c := text[i]; {
+		case c == '"':
+			return b.String(), text[i+1:], true
+		case c == '\\' && i+1 < len(text):
+			escaped, wide, after, err := strconv.UnquoteChar(text[i:], '"')
+			if err != nil { // it stands for itself
+				escaped, after = rune(text[i+1]), text[i+2:]
+			}
+			if wide {
+				b.WriteRune(escaped)
+			} else {
+				b.WriteByte(byte(escaped))
+			}
+			i = len(text) - len(after)
+		default:
+			b.WriteByte(c)
+			i++
+		}
+	}
+	return "", "", false
+}
+
+// parseRequestLine splits the request line. It returns false if it is none that a site
+// serves: Apache asks itself OPTIONS *, and CONNECT looks for open proxies.
+func (r *Request) parseRequestLine(line string) bool {
+	var uri string
+	r.Method, uri, _ = strings.Cut(line, " ")
+	if strings.ContainsFunc(r.Method, func(c rune) bool { return c <= ' ' || c >= 0x7f }) {
+		return false
+	}
+	if proto := strings.LastIndex(uri, " HTTP/"); proto >= 0 {
+		uri, r.Proto = uri[:proto], uri[proto+1:]
+	}
+	if scheme, rest, found := strings.Cut(uri, "://"); found && (scheme == "http" || scheme == "https") { // the whole address
+		host, path, _ := strings.Cut(rest, "/")
+		if name, _, err := net.SplitHostPort(host); err == nil {
+			host = name
+		}
+		r.Host, uri = cmp.Or(r.Host, host), "/"+path
+	}
+	r.URI = uri
+	return r.Method != "" && uri != "" && uri != "*" && r.Method != http.MethodConnect
 }

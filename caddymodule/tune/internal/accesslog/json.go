@@ -2,8 +2,7 @@ package accesslog
 
 import (
 	"cmp"
-	"encoding/binary"
-	"hash/fnv"
+	"crypto/sha256"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -47,112 +46,99 @@ func (l *namedLine) flagged(name string, value gjson.Result) {
 	}
 }
 
+// A setter notes the value of a field.
+type setter func(l *namedLine, value gjson.Result)
+
+// fields are those of a line, by their names, and parts those of the request.
+var (
+	fields = named(map[string]setter{
+		"ts time timestamp @timestamp t date datetime time_iso8601 time_local msec EdgeEndTimestamp": func(l *namedLine, v gjson.Result) { once(&l.ended, v) },
+		"EdgeStartTimestamp StartUTC start_time":                                                     func(l *namedLine, v gjson.Result) { l.began = v },
+
+		"logger":      func(l *namedLine, v gjson.Result) { l.logger = v },
+		"msg message": func(l *namedLine, v gjson.Result) { once(&l.message, v) },
+
+		"duration":                         lasts(0),
+		"request_time":                     lasts(time.Second),
+		"OriginResponseDurationMs took_ms": lasts(time.Millisecond),
+		"took_us":                          lasts(time.Microsecond),
+		"Duration":                         lasts(time.Nanosecond),
+		"controller view db":               func(l *namedLine, _ gjson.Result) { l.rails = true },
+
+		"status EdgeResponseStatus DownstreamStatus response_code":                func(l *namedLine, v gjson.Result) { l.Status = max(0, int(v.Int())) }, // HAProxy has -1 if there was no response
+		"size body_bytes_sent bytes_sent EdgeResponseBytes DownstreamContentSize": func(l *namedLine, v gjson.Result) { l.Size = count(v) },
+		"bytes_read":                         func(l *namedLine, v gjson.Result) { l.Received = count(v) },
+		"user_id remote_user ClientUsername": func(l *namedLine, v gjson.Result) { l.User = dashless(v.Str) },
+		"throttle":                           func(l *namedLine, v gjson.Result) { l.Throttle = v.Raw },
+		"request": func(l *namedLine, v gjson.Result) {
+			if v.IsObject() {
+				l.caddy, l.inside, l.Host, l.URI = true, true, "", ""
+				v.ForEach(l.part)
+				l.inside = false
+			} else if !l.parseRequestLine(v.Str) {
+				l.URI = ""
+			}
+		},
+	})
+
+	parts = named(map[string]setter{
+		"remote_ip":                 func(l *namedLine, v gjson.Result) { l.Remote = v.Str },
+		"client_ip ClientIP":        func(l *namedLine, v gjson.Result) { l.peer = v.Str },
+		"remote_addr ClientHost ip": func(l *namedLine, v gjson.Result) { l.peer = cmp.Or(l.peer, v.Str) }, // which may be a proxy
+		"peer":                      func(l *namedLine, v gjson.Result) { l.readPeer(v.Str) },
+		"extras":                    func(l *namedLine, v gjson.Result) { l.readExtras(v.Str) },
+		"client_port":               func(l *namedLine, v gjson.Result) { l.peer = v.Str[:max(0, strings.LastIndexByte(v.Str, ':'))] }, // HAProxy has no brackets
+		"http_x_forwarded_for x_forwarded_for fwd": func(l *namedLine, v gjson.Result) { l.forwarded = v.Str },
+
+		"proto server_protocol request_proto ClientRequestProtocol RequestProtocol protocol": func(l *namedLine, v gjson.Result) { l.Proto = v.Str },
+		"method request_method ClientRequestMethod RequestMethod":                            func(l *namedLine, v gjson.Result) { l.Method = v.Str },
+		"vhost server_name": func(l *namedLine, v gjson.Result) { l.site = dashless(v.Str) }, // which may be a name for all
+		"host http_host ClientRequestHost RequestHost authority": func(l *namedLine, v gjson.Result) { l.Host = cmp.Or(l.Host, dashless(v.Str)) },
+		"request_uri":                           func(l *namedLine, v gjson.Result) { l.URI = v.Str },
+		"uri path ClientRequestURI RequestPath": func(l *namedLine, v gjson.Result) { l.URI = cmp.Or(l.URI, v.Str) }, // which may lack the query
+		"args query_string":                     func(l *namedLine, v gjson.Result) { l.query = strings.TrimPrefix(dashless(v.Str), "?") },
+
+		"http_referer http_referrer ClientRequestReferer request_Referer":      func(l *namedLine, v gjson.Result) { l.Referer = dashless(v.Str) },
+		"http_user_agent ClientRequestUserAgent request_User-Agent user_agent": func(l *namedLine, v gjson.Result) { l.Agent = v.Str },
+		"headers": func(l *namedLine, v gjson.Result) {
+			if v.IsObject() {
+				l.HeaderJSON, l.Agent = v.Raw, v.Get("User-Agent.0").Str
+			}
+		},
+		"tls": func(l *namedLine, v gjson.Result) { l.TLS = v.IsObject() },
+	})
+)
+
+// named has a setter for each of some names.
+func named(of map[string]setter) map[string]setter {
+	all := make(map[string]setter)
+	for names, set := range of {
+		for name := range strings.FieldsSeq(names) {
+			all[name] = set
+		}
+	}
+	return all
+}
+
+// lasts notes a duration in such units.
+func lasts(unit time.Duration) setter {
+	return func(l *namedLine, v gjson.Result) { l.elapsed, l.unit = v, unit }
+}
+
 // field notes a field.
 func (l *namedLine) field(name, value gjson.Result) bool {
 	l.flagged(name.Str, value)
-	switch name.Str {
-	case "time":
-		if len(l.ended.Str) == len(time.DateOnly) { // W3C has the date apart
-			value.Str = l.ended.Str + " " + value.Str
-			l.ended = gjson.Result{}
-		}
-		once(&l.ended, value)
-	case "ts", "timestamp", "@timestamp", "t", "date", "datetime", "time_iso8601", "time_local", "msec", "EdgeEndTimestamp":
-		once(&l.ended, value)
-	case "EdgeStartTimestamp", "StartUTC", "start_time":
-		l.began = value
-	case "logger":
-		l.logger = value
-	case "msg", "message":
-		once(&l.message, value)
-	case "duration":
-		l.elapsed, l.unit = value, 0
-	case "request_time":
-		l.elapsed, l.unit = value, time.Second
-	case "Duration":
-		l.elapsed, l.unit = value, time.Nanosecond
-	case "time-taken": // by CloudFront in seconds, by IIS in milliseconds
-		if l.elapsed, l.unit = value, time.Millisecond; strings.Contains(value.Str, ".") {
-			l.unit = time.Second
-		}
-	case "OriginResponseDurationMs", "took_ms":
-		l.elapsed, l.unit = value, time.Millisecond
-	case "took_us":
-		l.elapsed, l.unit = value, time.Microsecond
-	case "controller", "view", "db":
-		l.rails = true
-	case "status", "EdgeResponseStatus", "DownstreamStatus", "response_code", "sc-status":
-		l.Status = max(0, int(value.Int())) // HAProxy has -1 if there was no response
-	case "size", "body_bytes_sent", "bytes_sent", "EdgeResponseBytes", "DownstreamContentSize", "sc-bytes":
-		l.Size = count(value)
-	case "bytes_read":
-		l.Received = count(value)
-	case "user_id", "remote_user", "ClientUsername", "cs-username":
-		l.User = dashless(value.Str)
-	case "throttle":
-		l.Throttle = value.Raw
-	case "request":
-		if value.IsObject() {
-			l.caddy, l.inside = true, true
-			value.ForEach(l.part)
-			l.inside = false
-		} else if !l.parseRequestLine(value.Str) {
-			l.URI = ""
-		}
-	default:
-		return l.part(name, value)
+	if set := fields[name.Str]; set != nil {
+		set(l, value)
+		return true
 	}
-	return true
+	return l.part(name, value)
 }
 
 // part notes a field of the request. Beside Caddy's request it has been added by somebody.
 func (l *namedLine) part(name, value gjson.Result) bool {
-	if l.caddy && !l.inside {
-		return true
-	}
-	switch name.Str {
-	case "remote_ip":
-		l.Remote = value.Str
-	case "client_ip", "ClientIP":
-		l.peer = value.Str
-	case "remote_addr", "ClientHost", "ip", "c-ip": // which may be a proxy
-		l.peer = cmp.Or(l.peer, value.Str)
-	case "peer":
-		l.readPeer(value.Str)
-	case "extras":
-		l.readExtras(value.Str)
-	case "client_port": // HAProxy has no brackets
-		l.peer = value.Str[:max(0, strings.LastIndexByte(value.Str, ':'))]
-	case "http_x_forwarded_for", "x_forwarded_for", "fwd":
-		l.forwarded = value.Str
-	case "proto", "server_protocol", "request_proto", "ClientRequestProtocol", "RequestProtocol", "protocol":
-		l.Proto = value.Str
-	case "method", "request_method", "ClientRequestMethod", "RequestMethod", "cs-method":
-		l.Method = value.Str
-	case "vhost", "server_name": // which may be a name for all
-		l.site = dashless(value.Str)
-	case "host", "http_host", "ClientRequestHost", "RequestHost", "authority", "cs-host", "x-host-header":
-		if l.inside || l.Host == "" {
-			l.Host = dashless(value.Str)
-		}
-	case "request_uri":
-		l.URI = value.Str
-	case "uri", "path", "ClientRequestURI", "RequestPath", "cs-uri-stem": // which may lack the query
-		if l.inside || l.URI == "" {
-			l.URI = value.Str
-		}
-	case "args", "query_string", "cs-uri-query":
-		l.query = strings.TrimPrefix(dashless(value.Str), "?")
-	case "http_referer", "http_referrer", "ClientRequestReferer", "request_Referer", "cs(Referer)":
-		l.referer = dashless(value.Str)
-	case "http_user_agent", "ClientRequestUserAgent", "request_User-Agent", "user_agent", "cs(User-Agent)":
-		l.agent = value.Str
-	case "headers":
-		if value.IsObject() {
-			l.headers, l.agent = value.Raw, value.Get("User-Agent.0").Str
-		}
-	case "tls":
-		l.TLS = value.IsObject()
+	if set := parts[name.Str]; set != nil && (l.inside || !l.caddy) {
+		set(l, value)
 	}
 	return true
 }
@@ -285,21 +271,28 @@ func (l *namedLine) sentBy(who string) {
 		named = addressIn(l.forwarded)
 	}
 	r.Client, r.ClientText = addressIn(who), who
-	if r.forwarded = isPublic(named) && named != r.Client; r.forwarded && (l.proxied || !isPublic(r.Client)) {
-		r.Client, r.behind = named, true
+	if isPublic(named) && named != r.Client {
+		r.Named = named
 	}
 	if r.Client.IsValid() && parseAddr(who) != r.Client {
 		r.ClientText = r.Client.String()
+	}
+	if r.Named.IsValid() && !isPublic(r.Client) {
+		r.behind(named)
 	}
 	who = r.ClientText
 	if r.Remote = cmp.Or(r.Remote, who); r.Client.IsValid() || len(who) < 4 || who == Redacted || strings.HasPrefix(who, "unix:") {
 		return
 	}
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(who))
-	of := [16]byte{0: 0xfd}
-	binary.BigEndian.PutUint64(of[:], hash.Sum64()>>8|0xfd<<56)
+	sum, of := sha256.Sum256([]byte(who)), [16]byte{}
+	copy(of[:8], sum[:]) // keys have no more of it
+	of[0] = 0xfd
 	r.Client, r.StandsIn = netip.AddrFrom16(of), true
+}
+
+// behind sets the client that a proxy names.
+func (r *Request) behind(client netip.Addr) {
+	r.Client, r.ClientText, r.Behind, r.StandsIn = client, client.String(), true, false
 }
 
 // Shown returns a key in which the client's hash or name is in its place again.
@@ -315,27 +308,16 @@ func (p *parser) timed(r *Request, at time.Time, end bool) (verdict, string) {
 	if at.Before(earliest) || at.After(p.latest) {
 		return unreadable, "implausible time " + at.UTC().Format(time.RFC3339)
 	}
-	r.written = at.UnixNano()
-	r.arrived = r.written
+	r.fraction, r.At = at.Nanosecond() != 0, at.UTC()
 	if end && r.Duration > 0 {
-		r.arrived -= int64(r.Duration)
-	} else if r.Duration > 0 {
-		r.written += int64(r.Duration)
+		r.At = r.At.Add(-r.Duration)
 	}
-	r.At = time.Unix(0, r.arrived).UTC()
 	r.Host = cmp.Or(r.Host, p.host)
-	for _, o := range r.outcomesWith("unlogged") {
-		r.unlogged += max(0, o.Unlogged)
+	if strings.Contains(r.Throttle, `"unlogged"`) {
+		outcomes, _ := r.Outcomes() // the summary counts what cannot be read
+		for _, o := range outcomes {
+			r.Unlogged += max(0, o.Unlogged)
+		}
 	}
 	return request, ""
-}
-
-// fieldsOf returns the names in a JSON object, or "".
-func fieldsOf(line string) string {
-	var names []string
-	gjson.Parse(unwrap(line)).ForEach(func(name, _ gjson.Result) bool {
-		names = append(names, text.Printable(name.Str, 30))
-		return name.Type == gjson.String && len(names) < 30
-	})
-	return strings.Join(names, ", ")
 }

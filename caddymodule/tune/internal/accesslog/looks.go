@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 )
 
 // A Looks says what a client looks like in a log.
@@ -23,12 +21,9 @@ const (
 // people.
 const manyAgents = 5
 
-const (
-	// A person has loaded fewestAssets, and one for personPages other requests: most files
-	// come from the browser's cache after the first page.
-	fewestAssets = 2
-	personPages  = 20
-)
+// A person has loaded fewestAssets, and one for personPages other requests: most files
+// come from the browser's cache after the first page.
+const fewestAssets, personPages = 2, 20
 
 // LooksLike judges a client by how many of its requests were for static assets, and by
 // its user agents.
@@ -80,13 +75,8 @@ func (r *Request) Route() string {
 	return path
 }
 
-const (
-	// MostAgents is how many user agents of a client are told apart.
-	MostAgents = 64
-
-	// MostRoutes is how many routes are counted at once.
-	MostRoutes = 10_000
-)
+// MostAgents is how many user agents of a client are told apart.
+const MostAgents = 64
 
 // Agents counts the different user agents of one client, up to [MostAgents]: clients make
 // them up. The zero value is empty, and small: most clients have one.
@@ -100,12 +90,12 @@ var agentSeed = maphash.MakeSeed()
 // Add counts the user agent of a request, and reports whether it is a new one that names a
 // robot.
 func (a *Agents) Add(r *Request) bool {
-	hash := uint32(maphash.String(agentSeed, r.agent))
+	hash := uint32(maphash.String(agentSeed, r.Agent))
 	if len(a.hashes) == MostAgents || slices.Contains(a.hashes, hash) {
 		return false
 	}
 	a.hashes = append(a.hashes, hash)
-	if !robot(r.agent) {
+	if !robot(r.Agent) {
 		return false
 	}
 	a.robots++
@@ -117,29 +107,3 @@ func (a *Agents) Robots() bool { return a.robots > 0 && 2*a.robots >= a.Count() 
 
 // Count returns how many there are, at least.
 func (a *Agents) Count() int { return len(a.hashes) }
-
-// Routes finds the most frequent routes. Clients make up paths, so it takes bounded
-// memory: above [MostRoutes], counts are lower bounds, and the number of routes is an
-// estimate. The zero value is empty.
-type Routes struct {
-	often     sketch.Counter[string]
-	different sketch.Distinct
-}
-
-// Add counts a route.
-func (c *Routes) Add(route string) {
-	c.often.Size = MostRoutes
-	c.often.Add(strings.Clone(route), 1)
-	c.different.Add(route)
-}
-
-// Top returns at most n routes that came most often.
-func (c *Routes) Top(n int) []sketch.Key[string] { return c.often.Top(n) }
-
-// Count returns how many different routes there are.
-func (c *Routes) Count() int {
-	if n := len(c.often.Top(MostRoutes)); n < MostRoutes {
-		return n
-	}
-	return int(c.different.Estimate())
-}

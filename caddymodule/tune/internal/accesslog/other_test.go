@@ -17,10 +17,6 @@ func TestLinesOfOtherProgramsAreRead(t *testing.T) {
 		"Nginx Proxy Manager's":    {`[02/Nov/2026:08:00:00 +0000] 404 - GET https example.com "/a?b" [Client 192.0.2.7] [Length 5] [Gzip -] "curl/8" "-"`, `08:00:00 -1ns 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
 		"HAProxy":                  {`Nov  2 08:00:00 lb haproxy[674]: 192.0.2.7:33319 [02/Nov/2026:08:00:00.123] www~ app/srv1 9/0/7/147/723 404 5 - - ---- 1/3/3/2/0 0/0 {x|y} "GET /a?b HTTP/1.0"`, `08:00:00.123 723ms 192.0.2.7  GET /a?b 404 5 `},
 		"HAProxy, IPv6":            {`2001:db8::7:33319 [02/Nov/2026:08:00:00.123] www app/srv1 9/0/7/147/+723 404 5 - - ---- 1/3/3/2/0 0/0 "GET /a?b HTTP/1.0"`, `08:00:00.123 723ms 2001:db8::7  GET /a?b 404 5 `},
-		"Amazon ALB":               {`https 2026-11-02T08:00:00.5Z app/lb/50dc 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET https://example.com:443/a?b HTTP/1.1" "curl/8" ECDHE TLSv1.2 "x"`, `08:00:00.25 250ms 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
-		"Amazon ELB":               {`2026-11-02T08:00:00.5Z lb 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET http://example.com:80/a?b HTTP/1.1" "curl/8" - -`, `08:00:00.25 250ms 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
-		"Amazon S3":                {`79a5 bucket [02/Nov/2026:08:00:00 +0000] 192.0.2.7 arn 3E57 REST.GET.OBJECT a "GET /a?b HTTP/1.1" 404 NoSuchKey 5 - 70 - "-" "curl/8" - x SigV4`, `08:00:00 70ms 192.0.2.7  GET /a?b 404 5 curl/8`},
-		"Envoy":                    {`[2026-11-02T08:00:00.310Z] "GET /a?b HTTP/2" 404 - 154 5 226 100 "192.0.2.7" "curl/8" "cc21" "example.com" "10.0.2.1:80"`, `08:00:00.31 226ms 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
 		"Envoy, JSON":              {`{"start_time":"2026-11-02T08:00:00.310Z","method":"GET","path":"/a?b","protocol":"HTTP/1.1","response_code":404,"bytes_sent":5,"duration":226,"x_forwarded_for":"192.0.2.7","user_agent":"curl/8","authority":"example.com"}`, `08:00:00.31 226ms 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
 		"Upsun":                    {`{"app":"app","message":"192.0.2.7 - - [02/Nov/2026:08:00:00 +0000] \"GET /a?b HTTP/1.1\" 404 5 \"-\" \"curl/8\"","timestamp":"2026-11-02T08:00:01Z"}`, `08:00:00 -1ns 192.0.2.7  GET /a?b 404 5 curl/8`},
 		"lograge":                  {`I, [2026-11-02T08:00:00.5 #123]  INFO -- : [id] method=GET path=/a?b format=html controller=X action=show status=404 duration=250.5 view=4.5 ip=192.0.2.7 host=example.com`, `08:00:00.2495 250.5ms 192.0.2.7 example.com GET /a?b 404 -1 `},
@@ -37,22 +33,8 @@ func TestLinesOfOtherProgramsAreRead(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.UserAgent()); got != c.want || r.Client.String() != r.ClientText {
+		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent); got != c.want || r.Client.String() != r.ClientText {
 			t.Errorf("%s: got  %s\nwant %s", name, got, c.want)
-		}
-	}
-}
-
-// TestLinesOfW3CAreReadByTheirHeading, as those of IIS and CloudFront.
-func TestLinesOfW3CAreReadByTheirHeading(t *testing.T) {
-	for _, log := range []string{
-		"#Software: IIS\n#Fields: date time s-ip cs-method cs-uri-stem cs-uri-query cs-username c-ip cs(User-Agent) sc-status sc-bytes time-taken\n2026-11-02 08:00:01 10.0.0.1 GET /a b - 192.0.2.7 curl/8 404 5 250\n",
-		"#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip cs-method cs(Host) cs-uri-stem sc-status cs(User-Agent) cs-uri-query time-taken\n2026-11-02\t08:00:01\tFRA2\t5\t192.0.2.7\tGET\td1.cloudfront.net\t/a\t404\tcurl/8\tb\t0.250\n",
-	} {
-		got, stats, err := readAll(t, Options{}, written(t, "u_ex.log", log))
-		want := seen{"08:00:00.75", 250 * time.Millisecond, "192.0.2.7", "", "GET", "/a?b", "", "", "curl/8", 404, 5, false}
-		if err != nil || len(got) != 1 || got[0] != want || stats.Other != 2 {
-			t.Errorf("got %+v, %+v and %v, want %+v", got, stats, err, want)
 		}
 	}
 }
@@ -86,8 +68,53 @@ I, [2026-11-02T08:00:00.6 #9]  INFO -- : [z] Completed 500 Internal Server Error
 			t.Errorf("got %s, %+v, %v, want %s of %s", s, stats, err, want, log)
 		}
 	}
-	if _, stats, err := readAll(t, Options{}, written(t, "production.log", strings.Repeat("Started GET \"/cable\" for 192.0.2.1 at 2026-11-02 08:00:00 +0000\n", 1)+strings.Repeat("x\n", 9))); err != nil || stats.Requests != 1 {
+	if _, stats, err := readAll(t, Options{}, written(t, "production.log", "Started GET \"/cable\" for 192.0.2.1 at 2026-11-02 08:00:00 +0000\n"+strings.Repeat("x\n", 9))); err != nil || stats.Requests != 1 {
 		t.Errorf("got %+v and %v, want a request that never ended", stats, err)
+	}
+}
+
+// TestWhatIsNotKnownOfRailsIsNotGuessed: a process that serves several requests at once does not say
+// which of them has ended, and the log has no tags.
+func TestWhatIsNotKnownOfRailsIsNotGuessed(t *testing.T) {
+	log, at := "", 0
+	say := func(what string) {
+		log += "I, [2026-11-02T08:00:00.1 #7]  INFO -- : " + what + "\n"
+	}
+	started := func(path string) {
+		at++
+		say(fmt.Sprintf(`Started GET "%s" for 192.0.2.1 at 2026-11-02 08:00:%02d +0000`, path, at))
+	}
+	started("/alone")
+	say("Completed 200 OK in 12ms")
+	started("/never")
+	started("/behind-it")
+	say("Completed 401 Unauthorized in 12ms")
+	started("/alone-again")
+	say("Completed 404 Not Found in 12ms")
+	started("/a")
+	started("/b")
+	say("Completed 401 Unauthorized in 12ms")
+	say("Completed 200 OK in 9000ms")
+	started("/c")
+	started("/d")
+	say("Completed 401 Unauthorized in 12ms")
+	say("Completed 200 OK in 12ms")
+	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for req, err := range each(r) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got += fmt.Sprint(req.URI, " ", req.Status, " ")
+	}
+	if want := "/alone 200 /never 0 /behind-it 0 /alone-again 404 /a 0 /b 0 /c 0 /d 0 "; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if doubts := strings.Join(r.Stats().Doubts(), "\n"); !strings.Contains(doubts, "4 requests have no status and no duration, because Rails") || !strings.Contains(doubts, "config.log_tags = [:request_id]") {
+		t.Errorf("got the doubts %q, want those and the remedy", doubts)
 	}
 }
 
@@ -148,7 +175,7 @@ func TestFieldsAreReadAsTheServerSpellsThem(t *testing.T) {
 			t.Errorf("%s: %v", c.fields, err)
 			continue
 		}
-		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.UserAgent()); got != want {
+		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent); got != want {
 			t.Errorf("%s: got  %s\nwant %s", c.fields, got, want)
 		}
 	}
@@ -171,6 +198,8 @@ func TestWhatIsNoAccessLogIsNamed(t *testing.T) {
 		`2026/11/02 08:00:00 [error] 123#0: *1 open() "/x" failed, request: "GET /x HTTP/1.1"`:       "an error log: give the access log",
 		`[2026-11-02 08:00:00] production.ERROR: boom`:                                               "an error log: give the access log",
 		"2026/11/02 08:00:00.123\tINFO\thttp.log.access\thandled request\t{}":                        "log as JSON",
+		"#Software: Microsoft Internet Information Services 10.0\n#Fields: date time c-ip":           "a log of IIS: let it write the NCSA format",
+		"#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip":                            "a log of CloudFront: convert it",
 		`[`: "jq -c .[]",
 		`{`: "jq -c .",
 		`192.0.2.7 - - [02/Nope/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 1`: `unknown time 02/Nope/2026:08:00:00 +0000`,
@@ -191,5 +220,33 @@ func TestDurationsOfAWrongUnitAreDoubted(t *testing.T) {
 		if _, stats, err := readAll(t, Options{}, written(t, "access.log", text)); err != nil || (len(stats.Doubts()) > 0) != doubted {
 			t.Errorf("%v: got %v and %v", took, stats.Doubts(), err)
 		}
+	}
+}
+
+// TestTheFieldsThatAnErrorNamesReadTheLog.
+func TestTheFieldsThatAnErrorNamesReadTheLog(t *testing.T) {
+	for name, c := range map[string]struct{ line, want string }{
+		"a log of Amazon's load balancer": {`https 2026-11-02T08:00:00.5Z app/lb/50dc 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET https://example.com:443/a?b HTTP/1.1" "curl/8" ECDHE TLSv1.2 "x"`, `08:00:00.25 250ms 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
+		"a log of Amazon S3":              {`79a5 bucket [02/Nov/2026:08:00:00 +0000] 192.0.2.7 arn 3E57 REST.GET.OBJECT a "GET /a?b HTTP/1.1" 404 NoSuchKey 5 - 70 - "-" "curl/8" - x SigV4`, `08:00:00 70ms 192.0.2.7  GET /a?b 404 5 curl/8`},
+		"a log of Envoy":                  {`[2026-11-02T08:00:00.310Z] "GET /a?b HTTP/2" 404 - 154 5 226 100 "192.0.2.7" "curl/8" "cc21" "example.com" "10.0.2.1:80"`, `08:00:00.31 226ms 192.0.2.7 example.com GET /a?b 404 5 curl/8`},
+	} {
+		_, err := first(t, Options{}, c.line)
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: got %v", name, err)
+			continue
+		}
+		_, fields, _ := strings.Cut(err.Error(), "--fields '")
+		fields, _, _ = strings.Cut(fields, "'")
+		r, err := first(t, Options{Fields: fields}, c.line)
+		if err != nil {
+			t.Errorf("%s: got %v with --fields '%s'", name, err, fields)
+			continue
+		}
+		if got := fmt.Sprint(r.At.Format("15:04:05.999999"), " ", r.Duration, " ", r.ClientText, " ", r.Host, " ", r.Method, " ", r.URI, " ", r.Status, " ", r.Size, " ", r.Agent); got != c.want {
+			t.Errorf("%s: got  %s\nwant %s", name, got, c.want)
+		}
+	}
+	if r, err := first(t, Options{Fields: `$time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"`}, `2026-11-02T08:00:00.5Z lb 192.0.2.7:2817 10.0.0.1:80 0.000 0.250 0.000 404 404 34 5 "GET http://example.com:80/a?b HTTP/1.1" "curl/8" - -`); err != nil || r.ClientText != "192.0.2.7" {
+		t.Errorf("a classic load balancer: got %v, %v", r, err)
 	}
 }

@@ -2,17 +2,25 @@ package accesslog
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
+	"context"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"math"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // Options say how logs are read. The zero value works.
@@ -32,63 +40,40 @@ type Options struct {
 	// Host is that of requests whose line has none.
 	Host string
 
-	// Stdin is what the name - means, such as the standard input. Only with it is there such a name.
+	// Stdin is what the name - means, such as the standard input.
 	Stdin io.Reader
-
-	spools map[string]*spill // of what can be read only once, if this is not the first time
 }
 
 const (
-	// A request is returned once a line was written that much later than it arrived, or
-	// if that many requests or bytes are held back.
-	window      = 10 * time.Minute
-	windowLines = 1 << 14
-	windowBytes = 16 << 20
-
 	// aDay is how far in the future a time may be: the clock of another machine.
 	aDay = 24 * time.Hour
+
+	// batchSize is how many requests are returned at once.
+	batchSize = 1000
+
+	// fewestProxied is by how many requests a proxy with a public address is known.
+	fewestProxied = 20
 )
 
-// A Reader reads the requests of logs in the order of their arrival. Logs may be
-// given in any order, and may overlap. It holds back as many requests as it must to put
-// them in order, and no more than a fixed number. If one comes later nevertheless, it ends with
-// [ErrLate]: go on with [Reader.Sorted].
+// A Reader reads the requests of logs, and returns them in the order of their arrival. Logs may be
+// given in any order, and may overlap.
 type Reader struct {
-	options Options
-	parser  parser // as that of each log begins
+	stdin   io.Reader
 	sources []*source
-	runs    []*source // of requests that are late in these
-	sorter  *sorter   // collects such requests, or is nil
 	stats   Stats
-	strange string // fields of JSON that is no request
-
-	peeked, forwarded int // requests of the first lines, and those for which a proxy names the client
-
-	held   []*Request // until they are in order
-	bytes  int        // of their lines
-	newest int64      // when the last line was written
-	last   int64      // the latest arrival of the requests that were returned
-
-	read  atomic.Int64 // bytes of the files
-	total int64
-	done  chan struct{} // closed when nobody reads on
+	sorter  sorter
+	read    int // requests
+	proxied int // of these, for which a proxy names another client than the peer
 }
-
-// batchSize is how many requests are returned at once.
-const batchSize = 1000
 
 // Open opens logs by their names; - is the standard input. Names that cannot be read are
 // found at once.
-func Open(names []string, options Options) (*Reader, error) {
-	r := &Reader{
-		options: options, parser: parser{host: options.Host, clientField: options.Client, formats: formats, latest: time.Now().Add(aDay)},
-		stats: Stats{Files: names, Problems: []string{}}, done: make(chan struct{}),
-	}
+func Open(names []string, options Options) (_ *Reader, err error) {
+	p := parser{host: options.Host, clientField: options.Client, formats: formats, latest: time.Now().Add(aDay)}
 	field, unit, given := strings.Cut(options.TimeField, ":")
-	r.parser.timeField = field
+	p.timeField = field
 	if given {
-		var err error
-		if r.parser.unit, err = time.ParseDuration("1" + unit); err != nil || r.parser.unit <= 0 {
+		if p.unit, err = time.ParseDuration("1" + unit); err != nil || p.unit <= 0 {
 			return nil, fmt.Errorf("unknown unit %q of the time field: want s, ms, us or ns", unit)
 		}
 	}
@@ -97,159 +82,145 @@ func Open(names []string, options Options) (*Reader, error) {
 		if err != nil {
 			return nil, fmt.Errorf("--fields: %w", err)
 		}
-		r.parser.formats, r.parser.given = []pattern{fields}, true
+		p.formats, p.given = []pattern{fields}, true
 	}
+	r := &Reader{stdin: options.Stdin, stats: Stats{Files: names, Problems: []string{}}}
 	for _, name := range names {
-		s := &source{name: name}
-		if err := r.begin(s); err != nil {
-			s.close()
-			return nil, mistake(name, err)
+		s := &source{name: name, parser: p}
+		if info, err := os.Stat(name); name != "-" && (err != nil || info.Mode().IsRegular() || info.IsDir()) { // else it can be read only once
+			err := s.open(r.stdin)
+			if s.close(); err != nil {
+				return nil, mistake(name, err)
+			}
 		}
 		if !slices.ContainsFunc(r.sources, s.same) {
 			r.sources = append(r.sources, s)
 		}
 	}
 	slices.Reverse(r.sources) // a rotated set is listed from its newest file on
-	slices.SortStableFunc(r.sources, byNext)
 	return r, nil
 }
 
-// Close ends the reading. It must be called once.
-func (r *Reader) Close() { close(r.done) }
+// Close removes temporary files.
+func (r *Reader) Close() { r.sorter.close() }
 
-// Stats returns what was read so far, with the last batch.
+// Stats returns what was read.
 func (r *Reader) Stats() *Stats { return &r.stats }
 
-// Progress returns how many bytes of the files were read, and how many there are in all,
-// or 0 if that is not known.
-func (r *Reader) Progress() (read, total int64) { return r.read.Load(), r.total }
-
-// Batches iterates over the requests, several at once, while more are read. It must be called
-// once. The slices belong to the caller. An error is the last that comes: the logs hold no
-// request at all, or it is ErrLate.
-func (r *Reader) Batches() iter.Seq2[[]*Request, error] {
+// Batches iterates over the requests, several at once. If the context ends while they are read, they
+// are those that were read. It must be called once. The slices belong to the caller. An error is the
+// last that comes.
+func (r *Reader) Batches(ctx context.Context) iter.Seq2[[]*Request, error] {
 	return func(yield func([]*Request, error) bool) {
-		for more := true; more; {
-			batch := make([]*Request, 0, batchSize)
-			for len(batch) < batchSize && more {
-				var req *Request
-				if req, more = r.next(); more {
-					batch = append(batch, req)
+		for _, s := range r.sources {
+			if err := r.readAll(ctx, s); err != nil {
+				yield(nil, fmt.Errorf("sorting the requests: %w", err))
+				return
+			}
+		}
+		if r.read == 0 {
+			yield(nil, r.nothing())
+			return
+		}
+		enough, batch := ctx.Err() != nil, []*Request(nil)
+		for req, err := range r.sorter.all {
+			if err != nil {
+				yield(nil, fmt.Errorf("sorting the requests: %w", err))
+				return
+			}
+			r.count(req)
+			if batch = append(batch, req); len(batch) == batchSize {
+				if !yield(batch, nil) || ctx.Err() != nil && !enough {
+					return
 				}
+				batch = make([]*Request, 0, batchSize)
 			}
-			switch {
-			case r.stats.Requests == 0:
-				yield(nil, r.nothing())
-				return
-			case r.stats.Late > 0 && r.runs == nil: // else the log has grown
-				yield(nil, ErrLate)
-				return
-			}
-			if !yield(batch, nil) {
-				return
-			}
+		}
+		if len(batch) > 0 {
+			yield(batch, nil)
 		}
 	}
 }
 
-// begin finds out when a log begins, and closes it until its time comes. What is no file
-// can be read only once, and its time is the beginning.
-func (r *Reader) begin(s *source) error {
-	if s.name == "-" {
+// readAll reads a log to its end, or until the context ends.
+func (r *Reader) readAll(ctx context.Context, s *source) error {
+	defer s.close()
+	if err := s.open(r.stdin); err != nil {
+		r.broken(s, err)
 		return nil
 	}
-	if info, err := os.Stat(s.name); err == nil {
-		if !info.Mode().IsRegular() && !info.IsDir() {
-			return nil
+	for s.lines != nil && (s.line%batchSize > 0 || s.line == 0 || ctx.Err() == nil) {
+		if req := new(Request); r.readRequest(s, req) {
+			r.read++
+			if req.Named.IsValid() {
+				r.proxied++
+			}
+			if err := r.sorter.add(req); err != nil {
+				return err
+			}
 		}
-		r.total += info.Size()
-		s.info = info
 	}
-	var peeked atomic.Int64
-	if err := s.open(&peeked, Options{}); err != nil {
-		return err
-	}
-	s.next = r.peek(s)
-	s.close()
 	return nil
 }
 
-// fewestPeeked is by how many requests a proxy with a public address is known.
-const fewestPeeked = 20
-
-// peek returns when the first request of a log was written, or 0 if the log has none in its first
-// lines. By these it finds out whether a proxy names the clients.
-func (r *Reader) peek(s *source) (first int64) {
-	head, _ := s.lines.Peek(bufferSize)
-	p := r.parser
-	for line := range strings.Lines(string(head)) {
-		var req Request
-		if v, _ := p.parse(&req, line); v != request {
-			continue
-		}
-		first = cmp.Or(first, req.written)
-		if r.peeked++; req.forwarded {
-			r.forwarded++
-		}
-	}
-	r.parser.proxied = r.peeked >= fewestPeeked && r.forwarded*4 > r.peeked*3
-	return first
-}
-
-// next returns the next request in order, or false at the end.
-func (r *Reader) next() (req *Request, more bool) {
-	more = true
-	for more && !r.due() {
-		more = r.hold()
-	}
-	run := &source{next: never}
-	if len(r.runs) > 0 {
-		run = slices.MinFunc(r.runs, byNext)
-	}
-	switch {
-	case len(r.held) > 0 && r.held[0].arrived <= run.next:
-		req, r.held[0] = r.held[0], nil
-		r.held = r.held[1:]
-		r.bytes -= req.length
-		r.last = req.arrived
-	case run.head != nil:
-		req = run.head
-		r.advance(run)
-	default:
-		return nil, false
-	}
-	r.deliver(req)
-	return req, true
-}
-
-// due reports whether the first request that is held back may be returned.
-func (r *Reader) due() bool {
-	return len(r.held) >= windowLines || r.bytes >= windowBytes ||
-		len(r.held) > 0 && r.newest-r.held[0].arrived > int64(window)
-}
-
-// deliver counts a request that is about to be returned.
-func (r *Reader) deliver(req *Request) {
+// readRequest reads the next line of a log, and reports whether it is a request.
+func (r *Reader) readRequest(s *source, req *Request) bool {
 	st := &r.stats
-	if st.Requests == 0 || req.At.Before(st.From) {
+	line, length, err := s.readLine()
+	switch {
+	case err != nil && len(s.parser.begun) > 0: // and never completed
+		*req, s.parser.begun = s.parser.begun[0].Request, s.parser.begun[1:]
+		v, _ := s.parser.timed(req, req.At, false)
+		req.File, req.Line = s.name, s.line
+		return v == request
+	case err != nil:
+		if s.close(); err != io.EOF {
+			r.broken(s, fmt.Errorf("it ends too early after line %d: %w", s.line, err))
+		}
+		return false
+	}
+	s.line++
+	st.Lines++
+	v, why := s.parser.parse(req, string(line))
+	if length > mostLine {
+		v, why = unreadable, fmt.Sprintf("a line of %d bytes: want at most %d", length, mostLine)
+	}
+	req.File, req.Line = s.name, s.line
+	switch v {
+	case request:
+		if req.fraction {
+			st.Fractions++
+		}
+	case other:
+		st.Other++
+	case unreadable:
+		if st.Unreadable++; len(st.Problems) < mostProblems {
+			where, said := text.Printable(s.name, 200), text.Printable(string(line[:min(len(line), 400)]), 80)
+			st.Problems = append(st.Problems, fmt.Sprintf("%s:%d: %s: %s", where, s.line, why, said))
+		}
+	}
+	return v == request
+}
+
+// count counts a request that is returned. If most name another client than their peer, that is a
+// proxy.
+func (r *Reader) count(req *Request) {
+	if r.read >= fewestProxied && r.proxied*4 > r.read*3 && req.Named.IsValid() {
+		req.behind(req.Named)
+	}
+	st := &r.stats
+	if st.To = req.At; st.Requests == 0 {
 		st.From = req.At
 	}
-	if req.At.After(st.To) {
-		st.To = req.At
-	}
-	st.Unlogged += req.unlogged
 	st.Requests++
-	switch {
-	case !req.Client.IsValid():
-		st.NoClient++
-	case req.StandsIn:
-		st.StandIns++
-	}
-	if req.behind {
-		st.Behind++
-	}
-	if req.written%int64(time.Second) != 0 {
-		st.Fractions++
+	st.Unlogged += req.Unlogged
+	for _, is := range []struct {
+		n  *int64
+		so bool
+	}{{&st.NoClient, !req.Client.IsValid()}, {&st.StandIns, req.StandsIn}, {&st.Behind, req.Behind}, {&st.Mixed, req.Mixed}} {
+		if is.so {
+			*is.n++
+		}
 	}
 	if req.Duration >= 0 && req.Status != http.StatusSwitchingProtocols {
 		st.timed++
@@ -268,11 +239,7 @@ func (r *Reader) nothing() error {
 	case len(r.stats.Problems) > 0:
 		return fmt.Errorf("none of %d lines is a request: %s", lines, r.stats.Problems[0])
 	}
-	what := ""
-	if r.strange != "" {
-		what = "; they are JSON with the fields " + r.strange
-	}
-	return mistake(name, fmt.Errorf("none of its %d lines is a request: want the access log of a web server, or name the fields of its lines with --fields%s", lines, what))
+	return mistake(name, fmt.Errorf("none of its %d lines is a request: want the access log of a web server, or name the fields of its lines with --fields", lines))
 }
 
 // broken notes why a log ended too early.
@@ -281,83 +248,217 @@ func (r *Reader) broken(s *source, err error) {
 	r.stats.Broken, r.stats.Problems = cmp.Or(r.stats.Broken, err), append(r.stats.Problems, err.Error())
 }
 
-// hold reads one more request and holds it back, or returns false at the end.
-func (r *Reader) hold() (more bool) {
-	s := r.earliest()
-	for ; s.head == nil && s.next < never; s = r.earliest() {
-		r.start(s)
-	}
-	if s.head == nil {
-		return false
-	}
-	req := s.head
-	if req.arrived < r.last {
-		if r.stats.Late++; r.sorter != nil {
-			r.sorter.add(s, req)
-			r.advance(s)
-			return true
-		}
-		req.arrived = r.last // it counts as arriving now
-	}
-	r.newest = max(r.newest, req.written)
-	at := len(r.held) // most come in order
-	for at > 0 && r.held[at-1].arrived > req.arrived {
-		at--
-	}
-	r.held = slices.Insert(r.held, at, req)
-	r.bytes += req.length
-	r.advance(s)
-	return true
+const (
+	// mostLine is how long a line may be, in bytes. Caddy refuses requests with larger
+	// headers.
+	mostLine = 1 << 20
+
+	// bufferSize is how many bytes are read at once.
+	bufferSize = 64 << 10
+)
+
+// A source is a log: a file, or the standard input.
+type source struct {
+	name   string
+	info   os.FileInfo   // nil of the standard input
+	lines  *bufio.Reader // nil unless it is open
+	opened []func()      // what closes it
+	parser parser
+	line   int // the number of the last line
 }
 
-// earliest returns the log whose next line was written first.
-func (r *Reader) earliest() *source { return slices.MinFunc(r.sources, byNext) }
-
-func byNext(a, b *source) int { return cmp.Compare(a.next, b.next) }
-
-// start opens a log when its time has come, and reads its first request.
-func (r *Reader) start(s *source) {
-	err := s.open(&r.read, r.options)
-	if err == nil && s.info == nil { // it can be read only once
-		if s.spool = r.options.spools[s.name]; s.spool == nil {
-			s.spool = newSpill()
-			s.lines = bufio.NewReaderSize(io.TeeReader(s.lines, s.spool), bufferSize)
-		}
-		r.peek(s)
-	}
-	if s.parser = r.parser; err != nil {
-		s.close()
-		r.broken(s, err)
-		s.next = never
-		return
-	}
-	s.ahead = make(chan *chunk, chunksAhead)
-	go s.read(r.done)
-	r.advance(s)
+// same reports whether two logs are one file.
+func (s *source) same(as *source) bool {
+	return s.info != nil && as.info != nil && os.SameFile(s.info, as.info)
 }
 
-// advance reads the next request of a log.
-func (r *Reader) advance(s *source) {
-	for late := true; late; late = s.late.has(s.nth) {
-		for s.chunk == nil || len(s.chunk.requests) == 0 {
-			c, more := <-s.ahead
-			if !more {
-				s.head, s.next = nil, never
+// open opens the log, and finds out how it is compressed.
+func (s *source) open(stdin io.Reader) (err error) {
+	in := stdin
+	if s.name != "-" {
+		file, err := os.Open(s.name)
+		if err != nil {
+			var path *os.PathError
+			if errors.As(err, &path) {
+				err = path.Err
+			}
+			return err
+		}
+		s.opened = append(s.opened, func() { _ = file.Close() })
+		if s.info, err = file.Stat(); err == nil && s.info.IsDir() {
+			err = errors.New("it is a directory: want log files")
+		}
+		if err != nil {
+			return err
+		}
+		in = file
+	}
+	packed := bufio.NewReaderSize(in, bufferSize)
+	magic, err := packed.Peek(4)
+	if err != nil && err != io.EOF {
+		return err
+	}
+	s.lines = packed
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		plain, err := gzip.NewReader(packed)
+		if err != nil {
+			return fmt.Errorf("gzip: %w", err)
+		}
+		s.lines = bufio.NewReaderSize(plain, bufferSize)
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		plain, err := unpacked(packed)
+		if err != nil {
+			return fmt.Errorf("zstd: %w", err)
+		}
+		s.opened = append(s.opened, plain.Close)
+		s.lines = bufio.NewReaderSize(plain, bufferSize)
+	case bytes.HasPrefix(magic, []byte("BZh")), bytes.HasPrefix(magic, []byte{0xfd, '7', 'z', 'X'}):
+		return errors.New("it is compressed by bzip2 or xz: unpack it, and read it from the standard input with -")
+	}
+	if head, _ := s.lines.Peek(bufferSize); bytes.IndexByte(head, '\r') >= 0 && bytes.IndexByte(head, '\n') < 0 {
+		return errors.New(`its lines end with a carriage return only: use tr '\r' '\n' first`)
+	}
+	return nil
+}
+
+// unpacked returns what was compressed by zstd.
+func unpacked(packed io.Reader) (*zstd.Decoder, error) {
+	return zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
+}
+
+func (s *source) close() {
+	for _, closes := range slices.Backward(s.opened) {
+		closes()
+	}
+	s.lines, s.opened = nil, nil
+}
+
+// readLine returns the next line without its end, which is valid until the next call.
+// Of a line that is too long it returns the beginning, and how long it is.
+func (s *source) readLine() (line []byte, length int, err error) {
+	line, more, err := s.lines.ReadLine()
+	length = len(line)
+	if !more {
+		return line, length, err
+	}
+	line = slices.Clone(line)
+	for more && err == nil {
+		var part []byte
+		part, more, err = s.lines.ReadLine()
+		length += len(part)
+		line = append(line, part[:min(len(part), mostLine-len(line))]...)
+	}
+	return line, length, nil // the next call returns the error
+}
+
+const (
+	// mostHeld is how many bytes of requests the memory takes.
+	mostHeld = 64 << 20
+
+	requestBytes = 512 // of a request, beside its line
+)
+
+// A sorter puts requests in the order of their arrival. What is too much for the memory goes to
+// temporary files.
+type sorter struct {
+	held  []*Request
+	bytes int        // of these
+	files []*os.File // each in order
+}
+
+func (s *sorter) add(req *Request) error {
+	s.held = append(s.held, req)
+	if s.bytes += requestBytes + req.length; s.bytes > mostHeld {
+		return s.flush()
+	}
+	return nil
+}
+
+func (s *sorter) sort() {
+	slices.SortStableFunc(s.held, func(a, b *Request) int { return a.At.Compare(b.At) })
+}
+
+// flush writes the requests to a compressed file.
+func (s *sorter) flush() error {
+	file, err := os.CreateTemp("", "throttle-*")
+	if err != nil {
+		return err
+	}
+	_ = os.Remove(file.Name()) // if files that are open can be removed
+	s.files = append(s.files, file)
+	packed, err := zstd.NewWriter(file, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(bufferSize))
+	if err != nil {
+		return err
+	}
+	s.sort()
+	into := gob.NewEncoder(packed)
+	for _, req := range s.held {
+		err = cmp.Or(err, into.Encode(req))
+	}
+	clear(s.held)
+	s.held, s.bytes = s.held[:0], 0
+	return cmp.Or(err, packed.Close())
+}
+
+// A run is some requests in order: the first that is left, if it was read, and the next ones.
+type run struct {
+	head *Request
+	next func() (*Request, error)
+}
+
+// all iterates over the requests in order. An error is the last that comes.
+func (s *sorter) all(yield func(*Request, error) bool) {
+	var runs []*run
+	for _, file := range s.files {
+		plain, err := unpacked(io.NewSectionReader(file, 0, math.MaxInt64))
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		from := gob.NewDecoder(plain)
+		runs = append(runs, &run{next: func() (*Request, error) {
+			req := new(Request)
+			return req, from.Decode(req)
+		}})
+	}
+	s.sort()
+	runs = append(runs, &run{next: func() (*Request, error) {
+		if len(s.held) == 0 {
+			return nil, io.EOF
+		}
+		req := s.held[0]
+		s.held = s.held[1:]
+		return req, nil
+	}})
+	for {
+		var first *run
+		for i := len(runs) - 1; i >= 0; i-- {
+			r, err := runs[i], error(nil)
+			if r.head == nil {
+				r.head, err = r.next()
+			}
+			switch {
+			case err == io.EOF:
+				runs = slices.Delete(runs, i, i+1)
+			case err != nil:
+				yield(nil, err)
 				return
-			}
-			s.chunk = c
-			st := &r.stats
-			st.Lines += c.lines
-			st.Other += c.other
-			r.strange = cmp.Or(r.strange, c.strange)
-			st.Unreadable += c.unreadable
-			st.Problems = append(st.Problems, c.problems[:min(len(c.problems), max(0, mostProblems-len(st.Problems)))]...)
-			if c.broken != nil {
-				r.broken(s, c.broken)
+			case first == nil || !first.head.At.Before(r.head.At):
+				first = r
 			}
 		}
-		s.head, s.chunk.requests = &s.chunk.requests[0], s.chunk.requests[1:]
-		s.next = s.head.written
-		s.nth++
+		if first == nil || !yield(first.head, nil) {
+			return
+		}
+		first.head = nil
+	}
+}
+
+// close removes the files.
+func (s *sorter) close() {
+	for _, file := range s.files {
+		_ = file.Close()
+		_ = os.Remove(file.Name())
 	}
 }

@@ -1,6 +1,7 @@
 package accesslog
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"iter"
@@ -61,7 +62,7 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 		}
 		all = append(all, seen{
 			req.At.Format("15:04:05.999999"), req.Duration, req.Client.String(), strings.Clone(req.Host), strings.Clone(req.Method),
-			strings.Clone(req.URI), strings.Clone(req.Proto), strings.Clone(req.User), strings.Clone(req.UserAgent()), req.Status, req.Size, req.TLS,
+			strings.Clone(req.URI), strings.Clone(req.Proto), strings.Clone(req.User), strings.Clone(req.Agent), req.Status, req.Size, req.TLS,
 		})
 	}
 	return all, *r.Stats(), nil
@@ -70,7 +71,7 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 // each iterates over the requests one by one.
 func each(r *Reader) iter.Seq2[*Request, error] {
 	return func(yield func(*Request, error) bool) {
-		for batch, err := range r.Batches() {
+		for batch, err := range r.Batches(context.Background()) {
 			if err != nil {
 				yield(nil, err)
 				return

@@ -3,17 +3,19 @@
 package clients
 
 import (
+	"cmp"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 	"unique"
 
-	"github.com/caddyserver/caddy/v2"
+	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -21,7 +23,7 @@ import (
 // A Log is the clients of a log, once for each width of the addresses by which zones tell
 // them apart.
 type Log struct {
-	// LogIn reports whether a request is a log-in. If nil, [LooksLikeLogIn] does.
+	// LogIn reports whether a request is a log-in. If nil, those are whose address sounds like it.
 	LogIn func(*accesslog.Request) bool
 
 	tables   []*Table
@@ -51,23 +53,14 @@ func (l *Log) Add(r *accesslog.Request) {
 	l.requests++
 	l.took += max(0, r.Duration)
 	l.hosts.Add(unique.Make(r.Host), 1)
-	logIn := LooksLikeLogIn
-	if l.LogIn != nil {
-		logIn = l.LogIn
-	}
+	logIn := l.LogIn == nil && looksLikeLogIn(r) || l.LogIn != nil && l.LogIn(r)
 	for _, t := range l.tables {
-		t.Of(r.Client).add(r, logIn(r))
+		t.Of(r.Client).add(r, logIn)
 	}
 }
 
-// Hosts iterates over the hosts of most requests, and how many these are, at least.
-func (l *Log) Hosts(yield func(host string, requests int) bool) {
-	for _, h := range l.hosts.Top(64) {
-		if !yield(h.Key.Value(), h.AtLeast) {
-			return
-		}
-	}
-}
+// Hosts returns those of most requests.
+func (l *Log) Hosts() []sketch.Key[unique.Handle[string]] { return l.hosts.Top(64) }
 
 // Of returns the client with an address, or of all requests without one. One that sent nothing
 // looks like a robot.
@@ -77,7 +70,7 @@ func (t *Table) Of(addr netip.Addr) *Client {
 	}
 	c := t.of[addr]
 	if c == nil {
-		c = &Client{Addr: addr, agent: none, robot: none, name: none}
+		c = &Client{Addr: addr, agent: none, name: none}
 		t.of[addr] = c
 	}
 	return c
@@ -94,49 +87,42 @@ type Client struct {
 	took             time.Duration
 	agents           accesslog.Agents
 	name             unique.Handle[string] // a hash or a name in the place of the address
-	agent            unique.Handle[string] // of its first request
-	robot            unique.Handle[string] // the last that names a robot and was new
+	agent            unique.Handle[string] // the last that names a robot and was new, or that of its first request
 	folder           unique.Handle[string] // the first of the path that it asked for most, if that is most of them
 	ahead            int32                 // of the other folders, by how many requests
 }
 
 var none = unique.Make("")
 
-// mostLetter and mostRobot are how much of a text is kept, in bytes. Crawlers name themselves
-// late.
-const (
-	mostLetter = 80
-	mostRobot  = 300
-)
+// mostKept is how much of a text is kept, in bytes. Crawlers name themselves late.
+const mostKept = 200
 
 // kept returns the beginning of a text, of which there is one copy.
-func kept(text string, most int) unique.Handle[string] {
-	return unique.Make(text[:min(len(text), most)])
-}
+func kept(text string) unique.Handle[string] { return unique.Make(text[:min(len(text), mostKept)]) }
 
 func (c *Client) add(r *accesslog.Request, logIn bool) {
-	if at := uint32(r.At.Unix()); c.Requests == 0 || at < c.First {
-		c.First, c.agent = at, kept(r.UserAgent(), mostLetter)
+	c.Last = uint32(r.At.Unix())
+	if robot := c.agents.Add(r); robot || c.Requests == 0 {
+		c.agent = kept(r.Agent)
 	}
-	c.Last = max(c.Last, uint32(r.At.Unix()))
+	if c.Requests == 0 {
+		c.First = c.Last
+	}
 	if r.StandsIn && c.name == none {
-		c.name = kept(r.ClientText, mostLetter)
+		c.name = kept(r.ClientText)
 	}
 	c.Requests++
 	c.took += max(0, r.Duration)
 	if r.Asset() {
 		c.Assets++
 	} else {
-		c.vote(kept(folderOf(r.Route()), mostLetter))
+		c.vote(kept(folderOf(r.Route())))
 	}
 	if r.Status == http.StatusNotFound {
 		c.notFound++
 	}
 	if logIn {
 		c.logIns++
-	}
-	if c.agents.Add(r) {
-		c.robot = kept(r.UserAgent(), mostRobot)
 	}
 }
 
@@ -183,42 +169,6 @@ func (c *Client) Person() bool { return c.Looks() != accesslog.Robot }
 // Agents returns how many user agents the client has, at least.
 func (c *Client) Agents() int { return c.agents.Count() }
 
-// Network returns the /24 of the client, or the /48 of IPv6.
-func (c *Client) Network() netip.Prefix {
-	if !c.Addr.IsValid() {
-		return netip.Prefix{}
-	}
-	return bucketkey.ClientPrefix(c.Addr, 24, 48)
-}
-
-// names reports whether a user agent of the client has one of the words.
-func (c *Client) names(words []string) bool {
-	said := strings.ToLower(c.agent.Value() + "\n" + c.robot.Value())
-	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(said, word) })
-}
-
-// crawlers are those that the matcher verified_crawler knows by name: none if it is not built
-// in, because then nobody can let them pass.
-var crawlers = sync.OnceValue(func() map[string][]string {
-	info, err := caddy.GetModule("http.matchers.verified_crawler")
-	if err != nil {
-		return nil
-	}
-	return info.New().(interface{ KnownAgents() map[string][]string }).KnownAgents()
-})
-
-// Claims returns the crawlers that the client says it is, as verified_crawler names them.
-func (c *Client) Claims() []string {
-	names := []string{}
-	for name, words := range crawlers() {
-		if c.names(words) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
-}
-
 // probes are words in the user agents of what asks whether a site is up.
 var probes = []struct {
 	is    string
@@ -231,8 +181,9 @@ var probes = []struct {
 // probe says what asks whether the site is up, or is on this machine: "" if the client is
 // neither. Nobody should ban it.
 func (c *Client) probe() string {
+	said := strings.ToLower(c.agent.Value())
 	for _, probe := range probes {
-		if c.names(probe.words) {
+		if slices.ContainsFunc(probe.words, func(word string) bool { return strings.Contains(said, word) }) {
 			return probe.is
 		}
 	}
@@ -245,12 +196,189 @@ func (c *Client) probe() string {
 // logIns are parts of the addresses to which log-ins are sent.
 var logIns = strings.Fields("login log-in log_in signin sign-in sign_in logon session xmlrpc.php userlogin")
 
-// LooksLikeLogIn reports whether a request is a POST to an address that sounds like one for
+// looksLikeLogIn reports whether a request is a POST to an address that sounds like one for
 // log-ins.
-func LooksLikeLogIn(r *accesslog.Request) bool {
+func looksLikeLogIn(r *accesslog.Request) bool {
 	if r.Method != http.MethodPost {
 		return false
 	}
 	uri := strings.ToLower(r.URI)
 	return slices.ContainsFunc(logIns, func(word string) bool { return strings.Contains(uri, word) })
+}
+
+// Senders are the clients of a log that have most of something.
+type Senders struct {
+	Requests []Sender `json:"most_requests"`
+	NotFound []Sender `json:"most_not_found"`
+	LogIns   []Sender `json:"most_log_ins"`
+}
+
+// A Sender is one client, by all that it sent.
+type Sender struct {
+	Client   string          `json:"client"`
+	Agent    string          `json:"user_agent"`  // the last that names a robot, or that of its first request
+	Agents   int             `json:"user_agents"` // how many there are, at least
+	Asks     string          `json:"asks"`        // the folder of most of its requests, if there is one
+	First    time.Time       `json:"first"`
+	Last     time.Time       `json:"last"`
+	Requests int             `json:"requests"`
+	Assets   int             `json:"assets"`
+	NotFound int             `json:"not_found"`       // answered with 404
+	LogIns   int             `json:"log_ins"`         // by POST
+	Time     float64         `json:"time_seconds"`    // of all its requests; 0 if the log has no durations
+	Looks    accesslog.Looks `json:"looks"`           // like
+	Probe    string          `json:"probe,omitempty"` // what asks whether the site is up
+
+	share, time float64 // of all requests, and of all their time
+}
+
+// A Key is one that was refused, and the client that sent the first of its requests.
+type Key struct {
+	Key       string    `json:"key"`
+	Asked     int       `json:"asked"`   // requests
+	Refused   int       `json:"refused"` // of these
+	FirstOver time.Time `json:"first_refused"`
+	LastOver  time.Time `json:"last_refused"`
+	Sender
+}
+
+// Refuse counts a refusal.
+func (k *Key) Refuse(at time.Time) {
+	if k.Refused++; k.Refused == 1 {
+		k.FirstOver = at
+	}
+	k.LastOver = at
+}
+
+const (
+	shown     = 5  // clients in a table
+	shownKeys = 10 // keys in a table
+
+	// fewest is from how many 404s or log-ins on a client is listed for them.
+	fewest = 10
+)
+
+// Senders returns who sent most.
+func (l *Log) Senders() *Senders {
+	var all []*Client
+	for _, c := range l.By(32, 64).of {
+		if c.Requests > 0 {
+			all = append(all, c)
+		}
+	}
+	return &Senders{
+		l.most(all, 1, func(c *Client) uint32 { return c.Requests }),
+		l.most(all, fewest, func(c *Client) uint32 { return c.notFound }),
+		l.most(all, fewest, func(c *Client) uint32 { return c.logIns }),
+	}
+}
+
+// most returns the clients that have most of something, and so many at least.
+func (l *Log) most(all []*Client, least uint32, of func(*Client) uint32) []Sender {
+	slices.SortFunc(all, func(a, b *Client) int { return cmp.Or(cmp.Compare(of(b), of(a)), a.Addr.Compare(b.Addr)) })
+	some := []Sender{}
+	for _, c := range all[:min(shown, len(all))] {
+		if of(c) >= least {
+			s := c.Sender()
+			s.share, s.time = float64(c.Requests)/float64(l.requests), s.Time/max(l.took.Seconds(), 1e-9)
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
+// Sender returns what there is to say of the client.
+func (c *Client) Sender() Sender {
+	name := c.Addr.String()
+	switch {
+	case c.name != none:
+		name = c.name.Value()
+	case !c.Addr.IsValid():
+		name = "(no address)"
+	}
+	instant := func(unix uint32) time.Time { return time.Unix(int64(unix), 0).UTC() }
+	return Sender{
+		Client: name, Agent: c.agent.Value(), Agents: c.agents.Count(), Asks: c.asks(), First: instant(c.First), Last: instant(c.Last), Requests: int(c.Requests),
+		Assets: int(c.Assets), NotFound: int(c.notFound), LogIns: int(c.logIns), Time: c.took.Seconds(), Looks: c.Looks(), Probe: c.probe(),
+	}
+}
+
+// Text returns the tables for people. Texts from clients are escaped.
+func (s *Senders) Text() string {
+	b := new(strings.Builder)
+	for _, table := range []struct {
+		title string
+		rows  []Sender
+	}{{"Who sent the most", s.Requests}, {"Who got the most 404s", s.NotFound}, {"Who sent the most log-ins (POST)", s.LogIns}} {
+		for i, c := range table.rows {
+			if i == 0 {
+				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "log-ins", "looks like")
+			}
+			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", text.Printable(c.Client, 39), Comma(c.Requests), Percent(c.share), Percent(c.time),
+				Comma(c.NotFound), Comma(c.LogIns), c.is(), c.about())
+		}
+	}
+	return b.String()
+}
+
+// MostRefused returns those that were refused most often, the first of them first.
+func MostRefused(all []Key) []Key {
+	slices.SortFunc(all, func(a, b Key) int { return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key)) })
+	return all[:min(len(all), shownKeys)]
+}
+
+// WriteKeys writes those keys as a table.
+func WriteKeys(b *strings.Builder, title string, keys []Key) {
+	const instant = "2006-01-02 15:04:05"
+	for i, k := range keys {
+		if i == 0 {
+			fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %9s %9s  %s\n", title, "key", "refused", "of", "assets", "looks like")
+		}
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n    %s to %s, %s\n", text.Printable(cmp.Or(k.Key, "(shared)"), 39), Comma(k.Refused), Comma(k.Asked), Comma(k.Assets), k.is(),
+			k.FirstOver.Format(instant), k.LastOver.Format(instant), k.about())
+	}
+}
+
+// is says what the client is, or looks like.
+func (s *Sender) is() string { return cmp.Or(s.Probe, string(s.Looks)) }
+
+// about says what the client asks for most, and what it calls itself.
+func (s *Sender) about() string {
+	said := "no user agent"
+	if s.Agent != "" && s.Agent != "-" {
+		said = "as " + text.Printable(s.Agent, mostKept)
+	}
+	if s.Agents > 1 {
+		said += " and " + Counted(s.Agents-1, "other user agent")
+	}
+	if s.Asks != "" {
+		said = "mostly " + text.Printable(s.Asks, 40) + ", " + said
+	}
+	return said
+}
+
+// Comma writes a number for people.
+func Comma(n int) string { return humanize.Comma(int64(n)) }
+
+// Counted returns a number with its noun, whose plural may be told.
+func Counted(n int, noun string, plural ...string) string {
+	switch {
+	case n == 1:
+	case len(plural) > 0:
+		noun = plural[0]
+	default:
+		noun += "s"
+	}
+	return Comma(n) + " " + noun
+}
+
+// Percent writes a share. Only all of it is 100%.
+func Percent(of float64) string {
+	switch {
+	case of > 0 && of < 0.001:
+		return "<0.1%"
+	case of < 1 && of > 0.999:
+		return ">99.9%"
+	}
+	return fmt.Sprintf("%.1f%%", 100*of)
 }

@@ -3,7 +3,6 @@ package recommend
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"net/netip"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler" // which knows the names of crawlers
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
@@ -137,21 +135,6 @@ func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
 	}
 }
 
-// request reads a line of a combined log.
-func request(line string) (*accesslog.Request, error) {
-	in, err := accesslog.Open([]string{"-"}, accesslog.Options{Stdin: strings.NewReader(line)})
-	if err != nil {
-		return nil, err
-	}
-	for batch, err := range in.Batches() {
-		if err != nil {
-			return nil, err
-		}
-		return batch[0], nil
-	}
-	return nil, io.EOF
-}
-
 func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 	long := scrapes("203.0.113.1", 60, time.Hour)
 	for _, c := range []struct {
@@ -160,8 +143,7 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 		hits []hit
 		want string
 	}{
-		{"few people", Options{Spare: 99.9}, append(visits("198.51.100.1", 0, 2, 0), visits("198.51.100.2", 0, 2, 0)...), "99.9% of 2 people is all of them"},
-		{"a short span", Options{Spare: 99}, visits("198.51.100.1", 0, 3, time.Hour), "The log covers only 2 h"},
+		{"a short span", Options{Spare: 99}, visits("198.51.100.1", 0, 3, time.Hour), "The log covers only 2h."},
 		{"one key", Options{Spare: 99}, long, "203.0.113.1 sent 100.0% of the load. If that is your proxy"},
 		{"one key is most", Options{Spare: 99}, append(visits("198.51.100.1", 0, 3, time.Minute), long...), "203.0.113.1 sent 95.2% of the load"},
 		{"no assets", Options{Spare: 99}, long, "No client looks like a person"},
@@ -201,60 +183,25 @@ besides 80 requests for static assets, which should be exempt.
 20 clients looked like people: they loaded static assets with pages, and named no robot.
 These limits leave 100% of the people untouched:
 
-    leak  capacity    refill   clients   people    requests  share of the load
-                               refused  refused     refused  refused
-    15/h        20    80 min         3        0       1,128   88.1% ██████████████████
-    30/h        20    40 min         3        0       1,113   87.0% █████████████████
-     1/m        20    20 min         3        0       1,083   84.6% █████████████████
-*    2/m        20    10 min         3        0       1,023   79.9% ████████████████
-     4/m        20     5 min         3        0         903   70.5% ██████████████
+    leak  capacity    refill   clients   people    requests       load
+                               refused  refused     refused    refused
+    15/h        20     1h20m         3        0       1,128      88.1%
+    30/h        20       40m         3        0       1,113      87.0%
+     1/m        20       20m         3        0       1,083      84.6%
+*    2/m        20       10m         3        0       1,023      79.9%
+     4/m        20        5m         3        0         903      70.5%
 `
 	if got := got; !strings.HasPrefix(got, want) {
 		t.Errorf("got\n%s\nwant it to begin with\n%s", got, want)
 	}
 	for _, want := range []string{
-		"\nRecommended: a burst of 20 requests, and 2 requests a minute after it. It would have refused 3 of 23 clients and 1,023 of 1,280 requests, 79.9% of the load, and nobody who looks like a person. Up to 88.1% could be removed with 20 15/h, but then a client would wait 80 min for its whole burst, not 10 min.\n",
+		"\nRecommended: limit 20 2/m. It would have refused 3 of 23 clients and 1,023 of 1,280 requests, 79.9% of the load, and nobody who looks like a person.\n",
 		"\nNo address of this log had more than 1 person. An office where 30 people begin at once would need a burst of about 61: give its address an override.\n",
-		"\nWho would be refused, of 3 clients:\n\n  client                                   requests   refused    assets  looks like\n  203.0.113.0                                   400       341         0  robot\n    2026-11-02 12:00 to 2026-11-02 12:19, mostly /page/*, no user agent\n",
+		"\nWho would be refused, of 3 clients:\n\n  key                                       refused        of    assets  looks like\n  203.0.113.0                                   341       400         0  robot\n    2026-11-02 12:01:06 to 2026-11-02 12:19:57, mostly /page/*, no user agent\n",
 		"\nTo paste into the Caddyfile:\n\nthrottle {\n\tzone pages {\n\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n\t\tlimit 20 2/m\n\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant it to contain %q", got, want)
-		}
-	}
-}
-
-// TestTheLimitOfTheFirstDaysIsJudgedByTheRest: a log whose last day is another traffic gives
-// no limit.
-func TestTheLimitOfTheFirstDaysIsJudgedByTheRest(t *testing.T) {
-	for _, other := range []bool{false, true} {
-		var hits []hit
-		for day := range 10 {
-			for p := range 20 {
-				pages := 4
-				if other && day >= 8 {
-					pages = 90
-				}
-				hits = append(hits, visits(fmt.Sprintf("198.51.100.%d", p), time.Duration(day)*24*time.Hour+time.Duration(p)*time.Hour, pages, time.Second)...)
-			}
-			for n := range 3 {
-				for _, h := range scrapes(fmt.Sprintf("203.0.113.%d", n), 1000, 3*time.Second) {
-					h.at += time.Duration(day) * 24 * time.Hour
-					hits = append(hits, h)
-				}
-			}
-		}
-		slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-		r := study(t, Options{Spare: 100}, hits...)
-		h := r.HoldOut
-		if h == nil {
-			t.Fatal("got no hold-out, want one")
-		}
-		if !other && (len(r.Withheld) > 0 || h.Capacity != r.Units.Best().Capacity || h.People != 0 || h.Load < 0.5) {
-			t.Errorf("days of one kind: got %+v and withheld %q, want the limit %+v to hold in the rest", h, r.Withheld, r.Units.Best())
-		}
-		if other && (len(r.Withheld) != 1 || r.Caddyfile != "" || h.People != 20) {
-			t.Errorf("last days of another kind: got %+v and withheld %q, want all 20 people refused, and no limit", h, r.Withheld)
 		}
 	}
 }
@@ -270,73 +217,53 @@ func TestAThinLogGivesNoLinesToPaste(t *testing.T) {
 	if r.Caddyfile != "" || len(r.Withheld) != 4 || strings.Contains(text, "*  ") || strings.Contains(text, "Recommended:") {
 		t.Errorf("got %q and\n%s\nwant four reasons and no limit", r.Withheld, text)
 	}
-	if !strings.Contains(text, "\nUntil there is a better log, begin with limit 120 2/s in shadow.\n") {
+	if !strings.Contains(text, "\nTo be safe, begin with limit 120 2/s in shadow.\n") {
 		t.Errorf("got\n%s\nwant a starting point", text)
 	}
 }
 
-// The burst is the largest of the round ones that removes nearly as much as the least, by trying
-// each.
-func TestTheBurstIsTheMostGenerousThatRemovesNearlyAsMuch(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 40 {
-		in := siteOf(Options{Spare: 100}, nil)
-		at := noon
-		for range 3000 {
-			at = at.Add(time.Duration(random.Int64N(2e9)))
-			key := fmt.Sprintf("scraper%d", random.IntN(3))
-			if random.IntN(4) == 0 {
-				key = fmt.Sprintf("person%d", random.IntN(200))
-			}
-			in.charge(&accesslog.Request{At: at}, key, 1)
-		}
-		for id := range in.keys {
-			in.weights = append(in.weights, float64(strings.Count(in.keys[id].name, "person")))
-		}
-		leak := random.IntN(8) + 4
-		rung := in.rungs(ladder[leak])[0]
-		least := rung.judge(rung.capacityFor(1), nothing)
-		got := generous(rung, least)
-		want := least.Capacity
-		for capacity := want + 1; capacity <= rate(least.Leak)*600; capacity++ {
-			p := rung.judge(capacity, nothing)
-			digits := strings.TrimRight(numberText(capacity), "0")
-			if up := capacity/math.Pow10(len(numberText(capacity))-1) == math.Ceil(least.Capacity/math.Pow10(len(numberText(least.Capacity))-1)); p.RefusedLoad >= 0.95*least.RefusedLoad && (up || strings.Contains("1 2 3 4 5 6 8", digits)) {
-				want = capacity
-			}
-		}
-		if got.Capacity != want || want > least.Capacity && got.RefusedLoad < 0.95*least.RefusedLoad {
-			t.Errorf("leak %s: got the burst %v for the least %v, want %v", ladder[leak], got.Capacity, least.Capacity, want)
-		}
-	}
-}
-
-// Crawlers that the limit would refuse are named, with what lets the real ones pass.
+// Crawlers that the limit would refuse can be seen, though they name themselves late.
 func TestRefusedCrawlersAreNamed(t *testing.T) {
 	s := siteOf(Options{Spare: 99, Key: "client_ip"}, nil)
 	for n := range 500 {
 		for addr, agent := range map[string]string{
 			"66.249.66.1": "Mozilla/5.0 (Linux; Android 6.0.1; Nexus 5X Build/MMB29P) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0.7339.207 Mobile Safari/537.36 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
-			"157.55.39.1": "Mozilla/5.0 (compatible; bingbot/2.0)", "203.0.113.1": []string{"Mozilla", "Mozilla (Applebot/0.1)"}[min(1, n/300)],
+			"203.0.113.1": []string{"Mozilla", "Mozilla (Applebot/0.1)"}[min(1, n/300)],
 		} {
-			r, err := request(fmt.Sprintf("%s - - [%s] \"GET /a/%d HTTP/1.1\" 200 1 \"-\" %q\n", addr, noon.Add(time.Duration(n)*time.Second).Format("02/Jan/2006:15:04:05 -0700"), n, agent))
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := &accesslog.Request{At: noon.Add(time.Duration(n) * time.Second), Client: netip.MustParseAddr(addr), Method: "GET", URI: fmt.Sprintf("/a/%d", n), Agent: agent}
 			s.known.Add(r)
 			s.charge(r, addr, 1)
 		}
 	}
 	r := s.Result(0)
-	if want := []string{"applebot", "bingbot", "googlebot"}; !slices.Equal(r.Crawlers, want) || !strings.Contains(strings.Join(r.Notes, "\n"), "exempt verified_crawler applebot bingbot googlebot.") {
-		t.Errorf("got the crawlers %v and the notes %q, want %v", r.Crawlers, r.Notes, want)
+	r.Withheld = nil
+	for _, want := range []string{"mostly /a/*, as Mozilla (Applebot/0.1) and 1 other user agent\n", "(compatible; Googlebot/2.1;"} {
+		if !strings.Contains(r.Text(), want) {
+			t.Errorf("got\n%s\nwant %q", r.Text(), want)
+		}
 	}
-	if len(r.Refused) != 3 || r.Refused[0].Asks != "/a/*" {
-		t.Errorf("got the refused clients %+v, want three that ask for /a/*", r.Refused)
-	}
-	for _, k := range r.Refused {
-		if want := "as Mozilla and 1 other user agent: it says that it is applebot"; k.Key == "203.0.113.1" && strings.TrimPrefix(k.About(), "mostly /a/*, ") != want {
-			t.Errorf("got %+v, want %q", k, want)
+}
+
+// The burst is the largest round one that removes nearly as much as the least, by trying each.
+func TestTheBurstIsGenerous(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 40 {
+		in, at := siteOf(Options{}, nil), noon
+		for range 3000 {
+			at = at.Add(time.Duration(random.Int64N(2e9)))
+			in.charge(&accesslog.Request{At: at}, fmt.Sprint("scraper", random.IntN(3)), 1)
+		}
+		leak, capacity := ladder[random.IntN(8)+4], float64(1+random.IntN(120))
+		r := in.rungs(leak)[0]
+		least, most := r.judge(capacity, ignored), math.Floor(600*rate(leak)+1e-6)
+		want := capacity
+		for larger := capacity; larger <= most && least.RefusedLoad > 0; larger++ {
+			if digits := strings.TrimRight(numberText(larger), "0"); (larger == most || len(digits) == 1 && larger >= 1.05*capacity) && r.judge(larger, ignored).RefusedLoad >= .95*least.RefusedLoad {
+				want = larger
+			}
+		}
+		if got := r.generous(least); got.Capacity != want {
+			t.Errorf("leak %s: got the burst %v for the least %v, want %v", leak, got.Capacity, capacity, want)
 		}
 	}
 }
@@ -357,73 +284,11 @@ func TestALimitIsChecked(t *testing.T) {
 	if want := 600 - 30 - 30*4; best.RefusedRequests < want-2 || best.RefusedRequests > want+2 {
 		t.Errorf("got %d refused requests, want about %d", best.RefusedRequests, want)
 	}
-	if !strings.HasPrefix(r.Units.Reason, "To check: a burst of 30 requests, and 4 requests a minute after it. It would have refused 1 of 21 clients") || !strings.Contains(r.Caddyfile, "limit 30 4/m\n") || len(r.Withheld) > 0 {
+	if !strings.HasPrefix(r.Units.Reason, "To check: limit 30 4/m. It would have refused 1 of 21 clients") || !strings.Contains(r.Caddyfile, "limit 30 4/m\n") || len(r.Withheld) > 0 {
 		t.Errorf("got %q, withheld %q and\n%s\nwant the limit as it was given", r.Units.Reason, r.Withheld, r.Caddyfile)
 	}
-	if want := "These limits leave 99% of the people untouched, but for the last, which is to check"; r.promise() != want {
-		t.Errorf("got %q, want %q", r.promise(), want)
-	}
-}
-
-func TestALeakIsSaidAsItWasGiven(t *testing.T) {
-	for leak, want := range map[string]string{
-		"5/20s":  "and 5 requests every 20s after it",
-		"1000/d": "and 1000 requests a day after it",
-		"1/s":    "and 1 request a second after it",
-	} {
-		r := study(t, Options{Spare: 99, Check: Limit{leak, 1}}, scrapes("203.0.113.1", 10, time.Second)...)
-		if want = "To check: a burst of 1 request, " + want; !strings.HasPrefix(r.Units.Reason, want) {
-			t.Errorf("%s: got %q, want %q", leak, r.Units.Reason, want)
-		}
-	}
-}
-
-// A thousand robots below the limit are called a swarm.
-func TestASwarmOfQuietAddressesShows(t *testing.T) {
-	var hits []hit
-	for n := range 1200 {
-		if n < 200 {
-			hits = append(hits, visits(fmt.Sprintf("198.51.%d.7", n), time.Duration(n)*10*time.Minute, 5, time.Second)...)
-			hits = append(hits, hit{fmt.Sprintf("203.0.113.%d", n), time.Duration(n) * 10 * time.Minute, "/a", accesslog.NoDuration})
-		}
-		hits = append(hits, hit{fmt.Sprintf("192.%d.%d.1", n/200, n%200), time.Duration(n) * time.Minute, "/b", accesslog.NoDuration})
-	}
-	hits = append(hits, scrapes("203.0.113.250", 2000, time.Second)...)
-	slices.SortStableFunc(hits, func(a, b hit) int { return cmp.Compare(a.at, b.at) })
-	r := study(t, Options{Spare: 99}, hits...)
-	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "1,400 clients that look like no people stay below the limit, and sent 31.8% of the load: a swarm.") {
-		t.Errorf("got the notes %s, want the swarm", notes)
-	}
-}
-
-// No network is more than a twentieth of the people, where these come from as many.
-func TestNoNetworkIsMoreThanATwentiethOfThePeople(t *testing.T) {
-	for _, c := range []struct {
-		others, here int
-		want         float64 // of the network, of all weights
-	}{{19, 500, 1. / 20}, {100, 900, 1. / 20}, {95, 5, 1. / 20}, {96, 4, 4. / 100}, {18, 500, 500. / 518}} {
-		s := siteOf(Options{Spare: 99, Key: "client_ip"}, nil)
-		for n := range c.others + c.here {
-			addr := fmt.Sprintf("198.51.%d.1", n)
-			if n >= c.others {
-				addr = fmt.Sprintf("2001:db8:1:%x::1", n)
-			}
-			for range 2 {
-				s.known.Add(&accesslog.Request{At: noon, Client: netip.MustParseAddr(addr), Method: "GET", URI: "/a.css"})
-			}
-			s.charge(&accesslog.Request{At: noon, Client: netip.MustParseAddr(addr), Method: "GET", URI: "/"}, addr, 1)
-		}
-		sum, all := 0.0, 0.0
-		s.weigh()
-		for id, weight := range s.weights {
-			all += weight
-			if id >= c.others {
-				sum += weight
-			}
-		}
-		if math.Abs(sum/all-c.want) > 1e-9 {
-			t.Errorf("%d people in a network beside %d in others: got a share of %v, want %v", c.here, c.others, sum/all, c.want)
-		}
+	if want := "These limits leave 99% of the people untouched, but for the last, which is to check:\n"; !strings.Contains(r.Text(), want) {
+		t.Errorf("got\n%s\nwant %q", r.Text(), want)
 	}
 }
 
@@ -452,15 +317,17 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 		for n := range 600 {
 			trace = append(trace, cost{"scraper", time.Duration(n) * time.Second, units(random)})
 		}
-		random.Shuffle(len(trace), func(i, j int) { trace[i], trace[j] = trace[j], trace[i] })
+		slices.SortStableFunc(trace, func(a, b cost) int { return cmp.Compare(a.at, b.at) })
 		s := siteOf(Options{}, nil)
 		for _, c := range trace {
-			s.charge(&accesslog.Request{At: noon.Add(c.at)}, c.key, c.units)
+			r := &accesslog.Request{At: noon.Add(c.at), Method: "GET", URI: "/a.css"}
+			if person, is := strings.CutPrefix(c.key, "person"); is {
+				r.Client = netip.MustParseAddr("198.51.100." + person)
+				s.known.Add(r)
+				s.known.Add(r)
+			}
+			s.charge(r, c.key, c.units)
 		}
-		for id := range s.keys {
-			s.weights = append(s.weights, float64(strings.Count(s.keys[id].name, "person")))
-		}
-		slices.SortStableFunc(trace, func(a, b cost) int { return cmp.Compare(a.at, b.at) })
 		refused := func(l leakybucket.Limit) (requests, people int) {
 			states, all := make(map[string]leakybucket.State), make(map[string]bool)
 			for _, c := range trace {
@@ -482,7 +349,7 @@ func TestCurveFindsTheCapacityThatBruteForceFinds(t *testing.T) {
 						break
 					}
 				}
-				p := rung.judge(want, nothing)
+				p := rung.judge(want, ignored)
 				if requests, _ := refused(leakybucket.Limit{Capacity: want, Leak: rate(leak)}); got != want || p.RefusedRequests != requests {
 					t.Errorf("costs %s, leak %s, spare %v: got the capacity %v and %d refused, want %v and %d", name, leak, spare, got, p.RefusedRequests, want, requests)
 				}

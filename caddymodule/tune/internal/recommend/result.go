@@ -1,24 +1,23 @@
 package recommend
 
 import (
-	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Result is what a study found. Its JSON is one zone of `caddy throttle recommend
 // --json`.
 type Result struct {
-	Zone  string  `json:"zone,omitempty"` // empty without --config
-	Key   string  `json:"key"`            // the sources of the key
-	Spare float64 `json:"spare_percent"`  // of the people
+	Zone string `json:"zone,omitempty"` // empty without --config
+	Options
 
 	From       time.Time `json:"from"`
 	To         time.Time `json:"to"`
@@ -27,57 +26,27 @@ type Result struct {
 	Keys       int       `json:"keys"`
 	PeopleKeys int       `json:"people_keys"` // of clients that look like people
 
-	Units *Curve `json:"limit"`
+	Units     *Curve        `json:"limit"`
+	Withheld  []string      `json:"withheld"`     // why no limit is recommended; then there is no Caddyfile
+	Notes     []string      `json:"notes"`        // what the figures leave out
+	Refused   []clients.Key `json:"most_refused"` // by the recommended limit
+	Caddyfile string        `json:"caddyfile"`    // empty if the limit is withheld
 
-	// HoldOut is nil if the limit is withheld for another reason.
-	HoldOut *HoldOut `json:"hold_out,omitempty"`
-
-	Withheld []string `json:"withheld"` // why no limit is recommended; then there is no Caddyfile
-	Notes    []string `json:"notes"`    // what the figures leave out
-
-	Refused   []Key    `json:"most_refused"`     // by the recommended limit, those most often refused
-	Crawlers  []string `json:"refused_crawlers"` // that refused clients say they are, as verified_crawler names them
-	Caddyfile string   `json:"caddyfile"`        // empty if the limit is withheld
-
-	noun       string // for a key
-	needless   bool   // the log has nothing to hold back
-	cost       string // of each request, as given
-	settle     string // as given
-	checked    bool   // the last limit is one to check
-	quiet      int    // keys that look like no people and are not refused
-	quietLoad  float64
-	busiest    int     // key
+	study      *Study
+	noun       string  // for a key
+	busiest    *key    // whose requests cost most
 	mostPeople int     // user agents of one client that looks like people
 	usualNeed  float64 // the capacity that half of the people need
 }
 
-// A HoldOut is the limit that the first 70% of the log's time gives, and what it would have
-// refused in the rest.
-type HoldOut struct {
-	Limit
-	People int     `json:"refused_people"`
-	Load   float64 `json:"refused_load_share"` // of the load of the rest, from 0 to 1
-	Reason string  `json:"reason"`             // the same in words
-}
-
-// A Key is one that is refused often, and the client that sent the first of its requests.
-type Key struct {
-	Key     string  `json:"key"`
-	Charged int     `json:"charged"`    // requests
-	Refused int     `json:"refused"`    // of these, by the recommended limit
-	Load    float64 `json:"load_share"` // of the whole load, from 0 to 1
-	clients.Sender
-}
-
 const (
-	shownKeys = 10
-
 	// forgives is how long a client may have to wait for its whole burst again with a
 	// limit that is recommended, in seconds.
 	forgives = 600
 
-	// nearlyAll is how much of what the best limit removes a gentler one must remove.
-	nearlyAll = 0.95
+	// nearlyAll is how much of what the best limit removes a gentler one must remove, and margin
+	// how much more than the least capacity a round one has.
+	nearlyAll, margin = 0.95, 1.05
 
 	// leastBurst is the least burst of a limit for pages that is recommended.
 	leastBurst = 20
@@ -89,20 +58,14 @@ const (
 	mostOfOne     = 0.5
 	leastRequests = 1000
 	leastSpan     = 24 * time.Hour
-
-	// Quiet robots are called a swarm from so many and so much of the load on.
-	swarmKeys  = 1000
-	swarmShare = 0.05
 )
 
 // Result computes what to recommend. Assets is how many requests were left out because
 // they were for static assets.
 func (s *Study) Result(assets int) *Result {
-	s.weigh()
 	r := &Result{
-		Key: s.options.Key, cost: s.options.Cost, settle: s.options.Settle, checked: s.options.Check.Leak != "", Spare: s.options.Spare,
-		From: s.from, To: s.to, Requests: s.requests, Assets: assets, Keys: len(s.keys),
-		Withheld: []string{}, Notes: []string{}, Refused: []Key{}, Crawlers: []string{}, noun: "key",
+		Options: s.Options, From: s.from, To: s.to, Requests: s.requests, Assets: assets, Keys: len(s.keys),
+		Withheld: []string{}, Notes: []string{}, Refused: []clients.Key{}, study: s, noun: "key",
 	}
 	if s.zone.Key != nil && s.zone.Key.IsAddress() || r.Key == "client_ip" {
 		r.noun = "client"
@@ -113,148 +76,182 @@ func (s *Study) Result(assets int) *Result {
 	} else {
 		floor = max(floor, leastBurst)
 	}
-	r.Units = s.curve(floor)
-	refused := make(map[int]int)
-	r.Units.best.judge(r.Units.Best().Capacity, func(id int, _ *charge) { refused[id]++ })
-	s.look(r, refused)
+	curve, best := s.curve(floor)
+	r.Units = curve
+	r.look(best)
 	verb := "To check"
-	if !r.checked {
+	if s.Check.Leak == "" {
 		verb = "Recommended"
-		s.withhold(r)
-		s.holdOut(r, floor)
+		r.withhold()
 	}
-	r.Units.Reason = r.reason(verb)
-	s.notes(r)
+	curve.Reason = r.reason(verb)
+	if s.limited*50 > r.Requests {
+		r.Notes = append(r.Notes, clients.Percent(float64(s.limited)/float64(r.Requests))+" of the requests were answered with 429 or 503 already. Clients would have sent something else without that.")
+	}
 	if len(r.Withheld) == 0 {
 		r.Caddyfile = r.lines()
 	}
 	return r
 }
 
-// look looks at the clients of all keys.
-func (s *Study) look(r *Result, refused map[int]int) {
+// look looks at the clients of all keys, and at whom the best limit refuses.
+func (r *Result) look(best *rung) {
+	s, refused := r.study, make(map[int]*clients.Key)
+	best.judge(r.Units.Best().Capacity, func(id int, c *charge) {
+		if refused[id] == nil {
+			refused[id] = &clients.Key{Key: s.keys[id].name, Asked: s.keys[id].requests, Sender: s.client(id).Sender()}
+		}
+		refused[id].Refuse(time.UnixMicro(int64(c.at)).UTC())
+	})
 	var needs []float64
 	for id := range s.keys {
-		c, k := s.clients.Of(s.keys[id].sender), &s.keys[id]
-		if k.load > s.keys[r.busiest].load {
-			r.busiest = id
+		if k := &s.keys[id]; r.busiest == nil || k.load > r.busiest.load {
+			r.busiest = k
 		}
-		switch {
-		case c.Person():
+		if c := s.client(id); c.Person() {
 			r.PeopleKeys++
-			r.mostPeople, needs = max(r.mostPeople, c.Agents()), append(needs, r.Units.best.needs[id])
-		case c.Addr.IsValid() && refused[id] == 0:
-			r.quiet, r.quietLoad = r.quiet+1, r.quietLoad+k.load
+			r.mostPeople, needs = max(r.mostPeople, c.Agents()), append(needs, best.needs[id])
 		}
-		if refused[id] == 0 {
-			continue
-		}
-		for _, name := range c.Claims() {
-			if !slices.Contains(r.Crawlers, name) {
-				r.Crawlers = append(r.Crawlers, name)
-			}
-		}
-		r.Refused = append(r.Refused, Key{k.name, k.requests, refused[id], k.load / cmp.Or(r.Units.Load, 1), c.Sender()})
 	}
-	slices.Sort(r.Crawlers)
-	slices.SortFunc(r.Refused, func(a, b Key) int { return cmp.Or(cmp.Compare(b.Refused, a.Refused), cmp.Compare(a.Key, b.Key)) })
-	r.Refused = r.Refused[:min(len(r.Refused), shownKeys)]
-	r.quietLoad /= cmp.Or(r.Units.Load, 1)
 	if slices.Sort(needs); len(needs) > 0 {
 		r.usualNeed = needs[len(needs)/2]
 	}
+	for _, k := range refused {
+		r.Refused = append(r.Refused, *k)
+	}
+	r.Refused = clients.MostRefused(r.Refused)
 }
 
 // withhold says why the log is no ground for a limit.
-func (s *Study) withhold(r *Result) {
+func (r *Result) withhold() {
 	why := func(format string, args ...any) { r.Withheld = append(r.Withheld, fmt.Sprintf(format, args...)) }
 	if r.Requests < leastRequests {
-		why("Only %s charged. Read a longer log.", were(r.Requests))
+		why("Only %s charged. Read a longer log.", clients.Counted(r.Requests, "request was", "requests were"))
 	}
 	if span := r.To.Sub(r.From); span < leastSpan {
-		why("The log covers only %s. A week or more has the busiest days in it.", spanText(span.Seconds()))
+		why("The log covers only %s. A week or more has the busiest days in it.", spanText(span))
 	}
-	switch busiest := &s.keys[r.busiest]; {
-	case 2*s.nobody > r.Requests:
-		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", shareText(float64(s.nobody)/float64(r.Requests)))
-	case busiest.load > mostOfOne*r.Units.Load:
+	switch nobody, load := r.study.nobody, r.busiest.load; {
+	case 2*nobody > r.Requests:
+		why("%s of the requests have no address of a client. Log it: Caddy's JSON has client_ip, unless a filter removes it.", clients.Percent(float64(nobody)/float64(r.Requests)))
+	case load > mostOfOne*r.Units.Load:
 		remedy := "If that is your proxy or CDN, name it in trusted_proxies and log the addresses of clients. If it is a robot, ban it."
-		if is := s.clients.Of(busiest.sender).Sender().Probe; is != "" {
+		if is := r.study.clients.Of(r.busiest.sender).Sender().Probe; is != "" {
 			remedy = fmt.Sprintf("It seems to be %s. If it is yours, let it pass, by exempt client_ip in the global options.", is)
 		}
-		if addr, err := netip.ParseAddr(busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
+		if addr, err := netip.ParseAddr(r.busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
 			remedy += fmt.Sprintf(" To judge the rest: grep -vwF '%s' LOG | caddy throttle recommend -", addr)
 		}
-		why("%s sent %s of the load. %s", printable(busiest.name), shareText(busiest.load/r.Units.Load), remedy)
+		why("%s sent %s of the load. %s", text.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
 	}
 	if r.PeopleKeys == 0 {
 		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")
 	}
-	if best := r.Units.Best(); best.RefusedLoad < leastRemoved {
-		r.needless = len(r.Withheld) == 0
-		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", shareText(leastRemoved))
+	if r.Units.Best().RefusedLoad < leastRemoved {
+		why("No limit above that gives a burst back within ten minutes removes more than %s of the load, so there is nothing to hold back in this log.", clients.Percent(leastRemoved))
 	}
 }
 
-const (
-	heldOut = 0.3 // of the log's time
-
-	// mostApart is by how much the limits of two parts of a log may differ, as a factor.
-	mostApart = 2.001 // a step of the ladder is 2
-)
-
-// holdOut chooses a limit by the first part of the log, and judges it by the rest. If it is
-// far from that of the whole log, there is no limit to recommend.
-func (s *Study) holdOut(r *Result, floor float64) {
-	if len(r.Withheld) > 0 {
-		return
+// Text returns the result for people. Texts from the log are made printable.
+func (r *Result) Text() string {
+	var b strings.Builder
+	if r.Zone != "" {
+		fmt.Fprintf(&b, "zone %s, as if there were no other (replay --zone %[1]s)\n\n", r.Zone)
 	}
-	first := *s
-	first.until = leakybucket.Instant(r.To.UnixMicro() - int64(heldOut*float64(r.To.Sub(r.From).Microseconds())))
-	c := first.curve(floor)
-	best, all := c.Best(), r.Units.Best()
-	h := &HoldOut{Limit: best.Limit}
-	r.HoldOut = h
-	if best.RefusedLoad < leastRemoved {
-		h.Reason = "The first 70% of the log has nothing to hold back, so nothing shows how the limit would do in another week."
-		return
+	fmt.Fprintf(&b, "%s of %s from %s to %s", clients.Counted(r.Requests, "request"), clients.Counted(r.Keys, r.noun), r.From.Format("2006-01-02 15:04"), r.To.Format("2006-01-02 15:04 MST"))
+	if r.Assets > 0 {
+		fmt.Fprintf(&b, ",\nbesides %s for static assets, which should be exempt", clients.Counted(r.Assets, "request"))
 	}
-	people := make(map[int]bool)
-	s.rungs(best.Leak)[0].judge(best.Capacity, func(id int, refused *charge) {
-		if refused.at < first.until {
-			return
+	fmt.Fprintf(&b, ".\n%s looked like people: they loaded static assets with pages, and named no robot.\n", clients.Counted(r.PeopleKeys, r.noun))
+	fmt.Fprintf(&b, "These limits leave %v%% of the people untouched", r.Spare)
+	if r.Check.Leak != "" {
+		b.WriteString(", but for the last, which is to check")
+	}
+	b.WriteString(":\n\n")
+	row := func(cells ...any) { fmt.Fprintf(&b, "%s %6s %9s  %8s  %8s %8s  %10s  %9s\n", cells...) }
+	row(" ", "leak", "capacity", "refill", r.noun+"s", "people", "requests", "load")
+	row(" ", "", "", "", "refused", "refused", "refused", "refused")
+	for i, p := range r.Units.Points {
+		star := " "
+		if i == r.Units.Recommended && len(r.Withheld) == 0 {
+			star = "*"
 		}
-		h.Load += s.load(refused)
-		if s.person(id) {
-			people[id] = true
+		row(star, p.Leak, numberText(p.Capacity), spanText(time.Duration(p.RefillSeconds*float64(time.Second))),
+			clients.Comma(p.RefusedKeys), clients.Comma(p.RefusedPeople), clients.Comma(p.RefusedRequests), clients.Percent(p.RefusedLoad))
+	}
+	if len(r.Withheld) == 0 {
+		fmt.Fprintf(&b, "\n%s\n%s", r.Units.Reason, r.office())
+	} else {
+		b.WriteString("\nNo limit is recommended:\n")
+		for _, why := range r.Withheld {
+			fmt.Fprintf(&b, "- %s\n", why)
 		}
-	})
-	h.People = len(people)
-	h.Load /= max(r.Units.Load-c.Load, 1e-9)
-	who := "nobody who looks like a person"
-	if h.People > 0 {
-		who = Counted(h.People, r.noun+" of a person", r.noun+"s of people")
+		if r.Zone == "" {
+			b.WriteString("To be safe, begin with limit 120 2/s in shadow.\n")
+		}
 	}
-	h.Reason = fmt.Sprintf("The first 70%% of the log alone gives limit %s, which would have refused %s and %s of the load in the rest.", h.Text(), who, shareText(h.Load))
-	apart := func(a, b float64) bool { return max(a/b, b/a) > mostApart }
-	if apart(best.Capacity, all.Capacity) || apart(rate(best.Leak), rate(all.Leak)) {
-		r.Withheld = append(r.Withheld, fmt.Sprintf("The first 70%% of the log gives limit %s, and all of it limit %s, so another week may give a third one. Read a longer log.", best.Text(), all.Text()))
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "\nNote: %s\n", note)
 	}
+	if len(r.Withheld) == 0 {
+		clients.WriteKeys(&b, fmt.Sprintf("Who would be refused, of %s", clients.Counted(r.Units.Best().RefusedKeys, r.noun)), r.Refused)
+		fmt.Fprintf(&b, "\nTo paste into the Caddyfile:\n\n%s", r.Caddyfile)
+	}
+	return b.String()
 }
 
-// notes says what the figures leave out.
-func (s *Study) notes(r *Result) {
-	note := func(format string, args ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, args...)) }
-	if n := float64(r.PeopleKeys); n > 0 && n*(1-r.Spare/100) < 1 {
-		note("%v%% of %s people is all of them, so the busiest one sets the limit. Read a longer log, or give a lower --spare.", r.Spare, comma(r.PeopleKeys))
+// office says what people behind one address would need, whom the log may not have.
+func (r *Result) office() string {
+	const staff, many = 30, 5
+	if r.noun != "client" || r.mostPeople == 0 || r.mostPeople >= many {
+		return ""
 	}
-	if len(r.Crawlers) > 0 {
-		note("Clients that the limit refuses say that they are %s. If you want these, let them pass: exempt verified_crawler %s.", strings.Join(r.Crawlers, ", "), strings.Join(r.Crawlers, " "))
+	return fmt.Sprintf("No address of this log had more than %s. An office where %d people begin at once would need a burst of about %s: give its address an override.\n",
+		clients.Counted(r.mostPeople, "person", "people"), staff, numberText(math.Ceil(staff*max(1, r.usualNeed))))
+}
+
+// reason says in words what the best limit does, and verb what is done with it.
+func (r *Result) reason(verb string) string {
+	best := r.Units.Best()
+	said := fmt.Sprintf("%s: limit %s. It would have refused ", verb, best.Text())
+	if best.RefusedKeys == 0 {
+		return said + fmt.Sprintf("none of %s.", clients.Counted(r.Keys, r.noun))
 	}
-	if r.PeopleKeys > 0 && r.quiet >= swarmKeys && r.quietLoad >= swarmShare {
-		note("%s that look like no people stay below the limit, and sent %s of the load: a swarm. No limit per client sees it. Hold the queue in Caddy, with in_flight and share.", Counted(r.quiet, r.noun), shareText(r.quietLoad))
+	said += fmt.Sprintf("%s of %s and %s of %s, %s of the load", clients.Comma(best.RefusedKeys), clients.Counted(r.Keys, r.noun),
+		clients.Comma(best.RefusedRequests), clients.Counted(r.Requests, "request"), clients.Percent(best.RefusedLoad))
+	if best.RefusedPeople == 0 {
+		return said + ", and nobody who looks like a person."
 	}
-	if s.limited*50 > r.Requests {
-		note("%s of the requests were answered with 429 or 503 already. Clients would have sent something else without that.", shareText(float64(s.limited)/float64(r.Requests)))
+	return said + fmt.Sprintf(". People among these %ss: %s.", r.noun, clients.Comma(best.RefusedPeople))
+}
+
+// lines returns the lines for the Caddyfile.
+func (r *Result) lines() string {
+	limit := "limit " + r.Units.Best().Text() + "\n"
+	if r.Zone != "" {
+		return fmt.Sprintf("# in zone %s, instead of its capacity and leak\n%s", r.Zone, limit)
 	}
+	b := "throttle {\n\tzone pages {\n"
+	if r.Assets > 0 {
+		b += "\t\texempt static_files # if Caddy does not see the files: exempt path /assets/*\n"
+	}
+	if r.Key != "client_ip" {
+		b += "\t\tkey " + r.Key + "\n"
+	}
+	if r.Cost != "" {
+		b += "\t\tcost " + r.Cost + "\n"
+	}
+	b += "\t\t" + limit
+	if r.Settle != "" {
+		b += "\t\tsettle " + r.Settle + "\n"
+	}
+	return b + "\t\tshadow # log only; remove it to enforce the limit\n\t}\n}\n"
+}
+
+// numberText writes a capacity as a Caddyfile takes it.
+func numberText(n float64) string { return strconv.FormatFloat(n, 'f', -1, 64) }
+
+// spanText writes a duration without its zeros.
+func spanText(span time.Duration) string {
+	return strings.NewReplacer("h0m0s", "h", "m0s", "m").Replace(span.Round(time.Second).String())
 }

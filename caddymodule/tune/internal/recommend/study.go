@@ -30,14 +30,16 @@ func rate(leak string) float64 {
 // Options say what to look for.
 type Options struct {
 	// Spare is the percentage of the people that the limits must leave untouched.
-	Spare float64
+	Spare float64 `json:"spare_percent"`
 
 	// Key, Cost and Settle are those of a zone without a config, in the words of a Caddyfile.
 	// Key is empty for a zone of a config.
-	Key, Cost, Settle string
+	Key    string `json:"key"`
+	Cost   string `json:"-"`
+	Settle string `json:"-"`
 
 	// Check is a limit to judge instead of one to recommend, if it has a leak.
-	Check Limit
+	Check Limit `json:"-"`
 }
 
 // A Limit is a leak, as it is written in a Caddyfile, and a capacity.
@@ -52,10 +54,9 @@ func (l Limit) Text() string { return numberText(l.Capacity) + " " + l.Leak }
 // A Study keeps the charges of one zone in the order of the log, and looks what the zone would
 // have decided with other limits. It keeps about 130 bytes for each key and ten for each charge.
 type Study struct {
-	options Options
+	Options
 	zone    *limit.Zone
 	clients *clients.Table
-	ladder  []string // of leaks; the last is the one to check, if there is one
 
 	ids      map[string]int // keys to their numbers
 	keys     []key
@@ -63,10 +64,8 @@ type Study struct {
 	limited  int // requests that were answered with 429 or 503
 	nobody   int // requests without an address
 	from, to time.Time
-	until    leakybucket.Instant // charges from then on do not count
 
-	weights []float64 // by key; how much it counts where people are to be spared
-	buffer  []charge  // of one key
+	buffer []charge // of one key
 }
 
 // A key has its charges packed.
@@ -90,21 +89,14 @@ type charge struct {
 
 // NewStudy returns a study of a zone, whose limit does not matter.
 func NewStudy(zone *limit.Zone, known *clients.Table, o Options) *Study {
-	s := &Study{options: o, zone: zone, clients: known, ladder: ladder, ids: make(map[string]int), until: math.MaxInt64}
-	if o.Check.Leak != "" {
-		s.ladder = append(slices.Clone(ladder), o.Check.Leak)
-	}
-	return s
+	return &Study{Options: o, zone: zone, clients: known, ids: make(map[string]int)}
 }
 
 // Add notes what the zone has decided about a request where nothing is refused for its limit,
 // and by how much the response corrects that, after so long.
 func (s *Study) Add(r *accesslog.Request, o *limit.Outcome, diff float64, took time.Duration) {
-	if s.from.IsZero() || r.At.Before(s.from) {
+	if s.to = r.At; s.requests == 0 {
 		s.from = r.At
-	}
-	if r.At.After(s.to) {
-		s.to = r.At
 	}
 	if r.Status == 429 || r.Status == 503 {
 		s.limited++
@@ -129,19 +121,14 @@ func (s *Study) Add(r *accesslog.Request, o *limit.Outcome, diff float64, took t
 	s.requests++
 	k.requests++
 	k.load += s.load(&c)
-	k.packed = binary.AppendVarint(k.packed, int64(c.at-k.last))
-	k.packed = binary.AppendUvarint(k.packed, packed(c.cost))
-	if s.corrects() {
-		k.packed = binary.AppendUvarint(binary.AppendUvarint(k.packed, packed(c.diff)), uint64(c.took))
+	for _, number := range []uint64{uint64(c.at - k.last), packed(c.cost), packed(c.diff), uint64(c.took)} {
+		k.packed = binary.AppendUvarint(k.packed, number)
 	}
 	k.last = c.at
 }
 
 // packed returns a number whose last bits, which are zeros for most, come first.
 func packed(of float64) uint64 { return bits.ReverseBytes64(math.Float64bits(of)) }
-
-// corrects reports whether responses correct charges.
-func (s *Study) corrects() bool { return s.zone.Settle != nil || len(s.zone.Refund) > 0 }
 
 // load returns what a charge costs in the end, in units.
 func (s *Study) load(c *charge) float64 {
@@ -159,23 +146,11 @@ func (s *Study) charges(id int) []charge {
 		left = left[size:]
 		return n
 	}
+	units := func() float64 { return math.Float64frombits(bits.ReverseBytes64(number())) }
 	s.buffer = s.buffer[:0]
-	for c := (charge{}); len(left) > 0; {
-		after, size := binary.Varint(left)
-		left = left[size:]
-		c.at += leakybucket.Instant(after)
-		c.cost = math.Float64frombits(bits.ReverseBytes64(number()))
-		if s.corrects() {
-			c.diff = math.Float64frombits(bits.ReverseBytes64(number()))
-			c.took = leakybucket.Instant(number())
-		}
-		if c.at < s.until {
-			s.buffer = append(s.buffer, c)
-		}
-	}
-	byTime := func(a, b charge) int { return cmp.Compare(a.at, b.at) }
-	if !slices.IsSortedFunc(s.buffer, byTime) {
-		slices.SortStableFunc(s.buffer, byTime)
+	for at := leakybucket.Instant(0); len(left) > 0; {
+		at += leakybucket.Instant(number())
+		s.buffer = append(s.buffer, charge{at, units(), units(), leakybucket.Instant(number())})
 	}
 	return s.buffer
 }
@@ -217,10 +192,10 @@ func (s *Study) replay(id int, charges []charge, l leakybucket.Limit, f func(c *
 	}
 }
 
-// A Rung is a leak of the ladder, and the capacity that each key needs with it to be never
+// A rung is a leak of the ladder, and the capacity that each key needs with it to be never
 // refused: infinite if none is enough, negative if it was charged nothing.
-type Rung struct {
-	study *Study
+type rung struct {
+	*Study
 	leak  string
 	needs []float64
 }
@@ -230,18 +205,16 @@ const tolerance = 1e-9
 
 // rungs returns these leaks of the ladder. In a bucket that is never full, the highest level is
 // the capacity that the key needs.
-func (s *Study) rungs(leaks ...string) []*Rung {
-	rungs := make([]*Rung, len(leaks))
-	limits := make([]leakybucket.Limit, len(leaks))
-	for i, leak := range leaks {
-		rungs[i] = &Rung{s, leak, make([]float64, len(s.keys))}
-		limits[i] = leakybucket.Limit{Capacity: min(1e12, 1e8*rate(leak)), Leak: rate(leak)} // a larger one does not empty within years
+func (s *Study) rungs(leaks ...string) (rungs []*rung) {
+	for _, leak := range leaks {
+		rungs = append(rungs, &rung{s, leak, make([]float64, len(s.keys))})
 	}
 	for id := range s.keys {
 		charges := s.charges(id)
-		for i, r := range rungs {
+		for _, r := range rungs {
 			needs := -1.0
-			s.replay(id, charges, limits[i], func(c *charge, d *leakybucket.Decision) {
+			limit := leakybucket.Limit{Capacity: min(1e12, 1e8*rate(r.leak)), Leak: rate(r.leak)} // a larger one does not empty within years
+			s.replay(id, charges, limit, func(c *charge, d *leakybucket.Decision) {
 				level := d.Level + c.cost
 				switch {
 				case !d.Fits:
@@ -259,31 +232,26 @@ func (s *Study) rungs(leaks ...string) []*Rung {
 	return rungs
 }
 
-// refuses reports whether a limit with this capacity may refuse the key.
-func (r *Rung) refuses(id int, capacity float64) bool {
-	return r.needs[id] > capacity*(1+tolerance)
-}
-
 // judge returns what a limit with that capacity does, and calls f with each charge that it
 // refuses. Those of one key come in order.
-func (r *Rung) judge(capacity float64, f func(id int, c *charge)) Point {
-	s, l := r.study, leakybucket.Limit{Capacity: capacity, Leak: rate(r.leak)}
-	p := Point{Limit: Limit{r.leak, capacity}, RefillSeconds: l.TimeToEmpty(capacity).Seconds()}
-	for id := range r.needs {
-		if !r.refuses(id, capacity) {
+func (r *rung) judge(capacity float64, f func(id int, c *charge)) Point {
+	limit := leakybucket.Limit{Capacity: capacity, Leak: rate(r.leak)}
+	p := Point{Limit: Limit{r.leak, capacity}, RefillSeconds: limit.TimeToEmpty(capacity).Seconds()}
+	for id, needs := range r.needs {
+		if needs <= capacity*(1+tolerance) {
 			continue
 		}
 		before := p.RefusedRequests
-		s.replay(id, s.charges(id), l, func(c *charge, d *leakybucket.Decision) {
+		r.replay(id, r.charges(id), limit, func(c *charge, d *leakybucket.Decision) {
 			if !d.Fits {
 				p.RefusedRequests++
-				p.RefusedLoad += s.load(c)
+				p.RefusedLoad += r.load(c)
 				f(id, c)
 			}
 		})
 		if p.RefusedRequests > before {
 			p.RefusedKeys++
-			if s.person(id) {
+			if r.client(id).Person() {
 				p.RefusedPeople++
 			}
 		}
@@ -291,5 +259,123 @@ func (r *Rung) judge(capacity float64, f func(id int, c *charge)) Point {
 	return p
 }
 
-// person reports whether the key is one of a client that looks like a person, or like many.
-func (s *Study) person(id int) bool { return s.clients.Of(s.keys[id].sender).Person() }
+// client returns the client that sent the first request of a key.
+func (s *Study) client(id int) *clients.Client { return s.clients.Of(s.keys[id].sender) }
+
+// A Curve is what the limits of a ladder would have done.
+type Curve struct {
+	Load        float64 `json:"load"` // all costs, in units
+	Points      []Point `json:"points"`
+	Recommended int     `json:"recommended"` // index into the points
+	Reason      string  `json:"reason"`
+}
+
+// A Point is one limit.
+type Point struct {
+	Limit
+	RefillSeconds   float64 `json:"refill_seconds"` // after which a client has its whole burst again
+	RefusedKeys     int     `json:"refused_keys"`
+	RefusedPeople   int     `json:"refused_people"` // keys of clients that look like people
+	RefusedRequests int     `json:"refused_requests"`
+	RefusedLoad     float64 `json:"refused_load_share"` // of the whole load, from 0 to 1
+}
+
+// Best returns the point that is recommended.
+func (c *Curve) Best() Point { return c.Points[c.Recommended] }
+
+func ignored(int, *charge) {}
+
+// curve finds, for each leak of the ladder, the least whole capacity that spares the people, and
+// no less than floor, and what that refuses. It recommends one of these limits, whose rung it
+// returns, too. If there is a limit to check, that is the last one.
+func (s *Study) curve(floor float64) (*Curve, *rung) {
+	c, leaks, check := new(Curve), slices.Clone(ladder), s.Check.Leak != ""
+	if check {
+		leaks = append(leaks, s.Check.Leak)
+	}
+	rungs := s.rungs(leaks...)
+	for _, r := range rungs {
+		c.Points = append(c.Points, r.judge(max(floor, r.capacityFor(s.Spare/100)), ignored))
+	}
+	c.Recommended = choose(c.Points)
+	if check {
+		c.Recommended = len(leaks) - 1
+	}
+	best, r := &c.Points[c.Recommended], rungs[c.Recommended]
+	if check {
+		*best = r.judge(s.Check.Capacity, ignored)
+	} else {
+		*best = r.generous(*best)
+	}
+	for i := range s.keys {
+		c.Load += s.keys[i].load
+	}
+	// Rounded, as the last bits of sums depend on the order of the keys in the log.
+	c.Load = math.Round(c.Load*1e6) / 1e6
+	for i := range c.Points {
+		p := &c.Points[i]
+		p.RefusedLoad = math.Round(p.RefusedLoad/cmp.Or(c.Load, 1)*1e9) / 1e9
+	}
+	return c, r
+}
+
+// capacityFor returns the least whole capacity that spares that share of the people, or of
+// those whom any capacity spares.
+func (r *rung) capacityFor(spare float64) float64 {
+	var needs []float64
+	for id, n := range r.needs {
+		if n >= 0 && r.client(id).Person() {
+			needs = append(needs, n)
+		}
+	}
+	slices.Sort(needs)
+	// 0.999 of 1000 is 999.0000000000001 in places: a key too many would be spared.
+	most := 0.0
+	for _, n := range needs[:int(math.Ceil(spare*float64(len(needs))-1e-6))] {
+		if !math.IsInf(n, 1) {
+			most = n
+		}
+	}
+	return max(1, math.Ceil(most/(1+tolerance)))
+}
+
+// generous returns the limit with the leak of a point and the largest round capacity that
+// removes nearly as much of the load as the capacity there, and is full again within ten
+// minutes. A burst hardly changes what a scraper gets in an hour, and people come in bursts
+// that the log has not seen.
+func (r *rung) generous(least Point) (best Point) {
+	most := math.Floor(rate(least.Leak)*forgives + 1e-6)
+	best = least
+	for capacity := rounded(margin * least.Capacity); least.RefusedLoad > 0 && best.Capacity < most; capacity = rounded(capacity + 1) {
+		p := r.judge(min(most, capacity), ignored)
+		if p.RefusedLoad < nearlyAll*least.RefusedLoad {
+			break
+		}
+		best = p
+	}
+	return best
+}
+
+// rounded returns the next number of one digit and zeros.
+func rounded(n float64) float64 {
+	unit := math.Pow10(int(math.Log10(n)))
+	return unit * math.Ceil(n/unit)
+}
+
+// choose returns the index of the limit to recommend. All of them spare the same share of the
+// people. Of those that give a client its whole burst back within ten minutes, and remove
+// nearly as much of the load as the best of these, it is the one with the fastest leak.
+func choose(points []Point) int {
+	best, chosen := 0.0, len(points)-1 // it forgives soonest
+	for _, p := range points {
+		if p.RefillSeconds <= forgives+.001 {
+			best = max(best, p.RefusedLoad)
+		}
+	}
+	for i, p := range points {
+		if p.RefillSeconds <= forgives+.001 && p.RefusedLoad >= nearlyAll*best {
+			chosen = i
+		}
+	}
+	return chosen
+}

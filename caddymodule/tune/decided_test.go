@@ -1,4 +1,4 @@
-package replay
+package tune
 
 import (
 	"strings"
@@ -24,14 +24,14 @@ func decided(at float64, refused bool) (*accesslog.Outcome, *accesslog.Request) 
 func robots(string) *clients.Table { return new(clients.Log).By(32, 64) }
 
 func TestATallyCountsByKeyAndRoute(t *testing.T) {
-	tally := make(Tally)
+	found := make(tally)
 	for i := range 100 {
 		d, req := decided(float64(i*60), i%4 == 0)
 		d.Key = string(rune('a' + i%2))
 		d.Level = float64(i)
-		tally.Add(d, req)
+		found.add(d, req)
 	}
-	z := tally.Zones(robots)[0]
+	z := found.zones(robots)[0]
 	if z.Requests != 100 || z.Decisions["admitted"] != 75 || z.Decisions["shadow_refused"] != 25 || z.Reasons["capacity"] != 25 || z.Keys != 2 || z.RefusedKeys != 1 {
 		t.Errorf("got %+v", z)
 	}
@@ -44,11 +44,11 @@ func TestATallyCountsByKeyAndRoute(t *testing.T) {
 }
 
 func TestTheTextEscapesWhatClientsWrite(t *testing.T) {
-	tally := make(Tally)
+	found := make(tally)
 	d, req := decided(0, true)
 	d.Key, req.URI = "evil\x1b[2J", "/\u202eexe"
-	tally.Add(d, req)
-	if got := tally.Zones(robots)[0].Text(); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `evil\x1b[2J`) || !strings.Contains(got, `/\u202eexe`) {
+	found.add(d, req)
+	if got := found.zones(robots)[0].Text(); strings.ContainsAny(got, "\x1b\u202e") || !strings.Contains(got, `evil\x1b[2J`) || !strings.Contains(got, `/\u202eexe`) {
 		t.Errorf("got %s", got)
 	}
 }

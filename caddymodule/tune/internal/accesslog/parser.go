@@ -2,6 +2,7 @@ package accesslog
 
 import (
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -15,11 +16,7 @@ var earliest = time.Date(1995, 1, 1, 0, 0, 0, 0, time.UTC)
 // A verdict is what a line turned out to be.
 type verdict uint8
 
-const (
-	request verdict = iota
-	other
-	unreadable
-)
+const request, other, unreadable verdict = 0, 1, 2
 
 // A parser reads the lines of one file. It remembers what it has learned about them.
 type parser struct {
@@ -31,13 +28,14 @@ type parser struct {
 	latest      time.Time     // the last time that is believed
 	host        string        // of requests whose line has none
 
-	proxied bool      // the first address of most lines is that of a proxy
-	layout  int       // of the last time that was text
-	stamp   string    // the last one
-	at      time.Time // what it says
-	begun   []begun   // requests of Rails that are not complete
+	layout  int             // of the last time that was text
+	stamp   string          // the last one
+	at      time.Time       // what it says
+	begun   []begun         // requests of Rails that are not complete
+	threads map[string]bool // processes of Rails, and whether one serves several requests at once
 
-	fractional, nanos bool // the durations of Caddy's lines are in seconds, or in nanoseconds
+	fractional bool // the durations of Caddy's lines are in seconds
+	nanos      int  // by how many more of them look like nanoseconds than like milliseconds
 }
 
 // parse reads a line into a request.
@@ -48,12 +46,11 @@ func (p *parser) parse(r *Request, line string) (v verdict, why string) {
 		return other, ""
 	}
 	r.length = len(line)
-	names, heading := strings.CutPrefix(line, "#Fields: ")
 	switch {
-	case heading && !p.given:
-		p.formats = []pattern{w3c(names, " "), w3c(names, "\t")}
-		fallthrough
 	case line[0] == '#':
+		if why = strange(line); why != "" && !p.given {
+			return unreadable, why
+		}
 		return other, ""
 	case line[0] == '{' && !p.given:
 		v, why = p.parseJSON(r, line)
@@ -117,13 +114,13 @@ func parseUnix(text string) (time.Time, bool) {
 	return time.UnixMicro(int64(math.Round(micros))), true
 }
 
-// fewNanos is the shortest duration that is in nanoseconds if it is a whole number: in
+// fewNanos is the shortest duration that looks like nanoseconds if it is a whole number: in
 // milliseconds it would be more than a minute.
 const fewNanos = 100_000
 
 // parseDuration reads the duration of a line of Caddy's. Seconds have a fraction, as
-// good as always; milliseconds and nanoseconds have none. What is not clear from one
-// line is from those before it.
+// good as always; milliseconds and nanoseconds have none, and are told apart by most of the lines
+// so far.
 func (p *parser) parseDuration(value gjson.Result) time.Duration {
 	if value.Type == gjson.String {
 		d, err := time.ParseDuration(value.Str)
@@ -135,16 +132,15 @@ func (p *parser) parseDuration(value gjson.Result) time.Duration {
 	if value.Type != gjson.Number || !(value.Num >= 0) {
 		return NoDuration
 	}
-	switch {
-	case strings.ContainsAny(value.Raw, ".eE"):
-		p.fractional = true
-	case value.Num >= fewNanos && !p.fractional:
-		p.nanos = true
-	}
-	switch {
-	case p.fractional:
+	if p.fractional = p.fractional || strings.ContainsAny(value.Raw, ".eE"); p.fractional {
 		return bounded(value.Num, time.Second)
-	case p.nanos:
+	}
+	if value.Num >= fewNanos {
+		p.nanos++
+	} else {
+		p.nanos--
+	}
+	if p.nanos > 0 {
 		return bounded(value.Num, time.Nanosecond)
 	}
 	return bounded(value.Num, time.Millisecond)
@@ -165,4 +161,32 @@ const longest = 30 * 24 * time.Hour
 // bounded returns n units, or the longest duration.
 func bounded(n float64, unit time.Duration) time.Duration {
 	return time.Duration(math.Round(min(n*float64(unit), float64(longest))))
+}
+
+// wrapper is how docker compose logs, Kubernetes' container runtimes, and syslog or journalctl begin
+// a line.
+var wrapper = regexp.MustCompile(`^(?:[\w.-]{1,80} +\| ?|(?:<\d{1,3}>)?(?:\d )?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d|\d{4}-\d\d-\d\dT[\d:.]+(?:Z|[+-]\d\d:?\d\d)) (?:(?:stdout|stderr) [FP] |[\w.:-]+ [\w./-]+(?:\[\d+\])?: ))`)
+
+// unwrap returns the line that a log holds within another one: behind the prefix of a
+// container runtime or of syslog, or as a text in JSON.
+func unwrap(line string) string {
+	switch {
+	case len(line) < 12:
+	case strings.HasPrefix(line, `{"log":"`): // Docker's json-file
+		return inner(line, "log")
+	case line[0] == '{' && (line[2] == '_' || 'A' <= line[2] && line[2] <= 'Z'): // journalctl -o json
+		return inner(line, "MESSAGE")
+	case line[0] == '{':
+	case line[0] == '<', line[3] == ' ', line[4] == '-' && line[10] == 'T', strings.Contains(line[:min(len(line), 90)], " | "):
+		return line[len(wrapper.FindString(line)):]
+	}
+	return line
+}
+
+// inner returns a text of a JSON object, or the line if there is none.
+func inner(line, field string) string {
+	if text := gjson.Get(line, field); text.Type == gjson.String {
+		return strings.TrimRight(text.Str, "\r\n\t ")
+	}
+	return line
 }
