@@ -81,6 +81,19 @@ test_library() {
 	cd - >/dev/null
 }
 
+# test_stores gets each module by itself, and builds what a program would import of it.
+test_stores() {
+	local part
+	mkdir "$work/stores"
+	cd "$work/stores"
+	go mod init example.com/stores
+	for part in redisstore pgstore memcachedstore sharedstore; do
+		go get "$module/leakybucket/$part@$version"
+		go build "$module/leakybucket/$part"
+	done
+	cd - >/dev/null
+}
+
 test_xcaddy() {
 	local caddy
 	caddy=$(go list -m -f '{{.Version}}' github.com/caddyserver/caddy/v2)
@@ -108,6 +121,7 @@ test)
 	export GOPROXY GOWORK=off GONOSUMDB=$module GOFLAGS=-buildvcs=false GOMODCACHE="$work/cache"
 	export XCADDY_GO_BUILD_FLAGS="-trimpath -ldflags '-w -s' -tags nobadger,nomysql,nopgx"
 	test_library
+	test_stores
 	test_xcaddy
 	echo 'The modules pass.'
 	;;
