@@ -138,7 +138,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 			}
 			rp.study(&verdict.Outcomes[0], loggedOf(r), diff, rp.took)
 		case within != nil && within.Refused:
-			_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(nil)) // in memory, which does not fail
+			_ = rp.app.Store.Settle(r.Context(), verdict.GiveBack(true)) // in memory, which does not fail
 		case verdict.Needs().Settles:
 			rp.after(rp.took, func() { _ = rp.app.Store.Settle(r.Context(), verdict.Settle(r, rp.now, nil, observer)) })
 		}
