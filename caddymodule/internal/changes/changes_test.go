@@ -646,6 +646,19 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// TestTaken: the file of another process is left alone.
+func TestTaken(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "changes.json")
+	first, second := &node{Copy: New(), t: t}, &node{Copy: New(), t: t}
+	first.Use(nil, path, zap.NewNop(), nil)
+	defer func() { _ = first.disk.file.Close() }()
+	first.change(banOf(robber, time.Hour, "alice"), false)
+	second.Use(nil, path, zap.NewNop(), nil)
+	if told := second.change(banOf(robber, time.Hour, "bob"), false); told.Kept {
+		t.Errorf("got %+v, want it said that a restart ends it", told)
+	}
+}
+
 // TestForeign puts into the store what no node has made. It is skipped and named once, and keeps
 // nobody from changing anything.
 func TestForeign(t *testing.T) {
@@ -722,6 +735,16 @@ func TestTooMany(t *testing.T) {
 		}
 		n.kill()
 	})
+}
+
+func TestJournal(t *testing.T) {
+	c := New()
+	for i := range mostJournal + 5 {
+		c.Note(override.Change{Of: fmt.Sprint(i)})
+	}
+	if got := c.Journal(); len(got) != mostJournal || got[0].Of != fmt.Sprint(mostJournal+4) || got[mostJournal-1].Of != "5" {
+		t.Errorf("got %d from %v to %v, want %d, the last first", len(got), got[0].Of, got[len(got)-1].Of, mostJournal)
+	}
 }
 
 // TestClock sets the clock of a node an hour back or forth. Others can still replace what it

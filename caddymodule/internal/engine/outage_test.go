@@ -88,6 +88,19 @@ func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 	})
 }
 
+func TestAResetIsHeededWithinTwoSeconds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := servertest.RunShared(t, "", "zone z {\nlimit 1 1/s\nblock 10m everywhere\n}")
+		c := s.From(servertest.Someone)
+		c.WantStatuses("/", map[int]int{200: 1, 429: 3})
+		if err := servertest.TheShared.Reset(t.Context(), "z", "203.0.113.7", false); err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * time.Second)
+		c.WantStatuses("/", map[int]int{200: 1})
+	})
+}
+
 func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 5 1/s\ndelay\n}")
