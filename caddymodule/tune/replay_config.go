@@ -207,7 +207,7 @@ func flagConfig(limit string, keys []string, cost, settle string) (config []byte
 	lines := ""
 	for _, part := range []struct{ flag, words, line string }{
 		{"--limit", limit, "limit%s\n"},
-		{"--key", strings.Join(keys, " "), "key%s {\nplain\n}\n"}, // since whoever runs this can read the log
+		{"--key", strings.Join(append(keys, ""), " "), "key%s {\nplain\n}\n"}, // since whoever runs this can read the log
 		{"--cost", cost, "cost%s\n"},
 		{"--settle", settle, "settle%s\n"},
 	} {
