@@ -207,7 +207,7 @@ func flagConfig(limit string, keys []string, cost, settle string) (config []byte
 	lines := ""
 	for _, part := range []struct{ flag, words, line string }{
 		{"--limit", limit, "limit%s\n"},
-		{"--key", strings.Join(keys, " "), "key%s {\nplain\n}\n"}, // since whoever runs this can read the log
+		{"--key", strings.Join(append(keys, ""), " "), "key%s {\nplain\n}\n"}, // since whoever runs this can read the log
 		{"--cost", cost, "cost%s\n"},
 		{"--settle", settle, "settle%s\n"},
 	} {
@@ -218,9 +218,7 @@ func flagConfig(limit string, keys []string, cost, settle string) (config []byte
 		config, _, err = caddyconfig.GetAdapter("caddyfile").Adapt([]byte(":80 {\nthrottle {\nzone limit {\n"+lines+"}\n}\n}\n"), map[string]any{"filename": "flags"})
 		if err != nil {
 			said, _, _ := strings.Cut(err.Error(), ", at flags:")
-			if _, within, found := strings.Cut(said, `zone "limit": `); found {
-				said = strings.TrimPrefix(within, "parsing limit: ")
-			}
+			said = regexp.MustCompile(`^(parsing caddyfile tokens for 'throttle': )?(zone "limit": )?(parsing \w+: )?`).ReplaceAllString(said, "")
 			return nil, caddymodule.UsageErrorf("%s: %s", part.flag, said)
 		}
 	}

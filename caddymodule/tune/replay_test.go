@@ -101,6 +101,7 @@ func TestErrorsInFlagsNameTheFlag(t *testing.T) {
 		{[]string{"--limit", "1 1/s", "--cost", "5"}, "--cost: invalid cost 5: it can never fit the capacity of 1"},
 		{[]string{"--limit", "5 1/s", "--cost", "1", "--key", "host", "--key", "foo"}, `--key: unknown key source "foo"`},
 		{[]string{"--limit", "5 1/s", "--key", " "}, "--key: "},
+		{[]string{"--limit", "5 1/s", "--key", ""}, "--key: no source: want client_ip"},
 	} {
 		if got := wrongUse(t, append([]string{"replay", log}, test.flags...)...); !strings.HasPrefix(got, "Error: "+test.want) || strings.Contains(got, "at flags") {
 			t.Errorf("got %q, want it to begin with %s", got, test.want)
