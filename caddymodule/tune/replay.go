@@ -106,7 +106,7 @@ func (l limiter) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhtt
 	var verdicts []*limit.Verdict
 	for zones := range slices.Chunk(l.Zones, max(1, together)) {
 		some := l.Directive
-		some.Zones = zones
+		some.Zones, some.Server = zones, nil // so that there is a verdict about each request
 		verdict, err := limit.Decide(r, rp.now, failed, &some, rp.app)
 		switch {
 		case err != nil && rp.study == nil:

@@ -285,6 +285,9 @@ func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b w
 	s.level = s.limit.Level(k.State, k.Now)
 	j.fill(z, &b, whole, s)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
+	if l.Refused {
+		return b, b.Verdict.Reason != ""
+	}
 	return b, b.Blocked > 0 || b.Level > 0 && b.Fraction >= l.MinFraction
 }
 

@@ -180,6 +180,7 @@ type BucketsQuery struct {
 	Prefix      string  `json:"prefix,omitempty"`       // of keys
 	Shadow      bool    `json:"shadow,omitempty"`       // those of shadow
 	MinFraction float64 `json:"min_fraction,omitempty"` // of the capacity; blocked ones are listed anyway
+	Refused     bool    `json:"refused,omitempty"`      // only those that refuse a request of cost 1 now, or would in shadow
 	Sort        string  `json:"sort,omitempty"`         // level, key or last. Default: level
 	Limit       int     `json:"limit,omitempty"`        // up to 1000. Default: 100
 }
