@@ -104,8 +104,9 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	if of := app.engine.Guard(ctx); of != nil && strings.Contains(limit.Definition, "http.throttle.") {
-		of.Shown = true // one from the global options is not in the config of the route
+	app.engine.Guard(ctx)
+	if strings.Contains(limit.Definition, "http.throttle.") {
+		app.engine.Show(ctx) // one from the global options is not in the config of the route
 	}
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.running = limit.NewHandler(server, match)

@@ -496,7 +496,7 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	}
 
 	why := g.throttle("why", "198.51.100.7")
-	for _, want := range []string{problem.Code + "  account", "Nothing refuses a request of cost 1 now."} {
+	for _, want := range []string{problem.Code, "  account  ", "Nothing refuses a request of cost 1 now."} {
 		if !strings.Contains(why, want) {
 			t.Errorf("got %s, want %q in it", why, want)
 		}

@@ -289,7 +289,7 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"recommend|good|--host|a b":                           "want a name such as example.com",
 		"recommend|good|--limit|5 1/s":                        "unknown flag: --limit",
 		"replay|good":                                         "no limits given: want --config",
-		"replay|good|--key|client_ip":                         `want --limit "<capacity> <leak>"`,
+		"replay|good|--key|client_ip":                         `or --key <source> --limit "<capacity> <leak>"`,
 		"replay|good|--limit|60":                              "want limit <capacity> <leak>",
 		"replay|good|--limit|60 1/parsec":                     `invalid rate "1/parsec"`,
 		"replay|good|--limit|-5 1/s":                          `invalid capacity "-5"`,

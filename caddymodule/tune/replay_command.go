@@ -203,6 +203,9 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 			notes = append(notes, fmt.Sprintf("requests %s: %s.", note.what, clients.Comma(int(note.requests))))
 		}
 	}
+	if bytes.Contains(rp.raw, []byte(`"handler":"invoke"`)) {
+		notes = append(notes, "The config has invoke: named routes are not followed, and nothing is judged by what they limit or answer.")
+	}
 	notes = append(notes, stats.Doubts()...)
 	slices.Sort(rp.absent)
 	for _, folder := range rp.absent {
@@ -331,7 +334,7 @@ func (f *logFacts) lacks(z *limit.Zone) string {
 
 var (
 	// sentHeader finds the headers and cookies that matchers, expressions and placeholders ask for.
-	sentHeader = regexp.MustCompile(`"header(?:_regexp)?":(\{(?:[^{}]|\{[^{}]*\})*\})|\bheader(?:_regexp)?\(\s*(?:\{\s*)?(?:['\x60]|\\")([^'"\x60\\]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
+	sentHeader = regexp.MustCompile(`"header(?:_regexp)?":(\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\})*\})|\bheader(?:_regexp)?\(\s*(?:\{\s*)?(?:['\x60]|\\")([^'"\x60\\]+)|http\.request\.header\.([A-Za-z0-9-]+)|http\.request\.(cookie)\.`)
 
 	// matchedHeader finds those in the JSON of a matcher.
 	matchedHeader = regexp.MustCompile(`"([^"]+)":[\[{n]`)

@@ -294,6 +294,7 @@ func TestEmptiedMatcher(t *testing.T) {
 		{"header A {$NET}", ""},
 		{"header_regexp {$NET}", ""},
 		{"header_regexp A {$NET}", ""},
+		{"header_regexp X-Api-Key \"{$NET}\"", "header_regexp: nothing"},
 		{"protocol {$NET}", ""},
 		{"vars {$NET}", ""},
 		{"vars a {$NET}", ""},

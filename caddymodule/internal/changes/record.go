@@ -231,22 +231,36 @@ type content struct {
 	Journal []override.Change `json:"journal"` // oldest first
 }
 
-// decodeFile reads the content of the file. An error means that nothing of it can be used.
-func decodeFile(raw []byte) (c content, err error) {
-	if err = unmarshal(raw, &c, &c.Format); err != nil {
-		return c, err
+// decodeFile reads the content of the file. Changes that are broken are skipped. An error means that
+// nothing of it can be used.
+func decodeFile(raw []byte) (c content, skips skipped, err error) {
+	var of struct {
+		Format  int               `json:"format"`
+		Changes []json.RawMessage `json:"changes"`
+		Journal json.RawMessage   `json:"journal"`
 	}
-	for i, k := range c.Changes {
-		if k == nil {
+	if err = unmarshal(raw, &of, &of.Format); err != nil {
+		return c, skips, err
+	}
+	for i, raw := range of.Changes {
+		k := new(record)
+		err := json.Unmarshal(raw, &k)
+		switch {
+		case err == nil && k == nil:
 			err = errors.New("it is null")
-		} else {
+		case err == nil:
 			err = k.check()
 		}
 		if err != nil {
-			return c, fmt.Errorf("change %d: %w", i+1, err)
+			skips.add(1, fmt.Errorf("change %d: %w", i+1, err))
+			continue
 		}
+		c.Changes = append(c.Changes, k)
 	}
-	return c, nil
+	if json.Unmarshal(of.Journal, &c.Journal) != nil {
+		c.Journal = nil
+	}
+	return c, skips, nil
 }
 
 // A disk keeps the changes over restarts.
@@ -280,14 +294,16 @@ func (d *disk) read(logger *zap.Logger) (c content) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return c
 	}
+	var skips skipped
 	if err == nil {
-		c, err = decodeFile(raw)
+		c, skips, err = decodeFile(raw)
 	}
 	if err != nil {
 		aside, failed := d.file.SetAside()
 		logger.Error("the copy of the changes at run time cannot be used", zap.Error(errors.Join(err, failed)), zap.String("file", d.path), zap.String("renamed_to", aside))
 		return content{}
 	}
+	new(skipped).log(skips, logger.With(zap.String("file", d.path)))
 	return c
 }
 

@@ -51,7 +51,7 @@ type InFlight struct {
 
 	// How many requests may wait at once. More are refused. No client, which is an IPv4 address
 	// or an IPv6 /64, may hold more of these places than are still free, so that nobody fills the
-	// queue alone. Default: 200. Only with wait or share.
+	// queue alone. Default: 200, at most 10,000. Only with wait or share.
 	Queue int `json:"queue,omitempty"`
 
 	// The longest request body that is received before the request waits or takes a slot, such as
@@ -103,6 +103,9 @@ type InFlightRule struct {
 // mostBuffered bounds what bodies may take, in bytes.
 const mostBuffered = 64 << 30
 
+// mostQueued is how many may wait. To make room, all clients that wait are looked at.
+const mostQueued = 10_000
+
 // Reference reports whether it is nothing but a name, and so means the one of that name in the
 // global options.
 func (f *InFlight) Reference() bool {
@@ -153,7 +156,7 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		option.Within("slots", f.Slots, 1, option.MostAtOnce),
 		option.Within("wait", time.Duration(f.Wait), 0, option.Longest),
 		option.Refuse("queue", f.Queue != 0 && full.Wait == 0, "queue has no meaning without wait: a request that finds no slot is refused at once"),
-		option.Within("queue", f.Queue, 0, option.MostAtOnce),
+		option.Within("queue", f.Queue, 0, mostQueued),
 		option.About("buffer", 0, wrongBuffer),
 		wrongKey,
 		f.compileShare(r),

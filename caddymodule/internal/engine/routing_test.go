@@ -213,6 +213,20 @@ func TestVerdictsAreShown(t *testing.T) {
 		}
 		s.Stop()
 	}
+	const other = "http://other.example.com {\nrespond other\n}\n"
+	for name, site := range map[string]string{
+		"a named route":                   "&(limits) {\nthrottle z 5 1/d\n}\n" + other + "http://example.com {\nroute {\ninvoke limits\nrespond {http.throttle.decision}\n}\n}",
+		"a named route that shows it":     "&(shows) {\nrespond {http.throttle.decision}\n}\n" + other + "http://example.com {\nroute {\nthrottle z 5 1/d\ninvoke shows\n}\n}",
+		"one site of several":             other + "http://example.com {\nroute {\nthrottle z 5 1/d\nrespond {http.throttle.decision}\n}\n}",
+		"one site of several that limit":  "http://other.example.com {\nthrottle o 5 1/d\nrespond other\n}\nhttp://example.com {\nroute {\nthrottle z 5 1/d\nrespond {http.throttle.decision}\n}\n}",
+		"a global zone with its own page": "{\nthrottle {\nzone z {\nlimit 5 1/d\nrefusal {\npage {\ntext \"{http.throttle.zone}\"\n}\n}\n}\n}\n}\n" + other + "http://example.com {\nroute {\nthrottle z\nvars a admitted\nrespond {vars.a}\n}\n}",
+	} {
+		s := servertest.Run(t, site)
+		if got := s.From(servertest.Someone).Get("/").Body.String(); got != "admitted" {
+			t.Errorf("%s: got %q, want admitted", name, got)
+		}
+		s.Stop()
+	}
 }
 
 func TestABurstPassesAndTheRestIsRefusedUntilItHasLeaked(t *testing.T) {

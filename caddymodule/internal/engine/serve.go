@@ -43,8 +43,8 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 			h.headers = h.headers.With(z.Settle.Name)
 		}
 		h.Follows = h.Follows || !z.EndsAtAdmission() || z.MarksResponses()
-		if h.Server != nil && z.namesPlaceholders() {
-			h.Server.Shown = true
+		if z.namesPlaceholders() {
+			e.Show(ctx)
 		}
 	}
 	for _, z := range zones {

@@ -8,14 +8,15 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 )
 
 // A server is what is known of a server's routes. A request that one of the terminal routes at the
 // top takes passes the handlers of no other one.
 type server struct {
 	all    *limit.Server         // for handlers in other routes than those
+	open   limit.Server          // what holds for any request, whatever route it takes
 	routes map[int]*limit.Server // for handlers in these, by the place of the route
-	others int                   // handlers in other routes
 }
 
 // serverOf returns what is known of the server in which a module is provisioned, or nil outside of
@@ -27,7 +28,7 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	}
 	s := e.servers[of]
 	if s == nil {
-		s = &server{all: &limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
+		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
 		s.look()
 		if e.servers[of] = s; e.showsAll {
 			s.show()
@@ -36,21 +37,26 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	return s
 }
 
-// look finds out what the routes are that any request may pass. The config of those whose handlers
-// were provisioned is gone.
+// look finds out what the routes are. The config of those whose handlers were provisioned is gone.
 func (s *server) look() {
-	var open []caddyhttp.Route
 	for i := range s.all.Routes {
 		r := &s.all.Routes[i]
-		s.all.Shown = s.all.Shown || negates(r.MatcherSets)
-		s.read(s.all, r.MatcherSets) // Caddy has dropped what they were made of
+		gone := r.HandlersRaw == nil && len(r.Handlers) > 0
+		s.all.Shown = s.all.Shown || gone || negates(r.MatcherSets)
+		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
 		if !r.Terminal {
-			open = append(open, *r)
-			s.all.Shown = s.all.Shown || r.HandlersRaw == nil && len(r.Handlers) > 0
+			s.open.Shown = s.open.Shown || gone
+			s.read(&s.open, r)
 		}
 	}
-	s.read(s.all, open, s.all.Errors, s.all.NamedRoutes)
-	s.all.ErrorRoutes = s.all.ErrorRoutes || s.all.Errors != nil || len(s.all.NamedRoutes) > 0
+	s.read(&s.open, s.all.Errors, s.all.NamedRoutes)
+	if s.all.Errors != nil {
+		for _, r := range s.all.Errors.Routes {
+			s.open.Shown = s.open.Shown || r.HandlersRaw == nil && len(r.Handlers) > 0
+		}
+	}
+	s.open.ErrorRoutes = s.open.ErrorRoutes || s.all.Errors != nil || len(s.all.NamedRoutes) > 0
+	s.all.Shown, s.all.ErrorRoutes = s.all.Shown || s.open.Shown, s.all.ErrorRoutes || s.open.ErrorRoutes
 }
 
 // read looks for placeholders of ours, for templates, which may name some, and for error routes.
@@ -100,7 +106,7 @@ func (e *Engine) Guard(ctx caddy.Context) *limit.Server {
 func (s *server) guardRoute(i int, route *caddyhttp.Route) *limit.Server {
 	of := s.routes[i]
 	if of == nil {
-		of = &limit.Server{Server: s.all.Server, Guards: s.others, Shown: s.all.Shown, ErrorRoutes: s.all.ErrorRoutes}
+		of = option.CopyOf(&s.open)
 		s.read(of, route)
 		s.routes[i] = of
 	}
@@ -110,7 +116,7 @@ func (s *server) guardRoute(i int, route *caddyhttp.Route) *limit.Server {
 }
 
 func (s *server) guardAll(times int) {
-	s.others += times
+	s.open.Guards += times
 	s.all.Guards += times
 	for _, of := range s.routes {
 		of.Guards += times
@@ -134,7 +140,7 @@ func (e *Engine) showAll() {
 }
 
 func (s *server) show() {
-	s.all.Shown = true
+	s.all.Shown, s.open.Shown = true, true
 	for _, of := range s.routes {
 		of.Shown = true
 	}

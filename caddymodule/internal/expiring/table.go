@@ -75,10 +75,8 @@ func (t *Table[K, V, G]) Put(k K, v V, until, now time.Time) (kept bool) {
 func (t *Table[K, V, G]) Update(k K, now time.Time, f func(v V, found bool) (next V, until time.Time)) (kept bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for range 8 { // so more are removed than added, and never many at once
-		if first := t.order.Front(); first != nil && !first.Value.(*entry[K, V, G]).until.After(now) {
-			t.remove(first)
-		}
+	for first := t.order.Front(); first != nil && !first.Value.(*entry[K, V, G]).until.After(now); first = t.order.Front() {
+		t.remove(first)
 	}
 	if e := t.live(k, now); e != nil {
 		e.value, e.until = f(e.value, true)

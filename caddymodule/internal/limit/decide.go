@@ -3,6 +3,7 @@ package limit
 import (
 	"context"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -219,8 +220,8 @@ func (a *asking) takeLater() (err error) {
 }
 
 // giveBack gives back what the first so many claims have poured, unless part of the body went
-// into a file. If only those in shadow give back, the request goes on, and the verdict does it
-// with its other corrections, in one call of the store.
+// into a file. If only those in shadow give back, the request goes on, and a verdict that corrects
+// charges does it with them, in one call of the store.
 func (a *asking) giveBack(first int, onlyShadow bool) {
 	if a.Body.InFile() {
 		return
@@ -232,7 +233,7 @@ func (a *asking) giveBack(first int, onlyShadow bool) {
 			d.Poured = false
 		}
 	}
-	if onlyShadow {
+	if onlyShadow && slices.ContainsFunc(a.claims, func(c claim) bool { return c.zone.Settle != nil || len(c.zone.Refund) > 0 }) {
 		a.due = due
 		return
 	}

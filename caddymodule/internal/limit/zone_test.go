@@ -89,7 +89,7 @@ func TestEmptiedMatcher(t *testing.T) {
 	const limit = `{"name":"a","limit":"5 1/s"`
 	for _, set := range []string{
 		`"client_ip":{"ranges":[]}`, `"client_ip":{}`, `"client_ip":null`, `"client_ip":{"ranges":[""]}`, `"remote_ip":{"ranges":null}`, `"path":[]`, `"path":null`,
-		`"host":[]`, `"method":[]`, `"query":{}`, `"header":{}`, `"vars":{}`, `"header_regexp":{}`, `"header_regexp":{"A":{"pattern":""}}`,
+		`"host":[]`, `"method":[]`, `"query":{}`, `"header":{}`, `"vars":{}`, `"header_regexp":{}`, `"header_regexp":{"A":{"pattern":""}}`, `"header_regexp":{"X-Api-Key":{"pattern":""}}`, `"vars_regexp":{"{http.vars.x}":{"pattern":""}}`,
 		`"vars_regexp":{}`, `"path_regexp":{}`, `"path_regexp":{"pattern":""}`, `"expression":""`, `"expression":{"expr":""}`, `"protocol":""`, `"not":[]`, `"not":[{}]`,
 		`"not":[{"client_ip":{"ranges":[]},"path":["/a"]}]`, `"verified_crawler":{}`,
 	} {

@@ -76,7 +76,7 @@ func excludedBy(set caddy.ModuleMap) caddyhttp.RawMatcherSets {
 // CheckPathList refuses paths that no request has, as the matcher `path` takes them.
 func CheckPathList(paths []string) error {
 	for _, path := range paths {
-		if path == "" || !strings.ContainsAny(path[:1], `/*{[\`) || strings.HasSuffix(path, ",") || strings.Contains(path, "?") && !strings.Contains(path, "{") {
+		if path == "" || !strings.ContainsAny(path[:1], `/*{[\`) || strings.HasSuffix(path, ",") || strings.Contains(path, ",/") || strings.Contains(path, "?") && !strings.Contains(path, "{") {
 			return fmt.Errorf("path %q never matches: want paths that begin with a slash, without a query, and with blanks between them; other matchers stand on lines of their own, in a block", path)
 		}
 	}
@@ -130,7 +130,7 @@ func Warnings(exempt caddyhttp.RawMatcherSets) (warnings []string) {
 var wordless = []string{"file", "tls", "throttle_blocked"}
 
 var (
-	fieldName = regexp.MustCompile(`"\w+":`)
+	fieldName = regexp.MustCompile(`"[^"]*":`)
 	saysMore  = regexp.MustCompile(`[^][{}",:\s]`)
 	variable  = regexp.MustCompile(`\{env\.[^{}]*\}`)
 )

@@ -133,7 +133,8 @@ func (l *Limit) apply(rule perkey.Rule, was leakybucket.Limit, dearest float64) 
 // A Set is all overrides at one time. It does not change. A nil Set has none.
 type Set struct {
 	entries map[Name]*compiled
-	lengths []int // of the networks of bans, 4 and 6 alike, longest first
+	bans    map[netip.Prefix]*compiled // those of entries
+	lengths []int                      // of the networks of bans, 4 and 6 alike, longest first
 }
 
 // A compiled entry holds, or is over.
@@ -170,7 +171,7 @@ func (s *Set) Banned(addr netip.Addr, now time.Time) *Ban {
 		if err != nil {
 			continue // too long for IPv4
 		}
-		if c := s.live(Name{Kind: OfBan, Key: network.String()}, now); c != nil {
+		if c := s.bans[network]; c != nil && !c.over(now) {
 			return c.ban
 		}
 	}
@@ -249,7 +250,7 @@ func (t *Table) List(now time.Time) (all []Held) {
 func (t *Table) Apply(now time.Time, entries ...Entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	next := &Set{entries: make(map[Name]*compiled)}
+	next := &Set{entries: make(map[Name]*compiled), bans: make(map[netip.Prefix]*compiled)}
 	if last := t.Load(); last != nil {
 		maps.Copy(next.entries, last.entries)
 	}
@@ -263,6 +264,7 @@ func (t *Table) Apply(now time.Time, entries ...Entry) {
 	}
 	for _, c := range next.entries {
 		if c.ban != nil {
+			next.bans[c.ban.Network] = c
 			next.lengths = append(next.lengths, c.ban.Network.Bits())
 		}
 	}

@@ -94,6 +94,15 @@ func (r *Recent) RefusedWeight(n uint64, now time.Time) int {
 	return weight(less, n)
 }
 
+// Rest has each request counted again once the part is over in which a sample was. Call it now and
+// then, since admitted requests do not know the time.
+func (r *Recent) Rest(now time.Time) {
+	if r.part.Load() != partOf(now) {
+		r.less[0].Store(0)
+		r.less[1].Store(0)
+	}
+}
+
 // Add counts an admitted or a refused request that stands for weight of them. An invalid
 // address is none.
 func (r *Recent) Add(refused bool, key string, addr netip.Addr, weight int, now time.Time) {

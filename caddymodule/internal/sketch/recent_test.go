@@ -174,6 +174,26 @@ func TestRefusalsAfterAFloodAreCountedExactly(t *testing.T) {
 	}
 }
 
+// TestAdmittedRequestsAfterABurstAreCountedExactly, once there was a rest.
+func TestAdmittedRequestsAfterABurstAreCountedExactly(t *testing.T) {
+	var r Recent
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 500_000 {
+		r.admit("burst", clientAddr(1), random, noon)
+	}
+	r.Rest(noon.Add(span - 1))
+	if r.less[0].Load() == 0 {
+		t.Error("got each request counted before the part is over")
+	}
+	r.Rest(noon.Add(span))
+	for range 3 {
+		r.admit("later", clientAddr(2), random, noon.Add(span))
+	}
+	if got := r.Top(ByKey, 2, noon.Add(span)).Busiest; len(got) != 2 || got[1] != (Sender{"later", 3, 0, false}) {
+		t.Errorf("got %v, want 3 requests of later", got)
+	}
+}
+
 // TestAFloodOfRefusalsLeavesAdmittedRequestsExact, because the samples are apart.
 func TestAFloodOfRefusalsLeavesAdmittedRequestsExact(t *testing.T) {
 	var r Recent

@@ -93,6 +93,8 @@ const (
 
 // Rates samples the counters, so that requests need not be counted twice.
 type Rates struct {
+	Beside func(now time.Time) // is called after each sample
+
 	mu      sync.Mutex
 	taken   int
 	samples []rateSample // oldest first
@@ -110,7 +112,9 @@ func (r *Rates) Run(stop <-chan struct{}) {
 	ticker := time.NewTicker(SampleEvery)
 	defer ticker.Stop()
 	for {
-		r.take(time.Now())
+		now := time.Now()
+		r.take(now)
+		r.Beside(now)
 		select {
 		case <-stop:
 			return
