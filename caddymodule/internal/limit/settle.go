@@ -43,7 +43,7 @@ type Settle struct {
 	// Reserve nothing: the request only asks whether it would fit, and the
 	// response is charged. Default: the cost is reserved. Requests already in
 	// flight when the bucket fills are still served, so short overshoots are
-	// possible. Use it for HTTP Basic, with block.
+	// possible. Use it for 404s, and for HTTP Basic, with block.
 	After bool `json:"after,omitempty"`
 
 	// How far above the capacity a correction may lift the level, in units.
