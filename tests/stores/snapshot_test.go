@@ -1,0 +1,181 @@
+package stores
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// savedConfig has a bucket that hardly leaks in a test, and a zone that blocks.
+func savedConfig(port int, file string, interval time.Duration) system.Config {
+	return system.Config{
+		Throttle: fmt.Sprintf("store memory {\nsnapshot %s\nsnapshot_interval %v\n}", file, interval),
+		Sites: fmt.Sprintf(`
+http://:%d {
+	header >Level {http.throttle.level}
+	handle /login {
+		throttle {
+			zone login {
+				limit 1 1/h
+				block 1d
+			}
+		}
+		respond ok
+	}
+	handle {
+		throttle {
+			zone steady {
+				limit 10000000 2000/d
+			}
+		}
+		respond ok
+	}
+}`, port),
+	}
+}
+
+// levelOf asks for the level of a client's bucket, which costs 1.
+func levelOf(t *testing.T, v *system.Visitor, url string) float64 {
+	t.Helper()
+	a := v.Get(t, url)
+	var level float64
+	if _, err := fmt.Sscan(a.Header.Get("Level"), &level); err != nil || a.Status != 200 {
+		t.Fatalf("got status %d and level %q, want 200 and a number", a.Status, a.Header.Get("Level"))
+	}
+	return level
+}
+
+// TestAKilledCaddyLosesAtMostOneInterval kills Caddy while visitors pour as fast as
+// they can. What had been poured by the time that two snapshots later were begun must
+// be in the buckets of the next process.
+func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
+	t.Parallel()
+	const connections = 4
+	kills := 10
+	if system.Long() {
+		kills = 200
+	}
+	port := system.FreePort(t)
+	file := filepath.Join(t.TempDir(), "buckets")
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	site := savedConfig(port, file, 100*time.Millisecond)
+	counter, bad := system.NewVisitor(t, "h1"), system.NewVisitor(t, "h1")
+	var answered, saved, lost int64 // requests of counter, how many must not be lost, and how many were
+
+	for kill := range kills + 1 {
+		c := system.StartCaddy(t, site)
+		if log := c.Output.String(); strings.Contains(log, "the snapshot cannot be") || strings.Contains(log, "no snapshot of the buckets") {
+			t.Fatalf("start %d: got %s\nwant the snapshot restored", kill, log)
+		}
+		level := int64(levelOf(t, counter, url))
+		if most := answered + int64(connections) + 1; level < saved || level > most {
+			t.Fatalf("start %d: got level %d, want at least the %d that were saved, and at most %d", kill, level, saved, most)
+		}
+		lost += answered - level
+		answered = level
+		if kill == 0 {
+			bad.Get(t, url+"login")
+		}
+		if a := bad.Get(t, url+"login"); a.Status != 429 {
+			t.Errorf("start %d: got %d for a client that is blocked, want 429", kill, a.Status)
+		}
+		if kill == kills {
+			t.Logf("%d kills lost %d of %d requests", kills, lost, level+lost)
+			return // and end Caddy as usual
+		}
+
+		var count atomic.Int64
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		for range connections {
+			wg.Go(func() {
+				for !stop.Load() {
+					if a, err := counter.Try("GET", url); err == nil && a.Status == 200 {
+						count.Add(1)
+					}
+				}
+			})
+		}
+		// A snapshot that is seen to be new may have been begun before the requests
+		// that were answered until now. The one after it was not.
+		first := newerThan(t, file, nil)
+		saved = answered + count.Load()
+		newerThan(t, file, newerThan(t, file, first))
+		<-time.After(time.Duration(rand.Int64N(int64(250 * time.Millisecond)))) // some moment
+		if err := c.Cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Ended
+		c.Shut = true
+		stop.Store(true)
+		wg.Wait()
+		answered += count.Load()
+	}
+}
+
+// newerThan waits until the file is another one, and returns it.
+func newerThan(t *testing.T, file string, old fs.FileInfo) (info fs.FileInfo) {
+	t.Helper()
+	system.Eventually(t, "a new snapshot", func() bool {
+		var err error
+		info, err = os.Stat(file)
+		return err == nil && (old == nil || !info.ModTime().Equal(old.ModTime()))
+	})
+	return info
+}
+
+func TestASnapshotInCaddysDataFolderOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
+	port, data := system.FreePort(t), t.TempDir()
+	site := savedConfig(port, "off", time.Second)
+	site.Throttle = ""
+	site.Env = "XDG_DATA_HOME=" + data
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	v := system.NewVisitor(t, "h1")
+	file := filepath.Join(data, "caddy", "throttle", "buckets.snapshot")
+
+	if out, err := system.CaddyCommand(t, "validate", "--config", system.WriteFile(t, "Caddyfile", site.Caddyfile("127.0.0.1:1")), "--adapter", "caddyfile").CombinedOutput(); err != nil {
+		t.Fatalf("validating: %v\n%s", err, out)
+	}
+	if _, err := os.Stat(file); err == nil {
+		t.Error("after caddy validate: got a snapshot, want none")
+	}
+	for start := range 3 {
+		c := system.StartCaddy(t, site)
+		if start == 0 {
+			v.Get(t, url+"login")
+		}
+		if a := v.Get(t, url+"login"); a.Status != 429 {
+			t.Errorf("start %d: got %d, want 429 of a block", start, a.Status)
+		}
+		// A second Caddy says that it has no snapshot, and serves.
+		if start == 1 {
+			another := savedConfig(system.FreePort(t), "off", time.Second)
+			another.Throttle, another.Env = "", site.Env
+			second := system.StartCaddy(t, another)
+			const warning = "no snapshot of the buckets is kept"
+			system.Eventually(t, "a warning of the second Caddy", func() bool { return len(second.LogLines(warning)) > 0 })
+			if got := second.LogLines(warning); len(got) != 1 || !strings.Contains(got[0], "another process uses the file") {
+				t.Errorf("a second Caddy: got %q, want one line about the other process", got)
+			}
+			if err := second.ShutDown(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := c.ShutDown(); err != nil {
+			t.Error(err)
+		}
+		if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
+			t.Errorf("start %d: the file has mode %v, with error %v, want 0600", start, info.Mode(), err)
+		}
+	}
+}
