@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -82,7 +83,7 @@ func installRoundcube(t *testing.T, a *application) {
 			"Subject: Pump %d\nDate: Mon, 02 Nov 2026 10:%02d:00 +0000\nMessage-ID: <%d@example.com>\nContent-Type: text/plain\n\nIs the valve mended?\n", n, n, n))
 	}
 	a.open(t, "mail")
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	conf := a.write(t, "dovecot.conf", fmt.Sprintf(`base_dir = %[1]s/dovecot
 log_path = /dev/stderr
 protocols = imap

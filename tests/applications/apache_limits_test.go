@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -28,7 +29,7 @@ func startLimitedApache(t *testing.T, module, lines string) string {
 		}
 		t.Skipf("SKIPPED: no %s for Apache on this machine; TEST_LONG=1 tests/run.sh all installs it", module)
 	}
-	dir, port := t.TempDir(), system.FreePort(t)
+	dir, port := t.TempDir(), servertest.FreePort(t)
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +72,7 @@ func ours(t *testing.T, zone string) string {
 			time.Sleep(2 * time.Second)
 		}
 	})
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\nthrottle {\nzone limited {\n%s\n}\n}\nreverse_proxy %s\n}\n", port, zone, upstream.Address)})
 	return fmt.Sprintf("http://127.0.0.1:%d", port)
 }

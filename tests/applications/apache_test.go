@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -59,7 +60,7 @@ func startApache(t *testing.T, dir, recipe, more string, changes ...string) (str
 	if err != nil {
 		t.Fatal(err)
 	}
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "PidFile %s/apache.pid\nErrorLog %[1]s/error.log\nDefine APACHE_LOG_DIR %[1]s\nTypesConfig /etc/mime.types\n", dir)
 	if os.Getuid() == 0 {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -31,7 +32,7 @@ func TestThemesOfDebiansWordPressAreFree(t *testing.T) {
 	if err != nil || len(styles) == 0 {
 		t.Fatalf("got the style sheets %v of the theme, %v, want some", styles, err)
 	}
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n%s\nthrottle {\nexempt static_files\n%s\nzone pages {\nlimit 1 1/d\n}\n}\nfile_server\n}", port, roots, exempt)})
 	for range 2 {
 		for _, style := range append(styles, "/usr/share/wordpress/wp-includes/css/buttons.min.css") {

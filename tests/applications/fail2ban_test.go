@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -28,7 +29,7 @@ func TestFail2banBansTheBlockedClientOnly(t *testing.T) {
 	}
 	dir := t.TempDir()
 	filter, log := system.WriteFile(t, "caddy-throttle.conf", string(found[1])), filepath.Join(dir, "throttle.log")
-	port, admin := system.FreePort(t), fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	port, admin := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	text := system.Config{Sites: fmt.Sprintf(`
 http://:%d {
 	log
@@ -83,7 +84,7 @@ http://:%d {
 func TestFail2banBansWhomAZoneBlocks(t *testing.T) {
 	t.Parallel()
 	server := system.Need(t, "fail2ban-server")
-	dir, port := t.TempDir(), system.FreePort(t)
+	dir, port := t.TempDir(), servertest.FreePort(t)
 	log, banned := filepath.Join(dir, "access.log"), filepath.Join(dir, "banned")
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\nlog {\noutput file %s\n}\nthrottle {\nzone login {\nmatch path /login\nsettle status 401 1 after\n%s\n}\n}\nrespond 401\n}\n",
 		port, log, rowFor(t, "fail2ban's `maxretry = 5`"))})

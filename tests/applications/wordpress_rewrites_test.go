@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -61,10 +62,10 @@ if ( preg_match( '#^/login#', $_SERVER['REQUEST_URI'] ) && isset( $_POST['log'] 
 	ports := make([]int, len(tests))
 	replace := strings.NewReplacer("SOCKET", filepath.Join(wordPress.dir, "fpm.sock"))
 	for i, test := range tests {
-		ports[i] = system.FreePort(t)
+		ports[i] = servertest.FreePort(t)
 		fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tphp_fastcgi unix/SOCKET\n}\n", ports[i], test.root, strings.ReplaceAll(test.site, "ZONE", zone(test.name, test.match)))
 	}
-	static := system.FreePort(t)
+	static := servertest.FreePort(t)
 	fmt.Fprintf(&sites, "http://:%d {\n\troot * %s\n\t%s\n\tthrottle {\n\texempt static_files\n\tzone pages {\n%s\n}\n}\n\tphp_fastcgi unix/SOCKET\n\tfile_server\n}\n", static, root, folders, limit)
 	system.StartCaddy(t, system.Config{Sites: replace.Replace(sites.String())})
 

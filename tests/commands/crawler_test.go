@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -20,9 +21,9 @@ func TestAListOfCrawlersIsFetchedOverHTTPS(t *testing.T) {
 	}))
 	defer operator.Close()
 	roots := system.WriteFile(t, "roots.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: operator.Certificate().Raw})))
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
-	admin := fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	file := system.WriteFile(t, "Caddyfile", system.Config{
 		Servers:  "trusted_proxies static 127.0.0.0/8",
 		Throttle: "exempt verified_crawler " + operator.URL + "/bots.json",

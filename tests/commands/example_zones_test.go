@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -25,15 +26,15 @@ func startExample(t *testing.T, directives string) (port int, c *system.Caddy) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	port = system.FreePort(t)
-	admin := fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	port = servertest.FreePort(t)
+	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	example := string(text)
 	for _, change := range []struct{ old, new string }{
 		{"\n{\n", "\n{\n\tadmin " + admin + "\n\tdefault_bind 127.0.0.1\n"},
 		{"\nhttp://localhost:8080 {\n", fmt.Sprintf("\nhttp://127.0.0.1:%d {\n", port)},
 		{"\t# refusal {\n\t\t# \tpage too-many-requests.html\n\t\t# }\n", "\trefusal {\n\t\t\tpage " + root + "/docs/too-many-requests.html\n\t\t}\n"},
 		{"\treverse_proxy localhost:8081\n", "\t" + directives + "\n"},
-		{"\nhttp://localhost:8081 {\n", fmt.Sprintf("\nhttp://localhost:%d {\n", system.FreePort(t))},
+		{"\nhttp://localhost:8081 {\n", fmt.Sprintf("\nhttp://localhost:%d {\n", servertest.FreePort(t))},
 	} {
 		if strings.Count(example, change.old) != 1 {
 			t.Fatalf("got %d of %q in Caddyfile.example, want 1", strings.Count(example, change.old), change.old)
@@ -164,7 +165,7 @@ func (s *loginSite) login(t *testing.T, v *system.Visitor, port int, user, passw
 // start runs the site with a limit by address and one by account.
 func (s *loginSite) start(t *testing.T, byAddress, byAccount int) (port int, c *system.Caddy) {
 	t.Helper()
-	port = system.FreePort(t)
+	port = servertest.FreePort(t)
 	zone := `
 		zone %s {
 			match {

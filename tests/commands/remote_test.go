@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -34,13 +35,13 @@ func TestTheJournalNamesTheClientCertificate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", system.FreePort(t))})
+	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/s\n}", servertest.FreePort(t))})
 	_, running := c.AskAdmin("GET", "/config/", "")
 	var whole map[string]any
 	if err := json.Unmarshal([]byte(running), &whole); err != nil {
 		t.Fatal(err)
 	}
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	admin := whole["admin"].(map[string]any)
 	admin["identity"] = map[string]any{"identifiers": []string{"localhost"}, "issuers": []any{map[string]any{"module": "internal"}}}
 	admin["remote"] = map[string]any{"listen": fmt.Sprintf("127.0.0.1:%d", port), "access_control": []any{map[string]any{

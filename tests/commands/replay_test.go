@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -143,7 +144,7 @@ http://:%[1]d {
 
 func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 	t.Parallel()
-	port, admin, dir := system.FreePort(t), fmt.Sprintf("127.0.0.1:%d", system.FreePort(t)), t.TempDir()
+	port, admin, dir := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t)), t.TempDir()
 	log := filepath.Join(dir, "access.log")
 	if err := os.WriteFile(filepath.Join(dir, "logo.png"), []byte("png"), 0o600); err != nil {
 		t.Fatal(err)
@@ -198,7 +199,7 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 func TestAReplayCountsWhoWouldWaitAsTheRunningHandlerDid(t *testing.T) {
 	t.Parallel()
 	const each = 6
-	port, admin := system.FreePort(t), fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	port, admin := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	log := filepath.Join(t.TempDir(), "access.log")
 	file := system.WriteFile(t, "Caddyfile", system.Config{Sites: fmt.Sprintf(`
 http://:%d {

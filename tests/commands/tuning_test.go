@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -25,7 +26,7 @@ func TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage(t *testing.T) {
 	t.Parallel()
 	browser := chromium.StartBrowser(t)
 	s := system.PHPSite(t)
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`
 http://:%d {
 	throttle_seen /throttle-seen
@@ -137,7 +138,7 @@ func visitSite(t *testing.T, site string, people, scrapers []*system.Visitor) (p
 func TestWhatIsRecommendedFromItsOwnLogRefusesScrapersAndNobodyElse(t *testing.T) {
 	t.Parallel()
 	s := system.PHPSite(t)
-	port, file := system.FreePort(t), filepath.Join(t.TempDir(), "access.log")
+	port, file := servertest.FreePort(t), filepath.Join(t.TempDir(), "access.log")
 	site := func(throttle string) system.Config {
 		return system.Config{Sites: fmt.Sprintf(`
 http://:%d {

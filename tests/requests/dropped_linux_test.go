@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -180,7 +181,7 @@ func TestClientsThatAreOutAreDroppedBeforeTLSAndQUIC(t *testing.T) {
 	if !inNamespace(t, serverAddress, attacker, harmless, forgottenCDN, bannedClient, "2001:db8::1/64", attackerOfIPv6+"/64") {
 		return
 	}
-	d := &dropTest{T: t, port: system.FreePort(t)}
+	d := &dropTest{T: t, port: servertest.FreePort(t)}
 	setup := func(says string) system.Config {
 		return system.Config{Protocols: "h1 h2 h3", Servers: dropServers, Sites: fmt.Sprintf(dropSites, d.port, serverAddress+" [2001:db8::1]", says)}
 	}

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -120,7 +121,7 @@ func requestByChance(random *rand.Rand, path string) (method, text string) {
 func TestNoPasswordIsOverlooked(t *testing.T) {
 	for _, site := range []system.Site{system.PHPSite(t), system.RackSite(t)} {
 		t.Run(site.Name, func(t *testing.T) {
-			port := system.FreePort(t)
+			port := servertest.FreePort(t)
 			system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`
 http://:%d {
 	route {

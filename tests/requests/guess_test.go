@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf16"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -132,7 +133,7 @@ const guessesByAddress, guessesByAccount = 5, 10
 // startGuard starts both. Options replace those of each zone.
 func startGuard(t *testing.T, user, refund string) *guard {
 	t.Helper()
-	g, port, inspector := &guard{t: t, wiki: startWiki(t)}, system.FreePort(t), system.FreePort(t)
+	g, port, inspector := &guard{t: t, wiki: startWiki(t)}, servertest.FreePort(t), servertest.FreePort(t)
 	g.inspector = fmt.Sprintf("http://127.0.0.1:%d/", inspector)
 	g.url, g.who = fmt.Sprintf("http://127.0.0.1:%d", port), system.NewVisitor(t, "h1")
 	g.Caddy = system.StartCaddy(t, system.Config{Servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", Sites: fmt.Sprintf(`

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -35,7 +36,7 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 			<-release
 		}
 	})
-	haproxy, ours := system.FreePort(t), system.FreePort(t)
+	haproxy, ours := servertest.FreePort(t), servertest.FreePort(t)
 	change := strings.NewReplacer(
 		":443 ssl crt /etc/haproxy/example.pem", fmt.Sprint("127.0.0.1:", haproxy),
 		"example.com {", fmt.Sprintf("http://:%d {", ours), "127.0.0.1:8080", upstream.Address)

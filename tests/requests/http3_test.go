@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/quic-go/quic-go/http3"
 )
@@ -28,7 +29,7 @@ https://localhost:%d {
 // startSecure starts a site with TLS and returns its address.
 func startSecure(t *testing.T) (c *system.Caddy, url string) {
 	t.Helper()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c = system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(secureSite, port), Protocols: "h1 h2 h3"})
 	url = fmt.Sprintf("https://localhost:%d/", port)
 	v := system.NewQUICVisitor(t, nil)

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -133,7 +134,7 @@ func TestWePassDelayAndRefuseAsNginxDoes(t *testing.T) {
 		fmt.Fprintf(&locations, "location /%d {\n %s\n try_files /page =404;\n }\n", n, c.limits)
 		fmt.Fprintf(&sites, "throttle /%d {\n %s\n }\n", n, c.ours)
 	}
-	nginx, ours := system.StartNginx(t, zones.String(), locations.String()), system.FreePort(t)
+	nginx, ours := system.StartNginx(t, zones.String(), locations.String()), servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n header >Verdict {http.throttle.decision}\n %s\n respond ok\n}", ours, sites.String())})
 	for n, c := range likeNginxCases {
 		t.Run(c.name, func(t *testing.T) {

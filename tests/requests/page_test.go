@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/cdproto/emulation"
@@ -43,7 +44,7 @@ func startBusySite(t *testing.T) *busySite {
 	for _, wait := range busyWaits {
 		fmt.Fprintf(&zones, "zone wait%d {\nmatch path /wait/%[1]d\nkey query who\nlimit 1 1/%[1]ds\n}\n", wait)
 	}
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`
 http://:%d {
 	@policy query policy=site

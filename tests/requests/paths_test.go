@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -112,7 +113,7 @@ func TestNoSpellingOfALoginPathGetsAFreePass(t *testing.T) {
 	for _, pattern := range []string{"path /wp-login.php*", "path_regexp (?i)^/+wp-login\\.php"} {
 		t.Run(strings.Fields(pattern)[0], func(t *testing.T) {
 			t.Parallel()
-			port := system.FreePort(t)
+			port := servertest.FreePort(t)
 			system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`
 http://:%d {
 	throttle {

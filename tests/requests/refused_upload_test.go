@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -197,7 +198,7 @@ type refusingCaddy struct{ ours, oursTLS, plain, plainTLS int } // ports
 
 func startRefusing(t *testing.T) refusingCaddy {
 	t.Helper()
-	c := refusingCaddy{system.FreePort(t), system.FreePort(t), system.FreePort(t), system.FreePort(t)}
+	c := refusingCaddy{servertest.FreePort(t), servertest.FreePort(t), servertest.FreePort(t), servertest.FreePort(t)}
 	release := make(chan struct{})
 	up := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/hold" {
@@ -313,7 +314,7 @@ func uploadProxies(t *testing.T, ours, plain int) map[string]upload {
 		proxy_set_header Connection "";
 		proxy_request_buffering off;
 	}`, ours, plain))
-	haproxy := system.FreePort(t)
+	haproxy := servertest.FreePort(t)
 	system.StartHAProxy(t, haproxy, fmt.Sprintf(`
 defaults
 	mode http
@@ -329,7 +330,7 @@ backend ours
 backend plain
 	server plain 127.0.0.1:%d
 `, haproxy, ours, plain))
-	front := system.FreePort(t)
+	front := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n reverse_proxy /plain/* 127.0.0.1:%d\n reverse_proxy 127.0.0.1:%d\n}", front, plain, ours)})
 	through := func(port int, path string) upload {
 		return upload{version: "1.1", address: fmt.Sprint("localhost:", port), path: path}
@@ -366,7 +367,7 @@ func TestRefusedUploadThroughProxy(t *testing.T) {
 // once its own timeout of a minute is over.
 func TestStalledUpload(t *testing.T) {
 	t.Parallel()
-	ours := system.FreePort(t)
+	ours := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Servers: "timeouts {\nread_body_idle 1s\n}", Sites: fmt.Sprintf("http://:%d {\nin_flight uploads 100\nrespond ok\n}", ours)})
 	proxies := uploadProxies(t, ours, ours)
 	for _, name := range []string{"nginx", "nginx, keepalive", "Caddy"} {
@@ -387,7 +388,7 @@ func TestStalledUpload(t *testing.T) {
 // one failure, and then nobody is served.
 func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
 	t.Parallel()
-	ports := []int{system.FreePort(t), system.FreePort(t)}
+	ports := []int{servertest.FreePort(t), servertest.FreePort(t)}
 	for _, port := range ports {
 		system.StartCaddy(t, system.Config{Servers: "trusted_proxies static 127.0.0.1/32", Sites: fmt.Sprintf("http://:%d {\n throttle site 3 1/d\n respond ok\n}", port)})
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -30,7 +31,7 @@ func TestSlowUploadsHoldNoSlot(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			up := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
-			port := system.FreePort(t)
+			port := servertest.FreePort(t)
 			c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\nin_flight pages 5 {\n%s\n}\nreverse_proxy %s\n}", port, test.options, up.Address)})
 			u := &slowUploads{address: fmt.Sprintf("127.0.0.1:%d", port), sent: make(chan struct{}, test.uploads), done: make(chan struct{})}
 			u.begin(test.uploads, test.sources, test.size, test.first)

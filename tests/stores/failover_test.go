@@ -41,7 +41,7 @@ func testFailovers(t *testing.T, url string, settled func(), happened func() int
 		failovers = 20
 	}
 	const capacity, leak = 5, 10 // of outageSite
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Throttle: "store redis " + url, Sites: outageSite(port)})
 	system.Eventually(t, "a store that answers", func() bool {
 		return system.NewVisitor(t, "h1").Get(t, fmt.Sprintf("http://127.0.0.1:%d/deny", port)).Status == 200

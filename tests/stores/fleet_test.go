@@ -27,7 +27,7 @@ func startFleet(t *testing.T, n int, throttle string) []*fleetNode {
 	t.Helper()
 	var fleet []*fleetNode
 	for range n {
-		port, home := system.FreePort(t), t.TempDir()
+		port, home := servertest.FreePort(t), t.TempDir()
 		one := &fleetNode{
 			t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home,
 			site: system.Config{Throttle: throttle, Sites: nightSite(port), Env: "XDG_DATA_HOME=" + home},
@@ -220,7 +220,7 @@ func TestAWrongSigningKeyIsRefused(t *testing.T) {
 		"short":             "want at least 32, such as of openssl rand -hex 32",
 		"{env.NO_SUCH_ENV}": "signing_key: filling in placeholders",
 	} {
-		site := system.Config{Throttle: "signing_key " + key, Sites: nightSite(system.FreePort(t))}
+		site := system.Config{Throttle: "signing_key " + key, Sites: nightSite(servertest.FreePort(t))}
 		out, err := system.CaddyCommand(t, "validate", "--config", system.WriteFile(t, "Caddyfile", site.Caddyfile("127.0.0.1:1")), "--adapter", "caddyfile").CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("%s: got %v, %s, want %q", key, err, out, want)

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -49,7 +50,7 @@ http://:%d {
 func TestEachCommandWithEachStore(t *testing.T) {
 	t.Parallel()
 	eachKindOfStore(t, func(t *testing.T, options string) {
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		c := system.StartCaddy(t, system.Config{Throttle: options, Sites: eachNightSite(port)})
 		url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 		fillUp(t, url+"page")
@@ -125,7 +126,7 @@ func TestEachCommandWithEachStore(t *testing.T) {
 func TestEachEndpointWithEachStore(t *testing.T) {
 	t.Parallel()
 	eachKindOfStore(t, func(t *testing.T, options string) {
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		c := system.StartCaddy(t, system.Config{Throttle: options, Sites: eachNightSite(port)})
 		url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 		fillUp(t, url+"page")

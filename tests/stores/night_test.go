@@ -109,7 +109,7 @@ func TestAReleaseOnOneNodeHoldsOnAll(t *testing.T) {
 func TestAReleaseWorksWithoutTheRightToScan(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRedis(t, "--user", "app", "on", ">s3cret", "~throttle:*", "+eval", "+evalsha", "+get", "+set", "+del", "+time", "+info")
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{
 		Throttle: "store redis redis://app:s3cret@" + server.Addr + "\nstore_timeout 30s\non_store_error deny",
 		Sites:    nightSite(port),

@@ -328,7 +328,7 @@ func nightsSite(port int) string {
 // do does all tasks with Caddys of one store. In the long form a Caddy is killed before each.
 func (n *night) do(t *testing.T, caddys int, options string) {
 	for range caddys {
-		home, port := t.TempDir(), system.FreePort(t)
+		home, port := t.TempDir(), servertest.FreePort(t)
 		one := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home}
 		one.site = system.Config{Throttle: options, Sites: nightsSite(port), Env: "XDG_DATA_HOME=" + home}
 		one.start()

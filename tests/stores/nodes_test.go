@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -26,7 +27,7 @@ func startNodes(t *testing.T, throttle string, site func(port int) string, clock
 	t.Helper()
 	var nodes []node
 	for _, ahead := range clocks {
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		c := system.Config{Throttle: throttle, Sites: site(port)}
 		n := node{url: fmt.Sprintf("http://127.0.0.1:%d/", port)}
 		if ahead == 0 {
@@ -43,7 +44,7 @@ func startNodes(t *testing.T, throttle string, site func(port int) string, clock
 // seconds ahead, or behind.
 func startCaddyAhead(t *testing.T, c system.Config, seconds int) *system.Caddy {
 	t.Helper()
-	admin := fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	file := system.WriteFile(t, "Caddyfile", c.Caddyfile(admin))
 	cmd := system.CaddyCommand(t, "run", "--config", file, "--adapter", "caddyfile")
 	by := inTimeNamespace(seconds)

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -17,7 +18,7 @@ func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
 		cycles, down = 20, 3*time.Second
 	}
 	eachStore(t, func(t *testing.T, s *storeServer) {
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		c := system.StartCaddy(t, system.Config{Throttle: s.directive(), Sites: outageSite(port)})
 		waitForStore(c, t, s)
 		goroutines := c.Goroutines(t)

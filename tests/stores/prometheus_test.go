@@ -55,7 +55,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 	binary := system.Need(t, "prometheus")
 	redis := servertest.StartRedis(t)
 	store := redisServer(t, redis)
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Throttle: store.directive(), Servers: "listener_wrappers {\n\tthrottle_blocked\n}", Sites: fmt.Sprintf(everyMetric, port)})
 	waitForStore(c, t, store)
 
@@ -77,7 +77,7 @@ func TestDashboardAndAlertsAskForWhatCaddyTells(t *testing.T) {
 		<-ended
 	}()
 
-	inMemory := system.FreePort(t)
+	inMemory := servertest.FreePort(t)
 	remembers := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n\tthrottle pages 5 5/h\n}", inMemory)}) // with a snapshot, and a bucket
 	if resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/", inMemory)); err == nil {
 		resp.Body.Close()
@@ -215,7 +215,7 @@ scrape_configs:
     static_configs:
       - targets: [%s]
 `, alerts, strings.Join(targets, ", ")))
-	address := fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	address := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	p, err := system.StartProcess(exec.Command(binary, "--config.file", file, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", address, "--log.level", "warn"))
 	if err != nil {
 		t.Fatalf("starting prometheus: %v", err)

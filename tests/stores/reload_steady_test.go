@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -20,7 +21,7 @@ func TestManyReloadsUnderLoadLeaveNothingBehind(t *testing.T) {
 	if system.Long() {
 		reloads = 100
 	}
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	generation := func(n int) system.Config {
 		return system.Config{Sites: fmt.Sprintf(`
 http://:%d {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -54,7 +55,7 @@ func TestReloadUnderLoadLosesNoBucketAndDropsNoRequest(t *testing.T) {
 		s := start(t)
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()
-			port := system.FreePort(t)
+			port := servertest.FreePort(t)
 			generation := func(n int) system.Config {
 				return system.Config{Sites: fmt.Sprintf(`
 http://:%d {
@@ -152,7 +153,7 @@ func generationOf(t *testing.T, v *system.Visitor, url string, seen *traffic) in
 // and once after throttle has been provisioned.
 func TestReloadKeepsTheLevelAndAFailedOneChangesNothing(t *testing.T) {
 	t.Parallel()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	setup := func(capacity int, more string) system.Config {
 		return system.Config{Sites: fmt.Sprintf(`
 http://:%d {
@@ -174,7 +175,7 @@ http://:%d {
 
 	for name, broken := range map[string]system.Config{
 		"unknown option":                       {Sites: fmt.Sprintf("http://:%d {\n throttle {\n zone kept {\n limit 100 1/d\n nonsense\n }\n }\n }", port)},
-		"a sibling that cannot be provisioned": setup(100, fmt.Sprintf("https://localhost:%d {\n tls /nonexistent.crt /nonexistent.key\n }", system.FreePort(t))),
+		"a sibling that cannot be provisioned": setup(100, fmt.Sprintf("https://localhost:%d {\n tls /nonexistent.crt /nonexistent.key\n }", servertest.FreePort(t))),
 		"a sibling that cannot be started":     setup(100, "http://:1 {\n bind 192.0.2.1\n }"),
 	} {
 		if status, message := c.Load(broken.Caddyfile(c.Admin)); status == 200 {

@@ -97,7 +97,7 @@ func TestRestarts(t *testing.T) {
 			store := test.store(t)
 			var fleet []*fleetNode
 			for range test.nodes {
-				port, home := system.FreePort(t), t.TempDir()
+				port, home := servertest.FreePort(t), t.TempDir()
 				site := fmt.Sprintf("http://:%d {\nthrottle {\nzone pages {\nlimit 20 1/h\n%s\n}\n}\nrespond ok\n}", port, test.block)
 				n := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home, site: system.Config{
 					Throttle: fmt.Sprintf("%s\nnodes %d\nstore_timeout 100ms", store, test.nodes), Sites: site, Env: "XDG_DATA_HOME=" + home,

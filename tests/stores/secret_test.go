@@ -47,7 +47,7 @@ func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
 
 func wantNoSecret(t *testing.T, where, directive string) {
 	t.Helper()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Throttle: directive, Env: "SECRET=hunter2-env", Sites: outageSite(port)})
 	v := system.NewVisitor(t, "h1")
 	system.Eventually(t, "an outage", func() bool {

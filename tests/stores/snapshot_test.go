@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -64,7 +65,7 @@ func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
 	if system.Long() {
 		kills = 200
 	}
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	file := filepath.Join(t.TempDir(), "buckets")
 	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
 	site := savedConfig(port, file, 100*time.Millisecond)
@@ -135,7 +136,7 @@ func newerThan(t *testing.T, file string, old fs.FileInfo) (info fs.FileInfo) {
 
 func TestASnapshotInCaddysDataFolderOutlivesTheProcess(t *testing.T) {
 	t.Parallel()
-	port, data := system.FreePort(t), t.TempDir()
+	port, data := servertest.FreePort(t), t.TempDir()
 	site := savedConfig(port, "off", time.Second)
 	site.Throttle = ""
 	site.Env = "XDG_DATA_HOME=" + data
@@ -159,7 +160,7 @@ func TestASnapshotInCaddysDataFolderOutlivesTheProcess(t *testing.T) {
 		}
 		// A second Caddy says that it has no snapshot, and serves.
 		if start == 1 {
-			another := savedConfig(system.FreePort(t), "off", time.Second)
+			another := savedConfig(servertest.FreePort(t), "off", time.Second)
 			another.Throttle, another.Env = "", site.Env
 			second := system.StartCaddy(t, another)
 			const warning = "no snapshot of the buckets is kept"

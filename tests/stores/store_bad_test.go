@@ -81,7 +81,7 @@ func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
 func testFaults(t *testing.T, s *storeServer, faults []fault) {
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) {
-			port := system.FreePort(t)
+			port := servertest.FreePort(t)
 			// Faults are answered at once. What a busy store needs for other answers is no fault.
 			c := system.StartCaddy(t, system.Config{Throttle: s.directive() + "\nstore_timeout 1s", Sites: outageSite(port)})
 			l := startLoad(t, port)

@@ -23,7 +23,7 @@ func TestRepliesThatAreLostAreChargedAtMostOnce(t *testing.T) {
 	eachStore(t, func(t *testing.T, s *storeServer) {
 		var losing atomic.Bool
 		proxy := servertest.StartProxy(t, s.address, func([]byte) bool { return losing.Load() && rand.IntN(10) == 0 })
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		// The breaker would keep most requests from a store like this.
 		c := system.StartCaddy(t, system.Config{Throttle: s.through(proxy.Addr) + "\nstore_timeout 1s\non_store_error deny", Sites: fmt.Sprintf(`
 http://:%d {

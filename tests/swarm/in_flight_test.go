@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -12,7 +13,7 @@ import (
 // once must not occupy one worker after the other.
 func TestPHPKeepsItsSlotWhileItWorksForAClientThatLeft(t *testing.T) {
 	t.Parallel()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n in_flight workers 1 client_ip\n %s\n}", port, system.PHPSite(t).Directives)})
 	const page = time.Second
 	url := fmt.Sprintf("http://127.0.0.1:%d/slow.php?for=%d", port, page.Milliseconds())

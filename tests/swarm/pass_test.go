@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/chromedp"
@@ -107,7 +108,7 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 		url string
 	}
 	start := func() secureNode {
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		n := secureNode{url: fmt.Sprintf("https://localhost:%d/", port), Config: system.Config{
 			Env: storage, Protocols: "h1 h2 h3",
 			Sites: fmt.Sprintf(`https://localhost:%d {
@@ -194,7 +195,7 @@ func TestThroughACachingProxyNoTwoClientsGetTheSamePass(t *testing.T) {
 	t.Parallel()
 	u := startHeldUpstream(t)
 	defer u.release()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", Sites: fmt.Sprintf(`http://:%d {
 		in_flight php 2 {
 			wait 3s
@@ -288,7 +289,7 @@ func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
 	t.Parallel()
 	u := startHeldUpstream(t)
 	defer u.release()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Protocols: "h1 h2", Sites: fmt.Sprintf(`https://localhost:%d {
 		tls %s
 		in_flight php 1 {
@@ -337,7 +338,7 @@ func TestOverPlainHTTPNobodyGetsAPass(t *testing.T) {
 	t.Parallel()
 	u := startHeldUpstream(t)
 	defer u.release()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`http://:%d {
 		in_flight php 1 {
 			wait 1s

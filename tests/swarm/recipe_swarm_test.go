@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -333,7 +334,7 @@ func TestAFeedHasASlotOfItsOwn(t *testing.T) {
 // returns its URL.
 func startCache(t *testing.T, location string) (url string) {
 	t.Helper()
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	certificate, key, _ := strings.Cut(system.WriteCertificate(t), " ")
 	system.StartNginx(t, "proxy_cache_path "+t.TempDir()+" keys_zone=pages:10m;",
 		fmt.Sprintf("listen 127.0.0.1:%d ssl http2;\nssl_certificate %s;\nssl_certificate_key %s;\n", port, certificate, key)+location)
@@ -344,7 +345,7 @@ func startCache(t *testing.T, location string) (url string) {
 // startBehindCache runs the recipe behind the page's cache in nginx.
 func startBehindCache(t *testing.T, upstream string, change ...string) (c *system.Caddy, url string) {
 	t.Helper()
-	port, admin := system.FreePort(t), fmt.Sprintf("127.0.0.1:%d", system.FreePort(t))
+	port, admin := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	file := system.SectionCode(t, "under-a-swarm.md", "# Under a swarm", "caddyfile")
 	options := "{\n\tadmin " + admin + "\n\tpersist_config off\n\tgrace_period 2s\n\tdefault_bind 127.0.0.1\n" +
 		"\tservers {\n\t\ttrusted_proxies static 127.0.0.1/32\n\t\ttrusted_proxies_strict\n\t}\n}\n"

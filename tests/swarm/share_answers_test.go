@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/quic-go/quic-go"
 	"github.com/quic-go/quic-go/http3"
@@ -155,7 +156,7 @@ func TestClientsSeeTheSameAnswersWithShareAndWithout(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(files, "file.txt"), []byte(largeAnswer), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	upstream, dead := startAnswers(t), system.FreePort(t)
+	upstream, dead := startAnswers(t), servertest.FreePort(t)
 	proxy := "reverse_proxy " + upstream
 	variants := map[string]string{ // %s is where the zone is
 		"proxy":       "%s\n" + proxy,
@@ -181,7 +182,7 @@ func TestClientsSeeTheSameAnswersWithShareAndWithout(t *testing.T) {
 		}
 	}
 	routes.WriteString("handle_errors {\nrespond \"error {err.status_code}\"\n}\n")
-	port, secure := system.FreePort(t), system.FreePort(t)
+	port, secure := servertest.FreePort(t), servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Protocols: "h1 h2 h2c h3", Grace: "1s", Sites: fmt.Sprintf("http://:%d {\n%s\n}\nhttps://localhost:%d {\ntls internal\n%[2]s\n}\n", port, routes.String(), secure)})
 	visitors := map[*system.Visitor]string{
 		system.NewVisitor(t, "h1"):    fmt.Sprintf("http://127.0.0.1:%d", port),
@@ -297,7 +298,7 @@ func newNarrowVisitor(t *testing.T) *system.Visitor {
 func TestASlowReaderKeepsNeitherASlotNorCaddy(t *testing.T) {
 	t.Parallel()
 	u := system.StartUpstream(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, largeAnswer) })
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	c := system.StartCaddy(t, system.Config{Protocols: "h1 h2 h3", Grace: "1s", Sites: fmt.Sprintf("https://localhost:%d {\ntls internal\nlog\nrespond /ready 204\n%s\nreverse_proxy %s\n}",
 		port, slots("php", 1), u.Address)})
 	url := fmt.Sprintf("https://localhost:%d/", port)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -21,7 +22,7 @@ type heldSite struct {
 // startHeldSite starts a site with global options and zones.
 func startHeldSite(t *testing.T, global, throttle string) *heldSite {
 	t.Helper()
-	port, u := system.FreePort(t), startHeldUpstream(t)
+	port, u := servertest.FreePort(t), startHeldUpstream(t)
 	s := &heldSite{upstream: u, url: fmt.Sprintf("http://127.0.0.1:%d/", port), site: func(throttle string) system.Config {
 		return system.Config{Throttle: global, Sites: fmt.Sprintf("http://:%d {\n%s\nreverse_proxy %s\n}", port, throttle, u.Address)}
 	}}
@@ -107,7 +108,7 @@ func TestAReloadNeverLosesThoseWhoWaitForTheirTurn(t *testing.T) {
 func TestSlotsAreTheWorkersThatPHPHasBusy(t *testing.T) {
 	t.Parallel()
 	root, socket := startSwarmPHP(t)
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	const slots = swarmWorkers - 1 // one is for the status
 	c := system.StartCaddy(t, system.Config{Servers: "trusted_proxies static 127.0.0.0/8", Sites: fmt.Sprintf(`http://:%d {
 		handle /fpm-status {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/cdproto/cdp"
@@ -242,7 +243,7 @@ func tryInShort(t *testing.T) {
 func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 	t.Parallel()
 	root, socket := startSwarmPHP(t)
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	site := func(slots int) system.Config {
 		return system.Config{Servers: "trusted_proxies static 127.0.0.0/8", Sites: fmt.Sprintf(`http://:%d {
 	root * %s
@@ -332,7 +333,7 @@ func TestAPersonGetsInUnderASwarmInABrowser(t *testing.T) {
 	t.Parallel()
 	browser := chromium.StartBrowser(t, chromedp.Flag("ignore-certificate-errors", true))
 	root, socket := startSwarmPHP(t)
-	plain, secure := system.FreePort(t), system.FreePort(t)
+	plain, secure := servertest.FreePort(t), servertest.FreePort(t)
 	site := fmt.Sprintf("import site\nroot * %s\nphp_fastcgi unix/%s", root, socket)
 	running := system.StartCaddy(t, system.Config{Servers: "trusted_proxies static 127.0.0.0/8", Sites: fmt.Sprintf(`
 (site) {

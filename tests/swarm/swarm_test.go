@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -110,7 +111,7 @@ func startSwarmCaddy(t *testing.T, slots int, options string) (site swarm.Site, 
 }
 
 func startSwarmSite(t *testing.T, slots int, options, upstream, log string) (site swarm.Site, running *system.Caddy) {
-	port := system.FreePort(t)
+	port := servertest.FreePort(t)
 	if slots > 0 {
 		options = system.Block(fmt.Sprint("in_flight php ", slots), options)
 	}
@@ -149,7 +150,7 @@ func haproxyBefore(queue time.Duration, classes bool) holder {
 	}
 	return holder{name, func(t *testing.T) swarm.Site {
 		upstream, _ := startSwarmCaddy(t, 0, "")
-		port := system.FreePort(t)
+		port := servertest.FreePort(t)
 		system.StartHAProxy(t, port, fmt.Sprintf(`global
 	maxconn 2000
 defaults

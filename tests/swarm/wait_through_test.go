@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -17,7 +18,7 @@ import (
 func TestAtShutdownWaitingRequestsAreAnswered503AtOnce(t *testing.T) {
 	t.Parallel()
 	const perProtocol, forSlots = 100, 50
-	plain, secure := system.FreePort(t), system.FreePort(t)
+	plain, secure := servertest.FreePort(t), servertest.FreePort(t)
 	upstream := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	setup := func(name string) system.Config {
 		return system.Config{Grace: "2m", Protocols: "h1 h2 h2c h3", Sites: fmt.Sprintf(`

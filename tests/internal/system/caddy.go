@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // Caddy is a running Caddy. It is stopped when the test ends, and its log is
@@ -36,7 +38,7 @@ type Config struct {
 
 func StartCaddy(t *testing.T, c Config) *Caddy {
 	t.Helper()
-	admin := fmt.Sprintf("127.0.0.1:%d", FreePort(t))
+	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	file := WriteFile(t, "Caddyfile", c.Caddyfile(admin))
 	return StartCaddyIn(t, admin, filepath.Dir(file), file, c.Env)
 }

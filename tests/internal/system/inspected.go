@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // An InspectedSite is a site with zones, and the inspector beside it on a port of its
@@ -29,7 +31,7 @@ const Alice = "alice $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbS
 // StartInspected starts such a site, with global options of throttle.
 func StartInspected(t *testing.T, options string) *InspectedSite {
 	t.Helper()
-	port, inspector, looker := FreePort(t), FreePort(t), FreePort(t)
+	port, inspector, looker := servertest.FreePort(t), servertest.FreePort(t), servertest.FreePort(t)
 	c := StartCaddy(t, Config{Throttle: options, Servers: "trusted_proxies static 127.0.0.0/8\ntrusted_proxies_strict", Sites: fmt.Sprintf(`
 http://:%d {
 	throttle {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -118,36 +117,4 @@ func Listens(network, address string) bool {
 	}
 	conn.Close()
 	return true
-}
-
-// claims holds the listeners of freePort.
-var claims sync.Map
-
-// FreePort returns a free loopback port that no other test has. It lies below the
-// ports of outgoing connections, one of which could take it before the server
-// does, and beside those of the servers of servertest. A UDP listener, whose number
-// is higher because servers of HTTP/3 use the port itself, keeps it until this
-// process ends: other tests of this checkout may run at the same time.
-func FreePort(t *testing.T) int {
-	t.Helper()
-	for range 1000 {
-		port := 16000 + rand.IntN(8000)
-		if port >= 20000 {
-			port += 6000
-		}
-		claim, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port+20000))
-		if err != nil {
-			continue
-		}
-		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			claim.Close()
-			continue
-		}
-		listener.Close()
-		claims.Store(port, claim)
-		return port
-	}
-	t.Fatal("got only ports that are taken, want a free one")
-	return 0
 }

@@ -2,7 +2,9 @@
 
 package system
 
-import "os/exec"
+import (
+	"os/exec"
+)
 
 // endWithTests does nothing on systems that cannot end a child with its parent.
 func endWithTests(*exec.Cmd) {}

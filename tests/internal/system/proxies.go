@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // Stalls is how often a test tries again: a stall of the machine makes waits longer, but not
@@ -18,7 +20,7 @@ const Stalls = 20
 func StartNginx(t *testing.T, zones, locations string) (port int) {
 	t.Helper()
 	binary := Need(t, "nginx", "/usr/sbin/nginx")
-	dir, port := t.TempDir(), FreePort(t)
+	dir, port := t.TempDir(), servertest.FreePort(t)
 	var temporary strings.Builder
 	for _, kind := range []string{"client_body", "proxy", "fastcgi", "uwsgi", "scgi"} {
 		fmt.Fprintf(&temporary, "%s_temp_path %s/%s;\n", kind, dir, kind)

@@ -23,6 +23,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // SectionCode returns the first code of a language between a heading of a page in docs and
@@ -108,8 +110,8 @@ func ConfigsUnder(t *testing.T, page, heading string, n int) []string {
 // RunTrial runs a Caddyfile of a page, with changes.
 func RunTrial(t *testing.T, page, file string, changes ...string) *Trial {
 	t.Helper()
-	host := fmt.Sprintf("localhost:%d", FreePort(t))
-	admin := fmt.Sprintf("127.0.0.1:%d", FreePort(t))
+	host := fmt.Sprintf("localhost:%d", servertest.FreePort(t))
+	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	const own = "site.of.the.trial" // for host, which a change might find in its place
 	site := siteAddress.FindString(file)
 	for i, changes := 0, append([]string{
