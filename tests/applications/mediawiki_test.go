@@ -225,51 +225,6 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 	}
 }
 
-// TestMediaWikiChecksAsFewGuessesInLongForms: a refusal closes the connection while the
-// form is being sent, so some requests get no answer.
-func TestMediaWikiChecksAsFewGuessesInLongForms(t *testing.T) {
-	const most = 12
-	s := startMediaWiki(t)
-	token, before := askLoginToken(s), wikiChecks(t)
-	front := "x=" + strings.Repeat("x", 2_000_000) + "&"
-	for i := range 30 {
-		r := wikiLogins["query title"].try(token, system.NetworkAddress(i), "Alice", "wrong")
-		r.Body = front + r.Body
-		if a, err := s.Do(r); err == nil && a.Status != 200 && a.Status != 429 {
-			t.Errorf("got %d, want 200 or 429", a.Status)
-		}
-	}
-	checked := wikiChecks(t) - before
-	t.Logf("30 guesses with 2 MB in front, from 30 addresses: %d checked", checked)
-	if checked == 0 || checked > most {
-		t.Errorf("got %d checked, want some, and %d at most", checked, most)
-	}
-}
-
-// TestAnAttackOnAMediaWikiAccountDoesNotLockOutABrowserThatKnowsThePassword.
-func TestAnAttackOnAMediaWikiAccountDoesNotLockOutABrowserThatKnowsThePassword(t *testing.T) {
-	s := startMediaWiki(t)
-	login, token := wikiLogins["query title"], askLoginToken(s)
-	first := s.Must(login.try(token, "203.0.113.3", "Alice", mediaWikiPassword))
-	if first.Status != 302 || !strings.Contains(cookiesOf(first), "__Host-throttle-device-account=") {
-		t.Fatalf("got %d and the cookies %q for the right password, want 302 and a device", first.Status, cookiesOf(first))
-	}
-	token = askLoginToken(s)
-	s.Attack(100, 10, func(i int) system.Request { return login.try(token, system.NetworkAddress(i), "Alice", "wrong") })
-	if got := s.Must(login.try(token, "203.0.113.4", "Alice", mediaWikiPassword)).Status; got != 429 {
-		t.Errorf("another browser: got %d, want 429", got)
-	}
-	known := login.try(token, "203.0.113.3", "Alice", mediaWikiPassword)
-	for cookie := range strings.SplitSeq(cookiesOf(first), "; ") {
-		if strings.HasPrefix(cookie, "__Host-throttle-device-") {
-			known.Header[1] += "; " + cookie
-		}
-	}
-	if got := s.Must(known).Status; got != 302 {
-		t.Errorf("the owner's browser: got %d, want 302", got)
-	}
-}
-
 // TestMediaWikiServesAnEditor who logs in, previews an edit four times, saves it, and
 // looks at its history and at a diff.
 func TestMediaWikiServesAnEditor(t *testing.T) {
@@ -295,22 +250,4 @@ func TestMediaWikiServesAnEditor(t *testing.T) {
 	click("#ca-history a", "mw.config.get('wgAction') === 'history'")
 	click(".mw-history-compareselectedversions-button", "document.querySelector('table.diff')")
 	s.CheckComfort("203.0.113.20")
-}
-
-// TestMediaWikiServesPoliteVisitorsInAFlood of expensive pages from one address.
-func TestMediaWikiServesPoliteVisitorsInAFlood(t *testing.T) {
-	checkFloods(t, startMediaWiki, "/index.php?title=Pump_2", map[string]func(i int) system.Request{
-		"diffs": func(i int) system.Request {
-			return system.Request{Address: "198.51.100.1", Target: fmt.Sprintf("/index.php?title=Pump_%d&diff=%d&oldid=%d", 1+i%10, 10+i%80, 5+i%80)}
-		},
-		"exports": func(i int) system.Request {
-			return system.Request{
-				Address: "198.51.100.1", Method: "POST", Target: "/index.php?title=Special:Export",
-				Body: fmt.Sprintf("history=1&pages=Pump+%d%%0APump+%d&x=%d", 1+i%10, 1+(i+1)%10, i),
-			}
-		},
-		"recent changes": func(i int) system.Request {
-			return system.Request{Address: "198.51.100.1", Target: fmt.Sprintf("/index.php?title=Special:RecentChanges&limit=500&days=90&x=%d", i)}
-		},
-	})
 }

@@ -1,7 +1,6 @@
 package applications
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -94,17 +93,6 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 		}
 		if got, want := s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`; got != want {
 			t.Errorf("got the policy %s, want %s", got, want)
-		}
-	})
-	t.Run("refusals are for programs", func(t *testing.T) {
-		t.Parallel()
-		a := start(t).Must(call("192.0.2.1", leaked))
-		var problem struct{ Title, Message string }
-		if err := json.Unmarshal([]byte(a.Body), &problem); err != nil || problem.Title == "" || problem.Message == "" {
-			t.Errorf("got %q and %v, want a title and a message", a.Body, err)
-		}
-		if got := a.Header.Get("Content-Type"); a.Status != 429 || got != "application/problem+json" {
-			t.Errorf("got %d as %q, want 429 as application/problem+json", a.Status, got)
 		}
 	})
 }

@@ -190,37 +190,6 @@ func TestRedmineChecksFewGuesses(t *testing.T) {
 	}
 }
 
-// TestAnAttackOnARedmineAccountDoesNotLockOutABrowserThatKnowsThePassword, if its
-// owner stays logged in.
-func TestAnAttackOnARedmineAccountDoesNotLockOutABrowserThatKnowsThePassword(t *testing.T) {
-	s := startRedmine(t)
-	logIn := func(address, device string) system.Answer {
-		form, cookies := redmineForm(s, address)
-		form.Set("password", redminePassword)
-		form.Set("autologin", "1")
-		return s.Must(system.Request{Address: address, Method: "POST", Target: "/login", Header: []string{"Cookie", cookies + "; " + device}, Body: form.Encode()})
-	}
-	device := ""
-	for cookie := range strings.SplitSeq(cookiesOf(logIn("203.0.113.3", "")), "; ") {
-		if strings.HasPrefix(cookie, "__Host-throttle-device-account=") {
-			device = cookie
-		}
-	}
-	if device == "" {
-		t.Fatal("got no device for the right password, want one")
-	}
-	form, cookies := redmineForm(s, "203.0.113.1")
-	s.Attack(100, 10, func(i int) system.Request {
-		return system.Request{Address: system.NetworkAddress(i), Method: "POST", Target: "/login", Header: []string{"Cookie", cookies}, Body: form.Encode()}
-	})
-	if got := logIn("203.0.113.4", "").Status; got != 429 {
-		t.Errorf("another browser: got %d, want 429", got)
-	}
-	if got := logIn("203.0.113.3", device).Status; got != 302 {
-		t.Errorf("the owner's browser: got %d, want 302", got)
-	}
-}
-
 // TestRedmineServesSomebodyAtWork who logs in, lists issues, changes one, and searches
 // six times.
 func TestRedmineServesSomebodyAtWork(t *testing.T) {
@@ -239,18 +208,4 @@ func TestRedmineServesSomebodyAtWork(t *testing.T) {
 		p.await("document.querySelector('#search-results')")
 	}
 	s.CheckComfort("203.0.113.20")
-}
-
-// TestRedmineServesPoliteVisitorsInAFlood of expensive pages from one address.
-func TestRedmineServesPoliteVisitorsInAFlood(t *testing.T) {
-	flood := func(target string) func(i int) system.Request {
-		return func(i int) system.Request {
-			return system.Request{Address: "198.51.100.1", Target: fmt.Sprintf(target, i)}
-		}
-	}
-	checkFloods(t, startRedmine, "/projects/museum", map[string]func(i int) system.Request{
-		"csv":    flood("/projects/museum/issues.csv?x=%d"),
-		"pdf":    flood("/projects/museum/issues.pdf?x=%d"),
-		"search": flood("/search?all_words=&q=pump+valve&x=%d"),
-	})
 }

@@ -3,7 +3,6 @@ package applications
 import (
 	"bytes"
 	"compress/gzip"
-	"encoding/base64"
 	"fmt"
 	"mime/multipart"
 	"net/url"
@@ -270,49 +269,24 @@ func wordPressChecksFewGuessesByXMLRPC(t *testing.T) {
 // minute.
 func mostByBasic(since time.Time) int { return mostByAccount + int(2*time.Since(since).Minutes()) }
 
-// wordPressChecksFewOtherGuesses at an application password, and at the
-// password of a page.
-func wordPressChecksFewOtherGuesses(t *testing.T) {
-	for _, attack := range []struct {
-		name      string
-		addresses int
-	}{{"from one address", 1}, {"from 200 addresses", 200}} {
-		t.Run("HTTP Basic "+attack.name, func(t *testing.T) {
-			s := startWordPress(t)
-			var statuses map[int]int
-			began := time.Now()
-			n := checked(t, func() {
-				statuses = s.Attack(200, 20, func(i int) system.Request {
-					return system.Request{
-						Address: system.NetworkAddress(i % attack.addresses), Target: "/wp-json/wp/v2/users/me",
-						Header: []string{"Authorization", "Basic " + base64.StdEncoding.EncodeToString([]byte("author:wrong"))},
-					}
-				})
-			})
-			t.Logf("HTTP Basic, 200 guesses %s: %d checked, %v by status", attack.name, n, statuses)
-			if most := mostByBasic(began); n > most || n == 0 {
-				t.Errorf("got %d checked, want 1 to %d", n, most)
-			}
-		})
-	}
-	t.Run("the password of a page", func(t *testing.T) {
-		s := startWordPress(t)
-		for i, form := range []system.Request{
-			{Target: "/wp-login.php?action=postpass", Body: "post_password=wrong"},
-			{Target: "/wp-login.php", Body: "action=postpass&post_password=wrong"},
-		} {
-			form.Address, form.Method = system.NetworkAddress(i), "POST"
-			form.Header = []string{"Referer", s.URL + "/members/"}
-			statuses := s.Attack(100, 10, func(int) system.Request { return form })
-			t.Logf("the password of a page, %s: %v by status", form.Target, statuses)
-			if passed := 100 - statuses[429]; passed > 21 {
-				t.Errorf("got %d guesses through, want 20 at once", passed)
-			}
-			if statuses[302] == 0 {
-				t.Errorf("got no 302, want one for each guess")
-			}
+// wordPressChecksFewPasswordsOfPages, by each of their addresses.
+func wordPressChecksFewPasswordsOfPages(t *testing.T) {
+	s := startWordPress(t)
+	for i, form := range []system.Request{
+		{Target: "/wp-login.php?action=postpass", Body: "post_password=wrong"},
+		{Target: "/wp-login.php", Body: "action=postpass&post_password=wrong"},
+	} {
+		form.Address, form.Method = system.NetworkAddress(i), "POST"
+		form.Header = []string{"Referer", s.URL + "/members/"}
+		statuses := s.Attack(100, 10, func(int) system.Request { return form })
+		t.Logf("the password of a page, %s: %v by status", form.Target, statuses)
+		if passed := 100 - statuses[429]; passed > 21 {
+			t.Errorf("got %d guesses through, want 20 at once", passed)
 		}
-	})
+		if statuses[302] == 0 {
+			t.Errorf("got no 302, want one for each guess")
+		}
+	}
 }
 
 // wordPressChecksFewGuessesInAShop that takes log-ins as WooCommerce does.

@@ -1,9 +1,6 @@
 package applications
 
 import (
-	"fmt"
-	"os/exec"
-	"sync"
 	"testing"
 	"time"
 
@@ -85,52 +82,4 @@ func wordPressServesAFloodOnce(t *testing.T) {
 			t.Errorf("%s: got %d, want 1 to %d", name, reached, most)
 		}
 	}
-}
-
-// wordPressIsFastInAFlood of one address.
-func wordPressIsFastInAFlood(t *testing.T) {
-	if !system.Long() {
-		t.Skip("it takes minutes: set TEST_LONG=1")
-	}
-	floods := make(map[string]func(i int) system.Request)
-	for name, target := range map[string]string{
-		"pages":      "/?x=%d",
-		"searches":   "/?s=kettle%d",
-		"REST users": "/wp-json/wp/v2/users?x=%d",
-		"wp-cron":    "/wp-cron.php?x=%d",
-		"disguise":   "/.well-known/x?x=%d",
-	} {
-		floods[name] = func(i int) system.Request {
-			return system.Request{Address: "198.51.100.1", Target: fmt.Sprintf(target, i)}
-		}
-	}
-	checkFloods(t, startWordPress, "/kettle-3/", floods)
-
-	t.Run("wget -r", func(t *testing.T) {
-		wget := system.Need(t, "wget")
-		s := startWordPress(t)
-		cmd := exec.Command(wget, "--recursive", "--level=inf", "--no-check-certificate", "--quiet", "--tries=1",
-			"--header=X-Forwarded-For: 198.51.100.204", "--directory-prefix="+t.TempDir(), s.URL+"/")
-		visitPolitely(s, "/kettle-3/", 2*time.Second)
-		quiet := visitPolitely(s, "/kettle-3/", 15*time.Second)
-		start := time.Now()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		var mirror sync.WaitGroup
-		mirror.Go(func() { _ = cmd.Wait() }) // it ends with an error: pages were refused, or it was ended
-		flooded := visitPolitely(s, "/kettle-3/", 45*time.Second)
-		_ = cmd.Process.Kill()
-		mirror.Wait()
-		most := int(pagesCapacity+pagesLeak*time.Since(start).Seconds()) + 1
-		reached := wordPress.reached(t, "198.51.100.204,")
-		was, is := percentile(quiet, 95), percentile(flooded, 95)
-		t.Logf("wget -r: %d reached PHP; polite p95 %v quiet, %v meanwhile", reached, was.Round(time.Millisecond), is.Round(time.Millisecond))
-		if reached > most || reached == 0 {
-			t.Errorf("got %d, want 1 to %d", reached, most)
-		}
-		if is > 2*was {
-			t.Errorf("got a p95 of %v, want twice the quiet %v at most", is, was)
-		}
-	})
 }

@@ -2,13 +2,10 @@ package applications
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"image"
 	"image/color"
 	"image/jpeg"
-	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -142,16 +139,6 @@ func wordPressServesPeople(t *testing.T) {
 		s.CheckComfort(p.address)
 	})
 
-	t.Run("an author", func(t *testing.T) {
-		if !system.Long() {
-			t.Skip("two authors do the same, see below: set TEST_LONG=1 for one")
-		}
-		s := startWordPress(t)
-		p := newPerson(s, startPeople(s), "198.51.100.1")
-		p.work("author", writingTime)
-		s.CheckComfort(p.address)
-	})
-
 	t.Run("two authors behind one address", func(t *testing.T) {
 		s := startWordPress(t)
 		browser := startPeople(s)
@@ -186,91 +173,31 @@ func wordPressServesPeople(t *testing.T) {
 	})
 }
 
-// wordPressServesVisitorsInACrowd of thirty networks that send two requests each
-// at once, and beside uploads that never end.
+// wordPressServesVisitorsInACrowd of thirty networks that send two requests each at once.
 func wordPressServesVisitorsInACrowd(t *testing.T) {
 	rounds := 2
 	if system.Long() {
 		rounds = 10
 	}
-
-	t.Run("of thirty networks", func(t *testing.T) {
-		s := startWordPress(t)
-		var crowd sync.WaitGroup
-		crowd.Go(func() {
-			for range rounds {
-				s.Attack(60, 60, func(i int) system.Request {
-					return system.Request{Address: system.NetworkAddress(i % 30), Target: fmt.Sprintf("/?x=%d", i)}
-				})
-			}
-		})
-		ended := make(chan struct{})
-		go func() { crowd.Wait(); close(ended) }()
-		statuses, slowest := politely(s, ended)
-		t.Logf("while 30 networks sent 2 requests at once, %d times: visitors got %v by status, the slowest page took %v", rounds, statuses, slowest)
-		if len(statuses) != 1 || statuses[200] == 0 {
-			t.Errorf("got %v by status, want 200 only", statuses)
-		}
-		if refused := s.Refusals(""); len(refused) > 0 {
-			t.Errorf("got %d refused, want none: %q", len(refused), refused)
-		}
-	})
-
-	t.Run("and slow uploads", func(t *testing.T) {
-		s := startWordPress(t)
-		ctx, stop := context.WithCancel(context.Background())
-		var uploads sync.WaitGroup
-		t.Cleanup(func() { stop(); uploads.Wait() })
-		started := make(chan struct{}, 8)
-		for n := range 8 {
-			address := fmt.Sprintf("198.51.100.%d", n%2+1)
-			body, sending := io.Pipe()
-			uploads.Go(func() {
-				req, err := http.NewRequestWithContext(ctx, "POST", s.URL+"/wp-comments-post.php", body)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				req.ContentLength = 1 << 20
-				req.Header.Set("X-Forwarded-For", address)
-				req.Header.Set("Content-Type", system.Urlencoded)
-				if resp, err := s.Client.Do(req); err == nil {
-					t.Errorf("got %d before the body was sent, want no answer", resp.StatusCode)
-					resp.Body.Close()
-				}
-			})
-			uploads.Go(func() {
-				defer sending.Close()
-				if _, err := sending.Write([]byte("comment=" + strings.Repeat("x", 200_000))); err != nil {
-					return
-				}
-				started <- struct{}{}
-				for tick := time.Tick(time.Second); ; {
-					select {
-					case <-ctx.Done():
-						return
-					case <-tick:
-					}
-					if _, err := sending.Write([]byte("x")); err != nil {
-						return
-					}
-				}
+	s := startWordPress(t)
+	var crowd sync.WaitGroup
+	crowd.Go(func() {
+		for range rounds {
+			s.Attack(60, 60, func(i int) system.Request {
+				return system.Request{Address: system.NetworkAddress(i % 30), Target: fmt.Sprintf("/?x=%d", i)}
 			})
 		}
-		for range 8 {
-			<-started
-		}
-		over, end := context.WithTimeout(ctx, time.Duration(rounds)*3*time.Second)
-		defer end()
-		statuses, slowest := politely(s, over.Done())
-		t.Logf("while 8 uploads of 2 addresses were under way: visitors got %v by status, the slowest page took %v", statuses, slowest)
-		if len(statuses) != 1 || statuses[200] == 0 {
-			t.Errorf("got %v by status, want 200 only", statuses)
-		}
-		if held := s.Metric(t, "caddy_throttle_in_flight", `zone="workers"`); held != 0 {
-			t.Errorf("got %v workers held by uploads, want none", held)
-		}
 	})
+	ended := make(chan struct{})
+	go func() { crowd.Wait(); close(ended) }()
+	statuses, slowest := politely(s, ended)
+	t.Logf("while 30 networks sent 2 requests at once, %d times: visitors got %v by status, the slowest page took %v", rounds, statuses, slowest)
+	if len(statuses) != 1 || statuses[200] == 0 {
+		t.Errorf("got %v by status, want 200 only", statuses)
+	}
+	if refused := s.Refusals(""); len(refused) > 0 {
+		t.Errorf("got %d refused, want none: %q", len(refused), refused)
+	}
 }
 
 // politely lets three visitors ask for a page a second each, until the end, and returns

@@ -3,7 +3,6 @@ package commands
 import (
 	"encoding/json"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -45,50 +44,6 @@ func startExample(t *testing.T, directives string) (port int, c *system.Caddy) {
 	example = strings.NewReplacer("field password\n", "field pwd\n", "key field username\n", "key field log\n",
 		" logged_in\n", " wordpress_logged_in_*\n").Replace(example)
 	return port, system.StartCaddyIn(t, admin, root, system.WriteFile(t, "Caddyfile", example))
-}
-
-// TestCaddyfileExampleLimitsFailedLogins on the sites that it says it is for.
-func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
-	t.Parallel()
-	for _, s := range loginSites(t) {
-		t.Run(s.Name, func(t *testing.T) {
-			t.Parallel()
-			port, _ := startExample(t, s.Directives)
-			v := system.NewVisitor(t, "h1")
-			for n := range 4 {
-				if got := s.login(t, v, port, "owner", "right"); got != s.succeeded {
-					t.Fatalf("login %d with the right password: got %d, want %d", n+1, got, s.succeeded)
-				}
-			}
-			statuses := ""
-			for n := range 7 { // the bucket leaks 5 a minute
-				statuses += fmt.Sprint(s.login(t, v, port, fmt.Sprint("user", n), "wrong"), " ")
-			}
-			if want := regexp.MustCompile(fmt.Sprintf(`^(%d ){4,5}(429 )+$`, s.failed)); !want.MatchString(statuses) {
-				t.Errorf("got %sfor guesses, want %v", statuses, want)
-			}
-			if got := s.login(t, system.NewVisitor(t, "h1"), port, "owner", "right"); got != s.succeeded {
-				t.Errorf("another address: got %d, want %d", got, s.succeeded)
-			}
-		})
-	}
-}
-
-// TestCaddyfileExampleLimitsGuessesOnOneAccount from a hundred addresses behind
-// the proxy that it trusts.
-func TestCaddyfileExampleLimitsGuessesOnOneAccount(t *testing.T) {
-	t.Parallel()
-	port, _ := startExample(t, system.PHPSite(t).Directives)
-	proxy := system.NewVisitor(t, "h1")
-	statuses := make(map[int]int)
-	for n := range 100 {
-		form := url.Values{"log": {"admin"}, "pwd": {"wrong"}}
-		statuses[proxy.Post(t, fmt.Sprintf("http://127.0.0.1:%d/wp-login.php", port), system.Urlencoded, form.Encode(),
-			"X-Forwarded-For", fmt.Sprintf("198.51.100.%d", n)).Status]++
-	}
-	if statuses[200] != 10 || statuses[429] != 90 {
-		t.Errorf("got %v by status, want 10 of 200 and 90 of 429", statuses)
-	}
 }
 
 // TestCaddyfileExampleCountsRowsAndSeconds tests the zones imports and work.
@@ -138,47 +93,4 @@ func batchOf(t *testing.T, rows int) string {
 		t.Fatalf("got a batch of %d bytes and %v, want it below 64 KiB", len(text), err)
 	}
 	return string(text)
-}
-
-// loginSite is a site with a login, and its answer to failed logins.
-type loginSite struct {
-	system.Site
-	path, user, password string // of the form
-	refund               string // as refund takes it
-	failed, succeeded    int
-}
-
-func loginSites(t *testing.T) []loginSite {
-	t.Helper()
-	return []loginSite{
-		{system.PHPSite(t), "/wp-login.php", "log", "pwd", "cookie wordpress_logged_in_*", 200, 302},    // like WordPress
-		{system.RackSite(t), "/users/sign_in", "user[email]", "user[password]", "status 303", 422, 303}, // like Devise
-	}
-}
-
-func (s *loginSite) login(t *testing.T, v *system.Visitor, port int, user, password string) int {
-	t.Helper()
-	form := url.Values{s.user: {user}, s.password: {password}}
-	return v.Post(t, fmt.Sprintf("http://127.0.0.1:%d%s", port, s.path), system.Urlencoded, form.Encode()).Status
-}
-
-// start runs the site with a limit by address and one by account.
-func (s *loginSite) start(t *testing.T, byAddress, byAccount int) (port int, c *system.Caddy) {
-	t.Helper()
-	port = servertest.FreePort(t)
-	zone := `
-		zone %s {
-			match {
-				path %s*
-				method POST
-			}
-			%s
-			limit %d 1/d
-			refund %s
-		}`
-	c = system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\n throttle {\n %s\n %s\n }\n %s\n}", port,
-		fmt.Sprintf(zone, "login", s.path, "", byAddress, s.refund),
-		fmt.Sprintf(zone, "account", s.path, "key field "+s.user, byAccount, s.refund),
-		s.Directives)})
-	return port, c
 }

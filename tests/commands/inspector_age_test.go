@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
-	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
 // watched has a page note what it says of its age.
@@ -17,9 +16,9 @@ const watched = `
 // TestTheInspectorIsLiveOnlyWhileCaddyAnswers stops a Caddy that somebody looks at, and ends it.
 func TestTheInspectorIsLiveOnlyWhileCaddyAnswers(t *testing.T) {
 	t.Parallel()
-	s := system.StartInspected(t, "")
+	s := startInspected(t, "")
 	sendBusy(s)
-	b := inspect(s, chromium.StartBrowser(t), s.Inspector, "light", chromium.Desktop, "pages")
+	b := inspect(s, chromium.StartBrowser(t), s.inspector, "light", chromium.Desktop, "pages")
 	b.When("a live page", `document.querySelector("#fresh").textContent === "live"`)
 	b.Run(watched)
 	if err := s.Cmd.Process.Signal(syscall.SIGSTOP); err != nil {

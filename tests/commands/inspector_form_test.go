@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
-	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/cdproto/emulation"
 )
 
@@ -14,14 +13,14 @@ import (
 // file axe.min.js of the npm package axe-core.
 func TestTheInspectorFitsEveryScreen(t *testing.T) {
 	t.Parallel()
-	s := system.StartInspected(t, "")
+	s := startInspected(t, "")
 	sendBusy(s)
 	sendHostile(s)
 	s.Throttle("ban", "192.0.2.0/24", "--for", "2h", "--note", "a scraper")
 	axe := os.Getenv("THROTTLE_AXE")
 	browser := chromium.StartBrowser(t)
 	for _, scheme := range []string{"light", "dark"} {
-		b := inspect(s, browser, s.Inspector, scheme, chromium.Desktop, "accounts")
+		b := inspect(s, browser, s.inspector, scheme, chromium.Desktop, "accounts")
 		b.Set("#why-form [name=client]", "203.0.113.7")
 		b.Run(`document.querySelector("#why-form").requestSubmit()`)
 		b.When("an answer", "document.querySelector('#why-table tbody tr')")
@@ -61,18 +60,18 @@ func runAxe(b chromium.Tab, file, where string) {
 // TestTheInspectorSortsZonesByTrouble reads the plots with the keyboard, too.
 func TestTheInspectorSortsZonesByTrouble(t *testing.T) {
 	t.Parallel()
-	s := system.StartInspected(t, "")
+	s := startInspected(t, "")
 	b := chromium.NewTab(t, chromium.StartBrowser(t), "en", "light", chromium.Desktop, 800)
-	b.Open(s.Inspector)
+	b.Open(s.inspector)
 	group := func(n int) string {
 		return fmt.Sprintf(`Array.from(document.querySelectorAll("#zones > :nth-child(%d) h4"), (h) => h.textContent).join(" ")`, n)
 	}
 	b.When("quiet zones", group(3)+` === "accounts login pages search"`)
 	b.When("no scale of plots without requests", `document.querySelector("#scale").textContent === ""`)
-	s.Send("203.0.113.7", "/login", 5)
+	s.send("203.0.113.7", "/login", 5)
 	b.When("a zone that refuses", group(1)+` === "login" && document.querySelector("#zones article .own").textContent === "3 3/h"`)
 	b.When("reasons", `document.querySelector("#zones article .reasons").textContent === "Refused since Caddy began: 1 blocked, 1 capacity." || document.querySelector("#zones article .reasons").textContent === "Refused since Caddy began: 2 blocked."`)
-	s.Send("203.0.113.50", "/api?who=near", 10)
+	s.send("203.0.113.50", "/api?who=near", 10)
 	b.When("a zone near full", group(2)+` === "accounts"`)
 	b.When("a plot", `document.querySelector("#zones article .read").textContent`)
 	// The knob is under what it reads, however short the history is.

@@ -19,9 +19,9 @@ import (
 )
 
 // code returns the support code of a refusal.
-func code(s *system.InspectedSite, client, target string) string {
+func code(s *inspectedSite, client, target string) string {
 	s.T.Helper()
-	req, err := http.NewRequest("GET", s.URL+target, nil)
+	req, err := http.NewRequest("GET", s.url+target, nil)
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -50,21 +50,21 @@ var hostileKeys = []string{
 	strings.Repeat("long ", 50),
 }
 
-func sendHostile(s *system.InspectedSite) {
+func sendHostile(s *inspectedSite) {
 	for i, key := range hostileKeys {
-		s.Send(fmt.Sprintf("203.0.113.%d", i), "/api?who="+url.QueryEscape(key), 1+i%10)
+		s.send(fmt.Sprintf("203.0.113.%d", i), "/api?who="+url.QueryEscape(key), 1+i%10)
 	}
 }
 
 // sendBusy has four zones decide: some clients are refused, and one is blocked.
-func sendBusy(s *system.InspectedSite) {
+func sendBusy(s *inspectedSite) {
 	for i := range 60 {
-		s.Send(fmt.Sprintf("198.51.100.%d", i), fmt.Sprintf("/api?who=user%02d", i), 1+i%10)
+		s.send(fmt.Sprintf("198.51.100.%d", i), fmt.Sprintf("/api?who=user%02d", i), 1+i%10)
 	}
-	s.Send("203.0.113.8", "/login", 2)
-	s.Send("203.0.113.7", "/login", 5)
-	s.Send("203.0.113.9", "/search", 12)
-	s.Send("2001:db8::7", "/", 61)
+	s.send("203.0.113.8", "/login", 2)
+	s.send("203.0.113.7", "/login", 5)
+	s.send("203.0.113.9", "/search", 12)
+	s.send("2001:db8::7", "/", 61)
 }
 
 // keys returns the keys of the rows of a table.
@@ -74,7 +74,7 @@ func keysIn(b chromium.Tab, table string) []string {
 }
 
 // inspect opens the inspector, and waits until it shows the buckets of a zone.
-func inspect(s *system.InspectedSite, browser context.Context, url, scheme string, width int64, zone string) chromium.Tab {
+func inspect(s *inspectedSite, browser context.Context, url, scheme string, width int64, zone string) chromium.Tab {
 	s.T.Helper()
 	b := chromium.NewTab(s.T, browser, "en", scheme, width, 800)
 	chromium.Call(b, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{Source: `
@@ -128,11 +128,11 @@ var looks = []struct {
 func TestTheInspectorInABrowser(t *testing.T) {
 	t.Parallel()
 	browser := chromium.StartBrowser(t)
-	busy := system.StartInspected(t, "")
+	busy := startInspected(t, "")
 	sendBusy(busy)
 
 	t.Run("it filters, sorts and pages", func(t *testing.T) {
-		b := inspect(busy.In(t), browser, busy.Inspector, "light", chromium.Desktop, "accounts")
+		b := inspect(busy.in(t), browser, busy.inspector, "light", chromium.Desktop, "accounts")
 		if got := chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"); got != "descending" {
 			t.Errorf("got the order %q by level, want descending", got)
 		}
@@ -169,8 +169,8 @@ func TestTheInspectorInABrowser(t *testing.T) {
 	})
 
 	t.Run("levels drain between two answers", func(t *testing.T) {
-		busy.In(t).Send("203.0.113.20", "/", 60)
-		b := inspect(busy.In(t), browser, busy.Inspector, "dark", chromium.Desktop, "pages")
+		busy.in(t).send("203.0.113.20", "/", 60)
+		b := inspect(busy.in(t), browser, busy.inspector, "dark", chromium.Desktop, "pages")
 		b.Set("[name=prefix]", "203.0.113.20")
 		b.When("the bucket", "document.querySelector('#buckets-table tbody .key')?.textContent === '203.0.113.20'")
 		b.Click("#pause")
@@ -183,15 +183,15 @@ func TestTheInspectorInABrowser(t *testing.T) {
 	})
 
 	t.Run("a client comes back in", func(t *testing.T) {
-		busy := busy.In(t)
-		b := inspect(busy, browser, busy.Inspector, "light", chromium.Phone, "login")
+		busy := busy.in(t)
+		b := inspect(busy, browser, busy.inspector, "light", chromium.Phone, "login")
 		b.Set("#why-form [name=client]", "203.0.113.7")
 		b.Run(`document.querySelector("#why-form").requestSubmit()`)
 		b.When("the reason", "document.querySelector('#why-said').innerText.startsWith('login refuses it: blocked, for another ')")
 		b.When("the plot", "document.querySelector('#zones .refused').getAttribute('d') !== null")
 		sound(b)
 		picture(b, "why-phone")
-		if got := busy.Status("203.0.113.7", "/login"); got != 429 {
+		if got := busy.status("203.0.113.7", "/login"); got != 429 {
 			t.Fatalf("got %d, want it blocked", got)
 		}
 		b.Set("#why-form [name=client]", code(busy, "203.0.113.7", "/login"))
@@ -201,15 +201,15 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.Click("#do")
 		b.When("what was done", "document.querySelector('#said').innerText.startsWith('Emptied ')")
 		b.When("no reason", "document.querySelector('#why-said').innerText.endsWith('Nothing refuses it now.')")
-		if got := busy.Status("203.0.113.7", "/login"); got != 200 {
+		if got := busy.status("203.0.113.7", "/login"); got != 200 {
 			t.Errorf("got %d, want it back in", got)
 		}
 		b.When("the journal", "document.querySelector('#journal-table tbody tr')?.innerText.includes('alice') && document.querySelector('#journal-table tbody tr').innerText.includes('release')")
 	})
 
 	t.Run("a network is banned and let back in", func(t *testing.T) {
-		busy := busy.In(t)
-		b := inspect(busy, browser, busy.Inspector, "light", chromium.Desktop, "pages")
+		busy := busy.in(t)
+		b := inspect(busy, browser, busy.inspector, "light", chromium.Desktop, "pages")
 		b.Click("#ban")
 		b.Set("#ask [name=network]", "0.0.0.0/0")
 		b.Click("#do")
@@ -220,23 +220,23 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.When("the ban", "document.querySelector('#changes-table tbody')?.innerText.includes('192.0.2.0/24')")
 		b.When("what is left of it", "/1 h 5[0-9] min/.test(document.querySelector('#changes-table tbody').innerText)")
 		sound(b)
-		if got := busy.Status("192.0.2.99", "/"); got != 429 {
+		if got := busy.status("192.0.2.99", "/"); got != 429 {
 			t.Errorf("got %d, want it banned", got)
 		}
 		b.Click("#changes-table tbody button")
 		b.Click("#do")
 		b.When("nothing held", "document.querySelector('#changes-empty').checkVisibility()")
-		if got := busy.Status("192.0.2.99", "/"); got != 200 {
+		if got := busy.status("192.0.2.99", "/"); got != 200 {
 			t.Errorf("got %d, want it back in", got)
 		}
 	})
 
 	t.Run("it says how to find those of very many buckets", func(t *testing.T) {
-		busy := busy.In(t)
+		busy := busy.in(t)
 		for i := range 1001 {
-			busy.Send(fmt.Sprintf("10.1.%d.%d", i/250, i%250), fmt.Sprintf("/api?who=many%d", i), 1)
+			busy.send(fmt.Sprintf("10.1.%d.%d", i/250, i%250), fmt.Sprintf("/api?who=many%d", i), 1)
 		}
-		b := inspect(busy, browser, busy.Inspector, "light", chromium.Desktop, "accounts")
+		b := inspect(busy, browser, busy.inspector, "light", chromium.Desktop, "accounts")
 		b.Set("[name=prefix]", "many")
 		b.When("what to do", "/^1 to 25 of 1,001. Only the first 1,000 .* say how the key begins/.test(document.querySelector('#buckets-said').innerText)")
 		b.Set("[name=prefix]", "many1000")
@@ -244,12 +244,12 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		sound(b)
 	})
 
-	hostile := system.StartInspected(t, "")
+	hostile := startInspected(t, "")
 	sendHostile(hostile)
 	hostile.Throttle("limit", "accounts", hostileKeys[0], "x0.9", "--for", "90m", "--note", hostileKeys[1])
 	for _, look := range looks {
 		t.Run(fmt.Sprintf("hostile keys are text, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
-			b := inspect(hostile.In(t), browser, hostile.Inspector, look.scheme, look.width, "accounts")
+			b := inspect(hostile.in(t), browser, hostile.inspector, look.scheme, look.width, "accounts")
 			b.When("all keys", fmt.Sprintf("document.querySelectorAll('#buckets-table tbody tr').length === %d", len(hostileKeys)))
 			shown := keysIn(b, "#buckets-table")
 			for _, want := range []string{
@@ -272,8 +272,8 @@ func TestTheInspectorInABrowser(t *testing.T) {
 	}
 
 	t.Run("it needs no mouse", func(t *testing.T) {
-		busy := busy.In(t)
-		b := inspect(busy, browser, busy.Inspector, "dark", chromium.Desktop, "accounts")
+		busy := busy.in(t)
+		b := inspect(busy, browser, busy.inspector, "dark", chromium.Desktop, "accounts")
 		b.Press(kb.Tab)
 		if got := chromium.Eval[string](b, "document.activeElement.textContent"); got != "Skip to the status" {
 			t.Errorf("got %q first, want the link that skips", got)
@@ -306,7 +306,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 
 	for _, look := range looks {
 		t.Run(fmt.Sprintf("it can be read, and only shows without allow_changes, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
-			b := inspect(busy.In(t), browser, busy.Looker, look.scheme, look.width, "pages")
+			b := inspect(busy.in(t), browser, busy.looker, look.scheme, look.width, "pages")
 			if got := chromium.Eval[[]string](b, "Array.from(document.querySelectorAll('main button'), (b) => b.textContent).filter((text) => text.endsWith('…'))"); len(got) > 0 {
 				t.Errorf("got the buttons %q, want none that changes things", got)
 			}
@@ -326,11 +326,11 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		})
 	}
 
-	empty := system.StartInspected(t, "")
+	empty := startInspected(t, "")
 	for _, look := range looks {
 		t.Run(fmt.Sprintf("it says when there is nothing, %s at %d pixels", look.scheme, look.width), func(t *testing.T) {
 			b := chromium.NewTab(t, browser, "en", look.scheme, look.width, 800)
-			b.Open(empty.Inspector)
+			b.Open(empty.inspector)
 			b.When("the status", "document.querySelectorAll('#zones article').length === 4")
 			b.When("no buckets", "document.querySelector('#buckets-empty').innerText === 'All buckets are empty.'")
 			b.When("no top", "document.querySelector('#top-empty').innerText.startsWith('No requests in the last')")

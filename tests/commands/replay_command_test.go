@@ -131,65 +131,6 @@ func TestTheOutputOfReplayIsGolden(t *testing.T) {
 	}
 }
 
-func TestReplayTellsWrongUseFromUnreadableInput(t *testing.T) {
-	t.Parallel()
-	log := system.WriteFile(t, "access.log", siteLog(combinedFormat))
-	caddyLog := system.WriteFile(t, "access.json", siteLog(caddyFormat))
-	site := system.WriteFile(t, "Caddyfile", tunedSite)
-	bare := system.WriteFile(t, "Caddyfile", "example.com {\n\trespond ok\n}\n")
-	wrong := system.WriteFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone a {\n\t\t\tcapcity 3\n\t\t}\n\t}\n}\n")
-	body := system.WriteFile(t, "Caddyfile", "example.com {\n\tthrottle {\n\t\tzone names {\n\t\t\tkey field log\n\t\t\tlimit 5 5/h\n\t\t}\n\t}\n}\n")
-	limit := []string{"--limit", "60 1/s"}
-	keyed := func(key string, rest ...string) []string {
-		return append(append([]string{"--key", key}, limit...), rest...)
-	}
-	zipped := system.WriteFile(t, "cut.gz", "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff\x4b")
-	for _, c := range []struct {
-		args []string
-		code int
-		want string
-	}{
-		{limit, 2, "no log given"},
-		{[]string{log}, 2, "no limits given"},
-		{[]string{"--limit", "3", log}, 2, "want limit <capacity> <leak>"},
-		{append(keyed("client_ip"), "--config", site, log), 2, "exclude each other"},
-		{keyed("clientip", log), 2, "clientip"},
-		{[]string{"--limit", "3 3", log}, 2, `invalid rate "3": want <number>/<s|m|h|d>`},
-		{[]string{"--limit", "3\"} 3/s", log}, 2, "capacity"},
-		{keyed("field log", log), 2, "logs hold no bodies"},
-		{keyed("cookie sid", log), 2, "its key is in the header Cookie, which the log does not show"},
-		{keyed("cookie sid", caddyLog), 2, "does not show: set log_credentials"},
-		{keyed("header X-Api-Key", log), 2, "its key is in the header X-Api-Key, which the log does not show"},
-		{keyed("host", log), 2, "give --host"},
-		{[]string{"--config", site, "--zone", "logn", log}, 2, "did you mean login?"},
-		{[]string{"--config", site, log}, 2, "give --host"},
-		{[]string{"--config", bare, log}, 2, "no throttle handler"},
-		{[]string{"--config", wrong, log}, 2, `unknown option "capcity"`},
-		{[]string{"--config", body, "--host", "example.com", log}, 2, "form field"},
-		{[]string{"--config", "absent", log}, 2, "absent"},
-		{keyed("client_ip", "--nonsense", log), 2, "nonsense"},
-		{keyed("client_ip", "absent.log"), 1, "no such file"},
-		{keyed("client_ip", t.TempDir()), 1, "directory"},
-		{keyed("client_ip", system.WriteFile(t, "empty.log", "")), 1, "it is empty"},
-		{keyed("client_ip", system.WriteFile(t, "binary.log", "\x7fELF\x00\x00\n\x00")), 1, "binary data"},
-		{keyed("client_ip", system.WriteFile(t, "old.log", combinedFormat(time.Unix(3, 0), 0, "192.0.2.1", "GET", "/", "x", 200))), 1, "implausible time 1970"},
-		{keyed("client_ip", system.WriteFile(t, "esc\x1b[31m.log", "")), 1, `esc\x1b[31m`},
-		{keyed("client_ip", system.WriteFile(t, "cut.json", `{"ts":1`)), 1, "no valid JSON"},
-		{keyed("client_ip", zipped), 1, "unexpected EOF"},
-	} {
-		t.Run(c.want, func(t *testing.T) {
-			t.Parallel()
-			stdout, stderr, code := runThrottle(t, append([]string{"replay"}, c.args...)...)
-			if code != c.code || !strings.Contains(stderr, c.want) || stdout != "" {
-				t.Errorf("%q: got code %d, %q and\n%s\nwant code %d and %q", c.args, code, stdout, stderr, c.code, c.want)
-			}
-			if strings.Contains(stderr, "panic") || strings.Contains(stderr, "\x1b[31m.log") {
-				t.Errorf("got %q", stderr)
-			}
-		})
-	}
-}
-
 func TestReplayReadsItsStandardInput(t *testing.T) {
 	t.Parallel()
 	cmd := system.CaddyCommand(t, "throttle", "replay", "--limit", "60 1/s", "-")
@@ -227,39 +168,6 @@ func TestAnInterruptedReplayPrintsWhatItKnows(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "Interrupted") || !strings.Contains(out.String(), "Zone limit") {
 		t.Errorf("got %s, want what is known so far", &out)
-	}
-}
-
-// A line that cannot be read is counted and shown, and what else could not be read is
-// an error in the end.
-func TestReplayGoesOnAfterWhatCannotBeRead(t *testing.T) {
-	t.Parallel()
-	good := siteLog(combinedFormat)
-	last := good[strings.LastIndexByte(good[:len(good)-1], '\n')+1 : len(good)-1]
-	log := system.WriteFile(t, "access.log", good+"evil \x1b]0;owned\x07\n"+last)
-	stdout, stderr, code := runThrottle(t, "replay", "--limit", "60 1/s", log)
-	if code != 0 || !strings.Contains(stdout, "1 of 4,922 lines") || !strings.Contains(stdout, `evil \x1b]0;owned\a`) {
-		t.Errorf("got code %d, %s and\n%s", code, stderr, stdout)
-	}
-}
-
-// Whether a file exists decides what static_files exempts and what try_files rewrites. The
-// log is often read on another machine.
-func TestAReplaySaysThatTheFilesOfTheSiteAreNotHere(t *testing.T) {
-	t.Parallel()
-	log := system.WriteFile(t, "access.log", siteLog(combinedFormat))
-	for site, want := range map[string]bool{
-		"root * /srv/absent\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 1/s\n}\n}":         true,
-		"throttle {\nexempt static_files /srv/absent\nzone pages {\nlimit 60 1/s\n}\n}":                 true,
-		"root * /srv/absent\ntry_files {path} /index.php\nthrottle pages 60 1/s":                        true,
-		"root * /srv/absent\nthrottle pages 60 1/s\nphp_fastcgi localhost:9000":                         false, // which comes after
-		"root * " + t.TempDir() + "\nthrottle {\nexempt static_files\nzone pages {\nlimit 60 1/s\n}\n}": false,
-	} {
-		file := system.WriteFile(t, "Caddyfile", "http:// {\n"+site+"\n}")
-		stdout, stderr, code := runThrottle(t, "replay", "--config", file, "--adapter", "caddyfile", log)
-		if said := strings.Contains(stdout, "in /srv/absent, which is not here"); code != 0 || said != want {
-			t.Errorf("%s: got code %d, %s and\n%s\nwant it said: %v", site, code, stderr, stdout, want)
-		}
 	}
 }
 

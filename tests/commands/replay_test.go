@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
@@ -191,60 +190,6 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 		if seen[wanted] == 0 {
 			t.Errorf("no request was %s, so nothing is shown of that: %v", wanted, seen)
 		}
-	}
-}
-
-// Requests at once: the order in which they are decided is not that of the log, so only
-// the numbers are compared.
-func TestAReplayCountsWhoWouldWaitAsTheRunningHandlerDid(t *testing.T) {
-	t.Parallel()
-	const each = 6
-	port, admin := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
-	log := filepath.Join(t.TempDir(), "access.log")
-	file := system.WriteFile(t, "Caddyfile", system.Config{Sites: fmt.Sprintf(`
-http://:%d {
-	log {
-		output file %s
-	}
-	throttle {
-		zone queue {
-			limit 4 1/s
-			delay 1
-		}
-	}
-	respond ok
-}`, port, log)}.Caddyfile(admin))
-	system.StartCaddyIn(t, admin, filepath.Dir(file), file)
-	v := system.NewVisitor(t, "h1")
-	var sending sync.WaitGroup
-	for range each {
-		sending.Go(func() {
-			if _, err := v.Try("GET", fmt.Sprintf("http://127.0.0.1:%d/", port)); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	sending.Wait()
-	system.Eventually(t, "all lines in the access log", func() bool {
-		text, _ := os.ReadFile(log)
-		return bytes.Count(text, []byte("\n")) == each
-	})
-	count := func(rulings []ruling) map[string]int {
-		counts := make(map[string]int)
-		for _, r := range rulings {
-			for zone, ruling := range r {
-				words := strings.Fields(ruling)
-				counts[zone+" "+strings.Join(words[:len(words)-1], " ")]++ // without the key
-			}
-		}
-		return counts
-	}
-	got, want := count(replayed(t, each, "--config", file, "--adapter", "caddyfile", log)), count(logged(t, log))
-	if !maps.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-	if want["queue delayed"] == 0 {
-		t.Errorf("the running handler decided %v, want some delayed", want)
 	}
 }
 

@@ -243,7 +243,7 @@ func fiveDaysOf(t *testing.T, file string) string {
 }
 
 // TestWrongUsesOfReplayAndRecommendAreClearErrors: each says what is wrong and what would be
-// right, in one line, and prints no figures.
+// right, in one line, and prints no figures. What can be read, and not used, ends with 2.
 func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -251,6 +251,8 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 	for name, text := range map[string]string{
 		"good": good, "empty": "", "binary": "\x00\x01\x02\n\xff\n", "packed.bz2": "BZh91AY", "cut.gz": "\x1f\x8b\x08\x00", "other": `{"a":1}` + "\n",
 		"pages/Caddyfile": ":80 {\nthrottle pages client_ip 5 1/s\n}\n", "site/Caddyfile": "example.com {\nthrottle pages client_ip 5 1/s\n}\n", "open/Caddyfile": ":80 {\nthrottle {\n", "none/Caddyfile": ":80 {\nrespond ok\n}\n",
+		"wrong/Caddyfile": "example.com {\nthrottle {\nzone a {\ncapcity 3\n}\n}\n}\n", "json": siteLog(caddyFormat), "cut.json": `{"ts":1`,
+		"old": combinedFormat(time.Unix(3, 0), 0, "192.0.2.1", "GET", "/", "x", 200), "esc\x1b[31m.log": "",
 	} {
 		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700); err != nil {
 			t.Fatal(err)
@@ -303,20 +305,41 @@ func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
 		"replay|good|--config|pages/Caddyfile|-a|yaml":        "adapter: yaml",
 		"replay|good|--config|pages/Caddyfile|--limit|5 1/s":  "exclude each other",
 		"replay|-|--limit|5 1/s":                              "-: it is empty",
+		"replay":                                              "no log given",
+		"replay|good|--limit|3\"} 3/s":                        "capacity",
+		"replay|good|--limit|5 1/s|--key|clientip":            "clientip",
+		"replay|good|--limit|5 1/s|--key|field log":           "logs hold no bodies",
+		"replay|json|--limit|5 1/s|--key|cookie sid":          "does not show: set log_credentials",
+		"replay|good|--limit|5 1/s|--key|host":                "give --host",
+		"replay|good|--limit|5 1/s|--nonsense":                "nonsense",
+		"replay|good|--config|wrong/Caddyfile":                `unknown option "capcity"`,
+		"replay|old|--limit|5 1/s":                            "implausible time 1970",
+		"replay|esc\x1b[31m.log|--limit|5 1/s":                `esc\x1b[31m`,
+		"replay|cut.json|--limit|5 1/s":                       "no valid JSON",
 	} {
 		cmd := system.CaddyCommand(t, append([]string{"throttle"}, strings.Split(command, "|")...)...)
 		cmd.Dir = folder
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
-		out, err := cmd.Output()
+		out, _ := cmd.Output()
 		said := ""
 		for line := range strings.Lines(stderr.String() + string(out)) {
 			if strings.HasPrefix(line, "Error: ") {
 				said = line
 			}
 		}
-		if code := cmd.ProcessState.ExitCode(); err == nil || code != 1 && code != 2 || !strings.Contains(said, want) || len(said) > 500 || strings.Contains(string(out), "refused") {
-			t.Errorf("%s: got exit code %d, %q and\n%s\nwant %q, and no figures", command, code, said, out, want)
+		if code := cmd.ProcessState.ExitCode(); code != codeOf(want) || !strings.Contains(said, want) || len(said) > 500 || strings.Contains(string(out), "refused") || strings.Contains(said, "\x1b") {
+			t.Errorf("%s: got exit code %d, %q and\n%s\nwant code %d, %q, and no figures", command, code, said, out, codeOf(want), want)
 		}
 	}
+}
+
+// codeOf returns the exit code with an error: 1 for a log that cannot be read, and 2 for wrong use.
+func codeOf(err string) int {
+	for _, unreadable := range []string{"no such file or directory", "want log files", "empty", "binary data", "unpack it", "cut.gz", "is a request", "1970", "esc", "no valid JSON"} {
+		if strings.Contains(err, unreadable) {
+			return 1
+		}
+	}
+	return 2
 }

@@ -46,7 +46,7 @@ func TestSlowUploadsHoldNoSlot(t *testing.T) {
 				}
 			}
 			system.Eventually(t, "no slot and no place to be taken", func() bool { return c.Served(t, "pages")+c.Waiting(t, "pages") == 0 })
-			if n := len(up.Sightings()); n != 10 {
+			if n := up.Seen(); n != 10 {
 				t.Errorf("got %d requests at the upstream, want only the 10 of the visitor", n)
 			}
 		})

@@ -174,23 +174,6 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 	}
 }
 
-func TestASupportCodeIsKnownWhereItWasGiven(t *testing.T) {
-	t.Parallel()
-	fleet := startFleet(t, 2, startRedis(t).directive()+"\nstore_timeout 30s")
-	fillUp(t, fleet[0].url+"api", "X-Api-Key", "s3cret")
-	a, err := system.NewVisitor(t, "h1").Try("GET", fleet[0].url+"api", "X-Api-Key", "s3cret")
-	if err != nil {
-		t.Fatal(err)
-	}
-	code := regexp.MustCompile(`[0-9A-Z]{4}-[0-9A-Z]{4}`).FindString(a.Body)
-	if out := fleet[0].Throttle("why", code); code == "" || !strings.Contains(out, "capacity") {
-		t.Errorf("the page %q, code %q: got %q, want the refusal", a.Body, code, out)
-	}
-	if out := fleet[1].Throttle("why", code); !strings.Contains(out, "This Caddy remembers no refusal with this support code") {
-		t.Errorf("on another Caddy: got %q, want it said where to look", out)
-	}
-}
-
 // TestChangesOutliveTheProcess: with buckets in memory, too, and without a snapshot of them.
 func TestChangesOutliveTheProcess(t *testing.T) {
 	t.Parallel()
@@ -211,19 +194,5 @@ func TestChangesOutliveTheProcess(t *testing.T) {
 	}
 	if matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json")); len(matches) != 1 {
 		t.Error("got no file with the changes")
-	}
-}
-
-func TestAWrongSigningKeyIsRefused(t *testing.T) {
-	t.Parallel()
-	for key, want := range map[string]string{
-		"short":             "want at least 32, such as of openssl rand -hex 32",
-		"{env.NO_SUCH_ENV}": "signing_key: filling in placeholders",
-	} {
-		site := system.Config{Throttle: "signing_key " + key, Sites: nightSite(servertest.FreePort(t))}
-		out, err := system.CaddyCommand(t, "validate", "--config", system.WriteFile(t, "Caddyfile", site.Caddyfile("127.0.0.1:1")), "--adapter", "caddyfile").CombinedOutput()
-		if err == nil || !strings.Contains(string(out), want) {
-			t.Errorf("%s: got %v, %s, want %q", key, err, out, want)
-		}
 	}
 }

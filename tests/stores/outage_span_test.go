@@ -10,13 +10,8 @@ import (
 // come back, and how long after its return limits held again.
 type outage struct{ from, down, to, back time.Duration }
 
-// outage takes the store down for a while, and waits until limits hold again. The
-// time that end needs to bring the store back is not measured.
-func (l *load) outage(t *testing.T, lasts time.Duration, begin func() (end func())) outage {
-	return l.outageUntil(t, lasts, begin, func() {})
-}
-
-// outageUntil is outage, and the store comes back no sooner than noticed returns.
+// outageUntil takes the store down for a while, at least until noticed returns, and waits until
+// limits hold again. The time that end needs to bring the store back is not measured.
 func (l *load) outageUntil(t *testing.T, lasts time.Duration, begin func() (end func()), noticed func()) outage {
 	t.Helper()
 	l.since(t, time.Since(l.began), "allow", 429)

@@ -242,7 +242,7 @@ scrape_configs:
 // ask asks Prometheus's API.
 func (p *promServer) ask(t *testing.T, path string, values url.Values, answer any) {
 	t.Helper()
-	resp, err := http.PostForm(p.url+path, values)
+	resp, err := http.Get(p.url + path + "?" + values.Encode())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -278,23 +278,14 @@ func isNumber(value string) bool { return value != "NaN" && !strings.HasSuffix(v
 // rules returns the queries of all alerts, by name.
 func (p *promServer) rules(t *testing.T) map[string]string {
 	t.Helper()
-	resp, err := http.Get(p.url + "/api/v1/rules")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
 	var answer struct {
-		Data struct {
-			Groups []struct {
-				Rules []struct{ Name, Query string }
-			}
+		Groups []struct {
+			Rules []struct{ Name, Query string }
 		}
 	}
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		t.Fatal(err)
-	}
+	p.ask(t, "/api/v1/rules", nil, &answer)
 	queries := make(map[string]string)
-	for _, group := range answer.Data.Groups {
+	for _, group := range answer.Groups {
 		for _, rule := range group.Rules {
 			queries[rule.Name] = rule.Query
 		}

@@ -22,24 +22,21 @@ func TestPasswordsOfAStoreAreNeverShown(t *testing.T) {
 		{"redis", "redis", redis.Addr, ""},
 		{"postgres", "postgres", fmt.Sprintf("127.0.0.1:%d", postgres.Port), "/postgres"},
 	} {
-		for what, address := range map[string]string{
-			"a wrong password": store.right,
-			"nobody there":     "127.0.0.1:1",
-			"no such host":     "throttle.invalid",
-			"something else":   startBabbler(t),
+		file := system.WriteFile(t, "secret", "hunter2-file\n")
+		for _, test := range []struct{ where, user, options, what, address string }{
+			{"in the URL", "app:hunter2-url@", "", "a wrong password", store.right},
+			{"in the URL, by name", "app:{env.SECRET}@", "", "nobody there", "127.0.0.1:1"},
+			{"in an option", "", "password hunter2-word", "no such host", "throttle.invalid"},
+			{"in an option, by name", "", "password {env.SECRET}", "something else", startBabbler(t)},
+			{"in a file", "", "password {file." + file + "}", "a wrong password", store.right},
 		} {
-			t.Run(store.name+"/"+what, func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s/%s, %s", store.name, test.where, test.what), func(t *testing.T) {
 				t.Parallel()
-				file := system.WriteFile(t, "secret", "hunter2-file\n")
-				for where, directive := range map[string]string{
-					"in the URL":            fmt.Sprintf("store %s %s://app:hunter2-url@%s%s", store.name, store.scheme, address, store.path),
-					"in the URL, by name":   fmt.Sprintf("store %s %s://app:{env.SECRET}@%s%s", store.name, store.scheme, address, store.path),
-					"in an option":          fmt.Sprintf("store %s %s://%s%s {\nusername app\npassword hunter2-word\n}", store.name, store.scheme, address, store.path),
-					"in an option, by name": fmt.Sprintf("store %s %s://%s%s {\nusername app\npassword {env.SECRET}\n}", store.name, store.scheme, address, store.path),
-					"in a file":             fmt.Sprintf("store %s %s://%s%s {\nusername app\npassword {file.%s}\n}", store.name, store.scheme, address, store.path, file),
-				} {
-					wantNoSecret(t, where, directive)
+				directive := fmt.Sprintf("store %s %s://%s%s%s", store.name, store.scheme, test.user, test.address, store.path)
+				if test.options != "" {
+					directive += " {\nusername app\n" + test.options + "\n}"
 				}
+				wantNoSecret(t, test.where, directive)
 			})
 		}
 	}

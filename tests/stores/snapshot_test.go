@@ -17,9 +17,9 @@ import (
 )
 
 // savedConfig has a bucket that hardly leaks in a test, and a zone that blocks.
-func savedConfig(port int, file string, interval time.Duration) system.Config {
+func savedConfig(port int, file string) system.Config {
 	return system.Config{
-		Throttle: fmt.Sprintf("store memory {\nsnapshot %s\nsnapshot_interval %v\n}", file, interval),
+		Throttle: "store memory {\nsnapshot " + file + "\nsnapshot_interval 100ms\n}",
 		Sites: fmt.Sprintf(`
 http://:%d {
 	header >Level {http.throttle.level}
@@ -68,7 +68,7 @@ func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
 	port := servertest.FreePort(t)
 	file := filepath.Join(t.TempDir(), "buckets")
 	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
-	site := savedConfig(port, file, 100*time.Millisecond)
+	site := savedConfig(port, file)
 	counter, bad := system.NewVisitor(t, "h1"), system.NewVisitor(t, "h1")
 	var answered, saved, lost int64 // requests of counter, how many must not be lost, and how many were
 
@@ -132,51 +132,4 @@ func newerThan(t *testing.T, file string, old fs.FileInfo) (info fs.FileInfo) {
 		return err == nil && (old == nil || !info.ModTime().Equal(old.ModTime()))
 	})
 	return info
-}
-
-func TestASnapshotInCaddysDataFolderOutlivesTheProcess(t *testing.T) {
-	t.Parallel()
-	port, data := servertest.FreePort(t), t.TempDir()
-	site := savedConfig(port, "off", time.Second)
-	site.Throttle = ""
-	site.Env = "XDG_DATA_HOME=" + data
-	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
-	v := system.NewVisitor(t, "h1")
-	file := filepath.Join(data, "caddy", "throttle", "buckets.snapshot")
-
-	if out, err := system.CaddyCommand(t, "validate", "--config", system.WriteFile(t, "Caddyfile", site.Caddyfile("127.0.0.1:1")), "--adapter", "caddyfile").CombinedOutput(); err != nil {
-		t.Fatalf("validating: %v\n%s", err, out)
-	}
-	if _, err := os.Stat(file); err == nil {
-		t.Error("after caddy validate: got a snapshot, want none")
-	}
-	for start := range 3 {
-		c := system.StartCaddy(t, site)
-		if start == 0 {
-			v.Get(t, url+"login")
-		}
-		if a := v.Get(t, url+"login"); a.Status != 429 {
-			t.Errorf("start %d: got %d, want 429 of a block", start, a.Status)
-		}
-		// A second Caddy says that it has no snapshot, and serves.
-		if start == 1 {
-			another := savedConfig(servertest.FreePort(t), "off", time.Second)
-			another.Throttle, another.Env = "", site.Env
-			second := system.StartCaddy(t, another)
-			const warning = "no snapshot of the buckets is kept"
-			system.Eventually(t, "a warning of the second Caddy", func() bool { return len(second.LogLines(warning)) > 0 })
-			if got := second.LogLines(warning); len(got) != 1 || !strings.Contains(got[0], "another process uses the file") {
-				t.Errorf("a second Caddy: got %q, want one line about the other process", got)
-			}
-			if err := second.ShutDown(); err != nil {
-				t.Error(err)
-			}
-		}
-		if err := c.ShutDown(); err != nil {
-			t.Error(err)
-		}
-		if info, err := os.Stat(file); err != nil || info.Mode() != 0o600 {
-			t.Errorf("start %d: the file has mode %v, with error %v, want 0600", start, info.Mode(), err)
-		}
-	}
 }

@@ -12,11 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/internal/swarm"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
-	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/network"
-	"github.com/chromedp/chromedp"
 )
 
 // turns are the options of in_flight in docs/under-a-swarm.md, for a site of WordPress.
@@ -324,82 +320,4 @@ func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 		t.Logf("once more, after %d pages of %d", served, swarmWorkers) // a reload may still close connections
 	}
 	t.Error("not all slots serve pages")
-}
-
-// TestAPersonGetsInUnderASwarmInABrowser: robots ask for ten times what the workers can
-// do. A person with Chromium sees the page that asks for a moment, waits, gets in
-// without a click, and stays in.
-func TestAPersonGetsInUnderASwarmInABrowser(t *testing.T) {
-	t.Parallel()
-	browser := chromium.StartBrowser(t, chromedp.Flag("ignore-certificate-errors", true))
-	root, socket := startSwarmPHP(t)
-	plain, secure := servertest.FreePort(t), servertest.FreePort(t)
-	site := fmt.Sprintf("import site\nroot * %s\nphp_fastcgi unix/%s", root, socket)
-	running := system.StartCaddy(t, system.Config{Servers: "trusted_proxies static 127.0.0.0/8", Sites: fmt.Sprintf(`
-(site) {
-	in_flight php 5 {
-		%s
-	}
-}
-http://localhost:%d {
-	%s
-}
-https://localhost:%d {
-	tls %s
-	%[3]s
-}`, turnsOptions, plain, site, secure, system.WriteCertificate(t))})
-	ctx, end := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	all.Go(func() {
-		s := scenario(1)
-		swarmOf(10)(&s)
-		s.People, s.RobotPage = 0.5, 3*time.Second
-		s.From, s.To, s.End = 0, 10*time.Minute, 10*time.Minute
-		if _, err := swarm.Run(ctx, swarm.Site{URL: fmt.Sprintf("http://localhost:%d", plain)}, s); err != nil && ctx.Err() == nil {
-			t.Error(err)
-		}
-	})
-	defer all.Wait()
-	defer end()
-	url := fmt.Sprintf("https://localhost:%d/page.php?ms=100", secure)
-	system.Eventually(t, "robots to be refused", func() bool {
-		return running.Metric(t, "caddy_throttle_requests_total", `decision="refused"`) > 0
-	})
-	b := chromium.NewTab(t, browser, "en", "light", chromium.Desktop, 800)
-	// The robots may not have filled the row yet: each time another person comes.
-	system.Eventually(t, "a person to be refused", func() bool {
-		chromium.Call(b, network.ClearBrowserCookies, cdp.Empty{})
-		b.Open(url)
-		return b.Text("#page") == ""
-	})
-	b.Screenshot("under-a-swarm")
-	comesIn(b, "#page", "A page.")
-	for i := range 3 {
-		b.Open(fmt.Sprintf("%s&page=%d", url, i))
-		if b.Text("#page") == "" {
-			comesIn(b, "#page", "A page.") // another moment, and in again
-		}
-	}
-}
-
-// comesIn waits until the page has reloaded and shows a text. The error page reloads a few
-// times; on a starved machine these may all be refused, and then the person tries again.
-func comesIn(b chromium.Tab, query, want string) {
-	b.T.Helper()
-	in := func() bool {
-		got, err := chromedp.Run(b, chromedp.Evaluate[string](chromium.TextOf(query)))
-		return err == nil && got == want
-	}
-	for range 3 {
-		for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			if in() {
-				return
-			}
-		}
-		b.T.Log("not in after a minute of reloads: once more")
-		if err := chromedp.Do(b, chromedp.Reload()); err != nil {
-			b.T.Fatal(err)
-		}
-	}
-	b.T.Fatalf("got not in after three minutes, want %s", want)
 }

@@ -121,7 +121,7 @@ http://:%d, https://localhost:%d {
 	if len(unanswered) > 0 {
 		t.Errorf("got %v, want 503 with Retry-After for all", unanswered)
 	}
-	if seen := len(upstream.Sightings()); seen != 1 {
+	if seen := upstream.Seen(); seen != 1 {
 		t.Errorf("got %d requests at the upstream, want the 1 that had the slot", seen)
 	}
 }

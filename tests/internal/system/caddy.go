@@ -230,6 +230,9 @@ func Tail(s string, n int) string {
 	return "... " + s[len(s)-n:]
 }
 
+// Alice may log in by basic_auth, with the password secret.
+const Alice = "alice $2a$04$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW"
+
 // Throttle runs a command that speaks to the admin endpoint, which must succeed.
 func (c *Caddy) Throttle(args ...string) string {
 	c.T.Helper()

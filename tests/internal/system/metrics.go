@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Metric returns the sum of a Metric over all series with the given labels,
+// Metric returns the sum of a metric over all series with the given labels,
 // written as in the exposition: `zone="login"`.
 func (c *Caddy) Metric(t *testing.T, name string, labels ...string) float64 {
 	t.Helper()
@@ -18,11 +18,12 @@ func (c *Caddy) Metric(t *testing.T, name string, labels ...string) float64 {
 
 	sum := 0.0
 	for line := range strings.Lines(text) {
-		series, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "} ")
-		if !strings.HasPrefix(series, name+"{") || !holdsAll(series, labels) {
+		end := strings.LastIndexByte(line, ' ')
+		series := line[:max(end, 0)]
+		if series != name && !strings.HasPrefix(series, name+"{") || !holdsAll(series, labels) {
 			continue
 		}
-		number, err := strconv.ParseFloat(value, 64)
+		number, err := strconv.ParseFloat(strings.TrimSpace(line[end:]), 64)
 		if err != nil {
 			t.Fatalf("parsing the metric %q: %v", line, err)
 		}

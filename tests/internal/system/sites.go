@@ -13,7 +13,6 @@ import (
 type Site struct {
 	Name       string
 	Directives string
-	executed   string // what its pages say of themselves
 }
 
 // Server starts an application server for the first test that needs it, and keeps
@@ -35,13 +34,13 @@ var (
 // PHPSite is testdata/php under php-fpm.
 func PHPSite(t *testing.T) Site {
 	t.Helper()
-	return Site{"php", phpServer.Use(t), "executed: index.php"}
+	return Site{"php", phpServer.Use(t)}
 }
 
 // RackSite is testdata/rack under Puma.
 func RackSite(t *testing.T) Site {
 	t.Helper()
-	return Site{"rack", rackServer.Use(t), "executed: rack"}
+	return Site{"rack", rackServer.Use(t)}
 }
 
 func (s *Server) Use(t *testing.T) string {

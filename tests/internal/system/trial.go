@@ -289,9 +289,6 @@ func NetworkAddress(i int) string {
 
 // entry is a request in Caddy's access log.
 type entry struct {
-	Logger  string  `json:"logger"`
-	Status  int     `json:"status"`
-	Seconds float64 `json:"duration"`
 	Request struct {
 		Client string `json:"client_ip"`
 		Method string `json:"method"`
