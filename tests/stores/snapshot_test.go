@@ -61,7 +61,7 @@ func levelOf(t *testing.T, v *system.Visitor, url string) float64 {
 func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
 	t.Parallel()
 	const connections = 4
-	kills := 10
+	kills := 5
 	if system.Long() {
 		kills = 200
 	}
