@@ -3,8 +3,6 @@ package requests
 import (
 	"fmt"
 	"net/http"
-	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,14 +20,6 @@ import (
 func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 	t.Parallel()
 	system.Need(t, "haproxy", "/usr/sbin/haproxy")
-	page, err := os.ReadFile("../docs/comparison.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := regexp.MustCompile("(?ms)^```haproxy\n(.*?)^```$").FindSubmatch(page)
-	if block == nil {
-		t.Fatal("got no block for HAProxy in the documentation, want one")
-	}
 	release := make(chan struct{})
 	upstream := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/slow" {
@@ -40,8 +30,8 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 	change := strings.NewReplacer(
 		":443 ssl crt /etc/haproxy/example.pem", fmt.Sprint("127.0.0.1:", haproxy),
 		"example.com {", fmt.Sprintf("http://:%d {", ours), "127.0.0.1:8080", upstream.Address)
-	system.StartHAProxy(t, haproxy, "defaults\n\tmode http\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s\n"+change.Replace(string(block[1])))
-	system.StartCaddy(t, system.Config{Sites: change.Replace(system.ConfigsUnder(t, "comparison.md", "### From HAProxy", 1)[0])})
+	system.StartHAProxy(t, haproxy, "defaults\n\tmode http\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s\n"+change.Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "haproxy")))
+	system.StartCaddy(t, system.Config{Sites: change.Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "caddyfile"))})
 	limiters := map[string]string{"HAProxy": fmt.Sprint("http://127.0.0.1:", haproxy), "throttle": fmt.Sprint("http://127.0.0.1:", ours)}
 
 	// count returns how many of n requests were admitted by each, one after the other.

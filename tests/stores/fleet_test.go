@@ -23,14 +23,14 @@ type fleetNode struct {
 }
 
 // startFleet starts Caddys that share a store, each with a folder of its own.
-func startFleet(t *testing.T, n int, throttle string) []*fleetNode {
+func startFleet(t *testing.T, n int, throttle string, site func(port int) string) []*fleetNode {
 	t.Helper()
 	var fleet []*fleetNode
 	for range n {
 		port, home := servertest.FreePort(t), t.TempDir()
 		one := &fleetNode{
 			t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home,
-			site: system.Config{Throttle: throttle, Sites: nightSite(port), Env: "XDG_DATA_HOME=" + home},
+			site: system.Config{Throttle: throttle, Sites: site(port), Env: "XDG_DATA_HOME=" + home},
 		}
 		one.start()
 		fleet = append(fleet, one)
@@ -87,7 +87,7 @@ func TestAFleetFollows(t *testing.T) {
 		if s.name == "postgres" {
 			store += "?connect_timeout=5"
 		}
-		fleet := startFleet(t, 3, store+"\nstore_timeout 2s")
+		fleet := startFleet(t, 3, store+"\nstore_timeout 2s", nightSite)
 		a, b, c := fleet[0], fleet[1], fleet[2]
 
 		out := a.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice", "--note", "scraper")
@@ -155,13 +155,13 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 			t.Parallel()
 			server := servertest.StartRedis(t)
 			s := redisServer(t, server)
-			fleet := startFleet(t, 2, s.directive())
+			fleet := startFleet(t, 2, s.directive(), nightSite)
 			fleet[0].Throttle("ban", "127.0.0.1", "--for", "1h")
 			fleet[0].Throttle("ban", "10.0.0.0/8", "--for", "1h")
 			fleet[0].Throttle("unban", "10.0.0.0/8")
 			within(t, followTime, "the ban", fleet, refuses(true))
 			empty(server, s)
-			fresh := startFleet(t, 1, s.directive())
+			fresh := startFleet(t, 1, s.directive(), nightSite)
 			within(t, followTime, "the ban", append(fleet, fresh...), refuses(true))
 			server.Do("hset", "throttle:@changes", "ban//172.16.0.0/12", "junk", "", "1")
 			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
@@ -177,7 +177,7 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 // TestChangesOutliveTheProcess: with buckets in memory, too, and without a snapshot of them.
 func TestChangesOutliveTheProcess(t *testing.T) {
 	t.Parallel()
-	n := startFleet(t, 1, "store memory {\nsnapshot off\n}")[0]
+	n := startFleet(t, 1, "store memory {\nsnapshot off\n}", nightSite)[0]
 	n.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice")
 	n.Throttle("limit", "api", "x0.5", "--for", "1h")
 	n.Throttle("shadow", "pages", "--for", "1h")

@@ -327,13 +327,7 @@ func nightsSite(port int) string {
 
 // do does all tasks with Caddys of one store. In the long form a Caddy is killed before each.
 func (n *night) do(t *testing.T, caddys int, options string) {
-	for range caddys {
-		home, port := t.TempDir(), servertest.FreePort(t)
-		one := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home}
-		one.site = system.Config{Throttle: options, Sites: nightsSite(port), Env: "XDG_DATA_HOME=" + home}
-		one.start()
-		n.fleet = append(n.fleet, one)
-	}
+	n.fleet = startFleet(t, caddys, options, nightsSite)
 	for i, task := range nights {
 		t.Run(task.name, func(t *testing.T) {
 			if os.Getenv("TEST_LONG") == "1" {

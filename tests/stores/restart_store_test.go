@@ -95,16 +95,9 @@ func TestRestarts(t *testing.T) {
 				t.Parallel()
 			}
 			store := test.store(t)
-			var fleet []*fleetNode
-			for range test.nodes {
-				port, home := servertest.FreePort(t), t.TempDir()
-				site := fmt.Sprintf("http://:%d {\nthrottle {\nzone pages {\nlimit 20 1/h\n%s\n}\n}\nrespond ok\n}", port, test.block)
-				n := &fleetNode{t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home, site: system.Config{
-					Throttle: fmt.Sprintf("%s\nnodes %d\nstore_timeout 100ms", store, test.nodes), Sites: site, Env: "XDG_DATA_HOME=" + home,
-				}}
-				n.start()
-				fleet = append(fleet, n)
-			}
+			fleet := startFleet(t, test.nodes, fmt.Sprintf("%s\nnodes %d\nstore_timeout 100ms", store, test.nodes), func(port int) string {
+				return fmt.Sprintf("http://:%d {\nthrottle {\nzone pages {\nlimit 20 1/h\n%s\n}\n}\nrespond ok\n}", port, test.block)
+			})
 			v, failed := system.NewVisitor(t, "h1"), 0.0
 			admitted := func() (sum int) {
 				for _, n := range fleet {

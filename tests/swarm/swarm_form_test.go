@@ -323,14 +323,3 @@ func TestADemandOfATrialAllowsForChance(t *testing.T) {
 		}
 	}
 }
-
-func TestRowsOfTheTrialsHaveDifferentNames(t *testing.T) {
-	t.Parallel()
-	names := make(map[rowName]bool)
-	for _, name := range swarmTable() {
-		if names[name] {
-			t.Errorf("got two rows %s, %s", name.traffic, name.site)
-		}
-		names[name] = true
-	}
-}

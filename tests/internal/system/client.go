@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -100,14 +99,21 @@ func (v *Visitor) Try(method, url string, headers ...string) (Answer, error) {
 	if err != nil {
 		return Answer{}, err
 	}
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Add(headers[i], headers[i+1])
-	}
+	addHeaders(req, headers)
 	return v.Fetch(req)
 }
 
-func (v *Visitor) Fetch(req *http.Request) (Answer, error) {
-	resp, err := v.Do(req)
+func addHeaders(req *http.Request, headers []string) {
+	for i := 0; i < len(headers); i += 2 {
+		req.Header.Add(headers[i], headers[i+1])
+	}
+}
+
+// Fetch sends a request, and reads the answer.
+func (v *Visitor) Fetch(req *http.Request) (Answer, error) { return fetch(v.Client, req) }
+
+func fetch(client *http.Client, req *http.Request) (Answer, error) {
+	resp, err := client.Do(req)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -171,24 +177,6 @@ func (v *Visitor) Ask(url string, answers chan<- Answer) (leave context.CancelFu
 		answers <- a
 	}()
 	return leave
-}
-
-// Post sends a body of this type.
-func (v *Visitor) Post(t *testing.T, url, contentType, body string, headers ...string) Answer {
-	t.Helper()
-	req, err := http.NewRequest("POST", url, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", contentType)
-	for i := 0; i < len(headers); i += 2 {
-		req.Header.Add(headers[i], headers[i+1])
-	}
-	a, err := v.Fetch(req)
-	if err != nil {
-		t.Fatalf("POST %s: %v", url, err)
-	}
-	return a
 }
 
 const Urlencoded = "application/x-www-form-urlencoded"

@@ -202,19 +202,11 @@ func (s *Trial) Do(c Request) (Answer, error) {
 		return Answer{}, err
 	}
 	req.Header.Set("X-Forwarded-For", c.Address)
-	for i := 0; i < len(c.Header); i += 2 {
-		req.Header.Add(c.Header[i], c.Header[i+1])
-	}
+	addHeaders(req, c.Header)
 	if c.Body != "" && req.Header.Get("Content-Type") == "" {
 		req.Header.Set("Content-Type", Urlencoded)
 	}
-	resp, err := s.Client.Do(req)
-	if err != nil {
-		return Answer{}, err
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	return Answer{resp.StatusCode, resp.Header, string(text)}, err
+	return fetch(s.Client, req)
 }
 
 // Must is do in a test's own goroutine.
