@@ -26,7 +26,9 @@ tags=nobadger,nomysql,nopgx
 # Thirty test binaries link Caddy, in half the time without what only debuggers read.
 test=(go test -vet=off -tags "$tags" -ldflags=-s)
 # More tests of the whole system at once than processors, because many wait for a Retry-After.
+# Those that measure run alone, and so does their package.
 beside=(-p 2 -parallel 4)
+[[ ${TEST_LONG:-} != 1 ]] || beside=(-p 1 -parallel 8)
 # Packages that are tested with real Redis, PostgreSQL and Memcached.
 shared='/(redis|pg|memcached)store(/|$)|/caddymodule/(redis|postgres|memcached)(/|$)'
 policy=/usr/sbin/policy-rc.d
