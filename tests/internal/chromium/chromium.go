@@ -1,3 +1,4 @@
+// Package chromium has tests look at pages as people do.
 package chromium
 
 import (
@@ -21,6 +22,113 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 )
+
+// StartBrowser runs Chromium until the test ends.
+func StartBrowser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
+	t.Helper()
+	binary := system.Need(t, "chromium")
+	ctx, end := chromedp.NewExecAllocator(context.Background(), slices.Concat(more, []chromedp.ExecAllocatorOption{
+		chromedp.ExecPath(binary), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
+		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
+		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-dev-shm-usage", true),
+		chromedp.WSURLReadTimeout(system.StartTime),
+	})...)
+	t.Cleanup(end)
+	ctx, end = chromedp.NewContext(ctx)
+	t.Cleanup(end)
+	if err := chromedp.Do(ctx); err != nil {
+		t.Fatalf("starting %s: %v", binary, err)
+	}
+	return ctx
+}
+
+// A Tab is one of the browser, and fails the test if a page in it has an error.
+type Tab struct {
+	context.Context
+	T *testing.T
+}
+
+// NewTab opens a tab of somebody with this language, these colours and a window of
+// this size.
+func NewTab(t *testing.T, browser context.Context, language, scheme string, width, height int64) Tab {
+	t.Helper()
+	ctx, end := chromedp.NewContext(browser)
+	t.Cleanup(end)
+	ctx, stop := context.WithTimeout(ctx, 10*time.Minute)
+	t.Cleanup(stop)
+	b := Tab{ctx, t}
+	messages := chromedp.Console(ctx)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		for m, err := range messages {
+			if err != nil {
+				return
+			}
+			if m.Source != "network" { // that reports each status 429
+				t.Errorf("the page says in the console: %v", m)
+			}
+		}
+	})
+	t.Cleanup(listening.Wait)
+	t.Cleanup(stop)
+	Call(b, network.Enable, network.EnableParams{})
+	Call(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Accept-Language": language}})
+	Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 2, Mobile: width < 500})
+	Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
+	return b
+}
+
+// Call runs a command of the browser.
+func Call[P, R any](b Tab, command cdp.Command[P, R], parameters P) {
+	b.T.Helper()
+	if _, err := chromedp.Call(b, command, parameters); err != nil {
+		b.T.Fatalf("in the browser: %s: %v", command.Method, err)
+	}
+}
+
+// Open opens a page.
+func (b Tab) Open(url string) {
+	b.T.Helper()
+	if err := chromedp.Do(b, chromedp.Navigate(url)); err != nil {
+		b.T.Fatalf("opening %s: %v", url, err)
+	}
+}
+
+// Eval returns the value of an expression of JavaScript.
+func Eval[T any](b Tab, expression string) T {
+	b.T.Helper()
+	value, err := chromedp.Run(b, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.T.Fatalf("evaluating %s: %v", expression, err)
+	}
+	return value
+}
+
+// Run runs a script in the page.
+func (b Tab) Run(script string) {
+	b.T.Helper()
+	Eval[chromedp.Void](b, script)
+}
+
+// textOf is an expression.
+func textOf(query string) string {
+	return fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", query)
+}
+
+// Text returns the text of what a query finds, or "".
+func (b Tab) Text(query string) string {
+	b.T.Helper()
+	return Eval[string](b, textOf(query))
+}
+
+// Comes waits for a text, over reloads.
+func (b Tab) Comes(query, want string) {
+	b.T.Helper()
+	system.Eventually(b.T, want, func() bool {
+		got, err := chromedp.Run(b, chromedp.Evaluate[string](textOf(query)))
+		return err == nil && got == want
+	})
+}
 
 // When waits for an expression of JavaScript to be true.
 func (b Tab) When(what, expression string) {
@@ -73,109 +181,6 @@ func (b Tab) TabTo(query string) {
 	b.T.Fatalf("got to no %s in 500 presses of the tab key", query)
 }
 
-// StartBrowser runs Chromium until the test ends.
-func StartBrowser(t *testing.T, more ...chromedp.ExecAllocatorOption) context.Context {
-	t.Helper()
-	binary := system.Need(t, "chromium")
-	ctx, end := chromedp.NewExecAllocator(context.Background(), slices.Concat(more, []chromedp.ExecAllocatorOption{
-		chromedp.ExecPath(binary), chromedp.UserDataDir(t.TempDir()), chromedp.NoFirstRun, chromedp.NoDefaultBrowserCheck,
-		chromedp.Headless, chromedp.NoSandbox, chromedp.DisableGPU,
-		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-dev-shm-usage", true),
-		chromedp.WSURLReadTimeout(system.StartTime),
-	})...)
-	t.Cleanup(end)
-	ctx, end = chromedp.NewContext(ctx)
-	t.Cleanup(end)
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("starting %s: %v", binary, err)
-	}
-	return ctx
-}
-
-// A tab is one of the browser, and fails the test if a page in it has an error.
-type Tab struct {
-	context.Context
-	T *testing.T
-}
-
-// NewTab opens a tab of somebody with this language, these colours and a window of
-// this size.
-func NewTab(t *testing.T, browser context.Context, language, scheme string, width, height int64) Tab {
-	t.Helper()
-	ctx, end := chromedp.NewContext(browser)
-	t.Cleanup(end)
-	ctx, stop := context.WithTimeout(ctx, 10*time.Minute)
-	t.Cleanup(stop)
-	b := Tab{ctx, t}
-	messages := chromedp.Console(ctx)
-	var listening sync.WaitGroup
-	listening.Go(func() {
-		for m, err := range messages {
-			if err != nil {
-				return
-			}
-			if m.Source != "network" { // that reports each status 429
-				t.Errorf("the page says in the console: %v", m)
-			}
-		}
-	})
-	t.Cleanup(listening.Wait)
-	t.Cleanup(stop)
-	Call(b, network.Enable, network.EnableParams{})
-	Call(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Accept-Language": language}})
-	Call(b, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{Width: width, Height: height, DeviceScaleFactor: 2, Mobile: width < 500})
-	Call(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}}})
-	return b
-}
-
-func Call[P, R any](b Tab, command cdp.Command[P, R], parameters P) {
-	b.T.Helper()
-	if _, err := chromedp.Call(b, command, parameters); err != nil {
-		b.T.Fatalf("in the browser: %s: %v", command.Method, err)
-	}
-}
-
-func (b Tab) Open(url string) {
-	b.T.Helper()
-	if err := chromedp.Do(b, chromedp.Navigate(url)); err != nil {
-		b.T.Fatalf("opening %s: %v", url, err)
-	}
-}
-
-// Eval returns the value of an expression of JavaScript.
-func Eval[T any](b Tab, expression string) T {
-	b.T.Helper()
-	value, err := chromedp.Run(b, chromedp.Evaluate[T](expression))
-	if err != nil {
-		b.T.Fatalf("evaluating %s: %v", expression, err)
-	}
-	return value
-}
-
-func (b Tab) Run(script string) {
-	b.T.Helper()
-	Eval[chromedp.Void](b, script)
-}
-
-// TextOf is an expression.
-func TextOf(query string) string {
-	return fmt.Sprintf("document.querySelector(%q)?.innerText ?? ''", query)
-}
-
-func (b Tab) Text(query string) string {
-	b.T.Helper()
-	return Eval[string](b, TextOf(query))
-}
-
-// Comes waits for a text, over reloads.
-func (b Tab) Comes(query, want string) {
-	b.T.Helper()
-	system.Eventually(b.T, want, func() bool {
-		got, err := chromedp.Run(b, chromedp.Evaluate[string](TextOf(query)))
-		return err == nil && got == want
-	})
-}
-
 // Screenshot keeps a picture to look at, in the folder TEST_SCREENSHOTS.
 func (b Tab) Screenshot(name string) {
 	b.T.Helper()
@@ -196,7 +201,7 @@ const Phone, Desktop = 360, 1280
 
 var number = regexp.MustCompile(`[0-9.]+`)
 
-// Contrast returns WCAG's Contrast ratio of two colours, as getComputedStyle writes
+// Contrast returns WCAG's contrast ratio of two colours, as getComputedStyle writes
 // them.
 func Contrast(t *testing.T, a, b string) float64 {
 	luminance := func(colour string) (sum float64) {

@@ -36,6 +36,7 @@ type Config struct {
 	Env       string // NAME=value, for Caddy alone
 }
 
+// StartCaddy runs Caddy until the test ends.
 func StartCaddy(t *testing.T, c Config) *Caddy {
 	t.Helper()
 	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
@@ -76,6 +77,7 @@ func CaddyCommand(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// Caddyfile returns the whole Caddyfile, with the address of the admin endpoint.
 func (c Config) Caddyfile(admin string) string {
 	if c.Protocols == "" {
 		c.Protocols = "h1 h2 h2c"
@@ -96,6 +98,7 @@ func (c Config) Caddyfile(admin string) string {
 %s`, admin, cmp.Or(c.Grace, "10s"), c.Protocols, c.Servers, Block("throttle", c.Throttle), c.Sites)
 }
 
+// Block returns a block of a Caddyfile, or nothing if its body is empty.
 func Block(name, body string) string {
 	if body == "" {
 		return ""
@@ -196,6 +199,7 @@ func Surely(t *testing.T, req *http.Request) *http.Response {
 	return resp
 }
 
+// Reload loads another configuration, which must succeed.
 func (c *Caddy) Reload(next Config) {
 	c.T.Helper()
 	if status, message := c.Load(next.Caddyfile(c.Admin)); status != 200 {
@@ -214,6 +218,7 @@ func (c *Caddy) LogLines(text string) []string {
 	return lines
 }
 
+// WriteFile writes a file into a folder of its own, and returns its path.
 func WriteFile(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
@@ -223,6 +228,7 @@ func WriteFile(t *testing.T, name, text string) string {
 	return file
 }
 
+// Tail returns the last n bytes of a text.
 func Tail(s string, n int) string {
 	if len(s) <= n {
 		return s

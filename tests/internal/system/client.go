@@ -44,6 +44,7 @@ func NewVisitor(t *testing.T, protocol string) *Visitor {
 	return NewVisitorFrom(t, protocol, fmt.Sprintf("127.1.%d.%d", n/250, n%250+1))
 }
 
+// NewVisitorFrom returns a visitor with a given address.
 func NewVisitorFrom(t *testing.T, protocol, address string) *Visitor {
 	t.Helper()
 	v := &Visitor{Protocol: protocol, Address: address, Dials: new(atomic.Int64)}
@@ -79,6 +80,7 @@ func (v *Visitor) Get(t *testing.T, url string, headers ...string) Answer {
 	return v.Send(t, "GET", url, headers...)
 }
 
+// Send is Get with another method.
 func (v *Visitor) Send(t *testing.T, method, url string, headers ...string) Answer {
 	t.Helper()
 	a, err := v.Try(method, url, headers...)
@@ -93,7 +95,7 @@ func (v *Visitor) Send(t *testing.T, method, url string, headers ...string) Answ
 	return a
 }
 
-// Try is get for goroutines, which must not end the test.
+// Try is Send for goroutines, which must not end the test.
 func (v *Visitor) Try(method, url string, headers ...string) (Answer, error) {
 	req, err := http.NewRequest(method, url, nil)
 	if err != nil {
@@ -149,6 +151,7 @@ func (a Answer) RetryAfter(t *testing.T) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
+// EachProtocol runs a test over HTTP/1.1 and HTTP/2.
 func EachProtocol(t *testing.T, f func(t *testing.T, protocol string)) {
 	t.Helper()
 	for _, protocol := range Protocols {

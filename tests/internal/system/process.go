@@ -46,6 +46,7 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
+// StartProcess starts a command, which ends with the tests.
 func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	p := &Process{Cmd: cmd, Ended: make(chan struct{})}
 	cmd.Stdout, cmd.Stderr = &p.Output, &p.Output
@@ -110,6 +111,7 @@ func Eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
+// Listens reports whether something listens at an address.
 func Listens(network, address string) bool {
 	conn, err := net.Dial(network, address)
 	if err != nil {

@@ -43,6 +43,7 @@ func RackSite(t *testing.T) Site {
 	return Site{"rack", rackServer.Use(t)}
 }
 
+// Use returns the directives that lead to the server, or skips the test if it did not start.
 func (s *Server) Use(t *testing.T) string {
 	t.Helper()
 	s.once.Do(func() {
@@ -114,6 +115,7 @@ func startPuma(t *testing.T, dir string) (string, *Process) {
 	return "reverse_proxy unix/" + socket, p
 }
 
+// StartServer starts a command that listens on a socket.
 func StartServer(t *testing.T, cmd *exec.Cmd, socket string) *Process {
 	t.Helper()
 	p, err := StartProcess(cmd)

@@ -46,7 +46,7 @@ func SectionCode(t *testing.T, page, heading, language string) string {
 	return found[1]
 }
 
-// StartSection runs the first Caddyfile below a heading, as startTrial runs that of a
+// StartSection runs the first Caddyfile below a heading, as StartTrial runs that of a
 // recipe.
 func StartSection(t *testing.T, page, heading string, changes ...string) *Trial {
 	t.Helper()
@@ -209,7 +209,7 @@ func (s *Trial) Do(c Request) (Answer, error) {
 	return fetch(s.Client, req)
 }
 
-// Must is do in a test's own goroutine.
+// Must is Do in a test's own goroutine.
 func (s *Trial) Must(c Request) Answer {
 	s.T.Helper()
 	a, err := s.Do(c)
@@ -368,6 +368,7 @@ func (s *Trial) CheckComfort(addresses ...string) {
 	}
 }
 
+// Percents says how full buckets were.
 func Percents(peaks map[string]float64) string {
 	var all []string
 	for _, zone := range slices.Sorted(maps.Keys(peaks)) {
