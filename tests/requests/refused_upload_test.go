@@ -133,7 +133,7 @@ func (u upload) likeRespond(t *testing.T, want int, plain upload) {
 }
 
 // uploadSizes are in bytes. What the kernel keeps of a connection is between the last two.
-var uploadSizes = []int{50_000, 300_000, 1_000_000, 12_000_000}
+var uploadSizes = []int{50_000, 300_000, 1_000_000, 40_000_000}
 
 // forSizes runs a test for bodies of each size, with a length and in chunks.
 func forSizes(t *testing.T, u upload, sizes []int, f func(t *testing.T, u upload)) {
