@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/cookiejar"
 	"net/url"
-	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -174,11 +173,8 @@ type names struct{ password, user, refund string }
 
 func namesOf(t *testing.T, application string) names {
 	t.Helper()
-	page, err := os.ReadFile("../docs/recipes/any-application.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	row := regexp.MustCompile("(?m)^\\| [*[]*" + application + "[^|]* \\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|").FindStringSubmatch(string(page))
+	page := system.Page(t, "docs/recipes/any-application.md")
+	row := regexp.MustCompile("(?m)^\\| [*[]*" + application + "[^|]* \\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|").FindStringSubmatch(page)
 	if row == nil {
 		t.Fatalf("got no %s in the table of any-application.md", application)
 	}
@@ -203,15 +199,11 @@ func (n names) changes(trust string) []string {
 // firstConfiguration returns that of the README.
 func firstConfiguration(t *testing.T) string {
 	t.Helper()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := system.Fence.FindAllSubmatch(readme, -1)
+	blocks := system.Code(system.Page(t, "README.md"), "caddyfile")
 	if len(blocks) != 2 {
 		t.Fatalf("got %d Caddyfiles in the README, want a small one and the first one", len(blocks))
 	}
-	return string(blocks[1][1])
+	return blocks[1]
 }
 
 var basicZone = regexp.MustCompile(`(?ms)^\t\tzone basic \{.*?^\t\t\}\n`)
@@ -221,22 +213,19 @@ var basicZone = regexp.MustCompile(`(?ms)^\t\tzone basic \{.*?^\t\t\}\n`)
 // changes may follow.
 func (a *anApplication) start(t *testing.T, more ...string) *system.Trial {
 	t.Helper()
-	page, err := os.ReadFile("../docs/recipes/any-application.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, chapter, _ := strings.Cut(string(page), "\n## "+a.name+"\n")
+	page := system.Page(t, "docs/recipes/any-application.md")
+	_, chapter, _ := strings.Cut(page, "\n## "+a.name+"\n")
 	chapter, _, _ = strings.Cut(chapter, "\n## ")
-	blocks := system.Fence.FindAllStringSubmatch(chapter, -1)
+	blocks := system.Code(chapter, "caddyfile")
 	if len(blocks) == 0 {
 		t.Fatalf("got no Caddyfile for %s in any-application.md", a.name)
 	}
-	file, changes := blocks[0][1], []string{"\t\tshadow\n", ""}
+	file, changes := blocks[0], []string{"\t\tshadow\n", ""}
 	if !strings.HasPrefix(file, "example.com {") {
 		file, changes = basicZone.ReplaceAllString(firstConfiguration(t), ""), namesOf(t, a.name).changes(a.trust)
-		changes = append(changes, "\troot * /srv/www\n", blocks[0][1])
+		changes = append(changes, "\troot * /srv/www\n", blocks[0])
 		if len(blocks) > 1 {
-			changes = append(changes, "exempt static_files\n", "exempt static_files\n"+blocks[1][1])
+			changes = append(changes, "exempt static_files\n", "exempt static_files\n"+blocks[1])
 		}
 	}
 	changes = append(changes, "unix//run/php/php-fpm.sock", "unix/"+filepath.Join(a.dir, "fpm.sock"))

@@ -81,11 +81,8 @@ func ours(t *testing.T, zone string) string {
 // lines of a zone.
 func rowFor(t *testing.T, original string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/comparison.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, row, found := strings.Cut(string(page), original)
+	page := system.Page(t, "docs/comparison.md")
+	_, row, found := strings.Cut(page, original)
 	_, row, _ = strings.Cut(row, " | ")
 	row, _, _ = strings.Cut(row, "\n")
 	var lines []string

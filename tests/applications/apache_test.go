@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -19,8 +18,6 @@ import (
 var apacheModules = []string{"authz_core", "dir", "env", "mime", "rewrite", "remoteip", "setenvif"}
 
 const apacheFolder = "/usr/lib/apache2/modules/"
-
-var apacheFence = regexp.MustCompile("(?ms)^```apache\n(.*?)^```$")
 
 // htaccess is WordPress' own, as it writes it for permalinks.
 const htaccess = `RewriteEngine On
@@ -56,10 +53,6 @@ SetHandler application/x-httpd-php
 func startApache(t *testing.T, dir, recipe, more string, changes ...string) (string, *system.Process) {
 	t.Helper()
 	apache := system.Need(t, "apache2", "/usr/sbin/apache2")
-	page, err := os.ReadFile("../docs/" + recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
 	port := servertest.FreePort(t)
 	var conf strings.Builder
 	fmt.Fprintf(&conf, "PidFile %s/apache.pid\nErrorLog %[1]s/error.log\nDefine APACHE_LOG_DIR %[1]s\nTypesConfig /etc/mime.types\n", dir)
@@ -71,8 +64,8 @@ func startApache(t *testing.T, dir, recipe, more string, changes ...string) (str
 	}
 	conf.WriteString(more)
 	change := strings.NewReplacer(append(changes, "127.0.0.1:8080", fmt.Sprintf("127.0.0.1:%d", port))...)
-	for _, block := range apacheFence.FindAllSubmatch(page, -1) {
-		conf.WriteString(change.Replace(string(block[1])))
+	for _, block := range system.Code(system.Page(t, "docs/"+recipe), "apache") {
+		conf.WriteString(change.Replace(block))
 	}
 	// NO_DETACH begins a session, with FOREGROUND Apache would end the tests with itself:
 	// it sends SIGTERM to its process group.

@@ -83,15 +83,11 @@ func startPackage(t *testing.T, recipe string, app *application, upstream, socke
 // beside the first.
 func secondConfig(t *testing.T, recipe string) string {
 	t.Helper()
-	page, err := os.ReadFile("../docs/recipes/" + recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := system.Fence.FindAllSubmatch(page, 2)
+	blocks := system.Code(system.Page(t, "docs/recipes/"+recipe), "caddyfile")
 	if len(blocks) < 2 {
 		t.Fatalf("got %d Caddyfiles in %s, want two", len(blocks), recipe)
 	}
-	return string(blocks[1][1])
+	return blocks[1]
 }
 
 // startMariaDB starts a database server that only this application uses, with an

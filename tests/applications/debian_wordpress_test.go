@@ -20,12 +20,9 @@ func TestThemesOfDebiansWordPressAreFree(t *testing.T) {
 	if link, err := os.Readlink(folder + "/themes/" + filepath.Base(wordPressTheme)); err != nil || link != wordPressTheme {
 		system.Need(t, "wordpress with its theme twentytwentythree, as Debian installs it")
 	}
-	recipe, err := os.ReadFile("../docs/recipes/wordpress.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	recipe := system.Page(t, "docs/recipes/wordpress.md")
 	roots, exempt := "root * /usr/share/wordpress\nroot /wp-content/* /var/lib/wordpress\n", "exempt static_files /usr/share/wordpress\n"
-	if text := string(recipe); !strings.Contains(text, roots) || !strings.Contains(text, exempt) {
+	if !strings.Contains(recipe, roots) || !strings.Contains(recipe, exempt) {
 		t.Fatal("the recipe has not the lines for Debian's package")
 	}
 	styles, err := filepath.Glob(wordPressTheme + "/*.css")

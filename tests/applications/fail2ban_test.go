@@ -19,16 +19,13 @@ import (
 func TestFail2banBansTheBlockedClientOnly(t *testing.T) {
 	t.Parallel()
 	fail2ban := system.Need(t, "fail2ban-regex")
-	page, err := os.ReadFile("../docs/logs-and-metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := regexp.MustCompile("(?s)\n```ini\n(\\[Definition\\]\n.*?)```\n").FindSubmatch(page)
+	page := system.Page(t, "docs/logs-and-metrics.md")
+	found := regexp.MustCompile("(?s)\n```ini\n(\\[Definition\\]\n.*?)```\n").FindStringSubmatch(page)
 	if found == nil {
 		t.Fatal("got no filter in the documentation, want one")
 	}
 	dir := t.TempDir()
-	filter, log := system.WriteFile(t, "caddy-throttle.conf", string(found[1])), filepath.Join(dir, "throttle.log")
+	filter, log := system.WriteFile(t, "caddy-throttle.conf", found[1]), filepath.Join(dir, "throttle.log")
 	port, admin := servertest.FreePort(t), fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	text := system.Config{Sites: fmt.Sprintf(`
 http://:%d {

@@ -1,14 +1,12 @@
 package applications
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -24,8 +22,6 @@ const (
 	mediaWikiPackage  = "/usr/share/mediawiki"
 	mediaWikiPassword = "correct horse battery staple"
 )
-
-var phpFence = regexp.MustCompile("(?ms)^```php\n(.*?)^```$")
 
 func installMediaWiki(t *testing.T, a *application) {
 	php := system.Need(t, "php")
@@ -46,15 +42,8 @@ func installMediaWiki(t *testing.T, a *application) {
 		"--dbtype", "mysql", "--dbserver", "localhost:"+database, "--dbname", "site", "--dbuser", "site", "--dbpass", "site",
 		"--pass", mediaWikiPassword, "The wiki", "Alice")
 
-	page, err := os.ReadFile("../docs/recipes/mediawiki.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var recipe bytes.Buffer
-	for _, block := range phpFence.FindAllSubmatch(page, -1) {
-		recipe.Write(block[1])
-	}
-	if recipe.Len() == 0 {
+	recipe := strings.Join(system.Code(system.Page(t, "docs/recipes/mediawiki.md"), "php"), "")
+	if recipe == "" {
 		t.Fatal("got no PHP in mediawiki.md, want the lines for LocalSettings.php")
 	}
 	ours, err := os.ReadFile("testdata/mediawiki/LocalSettings.php")
@@ -66,7 +55,7 @@ func installMediaWiki(t *testing.T, a *application) {
 		t.Fatal(err)
 	}
 	defer settings.Close()
-	if _, err := fmt.Fprintf(settings, "\n%s\n%s", ours, &recipe); err != nil {
+	if _, err := fmt.Fprintf(settings, "\n%s\n%s", ours, recipe); err != nil {
 		t.Fatal(err)
 	}
 	for name, mode := range map[string]os.FileMode{"cache": os.ModeDir, "passwords.log": 0} {

@@ -3,7 +3,6 @@ package applications
 import (
 	"encoding/base64"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -19,12 +18,11 @@ import (
 func startFirst(t *testing.T, changes ...string) *system.Trial {
 	t.Helper()
 	wordPress.use(t)
-	recipe, err := os.ReadFile("../docs/recipes/wordpress.md")
-	envelope := regexp.MustCompile(`(?m)^\t@envelope .*\n\trespond @envelope .*\n`).Find(recipe)
-	if envelope == nil {
-		t.Fatalf("got no @envelope in wordpress.md, %v", err)
+	envelope := regexp.MustCompile(`(?m)^\t@envelope .*\n\trespond @envelope .*\n`).FindString(system.Page(t, "docs/recipes/wordpress.md"))
+	if envelope == "" {
+		t.Fatal("got no @envelope in wordpress.md")
 	}
-	closed := string(envelope) + system.ConfigsUnder(t, "recipes/wordpress.md", "## XML-RPC", 1)[0]
+	closed := envelope + system.ConfigsUnder(t, "recipes/wordpress.md", "## XML-RPC", 1)[0]
 	return system.RunTrial(t, "README.md", "{\n}\n"+firstConfiguration(t), slices.Concat(namesOf(t, "WordPress").changes(""), []string{
 		"\troot * /srv/www\n", "\troot * " + filepath.Join(wordPress.dir, "wordpress") + "\n" + closed,
 		"unix//run/php/php-fpm.sock", "unix/" + filepath.Join(wordPress.dir, "fpm.sock"),

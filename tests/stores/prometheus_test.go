@@ -146,17 +146,14 @@ type dashboardPanel struct {
 // variables filled in as Grafana does.
 func dashboardQueries(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/grafana-dashboard.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := system.Page(t, "docs/grafana-dashboard.json")
 	var dashboard struct {
 		Panels     []dashboardPanel
 		Templating struct {
 			List []struct{ Name, Query string }
 		}
 	}
-	if err := json.Unmarshal(text, &dashboard); err != nil {
+	if err := json.Unmarshal([]byte(text), &dashboard); err != nil {
 		t.Fatal(err)
 	}
 	fill := strings.NewReplacer("$__rate_interval", "10s", "$instance", ".*", "$zone", ".*")
@@ -181,11 +178,8 @@ func dashboardQueries(t *testing.T) map[string]string {
 // tableQueries returns the queries of the documentation, by question.
 func tableQueries(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/logs-and-metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, _ := strings.Cut(string(text), "\n| question | PromQL |\n")
+	text := system.Page(t, "docs/logs-and-metrics.md")
+	_, table, _ := strings.Cut(text, "\n| question | PromQL |\n")
 	table, _, _ = strings.Cut(table, "\n\n")
 	queries := make(map[string]string)
 	for _, found := range regexp.MustCompile("(?m)^\\| (.+\\?) \\| `(.+)` \\|$").FindAllStringSubmatch(table, -1) {

@@ -31,19 +31,16 @@ import (
 // the next heading.
 func SectionCode(t *testing.T, page, heading, language string) string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut("\n"+string(text), "\n"+heading+"\n")
+	text := Page(t, "docs/"+page)
+	_, section, _ := strings.Cut("\n"+text, "\n"+heading+"\n")
 	if next := regexp.MustCompile("(?m)^##+ ").FindStringIndex(section); next != nil {
 		section = section[:next[0]]
 	}
-	found := regexp.MustCompile("(?ms)^```" + language + "\n(.*?)^```$").FindStringSubmatch(section)
-	if found == nil {
+	found := Code(section, language)
+	if len(found) == 0 {
 		t.Fatalf("got no %s below %q in %s, want some", language, heading, page)
 	}
-	return found[1]
+	return found[0]
 }
 
 // StartSection runs the first Caddyfile below a heading, as StartTrial runs that of a
@@ -67,7 +64,23 @@ type Trial struct {
 	Client *http.Client
 }
 
-var Fence = regexp.MustCompile("(?ms)^```caddyfile\n(.*?)^```$")
+// Page returns the text of a page, such as docs/recipes/rails.md.
+func Page(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile("../" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// Code returns all code of a language in a text.
+func Code(text, language string) (all []string) {
+	for _, found := range regexp.MustCompile("(?ms)^```"+language+"\n(.*?)^```$").FindAllStringSubmatch(text, -1) {
+		all = append(all, found[1])
+	}
+	return all
+}
 
 // siteAddress is what the site of a recipe begins with.
 var siteAddress = regexp.MustCompile(`(?m)^(shop\.)?example\.com {`)
@@ -76,31 +89,21 @@ var siteAddress = regexp.MustCompile(`(?m)^(shop\.)?example\.com {`)
 // a text in it and of what replaces it there, such as the root.
 func StartTrial(t *testing.T, recipe string, changes ...string) *Trial {
 	t.Helper()
-	page, err := os.ReadFile("../docs/recipes/" + recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	block := Fence.FindSubmatch(page)
-	if block == nil {
+	blocks := Code(Page(t, "docs/recipes/"+recipe), "caddyfile")
+	if len(blocks) == 0 {
 		t.Fatalf("got no Caddyfile in %s, want one", recipe)
 	}
-	return RunTrial(t, recipe, string(block[1]), changes...)
+	return RunTrial(t, recipe, blocks[0], changes...)
 }
 
 // ConfigsUnder returns the Caddyfiles under a heading of a page in docs, which has so many.
 func ConfigsUnder(t *testing.T, page, heading string, n int) []string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/" + page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, _ := strings.Cut(string(text), "\n"+heading+"\n")
+	text := Page(t, "docs/"+page)
+	_, section, _ := strings.Cut(text, "\n"+heading+"\n")
 	level, _, _ := strings.Cut(heading, " ")
 	section, _, _ = strings.Cut(section, "\n"+level+" ")
-	var configs []string
-	for _, block := range Fence.FindAllStringSubmatch(section, -1) {
-		configs = append(configs, block[1])
-	}
+	configs := Code(section, "caddyfile")
 	if len(configs) != n {
 		t.Fatalf("got %d Caddyfiles under %q in %s, want %d", len(configs), heading, page, n)
 	}
