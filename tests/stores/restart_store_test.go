@@ -147,19 +147,19 @@ func TestBoundOfOutages(t *testing.T) {
 			admitted += got
 			t.Logf("%s: %d admitted", what, got)
 		}
-		ask("up", 2*time.Second)
+		ask("up", time.Second)
 		thaw := s.freeze()
-		ask("frozen", 3*time.Second)
+		ask("frozen", 2*time.Second)
 		thaw()
-		ask("thawed", 3*time.Second)
+		ask("thawed", 2*time.Second)
 		for range 2 {
 			s.kill()
 			kills++
-			ask("killed", 3*time.Second)
+			ask("killed", 2*time.Second)
 			s.run()
-			ask("run again", 3*time.Second)
+			ask("run again", 2*time.Second)
 		}
-		for range 5 {
+		for range 3 {
 			thaw := s.freeze()
 			ask("flaps", 500*time.Millisecond)
 			thaw()
