@@ -32,7 +32,7 @@ func newPerson(s *system.Trial, browser context.Context, address string) person 
 	s.T.Cleanup(end)
 	ctx, stop := context.WithTimeout(ctx, 15*time.Minute)
 	s.T.Cleanup(stop)
-	p := person{chromium.Tab{ctx, s.T}, s, address}
+	p := person{chromium.Tab{Context: ctx, T: s.T}, s, address}
 	chromium.Call(p.Tab, network.Enable, network.EnableParams{})
 	chromium.Call(p.Tab, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{
 		"X-Forwarded-For": address, "Accept-Language": "en",

@@ -208,7 +208,7 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 	t.Run("it is plain text under a policy that forbids its style and script", func(t *testing.T) {
 		ctx, end := chromedp.NewContext(browser) // whose console tells of the policy
 		defer end()
-		b := chromium.Tab{ctx, t}
+		b := chromium.Tab{Context: ctx, T: t}
 		b.Open(site.fill(t, "/wait/75600?who=policy&policy=site"))
 		if got, want := chromium.Eval[string](b, "document.body.innerText"), regexp.MustCompile(
 			`^One moment, please\s+This site is receiving too many requests right now\.\s+Please wait 21 hours\.\s+`); !want.MatchString(got) || strings.Contains(got, "reload") {
