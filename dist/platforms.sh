@@ -10,7 +10,7 @@ export CGO_ENABLED=0 GOFLAGS='-trimpath -buildvcs=false -tags=nobadger,nomysql,n
 platforms=(windows darwin freebsd)
 for os in "${@:-${platforms[@]}}"; do
 	echo "== $os"
-	mapfile -t packages < <(GOOS=$os go list work | grep -v '/tests$')
+	mapfile -t packages < <(GOOS=$os go list work | grep -v '/tests/')
 	GOOS=$os go vet "${packages[@]}"
 	GOOS=$os go test -c -o /dev/null "${packages[@]}"
 done

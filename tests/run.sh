@@ -25,6 +25,10 @@ cd "$(dirname "$0")/.."
 tags=nobadger,nomysql,nopgx
 # Thirty test binaries link Caddy, in half the time without what only debuggers read.
 test=(go test -vet=off -tags "$tags" -ldflags=-s)
+# More tests of the whole system at once than processors, because many wait for a Retry-After.
+# Those that measure run alone, and so does their package.
+beside=(-p 2 -parallel 4)
+[[ ${TEST_LONG:-} != 1 ]] || beside=(-p 1 -parallel 8)
 # Packages that are tested with real Redis, PostgreSQL and Memcached.
 shared='/(redis|pg|memcached)store(/|$)|/caddymodule/(redis|postgres|memcached)(/|$)'
 policy=/usr/sbin/policy-rc.d
@@ -196,7 +200,7 @@ test_quickly() {
 	step 'go test, and the whole system beside it' # which waits more than it works
 	local output passed=true
 	output=$(mktemp)
-	"${test[@]}" -short -count=1 -parallel 8 -timeout 20m ./tests/... &>"$output" &
+	"${test[@]}" -short -count=1 "${beside[@]}" -timeout 20m ./tests/... &>"$output" &
 	trap 'kill %1' INT TERM
 	"${test[@]}" -short -timeout 20m "${packages[@]}" "${stores[@]}" || passed=false
 	wait %1 || passed=false
@@ -255,7 +259,7 @@ test_packages() {
 # tests_of prints, as a pattern for -run, every n-th test of the whole system from the i-th on:
 # "2/4" is i/n.
 tests_of() {
-	grep -hoE '^func Test[A-Z]\w*' tests/*_test.go | sort | awk -v "i=${1%/*}" -v "n=${1#*/}" \
+	grep -hoE '^func Test[A-Z]\w*' tests/*/*_test.go | grep -v TestMain | sort | awk -v "i=${1%/*}" -v "n=${1#*/}" \
 		'(NR - i) % n == 0 { names = names "|" $2 } END { print "^(" substr(names, 2) ")$" }'
 }
 
@@ -265,8 +269,7 @@ test_system() {
 	local limit=30m
 	[[ ${TEST_LONG:-} != 1 ]] || limit=90m
 	[[ -z ${SWARM_TRIALS:-} ]] || limit=24h
-	# More tests at once than processors, because many wait for a Retry-After.
-	"${test[@]}" -count=1 -parallel 8 -timeout "$limit" ${1:+-run "$(tests_of "$1")"} ./tests/...
+	"${test[@]}" -count=1 "${beside[@]}" -timeout "$limit" ${1:+-run "$(tests_of "$1")"} ./tests/...
 }
 
 test_all() {
@@ -327,7 +330,7 @@ if ! go_is_here; then
 	exit 1
 fi
 before=$(changed)
-mapfile -t packages < <(go list -tags "$tags" work | grep -Ev "/tests\$|$shared")
+mapfile -t packages < <(go list -tags "$tags" work | grep -Ev "/tests/|$shared")
 mapfile -t stores < <(go list -tags "$tags" work | grep -E "$shared")
 case ${1-} in
 '')

@@ -146,7 +146,7 @@ func delay() string {
 }
 
 // measured is one line of scraper.csv, which a test of WordPress measures: see
-// tests/site_wordpress_scraper_test.go.
+// tests/applications/wordpress_scraper_test.go.
 type measured struct{ second, pages, took float64 }
 
 //go:embed scraper.csv

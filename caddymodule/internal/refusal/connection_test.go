@@ -15,7 +15,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-// tests/refused_upload_test.go has the same over sockets, beside Caddy's own respond.
+// tests/requests/refused_upload_test.go has the same over sockets, beside Caddy's own respond.
 
 // A pipe is a listener with one connection.
 type pipe chan net.Conn

@@ -1,7 +1,6 @@
 package servertest
 
 import (
-	"os"
 	"runtime"
 	"testing"
 	"time"
@@ -16,13 +15,5 @@ func Soon(t *testing.T, what string, so func() bool) {
 			stacks := make([]byte, 1<<20)
 			t.Fatalf("got no end of waiting for %s:\n%s", what, stacks[:runtime.Stack(stacks, true)])
 		}
-	}
-}
-
-// WriteFile writes a file that its owner alone may read.
-func WriteFile(t testing.TB, name, text string) {
-	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -19,7 +19,7 @@ type Memcached struct {
 func StartMemcached(tb testing.TB, args ...string) *Memcached {
 	tb.Helper()
 	need(tb, "memcached")
-	port := freePort(tb)
+	port := FreePort(tb)
 	s := &Memcached{Addr: fmt.Sprintf("127.0.0.1:%d", port)}
 	args = append([]string{"-l", "127.0.0.1", "-p", strconv.Itoa(port), "-U", "0"}, args...)
 	if os.Getuid() == 0 {

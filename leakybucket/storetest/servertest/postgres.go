@@ -66,8 +66,11 @@ func NewPostgres(bin string, settings ...string) (*Postgres, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Postgres{Port: claim(30_000, 2_000, 0), directory: directory, bin: bin}
-	if err := s.initialize(settings); err != nil {
+	s := &Postgres{directory: directory, bin: bin}
+	if s.Port, err = freePort(); err == nil {
+		err = s.initialize(settings)
+	}
+	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(directory))
 	}
 	if err := s.Run(); err != nil {

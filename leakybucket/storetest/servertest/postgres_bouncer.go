@@ -29,7 +29,7 @@ func (s *Postgres) Bouncer(tb testing.TB, poolSize int) (url string) {
 	if err := giveToPostgres(directory); err != nil {
 		tb.Fatal(err)
 	}
-	port := claim(30_000, 2_000, 0)
+	port := FreePort(tb)
 	conf := fmt.Sprintf(`[databases]
 postgres = host=127.0.0.1 port=%d
 [pgbouncer]

@@ -39,7 +39,7 @@ func StartRedis(tb testing.TB, args ...string) *Redis {
 func PrepareRedis(tb testing.TB, args ...string) *Redis {
 	tb.Helper()
 	need(tb, "redis-server", "redis-cli")
-	port := freePort(tb)
+	port := FreePort(tb)
 	s := &Redis{Addr: fmt.Sprintf("127.0.0.1:%d", port), Port: port, Dir: tb.TempDir(), tb: tb}
 	s.args = append([]string{
 		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", s.Dir,

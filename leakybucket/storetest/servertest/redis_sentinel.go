@@ -28,7 +28,7 @@ func StartRedisSentinel(tb testing.TB) *RedisSentinel {
 	fast := []string{"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"}
 	w.Servers[0] = StartRedis(tb, fast...)
 	w.Servers[1] = StartRedis(tb, append(fast, "--replicaof", fmt.Sprintf("127.0.0.1 %d", w.Servers[0].Port))...)
-	port := freePort(tb)
+	port := FreePort(tb)
 	config := filepath.Join(tb.TempDir(), "sentinel.conf")
 	text := fmt.Sprintf("sentinel monitor %s 127.0.0.1 %d 1\n"+
 		"sentinel down-after-milliseconds %[1]s 500\nsentinel failover-timeout %[1]s 1500\n", masterName, w.Servers[0].Port)

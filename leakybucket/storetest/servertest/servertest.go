@@ -8,13 +8,9 @@
 package servertest
 
 import (
-	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"runtime"
-	"sync"
 	"testing"
 	"time"
 )
@@ -70,48 +66,4 @@ func missing(tb testing.TB, what string) {
 		tb.Fatalf("%s is not installed, and REQUIRE_SYSTEM or CI says it must be", what)
 	}
 	tb.Skipf("SKIPPED: %s is not installed", what)
-}
-
-// claims holds the listeners of [claim].
-var claims sync.Map
-
-// freePort returns a free TCP port, for which the port 10,000 above it, which a Redis node of
-// a cluster uses as well, is free, too. Tests of the whole system take no port of either range.
-func freePort(tb testing.TB) int {
-	tb.Helper()
-	port := claim(10_000, 6_000, 10_000)
-	if port == 0 {
-		tb.Fatal("got only ports that are taken, want a free one")
-	}
-	return port
-}
-
-// claim returns a free TCP port of the n from first on, or 0. The port so far above it is free,
-// too. All lie below the range of outgoing connections, one of which could take it before the
-// server does. A UDP listener keeps the number until this process ends, so that no other test
-// claims it, not even one of a package that is tested at the same time.
-func claim(first, n, above int) int {
-	for range 1000 {
-		port := first + rand.IntN(n)
-		claim, err := net.ListenPacket("udp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			continue
-		}
-		if !free(port) || !free(port+above) {
-			_ = claim.Close()
-			continue
-		}
-		claims.Store(port, claim)
-		return port
-	}
-	return 0
-}
-
-func free(port int) bool {
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-	if err != nil {
-		return false
-	}
-	_ = listener.Close()
-	return true
 }

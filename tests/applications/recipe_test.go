@@ -1,0 +1,212 @@
+package applications
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// statusesOf sends a request n times, one after the other, and counts the answers by
+// status.
+func statusesOf(s *system.Trial, n int, each func(i int) system.Request) map[int]int {
+	s.T.Helper()
+	return s.Attack(n, 1, each)
+}
+
+// about reports whether so many got through, or a few more because buckets leak.
+func about(got, want int) bool { return got >= want && got <= want+want/5+2 }
+
+// TestTheRecipeForAPIsGivesEachKeyItsPlan, and made-up keys nothing.
+func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
+	t.Parallel()
+	const free, pro, leaked = "demo-key-of-a-hobbyist", "demo-key-of-a-shop", "demo-leaked-key"
+	start := func(t *testing.T) *system.Trial {
+		up := system.StartUpstream(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("Cache-Control", "private") })
+		return system.StartTrial(t, "apis.md", "localhost:3000", up.Address)
+	}
+	call := func(address, key string) system.Request {
+		r := system.Request{Address: address, Target: "/v1/things", Header: []string{"Accept", "application/json"}}
+		if key != "" {
+			r.Header = append(r.Header, "X-Api-Key", key)
+		}
+		return r
+	}
+	t.Run("plans", func(t *testing.T) {
+		t.Parallel()
+		s := start(t)
+		for _, c := range []struct {
+			name   string
+			n      int
+			passes int
+			each   func(i int) system.Request
+		}{
+			{"no key", 100, 20, func(int) system.Request { return call("192.0.2.1", "") }},
+			{"made-up keys", 100, 20, func(i int) system.Request { return call("192.0.2.2", fmt.Sprint("made-up", i)) }},
+			{"keys sent twice", 100, 20, func(i int) system.Request {
+				r := call("192.0.2.3", fmt.Sprint("made-up", i))
+				r.Header = append(r.Header, "X-Api-Key", pro)
+				return r
+			}},
+			{"the free plan, from many addresses", 200, 60, func(i int) system.Request { return call(system.NetworkAddress(i), free) }},
+			{"the pro plan", 300, 300, func(i int) system.Request { return call(system.NetworkAddress(i), pro) }},
+			{"a leaked key", 5, 0, func(int) system.Request { return call("192.0.2.4", leaked) }},
+			{"a search", 20, 4, func(int) system.Request {
+				r := call("192.0.2.5", "")
+				r.Target = "/v1/search?q=x"
+				return r
+			}},
+		} {
+			statuses := statusesOf(s, c.n, c.each)
+			t.Logf("%s: %v of %d by status", c.name, statuses, c.n)
+			if c.passes == 0 && statuses[200] > 0 || c.passes > 0 && !about(statuses[200], min(c.passes, c.n)) || statuses[200]+statuses[429] != c.n {
+				t.Errorf("%s: got %v by status, want about %d of 200, and 429", c.name, statuses, c.passes)
+			}
+		}
+	})
+	t.Run("batches", func(t *testing.T) {
+		t.Parallel()
+		s := start(t)
+		batch := func(key string, items int) system.Request {
+			r := call("192.0.2.1", key)
+			r.Method, r.Target = "POST", "/v1/batch"
+			r.Header = append(r.Header, "Content-Type", "application/json")
+			r.Body = fmt.Sprintf(`{"items": [%s]}`, strings.TrimSuffix(strings.Repeat("1,", items), ","))
+			return r
+		}
+		for _, c := range []struct {
+			items, status int
+			left          string
+		}{{3, 200, "r=57;"}, {50, 200, "r="}, {50, 429, ""}, {61, 429, ""}} {
+			a := s.Must(batch(free, c.items))
+			if limit := a.Header.Get("RateLimit"); a.Status != c.status || !strings.Contains(limit, c.left) {
+				t.Errorf("%d items: got %d and %s, want %d and %s", c.items, a.Status, limit, c.status, c.left)
+			}
+			if got := a.Header.Get("Retry-After"); (got != "") != (c.status == 429 && c.items <= 60) {
+				t.Errorf("%d items: got %d and Retry-After %q", c.items, a.Status, got)
+			}
+		}
+		if got, want := s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`; got != want {
+			t.Errorf("got the policy %s, want %s", got, want)
+		}
+	})
+}
+
+// TestTheRecipeForDownloadsCountsBytes, in smaller numbers.
+func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.Mkdir(filepath.Join(root, "files"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, size := range map[string]int64{"ten": 10 << 20, "large": 256 << 20} {
+		file := filepath.Join(root, "files", name)
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(file, size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	get := func(address, target string, header ...string) system.Request {
+		return system.Request{Address: address, Target: target, Header: header}
+	}
+	const client, partner = "192.0.2.1", "203.0.113.9"
+
+	t.Run("and refuses the next file", func(t *testing.T) {
+		t.Parallel()
+		s := system.StartSection(t, "recipes/apis.md", "## Downloads", "/srv/files", root, "limit 4096 2/s", "limit 4 1/h", "debt 8192", "debt 8")
+		for _, step := range []struct {
+			system.Request
+			status int
+		}{
+			{get(client, "/files/ten", "Range", "bytes=0-1048575"), 206}, // 1
+			{system.Request{Address: client, Method: "HEAD", Target: "/files/ten"}, 200},
+			{get(client, "/files/ten", "Range", "bytes=1048576-2097151"), 206}, // 2
+			{get(client, "/files/ten"), 200},                                   // 12
+			{get(client, "/files/ten", "Range", "bytes=0-0"), 429},
+			{get("192.0.2.2", "/files/ten"), 200},
+			{get(partner, "/files/ten"), 200},
+			{get(partner, "/files/ten"), 200},
+		} {
+			a := s.Must(step.Request)
+			if a.Status != step.status {
+				t.Errorf("%v: got %d, want %d", step.Request, a.Status, step.status)
+			}
+			if a.Status != 429 {
+				continue
+			}
+			// 12 + 1 - 4 at one an hour.
+			if hours := a.RetryAfter(t).Hours(); hours < 8.5 || hours > 9 {
+				t.Errorf("got Retry-After of %.2f hours, want the nine until one fits", hours)
+			}
+		}
+	})
+}
+
+// TestTheRecipeForRailsHoldsGuesses at an application like Devise, and leaves people
+// alone.
+func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	if err := os.WriteFile(filepath.Join(root, "style.css"), []byte("p{}"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	start := func(t *testing.T) *system.Trial {
+		return system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", system.RackSite(t).Directives)
+	}
+	logIn := func(address, account, password string) system.Request {
+		form := url.Values{"user[email]": {account}, "user[password]": {password}}
+		return system.Request{Address: address, Method: "POST", Target: "/users/sign_in", Body: form.Encode()}
+	}
+	for _, c := range []struct {
+		name string
+		n    int
+		each func(i int) system.Request
+		want map[int]int // at most one more of the first, because buckets leak
+	}{
+		{"right passwords", 30, func(int) system.Request { return logIn("192.0.2.1", "alice@example.com", "right") }, map[int]int{303: 30}},
+		{"one address", 30, func(i int) system.Request { return logIn("192.0.2.1", fmt.Sprint(i, "@example.com"), "wrong") }, map[int]int{422: 10, 429: 20}},
+		{"many addresses", 50, func(i int) system.Request { return logIn(system.NetworkAddress(i), "Alice@Example.com", "wrong") }, map[int]int{422: 10, 429: 40}},
+		{"the account in the address", 50, func(i int) system.Request {
+			r := logIn(system.NetworkAddress(i), "", "wrong")
+			r.Target += "?user%5Bemail%5D=alice@example.com"
+			return r
+		}, map[int]int{422: 10, 429: 40}},
+		{"the account twice", 50, func(i int) system.Request {
+			r := logIn(system.NetworkAddress(i), "alice@example.com", "wrong")
+			r.Body = "user[email]=bob@example.com&" + r.Body
+			return r
+		}, map[int]int{422: 10, 429: 40}},
+		{"JSON", 50, func(i int) system.Request {
+			return system.Request{
+				Address: system.NetworkAddress(i), Method: "POST", Target: "/users/sign_in.json", Header: []string{"Content-Type", "application/json"},
+				Body: `{"user": {"email": "alice@example.com", "password": "wrong"}}`,
+			}
+		}, map[int]int{200: 10, 429: 40}},
+		{"HTTP Basic", 50, func(i int) system.Request { return basic(system.NetworkAddress(i), "alice", "wrong", "/issues.json") }, map[int]int{200: 10, 429: 40}},
+		{"mails", 20, func(i int) system.Request {
+			return system.Request{Address: "192.0.2.3", Method: "POST", Target: "/users/password", Body: "user[email]=alice@example.com"}
+		}, map[int]int{200: 5, 429: 15}},
+		{"static files", 200, func(int) system.Request { return system.Request{Address: "192.0.2.2", Target: "/style.css"} }, map[int]int{200: 200}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			got := statusesOf(start(t), c.n, c.each)
+			t.Logf("%v by status", got)
+			for status, want := range c.want {
+				if status == 429 && got[status] != want && got[status] != want-1 || status != 429 && got[status] != want && got[status] != want+1 {
+					t.Errorf("got %v by status, want %v", got, c.want)
+				}
+			}
+			if len(got) != len(c.want) {
+				t.Errorf("got %v by status, want %v", got, c.want)
+			}
+		})
+	}
+}

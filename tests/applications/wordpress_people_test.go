@@ -1,0 +1,234 @@
+package applications
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"image/color"
+	"image/jpeg"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+	"github.com/chromedp/chromedp"
+)
+
+// logIn logs in by WordPress's form.
+func (p person) logIn(name string) {
+	p.T.Helper()
+	p.visit("/wp-login.php")
+	p.Run(fmt.Sprintf(`document.querySelector("#user_login").value = %q;
+		document.querySelector("#user_pass").value = "right";
+		document.querySelector("#wp-submit").click()`, name))
+	p.await(`document.querySelector("#wpadminbar")`)
+}
+
+// openEditor opens a new post in the block editor.
+func (p person) openEditor() {
+	p.T.Helper()
+	p.visit("/wp-admin/post-new.php")
+	p.await(`window.wp?.data?.select("core/editor")?.getCurrentPost().id && document.querySelector(".wp-block-post-title")`)
+}
+
+// write adds a paragraph to the post.
+func (p person) write(text string) {
+	p.T.Helper()
+	p.Run(fmt.Sprintf(`wp.data.dispatch("core/block-editor").insertBlocks(wp.blocks.createBlock("core/paragraph", {content: %q}))`, text))
+}
+
+// addImages uploads photos as an image block does, one after the other. It returns
+// what the editor says of failures.
+func (p person) addImages(n int) []string {
+	p.T.Helper()
+	return evalSoon[[]string](p, fmt.Sprintf(`(async () => {
+		const failures = [];
+		for (let i = 0; i < %d; i++) {
+			const canvas = new OffscreenCanvas(1600, 1200);
+			const brush = canvas.getContext("2d");
+			for (let x = 0; x < 40; x++) {
+				brush.fillStyle = "hsl(" + Math.random() * 360 + " 60%% 50%%)";
+				brush.fillRect(x * 40, 0, 40, 1200);
+			}
+			const file = new File([await canvas.convertToBlob({type: "image/jpeg"})], "kettle-" + i + ".jpg", {type: "image/jpeg"});
+			await new Promise((done) => wp.data.select("core/block-editor").getSettings().mediaUpload({
+				filesList: [file], allowedTypes: ["image"],
+				onFileChange: ([image]) => {
+					if (!image?.id) return; // still a preview, or refused
+					wp.data.dispatch("core/block-editor").insertBlocks(wp.blocks.createBlock("core/image", {id: image.id, url: image.url}));
+					done();
+				},
+				onError: (error) => { failures.push(error.message ?? String(error)); done(); },
+			}));
+		}
+		return failures;
+	})()`, n))
+}
+
+// publish clicks on Publish, twice as WordPress wants it.
+func (p person) publish() {
+	p.T.Helper()
+	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true])")`)
+	p.Run(`document.querySelector(".editor-post-publish-panel__toggle").click()`)
+	p.await(`document.querySelector(".editor-post-publish-panel__header-publish-button button:not([aria-disabled=true])")`)
+	p.Run(`document.querySelector(".editor-post-publish-panel__header-publish-button button").click()`)
+}
+
+// work is what an author does: log in, write for a while, add five images, publish,
+// and look at the post.
+func (p person) work(name string, while time.Duration) {
+	p.T.Helper()
+	p.logIn(name)
+	p.openEditor()
+	p.Run(`wp.data.dispatch("core/editor").editPost({title: "A new kettle"})`)
+	for end := time.Now().Add(while); time.Now().Before(end); time.Sleep(while / 5) {
+		p.write("It holds two litres.")
+		evalSoon[chromedp.Void](p, `wp.data.dispatch("core/editor").autosave().then(() => {})`)
+	}
+	if failures := p.addImages(5); len(failures) > 0 {
+		p.T.Errorf("got %q for images, want no failures", failures)
+	}
+	p.publish()
+	p.await(`wp.data.select("core/editor").isCurrentPostPublished()`)
+	p.Open(chromium.Eval[string](p.Tab, `wp.data.select("core/editor").getPermalink()`))
+	if got := chromium.Eval[string](p.Tab, "document.title"); !strings.HasPrefix(got, "A new kettle") {
+		p.T.Errorf("got the title %q, want the published post", got)
+	}
+}
+
+// photo returns a JPEG picture of its own.
+func photo(t *testing.T, n int) []byte {
+	t.Helper()
+	picture := image.NewRGBA(image.Rect(0, 0, 1600, 1200))
+	for y := range 1200 {
+		for x := range 1600 {
+			picture.Set(x, y, color.RGBA{uint8(x * n), uint8(y + n), uint8(x ^ y), 255})
+		}
+	}
+	var file bytes.Buffer
+	if err := jpeg.Encode(&file, picture, nil); err != nil {
+		t.Fatal(err)
+	}
+	return file.Bytes()
+}
+
+// wordPressServesPeople refuses them nothing, and fills no bucket of theirs above
+// 60 %.
+func wordPressServesPeople(t *testing.T) {
+	// Shorter than people write, so that more of it is in the bucket at once.
+	readingTime, writingTime, photos := 4*time.Second, 25*time.Second, 12
+	if system.Long() {
+		readingTime, writingTime, photos = 10*time.Second, 150*time.Second, 30
+	}
+
+	t.Run("a reader", func(t *testing.T) {
+		s := startWordPress(t)
+		p := newPerson(s, startPeople(s), "198.51.100.1")
+		for n := range 10 {
+			p.visit(fmt.Sprintf("/kettle-%d/", n+1))
+		}
+		end := time.Now().Add(readingTime)
+		tick := time.NewTicker(time.Second / 3)
+		defer tick.Stop()
+		for n := 0; time.Now().Before(end); n++ {
+			<-tick.C
+			p.visit(fmt.Sprintf("/kettle-%d/", n%30+1))
+		}
+		s.CheckComfort(p.address)
+	})
+
+	t.Run("two authors behind one address", func(t *testing.T) {
+		s := startWordPress(t)
+		browser := startPeople(s)
+		var both sync.WaitGroup
+		for _, name := range []string{"author", "colleague"} {
+			p := newPerson(s, browser, "198.51.100.1")
+			both.Go(func() { p.work(name, writingTime) })
+		}
+		both.Wait()
+		s.CheckComfort("198.51.100.1")
+	})
+
+	t.Run("photos", func(t *testing.T) {
+		s := startWordPress(t)
+		p := newPerson(s, startPeople(s), "198.51.100.1")
+		p.logIn("author")
+		var files []string
+		for n := range photos {
+			files = append(files, writeUpload(s, fmt.Sprintf("photo-%d.jpg", n), photo(t, n+1)))
+		}
+		p.visit("/wp-admin/media-new.php")
+		p.await(`document.querySelector(".moxie-shim input[type=file]")`)
+		if err := chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)); err != nil {
+			t.Fatal(err)
+		}
+		p.await(fmt.Sprintf(`document.querySelectorAll("#media-items .edit-attachment, #media-items .error").length >= %d`, photos))
+		p.Screenshot("photos")
+		if got := chromium.Eval[int](p.Tab, `document.querySelectorAll("#media-items .edit-attachment").length`); got != photos {
+			t.Errorf("got %d photos in the library, want %d: %s", got, photos, p.Text("#media-items"))
+		}
+		s.CheckComfort(p.address)
+	})
+}
+
+// wordPressServesVisitorsInACrowd of thirty networks that send two requests each at once.
+func wordPressServesVisitorsInACrowd(t *testing.T) {
+	rounds := 2
+	if system.Long() {
+		rounds = 10
+	}
+	s := startWordPress(t)
+	var crowd sync.WaitGroup
+	crowd.Go(func() {
+		for range rounds {
+			s.Attack(60, 60, func(i int) system.Request {
+				return system.Request{Address: system.NetworkAddress(i % 30), Target: fmt.Sprintf("/?x=%d", i)}
+			})
+		}
+	})
+	ended := make(chan struct{})
+	go func() { crowd.Wait(); close(ended) }()
+	statuses, slowest := politely(s, ended)
+	t.Logf("while 30 networks sent 2 requests at once, %d times: visitors got %v by status, the slowest page took %v", rounds, statuses, slowest)
+	if len(statuses) != 1 || statuses[200] == 0 {
+		t.Errorf("got %v by status, want 200 only", statuses)
+	}
+	if refused := s.Refusals(""); len(refused) > 0 {
+		t.Errorf("got %d refused, want none: %q", len(refused), refused)
+	}
+}
+
+// politely lets three visitors ask for a page a second each, until the end, and returns
+// the statuses and the slowest page. They wait for a page before they ask for another.
+func politely(s *system.Trial, ended <-chan struct{}) (map[int]int, time.Duration) {
+	s.T.Helper()
+	statuses, slowest := make(map[int]int), time.Duration(0)
+	var mu sync.Mutex
+	var visitors sync.WaitGroup
+	for n := range 3 {
+		visitors.Go(func() {
+			tick := time.NewTicker(time.Second)
+			defer tick.Stop()
+			for {
+				start := time.Now()
+				a, err := s.Do(system.Request{Address: fmt.Sprintf("203.0.113.%d", n+1), Target: fmt.Sprintf("/kettle-%d/", n+1)})
+				mu.Lock()
+				if err != nil {
+					s.T.Error(err)
+				}
+				statuses[a.Status]++
+				slowest = max(slowest, time.Since(start))
+				mu.Unlock()
+				select {
+				case <-ended:
+					return
+				case <-tick.C:
+				}
+			}
+		})
+	}
+	visitors.Wait()
+	return statuses, slowest.Round(time.Millisecond)
+}

@@ -1,0 +1,308 @@
+package commands
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage has a person at a PHP page
+// and a robot that runs no script.
+func TestABrowserReportsThatAShadowZoneWouldHaveRefusedItsPage(t *testing.T) {
+	t.Parallel()
+	browser := chromium.StartBrowser(t)
+	s := system.PHPSite(t)
+	port := servertest.FreePort(t)
+	c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf(`
+http://:%d {
+	throttle_seen /throttle-seen
+	throttle {
+		zone pages {
+			limit 2 1/d
+			shadow server_timing
+		}
+	}
+	%s
+}`, port, s.Directives)})
+	url := fmt.Sprintf("http://127.0.0.1:%d/tuned.php", port)
+	people := func() int { return int(c.Metric(t, "caddy_throttle_refused_people_total", `zone="pages"`)) }
+
+	robot := system.NewVisitor(t, "h1")
+	for range 10 {
+		if a := robot.Get(t, url); a.Status != 200 {
+			t.Fatalf("got %d, want 200 from a zone in shadow", a.Status)
+		}
+	}
+	b := chromium.NewTab(t, browser, "en", "light", chromium.Desktop, 800)
+	for n, want := range []string{"marks:", "marks:", "marks: pages", "marks: pages"} {
+		b.Open(fmt.Sprintf("%s?n=%d", url, n))
+		system.Eventually(t, want, func() bool { return chromium.Eval[string](b, "document.title") == want })
+	}
+	system.Eventually(t, "one person in the metric", func() bool { return people() == 1 })
+	if got := int(c.Metric(t, "caddy_throttle_refused_keys", `zone="pages"`)); got != 2 {
+		t.Errorf("got %d refused keys, want the person's and the robot's", got)
+	}
+	// The robot was marked last a while ago, and may send one report for itself.
+	for range 5 {
+		robot.Send(t, "POST", fmt.Sprintf("http://127.0.0.1:%d/throttle-seen", port))
+	}
+	if got := people(); got != 1 {
+		t.Errorf("got %d people after reports that name no zone, want 1", got)
+	}
+}
+
+// recommendation is what tests read of `caddy throttle recommend --json`.
+type recommendation struct {
+	Zones []struct {
+		Keys      int
+		Caddyfile string
+		Limit     struct {
+			Recommended int
+			Points      []struct {
+				Leak            string
+				Capacity        float64
+				RefusedKeys     int     `json:"refused_keys"`
+				RefusedRequests int     `json:"refused_requests"`
+				RefusedLoad     float64 `json:"refused_load_share"`
+			}
+		}
+	}
+}
+
+func throttleCommand(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := system.CaddyCommand(t, append([]string{"throttle"}, args...)...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("caddy throttle %v: %v\n%s", args, err, stderr.String())
+	}
+	return string(out)
+}
+
+// visitSite sends what people and scrapers send, and returns how many requests of each
+// were refused.
+func visitSite(t *testing.T, site string, people, scrapers []*system.Visitor) (peopleRefused, scrapersRefused int64) {
+	var all sync.WaitGroup
+	var refused [2]atomic.Int64
+	get := func(v *system.Visitor, kind int, path string) {
+		a, err := v.Try("GET", site+path)
+		switch {
+		case err != nil:
+			t.Errorf("%s: %v", path, err)
+		case a.Status == 429:
+			refused[kind].Add(1)
+		case a.Status != 200:
+			t.Errorf("%s: got %d, want 200 or 429", path, a.Status)
+		}
+	}
+	for i, v := range people {
+		all.Go(func() {
+			for page := range 1 + i%3 {
+				get(v, 0, fmt.Sprintf("/?page=%d", page))
+				for n := range 6 {
+					get(v, 0, fmt.Sprintf("/assets/style.css?n=%d", n))
+				}
+				time.Sleep(300 * time.Millisecond) // they read
+			}
+		})
+	}
+	for _, v := range scrapers {
+		all.Go(func() {
+			for n := range 150 {
+				get(v, 1, fmt.Sprintf("/?article=%d", n))
+			}
+		})
+	}
+	all.Wait()
+	return refused[0].Load(), refused[1].Load()
+}
+
+// TestWhatIsRecommendedFromItsOwnLogRefusesScrapersAndNobodyElse runs a PHP site in
+// shadow, recommends a limit from its access log, and enforces that.
+func TestWhatIsRecommendedFromItsOwnLogRefusesScrapersAndNobodyElse(t *testing.T) {
+	t.Parallel()
+	s := system.PHPSite(t)
+	port, file := servertest.FreePort(t), filepath.Join(t.TempDir(), "access.log")
+	site := func(throttle string) system.Config {
+		return system.Config{Sites: fmt.Sprintf(`
+http://:%d {
+	log {
+		output file %s
+	}
+	%s
+	%s
+}`, port, file, s.Directives, throttle)}
+	}
+	c := system.StartCaddy(t, site(`throttle {
+		zone pages {
+			exempt static_files
+			limit 1 1/h
+			shadow
+		}
+	}`))
+	url := fmt.Sprintf("http://127.0.0.1:%d", port)
+	visitors := func(n int) (all []*system.Visitor) {
+		for range n {
+			all = append(all, system.NewVisitor(t, "h1"))
+		}
+		return all
+	}
+	people, scrapers := visitors(20), visitors(3)
+	if p, s := visitSite(t, url, people, scrapers); p+s != 0 {
+		t.Fatalf("got %d and %d refused in shadow, want none", p, s)
+	}
+	sent := 0
+	for i := range people {
+		sent += (1 + i%3) * 7
+	}
+	sent += len(scrapers) * 150
+	system.Eventually(t, "all lines in the access log", func() bool {
+		data, _ := os.ReadFile(file)
+		return strings.Count(string(data), "\n") == sent
+	})
+
+	var found recommendation
+	out := throttleCommand(t, "recommend", "--key", "client_ip", "--spare", "100", "--json", fiveDaysOf(t, file))
+	if err := json.Unmarshal([]byte(out), &found); err != nil || len(found.Zones) != 1 {
+		t.Fatalf("got %d zones, %v, want one\n%s", len(found.Zones), err, out)
+	}
+	z := found.Zones[0]
+	best := z.Limit.Points[z.Limit.Recommended]
+	if z.Keys != 23 || best.RefusedKeys != 3 || best.Capacity < 20 {
+		t.Errorf("got %d clients, %d of them refused with a capacity of %v, want 23, the 3 scrapers, and 20 at least\n%s", z.Keys, best.RefusedKeys, best.Capacity, out)
+	}
+
+	// What throttle decided in shadow is in the log, and the summary counts as the metric.
+	summary := throttleCommand(t, "summary", "--json", file)
+	var sum struct {
+		Zones []struct {
+			Zone      string
+			Decisions map[string]int
+		}
+	}
+	if err := json.Unmarshal([]byte(summary), &sum); err != nil || len(sum.Zones) != 1 {
+		t.Fatalf("got %v, %v, want one zone\n%s", sum, err, summary)
+	}
+	for _, decision := range []string{"admitted", "shadow_refused"} {
+		if got, want := sum.Zones[0].Decisions[decision], c.Decisions(t, "pages", decision); got != want || want == 0 {
+			t.Errorf("got %d %s in the summary, want %d as the metric, and some", got, decision, want)
+		}
+	}
+
+	lines := slices.DeleteFunc(strings.Split(z.Caddyfile, "\n"), func(line string) bool {
+		return strings.HasPrefix(strings.TrimSpace(line), "shadow")
+	})
+	c.Reload(site(strings.Join(lines, "\n")))
+	peopleRefused, scrapersRefused := visitSite(t, url, people, scrapers)
+	if peopleRefused != 0 {
+		t.Errorf("got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
+	}
+	want := float64(best.RefusedRequests) / 5
+	if got := float64(scrapersRefused); math.Abs(got-want) > 0.1*want {
+		t.Errorf("got %v requests of scrapers refused, want about %v as was foretold", got, want)
+	}
+}
+
+// fiveDaysOf returns a log in which the same day has come five times, as a browser's: a day
+// alone is too little to recommend from.
+func fiveDaysOf(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for day := range 5 {
+		for line := range strings.Lines(string(data)) {
+			found := regexp.MustCompile(`"ts":([0-9.]+)`).FindStringSubmatch(line)
+			at, err := strconv.ParseFloat(found[1], 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			line = strings.Replace(line, found[0], fmt.Sprintf(`"ts":%f`, at+float64(day-4)*24*3600), 1)
+			b.WriteString(strings.ReplaceAll(line, "Go-http-client/1.1", "Mozilla/5.0"))
+		}
+	}
+	return system.WriteFile(t, "five-days.log", b.String())
+}
+
+// TestWrongUsesOfReplayAndRecommendAreClearErrors: each says what is wrong and what would be
+// right, in one line, and prints no figures. What can be read, and not used, ends with 2.
+func TestWrongUsesOfReplayAndRecommendAreClearErrors(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	good := strings.Repeat(`192.0.2.1 - - [02/Nov/2026:08:00:00 +0000] "GET / HTTP/1.1" 200 5 "-" "x"`+"\n", 60)
+	for name, text := range map[string]string{
+		"good": good, "empty": "", "binary": "\x00\x01\x02\n\xff\n", "packed.bz2": "BZh91AY", "cut.gz": "\x1f\x8b\x08\x00", "other": `{"a":1}` + "\n",
+		"site/Caddyfile": "example.com {\nthrottle pages client_ip 5 1/s\n}\n", "open/Caddyfile": ":80 {\nthrottle {\n", "none/Caddyfile": ":80 {\nrespond ok\n}\n",
+		"old": combinedFormat(time.Unix(3, 0), 0, "192.0.2.1", "GET", "/", "x", 200), "esc\x1b[31m.log": "", "pages/index.html": "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(folder, name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for command, want := range map[string]string{
+		"recommend":                                   "no log given: want files",
+		"recommend|missing":                           "missing: no such file or directory",
+		"recommend|pages":                             "it is a directory: want log files",
+		"recommend|empty":                             "empty: it is empty",
+		"recommend|binary":                            "binary data",
+		"recommend|packed.bz2":                        "unpack it",
+		"recommend|cut.gz":                            "cut.gz: ",
+		"recommend|other":                             "none of its 1 lines is a request",
+		"recommend|good|--config|missing":             "missing: no such file",
+		"recommend|good|--config|open/Caddyfile":      "open/Caddyfile:2",
+		"recommend|good|--config|none/Caddyfile":      "no throttle handler",
+		"recommend|good|--limit|5 1/s":                "unknown flag: --limit",
+		"replay|good":                                 "no limits given: want --config",
+		"replay|good|--config|site/Caddyfile":         "give --host <name>",
+		"replay|good|--config|site/Caddyfile|-a|yaml": "adapter: yaml",
+		"replay|-|--limit|5 1/s":                      "-: it is empty",
+		"replay|old|--limit|5 1/s":                    "implausible time 1970",
+		"replay|esc\x1b[31m.log|--limit|5 1/s":        `esc\x1b[31m`,
+	} {
+		cmd := system.CaddyCommand(t, append([]string{"throttle"}, strings.Split(command, "|")...)...)
+		cmd.Dir = folder
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, _ := cmd.Output()
+		said := ""
+		for line := range strings.Lines(stderr.String() + string(out)) {
+			if strings.HasPrefix(line, "Error: ") {
+				said = line
+			}
+		}
+		if code := cmd.ProcessState.ExitCode(); code != codeOf(want) || !strings.Contains(said, want) || len(said) > 500 || strings.Contains(string(out), "refused") || strings.Contains(said, "\x1b") {
+			t.Errorf("%s: got exit code %d, %q and\n%s\nwant code %d, %q, and no figures", command, code, said, out, codeOf(want), want)
+		}
+	}
+}
+
+// codeOf returns the exit code with an error: 1 for a log that cannot be read, and 2 for wrong use.
+func codeOf(err string) int {
+	for _, unreadable := range []string{"no such file or directory", "want log files", "empty", "binary data", "unpack it", "cut.gz", "is a request", "1970", "esc"} {
+		if strings.Contains(err, unreadable) {
+			return 1
+		}
+	}
+	return 2
+}

@@ -1,8 +1,0 @@
-//go:build !linux
-
-package tests
-
-import "os/exec"
-
-// endWithTests does nothing on systems that cannot end a child with its parent.
-func endWithTests(*exec.Cmd) {}

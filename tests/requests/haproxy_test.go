@@ -1,0 +1,118 @@
+package requests
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// TestWeRefuseAsHAProxysStickTablesDo sends the same requests to HAProxy with the block of
+// the page about migrating, and to throttle with the zones beside it. Both refuse what is
+// above a burst. They differ as the page says: HAProxy counts refused requests, too, and
+// admits nothing until the period is over.
+func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
+	t.Parallel()
+	system.Need(t, "haproxy", "/usr/sbin/haproxy")
+	release := make(chan struct{})
+	upstream := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			<-release
+		}
+	})
+	haproxy, ours := servertest.FreePort(t), servertest.FreePort(t)
+	change := strings.NewReplacer(
+		":443 ssl crt /etc/haproxy/example.pem", fmt.Sprint("127.0.0.1:", haproxy),
+		"example.com {", fmt.Sprintf("http://:%d {", ours), "127.0.0.1:8080", upstream.Address)
+	system.StartHAProxy(t, haproxy, "defaults\n\tmode http\n\ttimeout connect 5s\n\ttimeout client 60s\n\ttimeout server 60s\n"+change.Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "haproxy")))
+	system.StartCaddy(t, system.Config{Sites: change.Replace(system.SectionCode(t, "comparison.md", "### From HAProxy", "caddyfile"))})
+	limiters := map[string]string{"HAProxy": fmt.Sprint("http://127.0.0.1:", haproxy), "throttle": fmt.Sprint("http://127.0.0.1:", ours)}
+
+	// count returns how many of n requests were admitted by each, one after the other.
+	count := func(v *system.Visitor, method, target string, n int) (theirs, own int) {
+		t.Helper()
+		admitted := make(map[string]int)
+		for name, url := range limiters {
+			for range n {
+				switch a := v.Send(t, method, url+target); a.Status {
+				case http.StatusOK:
+					admitted[name]++
+				case http.StatusTooManyRequests:
+				default:
+					t.Fatalf("%s %s: got %d from %s, want 200 or 429", method, target, a.Status, name)
+				}
+			}
+		}
+		return admitted["HAProxy"], admitted["throttle"]
+	}
+
+	t.Run("log-ins", func(t *testing.T) {
+		if theirs, own := count(system.NewVisitor(t, "h1"), "POST", "/wp-login.php", 8); theirs != 5 || own != 5 {
+			t.Errorf("got %d of 8 log-ins through HAProxy and %d through throttle, want 5 of each", theirs, own)
+		}
+		if theirs, own := count(system.NewVisitor(t, "h1"), "GET", "/wp-login.php", 8); theirs != 8 || own != 8 {
+			t.Errorf("got %d of 8 forms through HAProxy and %d through throttle, want all", theirs, own)
+		}
+	})
+
+	t.Run("slots", func(t *testing.T) {
+		v := system.NewVisitor(t, "h1")
+		for name, url := range limiters {
+			statuses := make(chan int, 6)
+			var all sync.WaitGroup
+			for range cap(statuses) {
+				all.Go(func() {
+					a, err := v.Try("GET", url+"/slow")
+					if err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					statuses <- a.Status
+				})
+			}
+			system.Eventually(t, "two requests to be refused", func() bool { return len(statuses) >= 2 })
+			for range 4 {
+				release <- struct{}{}
+			}
+			all.Wait()
+			close(statuses)
+			var got []int
+			for status := range statuses {
+				got = append(got, status)
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, []int{200, 200, 200, 200, 429, 429}) {
+				t.Errorf("got %v for six requests at once from %s, want four served and two refused", got, name)
+			}
+		}
+	})
+
+	t.Run("pages", func(t *testing.T) {
+		const period = 10 * time.Second
+		v := system.NewVisitor(t, "h1")
+		began := time.Now()
+		theirs, own := count(v, "GET", "/", 70)
+		leaked := int(6 * time.Since(began).Seconds())
+		t.Logf("of 70 pages at once, HAProxy admits %d and throttle %d", theirs, own)
+		if inTime := time.Since(began) < period; theirs != 60 && inTime || own < 60 || own > 61+leaked {
+			t.Errorf("got %d of 70 pages through HAProxy and %d through throttle, want 60 of each, and what has leaked", theirs, own)
+		}
+		time.Sleep(time.Until(began.Add(period / 2)))
+		theirs, own = count(v, "GET", "/", 15)
+		t.Logf("of 15 five seconds later, HAProxy admits %d and throttle %d", theirs, own)
+		if inTime := time.Since(began) < period; theirs != 0 && inTime || own != 15 {
+			t.Errorf("got %d of 15 pages through HAProxy and %d through throttle five seconds later, want none and all", theirs, own)
+		}
+		time.Sleep(time.Until(began.Add(3 * period)))
+		theirs, own = count(v, "GET", "/", 60)
+		t.Logf("of 60 after three periods, HAProxy admits %d and throttle %d", theirs, own)
+		if theirs != 60 || own != 60 {
+			t.Errorf("got %d of 60 pages through HAProxy and %d through throttle after the period, want all", theirs, own)
+		}
+	})
+}

@@ -1,0 +1,91 @@
+package requests
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// TestSlowUploadsHoldNoSlot: while uploads that send a byte a second are under way, from one
+// address and from many, with and without share, everybody else is served, and no slot or place
+// in the queue is taken.
+func TestSlowUploadsHoldNoSlot(t *testing.T) {
+	for _, test := range []struct {
+		name, options    string
+		uploads, sources int
+		size, first      int // what they say that they send, and what they send at once
+	}{
+		{"in order of arrival", "wait 5s", 14, 3, 200_000, 1},
+		{"share", "share", 14, 3, 200_000, 1},
+		{"beyond the memory of one", "share", 14, 14, 3 << 20, 1<<20 + 4<<10},
+		{"at the last byte", "share", 14, 2, 1 << 20, 1<<20 - 100},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			up := system.StartUpstream(t, func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+			port := servertest.FreePort(t)
+			c := system.StartCaddy(t, system.Config{Sites: fmt.Sprintf("http://:%d {\nin_flight pages 5 {\n%s\n}\nreverse_proxy %s\n}", port, test.options, up.Address)})
+			u := &slowUploads{address: fmt.Sprintf("127.0.0.1:%d", port), sent: make(chan struct{}, test.uploads), done: make(chan struct{})}
+			u.begin(test.uploads, test.sources, test.size, test.first)
+			defer u.all.Wait()
+			defer close(u.done)
+			for range test.uploads {
+				<-u.sent
+			}
+			for range 10 {
+				if a := system.NewVisitor(t, "h1").Get(t, "http://"+u.address); a.Status != http.StatusOK {
+					t.Errorf("got %d, want 200", a.Status)
+				}
+			}
+			system.Eventually(t, "no slot and no place to be taken", func() bool { return c.Served(t, "pages")+c.Waiting(t, "pages") == 0 })
+			if n := up.Seen(); n != 10 {
+				t.Errorf("got %d requests at the upstream, want only the 10 of the visitor", n)
+			}
+		})
+	}
+}
+
+// slowUploads are uploads of which each sends a byte a second until they are done.
+type slowUploads struct {
+	address    string
+	sent, done chan struct{}
+	all        sync.WaitGroup
+}
+
+// begin begins n uploads from some addresses, which say that they are size bytes long and
+// send the first of them at once.
+func (u *slowUploads) begin(n, addresses, size, first int) {
+	for i := range n {
+		from := &net.TCPAddr{IP: net.IPv4(127, byte(9+i%addresses), 0, 1)} // each of a network of its own
+		u.all.Go(func() { u.upload(from, size, first) })
+	}
+}
+
+func (u *slowUploads) upload(from net.Addr, size, first int) {
+	dialer := net.Dialer{LocalAddr: from}
+	conn, err := dialer.Dial("tcp", u.address)
+	if err != nil {
+		u.sent <- struct{}{}
+		return
+	}
+	defer conn.Close()
+	_, _ = fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: %s\r\nContent-Length: %d\r\n\r\n", u.address, size)
+	_, _ = conn.Write(bytes.Repeat([]byte("x"), first))
+	u.sent <- struct{}{}
+	for second := time.NewTicker(time.Second); ; {
+		select {
+		case <-second.C:
+			_, _ = conn.Write([]byte("x"))
+		case <-u.done:
+			return
+		}
+	}
+}

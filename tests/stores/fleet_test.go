@@ -1,0 +1,198 @@
+package stores
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// A fleetNode is a Caddy of a fleet that can be started again with the same folder.
+type fleetNode struct {
+	*system.Caddy
+	t    *testing.T
+	site system.Config
+	url  string
+	home string
+}
+
+// startFleet starts Caddys that share a store, each with a folder of its own.
+func startFleet(t *testing.T, n int, throttle string, site func(port int) string) []*fleetNode {
+	t.Helper()
+	var fleet []*fleetNode
+	for range n {
+		port, home := servertest.FreePort(t), t.TempDir()
+		one := &fleetNode{
+			t: t, url: fmt.Sprintf("http://127.0.0.1:%d/", port), home: home,
+			site: system.Config{Throttle: throttle, Sites: site(port), Env: "XDG_DATA_HOME=" + home},
+		}
+		one.start()
+		fleet = append(fleet, one)
+	}
+	return fleet
+}
+
+func (n *fleetNode) start() { n.Caddy = system.StartCaddy(n.t, n.site) }
+
+// kill ends a Caddy as kill -9 does.
+func (n *fleetNode) kill() {
+	n.t.Helper()
+	if err := n.Cmd.Process.Kill(); err != nil {
+		n.t.Fatal(err)
+	}
+	<-n.Ended
+	n.Shut = true
+}
+
+// banned reports whether a Caddy refuses this client by a ban.
+func (n *fleetNode) banned() bool {
+	return regexp.MustCompile(`A ban of 127\.0\.0\.1`).MatchString(n.Throttle("why", "127.0.0.1"))
+}
+
+// within waits for something on all Caddys, no longer than a time.
+func within(t *testing.T, d time.Duration, what string, fleet []*fleetNode, holds func(n *fleetNode) bool) {
+	t.Helper()
+	began := time.Now()
+	for i, n := range fleet {
+		for !holds(n) {
+			if time.Since(began) > d {
+				t.Fatalf("%s: node %d is not so after %v", what, i, d)
+			}
+			<-time.After(50 * time.Millisecond)
+		}
+	}
+	t.Logf("%s: after %v", what, time.Since(began).Round(10*time.Millisecond))
+}
+
+func refuses(want bool) func(*fleetNode) bool {
+	return func(n *fleetNode) bool {
+		key := fmt.Sprint("key ", time.Now().UnixNano()) // with a bucket of its own
+		a, err := system.NewVisitorFrom(n.t, "h1", "127.0.0.1").Try("GET", n.url+"api", "X-Api-Key", key)
+		return err == nil && (a.Status == 429) == want && n.banned() == want
+	}
+}
+
+// TestAFleetFollows: what one Caddy is told, all know: at once, after kill -9 of a Caddy, after
+// an outage of the store, and after somebody has emptied it.
+func TestAFleetFollows(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, s *storeServer) {
+		store := s.directive()
+		if s.name == "postgres" {
+			store += "?connect_timeout=5"
+		}
+		fleet := startFleet(t, 3, store+"\nstore_timeout 2s", nightSite)
+		a, b, c := fleet[0], fleet[1], fleet[2]
+
+		out := a.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice", "--note", "scraper")
+		if !strings.Contains(out, "within two seconds on every Caddy of the store") {
+			t.Errorf("ban: got %q, want it said that it holds on all", out)
+		}
+		within(t, followTime, "the ban", fleet, refuses(true))
+		if out, err := b.TryThrottle("ban", "127.0.0.1", "--for", "2h", "--by", "bob"); err == nil || !strings.Contains(out, "by alice") {
+			t.Errorf("another ban on another Caddy: got %q, %v, want a conflict with alice's", out, err)
+		}
+		if out := c.Throttle("journal"); !strings.Contains(out, "alice") || !strings.Contains(out, "scraper") {
+			t.Errorf("journal of another Caddy: got %q, want alice's ban", out)
+		}
+
+		b.kill()
+		if err := os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		b.start()
+		if first := refuses(true)(b); !first && time.Since(began) < 2*time.Second { // for which it waits
+			t.Error("a Caddy that knows of nothing: got its first request through, want it to wait for the store's ban")
+		}
+		within(t, followTime, "the ban after kill -9", fleet[1:2], refuses(true))
+
+		c.kill()
+		b.Throttle("unban", "127.0.0.1")
+		c.start() // with its copy, in which the ban holds
+		within(t, followTime, "the end of the ban", fleet, refuses(false))
+
+		s.kill()
+		out = a.Throttle("ban", "127.0.0.1", "--for", "1h")
+		if !strings.Contains(out, "the others are told when the store answers") {
+			t.Errorf("ban in an outage: got %q, want it said that the others do not know", out)
+		}
+		a.kill() // directly after it
+		a.start()
+		if !a.banned() || b.banned() {
+			t.Error("in an outage: want the ban on the Caddy that was told, and on no other")
+		}
+		b.kill()
+		b.start() // without a store
+		s.run()
+		within(t, 15*time.Second, "the ban after the outage", fleet, refuses(true))
+		a.Throttle("unban", "127.0.0.1")
+		within(t, followTime, "the end of the ban", fleet, refuses(false))
+		if out := a.Throttle("status"); strings.Contains(out, "not told") {
+			t.Errorf("status after the outage: got %q, want no word of it", out)
+		}
+	})
+}
+
+// followTime is two seconds, and what a busy machine may need for the commands that look:
+// without TEST_LONG=1, anything.
+var followTime = map[bool]time.Duration{true: 10 * time.Second, false: 3 * system.StartTime}[system.Long()]
+
+// TestAnEmptyStoreEndsNoBan: it is flushed, or a Redis without persistence is restarted.
+func TestAnEmptyStoreEndsNoBan(t *testing.T) {
+	t.Parallel()
+	for name, empty := range map[string]func(*servertest.Redis, *storeServer){
+		"flush":   func(server *servertest.Redis, _ *storeServer) { server.Do("flushall") },
+		"restart": func(_ *servertest.Redis, s *storeServer) { s.kill(); s.run() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := servertest.StartRedis(t)
+			s := redisServer(t, server)
+			fleet := startFleet(t, 2, s.directive(), nightSite)
+			fleet[0].Throttle("ban", "127.0.0.1", "--for", "1h")
+			fleet[0].Throttle("ban", "10.0.0.0/8", "--for", "1h")
+			fleet[0].Throttle("unban", "10.0.0.0/8")
+			within(t, followTime, "the ban", fleet, refuses(true))
+			empty(server, s)
+			fresh := startFleet(t, 1, s.directive(), nightSite)
+			within(t, followTime, "the ban", append(fleet, fresh...), refuses(true))
+			server.Do("hset", "throttle:@changes", "ban//172.16.0.0/12", "junk", "", "1")
+			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
+				return strings.Contains(n.Throttle("status"), "1 entries that are no change this Caddy can read: see the log of Caddy")
+			})
+			if out := fresh[0].Throttle("bans"); strings.Contains(out, "10.0.0.0") || strings.Contains(out, "172.16") {
+				t.Errorf("bans: got %q, want neither what was lifted nor junk", out)
+			}
+		})
+	}
+}
+
+// TestChangesOutliveTheProcess: with buckets in memory, too, and without a snapshot of them.
+func TestChangesOutliveTheProcess(t *testing.T) {
+	t.Parallel()
+	n := startFleet(t, 1, "store memory {\nsnapshot off\n}", nightSite)[0]
+	n.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice")
+	n.Throttle("limit", "api", "x0.5", "--for", "1h")
+	n.Throttle("shadow", "pages", "--for", "1h")
+	n.kill()
+	n.start()
+	if !refuses(true)(n) {
+		t.Error("after kill -9: got no ban, want it held")
+	}
+	out := n.Throttle("bans") + n.Throttle("journal")
+	for _, want := range []string{"limit x0.5", "shadow", "alice"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("after kill -9: got %q, want %q in it", out, want)
+		}
+	}
+	if matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json")); len(matches) != 1 {
+		t.Error("got no file with the changes")
+	}
+}

@@ -1,0 +1,83 @@
+package stores
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// TestAStoreThatDiesOrHangsIsNoOutageOfTheSite, by SIGKILL and by SIGSTOP, under
+// 500 requests a second.
+func TestAStoreThatDiesOrHangsIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	cycles, down := 2, 1200*time.Millisecond
+	if system.Long() {
+		cycles, down = 20, 3*time.Second
+	}
+	eachStore(t, func(t *testing.T, s *storeServer) {
+		port := servertest.FreePort(t)
+		c := system.StartCaddy(t, system.Config{Throttle: s.directive(), Sites: outageSite(port)})
+		waitForStore(c, t, s)
+		goroutines := c.Goroutines(t)
+		for how, begin := range map[string]func() (end func()){
+			"killed": func() func() {
+				s.kill()
+				return s.run
+			},
+			"stopped": s.freeze,
+		} {
+			before := outagesOf(c, t)
+			l := startLoad(t, port)
+			var outages []outage
+			for range cycles {
+				so := outagesOf(c, t)
+				outages = append(outages, l.outageUntil(t, down, begin, func() {
+					system.Eventually(t, "an outage that is noticed", func() bool { return outagesOf(c, t) > so })
+				}))
+			}
+			shots := l.stop()
+			wantPolicies(t, shots)
+			for n, o := range outages {
+				name := fmt.Sprintf("%s, outage %d", how, n+1)
+				o.wantWithout(t, name, shots)
+				if most := time.Second; system.Long() && o.back > most {
+					t.Errorf("%s: got limits that hold again after %v, want at most %v", name, o.back, most)
+				}
+			}
+			// On a busy machine, a store may seem down that is not.
+			if got := outagesOf(c, t) - before; system.Long() && got > cycles {
+				t.Errorf("%s: got %d outages, want %d", how, got, cycles)
+			}
+		}
+		system.Eventually(t, "the goroutines and connections of before", func() bool {
+			return c.Goroutines(t) <= goroutines+5 && s.connections() <= mostConnections
+		})
+		wantOutagesSaidOnce(c, t)
+	})
+}
+
+// waitForStore waits until Caddy has reached its store and limits hold.
+func waitForStore(c *system.Caddy, t *testing.T, s *storeServer) {
+	t.Helper()
+	system.Eventually(t, "a store that answers", func() bool {
+		return s.connections() > 0 && c.Metric(t, "caddy_throttle_breaker_open", `store="`+s.name+`"`) == 0
+	})
+}
+
+// outagesOf returns how many outages of its store Caddy has counted.
+func outagesOf(c *system.Caddy, t *testing.T) int {
+	t.Helper()
+	return int(c.Metric(t, "caddy_throttle_store_outages_total"))
+}
+
+// wantOutagesSaidOnce checks that each outage has one log line when it begins and
+// one when it ends.
+func wantOutagesSaidOnce(c *system.Caddy, t *testing.T) {
+	t.Helper()
+	for _, text := range []string{`"the store is down`, `"the store is up again`} {
+		system.Eventually(t, "one log line for each outage that says "+text, func() bool { return len(c.LogLines(text)) == outagesOf(c, t) })
+	}
+}

@@ -1,0 +1,176 @@
+package stores
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// farAway returns the address of a proxy that passes nothing on in the first while of a
+// connection, as a store behind TLS and another site needs to connect.
+func farAway(t *testing.T, address string, after time.Duration) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			client, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer client.Close()
+				time.Sleep(after)
+				server, err := net.Dial("tcp", address)
+				if err != nil {
+					return
+				}
+				defer server.Close()
+				go func() {
+					_, _ = io.Copy(server, client)
+					_ = server.Close()
+				}()
+				_, _ = io.Copy(client, server)
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// TestRestarts: a start of Caddy gives nobody a new capacity, and lifts no block, however long
+// the store takes to connect. A busy machine may miss a timeout, which is counted.
+func TestRestarts(t *testing.T) {
+	t.Parallel()
+	far := func(start func(*testing.T) *storeServer, after time.Duration) func(*testing.T) string {
+		return func(t *testing.T) string {
+			s := start(t)
+			return s.through(farAway(t, s.address, after))
+		}
+	}
+	type restart struct {
+		name  string
+		store func(*testing.T) string
+		kill  bool
+		block string
+		nodes int
+	}
+	restarts := []restart{
+		{"redis, SIGTERM", far(startRedis, 0), false, "", 1},
+		{"redis 150 ms, SIGKILL", far(startRedis, 150*time.Millisecond), true, "", 1},
+		{"redis 150 ms, SIGTERM, block", far(startRedis, 150*time.Millisecond), false, "block 1h", 1},
+		{"redis 1500 ms, SIGKILL, block", far(startRedis, 1500*time.Millisecond), true, "block 1h", 1},
+		{"redis 1500 ms, SIGTERM, 3 nodes", far(startRedis, 1500*time.Millisecond), false, "", 3},
+		{"postgres, SIGTERM, block", far(startPostgres, 0), false, "block 1h", 1},
+		{"postgres, SIGKILL", far(startPostgres, 0), true, "", 1},
+		{"postgres, SIGKILL, 3 nodes", far(startPostgres, 0), true, "", 3},
+		{"sentinel, SIGKILL", func(t *testing.T) string { return "store redis " + servertest.StartRedisSentinel(t).URL() }, true, "", 1},
+		{"cluster, SIGKILL, block", func(t *testing.T) string { return "store redis " + servertest.StartRedisCluster(t).URL() }, true, "block 1h", 1},
+	}
+	if system.Long() { // all others, too, and one after the other
+		for name, store := range map[string]func(*testing.T) string{
+			"redis": far(startRedis, 0), "redis 150 ms": far(startRedis, 150*time.Millisecond),
+			"redis 1500 ms": far(startRedis, 1500*time.Millisecond), "postgres": far(startPostgres, 0),
+		} {
+			for _, nodes := range []int{1, 3} {
+				for _, block := range []string{"", "block 1h"} {
+					for _, kill := range []bool{false, true} {
+						restarts = append(restarts, restart{fmt.Sprintf("%s, kill %v, %s, %d nodes", name, kill, block, nodes), store, kill, block, nodes})
+					}
+				}
+			}
+		}
+	}
+	for _, test := range restarts {
+		t.Run(test.name, func(t *testing.T) {
+			if !system.Long() {
+				t.Parallel()
+			}
+			store := test.store(t)
+			fleet := startFleet(t, test.nodes, fmt.Sprintf("%s\nnodes %d\nstore_timeout 100ms", store, test.nodes), func(port int) string {
+				return fmt.Sprintf("http://:%d {\nthrottle {\nzone pages {\nlimit 20 1/h\n%s\n}\n}\nrespond ok\n}", port, test.block)
+			})
+			v, failed := system.NewVisitor(t, "h1"), 0.0
+			admitted := func() (sum int) {
+				for _, n := range fleet {
+					sum += v.CountAdmitted(t, 25, n.url)
+					failed += n.Metric(t, "caddy_throttle_store_errors_total") + n.Metric(t, "caddy_throttle_store_outages_total")
+				}
+				return sum
+			}
+			first, again := admitted(), [4]int{}
+			for i := range again {
+				for _, n := range fleet {
+					if test.kill {
+						n.kill()
+					} else if err := n.ShutDown(); err != nil {
+						t.Error(err)
+					}
+					n.start()
+				}
+				again[i] = admitted()
+			}
+			t.Logf("%d admitted at first, further ones after each of four restarts: %v; %v calls failed or outages began", first, again, failed)
+			if failed == 0 && (first != 20 || again != [4]int{}) || !slices.Contains(again[:], 0) {
+				t.Error("want 20, and none after a restart")
+			}
+		})
+	}
+}
+
+// TestBoundOfOutages: while the store is killed, frozen, and comes and goes, a client gets at
+// most what the store admits, and what one local bucket of each Caddy does. A Redis that is
+// killed has forgotten its buckets, as has a PostgreSQL.
+func TestBoundOfOutages(t *testing.T) {
+	t.Parallel()
+	eachStore(t, func(t *testing.T, s *storeServer) {
+		const capacity, leak, caddys = 12, 0.1, 3
+		nodes := startNodes(t, s.directive()+"\nnodes 3", func(port int) string {
+			return fmt.Sprintf("http://:%d {\nthrottle {\nzone pages {\nlimit %d %v/s\n}\n}\nrespond ok\n}", port, capacity, leak)
+		}, 0, 0, 0)
+		v, began, admitted, kills := system.NewVisitor(t, "h1"), time.Now(), 0, 0
+		ask := func(what string, lasts time.Duration) {
+			got := 0
+			for start := time.Now(); time.Since(start) < lasts; {
+				for _, n := range nodes {
+					got += v.CountAdmitted(t, 1, n.url)
+				}
+			}
+			admitted += got
+			t.Logf("%s: %d admitted", what, got)
+		}
+		ask("up", time.Second)
+		thaw := s.freeze()
+		ask("frozen", 2*time.Second)
+		thaw()
+		ask("thawed", 2*time.Second)
+		for range 2 {
+			s.kill()
+			kills++
+			ask("killed", 2*time.Second)
+			s.run()
+			ask("run again", 2*time.Second)
+		}
+		for range 3 {
+			thaw := s.freeze()
+			ask("flaps", 500*time.Millisecond)
+			thaw()
+			ask("and is back", 500*time.Millisecond)
+		}
+		lasted := time.Since(began).Seconds()
+		shared := float64(capacity*(1+kills)) + leak*lasted
+		local := caddys*float64(capacity)/caddys + leak*lasted
+		t.Logf("%d admitted in %.0f s, want at most %.1f of the store and %.1f of local buckets", admitted, lasted, shared, local)
+		if float64(admitted) > shared+local {
+			t.Error("got more than the bound")
+		}
+	})
+}

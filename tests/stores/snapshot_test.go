@@ -1,0 +1,135 @@
+package stores
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// savedConfig has a bucket that hardly leaks in a test, and a zone that blocks.
+func savedConfig(port int, file string) system.Config {
+	return system.Config{
+		Throttle: "store memory {\nsnapshot " + file + "\nsnapshot_interval 100ms\n}",
+		Sites: fmt.Sprintf(`
+http://:%d {
+	header >Level {http.throttle.level}
+	handle /login {
+		throttle {
+			zone login {
+				limit 1 1/h
+				block 1d
+			}
+		}
+		respond ok
+	}
+	handle {
+		throttle {
+			zone steady {
+				limit 10000000 2000/d
+			}
+		}
+		respond ok
+	}
+}`, port),
+	}
+}
+
+// levelOf asks for the level of a client's bucket, which costs 1.
+func levelOf(t *testing.T, v *system.Visitor, url string) float64 {
+	t.Helper()
+	a := v.Get(t, url)
+	var level float64
+	if _, err := fmt.Sscan(a.Header.Get("Level"), &level); err != nil || a.Status != 200 {
+		t.Fatalf("got status %d and level %q, want 200 and a number", a.Status, a.Header.Get("Level"))
+	}
+	return level
+}
+
+// TestAKilledCaddyLosesAtMostOneInterval kills Caddy while visitors pour as fast as
+// they can. What had been poured by the time that two snapshots later were begun must
+// be in the buckets of the next process.
+func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
+	t.Parallel()
+	const connections = 4
+	kills := 5
+	if system.Long() {
+		kills = 200
+	}
+	port := servertest.FreePort(t)
+	file := filepath.Join(t.TempDir(), "buckets")
+	url := fmt.Sprintf("http://127.0.0.1:%d/", port)
+	site := savedConfig(port, file)
+	counter, bad := system.NewVisitor(t, "h1"), system.NewVisitor(t, "h1")
+	var answered, saved, lost int64 // requests of counter, how many must not be lost, and how many were
+
+	for kill := range kills + 1 {
+		c := system.StartCaddy(t, site)
+		if log := c.Output.String(); strings.Contains(log, "the snapshot cannot be") || strings.Contains(log, "no snapshot of the buckets") {
+			t.Fatalf("start %d: got %s\nwant the snapshot restored", kill, log)
+		}
+		level := int64(levelOf(t, counter, url))
+		if most := answered + int64(connections) + 1; level < saved || level > most {
+			t.Fatalf("start %d: got level %d, want at least the %d that were saved, and at most %d", kill, level, saved, most)
+		}
+		lost += answered - level
+		answered = level
+		if kill == 0 {
+			bad.Get(t, url+"login")
+		}
+		if a := bad.Get(t, url+"login"); a.Status != 429 {
+			t.Errorf("start %d: got %d for a client that is blocked, want 429", kill, a.Status)
+		}
+		if kill == kills {
+			t.Logf("%d kills lost %d of %d requests", kills, lost, level+lost)
+			return // and end Caddy as usual
+		}
+
+		var count atomic.Int64
+		var stop atomic.Bool
+		var wg sync.WaitGroup
+		for range connections {
+			wg.Go(func() {
+				for !stop.Load() {
+					if a, err := counter.Try("GET", url); err == nil && a.Status == 200 {
+						count.Add(1)
+					}
+				}
+			})
+		}
+		// A snapshot that is seen to be new may have been begun before the requests
+		// that were answered until now. The one after it was not.
+		first := newerThan(t, file, nil)
+		saved = answered + count.Load()
+		newerThan(t, file, newerThan(t, file, first))
+		<-time.After(time.Duration(rand.Int64N(int64(250 * time.Millisecond)))) // some moment
+		if err := c.Cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Ended
+		c.Shut = true
+		stop.Store(true)
+		wg.Wait()
+		answered += count.Load()
+	}
+}
+
+// newerThan waits until the file is another one, and returns it.
+func newerThan(t *testing.T, file string, old fs.FileInfo) (info fs.FileInfo) {
+	t.Helper()
+	system.Eventually(t, "a new snapshot", func() bool {
+		var err error
+		info, err = os.Stat(file)
+		return err == nil && (old == nil || !info.ModTime().Equal(old.ModTime()))
+	})
+	return info
+}

@@ -1,0 +1,142 @@
+package stores
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
+	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
+)
+
+// fault is a way in which a store that answers can be wrong.
+type fault struct {
+	name  string
+	begin func() (end func())
+	says  string // in Caddy's log
+}
+
+// TestARedisWithAFaultIsNoOutageOfTheSite, and the log says what is wrong with
+// it.
+func TestARedisWithAFaultIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartRedis(t)
+	set := func(name, to, back string) func() func() {
+		return func() func() {
+			server.Do("config", "set", name, to)
+			return func() { server.Do("config", "set", name, back) }
+		}
+	}
+	testFaults(t, redisServer(t, server), []fault{
+		{"keys of another kind", func() func() {
+			for _, zone := range outageRoutes[:3] {
+				server.Do("eval", "redis.call('del', KEYS[1]) redis.call('lpush', KEYS[1], 'x')", "1", "throttle:"+zone+"/everybody")
+			}
+			return func() {
+				for _, zone := range outageRoutes[:3] {
+					server.Do("del", "throttle:"+zone+"/everybody")
+				}
+			}
+		}, "not a bucket"},
+		{"no memory", set("maxmemory", "1", "0"), "raise its maxmemory"},
+		{"no replica", set("min-replicas-to-write", "1", "0"), "bring its replicas back"},
+		{"a replica", func() func() {
+			server.Do("replicaof", "127.0.0.1", "1")
+			return func() { server.Do("replicaof", "no", "one") }
+		}, "it is a replica"},
+		{"another password", func() func() {
+			server.Do("config", "set", "requirepass", "another")
+			server.Do("-a", "another", "client", "kill", "type", "normal", "skipme", "yes")
+			return func() { server.Do("-a", "another", "config", "set", "requirepass", "") }
+		}, "want a password"},
+	})
+}
+
+// TestAPostgreSQLWithAFaultIsNoOutageOfTheSite does the same.
+func TestAPostgreSQLWithAFaultIsNoOutageOfTheSite(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartPostgres(t)
+	server.Exec(t, "CREATE ROLE app LOGIN PASSWORD 'of-the-app'", "GRANT CREATE, USAGE ON SCHEMA public TO app")
+	s := postgresServer(t, server)
+	s.url = func(string) string { return server.URLOf("app", "of-the-app", "postgres") }
+	do := func(begin, end string) func() func() {
+		const leave = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'"
+		return func() func() {
+			server.Exec(t, begin, leave)
+			return func() { server.Exec(t, end) }
+		}
+	}
+	testFaults(t, s, []fault{
+		{"no privilege", do("ALTER TABLE throttle_buckets OWNER TO postgres", "ALTER TABLE throttle_buckets OWNER TO app"), "want GRANT SELECT"},
+		{"another password", do("ALTER ROLE app PASSWORD 'another'", "ALTER ROLE app PASSWORD 'of-the-app'"), "want the password of role"},
+		{"another table", do("ALTER TABLE throttle_buckets RENAME level TO height", "ALTER TABLE throttle_buckets RENAME height TO level"), "has no column level"},
+		{"a stop", func() func() {
+			server.Stop()
+			return s.run
+		}, "asking the store"},
+	})
+}
+
+func testFaults(t *testing.T, s *storeServer, faults []fault) {
+	for _, f := range faults {
+		t.Run(f.name, func(t *testing.T) {
+			port := servertest.FreePort(t)
+			// Faults are answered at once. What a busy store needs for other answers is no fault.
+			c := system.StartCaddy(t, system.Config{Throttle: s.directive() + "\nstore_timeout 1s", Sites: outageSite(port)})
+			l := startLoad(t, port)
+			o := l.outageUntil(t, 500*time.Millisecond, f.begin, func() {
+				system.Eventually(t, fmt.Sprintf("a line in the log that says %q", f.says), func() bool { return len(c.LogLines(f.says)) > 0 })
+			})
+			shots := l.stop()
+			wantPolicies(t, shots)
+			o.wantWithout(t, f.name, shots)
+		})
+	}
+}
+
+// TestScriptsThatAreFlushedAreNoOutage, even if they are flushed as fast as
+// possible.
+func TestScriptsThatAreFlushedAreNoOutage(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartRedis(t)
+	s := redisServer(t, server)
+	testNothingAmiss(t, s, s.directive(), func() { server.Do("script", "flush") })
+}
+
+// TestAPoolerInTransactionModeIsNoOutage, though any session may serve any
+// transaction.
+func TestAPoolerInTransactionModeIsNoOutage(t *testing.T) {
+	t.Parallel()
+	server := servertest.StartPostgres(t)
+	testNothingAmiss(t, postgresServer(t, server), "store postgres "+server.Bouncer(t, 3), func() {})
+}
+
+// testNothingAmiss checks that two Caddys charge each request exactly once, while
+// an action is repeated.
+func testNothingAmiss(t *testing.T, s *storeServer, directive string, do func()) {
+	t.Helper()
+	nodes := startNodes(t, directive+"\nstore_timeout 30s\non_store_error deny", func(port int) string {
+		return fmt.Sprintf("http://:%d {\n throttle exact text everybody 100000 0.001/s\n respond ok\n}", port)
+	}, 0, 0)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for began := time.Now(); time.Since(began) < 2*time.Second; time.Sleep(50 * time.Millisecond) {
+			do()
+		}
+	}()
+	pours := crowdNodes(t, nodes, 2*time.Second, 0)
+	<-done
+	if got := s.level("exact"); !near(got, float64(len(pours))) {
+		t.Errorf("got a level of %v after %d requests, want as much", got, len(pours))
+	}
+	for _, n := range nodes {
+		for _, line := range n.LogLines(`"error"`) {
+			// A poll of the changes that is late is tried again; it is about no request.
+			if strings.Contains(line, "throttle") && !strings.Contains(line, "changes at run time") {
+				t.Errorf("got in the log: %s", line)
+			}
+		}
+	}
+}
