@@ -41,6 +41,9 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if err := s.Settle(t.Context(), []leakybucket.Settlement{{Charge: c, Was: d, Diff: 1}}); err != nil {
 		t.Errorf("got %v from Settle", err)
 	}
+	if some, _, err := s.List(t.Context(), store.Filter{Zone: c.Zone, Scan: 1000}, ""); err != nil || len(some) != 1 {
+		t.Errorf("got %+v, %v from List", some, err)
+	}
 	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
 		t.Errorf("got %v from Reset", err)
 	}
