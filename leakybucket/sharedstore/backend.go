@@ -306,7 +306,7 @@ type call struct {
 	done      func(error) // tells the breaker
 	began     time.Time
 	timeout   time.Duration
-	shortened bool // to the caller's own deadline
+	shortened bool // to the caller's own deadline, which is much sooner
 }
 
 // errCallersDeadline is wrapped by the error of a call that ran out of a budget shorter than
@@ -326,7 +326,8 @@ func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, adm
 	c = call{done: done, began: time.Now(), timeout: timeout}
 	deadline := c.began.Add(timeout)
 	if own, has := ctx.Deadline(); has && own.Before(deadline) {
-		deadline, c.shortened = own, true
+		// A caller that waits for about as long, such as a Limiter, tells as much of the store.
+		deadline, c.shortened = own, own.Sub(c.began) < timeout/2
 	}
 	c.ctx, c.cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	return c, true
