@@ -53,7 +53,8 @@ type take func(key string) bool
 func nothing() {}
 
 var limiters = []limiter{
-	{"memstore", openMemstore},
+	{"Limiter", openMemstore},
+	{"Store.Take", openStore}, // as throttle calls it
 	{"sethvargo", openSethvargo},
 	{"xtime", openXTime},
 	{"throttled", openThrottled},
@@ -70,6 +71,21 @@ func openMemstore(l limit) store {
 	}
 	return store{func() take {
 		return func(key string) bool { return buckets.Allow(key) }
+	}, nothing}
+}
+
+// ownLimiters is how many of the limiters are ours.
+const ownLimiters = 2
+
+func openStore(l limit) store {
+	buckets := memstore.New(memstore.Options{MaxBuckets: 2 * manyKeys})
+	of := leakybucket.Limit{Capacity: float64(l.burst), Leak: 1 / l.every.Seconds()}
+	return store{func() take {
+		charges, decisions := []leakybucket.Charge{{Zone: "site", Limit: of, Cost: 1, Debt: of.Capacity}}, make([]leakybucket.Decision, 1)
+		return func(key string) bool {
+			charges[0].Key = key
+			return buckets.Take(context.Background(), charges, decisions) == nil && decisions[0].Poured
+		}
 	}, nothing}
 }
 

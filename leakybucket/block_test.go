@@ -43,28 +43,6 @@ func TestALadderIsOfGrowingDurations(t *testing.T) {
 	}
 }
 
-func TestACeilingLeavesRoomForTheCostAboveTheLongestWait(t *testing.T) {
-	for _, test := range []struct {
-		cost, undelayed float64
-		longest         time.Duration
-		want            float64
-	}{
-		{1, 0, 3 * time.Second, 4},
-		{2, 0, 3 * time.Second, 5},
-		{2, 1, 3 * time.Second, 6},
-		{2, 1, 1500 * time.Millisecond, 4.5},
-		{0, 1, 3 * time.Second, 4},
-		{5, 0, 0, 5},
-		{5, 4, 3 * time.Second, 10}, // no higher than the capacity
-		{1, 0, time.Hour, 10},
-		{20, 0, 0, 10},
-	} {
-		if got := tenSeconds.Ceiling(test.cost, test.undelayed, test.longest); got != test.want {
-			t.Errorf("cost %v, %v undelayed, at most %v: got %v, want %v", test.cost, test.undelayed, test.longest, got, test.want)
-		}
-	}
-}
-
 // A charge that fits waits no longer than the longest, but for what rounding allows, and
 // who does not would have had to.
 func TestAChargeThatFitsBeneathACeilingWaitsNoLongerThanItSays(t *testing.T) {

@@ -2,7 +2,6 @@ package leakybucket
 
 import (
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -90,29 +89,5 @@ func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {
 	}
 	if bound := l.Capacity*(1+1e-9) + l.Leak*(seconds(last-first)+1e-6); poured > bound {
 		t.Errorf("poured: got %v in %d µs, want at most %v", poured, last-first, bound)
-	}
-}
-
-// For the race detector: everything at once.
-func TestABucketIsSafeForConcurrentUse(t *testing.T) {
-	b := newBucket(t, Limit{Capacity: 10, Leak: 1e-7})
-	var admitted atomic.Int64
-	var crowd sync.WaitGroup
-	for range 8 {
-		crowd.Go(func() {
-			for range 1000 {
-				if b.Fits(1) && b.Take(1).Fits {
-					admitted.Add(1)
-				}
-				b.Fill(0)
-				if level := b.Level(); !(level >= 0 && level <= 10) {
-					t.Errorf("level: got %v, want 0 to 10", level)
-				}
-			}
-		})
-	}
-	crowd.Wait()
-	if got := admitted.Load(); got != 10 {
-		t.Errorf("admitted of 8000 to a capacity of 10: got %d, want 10", got)
 	}
 }

@@ -38,6 +38,34 @@ func ExampleLimiter() {
 	// 198.51.100.1: welcome, 2 more
 }
 
+// Two limiters of one store keep their buckets apart by their zones.
+func ExampleLimiterOptions() {
+	store := memstore.New(memstore.Options{})
+	burst, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 3, Leak: 1}, leakybucket.LimiterOptions{Zone: "burst"})
+	day, err2 := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 100, Leak: 100. / 86400}, leakybucket.LimiterOptions{Zone: "day"})
+	if err := errors.Join(err, err2); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(burst.Allow("203.0.113.7") && day.Allow("203.0.113.7"), store.Buckets())
+	// Output: true map[burst:1 day:1]
+}
+
+// A request is charged a unit, and settled once its true cost is known.
+func ExampleResult() {
+	limiter, err := leakybucket.NewLimiter(memstore.New(memstore.Options{}), leakybucket.Limit{Capacity: 10, Leak: 1}, leakybucket.LimiterOptions{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx := context.Background()
+	r, _ := limiter.Take(ctx, "203.0.113.7", 1)
+	_ = limiter.Settle(ctx, "203.0.113.7", r, 4) // neither fails in memory
+	r, _ = limiter.Take(ctx, "203.0.113.7", 8)
+	fmt.Printf("fits: %v, level %.0f, %.0f left, come back in %v\n", r.Fits, r.Level, r.Remaining, r.RetryAfter.Round(time.Second))
+	// Output: fits: false, level 4, 6 left, come back in 2s
+}
+
 // A form may be sent three times in a row, and then once in twenty minutes.
 func ExampleBucket() {
 	bucket, err := leakybucket.NewBucket(leakybucket.Limit{Capacity: 3, Leak: 3. / 3600})
@@ -157,6 +185,50 @@ func ExampleStore() {
 	// 198.51.100.1 as alice: welcome
 	// 203.0.113.7 as alice: too many for accounts, come back in 30m0s
 	// 203.0.113.7 as bob: welcome
+}
+
+// Up to three requests wait for their turn, each a tenth of a second after the one before.
+func ExampleCharge() {
+	limit := leakybucket.Limit{Capacity: 10, Leak: 10}
+	charge := leakybucket.Charge{Limit: limit, Cost: 1, Ceiling: limit.Ceiling(1, 0, 300*time.Millisecond)}
+	var state leakybucket.State
+	for range 5 {
+		var d leakybucket.Decision
+		if charge.Take(&state, 0, &d); d.Poured {
+			fmt.Println("waits", charge.Delay(&d))
+		} else {
+			fmt.Println("refused")
+		}
+	}
+	// Output:
+	// waits 0s
+	// waits 100ms
+	// waits 200ms
+	// waits 300ms
+	// refused
+}
+
+// A limit that is tried in shadow refuses nobody. Its decisions tell what it would do.
+func ExampleDecision() {
+	store := memstore.New(memstore.Options{})
+	charges := []leakybucket.Charge{
+		{Zone: "site", Key: "203.0.113.7", Limit: leakybucket.Limit{Capacity: 10, Leak: 1}, Cost: 1},
+		{Zone: "stricter", Key: "203.0.113.7", Limit: leakybucket.Limit{Capacity: 1, Leak: 0.01}, Cost: 1, Shadow: true},
+	}
+	for range 2 {
+		d := make([]leakybucket.Decision, len(charges))
+		_ = store.Take(context.Background(), charges, d) // never fails in memory
+		fmt.Printf("admitted: %v, and by the stricter limit: %v\n", d[0].Poured, d[1].Fits)
+	}
+	// Output:
+	// admitted: true, and by the stricter limit: true
+	// admitted: true, and by the stricter limit: false
+}
+
+func ExampleInstant() {
+	at := leakybucket.Instant(1_000_000).Add(1500 * time.Millisecond)
+	fmt.Println(int64(at), at.Sub(1_000_000))
+	// Output: 2500000 1.5s
 }
 
 // An overflow blocks the bucket for a minute. Another one soon afterwards blocks it for an hour.

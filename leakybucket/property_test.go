@@ -147,29 +147,6 @@ func TestChargesKeepTheRulesOfBlocks(t *testing.T) {
 	}
 }
 
-// A cancelled charge is as if it had never been: whatever came before, the
-// level afterwards is the one that nobody has charged.
-func TestACancelledChargeLeavesNoTrace(t *testing.T) {
-	seed := testseed.Of(t)
-	t.Logf("seed %d", seed)
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for range 100_000 {
-		l := randomLimit(rng)
-		s := State{Level: l.Capacity * rng.Float64(), At: at(1e6)}
-		taken := s.At + randomElapsed(rng, l)
-		left := taken + randomElapsed(rng, l)
-		c, after, d := Charge{Limit: l, Cost: randomCost(rng, l, l.Level(s, taken))}, s, Decision{}
-		if c.Take(&after, taken, &d); !d.Poured {
-			continue
-		}
-		after = (&Settlement{Charge: c, Was: d, Cancel: true}).Apply(after, left)
-		got, want := l.Level(after, left), l.Level(s, left)
-		if tolerated := 1e-9*(1+l.Capacity) + 1e-12*l.Leak*seconds(left-s.At); !(got-want <= tolerated && want-got <= tolerated) {
-			t.Fatalf("%s, cost %v cancelled after %v: got level %v, want %v", describe(l), c.Cost, left.Sub(taken), got, want)
-		}
-	}
-}
-
 var threeSteps = ladder(time.Minute, 10*time.Minute, time.Hour)
 
 func TestAClientThatWaitsAsToldAndSendsNoFasterThanTheLeakNeverClimbs(t *testing.T) {

@@ -148,21 +148,3 @@ func TestWaitRefusesWhatIsHopeless(t *testing.T) {
 		}
 	})
 }
-
-func TestBucketSettlesUpToItsDebt(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		bucket := newBucket(t, 10, 1)
-		was := bucket.Take(2)
-		bucket.Settle(was, 32)
-		if got := bucket.Level(); got != 20 {
-			t.Errorf("a long job: got a level of %v, want capacity and debt, 20", got)
-		}
-		time.Sleep(20 * time.Second) // virtual
-		was = bucket.Take(6)
-		time.Sleep(2 * time.Second) // virtual
-		bucket.Settle(was, 0)
-		if got := bucket.Level(); got != 0 {
-			t.Errorf("a short job: got a level of %v, want 0", got)
-		}
-	})
-}

@@ -3,7 +3,6 @@ package redis
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +18,7 @@ import (
 // timeout is long, since a busy machine may be slow as well.
 const timeout = 400 * time.Millisecond
 
-// TestADeadMaster of three takes the whole store to the policy, and hardly anybody waits: a
+// TestADeadMaster, of the slot with the buckets, takes the store to the policy, and hardly anybody waits: a
 // request that falls back waits for the timeout, and none does once the store is down. If a
 // replica takes over, the store is up again.
 func TestADeadMaster(t *testing.T) {
@@ -45,7 +44,7 @@ func TestADeadMaster(t *testing.T) {
 			backend := sharedstore.NewBackend("cluster", store, memstore.New(memstore.Options{}))
 			t.Cleanup(backend.Close)
 			s := backend.With(sharedstore.Options{Timeout: timeout})
-			master, replica := masterAndReplica(t, c)
+			master, replica := c.Owner()
 			flood(t, s, 100) // all is well
 			if backend.Failing() {
 				t.Fatal("before any failure: got it failing")
@@ -99,23 +98,4 @@ func flood(t *testing.T, s *sharedstore.Store, requests int) (waited int64) {
 	}
 	crowd.Wait()
 	return slow.Load()
-}
-
-// masterAndReplica returns a master of a cluster and its replica.
-func masterAndReplica(t *testing.T, c *servertest.RedisCluster) (master, replica *servertest.Redis) {
-	t.Helper()
-	for _, node := range c.Nodes {
-		if strings.HasPrefix(node.Do("role"), "master") {
-			master = node
-		}
-	}
-	for _, node := range c.Nodes {
-		if strings.Contains(node.Do("role"), fmt.Sprint(master.Port)) && strings.HasPrefix(node.Do("role"), "slave") {
-			replica = node
-		}
-	}
-	if replica == nil {
-		t.Fatalf("replica of %s: got none", master.Addr)
-	}
-	return master, replica
 }

@@ -48,8 +48,8 @@ type Redis struct {
 	SentinelPassword string `json:"sentinel_password,omitempty"`
 
 	// The text before the name of each key. Default: `throttle:`. Sites with
-	// different prefixes share no buckets. A `{tag}` in it keeps all buckets of a
-	// Redis Cluster in one slot.
+	// different prefixes share no buckets. In a Redis Cluster it must have a `{tag}`,
+	// so that one slot has all buckets. Default there: `{throttle}:`.
 	Prefix string `json:"prefix,omitempty"`
 
 	// A file with the certificates, in PEM, of the authorities that may have

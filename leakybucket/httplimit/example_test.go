@@ -24,7 +24,7 @@ func Example() {
 
 // Customers are known by a key, and have the limit of their plan. Whoever has no key is known by
 // the address. Routers such as chi take the middleware by router.Use(limited).
-func ExampleMiddleware_plans() {
+func ExampleOptions() {
 	free := leakybucket.Limit{Capacity: 10, Leak: 0.001}
 	plans := map[string]leakybucket.Limit{"secret-1": {Capacity: 100, Leak: 20}}
 

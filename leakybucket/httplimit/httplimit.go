@@ -115,16 +115,22 @@ func (m *middleware) take(r *http.Request, key string) (leakybucket.Result, erro
 }
 
 // announce tells the client of the limit: how much it may send at once, in how many seconds that
-// is free again, how much of it is left, and when all of it is.
+// is free again, how much of it is left, and when one unit more will be. All are rounded so that a
+// client that relies on them is not refused.
 func (m *middleware) announce(header http.Header, r *leakybucket.Result) {
 	limit := r.Limit()
 	if limit.Capacity == 0 {
 		return
 	}
 	header.Set("RateLimit-Policy", fmt.Sprintf("%q;q=%d;w=%d", m.o.Policy, int64(limit.Capacity), max(1, seconds(limit.TimeToEmpty(limit.Capacity)))))
-	field := fmt.Sprintf("%q;r=%d", m.o.Policy, int64(r.Remaining))
+	left := math.Floor(r.Remaining)
+	field := fmt.Sprintf("%q;r=%d", m.o.Policy, int64(left))
 	if r.Level > 0 {
-		field += fmt.Sprintf(";t=%d", max(1, seconds(limit.TimeToEmpty(r.Level))))
+		more := limit.TimeToEmpty(r.Level - max(0, limit.Capacity-left-1))
+		if r.RetryAfter > 0 {
+			more = min(more, r.RetryAfter)
+		}
+		field += fmt.Sprintf(";t=%d", max(1, seconds(more)))
 	}
 	header.Set("RateLimit", field)
 }

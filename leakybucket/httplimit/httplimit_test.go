@@ -174,8 +174,8 @@ func TestPlansAreTold(t *testing.T) {
 		policy, field string
 	}{
 		{"/free", 200, `"plan";q=2;w=200`, `"plan";r=1;t=100`},
-		{"/free", 200, `"plan";q=2;w=200`, `"plan";r=0;t=200`},
-		{"/free", 429, `"plan";q=2;w=200`, `"plan";r=0;t=200`},
+		{"/free", 200, `"plan";q=2;w=200`, `"plan";r=0;t=100`},
+		{"/free", 429, `"plan";q=2;w=200`, `"plan";r=0;t=100`},
 		{"/pro", 200, `"plan";q=100;w=50`, `"plan";r=99;t=1`},
 	} {
 		w := httptest.NewRecorder()

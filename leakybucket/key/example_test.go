@@ -15,3 +15,11 @@ func ExampleAppendPart() {
 	fmt.Printf("%s\n", name)
 	// Output: login/203.0.113.7/alice%2F..%2F@client_ip
 }
+
+// A log-in name is kept as its digest, from which it cannot be read.
+func ExampleDigest() {
+	name := key.AppendDigest([]byte("login/"), "alice")
+	digest, is := key.ParseDigest(string(name[len("login/"):]))
+	fmt.Println(is, digest == key.DigestOf("alice"))
+	// Output: true true
+}

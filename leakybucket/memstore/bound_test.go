@@ -76,41 +76,6 @@ func firstMissing(before, after []float64) int {
 	return len(before)
 }
 
-func TestALowerBoundDropsTheSoonestAtOnce(t *testing.T) {
-	now := second
-	s := held(New(Options{MaxBuckets: 900}), &now)
-	fill(t, s, rand.New(rand.NewPCG(3, 0)), 900)
-	now += 100 * second
-	s.SetMaxBuckets(300)
-	mustBeSound(t, s)
-	if got := drains(s, now); len(got) != 300 || got[0] != 501 {
-		t.Errorf("buckets: got %d, the first in %v s, want 300, in 501 s", len(got), got[0])
-	}
-	if got := s.Evictions(); got != 500 {
-		t.Errorf("evictions: got %d, want 500, the 100 empty ones not counted", got)
-	}
-	s.SetMaxBuckets(1)
-	mustBeSound(t, s)
-	if got := drains(s, now); len(got) != 1 || got[0] != 800 {
-		t.Errorf("buckets: got %v, want the one that drains last, in 800 s", got)
-	}
-}
-
-func TestABoundBelowTheNumberOfShardsHolds(t *testing.T) {
-	now := second
-	s := held(New(Options{MaxBuckets: 10_000}), &now)
-	fill(t, s, rand.New(rand.NewPCG(6, 0)), 500)
-	for _, test := range []struct{ bound, want int }{{2, 2}, {1, 1}, {0, 1}, {-1, 1}} {
-		s.SetMaxBuckets(test.bound)
-		mustBeSound(t, s)
-		if got := drains(s, now); len(got) != test.want || got[0] != float64(501-test.want) {
-			t.Errorf("buckets of 4 shards with a bound of %d: got %v, want the last %d of 500", test.bound, got, test.want)
-		}
-	}
-	mustTake(t, s, charge("new", 1)) // and goes on
-	mustBeSound(t, s)
-}
-
 // However chance fills the shards, no live bucket is dropped before the whole
 // store is full.
 func TestNoLiveBucketIsDroppedBeforeTheStoreIsFull(t *testing.T) {

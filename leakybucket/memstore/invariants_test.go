@@ -51,10 +51,7 @@ func (sh *shard) used() func(yield func(int) bool) {
 // charge returns one that names the bucket of a slot.
 func (sh *shard) charge(at int) *leakybucket.Charge {
 	s := &sh.slots[at]
-	zone, key := sh.name(s)
-	if s.zone&digestBit != 0 {
-		key = spell(key)
-	}
+	zone, key := sh.spelled(s)
 	return &leakybucket.Charge{Zone: zone, Key: string(key), Shadow: s.zone&shadowBit != 0}
 }
 

@@ -344,14 +344,19 @@ func (s *Store) Put(c *leakybucket.Charge, state leakybucket.State) {
 // State returns the state of the bucket of c as it was last written. Without a
 // bucket it is the zero State.
 func (s *Store) State(c *leakybucket.Charge) (state leakybucket.State) {
+	s.ifKept(c, func(sh *shard, at int) { sh.slots[at].state(&state) })
+	return state
+}
+
+// ifKept calls f with the slot of a bucket in its shard, which is locked.
+func (s *Store) ifKept(c *leakybucket.Charge, f func(sh *shard, at int)) {
 	hash := s.hasher.charge(c)
 	sh := &s.shards[hash>>s.shift]
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
 	if at, kept := sh.find(hash, c); kept {
-		sh.slots[at].state(&state)
+		f(sh, at)
 	}
-	return state
 }
 
 // AnyBlock reports, without a lock, whether any bucket may be blocked.
@@ -374,14 +379,7 @@ func (s *Store) Now() leakybucket.Instant { return s.now() }
 
 // Reset implements [store.Resetter].
 func (s *Store) Reset(_ context.Context, zone, key string, shadow bool) error {
-	c := &leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}
-	hash := s.hasher.charge(c)
-	sh := &s.shards[hash>>s.shift]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if at, kept := sh.find(hash, c); kept {
-		sh.remove(at)
-	}
+	s.ifKept(&leakybucket.Charge{Zone: zone, Key: key, Shadow: shadow}, (*shard).remove)
 	return nil
 }
 

@@ -152,25 +152,6 @@ func TestAStoreKeepsBucketsOfAnyNumberOfZones(t *testing.T) {
 	}
 }
 
-func TestAStoreHasAShardForSomeThousandBuckets(t *testing.T) {
-	for _, test := range []struct{ most, shards int }{
-		{-1, 128}, {0, 128}, // the default of 500,000
-		{1, 1}, {7, 1}, {4096, 1}, {4097, 2}, {8192, 2}, {8193, 4}, {500_000, 128}, {1 << 22, 1024}, {100_000_000, 1024},
-	} {
-		s := New(Options{MaxBuckets: test.most})
-		if got := len(s.shards); got != test.shards {
-			t.Errorf("max buckets %d: got %d shards, want %d", test.most, got, test.shards)
-		}
-		want := test.most
-		if want <= 0 {
-			want = defaultMaxBuckets
-		}
-		if got := s.room.most.Load(); got != int64(want) {
-			t.Errorf("max buckets %d: got a bound of %d, want %d", test.most, got, want)
-		}
-	}
-}
-
 // The store's own clock counts from 1970 and runs with the process's.
 func TestAStoreLivesByTheProcessClock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
@@ -133,11 +134,11 @@ func (sh *shard) name(s *slot) (zone string, key []byte) {
 }
 
 // spelled returns the zone of a slot and its key as callers write it.
-func (sh *shard) spelled(s *slot) (zone string, key []byte) {
-	if zone, key = sh.name(s); s.zone&digestBit != 0 {
-		key = spell(key)
+func (sh *shard) spelled(s *slot) (zone string, name []byte) {
+	if zone, name = sh.name(s); s.zone&digestBit != 0 {
+		name = key.Digest(name).Append(nil)
 	}
-	return zone, key
+	return zone, name
 }
 
 // insert adds a bucket that is not there, for which a place is reserved.

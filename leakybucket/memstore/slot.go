@@ -2,10 +2,9 @@ package memstore
 
 import (
 	"encoding/binary"
-	"encoding/hex"
-	"strings"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
 const (
@@ -92,30 +91,17 @@ func (s *slot) forget() leakybucket.Instant {
 	return leakybucket.Limit{}.EmptyAt(leakybucket.State{Level: s.level, At: s.at, Leak: s.leak})
 }
 
-// Keys that are digests are kept as the 32 bytes that they spell.
-const (
-	digestPrefix = "@sha256:"
-	digestBytes  = 32
-)
+// Keys that are digests are kept as the bytes that they spell.
+const digestBytes = 32
 
 // packDigest returns the bytes that a digest spells in lower-case digits.
-func packDigest(key string) (packed [digestBytes]byte, ok bool) {
-	var digits [2 * digestBytes]byte
-	if len(key) != len(digestPrefix)+len(digits) {
-		return packed, false
-	}
-	copy(digits[:], key[len(digestPrefix):])
-	_, err := hex.Decode(packed[:], digits[:])
-	return packed, err == nil && spells(key, packed[:])
+func packDigest(name string) (packed key.Digest, ok bool) {
+	packed, ok = key.ParseDigest(name)
+	return packed, ok && spells(name, packed[:])
 }
 
-// spells reports whether key is the digest of these bytes.
-func spells(key string, packed []byte) bool {
-	var digits [2 * digestBytes]byte
-	hex.Encode(digits[:], packed)
-	written, is := strings.CutPrefix(key, digestPrefix)
-	return is && written == string(digits[:])
+// spells reports whether name is the digest of these bytes.
+func spells(name string, packed []byte) bool {
+	var room [128]byte
+	return name == string(key.Digest(packed).Append(room[:0]))
 }
-
-// spell returns the digest of these bytes.
-func spell(packed []byte) []byte { return hex.AppendEncode([]byte(digestPrefix), packed) }

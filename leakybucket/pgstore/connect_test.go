@@ -268,16 +268,3 @@ func TestARotatedCertificateAuthorityIsReadAgain(t *testing.T) {
 		return said.Load() != nil && strings.Contains((*said.Load()).Error(), "reading the certificates again")
 	})
 }
-
-// The restart closes the connection that the store keeps.
-func TestAPingAfterARestartOfTheServerSucceeds(t *testing.T) {
-	server := servertest.StartPostgres(t)
-	s := openStopped(t, patient(server.URL()), Options{})
-	for range 3 {
-		if err := ping(s); err != nil {
-			t.Fatalf("ping: got %v, want no error", err)
-		}
-		server.Stop()
-		run(t, server)
-	}
-}

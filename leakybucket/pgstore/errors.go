@@ -49,30 +49,28 @@ func (s *Store) explain(err error) error {
 	if errors.As(err, &connecting) {
 		doing, err = "connecting to", connecting.Unwrap()
 	}
-	var pg *pgconn.PgError
-	if !errors.As(err, &pg) {
-		return fmt.Errorf("%s PostgreSQL at %s: %w", doing, s.address, err)
+	advice := ""
+	if pg := (*pgconn.PgError)(nil); errors.As(err, &pg) {
+		err, advice = pg, s.advice(pg.Code)
 	}
-	if advice := s.advice(pg); advice != "" {
-		return fmt.Errorf("%s PostgreSQL at %s: %w: %s", doing, s.address, pg, advice)
-	}
-	return fmt.Errorf("%s PostgreSQL at %s: %w", doing, s.address, pg)
+	return fmt.Errorf("%s PostgreSQL at %s: %w%s", doing, s.address, err, advice)
 }
 
-func (s *Store) advice(pg *pgconn.PgError) string {
-	switch pg.Code {
+// advice says how to mend an error, behind a colon.
+func (s *Store) advice(code string) string {
+	switch code {
 	case invalidPassword, invalidAuthorization:
-		return fmt.Sprintf("want the password of role %q, and a line in pg_hba.conf that admits it", s.user)
+		return fmt.Sprintf(": want the password of role %q, and a line in pg_hba.conf that admits it", s.user)
 	case noPrivilege:
-		return fmt.Sprintf("want GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s, and USAGE on its schema", s.table, quoted(s.user))
+		return fmt.Sprintf(": want GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO %s, and USAGE on its schema", s.table, quoted(s.user))
 	case undefinedTable:
-		return fmt.Sprintf("want the table %s; was it dropped just now?", s.table)
+		return fmt.Sprintf(": want the table %s; was it dropped just now?", s.table)
 	case undefinedColumn, datatypeMismatch, undefinedFunction:
-		return fmt.Sprintf("want the table %s as this store creates it; name another one", s.table)
+		return fmt.Sprintf(": want the table %s as this store creates it; name another one", s.table)
 	case readOnly, notSupported:
-		return "want a server that can be written to, not a standby (target_session_attrs=read-write finds it among several)"
+		return ": want a server that can be written to, not a standby (target_session_attrs=read-write finds it among several)"
 	case tooManyConnections:
-		return "want a higher max_connections, or a pooler such as PgBouncer"
+		return ": want a higher max_connections, or a pooler such as PgBouncer"
 	}
 	return ""
 }

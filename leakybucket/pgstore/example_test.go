@@ -3,6 +3,7 @@ package pgstore_test
 import (
 	"context"
 	"log"
+	"os"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -11,7 +12,7 @@ import (
 
 // Several buckets of one table are charged in one step, all or none. Without package
 // sharedstore the caller decides what an outage means.
-func Example() {
+func ExampleStore() {
 	store, err := pgstore.Open("postgres://app@127.0.0.1:5432/app", pgstore.Options{Prefix: "shop"})
 	if err != nil {
 		log.Fatal(err)
@@ -34,4 +35,17 @@ func Example() {
 			log.Printf("too many requests for %s: come back in %v", charges[i].Zone, wait)
 		}
 	}
+}
+
+// The buckets outlive a crash of the server, in a table of this program's own schema.
+func ExampleOptions() {
+	store, err := pgstore.Open("postgres://app@127.0.0.1:5432/app", pgstore.Options{
+		Password: os.Getenv("PGPASSWORD"), Table: "shop.buckets", Logged: true,
+		OnError: func(err error) { log.Print(err) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer store.Close()
+	store.Start() // deletes expired buckets from now on
 }

@@ -21,73 +21,52 @@ const (
 // lookAfter connects and prepares the table. Then it searches the table for
 // expired buckets until ctx ends, each time in about s.forgetEvery.
 func (s *Store) lookAfter(ctx context.Context) {
-	for err := s.prepareInTime(ctx); err != nil; err = s.prepareInTime(ctx) {
+	for !s.tries(ctx, s.prepare) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.report(err)
 		pause(ctx, connectPatience)
 	}
-	var page, pages uint32
 	for ctx.Err() == nil {
-		wait := s.forgetEvery
-		if page >= pages {
-			size, err := s.pages(ctx)
-			if err != nil {
-				s.report(err)
-			}
-			page, pages = 0, size
+		var pages *int64 // nil if there is no table
+		s.tries(ctx, func(ctx context.Context) error {
+			return s.besideBatches(ctx, func() error { return s.pool.QueryRow(ctx, s.sql["size"], pgx.QueryExecModeExec, s.table).Scan(&pages) })
+		})
+		if pages == nil || *pages == 0 {
+			pause(ctx, min(s.forgetEvery, mostPause))
+			continue
 		}
-		if page < pages {
-			if err := s.forgetPart(ctx, page); err != nil {
-				s.report(err)
-			}
-			page += forgetPages
-			wait = s.forgetEvery * forgetPages / time.Duration(pages)
-		}
-		pause(ctx, min(max(wait, min(leastPause, s.forgetEvery)), s.forgetEvery, mostPause))
-	}
-}
-
-func (s *Store) prepareInTime(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, mostPatience)
-	defer cancel()
-	return s.explain(s.prepare(ctx))
-}
-
-// forgetPart deletes the expired buckets of some pages.
-func (s *Store) forgetPart(ctx context.Context, page uint32) error {
-	from, to := tid(page), tid(page+forgetPages)
-	for ctx.Err() == nil {
-		deleted, err := s.forgetSome(ctx, from, to)
-		if err != nil || deleted < forgetMost {
-			return s.explain(err)
+		wait := s.forgetEvery * forgetPages / time.Duration(*pages)
+		for page := int64(0); page < *pages && ctx.Err() == nil; page += forgetPages {
+			s.forgetPart(ctx, uint32(page))
+			pause(ctx, min(max(wait, min(leastPause, s.forgetEvery)), s.forgetEvery, mostPause))
 		}
 	}
-	return nil
 }
 
-func (s *Store) forgetSome(ctx context.Context, from, to pgtype.TID) (deleted int64, err error) {
+// tries calls f within some seconds, reports its error, and returns whether there was none.
+func (s *Store) tries(ctx context.Context, f func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
-	err = s.besideBatches(ctx, func() error {
-		tag, err := s.pool.Exec(ctx, s.sql["forget"], pgx.QueryExecModeExec, from, to, instantParam(s.heldAt()), int64(forgetMost))
-		deleted = tag.RowsAffected()
-		return err
-	})
-	return deleted, err
-}
-
-// pages returns how many pages the table has. It is 0 if there is no table.
-func (s *Store) pages(ctx context.Context) (uint32, error) {
-	ctx, cancel := context.WithTimeout(ctx, mostPatience)
-	defer cancel()
-	var pages *int64
-	err := s.besideBatches(ctx, func() error { return s.pool.QueryRow(ctx, s.sql["size"], pgx.QueryExecModeExec, s.table).Scan(&pages) })
-	if err != nil || pages == nil {
-		return 0, s.explain(err)
+	err := s.explain(f(ctx))
+	if err != nil {
+		s.report(err)
 	}
-	return uint32(*pages), nil
+	return err == nil
+}
+
+// forgetPart deletes the expired buckets of some pages, a few at a time.
+func (s *Store) forgetPart(ctx context.Context, page uint32) {
+	for deleted := int64(forgetMost); deleted == forgetMost; {
+		deleted = 0
+		s.tries(ctx, func(ctx context.Context) error {
+			return s.besideBatches(ctx, func() error {
+				tag, err := s.pool.Exec(ctx, s.sql["forget"], pgx.QueryExecModeExec, tid(page), tid(page+forgetPages), instantParam(s.heldAt()), int64(forgetMost))
+				deleted = tag.RowsAffected()
+				return err
+			})
+		})
+	}
 }
 
 // tid returns the position where a page begins.

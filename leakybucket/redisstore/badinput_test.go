@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
@@ -167,32 +165,6 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-func TestALoadingServerAnswersOnceItHasLoaded(t *testing.T) {
-	server := servertest.StartRedis(t)
-	server.Do("debug", "populate", "20000")
-	server.Do("save")
-	server.Kill()
-	dump, err := os.ReadFile(filepath.Join(server.Dir, "dump.rdb"))
-	if err != nil || len(dump) == 0 {
-		t.Fatalf("reading the dump: %v", err)
-	}
-	again := servertest.PrepareRedis(t, "--key-load-delay", "20", "--loading-process-events-interval-bytes", "1024")
-	if err := os.WriteFile(filepath.Join(again.Dir, "dump.rdb"), dump, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	again.Launch()
-	s := open(t, "redis://"+again.Addr, Options{})
-	loading := false
-	servertest.Eventually(t, "the server has loaded", func() error {
-		_, err := take(s, charge("k", frozen, 1))
-		loading = loading || err != nil && strings.Contains(err.Error(), "LOADING")
-		return err
-	})
-	if !loading {
-		t.Error("got no error that says LOADING, want one while the server loads")
 	}
 }
 

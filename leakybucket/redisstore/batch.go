@@ -19,23 +19,17 @@ import (
 // leave only when they are full, so that a slow network does not bound the rate.
 var batching = coalesce.Options{MaxWeight: 64, MaxInFlight: 4, SecondWeight: 32}
 
-// A lane is what requests of one call have in common.
-type lane struct {
-	script *rueidis.Lua
-	slot   uint16 // of their keys in a cluster
-}
-
-// sendBatch runs a script once for all requests of a batch. While a slot moves,
+// sendBatch runs a script once for all requests of a batch. While a cluster moves the slot,
 // servers refuse calls of several keys that they would answer for each of them.
 // Nothing was executed then, so each request is sent once more by itself.
-func (s *Store) sendBatch(l lane, batch []*request, _ func()) {
-	err := s.sendTogether(l, batch)
+func (s *Store) sendBatch(script *rueidis.Lua, batch []*request, _ func()) {
+	err := s.sendTogether(script, batch)
 	if len(batch) == 1 || !isAnswer(err, "TRYAGAIN", "MOVED", "ASK") {
 		return
 	}
 	var wg sync.WaitGroup
 	for _, r := range batch {
-		wg.Go(func() { _ = s.sendTogether(l, []*request{r}) })
+		wg.Go(func() { _ = s.sendTogether(script, []*request{r}) })
 	}
 	wg.Wait()
 }
@@ -51,7 +45,7 @@ func isAnswer(err error, kinds ...string) bool {
 }
 
 // sendTogether runs a script once. Its error is in the reply of each request, too.
-func (s *Store) sendTogether(l lane, batch []*request) error {
+func (s *Store) sendTogether(script *rueidis.Lua, batch []*request) error {
 	serial := strconv.FormatUint(s.serials.Add(1), 36)
 	n := 0
 	for _, r := range batch {
@@ -62,7 +56,7 @@ func (s *Store) sendTogether(l lane, batch []*request) error {
 	for _, r := range batch {
 		keys, args = append(keys, r.keys...), append(args, r.args...)
 	}
-	text, err := s.connection.run(l.script, keys, args)
+	text, err := s.connection.run(script, keys, args)
 	lines := strings.Split(text, "\n")
 	var at leakybucket.Instant
 	if err == nil {

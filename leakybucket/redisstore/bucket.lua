@@ -29,8 +29,8 @@ local reply = { format('%s %.0f', ARGV[1], now) }
 
 -- terms parses the part of a charge that many charges have in common: "<flags>
 -- <capacity> <leak> <debt> <ceiling> <step>...". The flags are b for a block,
--- whose steps follow in microseconds, n if the charge begins none, p for a probe,
--- s for shadow, and l for the last charge of a request.
+-- whose steps follow in microseconds, p for a probe, s for shadow, and l for the
+-- last charge of a request.
 local parsed = {}
 local function terms(text)
 	local t = parsed[text]
@@ -43,7 +43,7 @@ local function terms(text)
 	end
 	local flags = words[1]
 	t = {
-		blockless = match(flags, 'n'), probe = match(flags, 'p'), shadow = match(flags, 's'), last = match(flags, 'l'),
+		probe = match(flags, 'p'), shadow = match(flags, 's'), last = match(flags, 'l'),
 		capacity = tonumber(words[2]), leak = tonumber(words[3]), leak_text = words[3], debt = tonumber(words[4]),
 	}
 	t.room = t.capacity

@@ -1,7 +1,6 @@
 package redisstore
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -10,16 +9,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
@@ -42,33 +38,6 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	}
 	if _, err := takeWithin(open(t, "rediss://"+probe.Addr, Options{}), charge("k", frozen, 1), patience); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
-	}
-}
-
-var command = regexp.MustCompile(`(?i)HELLO|SETINFO|SLOTS|SHARDS|EVALSHA|PING`)
-
-// TestAClusterThatAlwaysRedirectsIsAnError has a cluster of one node, which
-// says of each slot that another node has it, and means itself.
-func TestAClusterThatAlwaysRedirectsIsAnError(t *testing.T) {
-	addr := startFake(t, func(addr, read string) (all string) {
-		host, port, _ := net.SplitHostPort(addr)
-		says := map[string]string{
-			"HELLO":   "%2\r\n+proto\r\n:3\r\n+version\r\n+7.0.15\r\n",
-			"SETINFO": "+OK\r\n", "PING": "+PONG\r\n",
-			"SLOTS":   fmt.Sprintf("*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$%d\r\n%s\r\n:%s\r\n+id\r\n", len(host), host, port),
-			"EVALSHA": "-MOVED 1 " + addr + "\r\n",
-		}
-		for _, name := range command.FindAllString(read, -1) {
-			all += says[strings.ToUpper(name)]
-		}
-		return all
-	})
-	s := open(t, "redis+cluster://"+addr, Options{})
-	for range 3 {
-		_, err := takeWithin(s, charge("k", frozen, 1), patience)
-		if err == nil || !strings.Contains(err.Error(), "MOVED") {
-			t.Errorf("take: got %v, want an error that says MOVED, before the deadline", err)
-		}
 	}
 }
 
@@ -127,80 +96,6 @@ func TestNewDialsNothing(t *testing.T) {
 		}
 		_ = conn.Close()
 		s.Close()
-	}
-}
-
-func TestAStoreClosedBeforeItsFirstCallNeverDials(t *testing.T) {
-	server := servertest.StartRedis(t)
-	s := open(t, "redis://"+server.Addr, Options{})
-	s.Close()
-	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
-		t.Errorf("take: got %v, want that the store is closed", err)
-	}
-	if got := server.Info("total_connections_received"); got != "2" { // both are redis-cli's
-		t.Errorf("connections: got %s, want those of redis-cli alone", got)
-	}
-}
-
-// A demoted master answers READONLY once, and then hangs. Closing its connection
-// takes a second. No caller waits for that.
-func TestAReplicaThatGoesSilentKeepsNoCallerBeyondItsDeadline(t *testing.T) {
-	server := servertest.StartRedis(t)
-	var proxy *servertest.Proxy
-	proxy = servertest.StartProxy(t, server.Addr, func(reply []byte) bool {
-		if bytes.Contains(reply, []byte("READONLY")) {
-			proxy.Silence(true) // from the next reply on
-		}
-		return false
-	})
-	s := open(t, "redis://"+proxy.Addr, Options{})
-	mustTake(t, s, charge("k", frozen, 1))
-	<-time.After(2 * retryDelay) // until its connection may be given up
-	server.Do("replicaof", "127.0.0.1", "1")
-	const budget = 50 * time.Millisecond
-	var wg sync.WaitGroup
-	for range 8 {
-		wg.Go(func() {
-			for range 10 {
-				asked := time.Now()
-				ctx, cancel := context.WithTimeout(context.Background(), budget)
-				err := s.Take(ctx, []leakybucket.Charge{charge("k", frozen, 1)}, make([]leakybucket.Decision, 1))
-				cancel()
-				if err == nil {
-					t.Error("take of a replica: got no error")
-				}
-				if took := time.Since(asked); took > 8*budget+heart.Lost(asked) {
-					t.Errorf("take: got an answer after %v with a deadline of %v", took, budget)
-				}
-				<-time.After(2 * time.Millisecond) // or they would be over before the connection is closed
-			}
-		})
-	}
-	wg.Wait()
-	server.Do("replicaof", "no", "one")
-	proxy.Silence(false)
-	servertest.Eventually(t, "the store answers again", func() error {
-		_, err := take(s, charge("k", frozen, 1))
-		return err
-	})
-}
-
-// The reply to INFO comes after the caller has left.
-func TestCheckSharesNothingWithACallerWhoHasLeft(t *testing.T) {
-	server := servertest.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
-	proxy := servertest.StartProxy(t, server.Addr, nil)
-	s := open(t, "redis://"+proxy.Addr, Options{})
-	mustTake(t, s, charge("k", frozen, 1))
-	for range 20 {
-		proxy.Silence(true)
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
-		warnings, err := s.Check(ctx)
-		cancel()
-		if warnings != nil || !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("check of a silent server: got %q, %v, want its deadline exceeded", warnings, err)
-		}
-		proxy.Silence(false) // the reply comes, and the race detector watches
-		servertest.Eventually(t, "the server answers", func() error { return ping(s) })
 	}
 }
 

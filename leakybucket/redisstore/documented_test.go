@@ -41,6 +41,9 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	if err := s.Settle(t.Context(), []leakybucket.Settlement{{Charge: c, Was: d, Diff: 1}}); err != nil {
 		t.Errorf("got %v from Settle", err)
 	}
+	if some, _, err := s.List(t.Context(), store.Filter{Zone: c.Zone, Scan: 1000}, ""); err != nil || len(some) != 1 {
+		t.Errorf("got %+v, %v from List", some, err)
+	}
 	if err := s.Reset(t.Context(), c.Zone, c.Key, false); err != nil {
 		t.Errorf("got %v from Reset", err)
 	}
@@ -60,13 +63,13 @@ func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	for _, node := range c.Nodes {
-		for _, words := range []string{"ACL SETUSER throttle on", "ACL SETUSER throttle '.cluster"} {
+		for _, words := range []string{"ACL SETUSER throttle on", "ACL SETUSER throttle '~{"} {
 			if got := node.Do(documented(t, words)...); got != "OK" {
 				t.Fatalf("got %q from the server, want OK", got)
 			}
 		}
 	}
-	s := open(t, c.URL(), Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
+	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
 	all := []leakybucket.Charge{charge("203.0.113.7", frozen, 1), charge("203.0.113.8", frozen, 1), charge("203.0.113.9", frozen, 1)}
 	if err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))); err != nil {
 		t.Errorf("got %v from Take", err)

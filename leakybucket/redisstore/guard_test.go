@@ -107,19 +107,3 @@ func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
 		})
 	}
 }
-
-func FuzzFrames(f *testing.F) {
-	f.Add([]byte("*2\r\n$1\r\na\r\n:1\r\n"), 3)
-	f.Fuzz(func(t *testing.T, text []byte, cut int) {
-		var whole, parts frames
-		errWhole := whole.feed(text)
-		cut = max(0, min(cut, len(text)))
-		errParts := parts.feed(text[:cut])
-		if errParts == nil {
-			errParts = parts.feed(text[cut:])
-		}
-		if (errWhole == nil) != (errParts == nil) || whole.complete.Load() != parts.complete.Load() {
-			t.Errorf("%q cut at %d: got %d, %v, want as in one part: %d, %v", text, cut, parts.complete.Load(), errParts, whole.complete.Load(), errWhole)
-		}
-	})
-}

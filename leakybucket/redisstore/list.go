@@ -3,14 +3,10 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
@@ -23,111 +19,35 @@ const scannedKeys = 1000
 // pattern quotes text for the MATCH of a SCAN.
 var pattern = strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`)
 
-// List implements [store.Lister]. It goes through all keys of the database with
-// SCAN. Of a cluster it asks one server after another.
-func (s *Store) List(ctx context.Context, of store.Filter, from string) ([]store.Entry, string, error) {
-	kept, next, err := s.list(ctx, of, from)
-	if !errors.Is(err, store.ErrBadCursor) {
-		err = s.connection.explain("listing buckets", err)
-	}
-	return kept, next, err
-}
-
-func (s *Store) list(ctx context.Context, of store.Filter, from string) ([]store.Entry, string, error) {
-	nodes, addresses, err := s.nodes(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	if len(addresses) == 0 {
-		return nil, "", nil
-	}
-	at, address := uint64(0), addresses[0]
-	if from != "" {
-		text, node, two := strings.Cut(from, "@")
-		at, err = strconv.ParseUint(text, 10, 64)
-		if err != nil || !two || !slices.Contains(addresses, node) || at == 0 && node == address {
-			return nil, "", fmt.Errorf("%w: no server made it", store.ErrBadCursor)
-		}
-		address = node
+// List implements [store.Lister]. It goes through all keys of the database with SCAN.
+func (s *Store) List(ctx context.Context, of store.Filter, from string) (some []store.Entry, next string, err error) {
+	if at, err := strconv.ParseUint(cmp.Or(from, "1"), 10, 64); err != nil || at == 0 {
+		return nil, "", fmt.Errorf("%w: no server made it", store.ErrBadCursor)
 	}
 	start := s.name(of.Zone, "", of.Shadow)
-	keys, at, err := s.scan(ctx, nodes[address], at, pattern.Replace(start+of.Prefix)+"*", max(1, min(of.Scan, scannedKeys)))
-	if err != nil {
-		return nil, "", err
+	count := strconv.Itoa(max(1, min(of.Scan, scannedKeys)))
+	reply, err := s.ask(ctx, listScript, s.prefix, s.now(), cmp.Or(from, "0"), pattern.Replace(start+of.Prefix)+"*", count)
+	if err == nil {
+		some, next, err = parseEntries(reply, start)
 	}
-	kept, err := s.read(ctx, keys)
-	if err != nil {
-		return nil, "", err
-	}
-	for i := range kept {
-		kept[i].Key = strings.TrimPrefix(kept[i].Key, start)
-	}
-	if at == 0 {
-		i := slices.Index(addresses, address) + 1
-		if i == len(addresses) {
-			return kept, "", nil
-		}
-		address = addresses[i]
-	}
-	return kept, fmt.Sprintf("%d@%s", at, address), nil
+	return some, next, s.connection.explain("listing buckets", err)
 }
 
-// nodes returns a client for each server that has keys of its own, and their addresses
-// in order. The only server has no address.
-func (s *Store) nodes(ctx context.Context) (map[string]rueidis.Client, []string, error) {
-	client, err := s.connection.ready(ctx)
+// parseEntries reads the reply of list.lua. What is no bucket is left out.
+func parseEntries(reply []string, start string) (some []store.Entry, next string, err error) {
+	if len(reply) < 2 || len(reply)%2 != 0 {
+		return nil, "", errGarbage
+	}
+	now, err := strconv.ParseInt(reply[0], 10, 64)
 	if err != nil {
-		return nil, nil, err
+		return nil, "", errGarbage
 	}
-	nodes := map[string]rueidis.Client{"": client}
-	if s.connection.target.mode == cluster {
-		nodes = client.Nodes()
-	}
-	return nodes, slices.Sorted(maps.Keys(nodes)), nil
-}
-
-// scan makes one step.
-func (s *Store) scan(ctx context.Context, node rueidis.Client, cursor uint64, match string, count int) ([]string, uint64, error) {
-	entry, err := ask(ctx, s.connection, func(rueidis.Client) (rueidis.ScanEntry, error) {
-		return node.Do(context.Background(), node.B().Scan().Cursor(cursor).Match(match).Count(int64(count)).Build()).AsScanEntry()
-	})
-	return entry.Elements, entry.Cursor, err
-}
-
-// read returns the buckets of keys. A key that has expired, or is no bucket, is left out. In a
-// cluster it asks the servers that the keys may have moved to.
-func (s *Store) read(ctx context.Context, keys []string) (found []store.Entry, err error) {
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	var time []int64 // seconds and microseconds
-	answers, err := ask(ctx, s.connection, func(client rueidis.Client) (values []rueidis.RedisResult, err error) {
-		if time, err = client.Do(context.Background(), client.B().Time().Build()).AsIntSlice(); err != nil {
-			return nil, err
-		}
-		var gets []rueidis.Completed
-		for _, key := range keys {
-			gets = append(gets, client.B().Get().Key(key).Build())
-		}
-		return client.DoMulti(context.Background(), gets...), nil
-	})
-	switch {
-	case err != nil:
-		return nil, err
-	case len(time) != 2:
-		return nil, errGarbage
-	}
-	now := leakybucket.Instant(cmp.Or(s.held.Load(), time[0]*1e6+time[1]))
-	for i, key := range keys {
-		text, err := answers[i].ToString()
-		if _, answered := rueidis.IsRedisErr(err); err != nil && !answered {
-			return nil, err
-		}
-		if state, ok := parseState(text); ok {
-			found = append(found, store.Entry{Key: key, State: state, Now: now})
+	for kept := range slices.Chunk(reply[2:], 2) {
+		if state, ok := parseState(kept[1]); ok {
+			some = append(some, store.Entry{Key: strings.TrimPrefix(kept[0], start), State: state, Now: leakybucket.Instant(now)})
 		}
 	}
-	return found, nil
+	return some, strings.TrimPrefix(reply[1], "0"), nil // no other cursor begins with 0
 }
 
 // parseState reads a bucket as bucket.lua writes it.

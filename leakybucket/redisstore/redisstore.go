@@ -23,20 +23,11 @@
 // A server that evicts keys before they expire forgets whom it limited. Set its
 // maxmemory-policy to noeviction or volatile-ttl; see [Store.Check].
 //
-// # Several buckets
+// # Redis Cluster
 //
-// All or none of the buckets of one take are poured, in one atomic step. In a
-// Redis Cluster this holds for the buckets of one slot. Several slots are asked
-// first, at once, and poured into only if all fit: two round trips. If others
-// poured in between, so that a slot refuses, or if one fails, the charges poured
-// are given back. After a refusal they are poured once more, slot after slot.
-// What is given back leaves a level higher by at most what leaked in between.
-// Charges may stay poured if the process or a server dies in between, and so may
-// those of the slot that failed. They then leak like any other.
-//
-// In a cluster, {} follows the prefix, so that nothing in a client's key is taken
-// for a hash tag. A prefix with a {tag} of its own puts all buckets into one slot:
-// all are on one server then, and takes are atomic.
+// In a cluster the prefix has a {tag}, and all buckets are in one slot: on one server, which
+// decides each take in one atomic step, as outside of a cluster. What a cluster adds is another
+// server that takes over, not speed.
 //
 // # Failover
 //
@@ -46,13 +37,14 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 
 	"github.com/redis/rueidis"
@@ -62,14 +54,16 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
-// DefaultPrefix is the prefix of keys if [Options] give none.
-const DefaultPrefix = "throttle:"
+const (
+	defaultPrefix        = "throttle:"
+	defaultClusterPrefix = "{throttle}:"
+)
 
 // Options of a Store. The zero value is ready for use. All but Prefix are for [Open]: a client
 // that is given to [New] has its own.
 type Options struct {
-	// Prefix begins the name of each key. If empty, it is [DefaultPrefix].
-	// Stores with the same prefix share their buckets.
+	// Prefix begins the name of each key. If empty, it is "throttle:", or "{throttle}:" in a
+	// cluster, where it must have a {tag}. Stores with the same prefix share their buckets.
 	Prefix string
 
 	// Username and Password replace those in the URL, unless they are empty. If
@@ -91,7 +85,7 @@ type Options struct {
 type Store struct {
 	prefix     string
 	connection *connection
-	lanes      *coalesce.Lanes[lane, *request]
+	lanes      *coalesce.Lanes[*rueidis.Lua, *request]
 	serials    atomic.Uint64 // of calls
 
 	held atomic.Int64 // the clock that tests hold; 0 while the server's runs
@@ -105,7 +99,7 @@ func New(client rueidis.Client, o Options) (*Store, error) {
 	if o.Username != "" || o.Password != "" || o.SentinelUsername != "" || o.SentinelPassword != "" || o.TLS != nil {
 		return nil, errors.New("got users, passwords or a TLS config beside a client: give them to the client, or call Open")
 	}
-	return newStore(connectionOf(client), o), nil
+	return newStore(connectionOf(client), o)
 }
 
 // Open returns a store for the servers of a URL. Its forms are
@@ -125,22 +119,23 @@ func Open(url string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newStore(connection, o), nil
+	return newStore(connection, o)
 }
 
-func newStore(connection *connection, o Options) *Store {
-	s := &Store{prefix: o.Prefix, connection: connection}
-	if s.prefix == "" {
-		s.prefix = DefaultPrefix
-	}
-	if connection.target.mode == cluster && !strings.Contains(s.prefix, "{") {
-		// After an empty tag, the whole key decides the slot. Otherwise clients
-		// could gather their keys on one server.
-		s.prefix += "{}"
+func newStore(connection *connection, o Options) (*Store, error) {
+	s := &Store{prefix: cmp.Or(o.Prefix, defaultPrefix), connection: connection}
+	if connection.target.mode == cluster {
+		s.prefix = cmp.Or(o.Prefix, defaultClusterPrefix)
+		if !tagged.MatchString(s.prefix) {
+			return nil, fmt.Errorf("invalid prefix %q for a cluster: want a {tag} in it, such as {shop}:", o.Prefix)
+		}
 	}
 	s.lanes = coalesce.New(batching, s.sendBatch)
-	return s
+	return s, nil
 }
+
+// tagged is what a key begins with if a tag decides its slot in a cluster.
+var tagged = regexp.MustCompile(`^[^{]*\{[^}]+\}`)
 
 // Take implements [leakybucket.Store]. The first call waits for the first attempt
 // to connect. Later ones fail at once while there is no connection. One take may
@@ -161,17 +156,8 @@ func (s *Store) take(ctx context.Context, charges []leakybucket.Charge, decision
 			return err
 		}
 	}
-	if s.connection.target.mode == cluster {
-		return s.takeBySlot(ctx, charges, decisions)
-	}
-	return s.takeTogether(ctx, 0, charges, decisions, false)
-}
-
-// takeTogether takes charges whose buckets share a slot. If blockless, it begins no
-// block.
-func (s *Store) takeTogether(ctx context.Context, slot uint16, charges []leakybucket.Charge, decisions []leakybucket.Decision, blockless bool) error {
-	r := s.takeRequest(charges, blockless)
-	if err := s.run(ctx, lane{takeScript, slot}, r); err != nil {
+	r := s.takeRequest(charges)
+	if err := s.run(ctx, takeScript, r); err != nil {
 		return err
 	}
 	return parseDecisions(r.reply, decisions)
@@ -190,31 +176,23 @@ func (s *Store) settle(ctx context.Context, settlements []leakybucket.Settlement
 			return err
 		}
 	}
-	if s.connection.target.mode == cluster {
-		return s.settleBySlot(ctx, settlements)
-	}
-	return s.settleTogether(ctx, 0, settlements)
-}
-
-// settleTogether settles charges whose buckets share a slot.
-func (s *Store) settleTogether(ctx context.Context, slot uint16, settlements []leakybucket.Settlement) error {
 	var fault error
 	for some := range slices.Chunk(settlements, mostSettlements) {
-		err := s.run(ctx, lane{settleScript, slot}, s.settleRequest(some))
+		err := s.run(ctx, settleScript, s.settleRequest(some))
 		if err != nil && !errors.Is(err, store.ErrBadBucket) {
 			return err
 		}
-		fault = graver(fault, err)
+		fault = cmp.Or(fault, err)
 	}
 	return fault
 }
 
 // run lets a script answer a request.
-func (s *Store) run(ctx context.Context, l lane, r *request) error {
+func (s *Store) run(ctx context.Context, script *rueidis.Lua, r *request) error {
 	if _, err := s.connection.ready(ctx); err != nil {
 		return err
 	}
-	switch err := s.lanes.Do(ctx, l, r, len(r.keys)); {
+	switch err := s.lanes.Do(ctx, script, r, len(r.keys)); {
 	case errors.Is(err, coalesce.ErrClosed):
 		return errClosed
 	case err != nil:
@@ -223,6 +201,14 @@ func (s *Store) run(ctx context.Context, l lane, r *request) error {
 		return r.reply.err
 	}
 	return r.fault()
+}
+
+// ask runs a script by itself, on one key. It is one round trip, or two when the server has
+// forgotten the script.
+func (s *Store) ask(ctx context.Context, script *rueidis.Lua, key string, args ...string) ([]string, error) {
+	return ask(ctx, s.connection, func(c rueidis.Client) ([]string, error) {
+		return script.Exec(context.Background(), c, []string{key}, args).AsStrSlice()
+	})
 }
 
 // Reset implements [store.Resetter].

@@ -14,22 +14,11 @@ func TestStoreKeepsTheContract(t *testing.T) {
 	storetest.Run(t, opener("redis://"+servertest.StartRedis(t).Addr, "test%d:"))
 }
 
-// All buckets share a slot here, because takes are atomic only within a slot.
 func TestStoreKeepsTheContractInACluster(t *testing.T) {
 	if testing.Short() {
-		t.Skip("SKIPPED: the same as on one server, slot by slot; run without -short")
+		t.Skip("SKIPPED: the same as on one server; run without -short")
 	}
 	storetest.Run(t, opener(servertest.StartRedisCluster(t).URL(), "{test%d}:"))
-}
-
-// Across slots a take is not atomic. A charge that another slot holds back was
-// poured for a moment, which writes a changed leak and rounds the level.
-func TestStoreKeepsTheContractAcrossSlotsButForExactness(t *testing.T) {
-	if testing.Short() {
-		t.Skip("SKIPPED: nearly the same as on one server; run without -short")
-	}
-	url := servertest.StartRedisCluster(t).URL()
-	storetest.Run(t, opener(url, "test%d:"), storetest.Atomicity, storetest.ChangedLimits, storetest.Agreement)
 }
 
 // BenchmarkTake runs as BenchmarkTake/store=redis/keys=1/result=allowed and the

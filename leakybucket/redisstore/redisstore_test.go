@@ -59,26 +59,6 @@ func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
 	}
 }
 
-// No two buckets share a key, whatever their zones are called.
-func TestBucketsOfDifferentZonesNeverShareAKey(t *testing.T) {
-	s := open(t, "redis://127.0.0.1:1", Options{})
-	seen := make(map[string]string)
-	for _, zone := range []string{"b", "~b", "~~b", "b~", "%7Eb", "~%7Eb", "%257Eb", "b/c", "b%2Fc", "b%252Fc", "", "~", "%"} {
-		for _, key := range []string{"", "k", "/k", "c/k", "~"} {
-			for _, shadow := range []bool{false, true} {
-				name, bucket := s.name(zone, key, shadow), fmt.Sprintf("zone %q key %q shadow %v", zone, key, shadow)
-				if other, taken := seen[name]; taken {
-					t.Errorf("key %q: got it for %s and for %s", name, other, bucket)
-				}
-				seen[name] = bucket
-			}
-		}
-	}
-	if got, want := s.name("login", "192.0.2.7", true), "throttle:~login/192.0.2.7"; got != want {
-		t.Errorf("key of a shadow bucket: got %q, want %q", got, want)
-	}
-}
-
 // Settlements that piled up in an outage come all at once.
 func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	server := servertest.StartRedis(t)
@@ -320,17 +300,4 @@ func TestRegistryOfAnotherType(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "shop:@changes") || !strings.Contains(err.Error(), "delete it") {
 		t.Errorf("got error %v, want the key and what to do", err)
 	}
-}
-
-// FuzzParseText reads whatever a field may hold.
-func FuzzParseText(f *testing.F) {
-	for _, value := range []string{"", "1 2 text", "1 2", "x", "4503599627370496 1 x"} {
-		f.Add("name", value)
-	}
-	f.Fuzz(func(t *testing.T, name, value string) {
-		text := parseText(name, value)
-		if text.Name != name || text.Number < 0 || text.Number >= store.MostNumber || text.Number == 0 && text.Text != "" {
-			t.Errorf("%q: got %+v, want a number in range, and no text without one", value, text)
-		}
-	})
 }

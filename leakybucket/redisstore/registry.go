@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/rueidis"
-
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
@@ -18,7 +16,7 @@ func (s *Store) registryKey() string { return s.prefix + "@changes" }
 
 // Texts implements [store.Registry].
 func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err error) {
-	reply, err := s.askRegistry(ctx, strconv.FormatInt(seen, 10), "")
+	reply, err := s.ask(ctx, registryScript, s.registryKey(), s.now(), strconv.FormatInt(seen, 10), "")
 	if err == nil {
 		all, err = parseTexts(reply)
 	}
@@ -28,23 +26,15 @@ func (s *Store) Texts(ctx context.Context, seen int64) (all store.Texts, err err
 // PutTexts implements [store.Registry].
 func (s *Store) PutTexts(ctx context.Context, texts []store.Text) (before, last int64, err error) {
 	mark := 1 + rand.Int64N(store.MostNumber-1)
-	args := []string{"", strconv.FormatInt(mark, 10)}
+	args := []string{s.now(), "", strconv.FormatInt(mark, 10)}
 	for _, t := range texts {
 		args = append(args, t.Name, strconv.FormatInt(t.Number, 10), strconv.FormatInt(int64(t.End), 10), t.Text)
 	}
-	reply, err := s.askRegistry(ctx, args...)
+	reply, err := s.ask(ctx, registryScript, s.registryKey(), args...)
 	if err == nil {
 		before, last, err = parseWrite(reply)
 	}
 	return before, last, s.connection.explain("writing "+s.registryKey(), err)
-}
-
-// askRegistry is one round trip, or two when the server has forgotten the script.
-func (s *Store) askRegistry(ctx context.Context, args ...string) ([]string, error) {
-	args = append([]string{s.now()}, args...)
-	return ask(ctx, s.connection, func(c rueidis.Client) ([]string, error) {
-		return registryScript.Exec(context.Background(), c, []string{s.registryKey()}, args).AsStrSlice()
-	})
 }
 
 func parseWrite(reply []string) (before, last int64, err error) {

@@ -55,8 +55,8 @@ func checkName(c *leakybucket.Charge) error {
 	return nil
 }
 
-// takeRequest encodes charges for take.lua. If blockless, they begin no block.
-func (s *Store) takeRequest(charges []leakybucket.Charge, blockless bool) *request {
+// takeRequest encodes charges for take.lua.
+func (s *Store) takeRequest(charges []leakybucket.Charge) *request {
 	r := &request{keys: make([]string, len(charges)), args: make([]string, 0, 2*len(charges))}
 	for i := range charges {
 		c := &charges[i]
@@ -65,11 +65,7 @@ func (s *Store) takeRequest(charges []leakybucket.Charge, blockless bool) *reque
 		if c.Cost == c.Cost {
 			cost = string(appendFloat(nil, c.Cost))
 		}
-		text := terms(c, i == len(charges)-1)
-		if blockless {
-			text = "n" + text
-		}
-		r.args = append(r.args, text, cost)
+		r.args = append(r.args, terms(c, i == len(charges)-1), cost)
 	}
 	return r
 }

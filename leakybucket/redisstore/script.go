@@ -15,6 +15,9 @@ var takeLua string
 //go:embed settle.lua
 var settleLua string
 
+//go:embed list.lua
+var listLua string
+
 //go:embed registry.lua
 var registryLua string
 
@@ -23,5 +26,6 @@ var registryLua string
 var (
 	takeScript     = rueidis.NewLuaScript(bucketLua + "\n" + takeLua)
 	settleScript   = rueidis.NewLuaScript(bucketLua + "\n" + settleLua)
+	listScript     = rueidis.NewLuaScript(listLua)
 	registryScript = rueidis.NewLuaScript(registryLua)
 )

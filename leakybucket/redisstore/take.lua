@@ -45,7 +45,7 @@ local function judge(c, cost)
 		c.blocked, c.flags = b.blocked, 8 * b.step
 	elseif c.cost >= 0 and fits(t.room, c.level, cost) then
 		c.flags = 1
-	elseif t.steps and not t.blockless and c.cost >= 0 and fits(t.capacity, 0, cost) then
+	elseif t.steps and c.cost >= 0 and fits(t.capacity, 0, cost) then
 		begin(b, t, c.level)
 		c.blocked, c.flags = b.blocked, 4 + 8 * b.step
 	end

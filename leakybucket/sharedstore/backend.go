@@ -18,21 +18,14 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
 
-// A Checker is a store that can check the settings of its servers.
-type Checker interface {
-	// Check returns warnings about settings that break limits, as far as the
-	// servers report them. It is an error if the servers do not answer.
-	Check(ctx context.Context) (warnings []string, err error)
-}
-
-// A Starter is a store that works in the background, such as to delete expired buckets.
-type Starter interface {
-	// Start begins that, and returns at once.
-	Start()
-}
-
-// A Closer is a store that has connections to close.
-type Closer interface{ Close() }
+// What a remote store may do besides, see [NewBackend].
+type (
+	checker interface {
+		Check(ctx context.Context) (warnings []string, err error)
+	}
+	starter interface{ Start() }
+	closer  interface{ Close() }
+)
 
 // A Backend owns a remote store and everything that must outlive a config: the breaker and
 // this node's own buckets. There must be one per process and remote store. All methods are
@@ -94,12 +87,17 @@ const (
 // outage. It may have other uses, and stays open.
 //
 // A call of the remote store must end when its context does; [Interruptible] sees to that for
-// any store. It connects by itself, at its first call. If it is a [store.Resetter], a
-// [store.Lister], a [Checker], a [Starter] or a [Closer], it is used as such.
+// any store. It connects by itself, at its first call. If it is a [store.Resetter] or a
+// [store.Lister], it is used as such, and so are these methods, if it has them:
+//
+//	Start()                                                       begins work in the background
+//	Check(ctx context.Context) (warnings []string, err error)     tells of settings that break limits
+//	Close()                                                       closes connections
 //
 // Nothing is called before the first [Backend.Attach] or request.
 func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *Backend {
 	b := &Backend{name: name, remote: remote, local: local, blocks: newBlocks(local), first: make(chan struct{})}
+	b.notifier.news, b.notifier.reasons = make(chan func(Observer), mostNews), make(map[string]time.Time)
 	var end context.CancelFunc
 	b.ending, end = context.WithCancel(context.Background())
 	b.budget.Store(int64(DefaultTimeout))
@@ -114,20 +112,21 @@ func NewBackend(name string, remote leakybucket.Store, local *memstore.Store) *B
 		OnStateChange: func(_ string, _, to gobreaker.State) { b.changed(to) },
 	})
 	b.start = sync.OnceFunc(func() {
-		if starter, can := capability[Starter](remote); can {
-			starter.Start()
+		go b.notifier.run(b.ending)
+		if s, can := capability[starter](remote); can {
+			s.Start()
 		}
 		go b.connect()
-		if checker, can := capability[Checker](remote); can {
-			go b.check(checker)
+		if c, can := capability[checker](remote); can {
+			go b.check(c)
 		}
 	})
 	b.close = sync.OnceFunc(func() {
 		end()
 		b.settling.Lock()
 		defer b.settling.Unlock()
-		if closer, can := capability[Closer](remote); can {
-			closer.Close()
+		if c, can := capability[closer](remote); can {
+			c.Close()
 		}
 	})
 	return b
@@ -307,7 +306,7 @@ type call struct {
 	done      func(error) // tells the breaker
 	began     time.Time
 	timeout   time.Duration
-	shortened bool // to the caller's own deadline
+	shortened bool // to the caller's own deadline, which is much sooner
 }
 
 // errCallersDeadline is wrapped by the error of a call that ran out of a budget shorter than
@@ -327,7 +326,8 @@ func (b *Backend) begin(ctx context.Context, timeout time.Duration) (c call, adm
 	c = call{done: done, began: time.Now(), timeout: timeout}
 	deadline := c.began.Add(timeout)
 	if own, has := ctx.Deadline(); has && own.Before(deadline) {
-		deadline, c.shortened = own, true
+		// A caller that waits for about as long, such as a Limiter, tells as much of the store.
+		deadline, c.shortened = own, own.Sub(c.began) < timeout/2
 	}
 	c.ctx, c.cancel = context.WithDeadline(context.WithoutCancel(ctx), deadline)
 	return c, true
@@ -379,19 +379,16 @@ func (b *Backend) Failing() bool {
 }
 
 // check tells the observer the servers' warnings, once they answer.
-func (b *Backend) check(checker Checker) {
+func (b *Backend) check(c checker) {
 	const again = 5 * time.Second
-	for b.ending.Err() == nil {
+	for {
 		ctx, done := context.WithTimeout(b.ending, again)
-		warnings, err := checker.Check(ctx)
-		if err != nil {
-			<-ctx.Done()
-		}
+		warnings, err := c.Check(ctx)
 		done()
 		for _, text := range warnings {
 			b.notifier.notify(func(o Observer) { o.Warned(text) })
 		}
-		if err == nil {
+		if err == nil || !sleep(b.ending, again) {
 			return
 		}
 	}

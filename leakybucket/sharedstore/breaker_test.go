@@ -96,6 +96,31 @@ func TestBreaker(t *testing.T) {
 	}
 }
 
+// TestLimiterOfAStoreThatHangs: a Limiter waits for as long as the store may take, so its deadline
+// must not hide an outage.
+func TestLimiterOfAStoreThatHangs(t *testing.T) {
+	for _, timeout := range []time.Duration{0, DefaultTimeout / 2, DefaultTimeout, time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			n := startNode(t, Options{})
+			l, err := leakybucket.NewLimiter(n, hourly(10, 1).Limit, leakybucket.LimiterOptions{Timeout: timeout})
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.remote.hung.Store(true)
+			for i := range 2 * inARow {
+				if r, err := l.Take(t.Context(), fmt.Sprint(i), 1); !r.Fits || err != nil {
+					t.Fatalf("with a timeout of %v: got %v, %v, want what this node decides", timeout, r, err)
+				}
+			}
+			if !n.backend.Down() {
+				t.Errorf("with a timeout of %v: got no outage", timeout)
+			}
+			n.remote.hung.Store(false)
+			n.recover()
+		})
+	}
+}
+
 // TestRecoveryOfABusyStore: a store that loses as many calls as the breaker forgives is not
 // down any more.
 func TestRecoveryOfABusyStore(t *testing.T) {

@@ -28,7 +28,7 @@ func (s *server) Take(ctx context.Context, charges []leakybucket.Charge, decisio
 }
 
 // Two nodes share a limit of six requests. When the server fails, each goes on with half of it.
-func Example() {
+func ExampleStore() {
 	remote := &server{Store: memstore.New(memstore.Options{})}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	store := sharedstore.New(remote, sharedstore.Options{

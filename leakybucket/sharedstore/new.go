@@ -32,7 +32,7 @@ func Log(to *slog.Logger) Observer { return logger{to} }
 type logger struct{ to *slog.Logger }
 
 func (l logger) Down(err error) {
-	l.to.Error("the store is down; until it is up again, zones go by their policies", "error", err)
+	l.to.Error("the store is down; until it is up again, this process decides by itself", "error", err)
 }
 
 func (l logger) Up(after time.Duration) { l.to.Info("the store is up again", "after", after) }

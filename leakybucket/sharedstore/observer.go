@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"time"
@@ -31,7 +32,7 @@ type Observer interface {
 	// reservation, or none was charged, because the zone's policy is [Allow].
 	Unsettled(zone string, charges int)
 
-	// Warned reports a warning of a [Checker], once.
+	// Warned reports a warning of the store's Check, once.
 	Warned(text string)
 }
 
@@ -46,10 +47,10 @@ const (
 
 // A notifier passes news to the observer that was attached last.
 type notifier struct {
+	news chan func(Observer)
+
 	mu        sync.Mutex
-	observers []Observer // oldest first
-	news      []func(Observer)
-	notifying bool                 // a goroutine passes on the news
+	observers []Observer           // oldest first
 	reasons   map[string]time.Time // why calls failed, and when that was told
 }
 
@@ -67,31 +68,21 @@ func (t *notifier) detach(o Observer) {
 
 // notify passes one piece of news on.
 func (t *notifier) notify(news func(Observer)) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.news) == mostNews {
-		return
-	}
-	t.news = append(t.news, news)
-	if !t.notifying {
-		t.notifying = true
-		go t.run()
+	select {
+	case t.news <- news:
+	default:
 	}
 }
 
-// run passes on all news.
-func (t *notifier) run() {
+// run passes all news on until ctx ends.
+func (t *notifier) run(ctx context.Context) {
 	for {
-		t.mu.Lock()
-		if len(t.news) == 0 {
-			t.notifying = false
-			t.mu.Unlock()
+		select {
+		case news := <-t.news:
+			t.count(news)
+		case <-ctx.Done():
 			return
 		}
-		news := t.news[0]
-		t.news = t.news[1:]
-		t.mu.Unlock()
-		t.count(news)
 	}
 }
 
@@ -133,9 +124,6 @@ func (t *notifier) isNew(err error) bool {
 	}
 	if _, told := t.reasons[err.Error()]; told || len(t.reasons) == mostReasons {
 		return false
-	}
-	if t.reasons == nil {
-		t.reasons = make(map[string]time.Time)
 	}
 	t.reasons[err.Error()] = now
 	return true

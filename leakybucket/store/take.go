@@ -48,19 +48,11 @@ func Fit(charges []leakybucket.Charge, decisions []leakybucket.Decision) (enforc
 	return enforced, all
 }
 
-// anyShared reports whether two charges name the same bucket. Most often none do, and
-// a few bytes of their names tell that soon: each charge sets a bit chosen by those.
+// anyShared reports whether two charges name the same bucket.
 func anyShared(charges []leakybucket.Charge) bool {
-	var seen [4]uint64
 	for i := range charges {
-		c := &charges[i]
-		bit := uint8(len(c.Zone) + 7*len(c.Key) + 31*lastByte(c.Zone) + 101*lastByte(c.Key))
-		if word, mask := &seen[bit/64], uint64(1)<<(bit%64); *word&mask == 0 {
-			*word |= mask
-			continue
-		}
 		for j := range i {
-			if SameBucket(c, &charges[j]) {
+			if SameBucket(&charges[i], &charges[j]) {
 				return true
 			}
 		}
@@ -87,13 +79,6 @@ func costOfBucket(charges []leakybucket.Charge, c *leakybucket.Charge) float64 {
 		}
 	}
 	return sum
-}
-
-func lastByte(s string) int {
-	if s == "" {
-		return 0
-	}
-	return int(s[len(s)-1])
 }
 
 // SameBucket reports whether two charges name the same bucket.

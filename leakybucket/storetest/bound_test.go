@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"math"
-	"math/rand/v2"
 	"runtime"
 	"strings"
 	"testing"
@@ -259,64 +258,5 @@ func TestHistoryOfSettlements(t *testing.T) {
 		},
 	} {
 		tellOf(t, test.name, history{l, test.events, test.settled}, test.want)
-	}
-}
-
-// The fast checks of all windows must find what looking at each one finds.
-func TestWindowsAgreeWithLookingAtEachOne(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	found := 0
-	for i := range 200 {
-		h := history{limit: limit(5, 500)}
-		for range 1 + rng.IntN(60) {
-			us := rng.IntN(30_000)
-			e := asked(us-rng.IntN(500), us+rng.IntN(500), at(us, rng.Float64(), 0, poured))
-			h.events = append(h.events, e)
-		}
-		for range i % 5 * rng.IntN(5) {
-			us := rng.IntN(30_000)
-			h.settled = append(h.settled, settles(us-rng.IntN(500), us+rng.IntN(500), 100, -rng.Float64()-15))
-		}
-		backs := h.givenBack()
-		byStore, byCallers := math.Inf(-1), math.Inf(-1)
-		for _, first := range h.events {
-			for _, last := range h.events {
-				store, callers := 0.0, 0.0
-				for _, e := range h.events {
-					if first.At <= e.At && e.At <= last.At {
-						store += e.cost
-					}
-					if first.call <= e.call && e.back <= last.back {
-						callers += e.cost
-					}
-				}
-				for _, g := range backs {
-					if g.from <= last.At && first.At <= g.to {
-						store -= g.most
-					}
-					if g.call <= last.back && first.call <= g.back {
-						callers -= g.most
-					}
-				}
-				if first.At <= last.At {
-					byStore = max(byStore, store-h.limit.Leak*last.At.Sub(first.At).Seconds())
-				}
-				if first.call <= last.back {
-					byCallers = max(byCallers, callers-h.limit.Leak*(last.back-first.call).Seconds())
-				}
-			}
-		}
-		if got, want := h.checkWindows() != nil, byStore > h.bound(); got != want {
-			t.Fatalf("window of the store's clock with %v: got a complaint %v, want %v", byStore, got, want)
-		}
-		if got, want := h.checkCallers() != nil, byCallers > h.bound(); got != want {
-			t.Fatalf("window of the callers' clock with %v: got a complaint %v, want %v", byCallers, got, want)
-		}
-		if byStore > h.bound() {
-			found++
-		}
-	}
-	if found < 20 || found > 180 {
-		t.Errorf("histories that hold too much: got %d of 200, want some and not all", found)
 	}
 }

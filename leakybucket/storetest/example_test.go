@@ -61,7 +61,7 @@ func (s *mapStore) Settle(ctx context.Context, settlements []leakybucket.Settlem
 }
 
 // The test of a store is one call.
-func Example() {
+func ExampleOpen() {
 	_ = func(t *testing.T) { // func TestStore(t *testing.T)
 		storetest.Run(t, openMapStore)
 	}

@@ -144,27 +144,6 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// A flight may look for its next batch before a caller has noticed that its
-// context has ended.
-func TestACallWhoseContextEndsAsTheBatchLeavesIsDropped(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		var sent []int
-		l := New(Options{MaxWeight: 10}, func(_ string, batch []int, _ func()) {
-			sent = append(sent, batch...)
-			<-time.After(time.Second)
-			cancel()
-		})
-		var wg sync.WaitGroup
-		do(t.Context(), &wg, l, 1, 0)
-		do(ctx, &wg, l, 1, 1)
-		wg.Wait()
-		if got, want := fmt.Sprint(sent), "[0]"; got != want {
-			t.Errorf("sent: got %s, want %s", got, want)
-		}
-	})
-}
-
 func TestACallInFlightIsWaitedForOnlyUntilItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var s server

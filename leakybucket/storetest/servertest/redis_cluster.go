@@ -72,22 +72,33 @@ func (c *RedisCluster) Settled() {
 	})
 }
 
-// Failover lets a replica take over by force, and returns once it is a master.
-func (c *RedisCluster) Failover() *Redis {
+// Owner returns the master that has the buckets of a store without a prefix of its own, and its
+// replica.
+func (c *RedisCluster) Owner() (master, replica *Redis) {
 	c.tb.Helper()
 	for _, node := range c.Nodes {
-		if !strings.Contains(node.Do("role"), "slave") {
-			continue
+		if !strings.HasPrefix(node.Do("get", "{throttle}:"), "MOVED") {
+			master = node
 		}
-		node.Do("cluster", "failover", "force")
-		Eventually(c.tb, "a replica has taken over", func() error {
-			if strings.HasPrefix(node.Do("role"), "master") {
-				return nil
-			}
-			return errors.New("it is a replica still")
-		})
-		return node
 	}
-	c.tb.Fatal("got no replica in the cluster")
-	return nil
+	for _, node := range c.Nodes {
+		if role := node.Do("role"); master != nil && strings.HasPrefix(role, "slave") && strings.Contains(role, fmt.Sprint(master.Port)) {
+			return master, node
+		}
+	}
+	c.tb.Fatal("got no master with a replica for the buckets")
+	return nil, nil
+}
+
+// Failover lets the replica of the buckets take over by force, and returns once it is a master.
+func (c *RedisCluster) Failover() {
+	c.tb.Helper()
+	_, replica := c.Owner()
+	replica.Do("cluster", "failover", "force")
+	Eventually(c.tb, "a replica has taken over", func() error {
+		if strings.HasPrefix(replica.Do("role"), "master") {
+			return nil
+		}
+		return errors.New("it is a replica still")
+	})
 }
