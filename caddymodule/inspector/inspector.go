@@ -13,9 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
-	"net"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -39,17 +37,12 @@ func init() {
 // behind `basic_auth`, another authentication, `forward_auth`, or client certificates.
 type Inspector struct {
 	// Let every user whom the page is shown to lift and set bans, limits and shadow,
-	// and empty buckets. Default: the page only shows. With `open`, it needs `hosts`.
+	// and empty buckets. Default: the page only shows, as an `open` one always does.
 	AllowChanges bool `json:"allow_changes,omitempty"`
 
 	// Show the page to everybody who can reach it, and not only to authenticated users:
 	// keys may hold addresses and names. Default: off.
 	Open bool `json:"open,omitempty"`
-
-	// The names under which the page may be opened, without ports. Default: any name that
-	// the site answers to. Without them, a foreign page could reach an open one under a
-	// name of its own (DNS rebinding).
-	Hosts []string `json:"hosts,omitempty"`
 
 	// The header of the authentication service's answer that names the user, such as
 	// `Remote-User`, for `forward_auth`. A header that the client sends does not
@@ -79,50 +72,10 @@ func (i *Inspector) Provision(ctx caddy.Context) (err error) {
 
 // check checks the options together.
 func (i *Inspector) check() error {
-	if i.Open && i.AllowChanges && i.Hosts == nil {
-		return errors.New("open and allow_changes want hosts, such as hosts throttle.example.com: a foreign page could make changes under a name of its own (DNS rebinding)")
-	}
-	return i.checkHosts()
-}
-
-// checkHosts checks the hosts and makes them lower case.
-func (i *Inspector) checkHosts() (err error) {
-	if i.Hosts != nil && len(i.Hosts) == 0 {
-		return errors.New("hosts has no value: want the names under which the page may be opened, such as hosts throttle.example.com")
-	}
-	for n, host := range i.Hosts {
-		if i.Hosts[n], err = parseHost(host); err != nil {
-			return err
-		}
+	if i.Open && i.AllowChanges {
+		return errors.New("open and allow_changes exclude each other: put basic_auth or another authentication before the page that makes changes")
 	}
 	return nil
-}
-
-// parseHost checks one of the hosts and returns it in lower case.
-func parseHost(host string) (string, error) {
-	if u, err := url.Parse(host); err == nil && u.Scheme != "" && u.Host != "" {
-		return "", fmt.Errorf("invalid host %q: did you mean %s?", host, u.Hostname())
-	}
-	bare := strings.Trim(host, "[]")
-	if name, port, err := net.SplitHostPort(host); err == nil && port != "" {
-		return "", fmt.Errorf("invalid host %q: hosts have no ports: did you mean %s?", host, name)
-	}
-	switch {
-	case bare == "" || strings.ContainsAny(bare, "/*{} ,@"):
-		return "", fmt.Errorf("invalid host %q: want a name such as throttle.example.com", host)
-	case strings.ContainsFunc(bare, func(c rune) bool { return c > '~' }):
-		return "", fmt.Errorf("invalid host %q: want it in ASCII, as browsers send it (xn--...)", host)
-	}
-	return strings.ToLower(bare), nil
-}
-
-// hostOf returns the host of a request, without the port.
-func hostOf(r *http.Request) string {
-	host := r.Host
-	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	}
-	return strings.ToLower(strings.TrimSuffix(strings.Trim(host, "[]"), "."))
 }
 
 // user returns the name of the user whom somebody else has authenticated, or "".
@@ -197,8 +150,6 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 	switch {
 	case user == "" && !i.Open:
 		return forbidden("nobody is logged in: put basic_auth before throttle_inspector, or write open into its block")
-	case len(i.Hosts) > 0 && !slices.Contains(i.Hosts, hostOf(r)):
-		return forbidden("the host %q is none of the hosts of throttle_inspector", hostOf(r))
 	case (r.Method == http.MethodGet || r.Method == http.MethodHead) && len(asks) == 0:
 		return i.servePage(w, user)
 	case r.Method != http.MethodPost:
@@ -249,7 +200,6 @@ func (i *Inspector) servePage(w http.ResponseWriter, user string) error {
 //	throttle_inspector [<matcher>] {
 //	    allow_changes
 //	    open
-//	    hosts <name>...
 //	    user_header <name>
 //	}
 func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
@@ -268,18 +218,13 @@ func parse(h httpcaddyfile.Helper) (caddyhttp.MiddlewareHandler, error) {
 				return nil, h.Errf("unexpected %q after %s: it takes no word", words[0], option)
 			}
 			i.AllowChanges, i.Open = i.AllowChanges || option == "allow_changes", i.Open || option == "open"
-		case "hosts":
-			i.Hosts = append([]string{}, words...)
-			if err := i.checkHosts(); err != nil {
-				return nil, h.WrapErr(err)
-			}
 		case "user_header":
 			if len(words) != 1 || words[0] == "" {
 				return nil, h.Errf("user_header has %d words after it: want one, such as user_header Remote-User", len(words))
 			}
 			i.UserHeader = words[0]
 		default:
-			return nil, h.WrapErr(caddymodule.ErrUnknown("option of throttle_inspector", option, "allow_changes", "open", "hosts", "user_header"))
+			return nil, h.WrapErr(caddymodule.ErrUnknown("option of throttle_inspector", option, "allow_changes", "open", "user_header"))
 		}
 		if seen[option] {
 			return nil, h.Errf("%s is given twice", option)

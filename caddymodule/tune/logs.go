@@ -2,14 +2,10 @@ package tune
 
 import (
 	"cmp"
-	"context"
 	"encoding/json"
 	"io"
 	"os"
-	"os/signal"
-	"slices"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -33,15 +29,9 @@ as nginx's $request_time, or microseconds, as Apache's %D. --fields reads any ot
 // A finding is an [Answer].
 type finding interface{ Text() string }
 
-// A logReader reads the requests of logs until the command is interrupted.
-type logReader struct {
-	*accesslog.Reader
-	ctx context.Context
-}
-
 // reads lets a command read logs, print what find finds in them, and exit with the code
 // that an error means.
-func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, error)) *cobra.Command {
+func (f *logFlags) reads(cmd *cobra.Command, find func(*accesslog.Reader) (finding, error)) *cobra.Command {
 	cmd.Flags().StringVar(&f.Host, "host", "", "The host of requests whose line has none, as in combined logs")
 	cmd.Flags().StringVar(&f.TimeField, "time-field", "", "The field of the request's duration, and perhaps its unit: upstream_time:ms in JSON, 2 for the second word after the user agent")
 	cmd.Flags().StringVar(&f.Client, "client", "", "The field of the client's address, named as in --time-field; remote_addr is the first of combined lines")
@@ -52,25 +42,20 @@ func (f *logFlags) reads(cmd *cobra.Command, find func(*logReader) (finding, err
 	return cmd
 }
 
-func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) (finding, error)) error {
+func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*accesslog.Reader) (finding, error)) error {
 	switch {
 	case len(logs) == 0:
 		return caddymodule.UsageErrorf("no log given: want files, or - for the standard input")
 	case strings.ContainsAny(f.Host, "/ "):
 		return caddymodule.UsageErrorf("invalid --host %q: want a name such as example.com", f.Host)
 	}
-	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // the next signal ends the process
-	if slices.Contains(logs, "-") {
-		f.Stdin = interruptible(ctx, os.Stdin)
-	}
+	f.Stdin = os.Stdin
 	in, err := accesslog.Open(logs, f.Options)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
-	found, err := find(&logReader{in, ctx})
+	found, err := find(in)
 	if err != nil {
 		return err
 	}
@@ -82,16 +67,4 @@ func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*logReader) 
 		_, err = io.WriteString(cmd.OutOrStdout(), found.Text())
 	}
 	return cmp.Or(err, in.Stats().Broken)
-}
-
-// interruptible returns a reader that ends when the context does, also while it waits for
-// input.
-func interruptible(ctx context.Context, in io.Reader) io.Reader {
-	out, into := io.Pipe()
-	context.AfterFunc(ctx, func() { _ = into.Close() })
-	go func() {
-		_, err := io.Copy(into, in)
-		_ = into.CloseWithError(err)
-	}()
-	return out
 }

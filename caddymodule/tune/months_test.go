@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
 // A month is traffic of which its maker knows who sent it.
@@ -122,30 +124,17 @@ func (m *month) misjudged(t *testing.T, log string) (people, others int) {
 		t.Fatal(err)
 	}
 	defer in.Close()
-	type client struct {
-		requests, assets int
-		agents           accesslog.Agents
-	}
-	clients := make(map[string]*client)
-	for batch, err := range in.Batches(t.Context()) {
+	var known clients.Log
+	by := known.By(32, 64)
+	for r, err := range in.Requests {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, r := range batch {
-			c := clients[r.ClientText]
-			if c == nil {
-				c = new(client)
-				clients[strings.Clone(r.ClientText)] = c
-			}
-			c.requests++
-			if c.agents.Add(r); r.Asset() {
-				c.assets++
-			}
-		}
+		known.Add(r)
 	}
-	for addr, c := range clients {
-		robot := accesslog.LooksLike(c.requests, c.assets, &c.agents) == accesslog.Robot
-		switch person := m.who[addr] == "person" || m.who[addr] == "office"; {
+	for addr, who := range m.who {
+		robot := !by.Of(netip.MustParseAddr(addr)).Person()
+		switch person := who == "person" || who == "office"; {
 		case person && robot:
 			people++
 		case !person && !robot:

@@ -3,8 +3,6 @@ package tune_test
 import (
 	"bytes"
 	"cmp"
-	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -169,23 +167,6 @@ func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
 	got := ran(t, "recommend", writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}))
 	if !strings.Contains(got, "No zone charges any of these requests.") {
 		t.Errorf("got %q, want that no zone charges any", got)
-	}
-}
-
-// TestAnInterruptedRecommendationIsOfTheRequestsSoFar also says so.
-func TestAnInterruptedRecommendationIsOfTheRequestsSoFar(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for _, flag := range []string{"--json", "--json=false"} {
-		got, _, err := run(ctx, "recommend", flag, writeLog(t, mixedLines()...))
-		var r tune.Recommendation
-		if flag == "--json" && json.Unmarshal([]byte(got), &r) == nil {
-			if n := r.Zones[0].Requests; !r.Partial || n == 0 || n > 1000 {
-				t.Errorf("got %d requests, partial %v, want some of them, and that they are not all", n, r.Partial)
-			}
-		} else if err != nil || !strings.HasPrefix(got, "Interrupted:") {
-			t.Errorf("got %v and %.40q, want that it was interrupted", err, got)
-		}
 	}
 }
 

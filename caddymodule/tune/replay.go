@@ -76,7 +76,7 @@ func (rp *player) begin(without map[string]bool) {
 	for name, z := range a.Zones {
 		rp.clientsOf(name)
 		if len(z.Static) > 0 && len(rp.absent) > 0 {
-			z.Exempt = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}})
+			z.Exempt, z.Static = append(slices.Clone(z.Exempt), caddyhttp.MatcherSet{assets{}}), nil
 		}
 		if len(z.Field) > 0 && !slices.Contains(rp.fields, z.Field[0]) {
 			rp.fields = append(rp.fields, z.Field[0])

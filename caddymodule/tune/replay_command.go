@@ -70,10 +70,10 @@ all POST requests, or those to --login.`,
 	f.add(cmd)
 	cmd.Flags().StringVar(&f.limit, "limit", "", "The limit of a zone without a config, such as \"60 1/s\"")
 	cmd.Flags().StringVar(&f.requests, "requests", "", "Write what each zone decides about each request to this file, as JSON lines")
-	return f.reads(cmd, func(in *logReader) (finding, error) { return f.find(in) })
+	return f.reads(cmd, func(in *accesslog.Reader) (finding, error) { return f.find(in) })
 }
 
-func (f *replayFlags) find(in *logReader) (_ *Report, err error) {
+func (f *replayFlags) find(in *accesslog.Reader) (_ *Report, err error) {
 	rp, err := f.player(f.limit)
 	if err != nil {
 		return nil, err
@@ -161,26 +161,23 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 	return flagConfig(limit, f.keys, f.cost, f.settle)
 }
 
-// runAll runs all requests of the logs. The first of them tell what the logs lack. It
-// returns what the figures leave out.
-func (rp *player) runAll(in *logReader) (notes []string, err error) {
+// runAll runs all requests of the logs, and returns what the figures leave out.
+func (rp *player) runAll(in *accesslog.Reader) (notes []string, err error) {
 	begun := false
-	for batch, err := range in.Batches(in.ctx) {
+	for req, err := range in.Requests {
 		if err != nil {
 			return nil, err
 		}
 		if !begun {
 			begun = true
 			var without map[string]bool
-			if without, notes, err = rp.missing(factsOf(batch)); err != nil {
+			if without, notes, err = rp.missing(in.Facts()); err != nil {
 				return nil, err
 			}
 			rp.begin(without)
 		}
-		for _, req := range batch {
-			rp.clients.Add(req)
-			rp.run(req)
-		}
+		rp.clients.Add(req)
+		rp.run(req)
 	}
 	return append(notes, rp.notes(in.Stats())...), nil
 }
@@ -219,19 +216,19 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 
 // missing returns the zones that cannot be replayed because of what the log lacks, and
 // says why. It fails if no zone is left, or if the zone to show is not.
-func (rp *player) missing(facts logFacts) (without map[string]bool, notes []string, err error) {
-	if !facts.hosts && (bytes.Contains(rp.raw, []byte(`"source":"host"`)) || slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })) {
+func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, notes []string, err error) {
+	if !facts.Hosts && (bytes.Contains(rp.raw, []byte(`"source":"host"`)) || slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })) {
 		return nil, nil, caddymodule.UsageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
-		z, hidden := rp.app.Zones[name], ""
-		why := facts.lacks(z.Zone)
-		if names := facts.hidden([]byte(z.Definition)); len(names) > 0 {
-			hidden = fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
+		z, unseen := rp.app.Zones[name], ""
+		why := lacks(facts, z.Zone)
+		if names := hidden(facts, []byte(z.Definition)); len(names) > 0 {
+			unseen = fmt.Sprintf("its matchers or costs look at the header %s, which the log does not show", strings.Join(names, ", "))
 		}
 		if rp.study != nil {
-			why = cmp.Or(why, hidden)
+			why = cmp.Or(why, unseen)
 		}
 		switch {
 		case rp.shown != "" && name != rp.shown:
@@ -240,9 +237,9 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 			without[name] = true
 			notes = append(notes, fmt.Sprintf("zone %s is left out: %s.", name, why))
 			continue
-		case hidden != "":
-			rp.unknown[name] = hidden
-			notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, hidden))
+		case unseen != "":
+			rp.unknown[name] = unseen
+			notes = append(notes, fmt.Sprintf("zone %s: %s: requests are judged as if they lacked it.", name, unseen))
 		}
 		for _, doubt := range []struct {
 			is   bool
@@ -259,7 +256,7 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 			}
 		}
 	}
-	if names := facts.hidden(rp.raw); len(names) > 0 && len(notes) == 0 {
+	if names := hidden(facts, rp.raw); len(names) > 0 && len(notes) == 0 {
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
 	}
 	if len(without) == len(rp.app.Zones) || without[rp.shown] {
@@ -268,49 +265,17 @@ func (rp *player) missing(facts logFacts) (without map[string]bool, notes []stri
 	return without, notes, nil
 }
 
-// logFacts are what the first requests of a log have.
-type logFacts struct {
-	hosts     bool // requests name them
-	caddy     bool
-	durations bool
-	headers   map[string]bool // that were sent, and whether some can be read
-}
-
-// hashed is how Caddy's filter of that name writes a value.
-var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
-
-// factsOf returns what the first requests of a log have.
-func factsOf(first []*accesslog.Request) logFacts {
-	f := logFacts{headers: make(map[string]bool)}
-	for _, req := range first {
-		f.caddy = f.caddy || req.Caddy
-		f.hosts = f.hosts || req.Host != ""
-		f.durations = f.durations || req.Duration >= 0
-		for name, value := range req.Headers() {
-			f.headers[name] = f.headers[name] || value != accesslog.Redacted && !hashed.MatchString(value)
-		}
-	}
-	return f
-}
-
-// shows reports whether the log has the values of a header. Caddy's has all that were sent,
-// unless it redacts, hashes or deletes them.
-func (f *logFacts) shows(header string) bool {
-	readable, sent := f.headers[header]
-	return readable || !sent && f.caddy && len(f.headers) > 0
-}
-
 // lacks returns why a zone cannot be replayed, or "".
-func (f *logFacts) lacks(z *limit.Zone) string {
+func lacks(f *accesslog.Facts, z *limit.Zone) string {
 	for _, k := range z.Key.Sources {
 		header := http.CanonicalHeaderKey(map[string]string{"cookie": "Cookie", "basic_user": "Authorization", "header": k.Name}[k.Source])
-		_, redacted := f.headers[header]
+		_, redacted := f.Headers[header]
 		switch {
 		case k.Source == "field":
 			return "its key is the form field " + strconv.Quote(k.Name) + ", and logs hold no bodies"
 		case strings.Contains(k.Source, "{http.auth."):
 			return "its key is the user who has authenticated, and a replay authenticates nobody"
-		case header == "" || f.shows(header):
+		case header == "" || f.Shows(header):
 		case redacted && (header == "Cookie" || header == "Authorization"):
 			return "its key is in the header " + header + ", which the log does not show: set log_credentials in the servers options to log it"
 		default:
@@ -318,7 +283,7 @@ func (f *logFacts) lacks(z *limit.Zone) string {
 		}
 	}
 	for _, cost := range z.Cost {
-		if strings.HasPrefix(cost.Value, "body_items") || strings.HasPrefix(cost.Value, "body_bytes") && !f.caddy {
+		if strings.HasPrefix(cost.Value, "body_items") || strings.HasPrefix(cost.Value, "body_bytes") && !f.Caddy {
 			return "its cost is in the body, and logs hold no bodies"
 		}
 	}
@@ -326,7 +291,7 @@ func (f *logFacts) lacks(z *limit.Zone) string {
 	case s == nil:
 	case s.Source == "header" && s.After:
 		return "it charges what a response header says, which logs do not hold"
-	case s.Source == "seconds" && !f.durations:
+	case s.Source == "seconds" && !f.Durations:
 		return "it settles seconds, and the log has no durations"
 	}
 	return ""
@@ -342,10 +307,10 @@ var (
 
 // hidden returns the headers that matchers and costs in a part of a config look at and
 // that the log does not show.
-func (f *logFacts) hidden(part []byte) (names []string) {
+func hidden(f *accesslog.Facts, part []byte) (names []string) {
 	for _, found := range sentHeader.FindAllStringSubmatch(string(part), -1) {
 		for _, match := range append(matchedHeader.FindAllStringSubmatch(found[1], -1), []string{"", cmp.Or(found[2], found[3], found[4])}) {
-			if name := http.CanonicalHeaderKey(match[1]); name != "" && !f.shows(name) && !slices.Contains(names, name) {
+			if name := http.CanonicalHeaderKey(match[1]); name != "" && !f.Shows(name) && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

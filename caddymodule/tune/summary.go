@@ -34,7 +34,6 @@ type Answer[Zone interface{ Text() string }] struct {
 	Zones   []Zone           `json:"zones"`
 	Clients *clients.Senders `json:"clients"` // that sent most
 	Notes   []string         `json:"notes"`   // what the figures leave out, and why
-	Partial bool             `json:"partial"` // the reading was interrupted
 
 	head string // of the text
 }
@@ -48,9 +47,9 @@ type (
 )
 
 // reportOf returns what zones have decided about the requests of logs.
-func reportOf(in *logReader, zones []*Decided, known *clients.Log, notes []string) *Report {
+func reportOf(in *accesslog.Reader, zones []*Decided, known *clients.Log, notes []string) *Report {
 	const instant = "2006-01-02 15:04:05"
-	r := &Report{Log: *in.Stats(), Zones: zones, Clients: known.Senders(), Notes: notes, Partial: in.ctx.Err() != nil}
+	r := &Report{Log: *in.Stats(), Zones: zones, Clients: known.Senders(), Notes: notes}
 	r.head = fmt.Sprintf("%s from %s to %s UTC (%s)\n", clients.Counted(int(r.Log.Requests), "request"), r.Log.From.Format(instant), r.Log.To.Format(instant), r.Log.To.Sub(r.Log.From).Round(time.Second))
 	if r.Log.Other > 0 {
 		r.head += clients.Counted(int(r.Log.Other), "line is", "lines are") + " about something else.\n"
@@ -61,9 +60,6 @@ func reportOf(in *logReader, zones []*Decided, known *clients.Log, notes []strin
 // Text returns the answer for people.
 func (a *Answer[Zone]) Text() string {
 	var b strings.Builder
-	if a.Partial {
-		b.WriteString("Interrupted: the figures are those of the requests so far.\n")
-	}
 	b.WriteString(a.head + a.Log.Complaints())
 	for _, zone := range a.Zones {
 		if b.Len() > 0 {
@@ -90,30 +86,28 @@ Shows what every zone decided, by the field throttle of Caddy's access logs: how
 requests it admitted and refused, or would have refused in shadow, which keys and
 routes that concerns, and how near all other keys came.`,
 		Example: `  caddy throttle summary /var/log/caddy/access.log*`,
-	}, func(in *logReader) (finding, error) { return summarize(in) })
+	}, func(in *accesslog.Reader) (finding, error) { return summarize(in) })
 }
 
 // summarize counts what zones decided.
-func summarize(in *logReader) (*Report, error) {
+func summarize(in *accesslog.Reader) (*Report, error) {
 	found, decided, broken, notes := make(tally), 0, 0, []string{}
 	var known clients.Log
 	table := known.By(32, 64)
-	for batch, err := range in.Batches(in.ctx) {
+	for req, err := range in.Requests {
 		if err != nil {
 			return nil, err
 		}
-		for _, req := range batch {
-			known.Add(req)
-			outcomes, err := req.Outcomes()
-			if err != nil {
-				broken++
-			}
-			outcomes = slices.DeleteFunc(outcomes, func(o accesslog.Outcome) bool { return o.Zone == "" || o.Decision == "" })
-			for i := range outcomes {
-				found.add(&outcomes[i], req)
-			}
-			decided += min(1, len(outcomes))
+		known.Add(req)
+		outcomes, err := req.Outcomes()
+		if err != nil {
+			broken++
 		}
+		outcomes = slices.DeleteFunc(outcomes, func(o accesslog.Outcome) bool { return o.Zone == "" || o.Decision == "" })
+		for i := range outcomes {
+			found.add(&outcomes[i], req)
+		}
+		decided += min(1, len(outcomes))
 	}
 	if decided == 0 {
 		notes = append(notes, "No line has the field throttle: no zone was asked, or the log is not that of a site with throttle. "+

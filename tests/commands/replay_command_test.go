@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -138,36 +136,6 @@ func TestReplayReadsItsStandardInput(t *testing.T) {
 	out, err := cmd.Output()
 	if err != nil || !bytes.HasPrefix(out, []byte("4,")) {
 		t.Errorf("got %v and %s", err, out)
-	}
-}
-
-// An owner who has seen enough, or follows a log, interrupts the command.
-func TestAnInterruptedReplayPrintsWhatItKnows(t *testing.T) {
-	t.Parallel()
-	cmd := system.CaddyCommand(t, "throttle", "replay", "--limit", "60 1/s", "-")
-	in, feed := io.Pipe()
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { _, _ = io.Copy(stdin, in) }() // never closes it
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	// More than a pipe holds, so once it is written the command has read much of it.
-	if _, err := feed.Write([]byte(siteLog(combinedFormat))); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("got %v", err)
-	}
-	if !strings.Contains(out.String(), "Interrupted") || !strings.Contains(out.String(), "Zone limit") {
-		t.Errorf("got %s, want what is known so far", &out)
 	}
 }
 

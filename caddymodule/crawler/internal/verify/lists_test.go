@@ -252,35 +252,3 @@ func TestNoRedirectLeadsToAnotherHost(t *testing.T) {
 		t.Errorf("got %v after %d requests inside, want it refused before", err, asked.Load())
 	}
 }
-
-// A list that takes too long is given up, and asked for again later.
-func TestAListThatNeverEndsIsGivenUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		began := time.Now()
-		s := &list{source: published, transport: stuck{}}
-		if networks, err := s.fetch(t.Context()); err == nil || time.Since(began) != fetchTimeout {
-			t.Errorf("got %v and %v after %v, want an error after %v", networks, err, time.Since(began), fetchTimeout)
-		}
-	})
-}
-
-// A stuck operator sends a network every ten seconds, for ever.
-type stuck struct{}
-
-func (stuck) RoundTrip(r *http.Request) (*http.Response, error) {
-	ours, theirs := io.Pipe()
-	go func() {
-		for {
-			select {
-			case <-r.Context().Done():
-				theirs.CloseWithError(r.Context().Err())
-				return
-			case <-time.After(10 * time.Second):
-				if _, err := io.WriteString(theirs, "192.0.2.0/28\n"); err != nil {
-					return
-				}
-			}
-		}
-	}()
-	return &http.Response{StatusCode: http.StatusOK, Body: ours, Request: r}, nil
-}

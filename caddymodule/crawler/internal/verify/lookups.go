@@ -16,27 +16,18 @@ const (
 	lookupTimeout = 2 * time.Second
 	namesTimeout  = 500 * time.Millisecond // for the names of an address, of lookupTimeout
 
-	// How many look-ups networks in which no crawler was found share. The others are kept
-	// for those in which one was, so that false claims cannot keep it out.
-	foreignAtOnce = lookupsAtOnce / 2
-
 	// One look-up for each network of this size in networkEvery, or in crawlersEvery if a
-	// crawler was found there. A network that does not answer is left alone for
-	// silentFor, then twice as long each time, up to silentMost. That it was silent is
-	// forgotten after twice that time.
+	// crawler was found there, or in silentEvery if it did not answer.
 	networkIPv4   = 24
 	networkIPv6   = 48
 	networkEvery  = time.Minute
 	crawlersEvery = 5 * time.Second
-	silentFor     = 2 * time.Minute
-	silentMost    = 30 * time.Minute
+	silentEvery   = 5 * time.Minute
 
-	// How long answers hold. A crawler is looked up again before it is forgotten. Its
-	// network is known for longer.
+	// How long answers hold. A crawler is looked up again before it is forgotten.
 	verifiedFor = 24 * time.Hour
 	verifyAgain = 12 * time.Hour
 	refutedFor  = time.Hour
-	crawlersFor = 2 * verifiedFor
 
 	// How many answers of each kind, and how many networks, are kept. What has no room is
 	// asked again.
@@ -71,25 +62,16 @@ func NewResolver(server string) Resolver {
 type Lookups struct {
 	mu       sync.Mutex
 	running  int
-	foreign  int                      // look-ups of networks in which no crawler was found
-	verified memory[claim, time.Time] // when the claim was found to hold
-	refuted  memory[claim, struct{}]
-	networks memory[netip.Prefix, network]
+	verified memory[claim]
+	refuted  memory[claim]
+	networks memory[netip.Prefix] // that are left alone
 }
 
 // NewLookups returns look-ups that have no answer yet.
 func NewLookups() *Lookups {
 	return &Lookups{
-		verified: newMemory[claim, time.Time](mostVerified), refuted: newMemory[claim, struct{}](mostRefuted),
-		networks: newMemory[netip.Prefix, network](mostNetworks),
+		verified: newMemory[claim](mostVerified), refuted: newMemory[claim](mostRefuted), networks: newMemory[netip.Prefix](mostNetworks),
 	}
-}
-
-// A network is one of which an address was looked up.
-type network struct {
-	next    time.Time     // when another one may be
-	silent  time.Duration // how long it is left alone, because it did not answer; 0 if it did
-	crawler bool          // one was found in it
 }
 
 // A claim is to be a crawler.
@@ -105,11 +87,11 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at, found := l.verified.get(c, now)
-	if found && now.Sub(at) < verifyAgain {
+	left := l.verified.left(c, now)
+	if left > verifiedFor-verifyAgain {
 		return true
 	}
-	if _, refuted := l.refuted.get(c, now); refuted {
+	if l.refuted.left(c, now) > 0 {
 		return false
 	}
 	bits := networkIPv6
@@ -117,34 +99,14 @@ func (l *Lookups) holds(c claim, resolver Resolver) bool {
 		bits = networkIPv4
 	}
 	of, err := c.addr.WithZone("").Prefix(bits)
-	if err != nil || l.running >= lookupsAtOnce {
-		return found
-	}
-	n, _ := l.networks.get(of, now)
-	if now.Before(n.next) || !n.crawler && l.foreign >= foreignAtOnce {
-		return found
-	}
-	if l.keep(of, n, now) {
+	if err == nil && l.running < lookupsAtOnce && l.networks.left(of, now) == 0 && l.networks.keep(of, networkEvery, now) {
 		l.running++
-		if !n.crawler {
-			l.foreign++
-		}
-		go l.lookUp(c, of, n, now, resolver)
+		go l.lookUp(c, of, resolver)
 	}
-	return found
+	return left > 0
 }
 
-// keep keeps what is known of a network that was asked, unless too many others are known.
-func (l *Lookups) keep(of netip.Prefix, n network, asked time.Time) (room bool) {
-	every, lasts := max(networkEvery, n.silent), max(networkEvery, 2*n.silent)
-	if n.crawler {
-		every, lasts = crawlersEvery, crawlersFor
-	}
-	n.next = asked.Add(every)
-	return l.networks.put(of, n, asked.Add(lasts), asked)
-}
-
-func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, asked time.Time, resolver Resolver) {
+func (l *Lookups) lookUp(c claim, of netip.Prefix, resolver Resolver) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
 	holds, err := confirm(ctx, c, resolver)
@@ -152,25 +114,15 @@ func (l *Lookups) lookUp(c claim, of netip.Prefix, n network, asked time.Time, r
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running--
-	if !n.crawler {
-		l.foreign--
-	}
 	switch {
-	case holds:
-		asked, n = now, network{crawler: true}
 	case err != nil: // not an answer: asked again later
-		n.silent = min(max(silentFor, 2*n.silent), silentMost)
-	default:
-		n.silent = 0
-	}
-	l.keep(of, n, asked)
-	switch {
-	case err != nil:
+		l.networks.keep(of, silentEvery, now)
 	case holds:
-		l.verified.put(c, now, now.Add(verifiedFor), now)
+		l.networks.keep(of, crawlersEvery, now)
+		l.verified.keep(c, verifiedFor, now)
 	default:
-		delete(l.verified.entries, c)
-		l.refuted.put(c, struct{}{}, now.Add(refutedFor), now)
+		delete(l.verified.ends, c)
+		l.refuted.keep(c, refutedFor, now)
 	}
 }
 

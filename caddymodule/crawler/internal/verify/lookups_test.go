@@ -190,11 +190,11 @@ func TestAnswersAreKeptAndAskedForAgain(t *testing.T) {
 
 		n.fails = true
 		step(2*time.Hour, "192.0.2.1", true, 1)
-		step(0, "192.0.2.1", true, 0)           // once a minute
-		step(time.Minute, "192.0.2.1", true, 1) // and still verified
+		step(0, "192.0.2.1", true, 0)
+		step(silentEvery, "192.0.2.1", true, 1) // and still verified
 		step(12*time.Hour, "192.0.2.1", false, 1)
 		n.fails = false
-		step(time.Minute, "192.0.2.1", false, 2)
+		step(silentEvery, "192.0.2.1", false, 2)
 		step(0, "192.0.2.1", true, 0)
 
 		n.addrs = nil // the operator gives the address back
@@ -207,7 +207,7 @@ func TestAnswersAreKeptAndAskedForAgain(t *testing.T) {
 	})
 }
 
-func TestTwoForeignLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
+func TestFewLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &names{slow: time.Hour}
 		s, _ := lookUps(n, "googlebot")
@@ -215,8 +215,8 @@ func TestTwoForeignLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 			s.Verified(netip.AddrFrom4([4]byte{192, 0, byte(i), 1}), google)
 		}
 		synctest.Wait()
-		if n.count() != foreignAtOnce {
-			t.Errorf("got %d look-ups, want %d", n.count(), foreignAtOnce)
+		if n.count() != lookupsAtOnce {
+			t.Errorf("got %d look-ups, want %d", n.count(), lookupsAtOnce)
 		}
 		time.Sleep(lookupTimeout + time.Millisecond) // each ends by its timeout
 		n.slow = 0
@@ -225,61 +225,43 @@ func TestTwoForeignLookUpsRunAtOnceAndOneForANetworkAMinute(t *testing.T) {
 			s.Verified(netip.MustParseAddr(fmt.Sprintf("2001:db8:1:%x::1", i)), google)
 			synctest.Wait()
 		}
-		if got := n.count() - foreignAtOnce; got != 2 {
+		if got := n.count() - lookupsAtOnce; got != 2 {
 			t.Errorf("got %d look-ups for a /24 and a /48, want one each", got)
 		}
 		time.Sleep(networkEvery)
 		s.Verified(netip.MustParseAddr("198.51.100.77"), google)
 		synctest.Wait()
-		if got := n.count() - foreignAtOnce; got != 3 {
+		if got := n.count() - lookupsAtOnce; got != 3 {
 			t.Errorf("got %d look-ups a minute later, want one more", got-2)
 		}
-		if n.most > foreignAtOnce {
-			t.Errorf("%d look-ups ran at once, want at most %d", n.most, foreignAtOnce)
+		if n.most > lookupsAtOnce {
+			t.Errorf("%d look-ups ran at once, want at most %d", n.most, lookupsAtOnce)
 		}
 	})
 }
 
-// A flood of claims from 256 networks whose reverse DNS never answers, 50 a second for ten
-// minutes, beside two true crawlers that come once a second.
+// A flood of claims from 256 networks whose reverse DNS never answers, 50 a second for two
+// minutes, beside a true crawler that comes once a second.
 func TestDeadNetworksStarveNoCrawler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const known, fresh = "192.0.2.1", "198.51.100.1"
+		crawler := netip.MustParseAddr("198.51.100.1")
 		n := &names{
-			ptr:   map[string][]string{known: {"a.googlebot.com."}, fresh: {"b.googlebot.com."}},
-			addrs: map[string]string{"a.googlebot.com.": known, "b.googlebot.com.": fresh},
+			ptr:   map[string][]string{crawler.String(): {"b.googlebot.com."}},
+			addrs: map[string]string{"b.googlebot.com.": crawler.String()},
 			dead:  func(addr string) bool { return strings.HasPrefix(addr, "60.") },
 		}
 		s, _ := lookUps(n, "googlebot")
-		s.Verified(netip.MustParseAddr(known), google)
-		synctest.Wait()
-		time.Sleep(verifiedFor + time.Hour) // since its last visit
-
-		random, claims, looked := rand.New(rand.NewPCG(1, 2)), 0, 0
-		began, verified := time.Now(), make(map[string]time.Duration)
-		for ; time.Since(began) < 10*time.Minute; time.Sleep(20 * time.Millisecond) {
+		random, began, verified := rand.New(rand.NewPCG(1, 2)), time.Now(), false
+		for claims := 0; time.Since(began) < 2*time.Minute; claims++ {
 			s.Verified(netip.AddrFrom4([4]byte{60, 0, byte(random.IntN(256)), byte(claims)}), google)
-			if claims++; claims%50 != 0 {
-				continue
+			if claims%50 == 0 {
+				verified = s.Verified(crawler, google)
 			}
-			for _, crawler := range []string{known, fresh} {
-				if _, done := verified[crawler]; !done && s.Verified(netip.MustParseAddr(crawler), google) {
-					verified[crawler] = time.Since(began)
-				}
-			}
-			if looked == 0 && claims >= 5*50*60 {
-				looked = n.count()
-			}
+			time.Sleep(20 * time.Millisecond)
 		}
-		for crawler, most := range map[string]time.Duration{known: 10 * time.Second, fresh: 90 * time.Second} {
-			if delay, done := verified[crawler]; !done || delay > most {
-				t.Errorf("%s: got verified %v after %v, want it within %v", crawler, done, delay, most)
-			}
+		if asked := n.count(); !verified || asked > 256+2 {
+			t.Errorf("got the crawler verified: %v, and %d questions, want it verified, and one about each network", verified, asked)
 		}
-		if later := n.count() - looked; later > looked/2 {
-			t.Errorf("got %d questions in five minutes and %d in the next, want far fewer", looked, later)
-		}
-		t.Logf("verified after %v; %d questions", verified, n.count())
 	})
 }
 
@@ -300,34 +282,8 @@ func TestAFloodOfClaimsForgetsNoCrawlerAndTakesBoundedMemory(t *testing.T) {
 		if !s.Verified(netip.MustParseAddr("192.0.2.1"), google) {
 			t.Error("a flood of false claims has made a crawler unknown")
 		}
-		if refuted, networks := len(l.refuted.entries), len(l.networks.entries); refuted > mostRefuted || networks > mostNetworks {
+		if refuted, networks := len(l.refuted.ends), len(l.networks.ends); refuted > mostRefuted || networks > mostNetworks {
 			t.Errorf("%d answers and %d networks are kept, want at most %d and %d", refuted, networks, mostRefuted, mostNetworks)
-		}
-	})
-}
-
-func TestWhileTooManyNetworksAreKnownNoOtherIsLookedUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := new(names)
-		s, _ := lookUps(n, "googlebot")
-		claims := 0
-		claim := func() (asked int) {
-			claims++
-			before := n.count()
-			s.Verified(netip.AddrFrom4([4]byte{60, byte(claims >> 8), byte(claims), 1}), google)
-			synctest.Wait()
-			return n.count() - before
-		}
-		for claims < mostNetworks {
-			claim()
-		}
-		time.Sleep(networkEvery - 1)
-		if asked := claim(); asked > 0 {
-			t.Errorf("got %d questions while all places are taken, want none", asked)
-		}
-		time.Sleep(1)
-		if asked := claim(); asked == 0 {
-			t.Error("got no question once the networks were forgotten")
 		}
 	})
 }
@@ -453,44 +409,4 @@ func TestHostileAnswersOfARealServerProveNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// FuzzAnswersOfDNS answers every question with the same bytes. Nothing that fits both
-// questions can prove the address.
-func FuzzAnswersOfDNS(f *testing.F) {
-	ptr := new(dns.Msg).SetQuestion("1.2.0.192.in-addr.arpa.", dns.TypePTR)
-	record, _ := dns.NewRR("1.2.0.192.in-addr.arpa. PTR crawl.googlebot.com.")
-	ptr.Response, ptr.Answer = true, []dns.RR{record}
-	packed, err := ptr.Pack()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(packed)
-	f.Add(packed[:20])
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, answer []byte) {
-		answer = answer[:min(len(answer), 1<<16-1)]
-		resolver := &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
-			ours, theirs := net.Pipe()
-			go func() {
-				defer theirs.Close()
-				question := make([]byte, 1<<16)
-				n, err := theirs.Read(question)
-				if err != nil || n < 4 {
-					return
-				}
-				reply := slices.Clone(answer)
-				if len(reply) >= 2 {
-					copy(reply, question[2:4]) // the ID, after the length
-				}
-				theirs.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...))
-			}()
-			return ours, nil
-		}}
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-		defer cancel()
-		if proved, _ := confirm(ctx, claim{addr: netip.MustParseAddr("192.0.2.1"), crawler: Find("googlebot")}, resolver); proved {
-			t.Errorf("%x proves the address", answer)
-		}
-	})
 }

@@ -2,40 +2,29 @@ package verify
 
 import "time"
 
-// A memory keeps values until they end, and no more than most of them. It is not safe for
+// A memory keeps keys until they end, and no more than most of them. It is not safe for
 // concurrent use.
-type memory[K comparable, V any] struct {
-	most    int
-	entries map[K]entry[V]
+type memory[K comparable] struct {
+	most int
+	ends map[K]time.Time
 }
 
-type entry[V any] struct {
-	value V
-	until time.Time
-}
+func newMemory[K comparable](most int) memory[K] { return memory[K]{most, make(map[K]time.Time)} }
 
-func newMemory[K comparable, V any](most int) memory[K, V] {
-	return memory[K, V]{most, make(map[K]entry[V])}
-}
+// left returns for how long a key is still kept.
+func (m *memory[K]) left(k K, now time.Time) time.Duration { return max(0, m.ends[k].Sub(now)) }
 
-func (m *memory[K, V]) get(k K, now time.Time) (v V, found bool) {
-	if e := m.entries[k]; e.until.After(now) {
-		return e.value, true
-	}
-	return v, false
-}
-
-// looked is how many entries a full memory looks at for one that has ended, so that a flood
+// looked is how many keys a full memory looks at for one that has ended, so that a flood
 // does not make it search all.
 const looked = 8
 
-// put keeps a value, and returns false if there is no room.
-func (m *memory[K, V]) put(k K, v V, until, now time.Time) (room bool) {
-	if _, known := m.entries[k]; !known && len(m.entries) >= m.most {
+// keep keeps a key for so long, and returns false if there is no room.
+func (m *memory[K]) keep(k K, lasts time.Duration, now time.Time) (room bool) {
+	if _, known := m.ends[k]; !known && len(m.ends) >= m.most {
 		left := looked
-		for other, e := range m.entries { // in random order
-			if !e.until.After(now) {
-				delete(m.entries, other)
+		for other, end := range m.ends { // in random order
+			if !end.After(now) {
+				delete(m.ends, other)
 				break
 			}
 			if left--; left == 0 {
@@ -43,6 +32,6 @@ func (m *memory[K, V]) put(k K, v V, until, now time.Time) (room bool) {
 			}
 		}
 	}
-	m.entries[k] = entry[V]{v, until}
+	m.ends[k] = now.Add(lasts)
 	return true
 }

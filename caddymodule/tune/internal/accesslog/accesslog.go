@@ -8,8 +8,14 @@ package accesslog
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
 	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -173,11 +179,42 @@ func (s *Stats) Complaints() (said string) {
 	return said
 }
 
+// Facts are what logs hold of requests.
+type Facts struct {
+	Hosts, Caddy, Durations bool            // of some
+	Headers                 map[string]bool // that were sent, and whether some can be read
+}
+
+// hashed is how Caddy's filter of that name writes a value.
+var hashed = regexp.MustCompile("^[0-9a-f]{8}$")
+
+func (f *Facts) add(r *Request, headers bool) {
+	f.Hosts, f.Caddy, f.Durations = f.Hosts || r.Host != "", f.Caddy || r.Caddy, f.Durations || r.Duration >= 0
+	if f.Headers == nil {
+		f.Headers = make(map[string]bool)
+	}
+	if headers {
+		for name, value := range r.Headers() {
+			f.Headers[name] = f.Headers[name] || value != Redacted && !hashed.MatchString(value)
+		}
+	}
+}
+
+// Shows reports whether the values of a header can be read. Caddy logs all that were sent,
+// unless it redacts, hashes or deletes them.
+func (f *Facts) Shows(header string) bool {
+	readable, sent := f.Headers[header]
+	return readable || !sent && f.Caddy && len(f.Headers) > 0
+}
+
 // mostProblems is how many unreadable lines are shown.
 const mostProblems = 5
 
 // A mistake in a log is an error that is safe to print, and names the log.
 func mistake(log string, err error) error {
+	if path := (*os.PathError)(nil); errors.As(err, &path) {
+		err = path.Err
+	}
 	return fmt.Errorf("%s: %w", text.Printable(log, 200), err)
 }
 
@@ -201,4 +238,29 @@ func (r *Request) Headers() func(yield func(name, value string) bool) {
 			return more
 		})
 	}
+}
+
+// assets are the endings of files that browsers load with a page.
+var assets = []string{
+	"css", "js", "mjs", "map", "png", "jpg", "jpeg", "gif", "webp", "avif", "svg", "ico", "bmp",
+	"woff", "woff2", "ttf", "otf", "eot", "mp3", "mp4", "webm", "ogg",
+}
+
+// Asset reports whether the request is probably for a static asset, by its ending.
+func (r *Request) Asset() bool {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		return false
+	}
+	name := r.Route()
+	dot := strings.LastIndexByte(name, '.')
+	if dot < 0 || len(name)-dot > 6 || strings.Contains(name, ".php") {
+		return false
+	}
+	return slices.Contains(assets, strings.ToLower(name[dot+1:]))
+}
+
+// Route returns the path of the request, without its query.
+func (r *Request) Route() string {
+	path, _, _ := strings.Cut(r.URI, "?")
+	return path
 }

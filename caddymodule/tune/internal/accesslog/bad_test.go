@@ -57,49 +57,6 @@ func TestRotatedLogsAreReadInTheOrderOfTime(t *testing.T) {
 	}
 }
 
-func TestLogsOfSeveralServersAreMerged(t *testing.T) {
-	var a, b strings.Builder
-	for i := range 100 {
-		to := &a
-		if i%3 == 0 {
-			to = &b
-		}
-		to.WriteString(caddyLine(noon.Add(time.Duration(i)*time.Hour), 0, "192.0.2.1", "/") + "\n")
-	}
-	_, stats, err := readAll(t, Options{}, written(t, "a.log", a.String()), written(t, "b.log", b.String()))
-	if err != nil || stats.Requests != 100 {
-		t.Errorf("got %+v and %v, want 100 requests in order", stats, err)
-	}
-}
-
-func TestRequestsComeInTheOrderOfTheirArrival(t *testing.T) {
-	seed := rand.Uint64()
-	rng := rand.New(rand.NewPCG(seed, 0))
-	var log strings.Builder
-	end := noon
-	for range 2000 {
-		end = end.Add(time.Duration(rng.IntN(1000)) * time.Millisecond)
-		log.WriteString(caddyLine(end, time.Duration(rng.IntN(500))*time.Second, "192.0.2.1", "/") + "\n")
-	}
-	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(log.String())})
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := time.Time{}
-	for req, err := range each(r) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		if req.At.Before(last) {
-			t.Fatalf("seed %d: got %v after %v", seed, req.At, last)
-		}
-		last = req.At
-	}
-	if stats := r.Stats(); stats.Requests != 2000 {
-		t.Errorf("seed %d: got %+v, want 2000 requests, none late", seed, stats)
-	}
-}
-
 // TestLateLinesAreSorted: a request that lasted for hours, files that were joined in a wrong order,
 // and a log that was shuffled and fits into no memory.
 func TestLateLinesAreSorted(t *testing.T) {
@@ -124,7 +81,7 @@ func TestLateLinesAreSorted(t *testing.T) {
 			t.Fatal(err)
 		}
 		n, seen, last := 0, make(map[string]bool), time.Time{}
-		for req, err := range each(r) {
+		for req, err := range r.Requests {
 			if err != nil || req.At.Before(last) || req.Agent != "" != (name != "shuffled") {
 				t.Fatalf("%s: got %v and %+v after %v", name, err, req, last)
 			}
@@ -194,25 +151,6 @@ func TestFilesOfOtherMachinesAreRead(t *testing.T) {
 	}
 }
 
-func TestAKeptRequestStaysAsItIs(t *testing.T) {
-	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(lines(0, 26))})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var kept []*Request
-	for req, err := range each(r) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		kept = append(kept, req)
-	}
-	for i, req := range kept {
-		if want := "/" + string(rune('a'+i)); req.URI != want {
-			t.Errorf("got %s, want %s", req.URI, want)
-		}
-	}
-}
-
 func TestAnUnreadableLineIsCountedAndShown(t *testing.T) {
 	huge := `{"level":"info","ts":1,"request":{"uri":"` + strings.Repeat("x", 10<<20) + `"}}`
 	text := lines(0, 2) + "nonsense \x1b[31m\n" + huge + "\n" + `{"request":` + "\n" + `{"logger":"http.log.access","request":{"host":"x"}}` + "\n" +
@@ -252,27 +190,5 @@ func TestOfATruncatedGzipThereIsWhatCouldBeRead(t *testing.T) {
 	}
 	if err := stats.Broken; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("got %v, want io.ErrUnexpectedEOF", err)
-	}
-}
-
-func TestALogThatVanishesIsBroken(t *testing.T) {
-	first, second := written(t, "a.log", lines(0, 5)), written(t, "b.log", lines(5, 10))
-	r, err := Open([]string{first, second}, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	if err := os.Remove(second); err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	for _, err := range each(r) {
-		if err != nil {
-			t.Fatal(err)
-		}
-		n++
-	}
-	if n != 5 || r.Stats().Broken == nil {
-		t.Errorf("got %d requests and %v, want 5 and an error", n, r.Stats().Broken)
 	}
 }

@@ -138,6 +138,9 @@ var (
 	// Before what Rails writes may be the process, and behind it tags, such as an ID.
 	railsLine = regexp.MustCompile(`^(?:[A-Z], \[[^#\]]*#(\d+)\] +[A-Z]+ -- [^:]*: )?(.*?)(?:Started ([A-Z]+) "(.*)" for (\S+) at ([\d :+-]+)$|Completed (\d{3})\b(?:[^(]* in ([\d.]+)ms)?|ActionController::RoutingError \()`)
 
+	// What Rails writes before its first request, such as a migration, looks like this.
+	railsLogger = regexp.MustCompile(`^[A-Z], \[[^#\]]*#\d+\] +[A-Z]+ -- `)
+
 	railsStamp = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+`)
 )
 
@@ -178,7 +181,7 @@ func (p *parser) parseText(r *Request, formats []pattern, line string) (v verdic
 	}
 	if m := railsLine.FindStringSubmatch(line); m != nil {
 		return l.readRails(m)
-	} else if p.threads != nil {
+	} else if p.threads != nil || railsLogger.MatchString(line) {
 		return other, ""
 	}
 	return unreadable, cmp.Or(strange(line), why)
@@ -240,10 +243,11 @@ var strangers = []struct {
 	what string
 }{
 	{regexp.MustCompile(`^\S+ - \S* +\d\d/\w{3}/\d{4}:[\d:]{8} [+-]\d{4} "`), "the access log of PHP-FPM, which knows no visitors: give that of the web server"},
-	{regexp.MustCompile(`^\[\w{3} \w{3} [ \d]\d [\d:.]+ \d{4}\] |^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] |^\[[\d-]+ [\d:]+\] \w+\.[A-Z]+: `), "an error log: give the access log"},
+	{regexp.MustCompile(`^\[\w{3} \w{3} [ \d]\d [\d:.]+ \d{4}\] \[|^\d{4}/\d\d/\d\d [\d:]{8} \[\w+\] |^\[[\d-]+ [\d:]+\] \w+\.[A-Z]+: `), "an error log: give the access log"},
 	{regexp.MustCompile(`^\[(\{|$)`), "a list of JSON: want one object in each line, as jq -c .[] prints"},
 	{regexp.MustCompile("\tINFO\t"), "Caddy's console format, which has no defined fields: log as JSON"},
-	{regexp.MustCompile(`^#Software: Microsoft`), "a log of IIS: let it write the NCSA format, or convert it to combined lines"},
+	{regexp.MustCompile(`^Processing \S+ \(for \S+ at `), "a log of Rails 2: give the access log of the web server"},
+	{regexp.MustCompile(`^#Software: Microsoft|^\d{4}-\d\d-\d\d [\d:]{8} (\S+ ){1,3}[A-Z]+ /\S* \S+ \d+ `), "a log of IIS: let it write the NCSA format, or convert it to combined lines"},
 	{regexp.MustCompile(`^#Fields: .*\bx-edge-`), "a log of CloudFront: convert it to combined lines"},
 	{regexp.MustCompile(`^([a-z]+\d? )?\d{4}-\d\d-\d\dT\S+ \S+ [\d.]+:\d+ \S+ -?[\d.]+ -?[\d.]+ `), `a log of Amazon's load balancer: give --fields '$type $time_iso8601 $elb $remote_addr $target $wait $request_time $reply $status $of_target $received $body_bytes_sent "$request" "$http_user_agent"', without $type if it is a classic one`},
 	{regexp.MustCompile(`^[0-9a-f]{4,} \S+ \[\d\d/\w{3}/\d{4}:[\d:]{8} [+-]\d{4}\] `), `a log of Amazon S3: give --fields '$owner $bucket [$start_time] $remote_addr $requester $id $operation $key "$request" $status $error $body_bytes_sent $object $took_ms $turnaround "$http_referer" "$http_user_agent"'`},
@@ -253,7 +257,6 @@ var strangers = []struct {
 // readPeer reads what is before the time of a combined line: the client's address, or a list of
 // them, behind the name of the virtual host if there is one, and the user.
 func (l *namedLine) readPeer(text string) {
-	l.whole = time.Microsecond
 	text = strings.TrimPrefix(strings.TrimRight(text, " "), `"`) // LiteSpeed quotes the whole line
 	first, rest := word(text)
 	for strings.HasSuffix(first, ",") {

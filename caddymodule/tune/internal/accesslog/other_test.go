@@ -50,7 +50,8 @@ Started GET "/none" for 192.0.2.2 at 2026-11-02 08:00:01 +0000
 ActionController::RoutingError (No route matches [GET] "/none"):
 Started POST "/c" for 192.0.2.3 at 2026-11-02 08:00:02 +0000
 `
-	const tagged = `I, [2026-11-02T08:00:00.1 #7]  INFO -- : [x] Started GET "/a?b" for 192.0.2.1 at 2026-11-02 08:00:00 +0000
+	const tagged = `D, [2026-11-02T07:00:00.1 #6] DEBUG -- :  (9.3ms) CREATE TABLE carts
+I, [2026-11-02T08:00:00.1 #7]  INFO -- : [x] Started GET "/a?b" for 192.0.2.1 at 2026-11-02 08:00:00 +0000
 I, [2026-11-02T08:00:00.2 #7]  INFO -- : [y] Started GET "/none" for 192.0.2.2 at 2026-11-02 08:00:01 +0000
 I, [2026-11-02T08:00:00.3 #8]  INFO -- : [x] Started POST "/c" for 192.0.2.3 at 2026-11-02 08:00:02 +0000
 I, [2026-11-02T08:00:00.4 #7]  INFO -- : [x] Completed 200 OK in 12ms (Views: 5.0ms)
@@ -104,7 +105,7 @@ func TestWhatIsNotKnownOfRailsIsNotGuessed(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := ""
-	for req, err := range each(r) {
+	for req, err := range r.Requests {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -199,6 +200,8 @@ func TestWhatIsNoAccessLogIsNamed(t *testing.T) {
 		`[2026-11-02 08:00:00] production.ERROR: boom`:                                               "an error log: give the access log",
 		"2026/11/02 08:00:00.123\tINFO\thttp.log.access\thandled request\t{}":                        "log as JSON",
 		"#Software: Microsoft Internet Information Services 10.0\n#Fields: date time c-ip":           "a log of IIS: let it write the NCSA format",
+		"2026-11-02 08:00:00 10.0.0.1 GET /a - 443 - 192.0.2.7 curl/8 - 200 0 0 25":                  "a log of IIS: let it write the NCSA format",
+		"Processing A#b (for 192.0.2.7 at 2026-11-02 08:00:00) [GET]":                                "a log of Rails 2: give the access log",
 		"#Version: 1.0\n#Fields: date time x-edge-location sc-bytes c-ip":                            "a log of CloudFront: convert it",
 		`[`: "jq -c .[]",
 		`{`: "jq -c .",

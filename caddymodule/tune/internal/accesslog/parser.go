@@ -35,7 +35,6 @@ type parser struct {
 	threads map[string]bool // processes of Rails, and whether one serves several requests at once
 
 	fractional bool // the durations of Caddy's lines are in seconds
-	nanos      int  // by how many more of them look like nanoseconds than like milliseconds
 }
 
 // parse reads a line into a request.
@@ -114,37 +113,20 @@ func parseUnix(text string) (time.Time, bool) {
 	return time.UnixMicro(int64(math.Round(micros))), true
 }
 
-// fewNanos is the shortest duration that looks like nanoseconds if it is a whole number: in
-// milliseconds it would be more than a minute.
-const fewNanos = 100_000
-
-// parseDuration reads the duration of a line of Caddy's. Seconds have a fraction, as
-// good as always; milliseconds and nanoseconds have none, and are told apart by most of the lines
-// so far.
-func (p *parser) parseDuration(value gjson.Result) time.Duration {
-	if value.Type == gjson.String {
-		d, err := time.ParseDuration(value.Str)
-		if err != nil || d < 0 {
-			return NoDuration
-		}
-		return d
+// parseDuration reads a duration without a unit, as Caddy writes it, or with one. Seconds have a
+// fraction, as good as always; milliseconds have none.
+func (p *parser) parseDuration(text string) time.Duration {
+	if d, err := time.ParseDuration(text); err == nil {
+		return max(d, NoDuration)
 	}
-	if value.Type != gjson.Number || !(value.Num >= 0) {
-		return NoDuration
+	if p.fractional = p.fractional || strings.ContainsAny(text, ".eE"); p.fractional {
+		return durationOf(text, time.Second)
 	}
-	if p.fractional = p.fractional || strings.ContainsAny(value.Raw, ".eE"); p.fractional {
-		return bounded(value.Num, time.Second)
-	}
-	if value.Num >= fewNanos {
-		p.nanos++
-	} else {
-		p.nanos--
-	}
-	if p.nanos > 0 {
-		return bounded(value.Num, time.Nanosecond)
-	}
-	return bounded(value.Num, time.Millisecond)
+	return durationOf(text, time.Millisecond)
 }
+
+// longest is the longest duration that is believed.
+const longest = 30 * 24 * time.Hour
 
 // durationOf reads a number of units.
 func durationOf(text string, unit time.Duration) time.Duration {
@@ -152,14 +134,6 @@ func durationOf(text string, unit time.Duration) time.Duration {
 	if err != nil || !(n >= 0) {
 		return NoDuration
 	}
-	return bounded(n, unit)
-}
-
-// longest is the longest duration that is believed.
-const longest = 30 * 24 * time.Hour
-
-// bounded returns n units, or the longest duration.
-func bounded(n float64, unit time.Duration) time.Duration {
 	return time.Duration(math.Round(min(n*float64(unit), float64(longest))))
 }
 

@@ -4,12 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"math"
 	"net/http"
 	"os"
@@ -18,6 +16,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
@@ -48,8 +47,8 @@ const (
 	// aDay is how far in the future a time may be: the clock of another machine.
 	aDay = 24 * time.Hour
 
-	// batchSize is how many requests are returned at once.
-	batchSize = 1000
+	// manyHeaders is of how many requests the headers are looked at, to know what the log has.
+	manyHeaders = 1000
 
 	// fewestProxied is by how many requests a proxy with a public address is known.
 	fewestProxied = 20
@@ -61,13 +60,14 @@ type Reader struct {
 	stdin   io.Reader
 	sources []*source
 	stats   Stats
+	facts   Facts
 	sorter  sorter
 	read    int // requests
 	proxied int // of these, for which a proxy names another client than the peer
 }
 
-// Open opens logs by their names; - is the standard input. Names that cannot be read are
-// found at once.
+// Open prepares to read logs by their names; - is the standard input. Names that do not exist
+// are found at once.
 func Open(names []string, options Options) (_ *Reader, err error) {
 	p := parser{host: options.Host, clientField: options.Client, formats: formats, latest: time.Now().Add(aDay)}
 	field, unit, given := strings.Cut(options.TimeField, ":")
@@ -85,11 +85,10 @@ func Open(names []string, options Options) (_ *Reader, err error) {
 		p.formats, p.given = []pattern{fields}, true
 	}
 	r := &Reader{stdin: options.Stdin, stats: Stats{Files: names, Problems: []string{}}}
-	for _, name := range names {
+	for _, name := range slices.Backward(names) { // a rotated set is listed from its newest file on
 		s := &source{name: name, parser: p}
-		if info, err := os.Stat(name); name != "-" && (err != nil || info.Mode().IsRegular() || info.IsDir()) { // else it can be read only once
-			err := s.open(r.stdin)
-			if s.close(); err != nil {
+		if name != "-" {
+			if s.info, err = os.Stat(name); err != nil {
 				return nil, mistake(name, err)
 			}
 		}
@@ -97,7 +96,6 @@ func Open(names []string, options Options) (_ *Reader, err error) {
 			r.sources = append(r.sources, s)
 		}
 	}
-	slices.Reverse(r.sources) // a rotated set is listed from its newest file on
 	return r, nil
 }
 
@@ -107,51 +105,44 @@ func (r *Reader) Close() { r.sorter.close() }
 // Stats returns what was read.
 func (r *Reader) Stats() *Stats { return &r.stats }
 
-// Batches iterates over the requests, several at once. If the context ends while they are read, they
-// are those that were read. It must be called once. The slices belong to the caller. An error is the
-// last that comes.
-func (r *Reader) Batches(ctx context.Context) iter.Seq2[[]*Request, error] {
-	return func(yield func([]*Request, error) bool) {
-		for _, s := range r.sources {
-			if err := r.readAll(ctx, s); err != nil {
-				yield(nil, fmt.Errorf("sorting the requests: %w", err))
-				return
-			}
-		}
-		if r.read == 0 {
-			yield(nil, r.nothing())
+// Facts returns what the logs hold, once there is a request.
+func (r *Reader) Facts() *Facts { return &r.facts }
+
+// Requests iterates over the requests, which belong to the caller. It must be called once. An error
+// is the last that comes.
+func (r *Reader) Requests(yield func(*Request, error) bool) {
+	for _, s := range r.sources {
+		if err := r.readAll(s); err != nil {
+			yield(nil, fmt.Errorf("sorting the requests: %w", err))
 			return
 		}
-		enough, batch := ctx.Err() != nil, []*Request(nil)
-		for req, err := range r.sorter.all {
-			if err != nil {
-				yield(nil, fmt.Errorf("sorting the requests: %w", err))
-				return
-			}
-			r.count(req)
-			if batch = append(batch, req); len(batch) == batchSize {
-				if !yield(batch, nil) || ctx.Err() != nil && !enough {
-					return
-				}
-				batch = make([]*Request, 0, batchSize)
-			}
+	}
+	if r.read == 0 {
+		yield(nil, r.nothing())
+		return
+	}
+	for req, err := range r.sorter.all {
+		if err != nil {
+			yield(nil, fmt.Errorf("sorting the requests: %w", err))
+			return
 		}
-		if len(batch) > 0 {
-			yield(batch, nil)
+		if r.count(req); !yield(req, nil) {
+			return
 		}
 	}
 }
 
-// readAll reads a log to its end, or until the context ends.
-func (r *Reader) readAll(ctx context.Context, s *source) error {
+// readAll reads a log to its end.
+func (r *Reader) readAll(s *source) error {
 	defer s.close()
 	if err := s.open(r.stdin); err != nil {
 		r.broken(s, err)
 		return nil
 	}
-	for s.lines != nil && (s.line%batchSize > 0 || s.line == 0 || ctx.Err() == nil) {
+	for s.lines != nil {
 		if req := new(Request); r.readRequest(s, req) {
 			r.read++
+			r.facts.add(req, r.read <= manyHeaders)
 			if req.Named.IsValid() {
 				r.proxied++
 			}
@@ -276,21 +267,14 @@ func (s *source) same(as *source) bool {
 func (s *source) open(stdin io.Reader) (err error) {
 	in := stdin
 	if s.name != "-" {
+		if s.info.IsDir() {
+			return errors.New("it is a directory: want log files")
+		}
 		file, err := os.Open(s.name)
 		if err != nil {
-			var path *os.PathError
-			if errors.As(err, &path) {
-				err = path.Err
-			}
 			return err
 		}
 		s.opened = append(s.opened, func() { _ = file.Close() })
-		if s.info, err = file.Stat(); err == nil && s.info.IsDir() {
-			err = errors.New("it is a directory: want log files")
-		}
-		if err != nil {
-			return err
-		}
 		in = file
 	}
 	packed := bufio.NewReaderSize(in, bufferSize)
@@ -307,7 +291,7 @@ func (s *source) open(stdin io.Reader) (err error) {
 		}
 		s.lines = bufio.NewReaderSize(plain, bufferSize)
 	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
-		plain, err := unpacked(packed)
+		plain, err := zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 		if err != nil {
 			return fmt.Errorf("zstd: %w", err)
 		}
@@ -320,11 +304,6 @@ func (s *source) open(stdin io.Reader) (err error) {
 		return errors.New(`its lines end with a carriage return only: use tr '\r' '\n' first`)
 	}
 	return nil
-}
-
-// unpacked returns what was compressed by zstd.
-func unpacked(packed io.Reader) (*zstd.Decoder, error) {
-	return zstd.NewReader(packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(256<<20))
 }
 
 func (s *source) close() {
@@ -354,7 +333,7 @@ func (s *source) readLine() (line []byte, length int, err error) {
 
 const (
 	// mostHeld is how many bytes of requests the memory takes.
-	mostHeld = 64 << 20
+	mostHeld = 32 << 20
 
 	requestBytes = 512 // of a request, beside its line
 )
@@ -387,10 +366,7 @@ func (s *sorter) flush() error {
 	}
 	_ = os.Remove(file.Name()) // if files that are open can be removed
 	s.files = append(s.files, file)
-	packed, err := zstd.NewWriter(file, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(bufferSize))
-	if err != nil {
-		return err
-	}
+	packed := s2.NewWriter(file, s2.WriterConcurrency(1), s2.WriterBlockSize(bufferSize))
 	s.sort()
 	into := gob.NewEncoder(packed)
 	for _, req := range s.held {
@@ -411,12 +387,7 @@ type run struct {
 func (s *sorter) all(yield func(*Request, error) bool) {
 	var runs []*run
 	for _, file := range s.files {
-		plain, err := unpacked(io.NewSectionReader(file, 0, math.MaxInt64))
-		if err != nil {
-			yield(nil, err)
-			return
-		}
-		from := gob.NewDecoder(plain)
+		from := gob.NewDecoder(s2.NewReader(io.NewSectionReader(file, 0, math.MaxInt64), s2.ReaderMaxBlockSize(bufferSize)))
 		runs = append(runs, &run{next: func() (*Request, error) {
 			req := new(Request)
 			return req, from.Decode(req)
@@ -428,7 +399,7 @@ func (s *sorter) all(yield func(*Request, error) bool) {
 			return nil, io.EOF
 		}
 		req := s.held[0]
-		s.held = s.held[1:]
+		s.held[0], s.held = nil, s.held[1:]
 		return req, nil
 	}})
 	for {

@@ -1,10 +1,8 @@
 package accesslog
 
 import (
-	"context"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,7 +54,7 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 		return nil, stats, err
 	}
 	defer r.Close()
-	for req, err := range each(r) {
+	for req, err := range r.Requests {
 		if err != nil {
 			return all, *r.Stats(), err
 		}
@@ -68,26 +66,9 @@ func readAll(t *testing.T, options Options, names ...string) (all []seen, stats 
 	return all, *r.Stats(), nil
 }
 
-// each iterates over the requests one by one.
-func each(r *Reader) iter.Seq2[*Request, error] {
-	return func(yield func(*Request, error) bool) {
-		for batch, err := range r.Batches(context.Background()) {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			for _, req := range batch {
-				if !yield(req, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // firstOf returns the first request.
 func firstOf(r *Reader) (*Request, error) {
-	for req, err := range each(r) {
+	for req, err := range r.Requests {
 		return req, err
 	}
 	return nil, io.EOF
@@ -123,13 +104,13 @@ func TestACombinedLineIsARequest(t *testing.T) {
 	}
 }
 
-func TestALogWithoutRequestsIsAnError(t *testing.T) {
-	for name, text := range map[string]string{
-		"empty.log": "", "binary.log": strings.Repeat("\x00\x01\x02\xff\n", 100), "other.log": "{\"level\":\"info\",\"ts\":1,\"msg\":\"serving\"}\n", "text.log": "hello\n",
-	} {
-		_, _, err := readAll(t, Options{}, written(t, name, text))
-		if err == nil || !strings.Contains(err.Error(), name) {
-			t.Errorf("%s: got %v, want an error that names it", name, err)
+func TestAssetsHaveTheirEndings(t *testing.T) {
+	for uri, want := range map[string]bool{"/a.css": true, "/a.CSS?x=.html": true, "/a.html": false, "/index.php/x.css": false, "/": false, "/a.woff2": true, "/a.longending": false} {
+		if got := (&Request{Method: "GET", URI: uri}).Asset(); got != want {
+			t.Errorf("%s: got %v, want %v", uri, got, want)
 		}
+	}
+	if (&Request{Method: "POST", URI: "/a.css"}).Asset() {
+		t.Error("a POST counts as one for an asset")
 	}
 }

@@ -45,14 +45,3 @@ func TestLinesWithinOthersAreRead(t *testing.T) {
 		}
 	}
 }
-
-func FuzzUnwrap(f *testing.F) {
-	for _, seed := range []string{"caddy-1 | {}", `{"log":"a\n"}`, `{"MESSAGE":"a"}`, "Nov  2 08:00:00 host caddy[1]: {}", "2026-11-02T08:00:00Z stdout F x"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, line string) {
-		if got := unwrap(line); len(got) > len(line) {
-			t.Errorf("got %d bytes of %d", len(got), len(line))
-		}
-	})
-}

@@ -85,7 +85,8 @@ type Client struct {
 	Requests, Assets uint32
 	notFound, logIns uint32
 	took             time.Duration
-	agents           accesslog.Agents
+	agents           []uint32              // hashes of user agents
+	robots           int                   // of these, that name a robot
 	name             unique.Handle[string] // a hash or a name in the place of the address
 	agent            unique.Handle[string] // the last that names a robot and was new, or that of its first request
 	folder           unique.Handle[string] // the first of the path that it asked for most, if that is most of them
@@ -102,7 +103,7 @@ func kept(text string) unique.Handle[string] { return unique.Make(text[:min(len(
 
 func (c *Client) add(r *accesslog.Request, logIn bool) {
 	c.Last = uint32(r.At.Unix())
-	if robot := c.agents.Add(r); robot || c.Requests == 0 {
+	if named := c.addAgent(r); named || c.Requests == 0 {
 		c.agent = kept(r.Agent)
 	}
 	if c.Requests == 0 {
@@ -155,20 +156,6 @@ func (c *Client) asks() string {
 	return c.folder.Value()
 }
 
-// Looks says what the client looks like. Those without an address are many, and unknown.
-func (c *Client) Looks() accesslog.Looks {
-	if !c.Addr.IsValid() {
-		return accesslog.Robot
-	}
-	return accesslog.LooksLike(int(c.Requests), int(c.Assets), &c.agents)
-}
-
-// Person reports whether the client looks like a person, or like many.
-func (c *Client) Person() bool { return c.Looks() != accesslog.Robot }
-
-// Agents returns how many user agents the client has, at least.
-func (c *Client) Agents() int { return c.agents.Count() }
-
 // probes are words in the user agents of what asks whether a site is up.
 var probes = []struct {
 	is    string
@@ -215,19 +202,19 @@ type Senders struct {
 
 // A Sender is one client, by all that it sent.
 type Sender struct {
-	Client   string          `json:"client"`
-	Agent    string          `json:"user_agent"`  // the last that names a robot, or that of its first request
-	Agents   int             `json:"user_agents"` // how many there are, at least
-	Asks     string          `json:"asks"`        // the folder of most of its requests, if there is one
-	First    time.Time       `json:"first"`
-	Last     time.Time       `json:"last"`
-	Requests int             `json:"requests"`
-	Assets   int             `json:"assets"`
-	NotFound int             `json:"not_found"`       // answered with 404
-	LogIns   int             `json:"log_ins"`         // by POST
-	Time     float64         `json:"time_seconds"`    // of all its requests; 0 if the log has no durations
-	Looks    accesslog.Looks `json:"looks"`           // like
-	Probe    string          `json:"probe,omitempty"` // what asks whether the site is up
+	Client   string    `json:"client"`
+	Agent    string    `json:"user_agent"`  // the last that names a robot, or that of its first request
+	Agents   int       `json:"user_agents"` // how many there are, at least
+	Asks     string    `json:"asks"`        // the folder of most of its requests, if there is one
+	First    time.Time `json:"first"`
+	Last     time.Time `json:"last"`
+	Requests int       `json:"requests"`
+	Assets   int       `json:"assets"`
+	NotFound int       `json:"not_found"`       // answered with 404
+	LogIns   int       `json:"log_ins"`         // by POST
+	Time     float64   `json:"time_seconds"`    // of all its requests; 0 if the log has no durations
+	Looks    Looks     `json:"looks"`           // like
+	Probe    string    `json:"probe,omitempty"` // what asks whether the site is up
 
 	share, time float64 // of all requests, and of all their time
 }
@@ -298,7 +285,7 @@ func (c *Client) Sender() Sender {
 	}
 	instant := func(unix uint32) time.Time { return time.Unix(int64(unix), 0).UTC() }
 	return Sender{
-		Client: name, Agent: c.agent.Value(), Agents: c.agents.Count(), Asks: c.asks(), First: instant(c.First), Last: instant(c.Last), Requests: int(c.Requests),
+		Client: name, Agent: c.agent.Value(), Agents: c.Agents(), Asks: c.asks(), First: instant(c.First), Last: instant(c.Last), Requests: int(c.Requests),
 		Assets: int(c.Assets), NotFound: int(c.notFound), LogIns: int(c.logIns), Time: c.took.Seconds(), Looks: c.Looks(), Probe: c.probe(),
 	}
 }

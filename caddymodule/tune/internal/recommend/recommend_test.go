@@ -3,7 +3,6 @@ package recommend
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -109,7 +108,7 @@ func TestScrapersDoNotSetTheLimit(t *testing.T) {
 	if people.Keys != 51 || people.PeopleKeys != 50 || people.Assets != 250 || people.Requests != 1250 {
 		t.Errorf("got %d keys, %d people, %d assets, %d requests, want 51, 50, 250 and 1250", people.Keys, people.PeopleKeys, people.Assets, people.Requests)
 	}
-	if top := people.Refused[0]; top.Key != "203.0.113.1" || top.Looks != accesslog.Robot || top.Refused != best.RefusedRequests {
+	if top := people.Refused[0]; top.Key != "203.0.113.1" || top.Looks != clients.Robot || top.Refused != best.RefusedRequests {
 		t.Errorf("got %+v, want the scraper with all %d refusals", top, best.RefusedRequests)
 	}
 }
@@ -240,30 +239,6 @@ func TestRefusedCrawlersAreNamed(t *testing.T) {
 	for _, want := range []string{"mostly /a/*, as Mozilla (Applebot/0.1) and 1 other user agent\n", "(compatible; Googlebot/2.1;"} {
 		if !strings.Contains(r.Text(), want) {
 			t.Errorf("got\n%s\nwant %q", r.Text(), want)
-		}
-	}
-}
-
-// The burst is the largest round one that removes nearly as much as the least, by trying each.
-func TestTheBurstIsGenerous(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 40 {
-		in, at := siteOf(Options{}, nil), noon
-		for range 3000 {
-			at = at.Add(time.Duration(random.Int64N(2e9)))
-			in.charge(&accesslog.Request{At: at}, fmt.Sprint("scraper", random.IntN(3)), 1)
-		}
-		leak, capacity := ladder[random.IntN(8)+4], float64(1+random.IntN(120))
-		r := in.rungs(leak)[0]
-		least, most := r.judge(capacity, ignored), math.Floor(600*rate(leak)+1e-6)
-		want := capacity
-		for larger := capacity; larger <= most && least.RefusedLoad > 0; larger++ {
-			if digits := strings.TrimRight(numberText(larger), "0"); (larger == most || len(digits) == 1 && larger >= 1.05*capacity) && r.judge(larger, ignored).RefusedLoad >= .95*least.RefusedLoad {
-				want = larger
-			}
-		}
-		if got := r.generous(least); got.Capacity != want {
-			t.Errorf("leak %s: got the burst %v for the least %v, want %v", leak, got.Capacity, capacity, want)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func (r *Result) look(best *rung) {
 	s, refused := r.study, make(map[int]*clients.Key)
 	best.judge(r.Units.Best().Capacity, func(id int, c *charge) {
 		if refused[id] == nil {
-			refused[id] = &clients.Key{Key: s.keys[id].name, Asked: s.keys[id].requests, Sender: s.client(id).Sender()}
+			refused[id] = &clients.Key{Key: s.keys[id].name, Asked: len(s.keys[id].charges), Sender: s.client(id).Sender()}
 		}
 		refused[id].Refuse(time.UnixMicro(int64(c.at)).UTC())
 	})
@@ -108,7 +108,7 @@ func (r *Result) look(best *rung) {
 		if k := &s.keys[id]; r.busiest == nil || k.load > r.busiest.load {
 			r.busiest = k
 		}
-		if c := s.client(id); c.Person() {
+		if c := s.client(id); s.keys[id].person {
 			r.PeopleKeys++
 			r.mostPeople, needs = max(r.mostPeople, c.Agents()), append(needs, best.needs[id])
 		}

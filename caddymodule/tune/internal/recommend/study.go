@@ -4,9 +4,7 @@ package recommend
 
 import (
 	"cmp"
-	"encoding/binary"
 	"math"
-	"math/bits"
 	"net/netip"
 	"slices"
 	"strings"
@@ -52,7 +50,7 @@ type Limit struct {
 func (l Limit) Text() string { return numberText(l.Capacity) + " " + l.Leak }
 
 // A Study keeps the charges of one zone in the order of the log, and looks what the zone would
-// have decided with other limits. It keeps about 130 bytes for each key and ten for each charge.
+// have decided with other limits. It keeps about 130 bytes for each key and 32 for each charge.
 type Study struct {
 	Options
 	zone    *limit.Zone
@@ -64,19 +62,15 @@ type Study struct {
 	limited  int // requests that were answered with 429 or 503
 	nobody   int // requests without an address
 	from, to time.Time
-
-	buffer []charge // of one key
 }
 
-// A key has its charges packed.
 type key struct {
-	name     string
-	sender   netip.Addr        // of its first request
-	fixed    leakybucket.Limit // of an override, which holds whatever the limit of the zone
-	requests int
-	load     float64             // what all requests cost, in units
-	last     leakybucket.Instant // when the last one was
-	packed   []byte
+	name    string
+	sender  netip.Addr        // of its first request
+	fixed   leakybucket.Limit // of an override, which holds whatever the limit of the zone
+	person  bool              // the client looks like one, or like many
+	load    float64           // what all requests cost, in units
+	charges []charge          // of each request, in the order of time
 }
 
 // A charge is what a request asked of a bucket.
@@ -119,16 +113,9 @@ func (s *Study) Add(r *accesslog.Request, o *limit.Outcome, diff float64, took t
 		k.fixed = o.Limit
 	}
 	s.requests++
-	k.requests++
 	k.load += s.load(&c)
-	for _, number := range []uint64{uint64(c.at - k.last), packed(c.cost), packed(c.diff), uint64(c.took)} {
-		k.packed = binary.AppendUvarint(k.packed, number)
-	}
-	k.last = c.at
+	k.charges = append(k.charges, c)
 }
-
-// packed returns a number whose last bits, which are zeros for most, come first.
-func packed(of float64) uint64 { return bits.ReverseBytes64(math.Float64bits(of)) }
 
 // load returns what a charge costs in the end, in units.
 func (s *Study) load(c *charge) float64 {
@@ -136,23 +123,6 @@ func (s *Study) load(c *charge) float64 {
 		return max(0, c.diff)
 	}
 	return max(0, c.cost) + c.diff
-}
-
-// charges returns those of a key, in the order of time. They are valid until the next call.
-func (s *Study) charges(id int) []charge {
-	left := s.keys[id].packed
-	number := func() uint64 {
-		n, size := binary.Uvarint(left)
-		left = left[size:]
-		return n
-	}
-	units := func() float64 { return math.Float64frombits(bits.ReverseBytes64(number())) }
-	s.buffer = s.buffer[:0]
-	for at := leakybucket.Instant(0); len(left) > 0; {
-		at += leakybucket.Instant(number())
-		s.buffer = append(s.buffer, charge{at, units(), units(), leakybucket.Instant(number())})
-	}
-	return s.buffer
 }
 
 // A correction is due at a time.
@@ -163,7 +133,7 @@ type correction struct {
 
 // replay takes the charges of a key from its bucket, corrects them as the zone does, and calls
 // f with each and what became of it.
-func (s *Study) replay(id int, charges []charge, l leakybucket.Limit, f func(c *charge, d *leakybucket.Decision)) {
+func (s *Study) replay(id int, l leakybucket.Limit, f func(c *charge, d *leakybucket.Decision)) {
 	if fixed := s.keys[id].fixed; fixed.Capacity > 0 {
 		l = fixed
 	}
@@ -171,8 +141,8 @@ func (s *Study) replay(id int, charges []charge, l leakybucket.Limit, f func(c *
 	s.zone.Charge(&asked, &limit.Bucket{Limit: l}, false, 0)
 	var state leakybucket.State
 	var due []correction
-	for i := range charges {
-		c, d := &charges[i], leakybucket.Decision{}
+	for i := range s.keys[id].charges {
+		c, d := &s.keys[id].charges[i], leakybucket.Decision{}
 		for len(due) > 0 && due[0].at <= c.at {
 			state, due = due[0].Apply(state, due[0].at), due[1:]
 		}
@@ -210,11 +180,11 @@ func (s *Study) rungs(leaks ...string) (rungs []*rung) {
 		rungs = append(rungs, &rung{s, leak, make([]float64, len(s.keys))})
 	}
 	for id := range s.keys {
-		charges := s.charges(id)
+		s.keys[id].person = s.client(id).Person()
 		for _, r := range rungs {
 			needs := -1.0
 			limit := leakybucket.Limit{Capacity: min(1e12, 1e8*rate(r.leak)), Leak: rate(r.leak)} // a larger one does not empty within years
-			s.replay(id, charges, limit, func(c *charge, d *leakybucket.Decision) {
+			s.replay(id, limit, func(c *charge, d *leakybucket.Decision) {
 				level := d.Level + c.cost
 				switch {
 				case !d.Fits:
@@ -242,7 +212,7 @@ func (r *rung) judge(capacity float64, f func(id int, c *charge)) Point {
 			continue
 		}
 		before := p.RefusedRequests
-		r.replay(id, r.charges(id), limit, func(c *charge, d *leakybucket.Decision) {
+		r.replay(id, limit, func(c *charge, d *leakybucket.Decision) {
 			if !d.Fits {
 				p.RefusedRequests++
 				p.RefusedLoad += r.load(c)
@@ -251,7 +221,7 @@ func (r *rung) judge(capacity float64, f func(id int, c *charge)) Point {
 		})
 		if p.RefusedRequests > before {
 			p.RefusedKeys++
-			if r.client(id).Person() {
+			if r.keys[id].person {
 				p.RefusedPeople++
 			}
 		}
@@ -324,7 +294,7 @@ func (s *Study) curve(floor float64) (*Curve, *rung) {
 func (r *rung) capacityFor(spare float64) float64 {
 	var needs []float64
 	for id, n := range r.needs {
-		if n >= 0 && r.client(id).Person() {
+		if n >= 0 && r.keys[id].person {
 			needs = append(needs, n)
 		}
 	}

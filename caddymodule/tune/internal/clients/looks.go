@@ -1,0 +1,76 @@
+package clients
+
+import (
+	"hash/maphash"
+	"slices"
+	"strings"
+
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
+)
+
+// A Looks says what a client looks like in a log.
+type Looks string
+
+// What clients look like.
+const (
+	Person Looks = "person"      // it loads assets, as browsers do, and does not call itself a robot
+	Many   Looks = "many people" // an office, a school or a mobile network behind one address
+	Robot  Looks = "robot"
+)
+
+const (
+	// A person has loaded fewestAssets, and one for personPages other requests: most files
+	// come from the browser's cache after the first page.
+	fewestAssets, personPages = 2, 20
+
+	// manyAgents is from how many different user agents on an address looks like many people.
+	manyAgents = 5
+
+	// mostAgents is how many user agents of a client are told apart: clients make them up.
+	mostAgents = 64
+)
+
+// Looks says what the client looks like. Those without an address are many, and unknown.
+func (c *Client) Looks() Looks {
+	switch robots := c.robots > 0 && 2*c.robots >= c.Agents(); {
+	case !c.Addr.IsValid(), robots, c.Assets < fewestAssets, c.Assets*(personPages+1) < c.Requests:
+		return Robot
+	case c.Agents() >= manyAgents && c.Assets*5 >= c.Requests:
+		return Many
+	}
+	return Person
+}
+
+// Person reports whether the client looks like a person, or like many.
+func (c *Client) Person() bool { return c.Looks() != Robot }
+
+// Agents returns how many user agents the client has, at least.
+func (c *Client) Agents() int { return len(c.agents) }
+
+var agentSeed = maphash.MakeSeed()
+
+// addAgent counts the user agent of a request, and reports whether it is a new one that names a
+// robot.
+func (c *Client) addAgent(r *accesslog.Request) bool {
+	hash := uint32(maphash.String(agentSeed, r.Agent))
+	if len(c.agents) == mostAgents || slices.Contains(c.agents, hash) {
+		return false
+	}
+	if c.agents = append(c.agents, hash); !robot(r.Agent) {
+		return false
+	}
+	c.robots++
+	return true
+}
+
+// robotWords are what programs call themselves, which browsers do not.
+var robotWords = strings.Fields("bot crawl spider slurp scrap fetch feed archiv monitor preview http:// https:// python go-http okhttp libwww axios node inspectiontool mediapartners")
+
+// robot reports whether a user agent names a program. Bare words such as "-" are no
+// browsers either.
+func robot(agent string) bool {
+	agent = strings.ToLower(agent)
+	names := func(word string) bool { return strings.Contains(agent, word) }
+	begins := func(word string) bool { return strings.HasPrefix(agent, word) }
+	return agent == "-" || slices.ContainsFunc([]string{"curl", "wget", "java/"}, begins) || slices.ContainsFunc(robotWords, names)
+}
