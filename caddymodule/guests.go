@@ -9,13 +9,11 @@ import (
 	"strings"
 
 	"github.com/caddyserver/caddy/v2"
-	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // A Guest is how a Caddy module of another package uses throttle: a handler, a matcher, a
@@ -84,29 +82,6 @@ func (g *Guest) Serve(w http.ResponseWriter, r *http.Request, call, user string)
 
 // Changes reports whether a call of the admin API, such as "ban", changes what runs.
 func Changes(call string) bool { return admin.Calls["/throttle/"+call].Changes }
-
-// commands are those that guests add.
-var commands []func() *cobra.Command
-
-// RegisterCommand adds a command to `caddy throttle`. It must be called in init. The error of the
-// command's RunE is printed, and Caddy exits with 1, or with 2 if it is of [UsageErrorf] or the
-// flags are wrong.
-func RegisterCommand(command func() *cobra.Command) { commands = append(commands, command) }
-
-// UsageErrorf returns an error of a command that is used in a wrong way.
-func UsageErrorf(format string, args ...any) error { return usage.Errorf(format, args...) }
-
-// guestCommands returns the commands that guests add.
-func guestCommands() (all []*cobra.Command) {
-	for _, command := range commands {
-		c := command()
-		run := c.RunE
-		c.RunE = func(cmd *cobra.Command, args []string) error { return usage.Fail(cmd, run(cmd, args)) }
-		usage.FailFlags(c)
-		all = append(all, c)
-	}
-	return all
-}
 
 // ErrUnknown returns the error of an unknown word, such as of an option or a name, that says
 // which known one was probably meant. kind is what the word names.

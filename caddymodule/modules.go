@@ -6,13 +6,9 @@ package caddymodule
 import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
-	caddycmd "github.com/caddyserver/caddy/v2/cmd"
-	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cli"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 func init() {
@@ -31,21 +27,6 @@ func init() {
 	// directive runs in the opposite order: whom throttle refuses need not wait for a slot.
 	httpcaddyfile.RegisterDirectiveOrder("in_flight", httpcaddyfile.After, "try_files")
 	httpcaddyfile.RegisterDirectiveOrder("throttle", httpcaddyfile.After, "try_files")
-	caddycmd.RegisterCommand(caddycmd.Command{
-		Name:  "throttle",
-		Usage: "COMMAND ...", // in capitals, as manual pages lose words in angle brackets
-		Short: "Steers rate limits, and tunes them with access logs",
-		Long: `
-Most commands speak to a running Caddy, over its admin endpoint: they show what the
-limits do, let clients back in, and ban networks for a while.
-
-The exit code is 1 if something fails, and 2 if the command is used in a wrong way.`,
-		CobraFunc: func(cmd *cobra.Command) {
-			usage.RefuseUnknown(cmd)
-			cmd.AddCommand(guestCommands()...)
-			cmd.AddCommand(cli.Commands()...)
-		},
-	})
 }
 
 // parseThrottle sets up a route with the handler.

@@ -7,6 +7,7 @@ package standard
 import (
 	// Each registers its modules.
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule"
+	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/cli"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/crawler"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/inspector"
 	_ "github.com/caddy-throttle/caddy-throttle/caddymodule/listener"

@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 )
 
@@ -45,9 +45,9 @@ func (f *logFlags) reads(cmd *cobra.Command, find func(*accesslog.Reader) (findi
 func (f *logFlags) run(cmd *cobra.Command, logs []string, find func(*accesslog.Reader) (finding, error)) error {
 	switch {
 	case len(logs) == 0:
-		return caddymodule.UsageErrorf("no log given: want files, or - for the standard input")
+		return command.UsageErrorf("no log given: want files, or - for the standard input")
 	case strings.ContainsAny(f.Host, "/ "):
-		return caddymodule.UsageErrorf("invalid --host %q: want a name such as example.com", f.Host)
+		return command.UsageErrorf("invalid --host %q: want a name such as example.com", f.Host)
 	}
 	f.Stdin = os.Stdin
 	in, err := accesslog.Open(logs, f.Options)

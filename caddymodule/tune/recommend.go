@@ -9,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
@@ -48,13 +48,13 @@ those for static assets do not count. To limit their time, add --settle seconds 
 func (f *recommendFlags) find(in *accesslog.Reader) (*Recommendation, error) {
 	spare, err := strconv.ParseFloat(strings.TrimSuffix(f.spare, "%"), 64)
 	if err != nil || !(spare >= 0 && spare <= 100) {
-		return nil, caddymodule.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
+		return nil, command.UsageErrorf("invalid --spare %q: want a percentage from 0 to 100, such as 99.9", f.spare)
 	}
 	options, limits := recommend.Options{Spare: spare}, ""
 	if f.check != "" {
 		limit, err := leakybucket.ParseLimit(f.check)
 		if err != nil {
-			return nil, caddymodule.UsageErrorf("--check: %w", err)
+			return nil, command.UsageErrorf("--check: %w", err)
 		}
 		options.Check = recommend.Limit{Leak: strings.Fields(strings.Replace(f.check, ",", " ", 1))[1], Capacity: limit.Capacity}
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
@@ -83,7 +84,7 @@ func (f *replayFlags) find(in *accesslog.Reader) (_ *Report, err error) {
 	if f.requests != "" {
 		file, failed := os.OpenFile(f.requests, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if failed != nil {
-			return nil, caddymodule.UsageErrorf("--requests: %w", failed)
+			return nil, command.UsageErrorf("--requests: %w", failed)
 		}
 		out := bufio.NewWriter(file)
 		write = json.NewEncoder(out).Encode
@@ -129,7 +130,7 @@ func (f *ruleFlags) player(limit string) (*player, error) {
 	}
 	rp, err := newPlayer(config)
 	if err != nil {
-		return nil, caddymodule.UsageErrorf("%w", err)
+		return nil, command.UsageErrorf("%w", err)
 	}
 	if rp.logIns = f.logIns; len(f.logIns) > 0 {
 		rp.clients.LogIn = rp.logsIn
@@ -138,7 +139,7 @@ func (f *ruleFlags) player(limit string) (*player, error) {
 		return rp, nil
 	}
 	rp.close()
-	return nil, caddymodule.UsageErrorf("%w", caddymodule.ErrUnknown("zone", f.zone, slices.Sorted(maps.Keys(rp.app.Zones))...))
+	return nil, command.UsageErrorf("%w", caddymodule.ErrUnknown("zone", f.zone, slices.Sorted(maps.Keys(rp.app.Zones))...))
 }
 
 // load returns the config as JSON.
@@ -146,17 +147,17 @@ func (f *ruleFlags) load(limit string) ([]byte, error) {
 	inline := len(f.keys) > 0 || limit != "" || f.cost != "" || f.settle != ""
 	switch {
 	case f.config != "" && inline:
-		return nil, caddymodule.UsageErrorf("--config and --key, --limit, --cost or --settle exclude each other: change the limit in the config")
+		return nil, command.UsageErrorf("--config and --key, --limit, --cost or --settle exclude each other: change the limit in the config")
 	case f.config != "":
 		config, _, _, err := caddycmd.LoadConfig(f.config, f.adapter)
 		if err != nil {
-			return nil, caddymodule.UsageErrorf("%w", err)
+			return nil, command.UsageErrorf("%w", err)
 		}
 		return config, nil
 	case limit == "":
-		return nil, caddymodule.UsageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
+		return nil, command.UsageErrorf("no limits given: want --config <file>, or --key <source> --limit \"<capacity> <leak>\", such as --limit \"60 1/s\"")
 	case f.zone != "":
-		return nil, caddymodule.UsageErrorf("--zone needs --config")
+		return nil, command.UsageErrorf("--zone needs --config")
 	}
 	return flagConfig(limit, f.keys, f.cost, f.settle)
 }
@@ -218,7 +219,7 @@ func (rp *player) notes(stats *accesslog.Stats) (notes []string) {
 // says why. It fails if no zone is left, or if the zone to show is not.
 func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, notes []string, err error) {
 	if !facts.Hosts && (bytes.Contains(rp.raw, []byte(`"source":"host"`)) || slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return len(s.hosts) > 0 })) {
-		return nil, nil, caddymodule.UsageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
+		return nil, nil, command.UsageErrorf("the log has no hosts, and the config has sites or keys by host: give --host <name>")
 	}
 	without, notes = make(map[string]bool), []string{}
 	for _, name := range slices.Sorted(maps.Keys(rp.app.Zones)) {
@@ -260,7 +261,7 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 		notes = append(notes, fmt.Sprintf("matchers of the config look at the header %s, which the log does not show: requests are judged as if they lacked it.", strings.Join(names, ", ")))
 	}
 	if len(without) == len(rp.app.Zones) || without[rp.shown] {
-		return nil, nil, caddymodule.UsageErrorf("%s", strings.Join(notes, " "))
+		return nil, nil, command.UsageErrorf("%s", strings.Join(notes, " "))
 	}
 	return without, notes, nil
 }

@@ -20,9 +20,8 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/headers"
 	"github.com/caddyserver/certmagic"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
@@ -163,7 +162,7 @@ func (rp *player) stranger() string {
 	for _, sent := range rp.clients.Hosts() {
 		host, _ := hostAndPort(sent.Key.Value())
 		if !slices.ContainsFunc(rp.servers, func(s *replayServer) bool { return s.takes(host) }) {
-			others, sum = append(others, fmt.Sprintf("%s (%s)", text.Printable(host, 80), clients.Comma(sent.AtLeast))), sum+sent.AtLeast
+			others, sum = append(others, fmt.Sprintf("%s (%s)", command.Printable(host, 80), clients.Comma(sent.AtLeast))), sum+sent.AtLeast
 		}
 	}
 	if sum == 0 {
@@ -219,7 +218,7 @@ func flagConfig(limit string, keys []string, cost, settle string) (config []byte
 		if err != nil {
 			said, _, _ := strings.Cut(err.Error(), ", at flags:")
 			said = regexp.MustCompile(`^(parsing caddyfile tokens for 'throttle': )?(zone "limit": )?(parsing \w+: )?`).ReplaceAllString(said, "")
-			return nil, caddymodule.UsageErrorf("%s: %s", part.flag, said)
+			return nil, command.UsageErrorf("%s: %s", part.flag, said)
 		}
 	}
 	return config, nil

@@ -13,18 +13,17 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/recommend"
 )
 
 func init() {
-	caddymodule.RegisterCommand(replayCommand)
-	caddymodule.RegisterCommand(recommendCommand)
-	caddymodule.RegisterCommand(summaryCommand)
+	command.Register(replayCommand)
+	command.Register(recommendCommand)
+	command.Register(summaryCommand)
 }
 
 // An Answer is what a command found in logs: its JSON is printed with --json, its text for
@@ -271,7 +270,7 @@ func (z *Decided) Text() string {
 	clients.WriteKeys(b, "Most refused", z.Worst)
 	b.WriteString("\nRefused by route:\n\n")
 	for _, route := range z.Routes {
-		fmt.Fprintf(b, "  %8s  %s\n", clients.Comma(route.Refused), text.Printable(route.Path, 60))
+		fmt.Fprintf(b, "  %8s  %s\n", clients.Comma(route.Refused), command.Printable(route.Path, 60))
 	}
 	return b.String()
 }

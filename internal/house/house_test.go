@@ -25,7 +25,7 @@ type room struct{ packages, may string }
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
 const concepts = "body changes cookie expiring form inflight/call inflight/fairqueue inflight/gate inflight/pass override " +
-	"option perkey record refusal response signer sketch snapshot staticfile supportcode text tokens usage"
+	"option perkey record refusal response signer sketch snapshot staticfile supportcode text tokens"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.
@@ -49,27 +49,29 @@ var rooms = []room{
 	{"inflight", "config limit stores telemetry leakybucket/memstore"},
 	{"engine", "config limit inflight leakybucket/sharedstore stores telemetry"},
 	{"admin", "admin/wire engine limit inflight leakybucket/sharedstore stores telemetry"},
-	{"cli", "admin/wire"},
-	{"caddymodule", "admin admin/wire caddyfile cli config limit engine inflight leakybucket/sharedstore stores"},
+	{"caddymodule", "admin caddyfile config limit engine inflight leakybucket/sharedstore stores"},
 	{"servertest", "caddymodule admin admin/wire limit engine leakybucket/memstore leakybucket/sharedstore stores telemetry"},
 	{"caddymodule/redis", "caddymodule stores leakybucket/redisstore"},
 	{"caddymodule/postgres", "caddymodule stores leakybucket/pgstore"},
 }
 
 // guests use the core by what package caddymodule exports, as packages of strangers do. The
-// core imports none of them. Only tune, which decides as the core does, uses more.
+// core imports none of them. Only cli, which reads the JSON of the admin API, and tune, which decides
+// as the core does, use more.
 var guests = []room{
+	{"caddymodule/command", "caddymodule"},
+	{"caddymodule/cli", "caddymodule/command admin/wire"},
 	{"caddymodule/crawler", "caddymodule caddymodule/crawler/internal/verify"},
 	{"caddymodule/crawler/internal/verify", "caddymodule leakybucket/key"},
 	{"caddymodule/listener", "caddymodule leakybucket/key"},
 	{"caddymodule/inspector", "caddymodule"},
-	{"caddymodule/tune/internal/accesslog", "text leakybucket/key"},
-	{"caddymodule/tune/internal/clients", "caddymodule/tune/internal/accesslog sketch text leakybucket/key"},
-	{"caddymodule/tune/internal/recommend", "caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients limit text leakybucket"},
-	{"caddymodule/tune", "caddymodule caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients caddymodule/tune/internal/recommend " +
-		"text config sketch limit engine option record leakybucket leakybucket/memstore"},
+	{"caddymodule/tune/internal/accesslog", "caddymodule/command leakybucket/key"},
+	{"caddymodule/tune/internal/clients", "caddymodule/command caddymodule/tune/internal/accesslog sketch leakybucket/key"},
+	{"caddymodule/tune/internal/recommend", "caddymodule/command caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients limit leakybucket"},
+	{"caddymodule/tune", "caddymodule caddymodule/command caddymodule/tune/internal/accesslog caddymodule/tune/internal/clients caddymodule/tune/internal/recommend " +
+		"config sketch limit engine option record leakybucket leakybucket/memstore"},
 	{"caddymodule/memcached", "caddymodule leakybucket leakybucket/memcachedstore"},
-	{"caddymodule/standard", "caddymodule caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
+	{"caddymodule/standard", "caddymodule caddymodule/cli caddymodule/crawler caddymodule/inspector caddymodule/listener caddymodule/tune caddymodule/redis caddymodule/postgres"},
 	{"caddymodule/cmd/caddy", "caddymodule/standard"},
 }
 

@@ -49,11 +49,11 @@ func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Chang
 // ends returns what ends changes of a kind.
 func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
 	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
-		entry, told, err := in.change(e, of, o, true)
+		_, told, err := in.change(e, of, o, true)
 		if errors.Is(err, changes.ErrNothing) {
 			return wire.Ended{}, nil
 		}
-		return wire.Ended{Ended: err == nil, Sync: told, Key: entry.Key}, wrong(err)
+		return wire.Ended{Ended: err == nil, Synced: wire.Synced{Sync: told}}, wrong(err)
 	}
 }
 

@@ -31,9 +31,9 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 	if err != nil {
 		return nil, err
 	}
-	code, _ := supportcode.Parse(of.Client)
+	code, coded := supportcode.Parse(of.Client)
 	past, found := e.Control.Refusals.Find(code)
-	w := why{newJudge(e), &wire.Why{Client: of.Client, Buckets: []wire.Bucket{}, Complete: true}}
+	w := why{newJudge(e), &wire.Why{Client: of.Client, Code: coded, Buckets: []wire.Bucket{}, Complete: true}}
 	if !found {
 		w.lately(of)
 		return w.result, w.client(ctx, zones, of.Client, supportcode.Refusal{})

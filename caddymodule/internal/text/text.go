@@ -1,50 +1,12 @@
-// Package text is what people read: words that they may have misspelled, counts of things,
-// and texts of strangers that a terminal can show. Begin with [Printable].
+// Package text says which word was probably meant by one that people have misspelled. Begin with
+// [Unknown].
 package text
 
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode/utf8"
 )
-
-// Printable returns text that a terminal or a page can show: control bytes, marks of
-// text direction, invisible characters and what is no UTF-8 are escaped. What is longer
-// than most characters is cut.
-func Printable(text string, most int) string {
-	var b strings.Builder
-	n := 0
-	for i := 0; i < len(text); {
-		if n++; n > most {
-			b.WriteString("…")
-			break
-		}
-		r, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r == '\\':
-			b.WriteString(`\\`)
-		case !strconv.IsPrint(r):
-			escape := strconv.QuoteRuneToASCII(r)
-			b.WriteString(escape[1 : len(escape)-1])
-		default:
-			b.WriteRune(r)
-		}
-		i += size
-	}
-	return b.String()
-}
-
-// Plural returns a number of things, such as "1 zone" or "2 zones".
-func Plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
 
 // Unknown reports an unknown word, with the nearest known one.
 func Unknown(kind, word, where string, known []string) error {

@@ -213,6 +213,7 @@ type ClientQuery struct {
 // A Why is the answer of /throttle/why: why a client is refused, or would not be.
 type Why struct {
 	Client  string       `json:"client"`
+	Code    bool         `json:"code,omitempty"`    // it may be a support code
 	Refused bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
 	Refusal *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
 
@@ -291,19 +292,24 @@ type Change struct {
 
 // An Ended says whether there was something to end.
 type Ended struct {
-	Ended bool          `json:"ended"`
-	Sync  *changes.Sync `json:"sync,omitempty"`
+	Ended bool `json:"ended"`
+	Synced
+}
 
-	// Key is that of the bucket, which the caller may have named by a secret.
-	Key string `json:"key,omitempty"`
+// Synced says where a change holds that was made just now.
+type Synced struct {
+	Sync *changes.Sync `json:"sync,omitempty"` // nil in lists, and if there was nothing to end
 }
 
 // An Override is a change that holds.
 type Override struct {
 	override.Held
-	Network string        `json:"network,omitempty"` // that is banned, or that the key stands for
-	Sync    *changes.Sync `json:"sync,omitempty"`    // if it was made just now
+	Network string `json:"network,omitempty"` // that is banned, or that the key stands for
+	Synced
 }
+
+// A Journal is the answer of /throttle/journal, the last change first.
+type Journal []override.Change
 
 // ByHeader is the header in which a command says who uses it.
 const ByHeader = "Throttle-By"

@@ -3,7 +3,7 @@
 // named, plain or compressed, rotated or not. Begin with [Open].
 //
 // Logs hold what clients have sent, so every text in a [Request] may have been written
-// by an attacker. Show it with [text.Printable] only.
+// by an attacker. Show it with [command.Printable] only.
 package accesslog
 
 import (
@@ -21,7 +21,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/tidwall/gjson"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 )
 
 // NoDuration is the Duration of a request if its line does not say how long it took.
@@ -215,7 +215,7 @@ func mistake(log string, err error) error {
 	if path := (*os.PathError)(nil); errors.As(err, &path) {
 		err = path.Err
 	}
-	return fmt.Errorf("%s: %w", text.Printable(log, 200), err)
+	return fmt.Errorf("%s: %w", command.Printable(log, 200), err)
 }
 
 // Redacted is the value that Caddy logs for cookies and credentials.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -191,7 +191,7 @@ func (l *namedLine) finish() (verdict, string) {
 	}
 	at, ok := read(said)
 	if !ok {
-		return unreadable, "unknown time " + text.Printable(said, 40)
+		return unreadable, "unknown time " + command.Printable(said, 40)
 	}
 	if r.Caddy = l.caddy; !l.caddy && (r.URI == "" || r.Method == "") { // the server answered what was no HTTP
 		return other, ""

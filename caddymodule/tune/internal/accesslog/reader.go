@@ -19,7 +19,7 @@ import (
 	"github.com/klauspost/compress/s2"
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 )
 
 // Options say how logs are read. The zero value works.
@@ -186,7 +186,7 @@ func (r *Reader) readRequest(s *source, req *Request) bool {
 		st.Other++
 	case unreadable:
 		if st.Unreadable++; len(st.Problems) < mostProblems {
-			where, said := text.Printable(s.name, 200), text.Printable(string(line[:min(len(line), 400)]), 80)
+			where, said := command.Printable(s.name, 200), command.Printable(string(line[:min(len(line), 400)]), 80)
 			st.Problems = append(st.Problems, fmt.Sprintf("%s:%d: %s: %s", where, s.line, why, said))
 		}
 	}

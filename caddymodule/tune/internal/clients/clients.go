@@ -14,8 +14,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -301,7 +301,7 @@ func (s *Senders) Text() string {
 			if i == 0 {
 				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "log-ins", "looks like")
 			}
-			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", text.Printable(c.Client, 39), Comma(c.Requests), Percent(c.share), Percent(c.time),
+			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", command.Printable(c.Client, 39), Comma(c.Requests), Percent(c.share), Percent(c.time),
 				Comma(c.NotFound), Comma(c.LogIns), c.is(), c.about())
 		}
 	}
@@ -321,7 +321,7 @@ func WriteKeys(b *strings.Builder, title string, keys []Key) {
 		if i == 0 {
 			fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %9s %9s  %s\n", title, "key", "refused", "of", "assets", "looks like")
 		}
-		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n    %s to %s, %s\n", text.Printable(cmp.Or(k.Key, "(shared)"), 39), Comma(k.Refused), Comma(k.Asked), Comma(k.Assets), k.is(),
+		fmt.Fprintf(b, "  %-39s %9s %9s %9s  %s\n    %s to %s, %s\n", command.Printable(cmp.Or(k.Key, "(shared)"), 39), Comma(k.Refused), Comma(k.Asked), Comma(k.Assets), k.is(),
 			k.FirstOver.Format(instant), k.LastOver.Format(instant), k.about())
 	}
 }
@@ -333,13 +333,13 @@ func (s *Sender) is() string { return cmp.Or(s.Probe, string(s.Looks)) }
 func (s *Sender) about() string {
 	said := "no user agent"
 	if s.Agent != "" && s.Agent != "-" {
-		said = "as " + text.Printable(s.Agent, mostKept)
+		said = "as " + command.Printable(s.Agent, mostKept)
 	}
 	if s.Agents > 1 {
 		said += " and " + Counted(s.Agents-1, "other user agent")
 	}
 	if s.Asks != "" {
-		said = "mostly " + text.Printable(s.Asks, 40) + ", " + said
+		said = "mostly " + command.Printable(s.Asks, 40) + ", " + said
 	}
 	return said
 }

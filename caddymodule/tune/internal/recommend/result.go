@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 )
 
@@ -142,7 +142,7 @@ func (r *Result) withhold() {
 		if addr, err := netip.ParseAddr(r.busiest.name); err == nil && addr.Is4() { // nothing else may be pasted into a shell
 			remedy += fmt.Sprintf(" To judge the rest: grep -vwF '%s' LOG | caddy throttle recommend -", addr)
 		}
-		why("%s sent %s of the load. %s", text.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
+		why("%s sent %s of the load. %s", command.Printable(r.busiest.name, 60), clients.Percent(load/r.Units.Load), remedy)
 	}
 	if r.PeopleKeys == 0 {
 		why("No client looks like a person, who loads static assets with pages. Read a log that has the assets.")

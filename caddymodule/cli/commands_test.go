@@ -12,9 +12,11 @@ import (
 	"time"
 	"unicode/utf8"
 
+	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -43,7 +45,7 @@ func resultOf(t *testing.T, name string, answer any, args ...string) (printed, s
 	defer admin.Close()
 	var out bytes.Buffer
 	all := &cobra.Command{Use: "throttle"}
-	all.AddCommand(Commands()...)
+	caddycmd.Commands()["throttle"].CobraFunc(all)
 	all.SetOut(&out)
 	all.SetErr(&out)
 	all.SetArgs(append(append([]string{name}, args...), "--address", strings.TrimPrefix(admin.URL, "http://")))
@@ -173,7 +175,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 // for no time, which would be for good.
 func TestChangesLastForDaysToo(t *testing.T) {
 	for length, want := range map[string]string{"30m": `"for":1800000000000`, "7d": `"for":604800000000000`} {
-		if _, sent, err := resultOf(t, "ban", wire.Override{}, "203.0.113.7", "--for", length); err != nil || !strings.Contains(sent, want) {
+		if _, sent, err := resultOf(t, "ban", wire.Override{Synced: wire.Synced{Sync: new(changes.Sync)}}, "203.0.113.7", "--for", length); err != nil || !strings.Contains(sent, want) {
 			t.Errorf("%s: got error %v and %s sent, want %s", length, err, sent, want)
 		}
 	}
@@ -227,11 +229,11 @@ func TestWhyShowsWholeWhichLimitABucketHas(t *testing.T) {
 }
 
 func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
-	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
+	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Code: true, Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
 	if out != "This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.\n" {
 		t.Errorf("got\n%s\nwant one sentence", out)
 	}
-	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}}, "7K2M-Q8XD")
+	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}}, "7K2M-Q8XD")
 	if !strings.HasPrefix(out, "This Caddy remembers no refusal") || !strings.Contains(out, "As a key:\napi: no override lists this key") {
 		t.Errorf("got\n%s\nwant that, and what it would be as a key", out)
 	}
@@ -255,7 +257,7 @@ func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
 // TestBanSaysWhatIsBanned, as the answer has it: an address may stand for its network.
 func TestBanSaysWhatIsBanned(t *testing.T) {
 	for network, want := range map[string]string{"2001:db8::/64": "2001:db8::/64", "203.0.113.7/32": "203.0.113.7", "203.0.113.0/24": "203.0.113.0/24"} {
-		if out := outputOf(t, "ban", map[string]string{"kind": "ban", "network": network}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
+		if out := outputOf(t, "ban", map[string]any{"kind": "ban", "network": network, "sync": map[string]bool{}}, "2001:db8::1"); !strings.HasPrefix(out, want+" is banned ") {
 			t.Errorf("%s: got %q, want that %s is banned", network, out, want)
 		}
 	}
@@ -263,7 +265,7 @@ func TestBanSaysWhatIsBanned(t *testing.T) {
 
 // TestLimitSaysWhoseLimitItIs: a key may stand for a network, whatever was typed.
 func TestLimitSaysWhoseLimitItIs(t *testing.T) {
-	answer := map[string]string{"kind": "limit", "zone": "nets", "key": "203.0.113.0", "network": "203.0.113.0/24", "limit": "deny"}
+	answer := map[string]any{"kind": "limit", "zone": "nets", "key": "203.0.113.0", "network": "203.0.113.0/24", "limit": "deny", "sync": map[string]bool{}}
 	if out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny"); !strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until ") {
 		t.Errorf("got %q, want the network that the key stands for", out)
 	}
@@ -349,7 +351,7 @@ func TestNothingThatIsEmptyIsTaken(t *testing.T) {
 	} {
 		var errs strings.Builder
 		root := &cobra.Command{Use: "throttle"}
-		root.AddCommand(Commands()...)
+		caddycmd.Commands()["throttle"].CobraFunc(root)
 		root.SetArgs(args)
 		root.SetErr(&errs)
 		root.SetOut(&errs)

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 )
 
 // A table is written in columns, without those that are empty. Heads of columns of numbers begin
@@ -56,11 +56,11 @@ func (t *table) print(c *client) {
 }
 
 // sanitize returns text from clients as a terminal may show it.
-func sanitize(from string) string { return text.Printable(from, 100) }
+func sanitize(from string) string { return command.Printable(from, 100) }
 
 // shortKey is sanitize for keys in tables, where long ones are cut. why and release accept
 // them so; limit wants the whole one, from --json.
-func shortKey(key string) string { return text.Printable(key, 40) }
+func shortKey(key string) string { return command.Printable(key, 40) }
 
 // asShown returns what a text from a terminal stands for, if the terminal showed it escaped.
 func asShown(shown string) string {
@@ -75,7 +75,7 @@ func asShown(shown string) string {
 // printableLine is what a terminal may show of a message that quotes what it complains
 // of: without a second escape of the quotes in it.
 func printableLine(message string) string {
-	return strings.ReplaceAll(text.Printable(message, 2000), `\\`, `\`)
+	return strings.ReplaceAll(command.Printable(message, 2000), `\\`, `\`)
 }
 
 // digits returns a number with few digits.

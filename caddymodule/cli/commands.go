@@ -1,20 +1,25 @@
-// Package cli is the commands that speak to a running Caddy, over its admin API. Begin with
-// [Commands], and the table of them. It imports the JSON of that API and what several commands
-// share, and nothing of what runs.
+// Package cli is the commands of `caddy throttle` that speak to a running Caddy, over its admin
+// API. It registers itself, and a build can leave it out. Begin with the table of commands. It
+// imports the JSON of that API, and nothing of what runs.
 package cli
 
 import (
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
-// A command asks a running Caddy.
-type command struct {
+func init() {
+	for i := range commands {
+		command.Register(commands[i].cobra)
+	}
+}
+
+// A spec describes a command, which asks a running Caddy.
+type spec struct {
 	use, short, long, example string
 	least, most               int // arguments
 	flags                     func(*client, *pflag.FlagSet)
@@ -24,15 +29,7 @@ type command struct {
 // mostArguments bounds those of commands that take several clients.
 const mostArguments = 10_000
 
-// Commands returns the commands, which are used once.
-func Commands() (all []*cobra.Command) {
-	for _, c := range commands {
-		all = append(all, c.cobra())
-	}
-	return all
-}
-
-var commands = []command{
+var commands = []spec{
 	{
 		use: "status", short: "Shows what the zones of a running Caddy do",
 		long: `Shows on one screen whether zones enforce, how many requests a second they admit and
@@ -86,9 +83,9 @@ go on as before. Bans stay; see unban.`,
 			case c.of.All && len(args) == 0 && c.of.Zone != "":
 				return c.release()
 			case c.of.All:
-				return usage.Errorf("--all wants --zone, and no client")
+				return command.UsageErrorf("--all wants --zone, and no client")
 			case len(args) == 0:
-				return usage.Errorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
+				return command.UsageErrorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
 			}
 			return c.each(args, func(client string) error {
 				c.of.Client = asShown(client)
@@ -174,7 +171,7 @@ func limitInput(args []string) (in wire.Change, err error) {
 		last-- // the capacity is a word of its own
 	}
 	if last > 2 {
-		return in, usage.Errorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
+		return in, command.UsageErrorf("unexpected %q: want caddy throttle limit ZONE [KEY] LIMIT", args[2])
 	}
 	return wire.Change{Zone: args[0], Key: asShown(strings.Join(args[1:last], "")), Limit: strings.Join(args[last:], " ")}, nil
 }

@@ -11,11 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // changeFlags adds the flags of changes, which end by themselves.
@@ -32,7 +29,7 @@ func (c *client) make(call string, in wire.Change) error {
 	if c.length != "" {
 		length, err := caddy.ParseDuration(c.length)
 		if err != nil || length <= 0 {
-			return usage.Errorf("invalid --for %q: want a duration above 0, such as 30m, 2h or 7d", c.length)
+			return command.UsageErrorf("invalid --for %q: want a duration above 0, such as 30m, 2h or 7d", c.length)
 		}
 		in.For = caddy.Duration(length)
 	}
@@ -44,12 +41,12 @@ func (c *client) make(call string, in wire.Change) error {
 	// key, as the bucket's name may be a digest.
 	what := cmp.Or(sanitize(s.Zone), "Everything") + " is in shadow"
 	switch s.Kind {
-	case override.OfBan:
+	case "ban":
 		what = networkText(s.Network) + " is banned"
-	case override.OfLimit:
+	case "limit":
 		what = ofKey(s.Zone, cmp.Or(s.Network, in.Key)) + ": " + sanitize(s.Limit) + " holds"
 	}
-	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), syncText(s.Sync))
+	c.printf("%s until %s%s.\n", what, s.Until.Local().Format(time.DateTime), syncText(s.Synced))
 	return nil
 }
 
@@ -62,14 +59,14 @@ func (c *client) end(call string, in wire.Change) error {
 	if !s.Ended {
 		return errors.New("there is no such change: see caddy throttle bans")
 	}
-	c.printf("Ended%s.\n", syncText(s.Sync))
+	c.printf("Ended%s.\n", syncText(s.Synced))
 	return nil
 }
 
 // ofZone makes or ends a change of a zone, or with --all of all.
 func (c *client) ofZone(call string, args []string, do func(string, wire.Change) error) error {
 	if c.of.All == (len(args) == 1) {
-		return usage.Errorf("want a zone, or --all")
+		return command.UsageErrorf("want a zone, or --all")
 	}
 	return do(call, wire.Change{Zone: strings.Join(args, "")})
 }
@@ -83,12 +80,11 @@ func networkText(network string) string {
 }
 
 // syncText says where a change holds.
-func syncText(t *changes.Sync) (where string) {
+func syncText(made wire.Synced) (where string) {
+	t := made.Sync
 	switch {
-	case t == nil: // nothing was made
-		return ""
 	case t.Error != "":
-		where = ", on this Caddy: the others are told when the store answers (" + text.Printable(t.Error, 200) + ")"
+		where = ", on this Caddy: the others are told when the store answers (" + command.Printable(t.Error, 200) + ")"
 	case t.Shared:
 		where = ", within two seconds on every Caddy of the store"
 	}
@@ -108,9 +104,9 @@ func (c *client) showOverrides(all *[]wire.Override) {
 	for _, o := range *all {
 		change, of, hits := string(o.Kind), ofKey(o.Zone, cmp.Or(o.Network, o.Key)), "-"
 		switch o.Kind {
-		case override.OfBan:
+		case "ban":
 			of, hits = networkText(o.Network), fmt.Sprint(o.Hits)
-		case override.OfLimit:
+		case "limit":
 			change += " " + sanitize(o.Limit)
 		}
 		t.row(change, cmp.Or(of, "all zones and bans"), since(o.Since), remaining(o.Until), hits, sanitize(o.By), sanitize(o.Note))
@@ -118,7 +114,7 @@ func (c *client) showOverrides(all *[]wire.Override) {
 	t.print(c)
 }
 
-func (c *client) showJournal(journal *[]override.Change) {
+func (c *client) showJournal(journal *wire.Journal) {
 	if len(*journal) == 0 {
 		c.printf("Nobody has changed anything yet.\n")
 		return
@@ -156,7 +152,7 @@ func (c *client) release() error {
 		c.printf("A ban still holds: see caddy throttle bans.\n")
 	}
 	if !s.Complete {
-		return fmt.Errorf("the release is not complete: %s", text.Printable(cmp.Or(s.Problem, "there are too many buckets"), 1000))
+		return fmt.Errorf("the release is not complete: %s", command.Printable(cmp.Or(s.Problem, "there are too many buckets"), 1000))
 	}
 	return nil
 }

@@ -7,10 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func (c *client) showStatus(s *wire.Status) {
@@ -26,9 +24,7 @@ func (c *client) showStatus(s *wire.Status) {
 	}
 	c.printf("\n")
 	c.showStore(&s.Store)
-	if s.Changes != nil {
-		c.showChanges(s.Changes)
-	}
+	c.showChanges(s)
 	c.showOverrides(&s.Overrides)
 	c.showFacts(s.Zones)
 	for _, w := range s.Warnings {
@@ -36,18 +32,22 @@ func (c *client) showStatus(s *wire.Status) {
 		for _, name := range slices.Sorted(maps.Keys(w.Details)) {
 			details = append(details, fmt.Sprintf(" (%s %v)", name, w.Details[name]))
 		}
-		c.printf("Warning%s: %s\n", text.Printable(strings.Join(details, ""), 200), text.Printable(w.Text, 400))
+		c.printf("Warning%s: %s\n", command.Printable(strings.Join(details, ""), 200), command.Printable(w.Text, 400))
 	}
 }
 
 // showChanges says how this Caddy and the store agree on changes at run time.
-func (c *client) showChanges(s *changes.State) {
+func (c *client) showChanges(of *wire.Status) {
+	s := of.Changes
+	if s == nil {
+		return
+	}
 	c.printf("The requests and buckets above are this Caddy's alone.\n")
 	if s.Error != "" {
-		c.printf("Other Caddys are not told of changes now: %s\n", text.Printable(s.Error, 200))
+		c.printf("Other Caddys are not told of changes now: %s\n", command.Printable(s.Error, 200))
 	}
 	if s.Pending > 0 {
-		c.printf("The store has not been told of %s yet.\n", text.Plural(s.Pending, "change"))
+		c.printf("The store has not been told of %s yet.\n", plural(s.Pending, "change"))
 	}
 	if s.Skipped > 0 {
 		c.printf("The store has %d entries that are no change this Caddy can read: see the log of Caddy.\n", s.Skipped)
@@ -143,7 +143,7 @@ func refundText(z *wire.ZoneStatus) string {
 		line += ": " + strings.Join(said, ", ")
 	}
 	if f.Devices != nil {
-		line += "; gave " + text.Plural(int(*f.Devices), "device cookie")
+		line += "; gave " + plural(int(*f.Devices), "device cookie")
 	}
 	return line
 }
@@ -163,7 +163,7 @@ func (c *client) showStore(s *wire.StoreStatus) {
 	}
 	switch {
 	case s.Down && s.Since != nil:
-		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), text.Printable(s.Why, 200))
+		c.printf("The store %s is DOWN for %v: %s\n", name, elapsed(*s.Since), command.Printable(s.Why, 200))
 	case s.Name != "memory":
 		c.printf("The store %s is %s: %s calls/s of %s ms, %s errors/s.\n", name, state, digits(s.Calls), digits(1000*s.Took), digits(s.Failed))
 	}
@@ -204,7 +204,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 	case z.Mode != "" && z.Mode != "enforcing":
 		how, refused = " ("+sanitize(z.Mode)+", the rest in shadow)", "refused, or would have been"
 	}
-	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, text.Plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
+	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 	t, shown := newTable(">REQUESTS", ">REFUSED", "KEY"), make(map[string]bool)
 	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
 		if shown[k.Key] {
@@ -224,7 +224,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 func (c *client) showWhy(s *wire.Why) {
 	if s.Refusal != nil {
 		c.showRefusals("Refused then:", []wire.PastRefusal{*s.Refusal})
-	} else if _, code := supportcode.Parse(s.Client); code {
+	} else if s.Code {
 		c.printf("This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.\n")
 		if !s.Refused && len(s.Buckets)+len(s.Unlisted) == 0 {
 			return
@@ -265,7 +265,7 @@ func (c *client) showWhy(s *wire.Why) {
 		c.printf("No bucket of this client is in use. A zone with a key for all clients, as with share, has none of one client: see caddy throttle top --by ip.\n")
 	}
 	if !s.Complete {
-		c.printf("The search did not reach the end: there may be more. %s\n", text.Printable(s.Problem, 1000))
+		c.printf("The search did not reach the end: there may be more. %s\n", command.Printable(s.Problem, 1000))
 	}
 }
 
@@ -350,3 +350,11 @@ func verdictText(v *wire.Verdict) string {
 
 // inShadow says what the figures of zones in shadow mean.
 const inShadow = "Shadow counts as if all zones of the same throttle were enforced.\n"
+
+// plural returns a number of things, such as "1 zone" or "2 zones".
+func plural(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}

@@ -16,9 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/usage"
 )
 
 // A client is how a command reaches the admin API of a running Caddy, and what its flags say.
@@ -34,14 +33,14 @@ type client struct {
 }
 
 // cobra returns the command as Caddy runs it.
-func (cmd command) cobra() *cobra.Command {
+func (cmd *spec) cobra() *cobra.Command {
 	c := new(client)
 	made := &cobra.Command{Use: cmd.use, Short: cmd.short, Long: "\n" + cmd.long, Example: cmd.example}
 	made.Args = func(_ *cobra.Command, args []string) error {
-		if err := cobra.RangeArgs(cmd.least, cmd.most)(made, args); err != nil {
-			return usage.Fail(made, usage.Errorf("want caddy throttle %s", cmd.use))
+		if len(args) < cmd.least || len(args) > cmd.most {
+			return command.UsageErrorf("want caddy throttle %s", cmd.use)
 		}
-		return usage.Fail(made, refuseEmpty(made, args))
+		return refuseEmpty(made, args)
 	}
 	f := made.Flags()
 	f.StringVar(&c.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
@@ -53,9 +52,8 @@ func (cmd command) cobra() *cobra.Command {
 	}
 	made.RunE = func(_ *cobra.Command, args []string) error {
 		c.out = made.OutOrStdout()
-		return usage.Fail(made, cmd.run(c, args))
+		return cmd.run(c, args)
 	}
-	usage.FailFlags(made)
 	return made
 }
 
@@ -64,12 +62,12 @@ func (cmd command) cobra() *cobra.Command {
 func refuseEmpty(cmd *cobra.Command, args []string) (err error) {
 	for i, arg := range args {
 		if strings.TrimSpace(arg) == "" {
-			err = usage.Errorf("argument %d is empty", i+1)
+			err = command.UsageErrorf("argument %d is empty", i+1)
 		}
 	}
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		if f.Value.Type() == "string" && strings.TrimSpace(f.Value.String()) == "" {
-			err = usage.Errorf("--%s is empty", f.Name)
+			err = command.UsageErrorf("--%s is empty", f.Name)
 		}
 	})
 	return err
@@ -167,7 +165,7 @@ func plainly(err error, address string) error {
 		return fmt.Errorf("no Caddy answers at %s (%s): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
 			printableLine(address), printableLine(why))
 	}
-	return errors.New(text.Printable(err.Error(), 2000))
+	return errors.New(command.Printable(err.Error(), 2000))
 }
 
 // printf writes what people read.
