@@ -69,7 +69,7 @@ func TestTheInspectorWithEachStore(t *testing.T) {
 			want       []string // each in the answer
 		}{
 			{"zones", "{}", []string{`"zone":"login"`, `"down":false`, `"refused":3`}},
-			{"rates", "{}", []string{`"hour":{`}},
+			{"rates", "{}", []string{`"zones":{`}},
 			{"top", `{"zone": "login"}`, []string{`"most_refused":[{"key":"203.0.113.7"`}},
 			{"buckets", `{"zone": "login"}`, []string{`"key":"203.0.113.7"`, `"blocked":3`, `"matched":1,"complete":true}`}},
 			{"why", `{"client": "203.0.113.7"}`, []string{`"zone":"login","key":"203.0.113.7"`, `"zone":"pages"`, `"complete":true`}},
