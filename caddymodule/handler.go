@@ -104,9 +104,9 @@ func (h *InFlight) Provision(ctx caddy.Context) error {
 	if err != nil {
 		return err
 	}
-	app.engine.Guard(ctx)
+	app.engine.JoinServer(ctx)
 	if strings.Contains(limit.Definition, "http.throttle.") {
-		app.engine.Show(ctx) // one from the global options is not in the config of the route
+		app.engine.ReadVerdicts(ctx) // one from the global options is not in the config of the route
 	}
 	server, _ := ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
 	h.running = limit.NewHandler(server, match)

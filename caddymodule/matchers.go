@@ -47,7 +47,7 @@ func (m *MatchBlocked) Provision(ctx caddy.Context) error {
 		return err
 	}
 	m.app = app.engine
-	m.app.Show(ctx)
+	m.app.ReadVerdicts(ctx)
 	if m.Zone != "" {
 		(&Guest{m.app, "throttle_blocked"}).NeedZone(m.Zone)
 	}

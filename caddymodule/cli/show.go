@@ -91,17 +91,13 @@ func decidedCells(name string, d *wire.Decided) []any {
 	return []any{sanitize(name), mode, rateText(d, "admitted", "delayed", "shadow_delayed"), delayed, rateText(d, "refused"), shadow}
 }
 
-// rateText returns how many requests a second were decided so, and an hour ago.
+// rateText returns how many requests a second were decided so.
 func rateText(d *wire.Decided, decisions ...string) string {
-	var now, hourAgo float64
+	var now float64
 	for _, decision := range decisions {
 		now += d.PerSecond[decision]
-		hourAgo += d.HourAgo[decision]
 	}
-	if d.HourAgo == nil {
-		return digits(now)
-	}
-	return fmt.Sprintf("%s (%s)", digits(now), digits(hourAgo))
+	return digits(now)
 }
 
 // ofMost returns how many there are of how many there may be, or nothing if there may be none.

@@ -262,13 +262,14 @@ const svg = (tag, properties = {}) => {
 const plotted = ["admitted", "shadow", "refused"], words = { admitted: "admitted", shadow: "would be refused", refused: "refused" };
 const sumOf = (point) => point.admitted + point.shadow + point.refused;
 const minutes = (time) => clock(time).slice(0, -3);
-let rates = { hour: {}, day: {} };
+const plotLength = 600e3;
+let rates = {};
 
 // draw stacks what a zone admitted and refused. All zones have one scale.
 const draw = (card) => {
-	const span = find("#span").value, length = span === "hour" ? 3600e3 : 86400e3, end = now();
-	const points = (rates[span][card.dataset.zone] ?? []).map((p) => ({ ...p, at: Date.parse(p.at) })).filter((p) => p.at > end - length);
-	const most = Math.max(0, ...Object.values(rates[span]).flat().map(sumOf));
+	const length = plotLength, end = now();
+	const points = (rates[card.dataset.zone] ?? []).map((p) => ({ ...p, at: Date.parse(p.at) })).filter((p) => p.at > end - length);
+	const most = Math.max(0, ...Object.values(rates).flat().map(sumOf));
 	const x = (at) => 1000 * Math.max(0, 1 - (end - at) / length), y = (sum) => 100 - 98 * sum / (most || 1);
 	const step = points.length > 1 ? points[1].at - points[0].at : length / 60;
 	let below = points.map(() => 0);
@@ -288,7 +289,6 @@ const draw = (card) => {
 	readPoint(card);
 };
 const drawAll = () => document.querySelectorAll(".zone").forEach(draw);
-find("#span").addEventListener("change", drawAll);
 
 // readPoint says what the plot has where the slider is, which counts steps from the last point.
 // Its range is that of the plot, and it moves to the nearest point.
@@ -298,14 +298,14 @@ const readPoint = (card) => {
 	const away = (p) => Math.abs((p.at - last.at) / step - slider.value);
 	const point = points.reduce((near, p) => away(p) < away(near) ? p : near);
 	slider.value = Math.round((point.at - last.at) / step);
-	const told = `${minutes(point.at)}: ${plotted.filter((name) => name === "admitted" || point[name] > 0).map((name) => `${rate(point[name])} ${words[name]}`).join(", ")} a second`;
+	const told = `${clock(point.at)}: ${plotted.filter((name) => name === "admitted" || point[name] > 0).map((name) => `${rate(point[name])} ${words[name]}`).join(", ")} a second`;
 	put(find(".read", card), told);
 	slider.setAttribute("aria-valuetext", told);
 	for (const end of ["x1", "x2"]) find("line", card).setAttribute(end, point.x.toFixed(1));
 };
 
 const refreshRates = async () => {
-	rates = await ask("rates");
+	rates = (await ask("rates")).zones;
 	drawAll();
 };
 
@@ -368,18 +368,15 @@ const showZone = (card, z) => {
 	put(find(".own", card), limitOf(z));
 	find("[data-of=shadow]", card).parentNode.hidden = !z.total.shadow_refused;
 	find("[data-of=waiting]", card).parentNode.hidden = !z.max_waiting;
-	const current = z.per_second, before = z.per_second_an_hour_ago;
-	const show = (name, value, ago, alarm) => {
+	const current = z.per_second;
+	const show = (name, value, alarm) => {
 		const figure = find(`[data-of=${name}]`, card);
-		const text = ago === undefined ? value : `${value} ${ago}`;
-		if (figure.dataset.shown === text) return;
-		figure.dataset.shown = text;
-		figure.replaceChildren(value, ...(ago === undefined ? [] : [" ", element("small", {}, ago)]));
+		put(figure, value);
 		figure.className = alarm ? name : "";
 	};
-	show("admitted", rate(admitted(current)), before && `1 h ago ${rate(admitted(before))}`);
-	show("refused", rate(current.refused), before && `1 h ago ${rate(before.refused)}`, current.refused > 0);
-	show("shadow", rate(current.shadow_refused), before && `1 h ago ${rate(before.shadow_refused)}`, current.shadow_refused > 0);
+	show("admitted", rate(admitted(current)));
+	show("refused", rate(current.refused), current.refused > 0);
+	show("shadow", rate(current.shadow_refused), current.shadow_refused > 0);
 	show("keys", whole.format(z.refused_keys));
 	show("buckets", whole.format(z.buckets));
 	show("waiting", `${whole.format(z.waiting)} of ${whole.format(z.max_waiting ?? 0)}`);

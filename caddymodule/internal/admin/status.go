@@ -26,11 +26,7 @@ func answerZones(e *engine.Engine) any {
 		result.Store.Failing = result.Store.Failing || shared.Error != "" // it is asked every second
 	}
 	decided := func(name, mode string) wire.Decided {
-		d := wire.Decided{Mode: mode, Total: counts[name].Named(), Refusals: refusals[name]}
-		current, hourAgo := e.Control.Rates.PerSecond(name, counts[name], now)
-		if d.PerSecond = current.Named(); hourAgo != nil {
-			d.HourAgo = hourAgo.Named()
-		}
+		d := wire.Decided{Mode: mode, Total: counts[name].Named(), Refusals: refusals[name], PerSecond: e.Control.Rates.PerSecond(name, counts[name], now).Named()}
 		for _, o := range result.Overrides {
 			if o.Kind == "shadow" && (o.Zone == "" || o.Zone == name) && (d.ShadowUntil == nil || o.Until.After(*d.ShadowUntil)) {
 				d.ShadowUntil = &o.Until
@@ -93,14 +89,10 @@ func storeStatus(e *engine.Engine, s *wire.StoreStatus, now time.Time) (kept map
 
 // answerRates returns what is plotted.
 func answerRates(e *engine.Engine) any {
-	result := wire.Rates{Hour: make(map[string][]telemetry.Rate), Day: make(map[string][]telemetry.Rate)}
+	result := wire.Rates{Zones: make(map[string][]telemetry.Rate)}
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.Zones)), slices.Collect(maps.Keys(e.InFlight))) {
-		hour, day := e.Control.Rates.Plot(name)
-		if hour != nil {
-			result.Hour[name] = hour
-		}
-		if day != nil {
-			result.Day[name] = day
+		if plot := e.Control.Rates.Plot(name); plot != nil {
+			result.Zones[name] = plot
 		}
 	}
 	return result

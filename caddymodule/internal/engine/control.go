@@ -106,9 +106,11 @@ func RunningApp() (a *Engine, release func()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if n := len(c.apps); n > 0 {
-			a = c.apps[n-1]
-			a.hold()
-			release = a.release
+			a, release = c.apps[n-1], func() {}
+			if a.Shared != nil {
+				a.Shared.Hold()
+				release = a.Shared.Release
+			}
 		}
 	})
 	return a, release

@@ -9,8 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyevents"
@@ -41,7 +39,7 @@ type Engine struct {
 	Exempt   limit.Matchers
 	Blockers []*limit.Zone // whose blocks hold in all handlers
 	watchers []Watcher
-	Warned   onceWarnings
+	Proxies  onceWarnings
 
 	Ctx         caddy.Context
 	app         *config.App // the global options
@@ -53,8 +51,7 @@ type Engine struct {
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
 
-	observer *storeObserver    // of Shared
-	Memory   *stores.MemoryUse // the store itself or the fallback, if either is in memory
+	Memory *stores.MemoryUse // the store itself or the fallback, if either is in memory
 
 	Static     []*staticfile.Matcher        // nil exempts no static files
 	Plans      map[string]leakybucket.Limit // named limits for overrides
@@ -64,17 +61,17 @@ type Engine struct {
 	OnStart    []func(context.Context) error // see caddymodule.OnStart
 	StopBeside func()                        // ends what runs beside requests, such as the keys' renewal; nil before Start
 
-	exemptsSome  bool           // by the global options, or in a zone
-	configNumber *atomic.Uint64 // see [lastConfig]
+	exemptsSome bool   // by the global options, or in a zone
+	number      uint64 // of the config
 
 	Control *control
 
 	Signing signingKeys     // of device cookies and passes
 	Exiting <-chan struct{} // closed when the process is about to end; then nobody waits
 
-	servers  map[*caddyhttp.Server]*server
-	showsAll bool       // the verdicts of all servers may be read
-	form     *form.Plan // what zones want of bodies; see [Engine.joinForm]
+	servers map[*caddyhttp.Server]*server
+	allRead bool       // the verdicts of all servers may be read
+	form    *form.Plan // what zones want of bodies; see [Engine.joinForm]
 }
 
 // EngineOf returns what runs of the config that a module is provisioned for, which may be
@@ -98,15 +95,15 @@ func EngineOf(ctx caddy.Context) (*Engine, error) {
 func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e = &Engine{
 		Ctx: ctx, app: app, Logger: ctx.Logger(), Control: joinControl(),
-		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), servers: make(map[*caddyhttp.Server]*server), configNumber: new(atomic.Uint64),
+		Zones: make(map[string]*Zone), InFlight: make(map[string]*inflight.Limit), servers: make(map[*caddyhttp.Server]*server), number: configs.Add(1),
 	}
 	request, inAll, _ := app.Buffer.Bytes() // which is checked when the store is loaded
 	e.bodies = body.Bounds{Request: request, Files: inAll}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
-	e.table, e.Warned.warner = &e.Control.Changes.Table, e.Warner
+	e.table, e.Proxies.warner = &e.Control.Changes.Table, e.Warner
 	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
 	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
-	e.Exiting, e.Signing.last = exits, &e.Control.keys
+	e.Exiting, e.Signing.last = exiting.Done(), &e.Control.keys
 	e.subscribed = sync.OnceValue(e.subscriptions)
 	e.subscribers, err = watchExit(ctx)
 	return e, err
@@ -147,7 +144,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	}
 	e.joinForm(z.Zone)
 	z.Counts = telemetry.New(z.Zone, z.State.Figures, telemetry.Options{
-		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil, Denies: e.Shared != nil && z.policy == sharedstore.Deny,
+		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil,
 		Wanted: e.subscribed, Events: e.events, Lines: e.lines,
 	})
 	z.Places, z.Reporter = &z.State.Waiting, z.Counts
@@ -156,7 +153,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	if z.BlocksEverywhere() {
 		e.Blockers = append(e.Blockers, z.Zone)
 		if z.namesPlaceholders() { // a handler of any server may refuse by it
-			e.showAll()
+			e.readAllVerdicts()
 		}
 	}
 	z.warn(warnings)
@@ -211,25 +208,6 @@ func (e *Engine) ExemptAlways(matchers limit.Matchers, static []*staticfile.Matc
 	e.Exempt, e.Static, e.exemptsSome = matchers, static, matchers != nil
 }
 
-// UseMemory makes a store in memory the store.
-func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Memory.Store }
-
-// UseShared makes a shared store the store.
-func (e *Engine) UseShared(s *stores.SharedStore) {
-	// The shared store is the one that lasts.
-	e.Memory = &stores.MemoryUse{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}
-	e.Memory.Join()
-	e.Shared, e.Store = s, s.With(sharedstore.Options{Timeout: time.Duration(e.app.StoreTimeout), Nodes: e.app.Nodes, Zone: e.zoneFallback})
-}
-
-// zoneFallback returns the fallback of a zone.
-func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
-	if z := e.Zones[name]; z != nil {
-		return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.MostCost}
-	}
-	return sharedstore.ZoneOptions{}
-}
-
 // Start lets the store connect, applies max_buckets and restores buckets. What waits for the start comes first; its
 // first error keeps the config from starting.
 func (e *Engine) Start() error {
@@ -245,12 +223,10 @@ func (e *Engine) Start() error {
 		e.Memory.Start(e.savedLimits())
 	}
 	if e.Shared != nil {
-		e.observer = &storeObserver{e}
 		telemetry.CountStore(e.Shared.Name)
-		e.Shared.Attach(e.observer)
+		e.Shared.Attach(e)
 	}
 	e.Signing.start(ctx, e.Logger)
-	e.refuseAgain()
 	e.Control.Start(e)
 	return nil
 }
@@ -261,7 +237,7 @@ func (e *Engine) End() {
 	e.StopBeside()
 	e.Control.Stop(e)
 	if e.Shared != nil {
-		e.Shared.Detach(e.observer)
+		e.Shared.Detach(e)
 	}
 	if e.Memory != nil {
 		e.Memory.Stop()
@@ -294,41 +270,6 @@ func (e *Engine) CleanUp() error {
 	return errors.Join(errs...)
 }
 
-// hold keeps the shared store open until release, because what uses it may outlive the config.
-func (e *Engine) hold() {
-	if e.Shared != nil {
-		e.Shared.Hold()
-	}
-}
-
-func (e *Engine) release() {
-	if e.Shared != nil {
-		e.Shared.Release()
-	}
-}
-
-// Correct implements limit.Env. If the store fails, the charges stay as they were reserved.
-func (e *Engine) Correct(due []leakybucket.Settlement) {
-	if len(due) == 0 {
-		return
-	}
-	// The client's leaving must not keep it from paying. A shared store tells its observer
-	// itself.
-	if err := e.Store.Settle(context.Background(), due); err != nil && e.Shared == nil {
-		for i := range due {
-			e.unsettled(due[i].Charge.Zone, 1)
-		}
-		e.Logger.Error("settling; the reservations stay", zap.Error(err))
-	}
-}
-
-// unsettled counts charges of a zone that stay as they were reserved.
-func (e *Engine) unsettled(zone string, charges int) {
-	if z := e.Zones[zone]; z != nil {
-		z.Counts.Unsettled(charges)
-	}
-}
-
 // ExemptsGlobally reports whether the global options exempt a request from all zones.
 func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
 	if e.Exempt == nil {
@@ -339,92 +280,22 @@ func (e *Engine) ExemptsGlobally(s *limit.Subject) (bool, error) {
 
 // Exempts implements limit.Env.
 func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
-	e.Warned.proxies(s) // also if the proxy's own address is exempt
-	e.tellForwards(s)
+	e.Proxies.look(s) // also if the proxy's own address is exempt
+	if len(e.watchers) > 0 {
+		e.notifyForwards(s)
+	}
 	return e.ExemptsGlobally(s)
 }
 
 // NoAddress implements limit.Env.
-func (e *Engine) NoAddress() { e.Warned.unknown() }
+func (e *Engine) NoAddress() { e.Proxies.unknown() }
 
 // Overrides implements limit.Env.
 func (e *Engine) Overrides() *override.Set { return e.table.Load() }
 
-// Everywhere implements limit.Env.
-func (e *Engine) Everywhere() []*limit.Zone {
-	if len(e.Blockers) == 0 || !e.AnyBlock() {
-		return nil
-	}
-	return e.Blockers
-}
-
-// A knower is a store that knows blocks without asking another one.
-type knower interface {
-	AnyBlock() bool
-	Known(*leakybucket.Charge) (d leakybucket.Decision, current bool)
-}
-
-// AnyBlock reports, without a lock, whether any block may be known.
-func (e *Engine) AnyBlock() bool {
-	s, can := e.Store.(knower)
-	return can && s.AnyBlock()
-}
-
-// known returns the block that is known of a charge's bucket, if one runs. If it is not
-// current, a shared store may have ended it.
-func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b limit.RunningBlock, runs, current bool) {
-	if s, can := e.Store.(knower); can {
-		var d leakybucket.Decision
-		d, current = s.Known(c)
-		b, runs = limit.RunningBlock{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
-	}
-	return b, runs, current
-}
-
-// ConfirmedBlock implements limit.Env.
-func (e *Engine) ConfirmedBlock(ctx context.Context, now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
-	b, runs, current := e.known(now, c)
-	if runs && !current {
-		e.Store.(*sharedstore.Store).Confirm(ctx, c)
-		b, runs, _ = e.known(now, c)
-	}
-	return b, runs
-}
-
-// Take implements limit.Env.
-func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
-	if err := e.Store.Take(ctx, charges, decisions); err != nil {
-		e.Logger.Error("asking the store; the request passes", zap.Error(err))
-		return err
-	}
-	return nil
-}
-
-// Bodies implements limit.Env.
-func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
-
-// KnownBlock implements limit.Env. Only a shared store takes longer to ask.
-func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
-	if e.Shared == nil {
-		return limit.RunningBlock{}, false
-	}
-	b, runs, current := e.known(now, c)
-	return b, runs && current
-}
-
-// Effective implements limit.Env.
-func (e *Engine) Effective(c *leakybucket.Charge) {
-	if shared, can := e.Store.(*sharedstore.Store); can {
-		shared.Effective(c)
-	}
-}
-
 // exiting ends when the process is about to end. Then waiting requests are
 // refused, so that Caddy does not wait for them.
-var (
-	exiting, exit = context.WithCancel(context.Background())
-	exits         = exiting.Done()
-)
+var exiting, exit = context.WithCancel(context.Background())
 
 // watchExit subscribes to the event that Caddy emits before it stops anything. Apps
 // stop in no order, and stopping the HTTP server waits for its requests. It returns the

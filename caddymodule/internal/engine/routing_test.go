@@ -78,25 +78,6 @@ func TestARequestIsChargedOnceHoweverItIsRouted(t *testing.T) {
 	}
 }
 
-func TestErrorRoutesAreNotCharged(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle /fails site 3 1/h
-		error /fails 503
-		respond ok
-		handle_errors {
-			throttle errors 1 1/h
-			throttle site 3 1/h
-			respond "{err.status_code} {http.throttle.zone}"
-		}
-	}`)
-	c := s.From(servertest.Someone)
-	for i, want := range []int{503, 503, 503, 429, 429} {
-		if got := c.Get("/fails").Code; got != want {
-			t.Errorf("request %d: got %v, want %v", i, got, want)
-		}
-	}
-}
-
 func TestExemptRequestsAreNotCharged(t *testing.T) {
 	s := servertest.Run(t, `{
 		throttle {
@@ -227,25 +208,6 @@ func TestVerdictsAreShown(t *testing.T) {
 		}
 		s.Stop()
 	}
-}
-
-func TestABurstPassesAndTheRestIsRefusedUntilItHasLeaked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			throttle site 3 1/s
-			respond ok
-		}`)
-		c := s.From(servertest.Someone)
-		c.Passes(3, "/")
-		if got := c.Get("/").Header().Get("Retry-After"); got != "3" {
-			t.Errorf("Retry-After: got %q, want 3", got)
-		}
-		s.From("203.0.113.8:1").Passes(3, "/")
-		<-time.After(time.Second)
-		c.Passes(1, "/")
-		<-time.After(3 * time.Second)
-		c.Passes(3, "/")
-	})
 }
 
 func TestAClientThatWaitsAsLongAsRetryAfterSaysPasses(t *testing.T) {

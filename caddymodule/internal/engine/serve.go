@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Handler is a handler as it runs: its zones, and whom they concern.
@@ -35,7 +34,7 @@ type Directive interface{ Running() *Handler }
 // provisioned in this context.
 func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zone) *Handler {
 	h := &Handler{app: e, Match: match}
-	h.Server = e.Guard(ctx)
+	h.Server = e.JoinServer(ctx)
 	for _, z := range zones {
 		h.addsHeaders = h.addsHeaders || z.MarksResponses()
 		h.Zones = append(h.Zones, z.Zone)
@@ -44,7 +43,7 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 		}
 		h.Follows = h.Follows || !z.EndsAtAdmission() || z.MarksResponses()
 		if z.namesPlaceholders() {
-			e.Show(ctx)
+			e.ReadVerdicts(ctx)
 		}
 	}
 	for _, z := range zones {
@@ -59,20 +58,18 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 // route and those of the server itself cost nothing.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) (err error) {
 	h.handled.Add(1)
-	if h.costsNothing(r) {
-		concerned, _ := h.Concerns(r)
-		return h.serveFree(w, r, next, concerned)
+	free := (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || limit.Included(r)
+	var shared *record.Record // with other handlers, if there are any
+	if !free && h.Server.Nests() {
+		shared = record.Of(r)
+		shared.Refused = true // unless it is passed on: a matcher or the store may panic
 	}
-	shares := h.Server.Shares()
-	if shares {
-		record.Of(r).Refused = true // unless it is passed on: a matcher or the store may panic
-	}
-	var v *limit.Verdict
 	concerned, failed := h.Concerns(r)
-	if concerned {
+	var v *limit.Verdict
+	if concerned && !free {
 		if h.app.Shared != nil {
-			h.app.hold()
-			defer h.app.release()
+			h.app.Shared.Hold() // since what uses it may outlive the config
+			defer h.app.Shared.Release()
 			h.awaitStore(r)
 		}
 		var admitted bool
@@ -80,23 +77,22 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 			return err
 		}
 	}
-	if shares {
-		record.Of(r).Refused = false
+	if shared != nil {
+		shared.Refused = false
 	}
-	if v == nil {
-		return h.serveFree(w, r, next, concerned)
+	switch {
+	case v != nil:
+		defer func() { v.Close(r, err) }()
+		return h.serve(w, r, next, v, shared)
+	case concerned && len(h.headers) > 0: // clients never see what the upstream says that a request cost
+		return (&limit.Observer{Headers: h.headers, Untimed: true}).Serve(w, r, next)
 	}
-	defer func() { v.Close(r, err) }()
-	return h.serve(w, r, next, v)
+	return next.ServeHTTP(w, r)
 }
 
 // admit decides about a request, and lets it wait. One that is not admitted it answers. The
 // verdict is nil if nobody needs to know more of one that is.
 func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v *limit.Verdict, admitted bool, err error) {
-	var config uint64
-	if len(h.app.watchers) > 0 {
-		config = h.app.configNumber.Load() // before the overrides, which may change meanwhile
-	}
 	if v, err = limit.Decide(r, time.Time{}, failed, &h.Directive, h.app); err != nil {
 		return nil, false, h.fail(w, r, err)
 	}
@@ -108,8 +104,8 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v
 			v.Close(r, err)
 		}
 	}()
-	stays := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
-	if !stays {
+	waited := v.Refused() || v.Wait(record.ClientOf(r), h.app.Exiting)
+	if !waited {
 		h.app.Correct(v.GiveBack(false))
 	}
 	var now time.Time // of a refusal; nobody else asks
@@ -119,8 +115,12 @@ func (h *Handler) admit(w http.ResponseWriter, r *http.Request, failed error) (v
 	v.Report(r, &h.Directive, now, h.headerOf(w))
 	switch {
 	case v.Refused():
-		return v, false, h.refuse(w, r, v, config, now)
-	case !stays:
+		refusal := v.Refusal(r, &h.app.Control.Refusals, now)
+		if len(h.app.watchers) > 0 {
+			refusal.Close = h.app.notifyRefused(r, v)
+		}
+		return v, false, refusal.Write(w, r, body.Whole(r))
+	case !waited:
 		w.WriteHeader(response.StatusClientLeft)
 		return v, false, nil
 	}
@@ -133,11 +133,6 @@ func (h *Handler) headerOf(w http.ResponseWriter) http.Header {
 		return w.Header()
 	}
 	return nil
-}
-
-// costsNothing reports whether a request is in an error route, or one of the server itself.
-func (h *Handler) costsNothing(r *http.Request) bool {
-	return (h.Server == nil || h.Server.ErrorRoutes) && r.Context().Value(caddyhttp.ErrorCtxKey) != nil || limit.Included(r)
 }
 
 // fail answers a request about which there is no verdict.
@@ -159,7 +154,7 @@ func (h *Handler) fail(w http.ResponseWriter, r *http.Request, err error) error 
 // awaitStore waits at the start of the process until the store was reached, or not in time. A
 // request that only shadow zones concern does not wait.
 func (h *Handler) awaitStore(r *http.Request) {
-	if h.app.Shared == nil || h.app.Shared.Ready() {
+	if h.app.Shared.Ready() {
 		return
 	}
 	s := limit.NewSubject(r)
@@ -177,14 +172,6 @@ func (h *Handler) awaitStore(r *http.Request) {
 	}
 }
 
-// refuse answers a request that is refused. config is the number of the config when the
-// decision began.
-func (h *Handler) refuse(w http.ResponseWriter, r *http.Request, v *limit.Verdict, config uint64, now time.Time) error {
-	refusal := v.Refusal(r, &h.app.Control.Refusals, now)
-	refusal.Close = h.app.tellRefused(r, v, config)
-	return refusal.Write(w, r, body.Whole(r))
-}
-
 // Concerns reports whether the directive's matcher matches a request. If the matcher
 // fails, the zones say what becomes of the request.
 func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
@@ -196,21 +183,12 @@ func (h *Handler) Concerns(r *http.Request) (concerned bool, failed error) {
 	return concerned || failed != nil, failed
 }
 
-// serveFree serves a request of which no response is of interest. If it concerns the handler, the
-// client does not see in which headers the upstream says what it cost.
-func (h *Handler) serveFree(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, concerned bool) error {
-	if concerned && len(h.headers) > 0 {
-		return (&limit.Observer{Headers: h.headers, Untimed: true}).Serve(w, r, next)
-	}
-	return next.ServeHTTP(w, r)
-}
-
 // serve calls the next handler. Whatever happens there, serve then corrects the charges.
-func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict) error {
+func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, v *limit.Verdict, shared *record.Record) error {
 	needs := v.Needs()
 	if len(h.headers) == 0 && !needs.Cookies && !needs.Settles && !h.Announces {
-		if h.Server.Shares() {
-			defer h.settle(r, v, nil)
+		if shared != nil {
+			defer h.settle(r, v, nil, shared)
 		}
 		return next.ServeHTTP(w, r)
 	}
@@ -235,11 +213,11 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 			v.SendCookies(time.Now(), status, header, observer.Own())
 		}
 	}
-	if h.Server.Shares() { // else no other handler has one
+	if shared != nil { // else no other handler has one
 		observer.Enter(r)
 		defer observer.Leave(r)
 	}
-	defer h.settle(r, v, observer)
+	defer h.settle(r, v, observer, shared)
 	err := observer.Serve(w, r, next)
 	if err != nil && hide != nil { // an error route says who may keep the answer
 		hide()
@@ -258,17 +236,15 @@ func withdraw(header http.Header, name, ours string) {
 
 // settle corrects the charges to what the request really cost: nothing if it was refused
 // further in, and otherwise what the observer, which may be nil, has seen.
-func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer) {
-	var room [4]leakybucket.Settlement
-	within := h.Server.Shares() && record.Of(r).Refused
+func (h *Handler) settle(r *http.Request, v *limit.Verdict, observer *limit.Observer, shared *record.Record) {
 	switch {
-	case within:
+	case shared != nil && shared.Refused:
 		h.app.Correct(v.GiveBack(true))
 	case observer != nil:
 		var now time.Time
 		if observer.OwnHeader { // for a refund, which alone depends on the time
 			now = time.Now()
 		}
-		h.app.Correct(v.Settle(r, now, room[:0], observer))
+		h.app.Correct(v.Settle(r, now, observer))
 	}
 }

@@ -30,8 +30,8 @@ func (e *Engine) serverOf(ctx caddy.Context) *server {
 	if s == nil {
 		s = &server{all: &limit.Server{Server: of}, open: limit.Server{Server: of}, routes: make(map[int]*limit.Server)}
 		s.look()
-		if e.servers[of] = s; e.showsAll {
-			s.show()
+		if e.servers[of] = s; e.allRead {
+			s.readVerdicts()
 		}
 	}
 	return s
@@ -42,21 +42,21 @@ func (s *server) look() {
 	for i := range s.all.Routes {
 		r := &s.all.Routes[i]
 		gone := r.HandlersRaw == nil && len(r.Handlers) > 0
-		s.all.Shown = s.all.Shown || gone || negates(r.MatcherSets)
+		s.all.ReadsVerdicts = s.all.ReadsVerdicts || gone || negates(r.MatcherSets)
 		s.read(s.all, r, r.MatcherSets) // Caddy has dropped what these were made of
 		if !r.Terminal {
-			s.open.Shown = s.open.Shown || gone
+			s.open.ReadsVerdicts = s.open.ReadsVerdicts || gone
 			s.read(&s.open, r)
 		}
 	}
 	s.read(&s.open, s.all.Errors, s.all.NamedRoutes)
 	if s.all.Errors != nil {
 		for _, r := range s.all.Errors.Routes {
-			s.open.Shown = s.open.Shown || r.HandlersRaw == nil && len(r.Handlers) > 0
+			s.open.ReadsVerdicts = s.open.ReadsVerdicts || r.HandlersRaw == nil && len(r.Handlers) > 0
 		}
 	}
 	s.open.ErrorRoutes = s.open.ErrorRoutes || s.all.Errors != nil || len(s.all.NamedRoutes) > 0
-	s.all.Shown, s.all.ErrorRoutes = s.all.Shown || s.open.Shown, s.all.ErrorRoutes || s.open.ErrorRoutes
+	s.all.ReadsVerdicts, s.all.ErrorRoutes = s.all.ReadsVerdicts || s.open.ReadsVerdicts, s.all.ErrorRoutes || s.open.ErrorRoutes
 }
 
 // read looks for placeholders of ours, for templates, which may name some, and for error routes.
@@ -64,7 +64,7 @@ func (s *server) read(into *limit.Server, config ...any) {
 	raw, err := json.Marshal(config)
 	text := string(raw)
 	for _, name := range []string{"http.throttle.", `"templates"`, `"template_file"`} {
-		into.Shown = into.Shown || err != nil || strings.Contains(text, name)
+		into.ReadsVerdicts = into.ReadsVerdicts || err != nil || strings.Contains(text, name)
 	}
 	into.ErrorRoutes = into.ErrorRoutes || err != nil || strings.Contains(text, `"errors"`)
 }
@@ -82,9 +82,9 @@ func negates(sets caddyhttp.MatcherSets) bool {
 	return false
 }
 
-// Guard counts a handler of throttle or in_flight that is being provisioned, and returns what it
+// JoinServer counts a handler of throttle or in_flight that is being provisioned, and returns what it
 // is to know of its server, or nil outside of the HTTP app.
-func (e *Engine) Guard(ctx caddy.Context) *limit.Server {
+func (e *Engine) JoinServer(ctx caddy.Context) *limit.Server {
 	s := e.serverOf(ctx)
 	if s == nil {
 		return nil
@@ -93,55 +93,55 @@ func (e *Engine) Guard(ctx caddy.Context) *limit.Server {
 		switch route := &s.all.Routes[i]; {
 		case route.HandlersRaw == nil: // its handlers were provisioned before
 		case route.Terminal:
-			return s.guardRoute(i, route)
+			return s.joinRoute(i, route)
 		default:
-			s.guardAll(1)
+			s.joinAll(1)
 			return s.all
 		}
 	}
-	s.guardAll(2) // in a named route, which one request may pass twice, or an error route
+	s.joinAll(2) // in a named route, which one request may pass twice, or an error route
 	return s.all
 }
 
-func (s *server) guardRoute(i int, route *caddyhttp.Route) *limit.Server {
+func (s *server) joinRoute(i int, route *caddyhttp.Route) *limit.Server {
 	of := s.routes[i]
 	if of == nil {
 		of = option.CopyOf(&s.open)
 		s.read(of, route)
 		s.routes[i] = of
 	}
-	of.Guards++
-	s.all.Guards++
+	of.Limiters++
+	s.all.Limiters++
 	return of
 }
 
-func (s *server) guardAll(times int) {
-	s.open.Guards += times
-	s.all.Guards += times
+func (s *server) joinAll(times int) {
+	s.open.Limiters += times
+	s.all.Limiters += times
 	for _, of := range s.routes {
-		of.Guards += times
+		of.Limiters += times
 	}
 }
 
-// Show makes the verdicts about requests of the server in which a module is provisioned readable
+// ReadVerdicts makes the verdicts about requests of the server in which a module is provisioned readable
 // by [limit.VerdictsOf].
-func (e *Engine) Show(ctx caddy.Context) {
+func (e *Engine) ReadVerdicts(ctx caddy.Context) {
 	if s := e.serverOf(ctx); s != nil {
-		s.show()
+		s.readVerdicts()
 	}
 }
 
-// showAll does the same for all servers.
-func (e *Engine) showAll() {
-	e.showsAll = true
+// readAllVerdicts does the same for all servers.
+func (e *Engine) readAllVerdicts() {
+	e.allRead = true
 	for _, s := range e.servers {
-		s.show()
+		s.readVerdicts()
 	}
 }
 
-func (s *server) show() {
-	s.all.Shown, s.open.Shown = true, true
+func (s *server) readVerdicts() {
+	s.all.ReadsVerdicts, s.open.ReadsVerdicts = true, true
 	for _, of := range s.routes {
-		of.Shown = true
+		of.ReadsVerdicts = true
 	}
 }

@@ -367,15 +367,6 @@ func TestRefundIsNoneForAClientThatLeaves(t *testing.T) {
 	s.WantLevel("settled", 10)
 }
 
-func TestRefundInShadow(t *testing.T) {
-	s := servertest.NewFuncZone(t, "cost 10\nrefund status 302\nshadow")
-	s.Serve = servertest.Says(302)
-	s.Get("/")
-	if got := s.Level("settled", true); math.Abs(got-1) > 0.01 {
-		t.Errorf("got level %v in shadow, want 1", got)
-	}
-}
-
 // dokuWiki answers like DokuWiki: 403 to a wrong password, and 302 if the client asks for that.
 func dokuWiki(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Add("Set-Cookie", "DokuWiki=session; path=/; HttpOnly")

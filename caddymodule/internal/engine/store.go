@@ -1,14 +1,121 @@
 package engine
 
 import (
+	"context"
 	"time"
 
 	"go.uber.org/zap"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
+
+// UseMemory makes a store in memory the store.
+func (e *Engine) UseMemory(m *stores.MemoryUse) { e.Memory, e.Store = m, m.Memory.Store }
+
+// UseShared makes a shared store the store.
+func (e *Engine) UseShared(s *stores.SharedStore) {
+	// The shared store is the one that lasts.
+	e.Memory = &stores.MemoryUse{MaxBuckets: stores.DefaultMaxBuckets, Every: stores.DefaultSnapshotInterval, Logger: e.Logger}
+	e.Memory.Join()
+	e.Shared, e.Store = s, s.With(sharedstore.Options{Timeout: time.Duration(e.app.StoreTimeout), Nodes: e.app.Nodes, Zone: e.zoneFallback})
+}
+
+// zoneFallback returns the fallback of a zone.
+func (e *Engine) zoneFallback(name string) sharedstore.ZoneOptions {
+	if z := e.Zones[name]; z != nil {
+		return sharedstore.ZoneOptions{Policy: z.policy, MaxCost: z.MostCost}
+	}
+	return sharedstore.ZoneOptions{}
+}
+
+// Correct implements limit.Env. If the store fails, the charges stay as they were reserved.
+func (e *Engine) Correct(due []leakybucket.Settlement) {
+	if len(due) == 0 {
+		return
+	}
+	// The client's leaving must not keep it from paying. A shared store tells its observer
+	// itself.
+	if err := e.Store.Settle(context.Background(), due); err != nil && e.Shared == nil {
+		for i := range due {
+			e.Unsettled(due[i].Charge.Zone, 1)
+		}
+		e.Logger.Error("settling; the reservations stay", zap.Error(err))
+	}
+}
+
+// Everywhere implements limit.Env.
+func (e *Engine) Everywhere() []*limit.Zone {
+	if len(e.Blockers) == 0 || !e.AnyBlock() {
+		return nil
+	}
+	return e.Blockers
+}
+
+// A knower is a store that knows blocks without asking another one.
+type knower interface {
+	AnyBlock() bool
+	Known(*leakybucket.Charge) (d leakybucket.Decision, current bool)
+}
+
+// AnyBlock reports, without a lock, whether any block may be known.
+func (e *Engine) AnyBlock() bool {
+	s, can := e.Store.(knower)
+	return can && s.AnyBlock()
+}
+
+// known returns the block that is known of a charge's bucket, if one runs. If it is not
+// current, a shared store may have ended it.
+func (e *Engine) known(now time.Time, c *leakybucket.Charge) (b limit.RunningBlock, runs, current bool) {
+	if s, can := e.Store.(knower); can {
+		var d leakybucket.Decision
+		d, current = s.Known(c)
+		b, runs = limit.RunningBlock{Until: now.Add(d.BlockedUntil.Sub(d.At)), Seen: now, Level: d.Level}, d.BlockedUntil != 0
+	}
+	return b, runs, current
+}
+
+// ConfirmedBlock implements limit.Env.
+func (e *Engine) ConfirmedBlock(ctx context.Context, now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
+	b, runs, current := e.known(now, c)
+	if runs && !current {
+		e.Store.(*sharedstore.Store).Confirm(ctx, c)
+		b, runs, _ = e.known(now, c)
+	}
+	return b, runs
+}
+
+// Take implements limit.Env.
+func (e *Engine) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
+	if err := e.Store.Take(ctx, charges, decisions); err != nil {
+		e.Logger.Error("asking the store; the request passes", zap.Error(err))
+		return err
+	}
+	return nil
+}
+
+// Bodies implements limit.Env.
+func (e *Engine) Bodies() *body.Store { return e.Control.Bodies }
+
+// KnownBlock implements limit.Env. Only a shared store takes longer to ask.
+func (e *Engine) KnownBlock(now time.Time, c *leakybucket.Charge) (limit.RunningBlock, bool) {
+	if e.Shared == nil {
+		return limit.RunningBlock{}, false
+	}
+	b, runs, current := e.known(now, c)
+	return b, runs && current
+}
+
+// Effective implements limit.Env.
+func (e *Engine) Effective(c *leakybucket.Charge) {
+	if shared, can := e.Store.(*sharedstore.Store); can {
+		shared.Effective(c)
+	}
+}
 
 // savedLimits returns a function that sets the limit, the debt and the block of a
 // bucket that was saved, and returns false if no zone of this config has such buckets.
@@ -38,44 +145,43 @@ func (e *Engine) savedLimits() func(*leakybucket.Charge, leakybucket.State) bool
 	}
 }
 
-// A storeObserver logs and counts the outages and errors of a shared store, and
-// emits events about them.
-type storeObserver struct{ app *Engine }
-
 // Down implements sharedstore.Observer.
-func (o *storeObserver) Down(err error) {
-	name := o.app.Shared.Name
+func (e *Engine) Down(err error) {
+	name := e.Shared.Name
 	telemetry.StoreOutages.WithLabelValues(name).Inc()
-	o.app.Shared.Outage.Store(&stores.Outage{Since: time.Now(), Why: err.Error()})
-	o.app.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
-	o.app.emit(telemetry.Event{Name: "throttle_store_down", Data: map[string]any{"store": name, "error": err.Error()}})
+	e.Shared.Outage.Store(&stores.Outage{Since: time.Now(), Why: err.Error()})
+	e.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
+	e.emit(telemetry.Event{Name: "throttle_store_down", Data: map[string]any{"store": name, "error": err.Error()}})
 }
 
 // Up implements sharedstore.Observer.
-func (o *storeObserver) Up(after time.Duration) {
-	name := o.app.Shared.Name
-	o.app.Shared.Outage.Store(nil)
-	o.app.Logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
-	o.app.emit(telemetry.Event{Name: "throttle_store_up", Data: map[string]any{"store": name, "seconds": after.Seconds()}})
+func (e *Engine) Up(after time.Duration) {
+	name := e.Shared.Name
+	e.Shared.Outage.Store(nil)
+	e.Logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
+	e.emit(telemetry.Event{Name: "throttle_store_up", Data: map[string]any{"store": name, "seconds": after.Seconds()}})
 }
 
 // Failed implements sharedstore.Observer.
-func (o *storeObserver) Failed(what string, err error) {
-	o.app.Logger.Error(what, zap.String("store", o.app.Shared.Name), zap.Error(err))
+func (e *Engine) Failed(what string, err error) {
+	e.Logger.Error(what, zap.String("store", e.Shared.Name), zap.Error(err))
 }
 
 // Errors implements sharedstore.Observer.
-func (o *storeObserver) Errors(calls int) {
-	telemetry.StoreErrors.WithLabelValues(o.app.Shared.Name).Add(float64(calls))
+func (e *Engine) Errors(calls int) {
+	telemetry.StoreErrors.WithLabelValues(e.Shared.Name).Add(float64(calls))
 }
 
-// Unsettled implements sharedstore.Observer.
-func (o *storeObserver) Unsettled(zone string, charges int) { o.app.unsettled(zone, charges) }
+// Unsettled implements sharedstore.Observer: it counts charges of a zone that stay as they were
+// reserved.
+func (e *Engine) Unsettled(zone string, charges int) {
+	if z := e.Zones[zone]; z != nil {
+		z.Counts.Unsettled(charges)
+	}
+}
 
 // Warned implements sharedstore.Observer.
-func (o *storeObserver) Warned(text string) {
-	o.app.Warner.Warn(text, zap.String("store", o.app.Shared.Name))
-}
+func (e *Engine) Warned(text string) { e.Warner.Warn(text, zap.String("store", e.Shared.Name)) }
 
 // subscriptions returns what somebody subscribes to. Caddy takes no subscription after
 // its configuration was provisioned, so no request comes before the last one.
@@ -87,6 +193,6 @@ func (e *Engine) subscriptions() telemetry.Subscriptions {
 }
 
 // emit emits an event of Caddy's.
-func (a *Engine) emit(e telemetry.Event) {
-	a.subscribers.Emit(a.Ctx, e.Name, e.Data)
+func (e *Engine) emit(event telemetry.Event) {
+	e.subscribers.Emit(e.Ctx, event.Name, event.Data)
 }

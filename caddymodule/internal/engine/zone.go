@@ -105,19 +105,12 @@ const (
 	watchedShare    = 64
 )
 
-// next reports whether to look into one more request.
-func (o *onceWarnings) next() bool {
+// look logs a warning if client addresses are probably wrong, because
+// trusted_proxies is missing or not strict.
+func (o *onceWarnings) look(s *limit.Subject) {
 	if o.Requests.Load() < WatchedRequests {
 		o.Requests.Add(1)
-		return true
-	}
-	return rand.Uint32()%watchedShare == 0
-}
-
-// proxies logs a warning if client addresses are probably wrong, because
-// trusted_proxies is missing or not strict.
-func (o *onceWarnings) proxies(s *limit.Subject) {
-	if !o.next() {
+	} else if rand.Uint32()%watchedShare != 0 {
 		return
 	}
 	r := s.Request

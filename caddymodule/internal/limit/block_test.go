@@ -2,7 +2,6 @@ package limit_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"strconv"
 	"testing"
@@ -96,49 +95,6 @@ func TestAClientThatHammersClimbsTheLadderAndComesDownWhenCalm(t *testing.T) {
 			t.Errorf("got a block of %v after an hour of calm, want 1m", got)
 		}
 	})
-}
-
-func TestAShadowOfAZoneWithBlockCountsExactlyWhatEnforcementRefuses(t *testing.T) {
-	for _, options := range []string{
-		"limit 4 1/s\nblock",
-		"limit 4 1/s\nblock 5s 20s 1m",
-		"limit 4 1/s\nblock 3s 10s everywhere",
-		"limit 6 1/s\ndelay 1\nblock 3s 10s",
-		"limit 8 1/s\ndelay wait 3s\nblock",
-		"limit 4 1/s\nblock 5s 20s\ncost 3.5 {\nremote_ip 203.0.113.2\n}\ncost {header.X-Cost}",
-	} {
-		counts := func(shadow string) (requested, blocks map[string]float64) {
-			servertest.InBubble(t, func(t *testing.T) {
-				s := servertest.NewWaitSite(t, "throttle {\nzone compared {\n"+options+"\n"+shadow+"\n}\n}", 0)
-				traffic := servertest.RandomTrace(2, 5)
-				costs := rand.New(rand.NewPCG(3, 3))
-				for range 2500 {
-					s.Visit(traffic.Addrs[costs.IntN(5)], "/", "X-Cost", fmt.Sprint(costs.IntN(6)))
-					servertest.Sleep(traffic.Rest())
-				}
-				servertest.Sleep(time.Hour)
-				requested, blocks = servertest.Counted(t, telemetry.Requests, "compared"), servertest.Counted(t, telemetry.BlocksBegun, "compared")
-				servertest.WantEmpty(t, "compared")
-			})
-			return requested, blocks
-		}
-		enforced, begun := counts("")
-		shadow, begunInShadow := counts("shadow")
-		if enforced["refused capacity"] == 0 || enforced["refused blocked"] == 0 {
-			t.Fatalf("%s: got %v, want some refused and some blocked", options, enforced)
-		}
-		for decision, n := range enforced {
-			if decision != "admitted" {
-				decision = "shadow_" + decision
-			}
-			if shadow[decision] != n {
-				t.Errorf("%s: got %v in shadow, want what was enforced: %v", options, shadow, enforced)
-			}
-		}
-		if begun["refused"] == 0 || begunInShadow["shadow_refused"] != begun["refused"] {
-			t.Errorf("%s: got blocks %v in shadow, want as many as enforced: %v", options, begunInShadow, begun)
-		}
-	}
 }
 
 func TestTenBlocksAMinuteAreALineAndTheRestIsCounted(t *testing.T) {

@@ -2,16 +2,21 @@ package limit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
@@ -73,8 +78,6 @@ func (z *Zone) Load(ctx caddy.Context, given Given) error {
 	if err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
 	}
-	z.plain = z.Match == nil && z.Exempt == nil && len(z.Static) == 0 && len(z.Cost) == 0 && z.Settle == nil && z.TrustDevices == nil &&
-		z.Delay == nil && z.Block == nil && z.Shadow == nil && z.Enforce == 100 && !z.ReadsFields()
 	return nil
 }
 
@@ -173,4 +176,111 @@ func (z *Zone) compileLimit() (err error) {
 		err = fmt.Errorf("parsing limit: %w", err)
 	}
 	return option.About("limit", 0, err)
+}
+
+// compileOverrides compiles the overrides. It comes after the limit and the key.
+func (z *Zone) compileOverrides(plans map[string]leakybucket.Limit) (err error) {
+	table := perkey.TableConfig{
+		Own: z.Limit, Plans: plans, Overrides: slices.Clone(z.Override), IPv4Bits: z.Key.IPv4, IPv6Bits: z.Key.IPv6,
+	}
+	for i := range z.Key.parts {
+		part := &z.Key.parts[i]
+		table.Addresses = append(table.Addresses, part.clientIP)
+	}
+	for i := range table.Overrides {
+		if err := z.prepareOverride(&table.Overrides[i]); err != nil {
+			return option.About("override", i, &perkey.OverrideError{Override: i, Parts: z.Override[i].Parts, Err: err})
+		}
+	}
+	z.Key.Overrides, err = perkey.NewTable(table)
+	if wrong, is := errors.AsType[*perkey.OverrideError](err); is {
+		return option.About("override", wrong.Override, err)
+	}
+	return err
+}
+
+// prepareOverride checks an override, and folds names in it as keys have them.
+func (z *Zone) prepareOverride(o *perkey.Override) error {
+	if o.As != "" && z.TrustDevices != nil {
+		return errors.New("as and trust_devices exclude each other: a device is trusted with one account")
+	}
+	if network, err := netip.ParsePrefix(strings.Join(o.Parts, " ")); err == nil && network.Bits() == 0 && o.Limit == "unlimited" {
+		return errors.New("all clients would be unlimited, so the zone limits nothing: want a smaller network")
+	}
+	o.Parts = slices.Clone(o.Parts)
+	for at, part := range o.Parts {
+		if at < len(z.Key.parts) && z.Key.parts[at].fold != nil && !perkey.IsDigest(part) {
+			if o.Parts[at] = z.Key.parts[at].fold(part); o.Parts[at] == oddName {
+				return fmt.Errorf("no name: fold wordpress counts all names such as %q together, in the bucket @odd", part)
+			}
+		}
+	}
+	return nil
+}
+
+// Route is a name for some paths.
+type Route struct {
+	// The name that stands for the paths in keys. Required.
+	Name string `json:"name,omitempty"`
+
+	// The paths, as in the matcher `path`. Required. Paths without a route are `other`.
+	Path caddyhttp.MatchPath `json:"path,omitempty"`
+}
+
+func compileRoutes(routes []Route, key *Key) error {
+	seen := make(map[string]bool)
+	for i, route := range routes {
+		var err error
+		switch {
+		case route.Name == "" || len(route.Path) == 0:
+			err = errors.New("incomplete route: want a name and at least one path")
+		case route.Name == OtherRoute:
+			err = fmt.Errorf("invalid route name %q: paths that match no route have this name", route.Name)
+		case seen[route.Name]:
+			err = fmt.Errorf("route %q is given twice: want all its paths on one line", route.Name)
+		default:
+			if err = cmp.Or(option.CheckPathList(route.Path), option.CheckTailsOf(route.Path)); err != nil {
+				err = fmt.Errorf("route %q: %w", route.Name, err)
+			}
+		}
+		if err != nil {
+			return option.About("route", i, err)
+		}
+		seen[route.Name] = true
+		paths := slices.Clone(route.Path)
+		if err := paths.Provision(caddy.Context{}); err != nil {
+			return option.About("route", i, err)
+		}
+		key.routes = append(key.routes, Route{Name: route.Name, Path: paths})
+	}
+	return nil
+}
+
+// Block refuses a key for a while after an overflow.
+type Block struct {
+	// How long the first block lasts, the next one, and so on; each must be longer
+	// than the one before. With `10m` and `1h`, a key that overflows again within
+	// 10 minutes of its first block ending is blocked for 1 hour. After staying
+	// quiet for as long as its last block, it starts at 10 minutes again. Default:
+	// a block lasts until the bucket is empty.
+	For []caddy.Duration `json:"for,omitempty"`
+
+	// Refuse the client in every throttle handler of this Caddy. The key must be
+	// the client's address alone. Default: only in handlers with this zone.
+	Everywhere bool `json:"everywhere,omitempty"`
+}
+
+// compile compiles what an overflow begins. It comes after the key.
+func (b *Block) compile(z *Zone) error {
+	if b == nil {
+		return nil
+	}
+	z.ladder = new(leakybucket.Ladder)
+	for _, step := range b.For {
+		z.ladder.Steps = append(z.ladder.Steps, time.Duration(step))
+	}
+	return cmp.Or(
+		option.About("block", 0, z.ladder.Validate()),
+		option.Refuse("block", b.Everywhere && !z.Key.IsAddress(), "block ... everywhere needs the key client_ip alone: other keys do not identify a client in every zone"),
+	)
 }

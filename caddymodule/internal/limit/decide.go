@@ -1,15 +1,20 @@
 package limit
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"iter"
 	"net/http"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -27,16 +32,17 @@ type Directive struct {
 // request may take.
 type Server struct {
 	*caddyhttp.Server
-	Guards int  // handlers of throttle and in_flight that it may pass
-	Shown  bool // the config may show verdicts by placeholders, or matches by them
+	Limiters      int  // handlers of throttle and in_flight that it may pass
+	ReadsVerdicts bool // the config may show verdicts by placeholders, or matches by them
 
 	ErrorRoutes bool // it may have some, also within other routes
 }
 
-// Shares reports whether a request may pass several handlers of throttle and in_flight.
-func (s *Server) Shares() bool { return s == nil || s.Guards > 1 }
+// Nests reports whether a request may pass several handlers of throttle and in_flight, or one
+// several times.
+func (s *Server) Nests() bool { return s == nil || s.Limiters > 1 }
 
-func (s *Server) shown() bool { return s == nil || s.Shown }
+func (s *Server) readsVerdicts() bool { return s == nil || s.ReadsVerdicts }
 
 // An Env is what lies outside of a request and the zones of its handler. Its methods are
 // called by many goroutines.
@@ -78,6 +84,58 @@ type RunningBlock struct {
 	Level float64   // of the bucket, in units
 }
 
+// An evaluation is a verdict of one handler about one request while it is made. Its memory comes
+// from a pool, so it is for one goroutine, which calls release last, or never if something panics.
+type evaluation struct {
+	Subject
+	*Directive
+	*Verdict // nil once it was returned
+
+	env Env
+	now time.Time // zero until somebody has asked for it
+
+	later    []*Zone // that concern the request and need its body
+	received bool    // the body was, or as much of it as may be
+
+	// Memory, kept between requests.
+	buffers   Buffers                // for keys
+	charges   []leakybucket.Charge   // that the store is asked about
+	decisions []leakybucket.Decision // its answers
+}
+
+var evaluations = sync.Pool{New: func() any { return new(evaluation) }}
+
+func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evaluation {
+	a := evaluations.Get().(*evaluation)
+	if a.Verdict == nil {
+		a.Verdict = new(Verdict)
+		a.Outcomes = a.room[:0]
+	}
+	if len(d.Zones) > cap(a.Outcomes) {
+		a.Outcomes = make([]Outcome, 0, len(d.Zones))
+	}
+	a.Look(r)
+	a.Overrides = env.Overrides()
+	a.Directive, a.env, a.now = d, env, now
+	return a
+}
+
+// release returns the memory to the pool. Nothing of the request stays in it.
+func (a *evaluation) release() {
+	clear(a.charges[:cap(a.charges)])
+	a.Subject, a.Directive, a.env, a.received, a.later = Subject{}, nil, nil, false, nil
+	a.buffers.Clear()
+	evaluations.Put(a)
+}
+
+// Now returns the time of the decision. Most requests do not ask for it.
+func (a *evaluation) Now() time.Time {
+	if a.now.IsZero() {
+		a.now = time.Now()
+	}
+	return a.now
+}
+
 // Decide finds out what the zones of a handler do about a request now; a zero time stands for
 // the time when it is needed. failed is the error of the handler's own matcher.
 //
@@ -90,13 +148,13 @@ type RunningBlock struct {
 // [body.ErrTimeout] or [body.ErrLeft] of a body that breaks off; then nothing stays charged,
 // unless part of the body lies in a file.
 func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env) (v *Verdict, err error) {
-	a := newAsking(r, now, d, env)
-	if err = a.claim(failed); err == nil {
-		if a.take(0); len(a.later) > 0 && !a.refused {
-			v, err = a.decideLater()
-		} else {
-			v = a.conclude()
-		}
+	a := newEvaluation(r, now, d, env)
+	if err = a.claim(failed); err != nil {
+		a.Verdict = nil
+	} else if a.take(0); len(a.later) > 0 && !a.refused {
+		v, err = a.decideLater()
+	} else {
+		v = a.conclude()
 	}
 	a.release()
 	return v, err
@@ -104,10 +162,11 @@ func Decide(r *http.Request, now time.Time, failed error, d *Directive, env Env)
 
 // decideLater takes the claims that need the body, and concludes. If there is no verdict to hold
 // the body, as after a panic, what is held of it is given back; an error route may read it before.
-func (a *asking) decideLater() (v *Verdict, err error) {
+func (a *evaluation) decideLater() (v *Verdict, err error) {
 	defer func() {
 		if v == nil {
 			(&Verdict{body: a.Body}).Close(a.Request, err)
+			a.Verdict = nil
 		}
 	}()
 	if err = a.takeLater(); err != nil {
@@ -116,65 +175,298 @@ func (a *asking) decideLater() (v *Verdict, err error) {
 	return a.conclude(), nil
 }
 
-// take asks the store about the charges from one on. An enforced charge is not asked about if an
+// claim collects the claims of all zones that concern the request and need no body. Before
+// them come what exempts it from all zones, bans, and blocks that hold everywhere. The error
+// is that of a matcher with which the request fails.
+func (a *evaluation) claim(failed error) error {
+	exempt, err := a.env.Exempts(&a.Subject)
+	failed = cmp.Or(failed, err)
+	switch {
+	case exempt && failed == nil, failed == nil && a.Overrides != nil && a.claimBan():
+		return nil
+	case !exempt:
+		for _, z := range a.env.Everywhere() {
+			a.claimBlock(z)
+		}
+	}
+	for _, z := range a.Zones {
+		if (len(a.Outcomes) > 0 || a.Server.Nests()) && a.decided(z) {
+			continue
+		}
+		err := failed
+		if err == nil {
+			err = a.claimOf(z)
+		}
+		if err != nil {
+			if err = a.fail(z, err); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// decided reports whether a zone has decided about the request already: here, or in an
+// earlier handler.
+func (a *evaluation) decided(z *Zone) bool {
+	for i := range a.Outcomes {
+		if a.Outcomes[i].Zone == z {
+			return true
+		}
+	}
+	if !a.Server.Nests() {
+		return false
+	}
+	found := record.Find(a.Request.Context())
+	return found != nil && found.HasCharged(z.Name)
+}
+
+// claimOf lets a zone claim if it concerns the request, now or once the body is there.
+func (a *evaluation) claimOf(z *Zone) error {
+	concern, err := z.Concerns(&a.Subject)
+	switch {
+	case err != nil || concern == Unmatched || concern == Static && !z.Carries(&a.Subject):
+		return err
+	case concern == Concerned:
+		return a.claimFor(z)
+	case concern == Static:
+		a.static = append(a.static, a.exempt(z))
+	}
+	z.Reporter.Count(CountExempt)
+	return nil
+}
+
+// claimFor adds the claim of a zone that concerns the request, unless it must wait for the body.
+func (a *evaluation) claimFor(z *Zone) (err error) {
+	waits := !a.received && a.HasBody()
+	if waits && z.ReadsFields() {
+		a.later = append(a.later, z)
+		return nil
+	}
+	if !z.Carries(&a.Subject) {
+		return nil
+	}
+	k, why, skip := z.Find(&a.Subject, &a.buffers)
+	shadow := !skip && z.InShadow(a.Overrides, k.Name)
+	cost, fromBody := 0.0, false
+	switch {
+	case skip || why != None:
+	case k.Address && a.Early(): // the address may be forged
+		if shadow {
+			return nil
+		}
+		why = EarlyData
+	case k.Rule == perkey.Unlimited:
+		z.Reporter.Count(CountExempt)
+		return nil
+	case k.Rule == perkey.Denied:
+		why = Denied
+	default:
+		if cost, fromBody, err = z.cost(&a.Subject, k.Limit); err != nil {
+			return err
+		}
+		if waits && fromBody {
+			a.later = append(a.later, z)
+			return nil
+		}
+	}
+	if k.Lacking {
+		z.Reporter.Count(CountKeyless)
+	}
+	switch {
+	case skip:
+	case why != None:
+		a.refuse(a.add(z, k.Name, shadow), why, 0)
+	default:
+		o := a.next(z)
+		o.starved = a.Starved && (z.ReadsFields() || fromBody)
+		a.charge(o, &k, shadow, cost)
+	}
+	return nil
+}
+
+// charge makes a claim a charge, or the refusal by a block that is known to run.
+func (a *evaluation) charge(o *Outcome, k *Bucket, shadow bool, cost float64) {
+	z := o.Zone
+	z.Charge(&o.Charge, k, shadow, cost)
+	if z.TrustDevices != nil {
+		if o.device = z.DeviceClient(&a.Subject, k); o.device != nil {
+			o.Key = DeviceKey(k.Name, o.device)
+		}
+	}
+	if z.Block != nil {
+		if block, runs := a.env.KnownBlock(a.Now(), &o.Charge); runs {
+			a.refuseBlocked(o, block)
+		}
+	}
+}
+
+// next adds the claim of a zone. It is valid until the next one is added.
+func (a *evaluation) next(z *Zone) *Outcome {
+	n := len(a.Outcomes)
+	a.Outcomes = slices.Grow(a.Outcomes, 1)[:n+1] // where all is zero
+	o := &a.Outcomes[n]
+	o.Zone = z
+	return o
+}
+
+// add adds a claim without a limit, of which refuse makes a refusal.
+func (a *evaluation) add(z *Zone, key string, shadow bool) *Outcome {
+	o := a.next(z)
+	o.Charge = leakybucket.Charge{Zone: z.Name, Key: key, Shadow: shadow}
+	return o
+}
+
+// refuse makes a claim a refusal without asking a store, by what lasts so long.
+func (a *evaluation) refuse(o *Outcome, why Reason, lasts time.Duration) {
+	o.Block = lasts
+	o.Refuse(why)
+	a.overflows, a.refused = true, a.refused || !o.Shadow
+}
+
+// refuseBlocked makes a claim a refusal by a block that is known to run.
+func (a *evaluation) refuseBlocked(o *Outcome, b RunningBlock) {
+	a.env.Effective(&o.Charge)
+	seen := leakybucket.State{Level: b.Level, Leak: o.Limit.Leak}
+	o.Answer.Level = o.Limit.Level(seen, leakybucket.Instant(a.Now().Sub(b.Seen).Microseconds()))
+	why := Blocked
+	if o.Limit.Oversize(o.Cost) {
+		why = Oversize
+	}
+	a.refuse(o, why, b.Until.Sub(a.Now()))
+}
+
+// claimBan refuses a request whose client is banned, as one of the zones.
+func (a *evaluation) claimBan() (refused bool) {
+	ban := a.Ban(a.Now())
+	if ban == nil || slices.ContainsFunc(a.Zones, a.decided) {
+		return false
+	}
+	by := BannedBy(slices.Values(a.Zones), &a.Subject)
+	if by == nil {
+		return false
+	}
+	// The zone need not match the request.
+	o := a.add(by, by.Key.Network(&a.Subject).Addr().String(), by.Shadow != nil)
+	if a.refuse(o, Banned, ban.Left(a.Now())); a.refused {
+		ban.Hit()
+	}
+	return a.refused
+}
+
+// BannedBy returns the zone that refuses a request whose client is banned: one that is not
+// in shadow, if there is one. If a zone exempts the request, the ban does not hold, and
+// BannedBy returns nil.
+func BannedBy(zones iter.Seq[*Zone], s *Subject) (by *Zone) {
+	for z := range zones {
+		if exempt, err := z.Exempts(s); err != nil || exempt {
+			return nil
+		}
+		if by == nil || by.Shadow != nil {
+			by = z
+		}
+	}
+	return by
+}
+
+// claimBlock refuses a request if its client is blocked by the `block ... everywhere` of a zone.
+// Such a zone is keyed by the address alone and so trusts no devices.
+func (a *evaluation) claimBlock(z *Zone) {
+	if a.decided(z) {
+		return
+	}
+	c, can := z.BlockedBucket(&a.Subject, &a.buffers)
+	if !can {
+		return
+	}
+	if block, runs := a.env.ConfirmedBlock(a.Request.Context(), a.Now(), &c); runs {
+		o := a.next(z)
+		o.Charge = c
+		a.refuseBlocked(o, block)
+	}
+}
+
+// fail counts a request for which a matcher of a zone has failed. It returns the matcher's
+// own error if the zone is enforced, so that the request fails. In shadow it fails once, as
+// enforcement asks no zone after that.
+func (a *evaluation) fail(z *Zone, err error) error {
+	k, _, _ := z.Find(&a.Subject, &a.buffers)
+	shadow := z.InShadow(a.Overrides, k.Name)
+	if !shadow || !a.overflows {
+		o := a.add(z, k.Name, shadow)
+		if a.refuse(o, Error, 0); !shadow {
+			z.Reporter.Decided(o, a.Request, a.Now(), nil)
+		}
+	}
+	option := "exempt in the global options"
+	var failed *MatcherError
+	if errors.As(err, &failed) {
+		option, err = failed.Option, failed.Err
+	}
+	z.Reporter.Failed(option, err, !shadow)
+	if shadow {
+		return nil
+	}
+	return err
+}
+
+// An exemption is a zone that exempts a request as a static file.
+type exemption struct {
+	zone *Zone
+
+	// charge is the charge of the request if the upstream answers it after all, or zero if
+	// the zone would charge nothing.
+	charge leakybucket.Charge
+}
+
+// exempt returns the exemption with what the zone would charge. That must be computed
+// now, because later handlers may rewrite the request.
+func (a *evaluation) exempt(z *Zone) exemption {
+	e := exemption{zone: z}
+	k, why, skip := z.Find(&a.Subject, &a.buffers)
+	if why != None || skip || k.Rule != perkey.Limited {
+		return e
+	}
+	cost, _, err := z.cost(&a.Subject, k.Limit)
+	if err != nil {
+		return e
+	}
+	z.Charge(&e.charge, &k, z.InShadow(a.Overrides, k.Name), cost)
+	e.charge.Debt = 0 // nothing was reserved that a response corrects
+	return e
+}
+
+// take asks the store about the claims from one on. An enforced charge is not asked about if an
 // enforced zone refuses, and a shadow charge not if any does: a refused request must not be
 // charged by other zones. If even the memory store fails, the zones count as if they had not
 // been asked, and the request passes.
-func (a *asking) take(from int) {
-	claims, charges, decisions := a.claims[from:], a.charges[from:], a.decisions[from:]
+func (a *evaluation) take(from int) {
+	claims := a.Outcomes[from:]
+	a.charges = a.charges[:0]
+	for i := range claims {
+		o := &claims[i]
+		if o.asked = o.reason == None && !a.refused && (!o.Shadow || !a.overflows); o.asked {
+			a.charges = append(a.charges, o.Charge)
+		}
+	}
+	if len(a.charges) == 0 {
+		return
+	}
+	a.decisions = slices.Grow(a.decisions[:0], len(a.charges))[:len(a.charges)]
+	err := a.env.Take(a.Request.Context(), a.charges, a.decisions)
 	n := 0
 	for i := range claims {
-		cl, shadow := &claims[i], charges[i].Shadow
-		if cl.asked = cl.refusal == None && !a.refused && (!shadow || !a.ends); cl.asked {
-			n++
+		o := &claims[i]
+		switch {
+		case !o.asked:
+			continue
+		case err != nil:
+			o.asked = false
+			continue
 		}
-	}
-	switch {
-	case n == 0:
-		return
-	case n < len(claims):
-		if !a.takeSome(claims, charges, decisions) {
-			return
-		}
-	case a.env.Take(a.Request.Context(), charges, decisions) != nil:
-		drop(claims, decisions)
-		return
-	}
-	for i := range claims {
-		if claims[i].asked && !decisions[i].Fits {
-			a.ends = true
-			a.refused = a.refused || !charges[i].Shadow
-		}
-	}
-}
-
-// takeSome asks about those charges that are to be asked about.
-func (a *asking) takeSome(claims []claim, charges []leakybucket.Charge, decisions []leakybucket.Decision) bool {
-	var some []leakybucket.Charge
-	for i := range claims {
-		if claims[i].asked {
-			some = append(some, charges[i])
-		}
-	}
-	answers := make([]leakybucket.Decision, len(some))
-	if a.env.Take(a.Request.Context(), some, answers) != nil {
-		drop(claims, decisions)
-		return false
-	}
-	for i := range claims {
-		if claims[i].asked {
-			charges[i], decisions[i] = some[0], answers[0] // a stand-in for a shared store may have changed the charge
-			some, answers = some[1:], answers[1:]
-		}
-	}
-	return true
-}
-
-// drop makes claims count as if the store had not been asked.
-func drop(claims []claim, decisions []leakybucket.Decision) {
-	for i := range claims {
-		if claims[i].asked {
-			claims[i].asked, decisions[i] = false, leakybucket.Decision{}
+		o.Charge, o.Answer = a.charges[n], a.decisions[n] // a stand-in for a shared store may have changed the charge
+		if n++; !o.Answer.Fits {
+			a.overflows, a.refused = true, a.refused || !o.Shadow
 		}
 	}
 }
@@ -182,8 +474,8 @@ func drop(claims []claim, decisions []leakybucket.Decision) {
 // takeLater receives the body, and takes the claims that need it. If they refuse, or there is no
 // whole body, what was poured before is given back, unless part of the body went into a file:
 // reading it was work.
-func (a *asking) takeLater() (err error) {
-	first, ended, whole := len(a.claims), a.ends, false
+func (a *evaluation) takeLater() (err error) {
+	first, ended, whole := len(a.Outcomes), a.overflows, false
 	defer func() {
 		if !whole {
 			a.giveBack(first, false) // also if a matcher or the store panics
@@ -207,13 +499,13 @@ func (a *asking) takeLater() (err error) {
 			return err
 		}
 	}
-	for i := first; ended && i < len(a.claims); i++ {
-		if a.charges[i].Shadow {
-			a.claims[i].refusal = None // enforcement would not have come to it
+	for i := first; ended && i < len(a.Outcomes); i++ {
+		if o := &a.Outcomes[i]; o.Shadow {
+			o.decision, o.reason = Skipped, None // enforcement would not have come to it
 		}
 	}
 	a.take(first)
-	if whole = true; a.refused || a.ends && !ended {
+	if whole = true; a.refused || a.overflows && !ended {
 		a.giveBack(first, !a.refused)
 	}
 	return nil
@@ -222,18 +514,18 @@ func (a *asking) takeLater() (err error) {
 // giveBack gives back what the first so many claims have poured, unless part of the body went
 // into a file. If only those in shadow give back, the request goes on, and a verdict that corrects
 // charges does it with them, in one call of the store.
-func (a *asking) giveBack(first int, onlyShadow bool) {
+func (a *evaluation) giveBack(first int, onlyShadow bool) {
 	if a.Body.InFile() {
 		return
 	}
 	var due []leakybucket.Settlement
-	for i := range first {
-		if c, d := &a.charges[i], &a.decisions[i]; d.Poured && (c.Shadow || !onlyShadow) {
-			due = append(due, givenBack(a.claims[i].zone, c, d))
-			d.Poured = false
+	for i := range a.Outcomes[:first] {
+		if o := &a.Outcomes[i]; o.Answer.Poured && (o.Shadow || !onlyShadow) {
+			due = append(due, o.givenBack())
+			o.Answer.Poured = false
 		}
 	}
-	if onlyShadow && slices.ContainsFunc(a.claims, func(c claim) bool { return c.zone.Settle != nil || len(c.zone.Refund) > 0 }) {
+	if onlyShadow && slices.ContainsFunc(a.Zones, func(z *Zone) bool { return z.Settle != nil || len(z.Refund) > 0 }) {
 		a.due = due
 		return
 	}
@@ -241,55 +533,92 @@ func (a *asking) giveBack(first int, onlyShadow bool) {
 }
 
 // conclude counts a request that is admitted, or returns the verdict if somebody needs one.
-func (a *asking) conclude() *Verdict {
+func (a *evaluation) conclude() *Verdict {
 	if a.NoAddress {
 		a.env.NoAddress()
 	}
-	shares := a.Server.Shares()
-	counted := !a.ends && !shares && !a.wanted()
-	for i := range a.claims {
-		cl, d := &a.claims[i], &a.decisions[i]
-		if d.Local || d.Undecided {
-			cl.zone.Reporter.FellBack()
+	nests, logs := a.Server.Nests(), a.logs()
+	counted := !a.overflows && !nests && !logs && !a.wanted()
+	v, n := a.Verdict, 0
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
+		if o.Answer.Local || o.Answer.Undecided {
+			o.Zone.Reporter.Count(CountFallback)
 		}
-		if counted && cl.asked && !d.Undecided {
-			cl.zone.Reporter.Admitted(&a.charges[i], d, a.Request)
+		if counted {
+			if o.asked && !o.Answer.Undecided {
+				o.Zone.Reporter.Admitted(o, a.Request)
+			}
+			*o = Outcome{}
+			continue
+		}
+		if a.conclusion(o); o.decision != Skipped {
+			v.Outcomes[n] = *o
+			n++
 		}
 	}
+	v.Outcomes = v.Outcomes[:n]
 	if counted {
 		return nil
 	}
-	v, n := newVerdict(len(a.claims)), 0
-	for i := range a.claims {
-		v.Outcomes = v.Outcomes[:n+1]
-		if o := &v.Outcomes[n]; !a.outcome(o, i) {
-			*o, v.Outcomes = Outcome{}, v.Outcomes[:n]
-			continue
-		}
-		n++
-	}
-	v.static, v.due, v.body = a.static, a.due, a.Body
-	if shares {
+	a.Verdict, v.body = nil, a.Body
+	if nests {
 		v.note(a.Request)
 	}
-	if len(v.Outcomes)+len(v.static) > 0 {
-		v.publish(a)
-	} else if a.Server.shown() && a.Replacer() != nil {
+	none := len(v.Outcomes)+len(v.static) == 0
+	if !none {
+		v.publish(a, logs)
+	} else if a.Server.readsVerdicts() && a.Replacer() != nil {
 		a.Replacer().Map(placeholdersOf(a.Request.Context()))
 	}
-	if len(v.Outcomes)+len(v.static) == 0 && a.Body == nil {
+	if none && a.Body == nil {
 		return nil
 	}
 	return v
 }
 
-// wanted reports whether somebody wants to know what became of a request that is admitted.
-func (a *asking) wanted() bool {
-	return a.Follows || a.Announces || a.Body != nil || a.static != nil || a.Server.shown() || a.Server.logs(a.Request)
+// conclusion sets what a zone decides, by the store's answer if it was asked.
+func (a *evaluation) conclusion(o *Outcome) {
+	d := &o.Answer
+	if d.BlockedUntil != 0 {
+		o.Block = d.BlockedUntil.Sub(d.At)
+	}
+	switch {
+	case !o.asked:
+	case !d.Fits:
+		o.Refuse(o.overflow())
+	case d.Undecided, a.refused, a.overflows && o.Shadow:
+		// It is skipped.
+	default:
+		if o.decision = Admitted; o.Zone.Delay != nil {
+			o.Delay = o.Charge.Delay(d)
+		}
+		switch {
+		case o.Delay > 0 && o.Shadow:
+			o.decision = ShadowDelayed
+		case o.Delay > 0:
+			o.decision = Delayed
+		}
+	}
 }
 
-// decided reports whether a zone has decided about a request in an earlier handler.
-func decided(r *http.Request, z *Zone) bool {
-	found := record.Find(r.Context())
-	return found != nil && found.HasCharged(z.Name)
+// wanted reports whether somebody wants to know what became of a request that is admitted, beside
+// the access log.
+func (a *evaluation) wanted() bool {
+	return a.Follows || a.Announces || a.Body != nil || a.static != nil || a.Server.readsVerdicts()
+}
+
+// logs reports whether the request will be in an access log, as far as is known.
+func (a *evaluation) logs() bool {
+	var server *caddyhttp.Server
+	if a.Server != nil {
+		server = a.Server.Server
+	} else {
+		server, _ = a.Request.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
+	}
+	if server == nil || server.Logs == nil {
+		return false
+	}
+	skipped, _ := a.Vars[caddyhttp.LogSkipVar].(bool)
+	return !skipped
 }

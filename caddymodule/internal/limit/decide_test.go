@@ -90,15 +90,15 @@ func (*silent) Decided(*Outcome, *http.Request, time.Time, http.Header) {}
 func (s *silent) Logs(time.Time) bool                                   { return !s.quiet }
 func (*silent) Unlogged() uint32                                        { return 0 }
 func (*silent) Unsettled(int)                                           {}
-func (*silent) Exempted()                                               {}
-func (*silent) Keyless()                                                {}
 func (*silent) Settled(int, bool, bool)                                 {}
-func (*silent) TrustsDevice()                                           {}
-func (*silent) Admitted(*leakybucket.Charge, *leakybucket.Decision, *http.Request) {
+func (*silent) Admitted(*Outcome, *http.Request)                        {}
+func (s *silent) Failed(string, error, bool)                            { s.failed++ }
+func (*silent) ServedStatic(*http.Request)                              {}
+func (s *silent) Count(c Count) {
+	if c == CountFallback {
+		s.fellBack++
+	}
 }
-func (s *silent) FellBack()                  { s.fellBack++ }
-func (s *silent) Failed(string, error, bool) { s.failed++ }
-func (*silent) ServedStatic(*http.Request)   {}
 
 // testZone returns a zone that is keyed by the client's address.
 func testZone(t *testing.T, name string, change func(*Zone)) *Zone {

@@ -68,7 +68,12 @@ func (p *Places) leave() { p.taken.Add(-1) }
 // that the request is refused: the places are taken, or the process is about to end. Then
 // [Verdict.GiveBack] is due.
 func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
-	o := v.delayed()
+	var o *Outcome // with the longest delay
+	for i := range v.Outcomes {
+		if one := &v.Outcomes[i]; one.decision == Delayed && (o == nil || one.Delay > o.Delay) {
+			o = one
+		}
+	}
 	if o == nil {
 		return true
 	}
@@ -90,16 +95,6 @@ func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 	return false
 }
 
-// delayed returns the enforced outcome with the longest delay, or nil if there is none.
-func (v *Verdict) delayed() (longest *Outcome) {
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.decision == Delayed && (longest == nil || o.Delay > longest.Delay) {
-			longest = o
-		}
-	}
-	return longest
-}
-
 // overrule turns an outcome that was delayed into a refusal. The others are skipped.
 func (v *Verdict) overrule(o *Outcome) {
 	for i := range v.Outcomes {
@@ -108,4 +103,5 @@ func (v *Verdict) overrule(o *Outcome) {
 		}
 	}
 	o.Refuse(QueueFull)
+	v.refused, v.overflows = true, true
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 func TestSevenInOneInstantWaitAsInNginxAndTheSeventhIsRefused(t *testing.T) {
@@ -141,44 +140,4 @@ func TestPlaceholdersAndTheAccessLogTellOfTheDelay(t *testing.T) {
 			t.Errorf("got %v in the access log, want no delay", got)
 		}
 	})
-}
-
-func TestAShadowDelaysNobodyAndCountsWhatEnforcementWould(t *testing.T) {
-	for _, options := range []string{
-		"limit 5 2/s\ndelay 1",
-		"limit 20 2/s\ndelay wait 2s",
-		"limit 20 2/s\ndelay 2 wait 3s\ncost 0.5 {\nremote_ip 203.0.113.1\n}",
-	} {
-		counts := func(option string) (counts map[string]float64, longest time.Duration) {
-			servertest.InBubble(t, func(t *testing.T) {
-				s := servertest.NewWaitZone(t, options+"\n"+option, 0)
-				traffic := servertest.RandomTrace(1, 3)
-				for i := range 2000 {
-					v := s.Visit(traffic.Addrs[i%3], "/")
-					longest = max(longest, v.Waited)
-					servertest.Sleep(traffic.Rest())
-				}
-				servertest.Sleep(time.Hour)
-				counts = servertest.Counted(t, telemetry.Requests, "waits")
-				servertest.WantEmpty(t, "waits")
-			})
-			return counts, longest
-		}
-		enforced, _ := counts("")
-		shadow, longest := counts("shadow")
-		if enforced["delayed"] == 0 || enforced["refused capacity"] == 0 {
-			t.Fatalf("%s: got %v, want some delayed and some refused", options, enforced)
-		}
-		for decision, n := range enforced {
-			if decision != "admitted" {
-				decision = "shadow_" + decision
-			}
-			if shadow[decision] != n {
-				t.Errorf("%s: got %v in shadow, want what was enforced: %v", options, shadow, enforced)
-			}
-		}
-		if longest != 0 {
-			t.Errorf("%s: somebody waited for %v in shadow", options, longest)
-		}
-	}
 }

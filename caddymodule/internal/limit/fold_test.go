@@ -104,33 +104,3 @@ func TestOverridesMatchFoldedNames(t *testing.T) {
 		}
 	}
 }
-
-// One account, forty guesses, each from another address and in another spelling.
-func TestSpellingsOfANameShareABudget(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone account {
-				match {
-					path /wp-login.php*
-					method POST
-				}
-				key field log fold wordpress missing share
-				limit 5 5/d
-			}
-		}
-		respond ok
-	}`)
-	passed := 0
-	for i := range 40 {
-		name := []string{"admin", "admin&x1;", "<b>admin", "%41admin", "ádmin", " ADMIN ", "adm\x01in", "<b" + strings.Repeat("x", i) + ">admin"}[i%8]
-		r := login("log", name, "pwd", "x")
-		r.RemoteAddr = "198.51.100." + string(rune('1'+i%9)) + ":1"
-		r.Method = []string{"POST", "post", "get"}[i%3]
-		if s.Do(r).Code == http.StatusOK {
-			passed++
-		}
-	}
-	if passed != 5+5 { // and as many that nobody types
-		t.Errorf("got %d guesses through, want 10", passed)
-	}
-}

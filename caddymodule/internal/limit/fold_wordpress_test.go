@@ -208,14 +208,3 @@ func FuzzWordPress(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkWordPress(b *testing.B) {
-	for name, text := range map[string]string{"plain": "Admin", "accents": "ádmin", "long": strings.Repeat("ﷺ", longestName/3)} {
-		b.Run("name="+name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				foldWordPress(text)
-			}
-		})
-	}
-}

@@ -171,32 +171,6 @@ func TestStaticFilesAreExemptForExactlyGETAndHEAD(t *testing.T) {
 	}
 }
 
-func TestAMethodIsJudgedAlikeInShadowAndBeforeABody(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone account {
-				match method POST
-				key field log plain
-				limit 2 1/d
-				shadow
-			}
-		}
-		respond "{http.throttle.key} {http.throttle.decision}"
-	}`)
-	for i, method := range []string{"post", "get", "Post"} {
-		r := httptest.NewRequest("POST", servertest.Site0, strings.NewReader("log=Admin&pwd=x"))
-		r.Method = method
-		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		want := "admin admitted"
-		if i == 2 {
-			want = "admin shadow_refused"
-		}
-		if got := s.Do(r).Body.String(); got != want {
-			t.Errorf("%s: got %q, want %q", method, got, want)
-		}
-	}
-}
-
 func TestAMethodOutsideOfTheMatcherIsAnErrorInJSONToo(t *testing.T) {
 	for _, zone := range []limit.Zone{
 		{MatchRaw: matchers(`{"expression":"method('POST')"}`)},

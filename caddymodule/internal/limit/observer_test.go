@@ -163,46 +163,6 @@ func TestEarlyHintsAreNotTheResponse(t *testing.T) {
 	}
 }
 
-func TestObserversWithinEachOtherAllSeeTheirHeaders(t *testing.T) {
-	other, third := &Settle{Source: ByHeader, Name: "X-Other"}, &Settle{Source: ByHeader, Name: "X-Third"}
-	outer := &Observer{Headers: Headers{}.With(header.Name, other.Name, seconds.Name, third.Name, header.Name)}
-	middle := &Observer{Outer: outer}
-	inner := &Observer{Outer: middle, Headers: Headers{}.With(header.Name)}
-	if len(outer.Headers) != 3 {
-		t.Fatalf("got %v, want each header once", outer.Headers)
-	}
-	w := httptest.NewRecorder()
-	_ = outer.Serve(w, httptest.NewRequest("GET", "/", nil), handler(func(w http.ResponseWriter, r *http.Request) error {
-		return middle.Serve(w, r, handler(func(w http.ResponseWriter, r *http.Request) error {
-			return inner.Serve(w, r, says(200, "X-Cost", "3", "X-Other", "4", "X-Third", "5"))
-		}))
-	}))
-	for _, test := range []struct {
-		o    *Observer
-		rule *Settle
-		want float64
-	}{{outer, header, 3}, {outer, other, 4}, {outer, third, 5}, {inner, header, 3}} {
-		if got, known := test.rule.Actual(test.o, limit, 1); got != test.want || !known {
-			t.Errorf("%s: got %v, %v, want %v", test.rule.Name, got, known, test.want)
-		}
-	}
-	for _, name := range []string{"X-Cost", "X-Other", "X-Third"} {
-		if got := w.Header()[name]; got != nil {
-			t.Errorf("the client sees %s %q, want none", name, got)
-		}
-	}
-}
-
-func TestAPanicGoesOnUntouched(t *testing.T) {
-	broken := errors.New("broken")
-	for _, value := range []any{http.ErrAbortHandler, broken, "a text", &http.Request{}} {
-		_, panicked := observe(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil), header, func(http.ResponseWriter, *http.Request) error { panic(value) })
-		if panicked != value {
-			t.Errorf("got the panic %v, want %v", panicked, value)
-		}
-	}
-}
-
 func TestATunnelSaysNothingOfTheWorkThatOpenedIt(t *testing.T) {
 	for _, test := range []struct {
 		about, method string
@@ -293,21 +253,6 @@ func TestObservingAllocatesOnce(t *testing.T) {
 	})
 	if got > 1 {
 		t.Errorf("got %v allocations, want 1", got)
-	}
-}
-
-func BenchmarkObserver(b *testing.B) {
-	headers := Headers{}.With(header.Name)
-	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
-	next := handler(func(w http.ResponseWriter, _ *http.Request) error {
-		w.WriteHeader(http.StatusOK)
-		return nil
-	})
-	b.ReportAllocs()
-	for b.Loop() {
-		o := &Observer{Headers: headers}
-		_ = o.Serve(w, r, next)
-		_, _ = header.Actual(o, limit, 1)
 	}
 }
 

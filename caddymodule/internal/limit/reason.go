@@ -33,33 +33,3 @@ func (r Reason) Waits() bool {
 	}
 	return false
 }
-
-// A ReasonSet is a set of reasons.
-type ReasonSet uint32
-
-// With returns the set with a reason more.
-func (s ReasonSet) With(why Reason) ReasonSet { return s | 1<<why }
-
-// Has reports whether a reason is in the set.
-func (s ReasonSet) Has(why Reason) bool { return s>>why&1 != 0 }
-
-// Refusals returns the reasons for which the config may have the zone refuse. Some of them
-// only enforced zones know.
-func (z *Zone) Refusals(enforced bool) (all ReasonSet) {
-	for why, may := range [Reasons]bool{
-		Capacity:    true,
-		Oversize:    true,
-		Denied:      len(z.Override) > 0,
-		MissingKey:  z.Key.Missing == Refuse,
-		UnlistedKey: z.Key.Unlisted == Refuse,
-		NoMemory:    z.ReadsFields() || z.ReadBody.bytes > 0,
-		QueueFull:   enforced && z.Delay != nil,
-		Blocked:     z.Block != nil,
-		EarlyData:   enforced,
-	} {
-		if may {
-			all = all.With(Reason(why))
-		}
-	}
-	return all
-}

@@ -43,33 +43,6 @@ func TestPlaceholdersSayWhatWasDecided(t *testing.T) {
 	})
 }
 
-func TestAmountsAreShownWithAtMostSixDecimals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.Run(t, `http:// {
-			log
-			throttle {
-				zone site {
-					cost 0.1
-					limit 0.7 0.1/h
-				}
-			}
-			respond "{http.throttle.level} {http.throttle.remaining} {http.throttle.cost}"
-		}`)
-		for _, want := range []string{"0.1 0.6 0.1", "0.2 0.5 0.1", "0.3 0.4 0.1"} { // in float64, 0.1+0.1+0.1 is more than 0.3
-			if got := s.From(servertest.Someone).Get("/").Body.String(); got != want {
-				t.Errorf("got %q, want %q", got, want)
-			}
-		}
-		var levels []any
-		for _, line := range s.Logs.Lines(t, "handled request") {
-			levels = append(levels, line["throttle"].(map[string]any)["level"])
-		}
-		if want := []any{0.1, 0.2, 0.3}; !slices.Equal(levels, want) {
-			t.Errorf("got levels %v in the access log, want %v", levels, want)
-		}
-	})
-}
-
 func TestTheAccessLogSaysNothingOfARequestThatNoZoneDecidedAbout(t *testing.T) {
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {

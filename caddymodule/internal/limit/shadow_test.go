@@ -5,8 +5,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
@@ -149,36 +147,6 @@ func TestARequestThatIsRefusedPoursNothingInShadowEither(t *testing.T) {
 	}
 	if got, want := s.Counts(t)["tried"]["admitted"], 3.0; got != want {
 		t.Errorf("admitted in shadow: got %v, want %v", got, want)
-	}
-}
-
-func TestShadowCountsWhatEnforcementWouldDecide(t *testing.T) {
-	traffic := func(t *testing.T, shadow string) (counted map[string]float64) {
-		synctest.Test(t, func(t *testing.T) {
-			s := servertest.Run(t, `http:// {
-				throttle {
-					zone compared {
-						limit 4 1/s
-						`+shadow+`
-					}
-				}
-				respond ok
-			}`)
-			for i := range 200 {
-				c := s.From([]string{"203.0.113.1:1", "203.0.113.2:1", "203.0.113.2:2"}[i%3])
-				c.Get("/")
-				time.Sleep(time.Duration(i*i%700) * time.Millisecond)
-			}
-			counted = s.Counts(t)["compared"]
-		})
-		return counted
-	}
-	enforced, shadow := traffic(t, ""), traffic(t, "shadow")
-	if enforced["admitted"] == 0 || enforced["refused capacity"] == 0 {
-		t.Fatalf("got %v, want some admitted and some refused", enforced)
-	}
-	if shadow["admitted"] != enforced["admitted"] || shadow["shadow_refused capacity"] != enforced["refused capacity"] {
-		t.Errorf("got %v in shadow, want what was enforced: %v", shadow, enforced)
 	}
 }
 

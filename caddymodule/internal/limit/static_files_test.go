@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -161,45 +160,6 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 		}
 		s.Stop()
 	}
-}
-
-func TestAStaticFileThatTheUpstreamAnswersIsChargedInASharedStore(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		root := t.TempDir()
-		if err := os.WriteFile(filepath.Join(root, "style.css"), nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		for _, test := range []struct {
-			slow, took time.Duration
-			down       bool
-		}{{0, 0, false}, {30 * time.Millisecond, 10 * time.Millisecond, false}, {0, 0, true}} {
-			s := servertest.RunShared(t, "", "zone z {\nexempt static_files "+root+"\nlimit 3 1/d\n}\n}\nmap {http.throttle.none} {http.reverse_proxy.upstream.duration} {\ndefault 1\n")
-			c := s.From(servertest.Someone)
-			servertest.TheShared.Slow.Store(int64(test.slow))
-			servertest.TheShared.Down.Store(test.down)
-			start := time.Now()
-			if got := c.Get("/style.css").Code; got != http.StatusOK {
-				t.Fatalf("got %v, want 200", got)
-			}
-			if took := time.Since(start); took != test.took {
-				t.Errorf("a store that takes %v: got it answered after %v, want %v", test.slow, took, test.took)
-			}
-			if got := servertest.TheShared.Takes.Load(); got > 0 && !test.down {
-				t.Errorf("got the store asked %d times whether it fits, want it told only", got)
-			}
-			<-time.After(time.Second)
-			if test.down {
-				c.Passes(3, "/page") // a store that is down is told nothing, also later
-			} else {
-				c.WantStatuses("/page", map[int]int{200: 2, 429: 1})
-			}
-			servertest.TheShared.Down.Store(false)
-			<-time.After(time.Second)
-			_ = s.Module().Stop()
-			s.Stop()
-			synctest.Wait() // until the store is closed, and the buckets beside it are gone
-		}
-	})
 }
 
 // A zone of log-ins has nothing to do with files, whoever answers them.

@@ -74,25 +74,6 @@ func (s *Subject) Replacer() *caddy.Replacer {
 	return s.replacer
 }
 
-// Forget makes the Subject empty. Field by field, and only those that may be set, that is
-// cheaper than a copy of an empty one: each pointer written costs a write barrier.
-func (s *Subject) Forget() {
-	s.Request, s.Judged, s.Overrides, s.Vars = nil, nil, nil, nil
-	s.NoAddress, s.text, s.parsed = false, "", false
-	if s.replacer != nil {
-		s.replacer = nil
-	}
-	if s.formOf != nil {
-		s.form, s.formOf = nil, nil
-	}
-	if s.Body != nil || s.Starved {
-		s.Body, s.Starved = nil, false
-	}
-	if s.looked {
-		s.sent, s.two, s.query, s.looked = nil, false, "", false
-	}
-}
-
 // TrustedPeer reports whether the peer that sent the request is one of trusted_proxies.
 func (s *Subject) TrustedPeer() bool {
 	trusted, _ := s.Vars[caddyhttp.TrustedProxyVarKey].(bool)
@@ -209,35 +190,30 @@ func (s *Subject) Early() bool {
 }
 
 // judged returns a request as matchers and keys judge it, which is the request itself
-// for all usual methods, and otherwise a copy with the method that the upstream sees.
+// for all usual methods, and otherwise a copy with the method that the upstream sees. Caddy's
+// FastCGI client sends exactly GET, HEAD and OPTIONS as they are, everything else in upper case, and
+// POST where that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
+// HTTP/2 and HTTP/3, into GET before.
 func judged(r *http.Request) *http.Request {
-	method := upstreamMethod(r)
+	method := r.Method
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost:
+		return r
+	case http.MethodConnect:
+		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {
+			method = http.MethodGet
+		}
+	default:
+		if method = strings.ToUpper(method); method == "" || method == http.MethodGet {
+			method = http.MethodPost
+		}
+	}
 	if method == r.Method {
 		return r
 	}
 	seen := *r // shares everything else: matchers leave their findings in the context
 	seen.Method = method
 	return &seen
-}
-
-// upstreamMethod returns the method that Caddy's FastCGI client sends. It sends exactly
-// GET, HEAD and OPTIONS as they are, everything else in upper case, and POST where
-// that gives GET. The reverse proxy turns WebSockets that open with CONNECT, over
-// HTTP/2 and HTTP/3, into GET before.
-func upstreamMethod(r *http.Request) string {
-	switch r.Method {
-	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodPost:
-		return r.Method
-	case http.MethodConnect:
-		if r.ProtoMajor == 2 && r.Header.Get(":protocol") == "websocket" || r.ProtoMajor == 3 && r.Proto == "websocket" {
-			return http.MethodGet
-		}
-		return r.Method
-	}
-	if method := strings.ToUpper(r.Method); method != "" && method != http.MethodGet {
-		return method
-	}
-	return http.MethodPost
 }
 
 // Method reads the method that the upstream sees.

@@ -19,7 +19,7 @@ func TestWebSocketsThatOpenWithCONNECTAreGETAtTheUpstream(t *testing.T) {
 		{http.Request{Method: "connect", ProtoMajor: 3, Proto: "websocket"}, "CONNECT"},
 		{http.Request{Method: ""}, "POST"},
 	} {
-		if got := upstreamMethod(&test.r); got != test.want {
+		if got := judged(&test.r).Method; got != test.want {
 			t.Errorf("%+v: got %s, want %s", test.r, got, test.want)
 		}
 	}

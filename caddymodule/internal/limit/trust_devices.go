@@ -2,13 +2,20 @@ package limit
 
 import (
 	"cmp"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 )
 
 // TrustDevices gives each browser from which somebody has logged in to an account a
@@ -64,4 +71,177 @@ func (t *TrustDevices) load(given *Given) {
 	if t != nil {
 		t.trust.Insecure, t.trust.Keys = given.Insecure, given.Keys()
 	}
+}
+
+const (
+	// devicePurpose keeps tokens for other purposes from counting as device cookies.
+	devicePurpose = "device"
+
+	cookiePrefix = cookie.OwnPrefix + "device-"
+
+	// mostEntries is how many accounts one browser is known for, and largest the most
+	// bytes of the cookie's value.
+	mostEntries   = 5
+	largestCookie = 1024
+
+	entrySeparator = "."
+)
+
+// clockLeeway is how far the clocks of nodes may differ.
+const clockLeeway = time.Minute
+
+// longestTrust is the longest time for which a device may be trusted.
+const longestTrust = 365 * 24 * time.Hour
+
+// devicePlaces is how many buckets the devices of an account have together. Each device has the place
+// that its ID says, at random, so that whoever earns devices without end earns no more buckets.
+const devicePlaces = 10
+
+// An entry is what a token says: the ID of the device, and when the token was issued and
+// expires, as Unix seconds.
+type entry [entrySize]byte
+
+const (
+	issuedAt  = 16
+	expiresAt = issuedAt + 8
+	entrySize = expiresAt + 8
+)
+
+func (e *entry) at(i int) time.Time      { return time.Unix(int64(binary.BigEndian.Uint64(e[i:])), 0) }
+func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uint64(at.Unix())) }
+
+// deviceCookieOf returns the name of a zone's device cookie.
+func deviceCookieOf(zone string) string { return cookiePrefix + zone }
+
+// A deviceTrust says for which cookie of the upstream a zone trusts a device. Browsers from which
+// people have logged in to an account are recognized by a signed cookie, so that an attack on the
+// account does not lock out its owner (OWASP: Slow Down Online Guessing Attacks with Device
+// Cookies).
+type deviceTrust struct {
+	Zone string
+
+	// Cookie is a pattern, as path.Match takes it, for the names of the cookies that
+	// the upstream sets when a log-in has succeeded.
+	Cookie string
+
+	// For is how long a device is trusted after its last log-in.
+	For time.Duration
+
+	Keys *signer.Ring
+
+	// Insecure is called when a log-in has succeeded over plain HTTP, where no device
+	// can be trusted. It may be nil.
+	Insecure func()
+}
+
+// A deviceAccount is whom a request names, folded by Fold.
+type deviceAccount struct {
+	Name string
+	Fold func(string) string
+}
+
+// A deviceClient is the client of one request to an account, as far as device cookies tell.
+type deviceClient struct {
+	trust   *deviceTrust
+	account deviceAccount
+	secure  bool
+	known   bool
+	bound   signer.Bound // what the client's token is good for
+	entry   entry        // of the client's token if it is known
+	others  []string     // tokens for other accounts
+}
+
+// Client returns what the cookie of a request says about a key, which is that of the
+// account. The host is in lower case and without port.
+func (t *deviceTrust) Client(r *http.Request, host, key string, account deviceAccount, now time.Time) *deviceClient {
+	c := &deviceClient{trust: t, account: account, secure: cookie.Secure(r)}
+	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.Zone, Subject: key}
+	if c.secure {
+		c.read(r, now)
+	}
+	return c
+}
+
+func (c *deviceClient) read(r *http.Request, now time.Time) {
+	cookies := r.CookiesNamed(deviceCookieOf(c.trust.Zone))
+	if len(cookies) != 1 || len(cookies[0].Value) > largestCookie {
+		return
+	}
+	tokens := strings.SplitN(cookies[0].Value, entrySeparator, mostEntries+1)
+	for _, token := range tokens[:min(len(tokens), mostEntries)] {
+		var e entry
+		if !signer.Read(token, e[:]) || !now.Before(e.at(expiresAt)) {
+			continue
+		}
+		issued := e.at(issuedAt)
+		switch {
+		case issued.After(now.Add(clockLeeway)) || !c.trust.Keys.Open(token, &c.bound, e[:]):
+			c.others = append(c.others, token)
+		case !c.known && now.Before(issued.Add(c.trust.For)): // the config may say less than it did
+			c.known, c.entry = true, e
+		}
+	}
+}
+
+// Place returns which of the places of its account the client's device has, below [devicePlaces], and
+// false if none is known, as of a nil Client. Copies of a cookie are one device.
+func (c *deviceClient) Place() (place int, known bool) {
+	if c == nil || !c.known {
+		return 0, false
+	}
+	return int(binary.BigEndian.Uint16(c.entry[:])) % devicePlaces, true
+}
+
+// Earned reports whether a response that says that the log-in has succeeded sets the cookie,
+// for this account if it names one, and the client can be told of its device.
+func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
+	set := false
+	for one := range cookie.SetBy(header["Set-Cookie"], now) {
+		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isOurs(one.Value)
+	}
+	if !set {
+		return false
+	}
+	if !c.secure && c.trust.Insecure != nil {
+		c.trust.Insecure()
+	}
+	return c.secure
+}
+
+// isOurs reports whether the value of a cookie names no account, or this one. WordPress has the
+// name before a |, and DokuWiki has it there in base64.
+func (c *deviceClient) isOurs(value string) bool {
+	if plain, err := url.QueryUnescape(value); err == nil {
+		value = plain
+	}
+	name, _, named := strings.Cut(value, "|")
+	if !named || c.account.Fold == nil || c.account.Fold(name) == c.account.Name {
+		return true
+	}
+	plain, err := base64.StdEncoding.DecodeString(name)
+	return err == nil && c.account.Fold(string(plain)) == c.account.Name
+}
+
+// Issue adds the device cookie to a response. A known device is renewed. Without a key to sign
+// with, nothing is added, and ok is false.
+func (c *deviceClient) Issue(header http.Header, now time.Time) (ok bool) {
+	e := c.entry
+	if !c.known {
+		rand.Read(e[:issuedAt]) // never fails
+	}
+	e.set(issuedAt, now)
+	e.set(expiresAt, now.Add(c.trust.For))
+	token, ok := c.trust.Keys.Sign(&c.bound, e[:])
+	if !ok {
+		return false
+	}
+	tokens := append([]string{token}, c.others[:min(len(c.others), mostEntries-1)]...)
+	last := e.at(expiresAt)
+	for _, token := range tokens[1:] {
+		if signer.Read(token, e[:]) && e.at(expiresAt).After(last) {
+			last = e.at(expiresAt)
+		}
+	}
+	header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.Zone), strings.Join(tokens, entrySeparator), min(last.Sub(now), longestTrust)))
+	return true
 }

@@ -1,10 +1,8 @@
 package limit_test
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net/http"
-	"net/http/cookiejar"
 	"net/http/httptest"
 	"net/url"
 	"os"
@@ -232,25 +230,6 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 	}
 }
 
-// A page that also registers, or saves another account, names whom the form says (WooCommerce).
-func TestOtherFormsOfThePageEarnNoDevices(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/d", ""))
-	owner := newBrowser(s, "192.0.2.1:1")
-	owner.wants(http.StatusFound, "owner", "right")
-	earned, heard := 0, 0
-	for i := range 12 {
-		b := newBrowser(s, fmt.Sprintf("198.51.100.%d:1", 1+i%3))
-		b.post("https://example.com/my-account/", url.Values{"register": {"1"}, "log": {"owner"}, "user": {fmt.Sprint("new", i)}, "pwd": {"right"}})
-		earned += len(b.cookies)
-		heard += b.guesses(3, "owner")
-	}
-	t.Logf("%d devices earned by 12 registrations, and %d guesses heard", earned, heard)
-	if earned > 0 || heard > 3 {
-		t.Errorf("got %d devices and %d guesses through, want none and at most 3", earned, heard)
-	}
-	owner.wants(http.StatusFound, "owner", "right")
-}
-
 // Whoever earns devices without end, as by a refund that is too wide, has ten buckets.
 func TestDevicesHaveTenBucketsInAll(t *testing.T) {
 	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/d", ""))
@@ -302,22 +281,6 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 		}
 		s.Stop()
 	}
-}
-
-func TestAKnownDeviceIsNotRenewedByAFailure(t *testing.T) {
-	dir := withKey(t)
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.NewLoginSite(t, dir, strings.Replace(byAccount("10 10/h", ""), "refund cookie wordpress_logged_in_*", "refund status 302", 1))
-		b := newBrowser(s, "192.0.2.1:1")
-		b.wants(http.StatusFound, "owner", "right")
-		before := b.cookies[deviceCookie]
-		<-time.After(time.Hour)
-		b.cookies["wordpress_logged_in_0f"] = "other%7C1"
-		w := b.post("https://example.com/wp-login.php?renews", url.Values{"log": {"owner"}, "pwd": {"wrong"}})
-		if w.Code != http.StatusOK || b.cookies[deviceCookie] != before {
-			t.Errorf("got %d and another device cookie, want the one from before", w.Code)
-		}
-	})
 }
 
 func TestABlockedAccountDoesNotBlockItsDevices(t *testing.T) {
@@ -375,17 +338,6 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 		}
 		device.on(enforced).wants(http.StatusFound, "owner", "right")
 	})
-}
-
-func TestAShadowDeviceThatOverflowsChargesTheOtherZonesOnce(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), `zone login {
-		limit 20 1/h
-	}`+"\n"+byAccount("3.5 1/h", "shadow"))
-	device := newBrowser(s, "192.0.2.1:1")
-	device.wants(http.StatusFound, "owner", "right")
-	if heard := device.guesses(40, "owner"); heard != 19 {
-		t.Errorf("got %d through, want what is left of 20 after 1", heard)
-	}
 }
 
 func TestNodesThatShareStorageTrustEachOthersDevices(t *testing.T) {
@@ -480,29 +432,6 @@ func TestABlockedDeviceIsRefusedWithoutAsking(t *testing.T) {
 	})
 }
 
-func TestALogInAsksTheStoreOnce(t *testing.T) {
-	dir := withKey(t)
-	synctest.Test(t, func(t *testing.T) {
-		servertest.TheShared = &servertest.SharedStore{Store: memstore.New(memstore.Options{})}
-		s := servertest.NewLoginSiteWith(t, dir, "store test_shared", byAccount("3.5 1/h", ""))
-		t.Cleanup(func() { <-time.After(time.Second) })
-		device := newBrowser(s, "192.0.2.1:1")
-		for _, test := range []struct {
-			name     string
-			password string
-		}{
-			{"a new device", "right"}, {"a known device", "right"}, {"a wrong guess", "wrong"},
-			{"another one", "wrong"}, {"one more", "wrong"}, {"a full device", "right"},
-		} {
-			before := servertest.TheShared.Takes.Load()
-			device.login("owner", test.password)
-			if got := servertest.TheShared.Takes.Load() - before; got != 1 {
-				t.Errorf("%s: got the store asked %d times, want once", test.name, got)
-			}
-		}
-	})
-}
-
 func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 	dir := withKey(t)
 	synctest.Test(t, func(t *testing.T) {
@@ -585,45 +514,5 @@ func TestThrottleBlockedLetsDevicesOfABlockedAccountPass(t *testing.T) {
 	}
 	if _, aborted := send("/page", "", cookies); !aborted {
 		t.Error("a request of the device when it is blocked, too: got it answered, want it aborted")
-	}
-}
-
-func TestABrowserIsKnownOverHTTP2(t *testing.T) {
-	s := servertest.NewLoginSite(t, t.TempDir(), byAccount("3.5 1/h", ""))
-	server := httptest.NewUnstartedServer(s.Server)
-	server.EnableHTTP2 = true
-	server.StartTLS()
-	defer server.Close()
-	jar, err := cookiejar.New(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
-	defer transport.CloseIdleConnections()
-	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	owner := &http.Client{Transport: transport, Jar: jar, CheckRedirect: stay}
-	attacker := &http.Client{Transport: transport, CheckRedirect: stay}
-	login := func(c *http.Client, password string) int {
-		res, err := c.PostForm(server.URL+"/wp-login.php?hints", url.Values{"log": {"owner"}, "pwd": {password}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		if res.ProtoMajor != 2 {
-			t.Fatalf("got %s, want HTTP/2", res.Proto)
-		}
-		return res.StatusCode
-	}
-	if got := login(owner, "right"); got != http.StatusFound {
-		t.Fatalf("got %d", got)
-	}
-	for range 10 {
-		login(attacker, "wrong")
-	}
-	if got := login(attacker, "right"); got != http.StatusTooManyRequests {
-		t.Errorf("without the cookie: got %d, want 429", got)
-	}
-	if got := login(owner, "right"); got != http.StatusFound {
-		t.Errorf("with it: got %d, want 302", got)
 	}
 }

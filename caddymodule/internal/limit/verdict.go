@@ -2,6 +2,7 @@ package limit
 
 import (
 	"context"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -14,38 +15,23 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // A Verdict is what the zones of one handler have decided about a request. Zones that count as
 // if they had not been asked have no outcome.
 type Verdict struct {
-	Outcomes []Outcome
-	static   []exemption              // the zones that exempt the request as a static file
-	due      []leakybucket.Settlement // corrections that do not depend on the response
-	body     *body.Received           // of the request, if the handler has received it
-	room     Verdicts                 // those of the request, if this is its first
-}
+	Outcomes  []Outcome
+	refused   bool                     // an enforced zone refuses the request
+	overflows bool                     // a zone refuses it, or would without shadow: shadow charges are poured no more
+	logged    bool                     // the request will be in an access log
+	static    []exemption              // the zones that exempt the request as a static file
+	due       []leakybucket.Settlement // corrections that do not depend on the response
+	body      *body.Received           // of the request, if the handler has received it
 
-// newVerdict returns a verdict with room for n outcomes: for most requests, one allocation.
-func newVerdict(n int) *Verdict {
-	switch {
-	case n == 1:
-		one := new(struct {
-			Verdict
-			outcomes [1]Outcome
-		})
-		one.Outcomes = one.outcomes[:0]
-		return &one.Verdict
-	case n == 2, n == 3:
-		some := new(struct {
-			Verdict
-			outcomes [3]Outcome
-		})
-		some.Outcomes = some.outcomes[:0]
-		return &some.Verdict
-	}
-	return &Verdict{Outcomes: make([]Outcome, 0, n)}
+	room     [1]Outcome // where the first one lies
+	verdicts Verdicts   // those of the request, if this is its first
 }
 
 // Close gives back what is held of the request's body, once the request has been served. If that
@@ -64,43 +50,24 @@ func (v *Verdict) Close(r *http.Request, err error) {
 // header of the response. It also keeps the request out of the access log, if a zone wants
 // that of this refusal, and announces the limits in the header.
 func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header http.Header) {
-	if v.Refused() && d.Server.logs(r) && !v.Decisive().Zone.Reporter.Logs(now) {
+	if v.refused && v.logged && !v.Decisive().Zone.Reporter.Logs(now) {
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
 	for i := range v.Outcomes {
-		v.Outcomes[i].report(r, now, header)
+		if o := &v.Outcomes[i]; o.decision != Skipped {
+			o.Zone.Reporter.Decided(o, r, now, header)
+		}
 	}
 	if d.Announces {
 		v.announce(header)
 	}
 }
 
-// report calls the zone's Reporter with a final outcome. It must be called once.
-func (o *Outcome) report(r *http.Request, now time.Time, header http.Header) {
-	if o.decision != Skipped {
-		o.Zone.Reporter.Decided(o, r, now, header)
-	}
-}
-
 // Refused reports whether an enforced zone refuses the request.
-func (v *Verdict) Refused() bool {
-	for i := range v.Outcomes { // without a copy of each
-		if v.Outcomes[i].decision == Refused {
-			return true
-		}
-	}
-	return false
-}
+func (v *Verdict) Refused() bool { return v.refused }
 
 // Overflows reports whether a zone refuses the request, or would without shadow.
-func (v *Verdict) Overflows() bool {
-	for i := range v.Outcomes {
-		if v.Outcomes[i].reason != None {
-			return true
-		}
-	}
-	return false
-}
+func (v *Verdict) Overflows() bool { return v.overflows }
 
 // Decisive returns the strongest outcome, or nil if there is none.
 func (v *Verdict) Decisive() *Outcome { return strongest(v.all) }
@@ -142,23 +109,23 @@ func VerdictsOf(ctx context.Context) *Verdicts {
 
 // publish shows the verdict to later handlers, placeholders and the access log. The last two
 // compute values only when they are read.
-func (v *Verdict) publish(a *asking) {
-	logs := a.Server.logs(a.Request)
-	if !logs && !a.Server.shown() || a.Vars == nil {
+func (v *Verdict) publish(a *evaluation, logs bool) {
+	v.logged = logs
+	if !logs && !a.Server.readsVerdicts() || a.Vars == nil {
 		return
 	}
-	alone := !a.Server.shown() && !a.Server.Shares() // then only the log reads it
+	alone := !a.Server.readsVerdicts() && !a.Server.Nests() // then only the log reads it
 	var all *Verdicts
 	if !alone {
 		all, _ = a.Vars[verdictsVar].(*Verdicts)
 	}
 	if all == nil {
-		all = &v.room
+		all = &v.verdicts
 		all.all = all.room[:0]
 		if !alone {
 			a.Vars[verdictsVar] = all
 		}
-		if a.Server.shown() && a.Replacer() != nil {
+		if a.Server.readsVerdicts() && a.Replacer() != nil {
 			a.Replacer().Map(placeholdersOf(a.Request.Context()))
 		}
 		if logs {
@@ -168,22 +135,6 @@ func (v *Verdict) publish(a *asking) {
 		}
 	}
 	all.all = append(all.all, v)
-}
-
-// logs reports whether the request will be in an access log, as far as is known.
-func (s *Server) logs(r *http.Request) bool {
-	ctx := r.Context()
-	var server *caddyhttp.Server
-	if s != nil {
-		server = s.Server
-	} else {
-		server, _ = ctx.Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server)
-	}
-	if server == nil || server.Logs == nil {
-		return false
-	}
-	skipped, _ := caddyhttp.GetVar(ctx, caddyhttp.LogSkipVar).(bool)
-	return !skipped
 }
 
 // outcomes iterates over the outcomes of all handlers.
@@ -299,3 +250,188 @@ func (all *Verdicts) marshal(enc zapcore.ObjectEncoder) error {
 	}
 	return nil
 }
+
+// A Decision is what a zone decided about a request. A larger one is stronger.
+type Decision uint8
+
+// The decisions. Skipped means that the charge fit and another zone refused: the
+// zone counts as if it had not been asked.
+const (
+	Skipped Decision = iota
+	Admitted
+	ShadowDelayed
+	ShadowRefused
+	Delayed
+	Refused
+	Decisions // how many there are
+)
+
+func (d Decision) String() string {
+	return [Decisions]string{"", "admitted", "shadow_delayed", "shadow_refused", "delayed", "refused"}[d]
+}
+
+// An Outcome is what one zone decides about a request: the charge as the store was asked, or
+// would have been, and the store's answer. Once [Decide] has returned, only what becomes of the
+// outcome is written. Requests keep outcomes in memory until their access log is written.
+type Outcome struct {
+	Zone               *Zone
+	leakybucket.Charge                      // with a Limit of 0 if the zone has none for the key
+	Answer             leakybucket.Decision // zero, but for the level under a known block, if the store was not asked
+
+	Delay time.Duration // how long the request is to wait, or would have to
+	Block time.Duration // the rest of the block; 0 if none runs
+
+	device *deviceClient // what device cookies tell; nil if the zone trusts no devices, or the request names no account
+
+	// What becomes of the outcome after the decision:
+
+	settledCost float64          // the corrected cost, in units
+	code        supportcode.Code // names the refusal, for support; zero if the zone gives none
+	unlogged    uint32           // how many refusals of the zone were kept out of the access log before this line
+
+	decision Decision
+	reason   Reason // of a refusal
+
+	asked   bool // the store was
+	starved bool // there was no room for the body that the zone wanted
+	exiting bool // the process is about to end, so the request could not wait
+	settled bool // the charge was corrected by the response
+}
+
+// Decision returns the zone's decision.
+func (o *Outcome) Decision() Decision { return o.decision }
+
+// Reason returns why the zone refused, or None.
+func (o *Outcome) Reason() Reason { return o.reason }
+
+// Began reports whether the request began the block.
+func (o *Outcome) Began() bool { return o.Answer.Began }
+
+// Refuse decides that the zone refuses. In shadow, that is only counted.
+func (o *Outcome) Refuse(why Reason) {
+	if o.decision, o.reason = Refused, why; o.Shadow {
+		o.decision = ShadowRefused
+	}
+}
+
+// Level returns how full the bucket is after the decision, in units.
+func (o *Outcome) Level() float64 {
+	if o.reason == None && o.Answer.Poured {
+		return o.Answer.Level + o.Cost
+	}
+	return o.Answer.Level
+}
+
+// Fraction returns how full the bucket is after the decision, as a fraction of its
+// capacity. It is not known if the store was not asked.
+func (o *Outcome) Fraction() (fraction float64, known bool) {
+	if !o.asked || o.Answer.Undecided {
+		return 0, false
+	}
+	return o.Level() / o.Limit.Capacity, true
+}
+
+// readable rounds units of cost, or seconds, to six decimals, for logs and placeholders.
+func readable(number float64) float64 { return math.Round(number*1e6) / 1e6 }
+
+// MarshalLogObject implements zapcore.ObjectMarshaler: one zone's part of the field in
+// the access log.
+func (o *Outcome) MarshalLogObject(enc zapcore.ObjectEncoder) error {
+	why := o.reason
+	enc.AddString("zone", o.Zone.Name)
+	enc.AddString("decision", o.decision.String())
+	if why == None && o.starved {
+		why = NoMemory // which tells why it cost as much
+	}
+	if why != None {
+		enc.AddString("reason", why.String())
+	}
+	if o.Key != "" {
+		enc.AddString("key", o.Key)
+	}
+	if o.Limit.Capacity > 0 {
+		enc.AddFloat64("cost", readable(o.Cost))
+		enc.AddFloat64("level", readable(o.Level()))
+		enc.AddFloat64("capacity", o.Limit.Capacity)
+	}
+	if o.Delay > 0 {
+		enc.AddFloat64("delay", readable(o.Delay.Seconds()))
+	}
+	if o.Block > 0 {
+		enc.AddFloat64("blocked", readable(o.Block.Seconds()))
+	}
+	if o.settled {
+		enc.AddFloat64("settled", readable(o.settledCost))
+	}
+	if o.code != 0 {
+		enc.AddString("support_code", o.code.String())
+	}
+	if o.unlogged == 0 { // this line may be the first that is written, and shows the outcome twice
+		o.unlogged = o.Zone.Reporter.Unlogged()
+	}
+	if o.unlogged > 0 {
+		enc.AddInt64("unlogged", int64(o.unlogged))
+	}
+	if o.reason.Waits() {
+		enc.AddInt64("retry_after", refusal.WholeSeconds(o.RetryAfter()))
+	}
+	return nil
+}
+
+// overflow returns why a charge does not fit.
+func (o *Outcome) overflow() Reason {
+	switch {
+	case o.Answer.Undecided:
+		return NoStore
+	case o.Limit.Oversize(o.Cost):
+		return Oversize
+	case o.Block > 0 && !o.Answer.Began:
+		return Blocked
+	case o.starved:
+		return NoMemory
+	}
+	return Capacity
+}
+
+// A Reporter counts and logs the outcomes of a zone. It must be safe for concurrent
+// use.
+type Reporter interface {
+	// Decided is called once for each outcome, when it is final, unless Admitted is. header is that of the
+	// response; it is nil if the zone marks none.
+	Decided(o *Outcome, r *http.Request, now time.Time, header http.Header)
+
+	// Admitted counts a charge that fits, of a request of which nobody wants to know more.
+	Admitted(o *Outcome, r *http.Request)
+
+	// Count counts a request, or a charge of it.
+	Count(Count)
+
+	// Logs reports whether the line of a refused request is to be in the access log.
+	// Unlogged returns how many were not, since it was asked last.
+	Logs(now time.Time) bool
+	Unlogged() uint32
+
+	// Settled counts a response of this status, which is 0 if it is not known, and whether it
+	// earned a refund, or does not say what the request cost.
+	Settled(status int, refunded, known bool)
+
+	// Failed warns that a matcher of this option has failed. If the zone is enforced, the
+	// request fails.
+	Failed(option string, err error, enforced bool)
+
+	// ServedStatic warns that the upstream has answered a request that was taken for one of
+	// a static file.
+	ServedStatic(*http.Request)
+}
+
+// A Count is what a Reporter counts.
+type Count uint8
+
+// The counts.
+const (
+	CountExempt   Count = iota // requests that the zone exempts, or does not limit
+	CountKeyless               // requests whose key lacks a part
+	CountDevice                // device cookies that were given
+	CountFallback              // charges that were decided without the shared store
+	Counts                     // how many there are
+)

@@ -29,11 +29,6 @@ type Zone struct {
 	// The zone's name, of letters, digits, `_`, `.` and `-`. Required.
 	Name string `json:"name,omitempty"`
 
-	// plain is set by Load if the zone concerns all requests, and charges each the same to its own
-	// bucket and no more: it has but a key, a limit, a refusal and overrides. Most options then
-	// need not be looked at, which lie far apart.
-	plain bool
-
 	Reporter Reporter          `json:"-"`
 	Limit    leakybucket.Limit `json:"-"` // the zone's own
 	Places   *Places           `json:"-"` // of requests that wait for their delay
@@ -192,9 +187,6 @@ func (z *Zone) Terms(limit leakybucket.Limit, cost float64) (debt, ceiling float
 // copies of a charge would take longer.
 func (z *Zone) Charge(c *leakybucket.Charge, k *Bucket, shadow bool, cost float64) {
 	c.Zone, c.Key, c.Shadow, c.Limit, c.Cost = z.Name, k.Name, shadow, k.Limit, cost
-	if z.plain {
-		return
-	}
 	c.Block = z.ladder
 	c.Debt, c.Ceiling, c.Probe = z.Terms(k.Limit, cost)
 	if z.Delay != nil {
@@ -213,11 +205,72 @@ func (z *Zone) Peek(name string, limit leakybucket.Limit, shadow bool) leakybuck
 
 // InShadow reports whether the zone only counts requests with this key.
 func (z *Zone) InShadow(overrides *override.Set, key string) bool {
-	return !z.plain && (z.Shadow != nil || !z.chooses(key)) || overrides != nil && overrides.Shadow(z.Name, time.Now())
+	return z.Shadow != nil || !z.chooses(key) || overrides != nil && overrides.Shadow(z.Name, time.Now())
 }
 
 // chooses reports whether a key is among those that enforce chooses. The hash has no
 // seed, so all nodes and all zones choose the same keys.
 func (z *Zone) chooses(key string) bool {
 	return z.Enforce == 100 || xxhash.Sum64String(key)%100 < uint64(z.Enforce)
+}
+
+// A Concern is whether a zone charges a request.
+type Concern uint8
+
+// The concerns.
+const (
+	Unmatched Concern = iota
+	Exempted          // by the zone's own matchers
+	Static            // exempt, because a static file answers it
+	Concerned
+)
+
+// Concerns reports whether the zone charges a request, and if not, why. The error is that of
+// a matcher.
+func (z *Zone) Concerns(s *Subject) (Concern, error) {
+	if z.Match != nil {
+		if match, err := s.MatchesEither(z.Match); err != nil || !match {
+			return Unmatched, matcherError("match", err)
+		}
+	}
+	if exempt, err := z.Exempts(s); err != nil {
+		return Unmatched, err
+	} else if exempt {
+		return Exempted, nil
+	}
+	for _, files := range z.Static {
+		if files.Match(s.Request) {
+			return Static, nil
+		}
+	}
+	return Concerned, nil
+}
+
+// Exempts reports whether the zone's own matchers exempt a request. Static files do
+// not count.
+func (z *Zone) Exempts(s *Subject) (bool, error) {
+	if z.Exempt == nil {
+		return false, nil
+	}
+	exempt, err := s.MatchesBoth(z.Exempt)
+	return exempt, matcherError("exempt", err)
+}
+
+// A MatcherError is the error of a matcher.
+type MatcherError struct {
+	Option string // whose matcher it is: match, exempt or cost
+	Err    error
+}
+
+// Error implements error.
+func (e *MatcherError) Error() string { return e.Option + ": " + e.Err.Error() }
+
+// Unwrap returns the matcher's own error.
+func (e *MatcherError) Unwrap() error { return e.Err }
+
+func matcherError(option string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &MatcherError{option, err}
 }

@@ -2,7 +2,6 @@ package perkey
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -180,27 +179,6 @@ func TestAWiderPrefixStillFindsItsNetworks(t *testing.T) {
 	}
 }
 
-// A wide network of which more parts match goes before an exact address of
-// which fewer do.
-func TestMorePartsGoBeforeANarrowerNetwork(t *testing.T) {
-	runLookups(t, "ata", []string{
-		"203.0.113.7 -> 32 1/s",
-		"203.0.113.7 login 192.0.2.1 -> 321 1/s",
-		"203.0.113.0/24 -> 24 1/s",
-		"203.0.113.0/24 login -> 240 1/s",
-		"203.0.113.0/24 login 192.0.2.0/24 -> 242 1/s",
-		"0.0.0.0/0 search 0.0.0.0/0 -> deny",
-	}, []lookup{
-		{"203.0.113.7 login 192.0.2.1", "321 1/s"},
-		{"203.0.113.7 login 192.0.2.2", "242 1/s"},
-		{"203.0.113.7 login 198.51.100.1", "240 1/s"},
-		{"203.0.113.7 other 192.0.2.1", "32 1/s"},
-		{"203.0.113.7 search 192.0.2.1", "deny"},
-		{"203.0.113.8 other 192.0.2.1", "24 1/s"},
-		{"203.0.114.7 login 192.0.2.1", "own"},
-	})
-}
-
 // An address that stands where a text is expected, or the other way round,
 // names nothing.
 func TestATextIsNoAddress(t *testing.T) {
@@ -362,42 +340,5 @@ func wantError(t *testing.T, of string, err error, want string) {
 	}
 	if got != want {
 		t.Errorf("%s: got error %q, want %q", of, got, want)
-	}
-}
-
-// BenchmarkLookup finds one of many overrides, by its text, by its digest, and by its
-// address.
-func BenchmarkLookup(b *testing.B) {
-	for _, kind := range []string{"text", "digest", "address"} {
-		for _, n := range []int{1, 100, 10_000, 100_000} {
-			config := tableOf(map[string]string{"text": "t", "digest": "t", "address": "a"}[kind])
-			part := Part{Text: "demo-key-0", Network: netip.MustParsePrefix("10.0.0.0/32")}
-			if kind != "address" {
-				part.Network = netip.Prefix{}
-			}
-			if kind == "digest" { // which the bucket's name has, too
-				part = Part{Digest: bucketkey.DigestOf(part.Text)}
-			}
-			for i := range n {
-				o := Override{Parts: []string{fmt.Sprintf("demo-key-%d", i)}, Limit: "gold"}
-				if kind == "address" {
-					o.Parts[0] = fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255)
-				}
-				config.Overrides = append(config.Overrides, o)
-			}
-			table, err := NewTable(config)
-			if err != nil {
-				b.Fatal(err)
-			}
-			b.Run(fmt.Sprintf("by=%s/overrides=%d", kind, n), func(b *testing.B) {
-				parts := []Part{part}
-				b.ReportAllocs()
-				for b.Loop() {
-					if e := table.Lookup(parts); e.Override != 0 {
-						b.Fatalf("got override %d, want the first", e.Override)
-					}
-				}
-			})
-		}
 	}
 }

@@ -288,7 +288,7 @@ func (u *upstream) Provision(ctx caddy.Context) error {
 	u.site = Latest
 	e, err := engine.EngineOf(ctx)
 	if err == nil {
-		e.Show(ctx) // to Visit.Verdict
+		e.ReadVerdicts(ctx) // to Visit.Verdict
 	}
 	return err
 }

@@ -7,13 +7,18 @@ import (
 	"github.com/axiomhq/hyperloglog"
 )
 
+// seed keeps clients from choosing keys that meet.
+var seed = maphash.MakeSeed()
+
+// Hash returns the hash by which a [Distinct] knows a key.
+func Hash[K comparable](key K) uint64 { return maphash.Comparable(seed, key) }
+
 // Distinct estimates how many different keys were added, by a HyperLogLog with a standard
 // error of 0.8 %; below a hundred keys, it is off by three at most. It is safe for concurrent
 // use. The zero value is ready for use; the first key makes it take 16 KiB.
 type Distinct struct {
-	mu   sync.Mutex
-	seed maphash.Seed // clients cannot choose keys that meet
-	of   *hyperloglog.Sketch
+	mu sync.Mutex
+	of *hyperloglog.Sketch
 }
 
 // Reset forgets all keys.
@@ -23,27 +28,14 @@ func (d *Distinct) Reset() {
 	d.of = nil
 }
 
-// Add counts a key, if it is new.
-func (d *Distinct) Add(key string) {
+// Add counts the key with a hash, if it is new.
+func (d *Distinct) Add(hash uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.begin()
-	d.of.InsertHash(maphash.String(d.seed, key))
-}
-
-// AddBytes counts a key that is given as bytes.
-func (d *Distinct) AddBytes(key []byte) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.begin()
-	d.of.InsertHash(maphash.Bytes(d.seed, key))
-}
-
-func (d *Distinct) begin() {
 	if d.of == nil {
-		// The sparse form is exact for longer, and takes microseconds for each key.
-		d.seed, d.of = maphash.MakeSeed(), hyperloglog.NewNoSparse()
+		d.of = hyperloglog.NewNoSparse() // the sparse form is exact for longer, and takes microseconds for each key
 	}
+	d.of.InsertHash(hash)
 }
 
 // Estimate returns how many different keys were added.

@@ -2,7 +2,6 @@ package sketch
 
 import (
 	"math"
-	"strconv"
 	"sync"
 	"testing"
 )
@@ -14,8 +13,8 @@ func TestDistinct(t *testing.T) {
 		t.Errorf("without keys: got %d", got)
 	}
 	for n := range 2_000_000 {
-		c.Add(strconv.Itoa(n))
-		c.Add(strconv.Itoa(n / 2)) // which came before
+		c.Add(Hash(n))
+		c.Add(Hash(n / 2)) // which came before
 		switch n + 1 {
 		case 1, 10, 100, 1000, 10_000, 45_000, 58_000, 100_000, 1_000_000, 2_000_000:
 			got, want := float64(c.Estimate()), float64(n+1)
@@ -36,7 +35,7 @@ func TestDistinctOfManyCallers(t *testing.T) {
 	for caller := range callers {
 		all.Go(func() {
 			for i := range keys {
-				c.Add(strconv.Itoa((i + caller*37) % keys))
+				c.Add(Hash((i + caller*37) % keys))
 			}
 		})
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // Figures are the figures of a zone name, in all configs that have it.
@@ -40,7 +39,6 @@ func NewFigures(zone string) *Figures {
 type Options struct {
 	Logger *zap.Logger
 	Shared bool // the config has a shared store
-	Denies bool // the zone refuses requests while that does not answer
 	Wanted func() Subscriptions
 
 	Requests func() uint64 // how many the handlers had that have the zone
@@ -57,13 +55,12 @@ type Counts struct {
 	facts    facts
 
 	Options
-	zone    *limit.Zone
-	reasons [limit.Decisions]limit.ReasonSet // of each decision that the zone can make
+	zone *limit.Zone
 
 	decided   counters
 	overflows [limit.Decisions]*overflows         // as refusals
 	refusals  [limit.Decisions]*RefusalLog        // nil for decisions that refuse nothing
-	begun     [limit.Decisions]prometheus.Counter // blocks; nil where only a switch at run time can lead
+	begun     [limit.Decisions]prometheus.Counter // blocks; nil for decisions that begin none
 	delays    prometheus.Observer                 // nil if no request is delayed
 	without   prometheus.Counter                  // charges decided without the shared store
 	unsettled prometheus.Counter                  // charges left as reserved
@@ -82,19 +79,18 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 	if len(compiled.Refund) > 0 {
 		t.facts.responses = new([statuses]atomic.Uint64)
 	}
-	t.reasons = t.possible()
-	t.decided = countersOf(t)
+	t.decided = countersOf(compiled.Name)
 	t.admitted = t.decided[limit.Admitted][limit.None]
 	// Series exist before the first count, and none comes back when the zone's are deleted.
 	t.unsettled = Unsettled.WithLabelValues(compiled.Name)
 	for _, d := range []limit.Decision{limit.ShadowRefused, limit.Refused} {
 		t.refusals[d] = t.refusalLog(d)
 		t.overflows[d] = &overflows{of: t, shadow: d == limit.ShadowRefused}
-		if t.reasons[d].Has(limit.Blocked) {
+		if compiled.Block != nil {
 			t.begun[d] = BlocksBegun.WithLabelValues(compiled.Name, d.String())
 		}
 	}
-	if t.reasons[limit.Delayed] != 0 {
+	if compiled.Delay != nil {
 		t.delays = Delays.WithLabelValues(compiled.Name)
 	}
 	if compiled.MarksResponses() {
@@ -109,11 +105,14 @@ func New(compiled *limit.Zone, figures *Figures, options Options) *Counts {
 // Decided implements limit.Reporter.
 func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, header http.Header) {
 	d, why := o.Decision(), o.Reason()
-	counter := t.decided[d][why]
-	if counter == nil { // only what is set at run time can lead here
-		counter = t.requests(d, why)
+	if d == limit.Delayed {
+		t.delays.Observe(o.Delay.Seconds())
 	}
-	counter.Inc()
+	if why == limit.None {
+		t.passed(o, r, t.decided[d][why])
+		return
+	}
+	t.decided[d][why].Inc()
 	if fraction, known := o.Fraction(); known {
 		t.figures.Levels.observe(fraction, 1)
 	}
@@ -121,14 +120,7 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	if asked {
 		t.facts.asked.Add(1)
 	}
-	if d == limit.Delayed {
-		t.delays.Observe(o.Delay.Seconds())
-	}
-	if refused := d == limit.Refused || d == limit.ShadowRefused; !refused {
-		if weight := t.figures.Recent.AdmittedWeight(rand.Uint64()); weight > 0 {
-			t.sampleAdmitted(o.Key, r, weight)
-		}
-	} else if weight := t.figures.Recent.RefusedWeight(rand.Uint64(), now); weight > 0 {
+	if weight := t.figures.Recent.RefusedWeight(rand.Uint64(), now); weight > 0 {
 		client := clientIP(r)
 		if t.figures.Recent.Add(true, o.Key, client, weight, now); asked {
 			t.facts.sample(o.Key, client)
@@ -137,24 +129,27 @@ func (t *Counts) Decided(o *limit.Outcome, r *http.Request, now time.Time, heade
 	if t.zone.MarksResponses() && d == limit.ShadowRefused && header != nil {
 		t.mark(header, r)
 	}
-	if why != limit.None {
-		t.refusals[d].Note(o.Key)
-		if o.Began() {
-			t.blocked(o, d)
-		}
-		t.overflows[d].note(o)
-		t.figures.Refused.Add(o.Key)
+	t.refusals[d].Note(o.Key)
+	if o.Began() {
+		t.blocked(o, d)
 	}
+	t.overflows[d].note(o)
+	t.figures.Refused.Add(sketch.Hash(o.Key))
 }
 
-// Admitted implements limit.Reporter. It is on the path of every request: but for their number, of
+// Admitted implements limit.Reporter.
+func (t *Counts) Admitted(o *limit.Outcome, r *http.Request) { t.passed(o, r, t.admitted) }
+
+// passed counts a charge that fits. It is on the path of every request: but for their number, of
 // many only a sample is counted.
-func (t *Counts) Admitted(c *leakybucket.Charge, d *leakybucket.Decision, r *http.Request) {
-	t.admitted.Inc()
+func (t *Counts) passed(o *limit.Outcome, r *http.Request, counter prometheus.Counter) {
+	counter.Inc()
 	n := t.facts.asked.Add(1)
 	if weight := t.figures.Recent.AdmittedWeight(n); weight > 0 {
-		t.figures.Levels.observe(limit.LevelAfter(c, d)/c.Limit.Capacity, weight)
-		t.sampleAdmitted(c.Key, r, weight)
+		client := clientIP(r)
+		t.figures.Levels.observe(o.Level()/o.Limit.Capacity, weight)
+		t.figures.Recent.Add(false, o.Key, client, weight, time.Now())
+		t.facts.sample(o.Key, client)
 	}
 }
 
@@ -175,19 +170,20 @@ func (t *Counts) RefusalLogs() []*RefusalLog {
 
 // blocked counts and logs a block that began.
 func (t *Counts) blocked(o *limit.Outcome, d limit.Decision) {
-	counter, message := t.begun[d], "zone blocks a key"
-	if counter == nil {
-		counter = BlocksBegun.WithLabelValues(t.zone.Name, d.String())
-	}
-	counter.Inc()
+	message := "zone blocks a key"
+	t.begun[d].Inc()
 	if d == limit.ShadowRefused {
 		message = "zone would block a key"
 	}
 	t.refusals[d].Blocked(message, zap.String("key", o.Key), zap.Float64("for_seconds", o.Block.Seconds()))
 }
 
-// FellBack implements limit.Reporter.
-func (t *Counts) FellBack() { t.without.Inc() }
+// Count implements limit.Reporter.
+func (t *Counts) Count(c limit.Count) {
+	if t.facts.counts[c].Add(1); c == limit.CountFallback {
+		t.without.Inc()
+	}
+}
 
 // Failed implements limit.Reporter. It warns at most once a minute.
 func (t *Counts) Failed(option string, err error, enforced bool) {
@@ -288,13 +284,6 @@ func (p *people) report(person netip.Addr, now time.Time) bool {
 		return false
 	}
 	return p.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
-}
-
-// sampleAdmitted counts whose request the zone has admitted, which stands for weight of them.
-func (t *Counts) sampleAdmitted(key string, r *http.Request, weight int) {
-	client := clientIP(r)
-	t.figures.Recent.Add(false, key, client, weight, time.Now())
-	t.facts.sample(key, client)
 }
 
 // clientIP returns the client's address. It is invalid if the request has none.

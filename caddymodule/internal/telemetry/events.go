@@ -106,7 +106,7 @@ type overflow struct {
 func (f *overflows) note(o *limit.Outcome) {
 	wanted := f.of.Wanted()
 	if o.Began() && wanted.Blocks {
-		f.tell(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
+		f.emit(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
 	if !why.Waits() || why == limit.NoStore || why == limit.Banned || !wanted.Keys {
@@ -125,7 +125,7 @@ func (f *overflows) note(o *limit.Outcome) {
 		}
 		k = &overflow{began: now}
 		f.keys[o.Key] = k
-		f.tell(EventOverflow, f.data(o.Key, "reason", why.String()))
+		f.emit(EventOverflow, f.data(o.Key, "reason", why.String()))
 		f.watch(o.Key, calm)
 	}
 	k.last = now
@@ -145,11 +145,11 @@ func (f *overflows) watch(key string, after time.Duration) {
 		delete(f.keys, key)
 		data := f.data(key, "seconds", k.last.Sub(k.began).Seconds())
 		data["requests"] = k.requests
-		f.tell(EventRecovered, data)
+		f.emit(EventRecovered, data)
 	})
 }
 
-func (f *overflows) tell(name string, data map[string]any) {
+func (f *overflows) emit(name string, data map[string]any) {
 	if !f.of.Events.add(Event{name, data}) {
 		EventsDropped.Inc()
 	}

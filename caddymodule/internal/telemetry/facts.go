@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -32,10 +33,10 @@ type Facts struct {
 
 // facts count what a zone of one config has met. Its sketches take 24 KiB each.
 type facts struct {
-	asked, exempt, keyless, charged, refunded atomic.Uint64
-	devices                                   atomic.Uint64
-	since                                     time.Time
-	keys, networks                            sketch.Distinct
+	asked, charged, refunded atomic.Uint64
+	counts                   [limit.Counts]atomic.Uint64
+	since                    time.Time
+	keys, networks           sketch.Distinct
 
 	responses *[statuses]atomic.Uint64 // from firstStatus on; nil if the zone has no refund
 }
@@ -55,10 +56,9 @@ func (m *facts) response(status int) {
 
 // sample counts the key and the network of a request. Of many requests it is given a sample.
 func (m *facts) sample(key string, client netip.Addr) {
-	m.keys.Add(key)
+	m.keys.Add(sketch.Hash(key))
 	if client.IsValid() {
-		var room [48]byte
-		m.networks.AddBytes(bucketkey.ClientPrefix(client, 24, 48).AppendTo(room[:0]))
+		m.networks.Add(sketch.Hash(bucketkey.ClientPrefix(client, 24, 48)))
 	}
 }
 
@@ -66,7 +66,7 @@ func (m *facts) sample(key string, client netip.Addr) {
 func (t *Counts) Facts() Facts {
 	m := &t.facts
 	shown := Facts{
-		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.exempt.Load(), Keyless: m.keyless.Load(),
+		Since: m.since, Requests: t.Requests(), Asked: m.asked.Load(), Exempt: m.counts[limit.CountExempt].Load(), Keyless: m.counts[limit.CountKeyless].Load(),
 		Keys: m.keys.Estimate(), Networks: m.networks.Estimate(), Charged: m.charged.Load(), Refunded: m.refunded.Load(),
 	}
 	if m.responses != nil {
@@ -78,17 +78,11 @@ func (t *Counts) Facts() Facts {
 		}
 	}
 	if t.zone.TrustDevices != nil {
-		devices := m.devices.Load()
+		devices := m.counts[limit.CountDevice].Load()
 		shown.Devices = &devices
 	}
 	return shown
 }
-
-// Exempted implements limit.Reporter.
-func (t *Counts) Exempted() { t.facts.exempt.Add(1) }
-
-// Keyless implements limit.Reporter.
-func (t *Counts) Keyless() { t.facts.keyless.Add(1) }
 
 // Settled implements limit.Reporter.
 func (t *Counts) Settled(status int, refunded, known bool) {
@@ -102,6 +96,3 @@ func (t *Counts) Settled(status int, refunded, known bool) {
 		t.facts.charged.Add(1)
 	}
 }
-
-// TrustsDevice implements limit.Reporter.
-func (t *Counts) TrustsDevice() { t.facts.devices.Add(1) }

@@ -105,48 +105,21 @@ var (
 		"Events about keys that were dropped, because subscribers are too slow.").WithLabelValues()
 )
 
-// counters are the counters of one zone, looked up before requests come. All others are nil.
+// counters are the counters of one zone, looked up before requests come: a zone that nobody has any
+// more gets no series again.
 type counters [limit.Decisions][limit.Reasons]prometheus.Counter
 
-func countersOf(t *Counts) (c counters) {
-	for d := range limit.Decisions {
-		for r := range limit.Reasons {
-			if t.reasons[d].Has(r) {
-				c[d][r] = t.requests(d, r)
-			}
+func countersOf(zone string) (c counters) {
+	for d := limit.Admitted; d < limit.Decisions; d++ {
+		first, last := limit.None, limit.None
+		if d == limit.Refused || d == limit.ShadowRefused {
+			first, last = limit.Capacity, limit.Reasons-1
+		}
+		for why := first; why <= last; why++ {
+			c[d][why] = Requests.WithLabelValues(zone, d.String(), why.String(), "")
 		}
 	}
 	return c
-}
-
-// requests looks a counter up.
-func (t *Counts) requests(d limit.Decision, why limit.Reason) prometheus.Counter {
-	return Requests.WithLabelValues(t.zone.Name, d.String(), why.String(), "")
-}
-
-// possible returns the reasons of each decision that the zone can make. It has series for
-// these from the beginning.
-func (t *Counts) possible() (reasons [limit.Decisions]limit.ReasonSet) {
-	none, why := limit.ReasonSet(0).With(limit.None), t.zone.Refusals(false)
-	if t.Denies {
-		why = why.With(limit.NoStore)
-	}
-	reasons[limit.Admitted] = none
-	if t.zone.Shadow == nil {
-		reasons[limit.Refused] = why | t.zone.Refusals(true)
-	}
-	if t.zone.Shadow != nil || t.zone.Enforce < 100 {
-		reasons[limit.ShadowRefused] = why
-	}
-	if t.zone.Delay != nil {
-		if reasons[limit.Refused] != 0 {
-			reasons[limit.Delayed] = none
-		}
-		if reasons[limit.ShadowRefused] != 0 {
-			reasons[limit.ShadowDelayed] = none
-		}
-	}
-	return reasons
 }
 
 // Fractions are the upper bounds of the buckets of caddy_throttle_level_ratio. Only

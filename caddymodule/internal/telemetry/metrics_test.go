@@ -41,9 +41,6 @@ func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
 				got[what] = n
 			}
 		}
-		if len(counts[zone]) != 4 {
-			t.Errorf("zone %s: got %v, want admitted, and refused for capacity, oversize and early_data, which is all it can decide", zone, counts[zone])
-		}
 		if !maps.Equal(got, want) {
 			t.Errorf("zone %s: got %v, want %v", zone, got, want)
 		}

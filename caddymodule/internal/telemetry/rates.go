@@ -85,10 +85,7 @@ func callsByStore() map[string]callCounts {
 const (
 	// SampleEvery is the time between two samples of the counters.
 	SampleEvery = 10 * time.Second
-	samplesKept = 361 // an hour, and the one before it
-	coarse      = 90  // every so many samples, one is kept for a day
-	coarseKept  = 97
-	plotStep    = 6 // samples between two points of the plot of an hour
+	samplesKept = 61 // ten minutes
 )
 
 // Rates samples the counters, so that requests need not be counted twice.
@@ -96,9 +93,7 @@ type Rates struct {
 	Beside func(now time.Time) // is called after each sample
 
 	mu      sync.Mutex
-	taken   int
 	samples []rateSample // oldest first
-	day     []rateSample // every coarse-th of them, also of older ones
 }
 
 type rateSample struct {
@@ -128,45 +123,36 @@ func (r *Rates) take(now time.Time) {
 	next := rateSample{now, counts, callsByStore()}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.samples = keep(r.samples, next, samplesKept)
-	if r.taken%coarse == 0 {
-		r.day = keep(r.day, next, coarseKept)
+	if len(r.samples) >= samplesKept {
+		r.samples = slices.Delete(r.samples, 0, 1)
 	}
-	r.taken++
+	r.samples = append(r.samples, next)
 }
 
-// keep appends a sample, and drops the oldest one beyond most.
-func keep(samples []rateSample, next rateSample, most int) []rateSample {
-	if len(samples) >= most {
-		samples = slices.Delete(samples, 0, 1)
-	}
-	return append(samples, next)
-}
-
-// PerSecond returns the rates of a zone since the last sample but one, and those of the
-// same span an hour ago, if that was sampled.
-func (r *Rates) PerSecond(zone string, counts DecisionCounts, now time.Time) (current DecisionCounts, hourAgo *DecisionCounts) {
+// last returns the last sample but one, the zero one if there is none.
+func (r *Rates) last() (s rateSample) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := len(r.samples)
-	if n == 0 {
-		return current, nil
+	if n := len(r.samples); n > 0 {
+		s = r.samples[max(0, n-2)]
 	}
-	current = between(&r.samples[max(0, n-2)], &rateSample{at: now, counts: map[string]DecisionCounts{zone: counts}}, zone)
-	if n == samplesKept {
-		before := between(&r.samples[0], &r.samples[2], zone)
-		hourAgo = &before
-	}
-	return current, hourAgo
+	return s
 }
 
-func between(from, to *rateSample, zone string) (rate DecisionCounts) {
-	seconds := to.at.Sub(from.at).Seconds()
-	if seconds <= 0 {
+// PerSecond returns the rates of a zone since the last sample but one.
+func (r *Rates) PerSecond(zone string, counts DecisionCounts, now time.Time) (rate DecisionCounts) {
+	if from := r.last(); !from.at.IsZero() {
+		rate = between(from.counts[zone], counts, now.Sub(from.at))
+	}
+	return rate
+}
+
+func between(from, to DecisionCounts, span time.Duration) (rate DecisionCounts) {
+	if span <= 0 {
 		return rate
 	}
 	for d := range rate {
-		rate[d] = max(0, to.counts[zone][d]-from.counts[zone][d]) / seconds
+		rate[d] = max(0, to[d]-from[d]) / span.Seconds()
 	}
 	return rate
 }
@@ -179,53 +165,35 @@ type Rate struct {
 	Shadow   float64   `json:"shadow"` // refused by shadow
 }
 
-// Plot returns the rates of a zone over the last hour and the last day, oldest first. Each
-// is nil if the zone had no requests in it.
-func (r *Rates) Plot(zone string) (hour, day []Rate) {
+// Plot returns the rates of a zone over the last ten minutes, oldest first. It is nil if the zone had
+// no requests in them.
+func (r *Rates) Plot(zone string) (points []Rate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.samples) == 0 {
-		return nil, nil
-	}
-	coarse, last := slices.Clone(r.day), r.samples[len(r.samples)-1]
-	if n := len(coarse); n == 0 || coarse[n-1].at != last.at {
-		coarse = append(coarse, last)
-	}
-	return plot(r.samples, plotStep, zone), plot(coarse, 1, zone)
-}
-
-// plot returns the rates between every step-th of some samples, back from the last one.
-func plot(samples []rateSample, step int, zone string) (points []Rate) {
 	busy := false
-	for to := len(samples) - 1; to > 0; to -= step {
-		rate := between(&samples[max(0, to-step)], &samples[to], zone)
+	for i := 1; i < len(r.samples); i++ {
+		from, to := &r.samples[i-1], &r.samples[i]
+		rate := between(from.counts[zone], to.counts[zone], to.at.Sub(from.at))
 		busy = busy || rate != DecisionCounts{}
 		points = append(points, Rate{
-			At: samples[to].at, Refused: rate[limit.Refused], Shadow: rate[limit.ShadowRefused],
+			At: to.at, Refused: rate[limit.Refused], Shadow: rate[limit.ShadowRefused],
 			Admitted: rate[limit.Admitted] + rate[limit.Delayed] + rate[limit.ShadowDelayed],
 		})
 	}
 	if !busy {
 		return nil
 	}
-	slices.Reverse(points)
 	return points
 }
 
 // CallsPerSecond returns how many calls of a shared store were made a second and how
 // many of those failed, since the last sample but one, and how long one took on average.
 func (r *Rates) CallsPerSecond(store string, now time.Time) (calls, failed, took float64) {
-	to := callsByStore()[store]
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(r.samples) == 0 {
+	from, to := r.last(), callsByStore()[store]
+	if from.at.IsZero() || !now.After(from.at) {
 		return 0, 0, 0
 	}
-	from := &r.samples[max(0, len(r.samples)-2)]
 	before, seconds := from.calls[store], now.Sub(from.at).Seconds()
-	if seconds <= 0 {
-		return 0, 0, 0
-	}
 	made := max(0, to.calls-before.calls)
 	if made > 0 {
 		took = max(0, to.seconds-before.seconds) / made

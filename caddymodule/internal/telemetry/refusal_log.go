@@ -40,7 +40,7 @@ type RefusalLog struct {
 
 // Note counts a refusal.
 func (l *RefusalLog) Note(key string) {
-	l.keys.Add(key)
+	l.keys.Add(sketch.Hash(key))
 	if l.count.Add(1) == 1 {
 		l.begin()
 	}

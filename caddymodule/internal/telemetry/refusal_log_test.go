@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
@@ -81,35 +80,6 @@ func TestAZoneSaysOnceThatItBeginsToRefuseAndThenOnceAMinute(t *testing.T) {
 		}
 		if got := lines(); !slices.Equal(got, want) {
 			t.Errorf("got %v, want %v", got, want)
-		}
-	})
-}
-
-func TestAFloodOfRefusalsIsOneLineAMinute(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		l, lines := refusalLogOf()
-		for second := range 10 * 60 {
-			until(start, time.Duration(second)*time.Second)
-			for i := range 100 {
-				l.Note(fmt.Sprint(second, i))
-			}
-		}
-		until(start, time.Hour)
-		got := lines()
-		if len(got) != 11 || got[0].message != begins {
-			t.Fatalf("got %v, want one line that it begins and ten more", got)
-		}
-		for i, line := range got[1:] {
-			if want := time.Duration(i+1) * time.Minute; line.at != want || line.message != goesOn {
-				t.Errorf("got %v, want a line at %v", line, want)
-			}
-			if line.requests < 5900 || line.requests > 6100 {
-				t.Errorf("got %v requests, want about 6000", line.requests)
-			}
-			if diff := float64(line.keys) / float64(line.requests); diff < 0.95 || diff > 1.05 {
-				t.Errorf("got %v distinct keys, want about %v", line.keys, line.requests)
-			}
 		}
 	})
 }
@@ -249,23 +219,4 @@ func TestALogThatHangsHoldsUpNoOtherRefusal(t *testing.T) {
 		t.Error("a refusal waits for the log")
 	}
 	close(w.let)
-}
-
-// BenchmarkNotingRefusals is what all requests of a zone under attack share.
-func BenchmarkNotingRefusals(b *testing.B) {
-	for name, keys := range map[string]int{"1": 1, "1e5": 100_000} {
-		b.Run("keys="+name, func(b *testing.B) {
-			l := newRefusalLog("login", zapcore.NewNopCore())
-			refusals := make([]string, keys)
-			for i := range refusals {
-				refusals[i] = fmt.Sprint(i)
-			}
-			b.ResetTimer()
-			b.RunParallel(func(pb *testing.PB) {
-				for i := rand.IntN(keys); pb.Next(); i++ {
-					l.Note(refusals[i%keys])
-				}
-			})
-		})
-	}
 }

@@ -45,52 +45,20 @@ func series(t testing.TB, collector prometheus.Collector, zone string) (all []st
 	return all
 }
 
-func TestOnlySeriesThatCanCountExist(t *testing.T) {
-	for _, test := range []struct {
-		options string
-		reasons string
-		delays  bool
-		blocks  bool
-	}{
-		{"", "capacity early_data oversize", false, false},
-		{"delay", "capacity early_data oversize waiting", true, false},
-		{"block 1m", "blocked capacity early_data oversize", false, true},
-		{"block\ndelay", "blocked capacity early_data oversize waiting", true, true},
-		{"override 203.0.113.1 deny\nkey client_ip missing refuse unlisted refuse", "capacity denied early_data missing_key oversize unlisted_key", false, false},
-	} {
-		for _, mode := range []string{"", "shadow", "enforce 50"} {
-			servertest.InBubble(t, func(t *testing.T) {
-				servertest.NewWaitZone(t, "limit 6 1/s\n"+test.options+"\n"+mode, 0)
-				want, wantBlocks := []string{"admitted"}, []string{}
-				for prefix, exists := range map[string]bool{"": mode != "shadow", "shadow_": mode != ""} {
-					if !exists {
-						continue
-					}
-					for reason := range strings.FieldsSeq(test.reasons) {
-						if prefix == "" || reason != "early_data" && reason != "waiting" {
-							want = append(want, prefix+"refused "+reason)
-						}
-					}
-					if test.delays {
-						want = append(want, prefix+"delayed")
-					}
-					if test.blocks {
-						wantBlocks = append(wantBlocks, prefix+"refused")
-					}
-				}
-				slices.Sort(want)
-				slices.Sort(wantBlocks)
-				if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
-					t.Errorf("%q, %q: got %q, want %q", test.options, mode, got, want)
-				}
-				if got, want := len(series(t, engine.Waiting, "waits")) == 1, test.delays && mode != "shadow"; got != want {
-					t.Errorf("%q, %q: got the gauge of those who wait: %v, want %v", test.options, mode, got, want)
-				}
-				if got := series(t, telemetry.BlocksBegun, "waits"); !slices.Equal(got, wantBlocks) {
-					t.Errorf("%q, %q: got blocks %q, want %q", test.options, mode, got, wantBlocks)
-				}
-			})
-		}
+// A series exists before it counts, also that which a switch at run time leads to, so that rates have a first value.
+func TestSeriesExistFromTheBeginning(t *testing.T) {
+	for _, options := range []string{"", "delay", "shadow"} {
+		servertest.InBubble(t, func(t *testing.T) {
+			servertest.NewWaitZone(t, "limit 6 1/s\n"+options, 0)
+			want := []string{"admitted", "delayed", "shadow_delayed"}
+			for why := limit.Capacity; why < limit.Reasons; why++ {
+				want = append(want, "refused "+why.String(), "shadow_refused "+why.String())
+			}
+			slices.Sort(want)
+			if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
+				t.Errorf("%q: got %q, want %q", options, got, want)
+			}
+		})
 	}
 }
 
@@ -108,7 +76,7 @@ func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
 	}
 }
 
-// Every decision that a zone can make has a series, whatever the zone's options.
+// A zone makes every decision for every reason, and nothing of it is left behind.
 func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 	seen := make(map[string]float64)
 	for seed := range uint64(150) {

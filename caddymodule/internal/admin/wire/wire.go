@@ -50,11 +50,10 @@ type TopKey struct {
 	Sampled  bool   `json:"sampled,omitempty"` // the numbers are estimates
 }
 
-// Rates is the answer of /throttle/rates: those of each zone that had requests in the last
-// hour or day, oldest first.
+// Rates is the answer of /throttle/rates: those of each zone or in_flight that had requests in the
+// last ten minutes, oldest first.
 type Rates struct {
-	Hour map[string][]telemetry.Rate `json:"hour"`
-	Day  map[string][]telemetry.Rate `json:"day"`
+	Zones map[string][]telemetry.Rate `json:"zones"`
 }
 
 // A Status is the answer of /throttle/zones, all that `caddy throttle status` shows.
@@ -97,7 +96,6 @@ type Decided struct {
 
 	Total     map[string]float64 `json:"total"` // requests by decision, since the process began
 	PerSecond map[string]float64 `json:"per_second"`
-	HourAgo   map[string]float64 `json:"per_second_an_hour_ago,omitempty"`
 
 	Refusals map[string]float64 `json:"refusals,omitempty"` // the refused requests of Total by reason
 }

@@ -29,7 +29,7 @@ type Watcher interface {
 // `block everywhere`. It is the peer of the connection itself, and no zone exempts it.
 type Refused struct {
 	Client netip.Prefix // its address, or the /64 of an IPv6 address
-	Until  time.Time    // an hour from now at most; then a handler must refuse it again
+	Until  time.Time    // a minute from now at most; then a handler must refuse it again
 
 	config uint64              // the number of the config that refused it
 	block  *leakybucket.Charge // names the bucket with the block; nil if the client is banned
@@ -39,7 +39,7 @@ type Refused struct {
 // looks at what this Caddy knows, and waits for no store.
 func (r Refused) Holds(peer netip.Addr) bool {
 	a := newestApp.Load()
-	if a == nil || len(a.watchers) == 0 || a.configNumber.Load() != r.config {
+	if a == nil || len(a.watchers) == 0 || a.number != r.config {
 		return false
 	}
 	now, overrides := time.Now(), a.Overrides()
@@ -59,10 +59,7 @@ func (r Refused) Holds(peer netip.Addr) bool {
 	if l := overrides.Limit(r.block.Zone, r.block.Key, now); l != nil && !l.Limits() {
 		return false
 	}
-	_, runs, current := a.known(now, r.block)
-	if runs && !current {
-		confirmLater(*r.block)
-	}
+	_, runs, _ := a.known(now, r.block)
 	return runs
 }
 
@@ -74,84 +71,54 @@ func (e *Engine) Watch(w Watcher) {
 	}
 }
 
-// lastConfig numbers configs. What another config has refused does not count, since this one
+// configs counts configs. What another config has refused does not count, since this one
 // may exempt the client or trust it as a proxy.
-var lastConfig atomic.Uint64
+var configs atomic.Uint64
 
-// confirming bounds the calls of the store that listeners cause. Another Caddy may have
-// released the client.
-var confirming = make(chan struct{}, 8)
-
-// confirmLater asks the shared store whether a block still runs, if nobody has asked
-// within a second. No connection waits for it.
-func confirmLater(c leakybucket.Charge) {
-	select {
-	case confirming <- struct{}{}:
-	default:
-		return
-	}
-	go func() {
-		defer func() { <-confirming }()
-		if a, release := RunningApp(); a != nil {
-			defer release()
-			a.ConfirmedBlock(a.Ctx, time.Now(), &c)
-		}
-	}()
-}
-
-// tellRefused tells watchers about the client of a request that is refused, if a block
+// notifyRefused tells watchers about the client of a request that is refused, if a block
 // everywhere or a ban refuses it and nothing speaks against closing its connections. It
-// reports whether this connection is to be closed. config is the number of the config when
-// the decision began.
-func (e *Engine) tellRefused(r *http.Request, res *limit.Verdict, config uint64) (closes bool) {
-	if len(e.watchers) == 0 {
-		return false
-	}
+// reports whether this connection is to be closed.
+func (e *Engine) notifyRefused(r *http.Request, v *limit.Verdict) (closes bool) {
 	s := limit.NewSubject(r)
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	client := bucketkey.Unmap(peer.Addr())
 	if err != nil || s.Early() || s.TrustedPeer() || bucketkey.Unmap(s.Address()) != client || forwards(r) {
 		return false // the peer is not the client itself, or has not completed the handshake
 	}
-	o := refusedWhole(res, client)
-	if o == nil || e.exemptsAnywhere(&s) {
+	o := refusedWhole(v, client)
+	if o == nil || e.exemptsSome && e.exemptsAnywhere(&s) {
 		return false
 	}
-	refused, bits, longest := Refused{config: config}, 64, time.Hour
+	refused, bits := Refused{config: e.number}, 64
 	if e.exemptsSome {
-		bits, longest = 128, exemptAgain // a neighbour may be exempt, or the client soon
+		bits = 128 // a neighbour may be exempt
 	}
 	if o.Reason() != limit.Banned {
 		c := o.Charge
 		c.Cost = 0 // it only names the bucket
 		refused.block, bits = &c, max(bits, o.Zone.Key.IPv6)
 	}
-	refused.Client, refused.Until = bucketkey.ClientPrefix(client, 32, bits), time.Now().Add(min(o.Block, longest))
+	refused.Client, refused.Until = bucketkey.ClientPrefix(client, 32, bits), time.Now().Add(min(o.Block, refuseAgain))
 	for _, w := range e.watchers {
 		closes = w.Refused(refused) || closes
 	}
 	return closes
 }
 
-// exemptAgain is how long a refusal holds if the config exempts some clients. What a matcher says
-// may change, as when a crawler has been verified.
-const exemptAgain = time.Minute
+// refuseAgain is after how long a handler must refuse a client again. What a matcher says may
+// change, as when a crawler has been verified, and another Caddy may have released the client.
+const refuseAgain = time.Minute
 
 // refusedWhole returns the outcome that refuses every request of a client, or nil.
-func refusedWhole(res *limit.Verdict, peer netip.Addr) *limit.Outcome {
-	for i := range res.Outcomes {
-		o := &res.Outcomes[i]
+func refusedWhole(v *limit.Verdict, peer netip.Addr) *limit.Outcome {
+	for i := range v.Outcomes {
+		o := &v.Outcomes[i]
 		if o.Decision() == limit.Refused && o.Block > 0 && (o.Reason() == limit.Banned || blocksOnly(o, peer)) {
 			return o
 		}
 	}
 	return nil
 }
-
-// refuseAgain ends what watchers were told: handlers must refuse each client once more, since
-// the config may treat it differently now. It is called once the change is in force: what was
-// refused before has the old number.
-func (e *Engine) refuseAgain() { e.configNumber.Store(lastConfig.Add(1)) }
 
 // blocksOnly reports whether an outcome has found a block that holds everywhere, of a key
 // that is nothing but this client.
@@ -168,9 +135,6 @@ func blocksOnly(o *limit.Outcome, peer netip.Addr) bool {
 // exemptsAnywhere reports whether any zone exempts a request, which the global options do
 // not.
 func (e *Engine) exemptsAnywhere(s *limit.Subject) bool {
-	if !e.exemptsSome {
-		return false
-	}
 	for _, z := range e.Zones {
 		if exempt, err := z.Exempts(s); err != nil || exempt {
 			return true
@@ -179,12 +143,12 @@ func (e *Engine) exemptsAnywhere(s *limit.Subject) bool {
 	return false
 }
 
-// tellForwards tells watchers about the peer of a request that forwards what others ask, if it
+// notifyForwards tells watchers about the peer of a request that forwards what others ask, if it
 // does. A proxy that is missing in trusted_proxies is the client of all its requests, and must
 // not be shut out.
-func (e *Engine) tellForwards(s *limit.Subject) {
+func (e *Engine) notifyForwards(s *limit.Subject) {
 	r := s.Request
-	if len(e.watchers) == 0 || s.TrustedPeer() || !forwards(r) || s.Early() {
+	if s.TrustedPeer() || !forwards(r) || s.Early() {
 		return
 	}
 	if peer, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
