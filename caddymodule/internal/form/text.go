@@ -16,11 +16,6 @@ type text struct {
 
 const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
 
-func newText(r *Reading, noPairs bool) *text {
-	words := r.plan.fields | entity
-	return &text{r: r, words: words, at: place{alive: words}, noPairs: noPairs}
-}
-
 // kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
 var kinds = func() (table [256]byte) {
 	for i := range table {
@@ -38,7 +33,8 @@ var kinds = func() (table [256]byte) {
 
 const delimiter = 1
 
-func (t *text) write(data []byte) {
+// Write implements io.Writer.
+func (t *text) Write(data []byte) (int, error) {
 	next := t.r.plan.words.next
 	for _, c := range data {
 		switch kind := kinds[c]; {
@@ -52,6 +48,7 @@ func (t *text) write(data []byte) {
 			t.at.length++
 		}
 	}
+	return len(data), nil
 }
 
 // delimiter ends a word.
@@ -94,5 +91,3 @@ func (t *text) delimiter(c byte) {
 		t.last = 0
 	}
 }
-
-func (t *text) end() { t.delimiter(0) }
