@@ -224,6 +224,12 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 			t.Errorf("%s: got %v for alice, want %v", line, got, want)
 		}
 	}
+	again := trust.Client(requestWith("a=b", "lang=en; sid=x"), "example.com", "key of alice", deviceAccount{"alice", strings.ToLower}, noon)
+	for line, want := range map[string]bool{"sid=opaque": false, "sid=alice%7C1": true, "sid=bob%7C1": false} {
+		if got := again.Earned(http.Header{"Set-Cookie": {line}}, noon); got != want {
+			t.Errorf("%s, of a client that had the cookie: got %v for alice, want %v", line, got, want)
+		}
+	}
 	trust.Keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
 	trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon).Issue(header, noon)

@@ -26,8 +26,9 @@ import (
 // devices without end has no more. Shadow zones trust devices, too, so that they are known
 // when the zone is enforced.
 //
-// A response earns trust if it is refunded and sets the cookie, for this account if its value
-// has a name before a |, as WordPress's does. The zone must have refund.
+// A response earns trust if it is refunded and sets the cookie: for this account if its value has a
+// name before a |, as WordPress's does, and otherwise if the request carried no such cookie. The
+// zone must have refund.
 type TrustDevices struct {
 	// The cookie that the upstream sets when a log-in has succeeded: a name, or a
 	// pattern such as `wordpress_logged_in_*`. Required.
@@ -149,6 +150,7 @@ type deviceClient struct {
 	bound   signer.Bound // what the client's token is good for
 	entry   entry        // of the client's token if it is known
 	others  []string     // tokens for other accounts
+	had     bool         // the request carries a cookie of the kind that a log-in sets
 }
 
 // Client returns what the cookie of a request says about a key, which is that of the
@@ -156,6 +158,9 @@ type deviceClient struct {
 func (t *deviceTrust) Client(r *http.Request, host, key string, account deviceAccount, now time.Time) *deviceClient {
 	c := &deviceClient{trust: t, account: account, secure: cookie.Secure(r)}
 	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.Zone, Subject: key}
+	for name := range cookie.SentBy(r.Header["Cookie"]) {
+		c.had = c.had || cookie.Upstreams(t.Cookie, name)
+	}
 	if c.secure {
 		c.read(r, now)
 	}
@@ -192,12 +197,12 @@ func (c *deviceClient) Place() (place int, known bool) {
 	return int(binary.BigEndian.Uint16(c.entry[:])) % devicePlaces, true
 }
 
-// Earned reports whether a response that says that the log-in has succeeded sets the cookie,
-// for this account if it names one, and the client can be told of its device.
+// Earned reports whether a response that says that the log-in has succeeded sets the cookie for
+// this account, and the client can be told of its device.
 func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	set := false
 	for one := range cookie.SetBy(header["Set-Cookie"], now) {
-		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isOurs(one.Value)
+		set = set || one.Kept && cookie.Upstreams(c.trust.Cookie, one.Name) && c.isFor(one.Value)
 	}
 	if !set {
 		return false
@@ -208,14 +213,19 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	return c.secure
 }
 
-// isOurs reports whether the value of a cookie names no account, or this one. WordPress has the
-// name before a |, and DokuWiki has it there in base64.
-func (c *deviceClient) isOurs(value string) bool {
+// isFor reports whether the value of a cookie names this account. WordPress has the name before a |,
+// and DokuWiki has it there in base64. A cookie that names nobody counts if the client had none
+// before: applications set theirs again on other pages, where somebody who is logged in could send
+// any name.
+func (c *deviceClient) isFor(value string) bool {
 	if plain, err := url.QueryUnescape(value); err == nil {
 		value = plain
 	}
 	name, _, named := strings.Cut(value, "|")
-	if !named || c.account.Fold == nil || c.account.Fold(name) == c.account.Name {
+	if !named || c.account.Fold == nil {
+		return !c.had
+	}
+	if c.account.Fold(name) == c.account.Name {
 		return true
 	}
 	plain, err := base64.StdEncoding.DecodeString(name)
