@@ -33,7 +33,7 @@ var rooms = []room{
 	{"leakybucket/internal/door", ""},
 	{"leakybucket", "leakybucket/internal/door"},
 	{"leakybucket/store leakybucket/key leakybucket/internal/coalesce", "leakybucket"},
-	{"leakybucket/memstore leakybucket/storetest", "leakybucket leakybucket/internal/door leakybucket/store"},
+	{"leakybucket/memstore leakybucket/storetest", "leakybucket leakybucket/internal/door leakybucket/key leakybucket/store"},
 	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
 	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},

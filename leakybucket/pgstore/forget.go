@@ -49,7 +49,7 @@ func (s *Store) tries(ctx context.Context, f func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, mostPatience)
 	defer cancel()
 	err := s.explain(f(ctx))
-	if err != nil {
+	if err != nil && s.background.Err() == nil {
 		s.report(err)
 	}
 	return err == nil
