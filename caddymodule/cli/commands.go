@@ -79,13 +79,11 @@ go on as before. Bans stay; see unban.`,
 			f.BoolVar(&c.of.All, "all", false, "All clients of the zone")
 		},
 		run: func(c *client, args []string) error {
-			switch {
-			case c.of.All && len(args) == 0 && c.of.Zone != "":
+			if c.of.All == (len(args) > 0) {
+				return command.UsageErrorf("want clients, or --all --zone ZONE")
+			}
+			if c.of.All {
 				return c.release()
-			case c.of.All:
-				return command.UsageErrorf("--all wants --zone, and no client")
-			case len(args) == 0:
-				return command.UsageErrorf("want caddy throttle release ADDRESS|NETWORK|KEY..., or --all --zone ZONE")
 			}
 			return c.each(args, func(client string) error {
 				c.of.Client = asShown(client)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -126,15 +127,19 @@ Shadow counts as if all zones of the same throttle were enforced.
 }
 
 func TestTopMergesTheBusiestAndTheMostRefused(t *testing.T) {
-	out := outputOf(t, "top", map[string]any{"zones": []wire.TopZone{
+	long := "@sha256:" + strings.Repeat("0123456789abcdef", 4) // which is cut
+	out := outputOf(t, "top", wire.Top{Shared: true, Zones: []wire.TopZone{
 		{
 			Zone: "login", Mode: "enforcing", Requests: 3310, Refused: 1300, Seconds: 65,
-			Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 2000, Admitted: 2000, Refused: 0}, {Key: "evil\r\n\u202e\x1b[2J", Requests: 1299, Admitted: 2, Refused: 1297}},
-			Denied:  []wire.TopKey{{Key: "evil\r\n\u202e\x1b[2J", Requests: 1297, Admitted: 2, Refused: 1297}, {Key: "198.51.100.1", Requests: 3, Admitted: 1, Refused: 3}},
+			Busiest: []wire.TopKey{{Sender: sketch.Sender{Name: "203.0.113.7", Requests: 2000}}, {Sender: sketch.Sender{Name: "evil\r\n\u202e\x1b[2J", Requests: 1299, Refused: 1297}}},
+			Denied:  []wire.TopKey{{Sender: sketch.Sender{Name: "evil\r\n\u202e\x1b[2J", Requests: 1299, Refused: 1297}}, {Sender: sketch.Sender{Name: "198.51.100.1", Requests: 4, Refused: 3}}},
 		},
 		{Zone: "quiet"},
-		{Zone: "dry", Mode: "shadow", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
-		{Zone: "tenth", Mode: "enforcing 10%", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 5, Admitted: 2, Refused: 3}}},
+		{Zone: "silent"},
+		{Zone: "dry", Mode: "shadow", Requests: 5, Refused: 3, Seconds: 65, Busiest: []wire.TopKey{{Sender: sketch.Sender{Name: long, Requests: 5, Refused: 3}}}},
+		{Zone: "tenth", Mode: "enforcing 10%", Requests: 643, Refused: 64, Seconds: 65, Busiest: []wire.TopKey{
+			{Sender: sketch.Sender{Name: "203.0.113.7", Requests: 640, Refused: 64, Sampled: true}}, {Sender: sketch.Sender{Name: "203.0.113.8", Requests: 3}},
+		}},
 	}})
 	want := `login: 3310 requests in the last 65 s, 1300 refused
 REQUESTS  REFUSED  KEY
@@ -144,13 +149,15 @@ REQUESTS  REFUSED  KEY
 
 dry (shadow): 5 requests in the last 65 s, 3 would have been refused
 REQUESTS  REFUSED  KEY
-       5        3  203.0.113.7
+       5        3  @sha256:0123456789abcdef0123456789abcdef…
 
-tenth (enforcing 10%, the rest in shadow): 5 requests in the last 65 s, 3 refused, or would have been
+tenth (enforcing 10%, the rest in shadow): 643 requests in the last 65 s, 64 refused, or would have been
 REQUESTS  REFUSED  KEY
-       5        3  203.0.113.7
+    ~640      ~64  203.0.113.7
+       3        0  203.0.113.8
 
-No requests in the last minute: quiet
+No requests in the last minute: quiet, silent
+These are this Caddy's requests alone.
 `
 	if out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
@@ -186,14 +193,6 @@ func TestChangesLastForDaysToo(t *testing.T) {
 	}
 }
 
-// TestWhyWithoutBucketsIsNoEmptyTable of a client that no zone has met.
-func TestWhyWithoutBucketsIsNoEmptyTable(t *testing.T) {
-	out := outputOf(t, "why", wire.Why{Client: "203.0.113.7", Buckets: []wire.Bucket{}, Complete: true}, "203.0.113.7")
-	if strings.Contains(out, "LEVEL") || !strings.Contains(out, "caddy throttle top --by ip") {
-		t.Errorf("got\n%s\nwant a sentence, and where to look", out)
-	}
-}
-
 // TestWhyOfAnAddressNamesTheAccount that was refused to it, whose bucket is not the address's.
 func TestWhyOfAnAddressNamesTheAccount(t *testing.T) {
 	refused := supportcode.Refusal{At: time.Date(2026, 11, 22, 3, 46, 59, 0, time.Local), Zone: "account", Key: "al\x1bice", Reason: "capacity", Cost: 1, Level: 9.96, Capacity: 10, Wait: 58}
@@ -209,33 +208,37 @@ Nothing refuses`
 	}
 }
 
-func TestWhyOfARequestWithoutAKeyPromisesNothing(t *testing.T) {
-	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Refusal: supportcode.Refusal{Zone: "api", Reason: "missing_key"}}, Complete: true}, "7K2M-Q8XD")
-	if strings.Contains(out, "Nothing refuses") || !strings.Contains(out, "had no key") {
-		t.Errorf("got\n%s\nwant no word of what would become of another request", out)
+func TestWhySaysWhatIsSo(t *testing.T) {
+	bucket := func(b wire.Bucket) wire.Why {
+		b.Zone, b.Capacity, b.Level, b.Fraction, b.EmptyIn, b.Rule = "customers", 120, 119.97, 1, 3600, "limited"
+		return wire.Why{Buckets: []wire.Bucket{b}, Complete: true}
 	}
-}
-
-func TestWhyShowsWholeWhichLimitABucketHas(t *testing.T) {
-	for want, b := range map[string]wire.Bucket{
-		"  limited by override 2": {Key: "@sha256:" + strings.Repeat("0", 64), By: "override", From: "override 2", Rule: "limited", Verdict: wire.Verdict{Decision: "refused", Reason: "denied"}},
-		"  store down: a share":   {Key: "198.51.100.123", By: "zone", Share: true, Rule: "limited", Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}},
+	for name, test := range map[string]struct {
+		why        wire.Why
+		want, lack string
+	}{
+		"of no zone": {wire.Why{Client: "203.0.113.7", Complete: true}, "caddy throttle top --by ip", "LEVEL"},
+		"without a key": {
+			wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Refusal: supportcode.Refusal{Zone: "api", Reason: "missing_key"}}, Complete: true},
+			"had no key", "Nothing refuses",
+		},
+		"an override": {
+			bucket(wire.Bucket{Key: "@sha256:" + strings.Repeat("0", 64), By: "override", From: "override 2", Verdict: wire.Verdict{Decision: "refused", Reason: "denied"}}),
+			"  limited by override 2", "share",
+		},
+		"a share": {
+			bucket(wire.Bucket{Key: "198.51.100.123", By: "zone", Share: true, Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}}),
+			"  store down: a share", "override",
+		},
+		"an unknown code": {wire.Why{Client: "7K2M-Q8XD", Code: true, Complete: true}, "remembers no refusal with this support code", "\nA"},
+		"and a key": {
+			wire.Why{Client: "7K2M-Q8XD", Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}},
+			"look for the code in the access logs.\nAs a key:\napi: no override lists this key", "LEVEL",
+		},
 	} {
-		b.Zone, b.Capacity, b.Level, b.Fraction, b.EmptyIn = "customers", 120, 119.97, 1, 3600
-		if out := outputOf(t, "why", wire.Why{Buckets: []wire.Bucket{b}, Complete: true}, b.Key); !strings.Contains(out, want) {
-			t.Errorf("got\n%s\nwant %q in it", out, want)
+		if out := outputOf(t, "why", test.why, "client"); !strings.Contains(out, test.want) || strings.Contains(out, test.lack) {
+			t.Errorf("%s: got\n%s\nwant %q in it, and no %q", name, out, test.want, test.lack)
 		}
-	}
-}
-
-func TestWhyOfAnUnknownCodeSaysThatAlone(t *testing.T) {
-	out := outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Code: true, Buckets: []wire.Bucket{}, Complete: true}, "7K2M-Q8XD")
-	if out != "This Caddy remembers no refusal with this support code: ask the Caddy that gave it, or look for the code in the access logs.\n" {
-		t.Errorf("got\n%s\nwant one sentence", out)
-	}
-	out = outputOf(t, "why", wire.Why{Client: "7K2M-Q8XD", Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}}, "7K2M-Q8XD")
-	if !strings.HasPrefix(out, "This Caddy remembers no refusal") || !strings.Contains(out, "As a key:\napi: no override lists this key") {
-		t.Errorf("got\n%s\nwant that, and what it would be as a key", out)
 	}
 }
 
@@ -245,11 +248,8 @@ func TestReleaseNamesShadowInWords(t *testing.T) {
 	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
 		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
-}
-
-func TestAReleaseThatFailsHalfwayNamesWhatItEmptied(t *testing.T) {
 	out, _, err := resultOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "203.0.113.7")
-	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out+err.Error(), "the release is not complete: the store is down") {
+	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out, "the release is not complete: the store is down") {
 		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
 	}
 }
@@ -268,19 +268,6 @@ func TestLimitSaysWhoseLimitItIs(t *testing.T) {
 	answer := map[string]any{"kind": "limit", "zone": "nets", "key": "203.0.113.0", "network": "203.0.113.0/24", "limit": "deny", "sync": map[string]bool{}}
 	if out := outputOf(t, "limit", answer, "nets", "203.0.113.7", "deny"); !strings.HasPrefix(out, "nets/203.0.113.0/24: deny holds until ") {
 		t.Errorf("got %q, want the network that the key stands for", out)
-	}
-}
-
-// TestTopOfManyZonesFitsOneScreen: those without requests have one line together, and the
-// requests are said to be one Caddy's.
-func TestTopOfManyZonesFitsOneScreen(t *testing.T) {
-	out := outputOf(t, "top", wire.Top{Shared: true, Zones: []wire.TopZone{
-		{Zone: "api"}, {Zone: "pages", Requests: 2, Seconds: 4, Busiest: []wire.TopKey{{Key: "203.0.113.7", Requests: 2, Admitted: 2}}}, {Zone: "search"},
-	}})
-	want := "pages: 2 requests in the last 4 s, 0 refused\nREQUESTS  REFUSED  KEY\n       2        0  203.0.113.7\n\n" +
-		"No requests in the last minute: api, search\nThese are this Caddy's requests alone.\n"
-	if out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
 	}
 }
 
@@ -316,24 +303,6 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 		if got := asShown(plain); got != plain {
 			t.Errorf("%s: got %q, want it as it is", plain, got)
 		}
-	}
-}
-
-func TestLongKeysAreCut(t *testing.T) {
-	key := "@sha256:" + strings.Repeat("0123456789abcdef", 4)
-	out := outputOf(t, "top", wire.Top{Zones: []wire.TopZone{{Zone: "api", Requests: 1, Busiest: []wire.TopKey{{Key: key, Admitted: 1}}}}})
-	if want := key[:40] + "…\n"; !strings.Contains(out, want) {
-		t.Errorf("got\n%s\nwant %q in it", out, want)
-	}
-}
-
-func TestTopMarksWhatIsEstimated(t *testing.T) {
-	z := wire.TopZone{Zone: "pages", Requests: 640, Refused: 64, Seconds: 60, Busiest: []wire.TopKey{
-		{Key: "203.0.113.7", Admitted: 576, Refused: 64, Sampled: true}, {Key: "203.0.113.8", Admitted: 3},
-	}}
-	out := outputOf(t, "top", wire.Top{Zones: []wire.TopZone{z}})
-	if !strings.Contains(out, "~640      ~64  203.0.113.7") || !strings.Contains(out, "  3        0  203.0.113.8") {
-		t.Errorf("got\n%s\nwant the first marked as an estimate, and not the second", out)
 	}
 }
 

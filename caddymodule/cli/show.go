@@ -203,15 +203,15 @@ func (c *client) showSenders(z *wire.TopZone) {
 	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
 	t, shown := newTable(">REQUESTS", ">REFUSED", "KEY"), make(map[string]bool)
 	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
-		if shown[k.Key] {
+		if shown[k.Name] {
 			continue
 		}
-		shown[k.Key] = true
+		shown[k.Name] = true
 		about := ""
 		if k.Sampled {
 			about = "~"
 		}
-		t.row(about+fmt.Sprint(k.Admitted+k.Refused), about+fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Key)))
+		t.row(about+fmt.Sprint(k.Requests), about+fmt.Sprint(k.Refused), shortKey(cmp.Or(k.Network, k.Name)))
 	}
 	t.print(c)
 	c.printf("\n")

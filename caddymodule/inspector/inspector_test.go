@@ -328,7 +328,7 @@ func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
 		t.Errorf("got %v, want %s", told, want)
 	}
 	if lines := s.Logs.Lines(t, "changed at run time"); len(lines) != 3 ||
-		lines[0]["by"] != "alice" || lines[1]["by"] != "admin API" || lines[1]["via"] != "inspector" || lines[2]["by"] != nil || lines[2]["via"] != "admin API" {
+		lines[0]["by"] != "alice" || lines[1]["by"] != "admin API" || lines[1]["via"] != "inspector" || lines[2]["by"] != "" || lines[2]["via"] != "admin API" {
 		t.Errorf("got the log %v, want two users of the inspector, and the admin API", lines)
 	}
 }

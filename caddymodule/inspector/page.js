@@ -538,9 +538,9 @@ const refreshTop = async () => {
 	let seconds = 0;
 	for (const zone of answer.zones) {
 		seconds = Math.max(seconds, zone.seconds);
-		for (const { key, network, admitted, refused } of [...zone.busiest, ...zone.most_refused]) {
+		for (const { key, network, requests, refused } of [...zone.busiest, ...zone.most_refused]) {
 			const id = JSON.stringify([zone.zone, zone.mode, key]);
-			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", key, network, requests: admitted + refused, refused });
+			keys.set(id, { id, zone: zone.zone, dry: zone.mode === "shadow", key, network, requests, refused });
 		}
 	}
 	const all = [...keys.values()].sort((a, b) => b.refused - a.refused || b.requests - a.requests || (a.id < b.id ? -1 : 1)).slice(0, 20);

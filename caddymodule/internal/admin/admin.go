@@ -3,7 +3,6 @@
 package admin
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -59,21 +58,21 @@ func reads(answer func(e *engine.Engine) any) Call {
 	return Call{Method: http.MethodGet, answer: func(_ context.Context, e *engine.Engine, _ *input) (any, error) { return answer(e), nil }}
 }
 
-// asks returns a call that decodes its input over the defaults, and changes nothing. The
-// input may hold secrets, and addresses are logged, so it is in the body.
-func asks[T any](defaults T, answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
+// asks returns a call that has an input, and changes nothing. The input may hold secrets, and
+// addresses are logged, so it is in the body.
+func asks[T any](answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
 	return Call{Method: http.MethodPost, answer: func(ctx context.Context, e *engine.Engine, in *input) (any, error) {
-		of := defaults
-		if err := in.decode(&of); err != nil {
+		of := new(T)
+		if err := in.decode(of); err != nil {
 			return nil, err
 		}
-		return answer(ctx, e, in, &of)
+		return answer(ctx, e, in, of)
 	}}
 }
 
 // acts returns a call that changes what runs.
 func acts[T any](answer func(ctx context.Context, e *engine.Engine, in *input, of *T) (any, error)) Call {
-	call := asks(*new(T), answer)
+	call := asks(answer)
 	call.Changes = true
 	return call
 }
@@ -85,25 +84,21 @@ var Calls = map[string]Call{
 	"/throttle/journal":   reads(answerJournal),
 	"/throttle/rates":     reads(answerRates),
 
-	"/throttle/buckets": asks(wire.BucketsQuery{Sort: "level", Limit: defaultListed}, answerBuckets),
-	"/throttle/top":     asks(wire.TopQuery{}, answerTop),
-	"/throttle/why":     asks(wire.ClientQuery{}, answerWhy),
+	"/throttle/buckets": asks(answerBuckets),
+	"/throttle/top":     asks(answerTop),
+	"/throttle/why":     asks(answerWhy),
 
-	"/throttle/ban":      acts(makes(banEntry)),
-	"/throttle/unban":    acts(ends(banEntry)),
-	"/throttle/limit":    acts(makes(limitEntry)),
-	"/throttle/unlimit":  acts(ends(limitEntry)),
+	"/throttle/ban":      acts(makes(banEntry, false)),
+	"/throttle/unban":    acts(makes(banEntry, true)),
+	"/throttle/limit":    acts(makes(limitEntry, false)),
+	"/throttle/unlimit":  acts(makes(limitEntry, true)),
 	"/throttle/release":  acts(answerRelease),
-	"/throttle/shadow":   acts(makes(shadowEntry)),
-	"/throttle/unshadow": acts(ends(shadowEntry)),
+	"/throttle/shadow":   acts(makes(shadowEntry, false)),
+	"/throttle/unshadow": acts(makes(shadowEntry, true)),
 }
 
 func serve(w http.ResponseWriter, r *http.Request) error {
-	call, found := Calls[r.URL.Path]
-	switch {
-	case !found:
-		return nothingAt(r.URL.Path)
-	case r.Method != call.Method:
+	if call, found := Calls[r.URL.Path]; found && r.Method != call.Method {
 		w.Header().Set("Allow", call.Method)
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want %s", r.Method, call.Method)}
 	}
@@ -124,24 +119,15 @@ func certificateName(r *http.Request) string {
 	return cmp.Or(subject.CommonName, subject.String(), "a client certificate")
 }
 
-func nothingAt(path string) error {
-	return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", path)}
-}
-
 // Answer makes the call of a path, one of [Calls], to the app that runs, and writes its
 // answer. Changes are logged and noted in the journal. Errors are of the type
 // [caddy.APIError], and then nothing is written.
 func Answer(w http.ResponseWriter, r *http.Request, path string, from override.Origin) error {
 	call, found := Calls[path]
 	if !found {
-		return nothingAt(path)
+		return caddy.APIError{HTTPStatus: http.StatusNotFound, Err: fmt.Errorf("nothing is at %q", path)}
 	}
-	in := &input{from: from}
-	if r.Method == http.MethodPost {
-		if err := in.read(w, r); err != nil {
-			return err
-		}
-	}
+	in := &input{w: w, r: r, from: from}
 	e, release := engine.RunningApp()
 	if e == nil {
 		return caddy.APIError{HTTPStatus: http.StatusServiceUnavailable, Err: errors.New("throttle does not run: no config with it is loaded")}
@@ -157,42 +143,30 @@ func Answer(w http.ResponseWriter, r *http.Request, path string, from override.O
 		return err
 	}
 	for _, change := range in.changed {
-		by := zap.Skip()
-		if in.from.By != "" {
-			by = zap.String("by", in.from.By)
-		}
-		e.Logger.Warn("changed at run time", zap.String("via", in.from.Via), by, zap.String("path", path), zap.String("of", change.Of))
+		e.Logger.Warn("changed at run time", zap.String("via", from.Via), zap.String("by", from.By), zap.String("path", path), zap.String("of", change.Of))
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	return json.NewEncoder(w).Encode(answer) // which escapes HTML
 }
 
-// MostRead is how many bytes the body of a request may have.
-const MostRead = 64 << 10
+// mostRead is how many bytes the body of a request may have.
+const mostRead = 64 << 10
 
-// An input is the body of a request, and who has sent it.
+// An input is a request, and who has sent it.
 type input struct {
-	body    []byte
+	w       http.ResponseWriter
+	r       *http.Request
 	from    override.Origin
 	changed []override.Change // by the call
 }
 
-// read reads the body of a POST request.
-func (in *input) read(w http.ResponseWriter, r *http.Request) error {
-	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil || kind != "application/json" {
-		return caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
-	}
-	if in.body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, MostRead)); err != nil {
-		return badRequest("reading the body: %w", err)
-	}
-	return nil
-}
-
 // decode reads the one JSON object of the body. Unknown fields are errors.
 func (in *input) decode(into any) error {
-	d := json.NewDecoder(bytes.NewReader(in.body))
+	if kind, _, err := mime.ParseMediaType(in.r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return caddy.APIError{HTTPStatus: http.StatusUnsupportedMediaType, Err: errors.New("want a body of the type application/json")}
+	}
+	d := json.NewDecoder(http.MaxBytesReader(in.w, in.r.Body, mostRead))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return badRequest("parsing the body: %w", err)

@@ -19,11 +19,19 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 )
+
+// ask returns the answer of a call.
+func ask[T any](s *servertest.Site, call, body string) (answer T) {
+	s.Helper()
+	s.Admin(http.MethodPost, "/throttle/"+call, body, &answer)
+	return answer
+}
 
 func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
@@ -48,8 +56,7 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 			t.Errorf("%s of an IPv4 network as NAT64 shows it: got status %d, want 400", call, status)
 		}
 	}
-	var got wire.Released
-	if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); !slices.Equal(got.Freed, []string{
+	if got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`); !slices.Equal(got.Freed, []string{
 		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
 	}) && !slices.Equal(got.Freed, []string{
 		"hosts/203.0.113.7/other.example", "hosts/203.0.113.7/example.com", "pages/203.0.113.7",
@@ -271,8 +278,7 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 		t.Errorf("after a release: got %+v, want the empty bucket that has refused", got.Buckets)
 	}
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
-	var freed wire.Released
-	if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.128/25"}`, &freed); !freed.Banned {
+	if freed := ask[wire.Released](s, "release", `{"client": "203.0.113.128/25"}`); !freed.Banned {
 		t.Errorf("release of a banned network: got %+v, want it said that the ban holds", freed)
 	}
 }
@@ -342,8 +348,7 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 				c.Answers("/accounts", http.StatusOK)
 			}
 		}
-		var got wire.Buckets
-		s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "limit": 2}`, &got)
+		got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "limit": 2}`)
 		if got.Matched != 3 || len(got.Buckets) != 2 || got.Buckets[0].Key != "b%1B[2J" || got.Buckets[1].Key != "a" || !got.Complete {
 			t.Errorf("got %+v, want two of three, the fullest first", got)
 		}
@@ -370,11 +375,11 @@ func TestTopShowsTheLastMinute(t *testing.T) {
 		<-time.After(30 * time.Second)
 		network := top(`{"zone": "pages", "by": "/24"}`)
 		if network.Requests != 7 || network.Refused != 2 || network.Seconds != 30 ||
-			network.Busiest[0] != (wire.TopKey{Key: "203.0.113.0/24", Requests: 6, Admitted: 4, Refused: 2}) || network.Denied[0] != (wire.TopKey{Key: "203.0.113.0/24", Requests: 2, Admitted: 4, Refused: 2}) {
+			network.Busiest[0] != (wire.TopKey{Sender: sketch.Sender{Name: "203.0.113.0/24", Requests: 6, Refused: 2}}) || network.Denied[0] != (wire.TopKey{Sender: sketch.Sender{Name: "203.0.113.0/24", Requests: 6, Refused: 2}}) {
 			t.Errorf("got %+v, want 6 of 7 requests and both refusals of 203.0.113.0/24", network)
 		}
 		keys := top(`{"zone": "pages"}`)
-		if len(keys.Busiest) != 3 || keys.Busiest[0] != (wire.TopKey{Key: "203.0.113.7", Requests: 3, Admitted: 2, Refused: 1}) || len(keys.Denied) != 2 {
+		if len(keys.Busiest) != 3 || keys.Busiest[0] != (wire.TopKey{Sender: sketch.Sender{Name: "203.0.113.7", Requests: 3, Refused: 1}}) || len(keys.Denied) != 2 {
 			t.Errorf("got %+v, want three clients, of which two were refused", keys)
 		}
 		next := servertest.Run(t, servertest.ThreeZones)
@@ -513,7 +518,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/release", `{"cleint": "x"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x"} {"client": "y"}`, 400},
 		{"POST", "/throttle/release", `{"client": "x", "zone": "page"}`, 404},
-		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", admin.MostRead) + `"}`, 400},
+		{"POST", "/throttle/release", `{"client": "` + strings.Repeat("x", 64<<10) + `"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": -1}`, 400},
 		{"POST", "/throttle/ban", `{"network": "203.0.113.0/24", "for": "9999h"}`, 400},
@@ -568,8 +573,7 @@ func (l repeatingLister) List(_ context.Context, _ store.Filter, cursor string) 
 func TestABucketThatAStoreRepeatsIsCountedOnce(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
 	s.Engine().Store = repeatingLister{s.Engine().Store, 3 * admin.MostListed}
-	var got wire.Buckets
-	s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "pages", "limit": 10}`, &got)
+	got := ask[wire.Buckets](s, "buckets", `{"zone": "pages", "limit": 10}`)
 	if got.Matched != 3*admin.MostListed || len(got.Buckets) != 10 {
 		t.Errorf("got %d matched and %d listed, want %d and 10", got.Matched, len(got.Buckets), 3*admin.MostListed)
 	}
@@ -588,8 +592,7 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 		respond ok
 	}`)
 	s.From("203.0.113.7:1000").With("X-Api-Key", "s3cret").Get("/")
-	var why wire.Why
-	s.Admin(http.MethodPost, "/throttle/why", `{"client": "s3cret"}`, &why)
+	why := ask[wire.Why](s, "why", `{"client": "s3cret"}`)
 	key := why.Buckets[0].Key
 	cut := key[:20] + "…"
 	if s.Admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key {
@@ -599,13 +602,11 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 		t.Errorf("limit of %s: got %d, want 400", cut, status)
 	}
 	for client, want := range map[string]int{"…": 0, "@sha256:…": 0} {
-		var freed wire.Released
-		if s.Admin(http.MethodPost, "/throttle/release", fmt.Sprintf(`{"client": %q}`, client), &freed); freed.Count != want {
+		if freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, client)); freed.Count != want {
 			t.Errorf("release of %s: got %+v, want %d", client, freed, want)
 		}
 	}
-	var freed wire.Released
-	if s.Admin(http.MethodPost, "/throttle/release", fmt.Sprintf(`{"client": %q}`, cut), &freed); freed.Count != 1 {
+	if freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, cut)); freed.Count != 1 {
 		t.Errorf("release of %s: got %+v, want its bucket", cut, freed)
 	}
 }
@@ -692,7 +693,7 @@ func journal(s *servertest.Site) (all []override.Change) {
 func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
 	journal(s) // which starts the app
-	ask := func(by, path, body string) (int, string) {
+	askAs := func(by, path, body string) (int, string) {
 		r := httptest.NewRequest(http.MethodPost, "/throttle/"+path, strings.NewReader(body))
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set(wire.ByHeader, by)
@@ -708,20 +709,20 @@ func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
 		{"ban", `{"network": "203.0.113.0/24", "for": "8h", "note": "the database is slow"}`, `{"network": "203.0.113.9/24", "for": "1m"%s}`, `{"network": "203.0.113.0/24"}`},
 		{"shadow", `{"for": "8h", "note": "the database is slow"}`, `{"for": "1m"%s}`, `{}`},
 	} {
-		if status, answer := ask("alice", test.path, test.first); status != http.StatusOK || !strings.Contains(answer, `"by":"alice"`) {
+		if status, answer := askAs("alice", test.path, test.first); status != http.StatusOK || !strings.Contains(answer, `"by":"alice"`) {
 			t.Errorf("%s: got %d %s, want 200 and who", test.path, status, answer)
 		}
-		status, answer := ask("bob", test.path, fmt.Sprintf(test.second, ""))
+		status, answer := askAs("bob", test.path, fmt.Sprintf(test.second, ""))
 		if status != http.StatusConflict || !strings.Contains(answer, "by alice") || !strings.Contains(answer, `the note "the database is slow"`) {
 			t.Errorf("%s: got %d %s, want 409, whose it is and why", test.path, status, answer)
 		}
-		if status, answer = ask("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`)); status != http.StatusOK || !strings.Contains(answer, `"by":"bob"`) {
+		if status, answer = askAs("bob", test.path, fmt.Sprintf(test.second, `, "replace": true`)); status != http.StatusOK || !strings.Contains(answer, `"by":"bob"`) {
 			t.Errorf("%s: got %d %s, want it replaced", test.path, status, answer)
 		}
-		if status, answer = ask("carol", "un"+test.path, test.ended); status != http.StatusOK {
+		if status, answer = askAs("carol", "un"+test.path, test.ended); status != http.StatusOK {
 			t.Errorf("un%s: got %d %s, want 200", test.path, status, answer)
 		}
-		if status, answer = ask("carol", test.path, test.first); status != http.StatusOK {
+		if status, answer = askAs("carol", test.path, test.first); status != http.StatusOK {
 			t.Errorf("%s after its end: got %d %s, want 200", test.path, status, answer)
 		}
 	}
@@ -761,8 +762,7 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 			respond ok
 		}`)
 		s.From(servertest.Someone).With("X-Api-Key", "unlisted").Get("/")
-		var got wire.Why
-		s.Admin(http.MethodPost, "/throttle/why", `{"client": "unlisted"}`, &got)
+		got := ask[wire.Why](s, "why", `{"client": "unlisted"}`)
 		if names := namesOf(got.Buckets); !slices.Equal(names, want) {
 			t.Errorf("%s: got the buckets %v, want %v", policy, names, want)
 		}
@@ -789,13 +789,11 @@ func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 	} {
 		s := servertest.Run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
 		s.From(servertest.Someone).Passes(2, "/")
-		var why wire.Why
-		s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
+		why := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`)
 		if names := namesOf(why.Buckets); !slices.Equal(names, []string{"@client_ip/203.0.113.7"}) {
 			t.Errorf("%s: got the buckets %v, want that of the address", name, names)
 		}
-		var freed wire.Released
-		s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &freed)
+		freed := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`)
 		if !slices.Equal(freed.Freed, []string{name + "/@client_ip/203.0.113.7"}) {
 			t.Errorf("%s: got %v freed, want that bucket", name, freed.Freed)
 		}
@@ -819,15 +817,13 @@ func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 				t.Errorf("got status %d and %+v, want %v freed, here alone", status, got, want)
 			}
 			c.WantStatuses("/", map[int]int{200: 1})
-			var why wire.Why
-			s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &why)
+			why := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`)
 			for _, b := range why.Buckets {
 				if b.Share != (nodes == "nodes 3") || b.Fraction != b.Level/b.Capacity || b.Zone == "a" && nodes == "nodes 3" && b.Capacity != 1 {
 					t.Errorf("%s: got %+v, want the limit in force", nodes, b)
 				}
 			}
-			var list wire.Buckets
-			s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "b", "prefix": "203.0.113.7"}`, &list)
+			list := ask[wire.Buckets](s, "buckets", `{"zone": "b", "prefix": "203.0.113.7"}`)
 			if len(list.Buckets) != 1 || len(why.Buckets) != 2 || list.Buckets[0].Fraction != why.Buckets[1].Fraction ||
 				list.Buckets[0].EmptyIn-why.Buckets[1].EmptyIn > 1 {
 				t.Errorf("got %+v in the listing and %+v why, want the same", list.Buckets, why.Buckets)
@@ -898,8 +894,7 @@ func TestReleaseOfANetworkAndOfAZone(t *testing.T) {
 	}
 	released := func(body string, want int) {
 		t.Helper()
-		var got wire.Released
-		if s.Admin(http.MethodPost, "/throttle/release", body, &got); got.Count != want || len(got.Freed) != min(want, 100) || !got.Complete {
+		if got := ask[wire.Released](s, "release", body); got.Count != want || len(got.Freed) != min(want, 100) || !got.Complete {
 			t.Errorf("release %s: got %d buckets, %d named, complete %v, want %d", body, got.Count, len(got.Freed), got.Complete, want)
 		}
 	}
@@ -915,8 +910,7 @@ func TestReleaseOfANetworkAndOfAZone(t *testing.T) {
 	released(`{"zone": "accounts", "all": true}`, 1)
 	s.From("198.51.100.1:1").Answers("/pairs", http.StatusTooManyRequests)
 
-	var why wire.Why
-	s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.0/24", "zone": "masked"}`, &why)
+	why := ask[wire.Why](s, "why", `{"client": "203.0.113.0/24", "zone": "masked"}`)
 	if len(why.Buckets) != 1 || why.Buckets[0].Network != "203.0.113.0/24" || !why.Refused {
 		t.Errorf("why: got %+v, want the one bucket of the network", why)
 	}

@@ -29,39 +29,44 @@ func shownNetwork(z *engine.Zone, key string) string {
 }
 
 // describe returns a bucket with its limit, but without its state.
-func describe(e *engine.Engine, z *engine.Zone, name string, shadow bool) (b wire.Bucket, whole leakybucket.Limit) {
+func (j judge) describe(z *engine.Zone, name string, shadow bool) (b wire.Bucket, whole leakybucket.Limit) {
 	entry := z.OverrideOf(name)
 	whole = entry.Limit
 	b = wire.Bucket{Zone: z.Name, Key: name, Network: shownNetwork(z, name), Shadow: shadow, By: "zone"}
 	if entry.Listed() {
 		b.By, b.From = "override", fmt.Sprintf("override %d", entry.Override+1)
 	}
-	account, set, now := limit.AccountOf(name), e.Overrides(), time.Now()
-	if set.Limit(z.Name, account, now) != nil {
-		b.By, b.From = "run_time", set.Limit(z.Name, account, now).Text
-		entry.Rule, whole = set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, now)
+	account := limit.AccountOf(name)
+	if held := j.set.Limit(z.Name, account, j.now); held != nil {
+		b.By, b.From = "run_time", held.Limit
+		entry.Rule, whole = j.set.Apply(z.Name, account, entry.Rule, whole, z.MostCost, j.now)
 	}
 	b.Rule, b.Capacity, b.Leak = ruleNames[entry.Rule], whole.Capacity, whole.Leak
 	return b, whole
 }
 
 // peek returns a bucket, its state, and what becomes of requests.
-func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (b wire.Bucket, s state, err error) {
-	b, s.limit = describe(j.Engine, z, name, shadow)
-	whole := s.limit
+func (j judge) peek(ctx context.Context, z *engine.Zone, name string, shadow bool) (wire.Bucket, error) {
+	b, whole := j.describe(z, name, shadow)
+	var d [1]leakybucket.Decision
 	if whole.Capacity > 0 {
 		charges := []leakybucket.Charge{z.Peek(name, whole, shadow)}
-		var d [1]leakybucket.Decision
 		if err := j.Store.Take(ctx, charges, d[:]); err != nil {
-			return b, s, fmt.Errorf("zone %q: %w", z.Name, err)
+			return b, err
 		}
-		s.limit, s.level, s.denied = charges[0].Limit, d[0].Level, d[0].Undecided && !d[0].Fits
-		if d[0].BlockedUntil != 0 {
-			s.blocked = d[0].BlockedUntil.Sub(d[0].At)
-		}
+		j.fill(&b, charges[0].Limit, d[0].Level, d[0].BlockedUntil.Sub(d[0].At))
 	}
-	j.fill(z, &b, whole, s)
-	return b, s, nil
+	b.Verdict = j.verdict(z, &b, d[0].Undecided && !d[0].Fits)
+	return b, nil
+}
+
+// fill adds the state of a bucket, of which describe has returned the limit.
+func (judge) fill(b *wire.Bucket, now leakybucket.Limit, level float64, blocked time.Duration) {
+	b.Share = b.Capacity != now.Capacity || b.Leak != now.Leak
+	b.Capacity, b.Leak, b.Level, b.Blocked = now.Capacity, now.Leak, level, max(0, blocked.Seconds())
+	if now.Capacity > 0 {
+		b.Fraction, b.EmptyIn = level/now.Capacity, now.TimeToEmpty(level).Seconds()
+	}
 }
 
 // mostSearched bounds how many buckets of one zone an answer shows of a client.
@@ -119,16 +124,12 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
-	r := release{newJudge(e), resetter, of, wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
-	var failed error
+	r := release{judge: newJudge(e), resetter: resetter, of: of, result: wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
 	for _, z := range zones {
-		failed = errors.Join(failed, r.zone(ctx, z))
+		r.zone(ctx, z)
 	}
-	if failed != nil {
-		if r.result.Count == 0 {
-			return nil, failed
-		}
-		r.result.Complete, r.result.Problem = false, failed.Error()
+	if r.broken != nil && r.result.Count == 0 {
+		return nil, r.broken
 	}
 	r.result.Banned = r.banned(of.Client) != nil
 	if freed := r.result.Freed; len(freed) > 0 {
@@ -147,10 +148,11 @@ type release struct {
 	resetter store.Resetter
 	of       *wire.ClientQuery
 	result   wire.Released
+	broken   error // the last failure, but for outages
 }
 
-// zone empties buckets of a zone. It goes on after an error, and returns the last one.
-func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
+// zone empties buckets of a zone, and goes on after an error.
+func (r *release) zone(ctx context.Context, z *engine.Zone) {
 	owned := limit.Owned{Search: true, All: true}
 	if !r.of.All {
 		owned = z.Owned(r.of.Client)
@@ -158,35 +160,35 @@ func (r *release) zone(ctx context.Context, z *engine.Zone) (failed error) {
 	for _, shadow := range []bool{false, true} {
 		names, complete, err := r.search(ctx, z, owned, shadow, math.MaxInt)
 		if err == nil && owned.Search && storeDown(r.Engine) {
-			err = errLocal
-		}
-		if err != nil {
-			complete, r.result.Problem = false, err.Error()
+			err = sharedstore.ErrDown
 		}
 		r.result.Complete = r.result.Complete && complete
+		r.failed(z, err)
 		for _, name := range names {
-			if err := r.bucket(ctx, z, name, shadow); err != nil {
-				failed = fmt.Errorf("zone %q: %w", z.Name, err)
-			}
+			r.failed(z, r.bucket(ctx, z, name, shadow))
 		}
 	}
-	return failed
 }
 
-// errLocal is why a release is not complete while the store is down.
-var errLocal = errors.New("the store is down: this holds on this Caddy, and buckets in the store stay; release again when it is back")
+// failed notes that the release is not complete, if there is an error.
+func (r *release) failed(z *engine.Zone, err error) {
+	switch {
+	case errors.Is(err, sharedstore.ErrDown):
+		r.result.Complete, r.result.Problem = false, "the store is down: this holds on this Caddy, and buckets in the store stay; release again when it is back"
+	case err != nil:
+		r.broken = fmt.Errorf("zone %q: %w", z.Name, err)
+		r.result.Complete, r.result.Problem = false, r.broken.Error()
+	}
+}
 
 // storeDown reports whether the zones decide without their shared store.
 func storeDown(e *engine.Engine) bool { return e.Shared != nil && e.Shared.Down() }
 
 // bucket empties one.
 func (r *release) bucket(ctx context.Context, z *engine.Zone, name string, shadow bool) error {
-	was, _, peeked := r.peek(ctx, z, name, shadow)
+	was, peeked := r.peek(ctx, z, name, shadow)
 	err := r.resetter.Reset(ctx, z.Name, name, shadow)
-	if errors.Is(err, sharedstore.ErrDown) {
-		r.result.Complete, r.result.Problem, err = false, errLocal.Error(), nil
-	}
-	if err == nil && (was.Level > 0 || was.Blocked > 0) {
+	if (err == nil || errors.Is(err, sharedstore.ErrDown)) && (was.Level > 0 || was.Blocked > 0) {
 		if r.result.Count++; r.result.Count <= mostNamed {
 			freed := z.Name + "/" + cmp.Or(was.Network, name)
 			if shadow {
@@ -226,7 +228,8 @@ var listOrders = map[string]bucketOrder{
 // answerBuckets lists the buckets of a zone: the top of one scan of them. Redis may give a
 // bucket more than once.
 func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.BucketsQuery) (any, error) {
-	order := listOrders[l.Sort]
+	order := listOrders[cmp.Or(l.Sort, "level")]
+	l.Limit = cmp.Or(l.Limit, defaultListed)
 	switch {
 	case order == nil:
 		return nil, badRequest("invalid sort %q: want level, key or last", l.Sort)
@@ -272,18 +275,17 @@ func answerBuckets(ctx context.Context, e *engine.Engine, _ *input, l *wire.Buck
 
 // listed returns a bucket of a listing, unless it does not match.
 func (j judge) listed(z *engine.Zone, l *wire.BucketsQuery, k *store.Entry) (b wire.Bucket, matches bool) {
-	b, whole := describe(j.Engine, z, k.Key, l.Shadow)
-	s := state{limit: whole}
-	if z.Block != nil && k.State.BlockedUntil > k.Now {
-		s.blocked = k.State.BlockedUntil.Sub(k.Now)
-	}
+	b, whole := j.describe(z, k.Key, l.Shadow)
+	c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: whole}
 	if whole.Capacity > 0 {
-		c := leakybucket.Charge{Zone: z.Name, Key: k.Key, Shadow: l.Shadow, Limit: whole}
 		j.Effective(&c)
-		s.limit = c.Limit
 	}
-	s.level = s.limit.Level(k.State, k.Now)
-	j.fill(z, &b, whole, s)
+	blocked := time.Duration(0)
+	if z.Block != nil {
+		blocked = k.State.BlockedUntil.Sub(k.Now)
+	}
+	j.fill(&b, c.Limit, c.Limit.Level(k.State, k.Now), blocked)
+	b.Verdict = j.verdict(z, &b, false)
 	b.LastUsed = max(0, k.Now.Sub(k.State.At).Seconds())
 	if l.Refused {
 		return b, b.Verdict.Reason != ""

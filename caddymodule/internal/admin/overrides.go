@@ -1,11 +1,11 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,109 +22,82 @@ import (
 
 // An entryOf returns the entry of a change, or with ends that of what is to end. Fields that
 // the change has no use for are errors.
-type entryOf func(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (override.Entry, error)
+type entryOf func(e *engine.Engine, o *wire.Change, ends bool) (override.Entry, error)
 
-// makes returns what makes changes of a kind. One that replaces another without leave is an
-// error of status 409.
-func makes(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
+// makes returns what makes changes of a kind, or ends them. One that replaces another without
+// leave is an error of status 409.
+func makes(of entryOf, ends bool) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
 	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
-		entry, told, err := in.change(e, of, o, false)
-		var was *changes.Conflict
-		if errors.As(err, &was) {
-			text := "it would replace the one that holds until " + was.Until.Local().Format(time.DateTime)
-			if was.By != "" {
-				text += ", by " + was.By
-			}
-			if was.Note != "" {
-				text += ", with the note " + strconv.Quote(was.Note)
-			}
-			return nil, caddy.APIError{HTTPStatus: http.StatusConflict, Err: errors.New(text + ": repeat it with replace (--replace) if that is meant")}
+		entry, err := of(e, o, ends)
+		if err != nil {
+			return nil, err
 		}
-		made := overrideOf(e, override.Held{Entry: entry})
-		made.Sync = told
-		return made, wrong(err)
-	}
-}
-
-// ends returns what ends changes of a kind.
-func ends(of entryOf) func(context.Context, *engine.Engine, *input, *wire.Change) (any, error) {
-	return func(_ context.Context, e *engine.Engine, in *input, o *wire.Change) (any, error) {
-		_, told, err := in.change(e, of, o, true)
-		if errors.Is(err, changes.ErrNothing) {
+		now := time.Now()
+		entry.Span = override.Span{Since: now, Until: now.Add(cmp.Or(time.Duration(o.For), override.Longest)), By: in.from.By, Note: o.Note}
+		entry.Ended = ends
+		where, made, err := e.Control.Changes.Change(entry, in.from.Via, o.Replace)
+		switch {
+		case errors.Is(err, changes.ErrNothing):
 			return wire.Ended{}, nil
+		case errors.As(err, new(*changes.Conflict)):
+			return nil, caddy.APIError{HTTPStatus: http.StatusConflict, Err: err}
+		case err != nil:
+			return nil, badRequest("%w", err)
 		}
-		return wire.Ended{Ended: err == nil, Synced: wire.Synced{Sync: told}}, wrong(err)
+		in.changed = append(in.changed, made)
+		synced := wire.Synced{Sync: &where}
+		if ends {
+			return wire.Ended{Ended: true, Synced: synced}, nil
+		}
+		held := overrideOf(e, entry)
+		held.Synced = synced
+		return held, nil
 	}
 }
 
-// change makes a change, or ends one.
-func (in *input) change(e *engine.Engine, of entryOf, o *wire.Change, ends bool) (entry override.Entry, told *changes.Sync, err error) {
-	held, err := override.NewSpan(time.Now(), time.Duration(o.For), in.from.By, o.Note)
-	if err != nil {
-		return entry, nil, err
-	}
-	if entry, err = of(e, o, held, ends); err != nil {
-		return entry, nil, err
-	}
-	entry.Ended = ends
-	where, made, err := e.Control.Changes.Change(entry, in.from.Via, o.Replace)
-	if err != nil {
-		return entry, nil, err
-	}
-	in.changed = append(in.changed, made)
-	return entry, &where, nil
-}
-
-func banEntry(_ *engine.Engine, o *wire.Change, held override.Span, _ bool) (entry override.Entry, err error) {
+func banEntry(_ *engine.Engine, o *wire.Change, _ bool) (entry override.Entry, err error) {
 	if o.Zone != "" || o.Key != "" || o.Limit != "" {
 		return entry, badRequest("a ban holds in all zones: want a network, and no zone, key or limit")
 	}
 	network, err := networkOf(o.Network)
-	if err != nil {
-		return entry, err
-	}
-	entry, err = override.NewBan(network, held)
-	return entry, wrong(err)
+	return override.Entry{Name: override.Name{Kind: override.OfBan, Key: network.String()}}, err
 }
 
-func shadowEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (entry override.Entry, err error) {
+func shadowEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.Entry, err error) {
 	if o.Network != "" || o.Key != "" || o.Limit != "" {
 		return entry, badRequest("shadow is of a whole zone: want no network, key or limit")
 	}
 	if o.Zone != "" && !ends && e.InFlight[o.Zone] == nil {
 		_, err = findZone(e, o.Zone)
 	}
-	return override.NewShadow(o.Zone, held), err
+	return override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: o.Zone}}, err
 }
 
-func limitEntry(e *engine.Engine, o *wire.Change, held override.Span, ends bool) (entry override.Entry, err error) {
+func limitEntry(e *engine.Engine, o *wire.Change, ends bool) (entry override.Entry, err error) {
 	if o.Network != "" {
 		return entry, badRequest("a limit is of a zone: want no network")
 	}
+	entry = override.Entry{Name: override.Name{Kind: override.OfLimit, Zone: o.Zone, Key: o.Key}}
 	z, err := findZone(e, o.Zone)
-	switch {
-	case ends && o.Zone == "":
-		return entry, badRequest("a limit needs a zone")
-	case ends && err != nil: // of a zone that a reload has taken away
-		return override.NewLimit(o.Zone, o.Key, override.Limit{}, held), nil
-	case err != nil:
+	if err != nil {
+		if ends { // of a zone that a reload has taken away
+			err = nil
+		}
 		return entry, err
 	}
 	key, err := bucketOf(z, o.Key)
-	if ends || err != nil {
-		return override.NewLimit(z.Name, key, override.Limit{}, held), err
+	if entry.Key = key; ends || err != nil {
+		return entry, err
 	}
-	limit, err := override.ParseLimit(o.Limit, e.Plans)
-	if err != nil {
-		return entry, wrong(err)
-	}
+	entry.Limit = strings.Join(strings.Fields(o.Limit), " ")
+	entry.Plan = e.Plans[entry.Limit]
 	if policy := z.Unlisted(key); key != "" && policy != "" {
 		return entry, badRequest("no override of zone %q lists this key, so its requests use another bucket: key unlisted is %s", z.Name, policy)
 	}
 	if _, can := z.NameOf(key); key != "" && !can && z.Key.IsAddress() {
 		return entry, badRequest("invalid key %q: the key of zone %q is an address, such as 203.0.113.7", key, z.Name)
 	}
-	return override.NewLimit(z.Name, key, limit, held), nil
+	return entry, nil
 }
 
 // bucketOf returns the name of the one bucket that a text stands for.
@@ -169,29 +142,25 @@ func notTranslated(text string) error {
 	return nil
 }
 
-// wrong turns an error about a value into the client's, unless it has a status already.
-func wrong(err error) error {
-	if err == nil || errors.As(err, new(caddy.APIError)) {
-		return err
-	}
-	return badRequest("%w", err)
-}
-
 // overrideOf describes a change that holds.
-func overrideOf(e *engine.Engine, h override.Held) wire.Override {
-	h.Plan = leakybucket.Limit{} // the text names it
-	o := wire.Override{Held: h}
-	if h.Kind == override.OfBan {
-		o.Key, o.Network = "", h.Key
-	} else if z := e.Zones[h.Zone]; z != nil {
-		o.Network = shownNetwork(z, h.Key)
+func overrideOf(e *engine.Engine, entry override.Entry) wire.Override {
+	entry.Plan = leakybucket.Limit{} // the text names it
+	o := wire.Override{Entry: entry}
+	if o.Kind == override.OfBan {
+		o.Key, o.Network = "", o.Key
+	} else if z := e.Zones[o.Zone]; z != nil {
+		o.Network = shownNetwork(z, o.Key)
 	}
 	return o
 }
 
 // overridesOf describes those that hold, which JSON shows as a list even if it is empty.
 func overridesOf(e *engine.Engine, now time.Time) []wire.Override {
-	return converted(e.Control.Changes.Table.List(now), func(h override.Held) wire.Override { return overrideOf(e, h) })
+	return converted(e.Control.Changes.Table.List(now), func(h *override.Held) wire.Override {
+		o := overrideOf(e, h.Entry)
+		o.Hits = h.Hits()
+		return o
+	})
 }
 
 func answerOverrides(e *engine.Engine) any { return overridesOf(e, time.Now()) }

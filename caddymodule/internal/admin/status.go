@@ -19,10 +19,9 @@ func answerZones(e *engine.Engine) any {
 	now := time.Now()
 	counts, refusals := telemetry.CountsByZone()
 	set, shared := e.Overrides(), e.Control.Changes.State()
-	result := wire.Status{Zones: []wire.ZoneStatus{}, InFlight: []wire.InFlightStatus{}, Overrides: overridesOf(e, now), Warnings: e.Warnings.List()}
+	result := wire.Status{Zones: []wire.ZoneStatus{}, InFlight: []wire.InFlightStatus{}, Overrides: overridesOf(e, now), Changes: shared, Warnings: e.Warnings.List()}
 	kept := storeStatus(e, &result.Store, now)
-	if shared.Shared {
-		result.Changes = &shared
+	if shared != nil {
 		result.Store.Failing = result.Store.Failing || shared.Error != "" // it is asked every second
 	}
 	decided := func(name, mode string) wire.Decided {
@@ -45,7 +44,7 @@ func answerZones(e *engine.Engine) any {
 			s.Waiting, s.WaitingMost = z.State.Waiting.Taken(), z.Delay.Queue
 		}
 		if l := set.Limit(z.Name, "", now); l != nil {
-			s.Limit = l.Text
+			s.Limit = l.Limit
 		}
 		result.Zones = append(result.Zones, s)
 	}
@@ -116,20 +115,15 @@ func answerTop(_ context.Context, e *engine.Engine, _ *input, of *wire.TopQuery)
 	for _, z := range zones {
 		s := z.State.Recent.Top(by, mostTop, now)
 		keyOf := func(k sketch.Sender) wire.TopKey {
-			key := wire.TopKey{Key: k.Name, Requests: k.Requests, Admitted: k.Requests - k.Refused, Refused: k.Refused, Sampled: k.Sampled}
 			if by == sketch.ByKey {
-				key.Network = shownNetwork(z, k.Name)
+				return wire.TopKey{Sender: k, Network: shownNetwork(z, k.Name)}
 			}
-			return key
+			return wire.TopKey{Sender: k}
 		}
-		top := wire.TopZone{
+		result.Zones = append(result.Zones, wire.TopZone{
 			Zone: z.Name, Mode: z.Mode(set, now), Requests: s.Admitted + s.Refused, Refused: s.Refused, Seconds: now.Sub(s.Since).Seconds(),
 			Busiest: converted(s.Busiest, keyOf), Denied: converted(s.MostRefused, keyOf),
-		}
-		for i := range top.Denied {
-			top.Denied[i].Requests = top.Denied[i].Refused
-		}
-		result.Zones = append(result.Zones, top)
+		})
 	}
 	return result, nil
 }

@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"net/netip"
 	"slices"
@@ -32,14 +33,23 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 		return nil, err
 	}
 	code, coded := supportcode.Parse(of.Client)
-	past, found := e.Control.Refusals.Find(code)
 	w := why{newJudge(e), &wire.Why{Client: of.Client, Code: coded, Buckets: []wire.Bucket{}, Complete: true}}
+	past, found := e.Control.Refusals.Find(code)
 	if !found {
 		w.lately(of)
 		return w.result, w.client(ctx, zones, of.Client, supportcode.Refusal{})
 	}
-	w.result.Refusal = new(wire.PastRefusal)
-	return w.result, w.lookBack(ctx, zones, code, past)
+	shown := w.past(past)
+	w.result.Refusal = &shown
+	if z := e.Zones[past.Zone]; z != nil {
+		if _, err := netip.ParseAddr(past.Key); err != nil || shown.Network != "" {
+			zones = []*engine.Zone{z} // the others want to know the client's address
+		}
+	}
+	if past.Key == "" {
+		zones = nil // the request had no key
+	}
+	return w.result, w.client(ctx, zones, past.Key, past.Refusal)
 }
 
 // A why finds out why a client is refused.
@@ -64,12 +74,8 @@ const mostLately = 10
 // lately adds the refusals of an address, whatever keys its requests had. A zone that is keyed
 // by account cannot tell by the address.
 func (w *why) lately(of *wire.ClientQuery) {
-	network, err := netip.ParsePrefix(of.Client)
-	if addr, wrong := netip.ParseAddr(of.Client); wrong == nil {
-		addr = bucketkey.Unmap(addr)
-		network, err = addr.Prefix(addr.BitLen())
-	}
-	if err != nil {
+	network := prefixOf(of.Client)
+	if !network.IsValid() {
 		return
 	}
 	for _, one := range w.Control.Refusals.Of(network) {
@@ -79,25 +85,11 @@ func (w *why) lately(of *wire.ClientQuery) {
 	}
 }
 
-// lookBack shows a refusal, and the buckets of its client now.
-func (w *why) lookBack(ctx context.Context, zones []*engine.Zone, code supportcode.Code, past supportcode.Refusal) error {
-	*w.result.Refusal = w.past(supportcode.Coded{Code: code, Refusal: past})
-	if z := w.Zones[past.Zone]; z != nil {
-		if _, err := netip.ParseAddr(past.Key); err != nil || w.result.Refusal.Network != "" {
-			zones = []*engine.Zone{z} // the others want to know the client's address
-		}
-	}
-	if past.Key == "" {
-		zones = nil // the request had no key
-	}
-	return w.client(ctx, zones, past.Key, past)
-}
-
 // client adds what zones do with a client. The bucket that has refused it is shown in any case.
 func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, past supportcode.Refusal) error {
 	r := w.result
 	if ban := w.banned(client); ban != nil {
-		shown := overrideOf(w.Engine, override.Held{Entry: override.Entry{Name: override.Name{Kind: override.OfBan, Key: ban.Network.String()}, Span: ban.Span}})
+		shown := overrideOf(w.Engine, ban.Entry)
 		r.Ban, r.Refused = &shown, !w.set.AllShadow(w.now)
 	}
 	concerned := map[string]bool{"": true} // zones that may charge the client
@@ -114,9 +106,9 @@ func (w *why) client(ctx context.Context, zones []*engine.Zone, client string, p
 				names = append(names, own)
 			}
 			for _, name := range names {
-				b, _, err := w.peek(ctx, z, name, shadow)
+				b, err := w.peek(ctx, z, name, shadow)
 				if err != nil {
-					return err
+					return fmt.Errorf("zone %q: %w", z.Name, err)
 				}
 				// An empty bucket of the client is shown if something is to be said of it.
 				telling := b.Verdict.Reason != "" || b.By != "zone"
@@ -161,14 +153,6 @@ func (w *why) own(z *engine.Zone, client string) string {
 	return ""
 }
 
-// A state is that of a bucket now.
-type state struct {
-	limit   leakybucket.Limit // in force: while the shared store is down, this Caddy's share
-	level   float64
-	blocked time.Duration // the rest of the block
-	denied  bool          // the store cannot be asked, and the zone denies
-}
-
 // A judge says what would become of requests now. Every answer of the admin API to that
 // question is one of a judge.
 type judge struct {
@@ -179,56 +163,45 @@ type judge struct {
 
 func newJudge(e *engine.Engine) judge { return judge{e, e.Overrides(), time.Now()} }
 
-// fill adds the state of a bucket, of which describe has returned the limit, and what
-// becomes of a request of cost 1.
-func (j judge) fill(z *engine.Zone, b *wire.Bucket, whole leakybucket.Limit, s state) {
-	b.Level, b.Blocked = s.level, max(0, s.blocked.Seconds())
-	if b.Share = s.limit != whole; b.Share {
-		b.Capacity, b.Leak = s.limit.Capacity, s.limit.Leak
-	}
-	if s.limit.Capacity > 0 {
-		b.Fraction, b.EmptyIn = s.level/s.limit.Capacity, s.limit.TimeToEmpty(s.level).Seconds()
-	}
-	b.Verdict = j.verdict(z, b, s)
-}
-
-// verdict returns what becomes of a request of cost 1, in the order of [limit.Decide].
-func (j judge) verdict(z *engine.Zone, b *wire.Bucket, s state) wire.Verdict {
+// verdict returns what becomes of a request of cost 1, in the order of [limit.Decide]. If denied, the
+// store cannot be asked, and the zone denies.
+func (j judge) verdict(z *engine.Zone, b *wire.Bucket, denied bool) wire.Verdict {
 	var c leakybucket.Charge
-	z.Charge(&c, &limit.Bucket{Name: b.Key, Limit: s.limit}, b.Shadow, 1)
-	toFit := s.limit.WithCeiling(c.Ceiling).TimeToFit(s.level, 1)
+	now := leakybucket.Limit{Capacity: b.Capacity, Leak: b.Leak}
+	z.Charge(&c, &limit.Bucket{Name: b.Key, Limit: now}, b.Shadow, 1)
+	toFit := now.WithCeiling(c.Ceiling).TimeToFit(b.Level, 1)
 	shadow := b.Shadow || z.InShadow(j.set, limit.AccountOf(b.Key))
-	refuse := func(why limit.Reason, rest time.Duration) wire.Verdict {
+	refuse := func(why limit.Reason, rest float64) wire.Verdict {
 		decided := limit.Refused
 		if shadow {
 			decided = limit.ShadowRefused
 		}
-		return wire.Verdict{Decision: decided.String(), Reason: why.String(), For: max(0, rest.Seconds())}
+		return wire.Verdict{Decision: decided.String(), Reason: why.String(), For: max(0, rest)}
 	}
 	ban := j.banOf(z, b.Key)
 	switch {
 	case ban != nil:
 		shadow = z.Shadow != nil // a zone's switch at run time leaves bans as they are
-		return refuse(limit.Banned, ban.Left(j.now))
+		return refuse(limit.Banned, ban.Left(j.now).Seconds())
 	case z.Key.Unlisted == limit.Refuse && z.Unlisted(b.Key) != "":
 		return refuse(limit.UnlistedKey, 0)
 	case b.Rule == "deny":
 		return refuse(limit.Denied, 0)
 	case b.Rule == "unlimited":
-	case s.denied:
+	case denied:
 		return refuse(limit.NoStore, 0)
-	case s.blocked > 0:
-		return refuse(limit.Blocked, s.blocked)
-	case s.limit.Oversize(1):
+	case b.Blocked > 0:
+		return refuse(limit.Blocked, b.Blocked)
+	case now.Oversize(1):
 		return refuse(limit.Oversize, 0)
 	case toFit > 0:
-		return refuse(limit.Capacity, toFit)
+		return refuse(limit.Capacity, toFit.Seconds())
 	}
 	return wire.Verdict{Decision: limit.Admitted.String()}
 }
 
 // banOf returns the ban of the address that is in a key, or nil.
-func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
+func (j judge) banOf(z *engine.Zone, key string) *override.Held {
 	if !z.Key.HasAddress() && !strings.HasPrefix(key, "@client_ip/") || j.set.AllShadow(j.now) {
 		return nil
 	}
@@ -241,16 +214,23 @@ func (j judge) banOf(z *engine.Zone, key string) *override.Ban {
 }
 
 // banned returns the ban that holds for an address or a network, or nil.
-func (j judge) banned(client string) *override.Ban {
-	network, err := netip.ParsePrefix(client)
-	if addr, wrong := netip.ParseAddr(client); wrong == nil {
-		network, err = netip.PrefixFrom(addr, addr.BitLen()), nil
-	}
+func (j judge) banned(client string) *override.Held {
+	network := prefixOf(client)
 	ban := j.set.Banned(network.Addr(), j.now)
-	if err != nil || ban == nil || ban.Network.Bits() > network.Bits() {
+	if ban == nil || ban.Network.Bits() > network.Bits() {
 		return nil
 	}
 	return ban
+}
+
+// prefixOf returns the network or the address that a text is, or the zero Prefix.
+func prefixOf(text string) netip.Prefix {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		addr = bucketkey.Unmap(addr)
+		return netip.PrefixFrom(addr, addr.BitLen())
+	}
+	network, _ := netip.ParsePrefix(text)
+	return network
 }
 
 // byVerdict sorts buckets that refuse first, then those in shadow that would.

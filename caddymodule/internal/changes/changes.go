@@ -28,6 +28,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -67,7 +68,7 @@ type Copy struct {
 	seen     int64          // the mark of the store's last write when it was read
 	tried    time.Time      // the last poll
 	err      error          // of the last call
-	skipped  skipped        // of the store
+	skipped  []error        // why texts of the store are skipped
 	onRead   func()         // called once the store was read, and nil from then on
 }
 
@@ -93,7 +94,7 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 		c.save()
 	}
 	if registry != c.registry {
-		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, skipped{}
+		c.registry, c.seen, c.tried, c.err, c.skipped = registry, unread, time.Time{}, nil, nil
 		c.onRead = read
 	}
 	c.pollAgain()
@@ -101,14 +102,12 @@ func (c *Copy) Use(registry store.Registry, path string, logger *zap.Logger, rea
 
 // restore reads the file. mu is held.
 func (c *Copy) restore() {
-	kept, now := c.disk.read(c.logger), time.Now()
-	for _, k := range kept.Changes {
-		if !k.forgettable(now) {
-			c.records[k.Name] = k
-		}
+	all, journal := c.disk.read(c.logger)
+	for _, k := range all {
+		c.records[k.Name] = k
 	}
-	c.apply(kept.Changes, now)
-	c.journal = kept.Journal
+	c.apply(all, time.Now())
+	c.journal = journal
 }
 
 // save writes the file. mu is held.
@@ -121,7 +120,16 @@ func (c *Copy) save() {
 // A Conflict is the error of a change that would replace another without leave.
 type Conflict struct{ override.Entry }
 
-func (c *Conflict) Error() string { return fmt.Sprintf("another change of %v holds", c.Name) }
+func (c *Conflict) Error() string {
+	text := "it would replace the one that holds until " + c.Until.Local().Format(time.DateTime)
+	if c.By != "" {
+		text += ", by " + c.By
+	}
+	if c.Note != "" {
+		text += ", with the note " + strconv.Quote(c.Note)
+	}
+	return text + ": repeat it with replace (--replace) if that is meant"
+}
 
 // ErrNothing is the error of an end of nothing.
 var ErrNothing = errors.New("there is no such change")
@@ -137,6 +145,9 @@ type Sync struct {
 // returns. If replace is not set, one that holds already is a [Conflict]. The end of nothing is
 // [ErrNothing]. While the store is down, a change holds here, and the other nodes follow later.
 func (c *Copy) Change(e override.Entry, via string, replace bool) (synced Sync, made override.Change, err error) {
+	if err = e.Check(); err != nil {
+		return synced, made, err
+	}
 	defer c.talk()()
 	c.mu.Lock()
 	down := c.err != nil && time.Since(c.tried) < pollEvery // many changes need not wait for it one by one
@@ -182,7 +193,7 @@ func (c *Copy) make(e override.Entry, via string, replace bool) (*record, error)
 	}
 	// A little at random lets two nodes that have seen the same seldom give the same number.
 	k := &record{Entry: e, Host: c.host, Number: c.records.number(now) + rand.Int64N(1000)}
-	if k.replaces(last); k.length() > store.LongestText {
+	if k.replaces(last); len(k.Path())+len(k.encode().Text) > store.LongestText {
 		return nil, errors.New("the key is too long")
 	}
 	c.records[k.Name] = k
@@ -227,21 +238,19 @@ func (c *Copy) Journal() []override.Change {
 
 // A State is how a copy and its store agree.
 type State struct {
-	Shared  bool   `json:"-"`                 // there is a store
 	Pending int    `json:"pending,omitempty"` // changes that the store does not have yet
 	Skipped int    `json:"skipped,omitempty"` // what the store has and is no change that this Caddy can read: see the log
 	Error   string `json:"error,omitempty"`   // of the last call
 }
 
-// State returns the state.
-func (c *Copy) State() State {
+// State returns the state, or nil if there is no store.
+func (c *Copy) State() *State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := State{Shared: c.registry != nil}
-	if !s.Shared {
-		return s
+	if c.registry == nil {
+		return nil
 	}
-	s.Pending, s.Skipped = len(c.records.pending(time.Now())), c.skipped.count
+	s := &State{Pending: len(c.records.pending(time.Now())), Skipped: len(c.skipped)}
 	if c.err != nil {
 		s.Error = c.err.Error()
 	}
@@ -323,10 +332,7 @@ func (c *Copy) poll() (answered bool) {
 // takeOver takes over all texts of the store. mu is held.
 func (c *Copy) takeOver(all store.Texts, now time.Time) {
 	read, skips := decodeTexts(all, now)
-	taken, tooMany := c.records.merge(read)
-	if tooMany > 0 {
-		skips.add(tooMany, fmt.Errorf("there are more than %d", store.MostTexts))
-	}
+	taken, skips := c.records.merge(read, skips)
 	c.apply(taken, now)
 	for _, k := range taken {
 		c.note(k.journaled(k.Host))
@@ -334,7 +340,9 @@ func (c *Copy) takeOver(all store.Texts, now time.Time) {
 	if c.seen = all.Last; len(taken) > 0 {
 		c.save()
 	}
-	c.skipped.log(skips, c.logger)
+	if len(skips) != len(c.skipped) {
+		logSkipped(skips, c.logger)
+	}
 	c.skipped = skips
 }
 

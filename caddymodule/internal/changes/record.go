@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"slices"
 	"time"
@@ -40,26 +39,18 @@ type record struct {
 	Host   string    `json:"host,omitempty"` // where it was made
 	Kept   time.Time `json:"kept"`           // the end of it and of all that it has replaced
 	Number int64     `json:"number,omitempty"`
+	Format int       `json:"format,omitempty"` // in the store; the file has one
 
 	synced bool // the store has it, or one of a higher number
 }
 
 // replaces lets a record take the place of another, or of none.
 func (r *record) replaces(last *record) {
-	r.Kept = r.Until
-	if last == nil {
-		return
-	}
-	if r.Ended {
+	if last != nil && r.Ended {
 		r.Until = last.Until
 	}
-	for _, end := range []time.Time{r.Until, last.Kept} {
-		if end.After(r.Kept) {
-			r.Kept = end
-		}
-	}
-	if latest := r.Since.Add(mostKept); r.Kept.After(latest) { // the clock was set back
-		r.Kept = latest
+	if r.Kept = r.Until; last != nil && last.Kept.After(r.Kept) {
+		r.Kept = last.Kept
 	}
 }
 
@@ -93,36 +84,23 @@ func (r *record) check() error {
 	return nil
 }
 
-// A written record is what the text of the store says of one.
-type written struct {
-	Format int `json:"format"`
-	record
-}
-
 // encode returns the text of a record for the store.
 func (r *record) encode() store.Text {
-	says := written{format, *r}
-	says.Number = 0              // it is beside the text
-	raw, _ := json.Marshal(says) // which fails for no record that was checked
+	says := *r
+	says.Format, says.Number = format, 0 // the number is beside the text
+	raw, _ := json.Marshal(says)         // which fails for no record that was checked
 	return store.Text{Name: r.Path(), Number: r.Number, End: leakybucket.Instant(r.Kept.Add(keptLonger).UnixMicro()), Text: string(raw)}
-}
-
-// length is that of the record in the store, in bytes.
-func (r *record) length() int {
-	t := r.encode()
-	return len(t.Name) + len(t.Text)
 }
 
 // decode reads a text of the store, which anybody may have written.
 func decode(t store.Text) (*record, error) {
-	var says written
+	r := new(record)
 	if t.Number == 0 {
 		return nil, errors.New("it is no change")
 	}
-	if err := unmarshal([]byte(t.Text), &says, &says.Format); err != nil {
+	if err := unmarshal([]byte(t.Text), r, &r.Format); err != nil {
 		return nil, err
 	}
-	r := &says.record
 	if r.Number = t.Number; r.Path() != t.Name {
 		return nil, fmt.Errorf("it is of %s", r.Path())
 	}
@@ -131,27 +109,25 @@ func decode(t store.Text) (*record, error) {
 
 // unmarshal reads JSON of our format. An error says so if it has another one.
 func unmarshal(raw []byte, into any, is *int) error {
-	switch err := json.Unmarshal(raw, into); {
-	case *is == format || err != nil && *is == 0:
-		return err
-	case *is == 0:
-		return errors.New("it has no format")
+	err := json.Unmarshal(raw, into)
+	if *is != format && (err == nil || *is != 0) {
+		return fmt.Errorf("it has format %d, of another version of throttle: this one knows format %d", *is, format)
 	}
-	return fmt.Errorf("it has format %d, of another version of throttle: this one knows format %d", *is, format)
+	return err
 }
 
 // decodeTexts reads what a store has, without what has ended.
-func decodeTexts(all store.Texts, now time.Time) (read []*record, skips skipped) {
+func decodeTexts(all store.Texts, now time.Time) (read []*record, skips []error) {
 	for _, t := range all.Texts {
 		switch k, err := decode(t); {
 		case err != nil:
-			skips.add(1, fmt.Errorf("%.100q: %w", t.Name, err))
+			skips = append(skips, fmt.Errorf("%.100q: %w", t.Name, err))
 		case !k.forgettable(now):
 			read = append(read, k)
 		}
 	}
 	if left := all.Count - len(all.Texts); left > 0 {
-		skips.add(left, fmt.Errorf("there are %d, of which %d are read", all.Count, len(all.Texts)))
+		skips = append(skips, fmt.Errorf("there are %d, of which %d are read", all.Count, len(all.Texts)))
 	}
 	return read, skips
 }
@@ -168,16 +144,16 @@ func (all records) number(now time.Time) int64 {
 	return highest + 1
 }
 
-// merge takes over all records of a store, and returns those that are new here, and for how many
-// there is no room. It notes which of the own ones the store has.
-func (all records) merge(read []*record) (taken []*record, tooMany int) {
+// merge takes over all records of a store, and returns those that are new here. It adds to skips
+// for which there is no room, and notes which of the own ones the store has.
+func (all records) merge(read []*record, skips []error) (taken []*record, _ []error) {
 	for _, own := range all {
 		own.synced = false
 	}
 	for _, k := range read {
 		switch own := all[k.Name]; {
 		case own == nil && len(all) >= store.MostTexts:
-			tooMany++
+			skips = append(skips, fmt.Errorf("%.100q: there are more than %d", k.Path(), store.MostTexts))
 		case own != nil && own.Number > k.Number: // the store is told again
 		case own != nil && own.Number == k.Number && own.same(k):
 			own.synced = true
@@ -187,7 +163,7 @@ func (all records) merge(read []*record) (taken []*record, tooMany int) {
 			taken = append(taken, k)
 		}
 	}
-	return taken, tooMany
+	return taken, skips
 }
 
 // pending returns the records that the store does not have, the lowest number first.
@@ -206,61 +182,40 @@ func (all records) forget(now time.Time) {
 	maps.DeleteFunc(all, func(_ override.Name, k *record) bool { return k.forgettable(now) })
 }
 
-// skipped is what a reader cannot use.
-type skipped struct {
-	count int
-	why   error // of the first
-}
-
-func (s *skipped) add(n int, why error) {
-	s.count += n
-	s.why = cmp.Or(s.why, why)
-}
-
-// log says how much is skipped, if that was not the same before.
-func (s *skipped) log(now skipped, logger *zap.Logger) {
-	if now.count > 0 && (now.count != s.count || fmt.Sprint(now.why) != fmt.Sprint(s.why)) {
-		logger.Warn("skipping what is no change at run time", zap.Int("count", now.count), zap.NamedError("first", now.why))
+// logSkipped says how much cannot be used, and why.
+func logSkipped(skips []error, logger *zap.Logger) {
+	if len(skips) > 0 {
+		logger.Warn("skipping what is no change at run time", zap.Int("count", len(skips)), zap.NamedError("first", skips[0]))
 	}
 }
 
 // A content is that of the file.
-type content struct {
+type content[T any] struct {
 	Format  int               `json:"format"`
-	Changes []*record         `json:"changes"`
+	Changes []T               `json:"changes"`
 	Journal []override.Change `json:"journal"` // oldest first
 }
 
 // decodeFile reads the content of the file. Changes that are broken are skipped. An error means that
 // nothing of it can be used.
-func decodeFile(raw []byte) (c content, skips skipped, err error) {
-	var of struct {
-		Format  int               `json:"format"`
-		Changes []json.RawMessage `json:"changes"`
-		Journal json.RawMessage   `json:"journal"`
-	}
+func decodeFile(raw []byte) (all []*record, journal []override.Change, skips []error, err error) {
+	var of content[json.RawMessage]
 	if err = unmarshal(raw, &of, &of.Format); err != nil {
-		return c, skips, err
+		return nil, nil, nil, err
 	}
 	for i, raw := range of.Changes {
-		k := new(record)
-		err := json.Unmarshal(raw, &k)
-		switch {
-		case err == nil && k == nil:
-			err = errors.New("it is null")
-		case err == nil:
-			err = k.check()
+		r := new(record)
+		err := json.Unmarshal(raw, r)
+		if err == nil {
+			err = r.check()
 		}
 		if err != nil {
-			skips.add(1, fmt.Errorf("change %d: %w", i+1, err))
+			skips = append(skips, fmt.Errorf("change %d: %w", i+1, err))
 			continue
 		}
-		c.Changes = append(c.Changes, k)
+		all = append(all, r)
 	}
-	if json.Unmarshal(of.Journal, &c.Journal) != nil {
-		c.Journal = nil
-	}
-	return c, skips, nil
+	return all, of.Journal, skips, nil
 }
 
 // A disk keeps the changes over restarts.
@@ -272,39 +227,29 @@ type disk struct {
 
 // open takes another file, or none if path is empty.
 func (d *disk) open(path string, logger *zap.Logger) {
-	if d.file != nil {
-		_ = d.file.Close() // nothing was written to the lock
-	}
+	d.file.Close()
 	if *d = (disk{path: path}); path == "" {
 		return
 	}
 	var err error
 	if d.file, err = snapshot.Open(path); err != nil {
-		d.file = nil
 		logger.Warn("no copy of the changes at run time is kept, so a restart may end them", zap.String("file", path), zap.Error(err))
 	}
 }
 
 // read returns what the file has. A file that cannot be used is set aside.
-func (d *disk) read(logger *zap.Logger) (c content) {
-	if d.file == nil {
-		return c
-	}
-	raw, err := d.file.Read()
-	if errors.Is(err, fs.ErrNotExist) {
-		return c
-	}
-	var skips skipped
-	if err == nil {
-		c, skips, err = decodeFile(raw)
-	}
+func (d *disk) read(logger *zap.Logger) (all []*record, journal []override.Change) {
+	logger = logger.With(zap.String("file", d.path))
+	var skips []error
+	err := d.file.Load(func(raw []byte) (err error) {
+		all, journal, skips, err = decodeFile(raw)
+		return err
+	})
 	if err != nil {
-		aside, failed := d.file.SetAside()
-		logger.Error("the copy of the changes at run time cannot be used", zap.Error(errors.Join(err, failed)), zap.String("file", d.path), zap.String("renamed_to", aside))
-		return content{}
+		logger.Error("the copy of the changes at run time cannot be used", zap.Error(err))
 	}
-	new(skipped).log(skips, logger.With(zap.String("file", d.path)))
-	return c
+	logSkipped(skips, logger)
+	return all, journal
 }
 
 // write writes the file, and returns when the disk has it.
@@ -313,7 +258,7 @@ func (d *disk) write(all records, journal []override.Change, logger *zap.Logger)
 		return
 	}
 	sorted := slices.SortedFunc(maps.Values(all), func(a, b *record) int { return cmp.Compare(a.Number, b.Number) })
-	err := d.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content{format, sorted, journal}) })
+	err := d.file.Write(func(w io.Writer) error { return json.NewEncoder(w).Encode(content[*record]{format, sorted, journal}) })
 	if d.saved = err == nil; !d.saved {
 		logger.Warn("the copy of the changes at run time cannot be written, so a restart may end them", zap.String("file", d.path), zap.Error(err))
 	}

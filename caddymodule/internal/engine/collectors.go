@@ -191,7 +191,7 @@ func collectChanges(of []*prometheus.Desc, to metricsChannel) {
 	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.Zones)), slices.Collect(maps.Keys(e.InFlight))) {
 		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
 	}
-	if state := e.Control.Changes.State(); state.Shared {
+	if state := e.Control.Changes.State(); state != nil {
 		to.gauge(of[2], float64(state.Pending))
 	}
 }

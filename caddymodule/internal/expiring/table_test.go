@@ -6,36 +6,6 @@ import (
 	"time"
 )
 
-func TestAnEntryEndsByItself(t *testing.T) {
-	m, now := New[string, int](10), time.Now()
-	if _, found := m.Get("a", now); found {
-		t.Error("a new table has an entry")
-	}
-	m.Put("a", 1, now.Add(time.Second), now)
-	if v, found := m.Get("a", now.Add(time.Second-1)); v != 1 || !found {
-		t.Errorf("before its end: got %d, %v, want 1, true", v, found)
-	}
-	if _, found := m.Get("a", now.Add(time.Second)); found {
-		t.Error("an entry was found at its end")
-	}
-}
-
-func TestATableNeverExceedsItsBound(t *testing.T) {
-	const most = 5000
-	m, now := New[int, int](most), time.Now()
-	for i := range 3 * most {
-		until := now.Add(time.Hour)
-		if i%2 == 0 {
-			until = now.Add(time.Millisecond)
-		}
-		m.Put(i, i, until, now)
-		now = now.Add(time.Millisecond)
-		if m.Len() > most {
-			t.Fatalf("got %d entries, want at most %d", m.Len(), most)
-		}
-	}
-}
-
 func TestAFullTableTakesNewEntriesOnceOldOnesAreOver(t *testing.T) {
 	const most = 2000
 	m, now := New[int, int](most), time.Now()

@@ -33,7 +33,7 @@ func TestShadow(t *testing.T) {
 		s := servertest.NewWaitSite(t, "in_flight php 1 {\nwait 1m\n}", 10*time.Second)
 		visits := s.Visits(2, client(1), "/")
 		now := time.Now()
-		s.App.Engine().Control.Changes.Table.Apply(now, override.NewShadow("php", override.Span{Since: now, Until: now.Add(5 * time.Second)}))
+		s.App.Engine().Control.Changes.Table.Apply(now, override.Entry{Name: override.Name{Kind: override.OfShadow, Zone: "php"}, Span: override.Span{Since: now, Until: now.Add(5 * time.Second)}})
 		visits = append(visits, s.Visit(client(1), "/"))
 		servertest.Sleep(6 * time.Second)
 		visits = append(visits, s.Visit(client(1), "/")) // the switch is over

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -138,16 +137,9 @@ func byBytes(z *Zone) {
 func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 	wrong := errors.New("wrong")
 	block := func(z *Zone) { z.Block = &Block{Everywhere: true} }
-	held, err := override.NewSpan(time.Now(), time.Hour, "", "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ban, err := override.NewBan(netip.MustParsePrefix("203.0.113.0/24"), held)
-	if err != nil {
-		t.Fatal(err)
-	}
+	now := time.Now()
 	var bans override.Table
-	bans.Apply(time.Now(), ban)
+	bans.Apply(now, override.Entry{Name: override.Name{Kind: override.OfBan, Key: "203.0.113.0/24"}, Span: override.Span{Since: now, Until: now.Add(time.Hour)}})
 	for name, test := range map[string]struct {
 		env    fakeEnv
 		failed error

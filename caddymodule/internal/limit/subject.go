@@ -92,7 +92,7 @@ func (s *Subject) Address() netip.Addr {
 }
 
 // Ban returns the ban of the client, or nil if none holds.
-func (s *Subject) Ban(now time.Time) *override.Ban {
+func (s *Subject) Ban(now time.Time) *override.Held {
 	if s.Overrides == nil || s.Overrides.AllShadow(now) {
 		return nil
 	}

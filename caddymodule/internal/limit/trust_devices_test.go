@@ -357,7 +357,7 @@ func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	first := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	device := newBrowser(first, "192.0.2.1:1")
 	device.wants(http.StatusFound, "owner", "right")
-	file := filepath.Join(dir, "throttle", "signing_key.json")
+	file := filepath.Join(dir, "throttle", "signing_key")
 	if err := os.WriteFile(file, []byte(`{"id":`), 0o600); err != nil {
 		t.Fatal(err)
 	}

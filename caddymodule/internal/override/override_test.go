@@ -1,10 +1,8 @@
 package override
 
 import (
-	"fmt"
 	"net/netip"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -12,33 +10,32 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// hour is a span of an hour.
-func hour(since time.Time, note string) Span {
-	return Span{Since: since, Until: since.Add(time.Hour), Note: note}
+var night = time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
+
+// entry returns one that holds for an hour.
+func entry(kind Kind, zone, key, limit string) Entry {
+	return Entry{Name: Name{kind, zone, key}, Span: Span{Since: night, Until: night.Add(time.Hour), Note: key}, Limit: limit}
 }
 
-var night = time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
+func held(t *testing.T, e Entry) *Held {
+	t.Helper()
+	h, err := e.compile()
+	if err != nil {
+		t.Fatalf("%+v: got error %v, want none", e, err)
+	}
+	return h
+}
 
 func TestALimitIsReadAsPeopleWriteIt(t *testing.T) {
 	for text, want := range map[string]leakybucket.Limit{
-		"x0.5":     {Capacity: 50, Leak: 5},
-		"x2":       {Capacity: 200, Leak: 20},
-		"10  1/s":  {Capacity: 10, Leak: 1},
-		"x0.001":   {Capacity: 2, Leak: 0.01}, // the dearest request still fits
-		" x1.000 ": {Capacity: 100, Leak: 10},
+		"x0.5":   {Capacity: 50, Leak: 5},
+		"x2":     {Capacity: 200, Leak: 20},
+		"10 1/s": {Capacity: 10, Leak: 1},
+		"x0.001": {Capacity: 2, Leak: 0.01}, // the dearest request still fits
+		"x1.000": {Capacity: 100, Leak: 10},
 	} {
-		l, err := ParseLimit(text, nil)
-		if err != nil {
-			t.Errorf("%q: got error %v, want none", text, err)
-			continue
-		}
-		if rule, got := l.apply(perkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != perkey.Limited || got != want {
+		if rule, got := held(t, entry(OfLimit, "z", "", text)).apply(perkey.Limited, leakybucket.Limit{Capacity: 100, Leak: 10}, 2); rule != perkey.Limited || got != want {
 			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
-	}
-	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
-		if _, err := ParseLimit(text, nil); err == nil {
-			t.Errorf("%q: got no error, want one", text)
 		}
 	}
 }
@@ -65,22 +62,15 @@ func TestALimitOfAZoneLeavesWhomTheConfigNames(t *testing.T) {
 		{perkey.Denied, "unlimited", "k", perkey.Unlimited, leakybucket.Limit{}},
 		{perkey.Limited, "10 1/s", "", perkey.Limited, leakybucket.Limit{}}, // slots alone
 	} {
-		l, err := ParseLimit(test.text, nil)
-		l.Key = test.key
-		if rule, limit := l.apply(test.was, leakybucket.Limit{}, 2); err != nil || rule != test.want || limit != test.limit {
-			t.Errorf("%s for %q of rule %v: got %v %v, %v, want %v %v", test.text, test.key, test.was, rule, limit, err, test.want, test.limit)
+		if rule, limit := held(t, entry(OfLimit, "z", test.key, test.text)).apply(test.was, leakybucket.Limit{}, 2); rule != test.want || limit != test.limit {
+			t.Errorf("%s for %q of rule %v: got %v %v, want %v %v", test.text, test.key, test.was, rule, limit, test.want, test.limit)
 		}
 	}
 }
 
 func TestAnOverrideEndsByItself(t *testing.T) {
 	var table Table
-	limit, err := ParseLimit("deny", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	held := hour(night, "")
-	table.Apply(night, ban(t, "203.0.113.0/24", held), NewShadow("", held), NewShadow("z", held), NewLimit("z", "k", limit, held))
+	table.Apply(night, entry(OfBan, "", "203.0.113.0/24", ""), entry(OfShadow, "", "", ""), entry(OfShadow, "z", "", ""), entry(OfLimit, "z", "k", "deny"))
 	set, client := table.Load(), netip.MustParseAddr("203.0.113.7")
 	for after, holds := range map[time.Duration]bool{0: true, time.Hour - 1: true, time.Hour: false} {
 		now := night.Add(after)
@@ -99,24 +89,10 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 	}
 }
 
-func ban(t *testing.T, network string, held Span) Entry {
-	t.Helper()
-	e, err := NewBan(netip.MustParsePrefix(network), held)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return e
-}
-
-func ended(e Entry) Entry {
-	e.Ended = true
-	return e
-}
-
 func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 	var table Table
 	for _, network := range []string{"203.0.0.0/16", "203.0.113.0/24", "2001:db8::/32"} {
-		table.Apply(night, ban(t, network, hour(night, network)))
+		table.Apply(night, entry(OfBan, "", network, ""))
 	}
 	for addr, want := range map[string]string{
 		"203.0.113.7":          "203.0.113.0/24",
@@ -135,63 +111,32 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 			t.Errorf("%s: got the ban of %q, want %q", addr, got, want)
 		}
 	}
-	table.Apply(night, ended(ban(t, "203.0.113.0/24", hour(night, ""))))
+	end := entry(OfBan, "", "203.0.113.0/24", "")
+	end.Ended = true
+	table.Apply(night, end)
 	if got := table.Load().Banned(netip.MustParseAddr("203.0.113.7"), night); got == nil || got.Note != "203.0.0.0/16" {
 		t.Errorf("without the longer one: got %+v, want the shorter one", got)
 	}
 }
 
-func TestWhatIsTooLongOrTooLargeIsRefused(t *testing.T) {
-	for _, network := range []string{"10.0.0.0/7", "2001::/15", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "::ffff:0:10.0.0.0/104"} {
-		if _, err := NewBan(netip.MustParsePrefix(network), hour(night, "")); err == nil {
-			t.Errorf("%s: got no error, want one", network)
+func TestWhatNobodyCanMeanIsRefused(t *testing.T) {
+	wrong := []Entry{entry(OfShadow, "z", "k", ""), entry(OfLimit, "", "", "deny"), entry("other", "", "", ""), entry(OfShadow, "a/b", "", "")}
+	for _, network := range []string{"10.0.0.0/7", "2001::/15", "::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "::ffff:0:10.0.0.0/104", "203.0.113.7/24", "203.0.113.7", ""} {
+		wrong = append(wrong, entry(OfBan, "", network, ""))
+	}
+	for _, text := range []string{"", "x", "x0", "x-1", "xNaN", "x1e9", "10", "10 1", "0 1/s", "allow", "x0.5x", "\x00"} {
+		wrong = append(wrong, entry(OfLimit, "z", "", text))
+	}
+	long := strings.Repeat("x", longestNote+1)
+	for _, span := range []Span{
+		{Since: night, Until: night.Add(-1)}, {Since: night, Until: night.Add(Longest + 1)},
+		{Since: night, Until: night.Add(1), By: long}, {Since: night, Until: night.Add(1), Note: long},
+	} {
+		wrong = append(wrong, Entry{Name: Name{Kind: OfShadow}, Span: span})
+	}
+	for _, e := range wrong {
+		if e.Check() == nil {
+			t.Errorf("%+v: got no error, want one", e)
 		}
-	}
-	for _, long := range []string{"by", "note"} {
-		text := map[string]string{long: strings.Repeat("x", longestNote+1)}
-		if _, err := NewSpan(night, time.Hour, text["by"], text["note"]); err == nil {
-			t.Errorf("%s too long: got no error, want one", long)
-		}
-	}
-	for _, length := range []time.Duration{-1, Longest + 1} {
-		if _, err := NewSpan(night, length, "", ""); err == nil {
-			t.Errorf("%v: got no error, want one", length)
-		}
-	}
-}
-
-func TestTwoWritersLoseNothing(t *testing.T) {
-	var table Table
-	var writers sync.WaitGroup
-	for w := range 4 {
-		writers.Go(func() {
-			for i := range 50 {
-				table.Apply(night, NewShadow(fmt.Sprint(w, " ", i), hour(night, "")))
-				table.Load().Shadow("0 0", night)
-			}
-		})
-	}
-	writers.Wait()
-	if got := len(table.List(night)); got != 200 {
-		t.Errorf("got %d switches, want 200", got)
-	}
-}
-
-func TestAChangeWithoutAnEndHoldsForThirtyDays(t *testing.T) {
-	var table Table
-	held, err := NewSpan(night, 0, "alice", "a note")
-	if err != nil {
-		t.Fatal(err)
-	}
-	table.Apply(night, NewShadow("", held))
-	last := night.Add(Longest - 1)
-	if !table.Load().AllShadow(last) || table.Load().AllShadow(last.Add(1)) {
-		t.Errorf("got %+v, want it to end after %v", table.List(last), Longest)
-	}
-	if got := table.List(last); len(got) != 1 || got[0].Left(last) != 1 || !got[0].Until.Equal(last.Add(1)) {
-		t.Errorf("got %+v, want the switch, and its end", got)
-	}
-	if table.Apply(last, ended(NewShadow("", held))); table.Load() != nil {
-		t.Error("got a switch that was ended")
 	}
 }

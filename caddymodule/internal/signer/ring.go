@@ -8,53 +8,36 @@ import (
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha512"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/caddyserver/certmagic"
 )
 
 const (
 	// storageKey is where the key is in storage, and lockName the lock under which it is
 	// changed.
-	storageKey = "throttle/signing_key.json"
+	storageKey = "throttle/signing_key"
 	lockName   = "throttle_signing_key"
 
-	// KeyIDSize is how many bytes name a key.
-	KeyIDSize  = 4
-	secretSize = 32 // bytes
+	keySize = 32 // bytes
 
 	readEvery     = time.Minute
 	maintainLimit = 30 * time.Second // for storage to answer, locks included
 )
 
-// Storage is the part of certmagic.Storage that holds the key.
-type Storage interface {
-	Load(ctx context.Context, key string) ([]byte, error)
-	Store(ctx context.Context, key string, value []byte) error
-	Lock(ctx context.Context, name string) error
-	Unlock(ctx context.Context, name string) error
-}
-
 // A Ring holds the signing key as storage has it. It is safe for concurrent use.
 type Ring struct {
-	storage Storage             // nil if the key is fixed
-	key     atomic.Pointer[key] // nil until storage was read
-	mu      sync.Mutex          // of whoever reads or writes storage
-}
-
-// A key signs until it is replaced.
-type key struct {
-	ID     []byte `json:"id"`
-	Secret []byte `json:"secret"`
+	storage certmagic.Storage      // nil if the key is fixed
+	key     atomic.Pointer[[]byte] // nil until storage was read
 }
 
 // New returns a ring for the key in storage. Until that is read, it has the key of an
 // earlier ring, which may be nil.
-func New(storage Storage, earlier *Ring) *Ring {
+func New(storage certmagic.Storage, earlier *Ring) *Ring {
 	r := &Ring{storage: storage}
 	if earlier != nil {
 		r.key.Store(earlier.key.Load())
@@ -67,10 +50,9 @@ func New(storage Storage, earlier *Ring) *Ring {
 func Fixed(secret string) *Ring {
 	mac := hmac.New(sha512.New, []byte(secret))
 	mac.Write([]byte("throttle signing key"))
-	sum := mac.Sum(nil)
-	k := &key{ID: sum[:KeyIDSize], Secret: sum[KeyIDSize:][:secretSize]}
+	key := mac.Sum(nil)[:keySize]
 	r := New(nil, nil)
-	r.key.Store(k)
+	r.key.Store(&key)
 	return r
 }
 
@@ -93,10 +75,8 @@ func (r *Ring) Run(ctx context.Context, tried func(), failed func(error)) {
 }
 
 // Maintain reads the key. If storage has none, it makes one. If storage cannot be read, it
-// makes none, and the ring keeps the key it has.
+// makes none, and the ring keeps the key it has. It must not be called by two goroutines at once.
 func (r *Ring) Maintain(ctx context.Context) (err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, maintainLimit)
 	defer cancel()
 	if err := r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
@@ -113,32 +93,24 @@ func (r *Ring) Maintain(ctx context.Context) (err error) {
 	if err = r.load(ctx); !errors.Is(err, fs.ErrNotExist) {
 		return err // another node was faster
 	}
-	return r.replace(ctx)
-}
-
-// replace makes a new key.
-func (r *Ring) replace(ctx context.Context) error {
-	k := &key{ID: make([]byte, KeyIDSize), Secret: make([]byte, secretSize)}
-	rand.Read(k.ID) // never fails
-	rand.Read(k.Secret)
-	raw, _ := json.Marshal(k) // which fails for no key
-	if err := r.storage.Store(ctx, storageKey, raw); err != nil {
+	key := make([]byte, keySize)
+	rand.Read(key) // never fails
+	if err := r.storage.Store(ctx, storageKey, key); err != nil {
 		return fmt.Errorf("writing %s to storage: %w", storageKey, err)
 	}
-	r.key.Store(k)
+	r.key.Store(&key)
 	return nil
 }
 
 // load reads the key from storage.
 func (r *Ring) load(ctx context.Context) error {
-	raw, err := r.storage.Load(ctx, storageKey)
+	key, err := r.storage.Load(ctx, storageKey)
 	if err != nil {
 		return fmt.Errorf("reading %s from storage: %w", storageKey, err)
 	}
-	k := new(key)
-	if err := json.Unmarshal(raw, k); err != nil || len(k.ID) != KeyIDSize || len(k.Secret) != secretSize {
+	if len(key) != keySize {
 		return fmt.Errorf("reading %s from storage: it holds no key; delete it, and all clients get new cookies", storageKey)
 	}
-	r.key.Store(k)
+	r.key.Store(&key)
 	return nil
 }

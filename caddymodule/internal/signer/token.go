@@ -1,7 +1,6 @@
 package signer
 
 import (
-	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -16,64 +15,59 @@ type Bound struct {
 	Subject    string // what the token is about, such as an account
 }
 
-// A token is, in base64url: the ID of the key, what the token says, and half an
-// HMAC-SHA256. Its kind says how long that is.
-const (
-	macSize  = sha256.Size / 2
-	overhead = KeyIDSize + macSize
-)
+// A token is, in base64url, what it says and half an HMAC-SHA256. Its kind says how long that is.
+const macSize = sha256.Size / 2
 
 // encoding refuses texts that another text stands for, too.
 var encoding = base64.RawURLEncoding.Strict()
 
 // TokenSize returns the length of a token that says so many bytes.
-func TokenSize(says int) int { return encoding.EncodedLen(overhead + says) }
+func TokenSize(says int) int { return encoding.EncodedLen(says + macSize) }
 
 // Sign returns a token that says something. It returns false if there is no key, because
 // storage could not be read yet.
 func (r *Ring) Sign(b *Bound, says []byte) (token string, ok bool) {
-	k := r.key.Load()
-	if k == nil {
+	key := r.key.Load()
+	if key == nil {
 		return "", false
 	}
-	return encoding.EncodeToString(slices.Concat(k.ID, says, k.mac(b, says))), true
+	return encoding.EncodeToString(slices.Concat(says, mac(*key, b, says))), true
 }
 
 // Open reads into says what a token says, as long as that must be. It returns false if the
 // key in force has not signed the token for what it is to be good for.
 func (r *Ring) Open(token string, b *Bound, says []byte) (genuine bool) {
-	raw, ok := decode(token, says)
-	k := r.key.Load()
-	return ok && k != nil && bytes.Equal(k.ID, raw[:KeyIDSize]) && hmac.Equal(k.mac(b, says), raw[KeyIDSize+len(says):])
+	key := r.key.Load()
+	sum, ok := read(token, says)
+	return ok && key != nil && hmac.Equal(mac(*key, b, says), sum)
 }
 
 // Read is Open for a token that anybody may have made.
 func Read(token string, says []byte) (ok bool) {
-	_, ok = decode(token, says)
+	_, ok = read(token, says)
 	return ok
 }
 
-func decode(token string, says []byte) (raw []byte, ok bool) {
+func read(token string, says []byte) (mac []byte, ok bool) {
 	if len(token) != TokenSize(len(says)) {
 		return nil, false
 	}
 	raw, err := encoding.DecodeString(token)
-	if err != nil || len(raw) != overhead+len(says) {
+	if err != nil || len(raw) != len(says)+macSize {
 		return nil, false
 	}
-	copy(says, raw[KeyIDSize:])
-	return raw, true
+	return raw[copy(says, raw):], true
 }
 
 // mac returns the HMAC of all that a token is bound to and says.
-func (k *key) mac(b *Bound, says []byte) []byte {
+func mac(key []byte, b *Bound, says []byte) []byte {
 	var message []byte
 	for _, field := range [...]string{b.Purpose, b.Host, b.Zone, b.Subject} {
 		message = Field(message, field)
 	}
-	mac := hmac.New(sha256.New, k.Secret)
-	mac.Write(append(message, says...))
-	return mac.Sum(nil)[:macSize]
+	sum := hmac.New(sha256.New, key)
+	sum.Write(append(message, says...))
+	return sum.Sum(nil)[:macSize]
 }
 
 // Field appends a field of a message after its length, so that different fields never

@@ -168,10 +168,10 @@ type Summary struct {
 // A Sender is a key or a network. Its numbers are lower bounds, but for what a sample
 // varies by.
 type Sender struct {
-	Name     string
-	Requests int // admitted and refused
-	Refused  int
-	Sampled  bool // the numbers stand for others that were not counted
+	Name     string `json:"key"`
+	Requests int    `json:"requests"` // admitted and refused
+	Refused  int    `json:"refused"`
+	Sampled  bool   `json:"sampled,omitempty"` // the numbers stand for others that were not counted
 }
 
 // Top returns at most n keys or networks of each kind.

@@ -1,8 +1,7 @@
 package stores
 
 import (
-	"errors"
-	"io/fs"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -55,29 +54,39 @@ func (u *MemoryUse) Stop() {
 // Release gives the memory up.
 func (u *MemoryUse) Release() error { return Leave(MemoryKey) }
 
-// A Memory is the process's memory store, with a goroutine that saves it and sheds what is empty.
+// A Memory is the process's memory store. It saves buckets to a file, restores them when the first
+// config starts, and sheds what is empty. A config that is only validated touches no file.
 type Memory struct {
 	*memstore.Store
-	snapshots *snapshots
-	stop      chan struct{}
+	stop  chan struct{}
+	timer *time.Timer // until the next save
 
 	mu       sync.Mutex
-	configs  []*MemoryUse // that have started and not stopped, oldest first
-	reported uint64       // evictions
+	configs  []*MemoryUse   // that have started and not stopped, oldest first
+	last     *MemoryUse     // the newest that has been one of them; nil at first
+	reported uint64         // evictions
+	file     *snapshot.File // nil if last wants none, or it cannot be had
+	saved    uint64         // Changes() when the file was last up to date
+	fresh    time.Time      // and when that was
+	failing  bool           // the last write failed, which was logged
+	failures uint64
 }
 
 // joinMemory joins the process's memory, or creates it for maxBuckets. It is
 // process-wide because a new config must find the levels that the last one left.
 func joinMemory(maxBuckets int) *Memory {
 	return Join(MemoryKey, func() *Memory {
-		m := &Memory{
-			Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
-			stop:  make(chan struct{}),
-		}
-		m.snapshots = newSnapshots(m.Store)
+		m := newMemory(maxBuckets)
 		go m.run()
 		return m
 	})
+}
+
+func newMemory(maxBuckets int) *Memory {
+	return &Memory{
+		Store: memstore.New(memstore.Options{MaxBuckets: maxBuckets}),
+		stop:  make(chan struct{}), timer: time.NewTimer(DefaultSnapshotInterval),
+	}
 }
 
 // run saves buckets and frees memory, again and again until nobody uses the memory any more.
@@ -88,8 +97,8 @@ func (m *Memory) run() {
 		select {
 		case <-m.stop:
 			return
-		case <-m.snapshots.timer.C:
-			m.snapshots.save()
+		case <-m.timer.C:
+			m.save()
 		case <-shed.C:
 			m.shed()
 		}
@@ -102,8 +111,8 @@ func (m *Memory) shed() {
 	m.Shed()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if n := m.Evictions(); n > m.reported && len(m.configs) > 0 {
-		m.configs[len(m.configs)-1].Logger.Warn("the memory store is full and drops buckets that are not empty: raise max_buckets, or group clients by a shorter prefix",
+	if n := m.Evictions(); n > m.reported && m.last != nil {
+		m.last.Logger.Warn("the memory store is full and drops buckets that are not empty: raise max_buckets, or group clients by a shorter prefix",
 			zap.Uint64("dropped", n-m.reported))
 		m.reported = n
 	}
@@ -122,120 +131,88 @@ func (m *Memory) follow(change func([]*MemoryUse) []*MemoryUse) {
 	}
 	if most > 0 {
 		m.SetMaxBuckets(most)
-		m.snapshots.use(m.configs[len(m.configs)-1])
+		m.keep(m.configs[len(m.configs)-1])
 	}
 }
 
-// Destruct ends the goroutine when no config uses the memory any more.
+// Destruct ends the goroutine when no config uses the memory any more, and saves for the last time.
 func (m *Memory) Destruct() error {
 	close(m.stop)
-	m.snapshots.end()
+	m.save()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.file.Close()
 	return nil
 }
 
-// snapshots saves the process's memory of buckets to a file, and restores it when the
-// first config starts. A config that is only validated touches no file.
-type snapshots struct {
-	store *memstore.Store
+// unsaved is a number that Changes never reaches.
+const unsaved = math.MaxUint64
 
-	mu       sync.Mutex
-	path     string         // as the last config to start says; empty means none
-	file     *snapshot.File // nil if there is none, or it cannot be had
-	interval time.Duration
-	logger   *zap.Logger // nil before a config has started
-	saved    uint64      // store.Changes() when the file was last up to date
-	stale    bool        // the file must be written, whatever has changed
-	failing  bool        // the last write failed, which was logged
-	fresh    time.Time   // when the file was last up to date
-	failures uint64
-
-	timer *time.Timer // until the next save
-}
-
-func newSnapshots(store *memstore.Store) *snapshots {
-	return &snapshots{store: store, interval: DefaultSnapshotInterval, timer: time.NewTimer(DefaultSnapshotInterval)}
-}
-
-// use applies the options of a config that runs. The first one reads its file: later
-// ones find buckets that are newer than any file.
-func (s *snapshots) use(config *MemoryUse) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	first := s.logger == nil
-	s.logger, s.interval = config.Logger, config.Every
-	s.timer.Reset(s.interval)
-	path := config.Snapshot
-	if path == s.path && (s.file != nil || path == "") {
+// keep saves buckets as a config wants it. The first one reads its file: later ones find buckets
+// that are newer than any file. mu is held.
+func (m *Memory) keep(config *MemoryUse) {
+	last := m.last
+	m.last = config
+	m.timer.Reset(config.Every)
+	if last != nil && last.Snapshot == config.Snapshot && m.file != nil {
 		return
 	}
-	s.close()
-	s.fresh = time.Now()
-	if s.path = path; path == "" {
+	m.file.Close()
+	m.file, m.fresh, m.saved, m.failing = nil, time.Now(), unsaved, false
+	if config.Snapshot == "" {
 		return
 	}
-	file, err := snapshot.Open(path)
+	logger := config.Logger.With(zap.String("file", config.Snapshot))
+	file, err := snapshot.Open(config.Snapshot)
 	if err != nil {
-		s.logger.Warn("no snapshot of the buckets is kept, so a restart empties them all",
-			zap.String("file", path), zap.Error(err))
+		logger.Warn("no snapshot of the buckets is kept, so a restart empties them all", zap.Error(err))
 		return
 	}
-	s.file, s.stale, s.failing = file, true, false
-	if first {
-		s.restore(config.limits)
-	}
-}
-
-// restore reads the file. It must be called with the lock held.
-func (s *snapshots) restore(limits func(*leakybucket.Charge, leakybucket.State) bool) {
-	var found memstore.Restored
-	saved, err := s.file.Read()
-	if err == nil {
-		found, err = s.store.ReadSnapshot(saved, limits)
-	}
-	logger := s.logger.With(zap.String("file", s.path))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return
-	case err != nil:
-		aside, failed := s.file.SetAside()
-		logger.Warn("the snapshot cannot be used, so all buckets are empty",
-			zap.Error(errors.Join(err, failed)), zap.String("renamed_to", aside))
+	m.file = file
+	if last != nil {
 		return
 	}
-	s.saved, s.stale = s.store.Changes(), false // a config that fails to start changes nothing
-	logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
-		zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
+	err = file.Load(func(content []byte) error {
+		found, err := m.ReadSnapshot(content, config.limits)
+		if err == nil {
+			m.saved = m.Changes() // a config that fails to start changes nothing
+			logger.Info("buckets were restored", zap.Int("buckets", found.Buckets),
+				zap.Int("of_unknown_zones", found.Dropped), zap.Time("written", found.Written))
+		}
+		return err
+	})
+	if err != nil {
+		logger.Warn("the snapshot cannot be used, so all buckets are empty", zap.Error(err))
+	}
 }
 
 // save writes the file if a bucket has changed since it was written.
-func (s *snapshots) save() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.timer.Reset(s.interval)
-	changes := s.store.Changes()
-	switch {
-	case s.file == nil:
-		if s.path != "" {
-			s.failures++
-		}
-		return
-	case changes == s.saved && !s.stale:
-		s.fresh = time.Now()
+func (m *Memory) save() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last == nil || m.last.Snapshot == "" {
 		return
 	}
-	switch err := s.file.Write(s.store.WriteSnapshot); {
-	case err != nil:
-		if !s.failing {
-			s.logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval",
-				zap.String("file", s.path), zap.Error(err))
-		}
-		s.failing = true
-		s.failures++
+	m.timer.Reset(m.last.Every)
+	if m.file == nil {
+		m.failures++
 		return
-	case s.failing:
-		s.logger.Info("the snapshot is written again", zap.String("file", s.path))
 	}
-	s.saved, s.stale, s.failing, s.fresh = changes, false, false, time.Now()
+	logger, changes := m.last.Logger.With(zap.String("file", m.last.Snapshot)), m.Changes()
+	if changes != m.saved {
+		if err := m.file.Write(m.WriteSnapshot); err != nil {
+			if !m.failing {
+				logger.Warn("the snapshot cannot be written; this is tried again every snapshot_interval", zap.Error(err))
+			}
+			m.failing = true
+			m.failures++
+			return
+		}
+	}
+	if m.failing {
+		logger.Info("the snapshot is written again")
+	}
+	m.saved, m.fresh, m.failing = changes, time.Now(), false
 }
 
 // SnapshotState is how a snapshot of the memory fares.
@@ -247,24 +224,7 @@ type SnapshotState struct {
 
 // Snapshot returns the state of the snapshot, unless none is wanted.
 func (m *Memory) Snapshot(now time.Time) (state SnapshotState, wanted bool) {
-	s := m.snapshots
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return SnapshotState{now.Sub(s.fresh), s.failures, s.failing || s.file == nil}, s.path != ""
-}
-
-// end saves for the last time.
-func (s *snapshots) end() {
-	s.save()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.close()
-}
-
-// close gives the file up. It must be called with the lock held.
-func (s *snapshots) close() {
-	if s.file != nil {
-		_ = s.file.Close() // nothing was written to the lock
-		s.file = nil
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return SnapshotState{now.Sub(m.fresh), m.failures, m.failing || m.file == nil}, m.last != nil && m.last.Snapshot != ""
 }

@@ -13,28 +13,34 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
 
-// started returns the snapshots of a store that a config uses, and what they log.
-func started(t *testing.T, file string) (*snapshots, *observer.ObservedLogs) {
+// started returns a memory that a config uses, and what it logs.
+func started(t *testing.T, file string) (*Memory, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zapcore.InfoLevel)
-	s := newSnapshots(memstore.New(memstore.Options{MaxBuckets: 1000}))
+	m := newMemory(1000)
 	limits := func(c *leakybucket.Charge, _ leakybucket.State) bool {
 		c.Limit = leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}
 		return true
 	}
-	s.use(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), limits: limits})
-	t.Cleanup(s.end)
-	return s, logs
+	m.keep(&MemoryUse{Snapshot: file, Every: time.Hour, Logger: zap.New(core), limits: limits})
+	t.Cleanup(m.end)
+	return m, logs
+}
+
+// end saves for the last time.
+func (m *Memory) end() {
+	m.save()
+	m.file.Close()
+	m.file = nil
 }
 
 // pour changes the store.
-func pour(t *testing.T, s *snapshots, key string) {
+func pour(t *testing.T, m *Memory, key string) {
 	t.Helper()
 	c := leakybucket.Charge{Zone: "z", Key: key, Limit: leakybucket.Limit{Capacity: 10, Leak: 1. / 3600}, Cost: 1}
-	if err := s.store.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
+	if err := m.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -64,7 +70,7 @@ func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
 	s.end()
 	s, logs = started(t, file)
 	wantLogged(t, logs, "info: buckets were restored")
-	if got := s.store.Buckets()["z"]; got != 1 {
+	if got := s.Buckets()["z"]; got != 1 {
 		t.Errorf("got %d buckets, want the one that was saved", got)
 	}
 }
@@ -82,28 +88,9 @@ func TestASecondProcessGoesWithoutASnapshot(t *testing.T) {
 	second.end()
 	first.end()
 	third, _ := started(t, file)
-	if got := third.store.Buckets()["z"]; got != 1 {
+	if got := third.Buckets()["z"]; got != 1 {
 		t.Errorf("got %d buckets, want the one of the first process", got)
 	}
-}
-
-// A folder that is gone refuses writes to root, too, as a read-only disk does.
-func TestASnapshotThatCannotBeWrittenIsWarnedOfOnce(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "folder")
-	s, logs := started(t, filepath.Join(dir, "buckets"))
-	if err := os.RemoveAll(dir); err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		pour(t, s, "a")
-		s.save()
-	}
-	wantLogged(t, logs, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	s.save()
-	wantLogged(t, logs, "info: the snapshot is written again")
 }
 
 func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
@@ -130,36 +117,34 @@ func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
 	}
 }
 
-func TestASnapshotThatCannotBeWrittenIsCountedAndAges(t *testing.T) {
+// A folder that is gone refuses writes to root, too, as a read-only disk does.
+func TestASnapshotThatCannotBeWrittenIsWarnedOfOnceAndAges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "folder")
-		s, _ := started(t, filepath.Join(dir, "buckets"))
-		m := &Memory{Store: s.store, snapshots: s}
-		want := func(wanted SnapshotState) {
+		m, logs := started(t, filepath.Join(dir, "buckets"))
+		want := func(wanted SnapshotState, logged ...string) {
 			t.Helper()
+			m.save()
 			if got, kept := m.Snapshot(time.Now()); got != wanted || !kept {
 				t.Errorf("got %+v, want %+v", got, wanted)
 			}
+			wantLogged(t, logs, logged...)
 		}
-		pour(t, s, "a")
-		s.save()
+		pour(t, m, "a")
 		want(SnapshotState{})
 		if err := os.RemoveAll(dir); err != nil {
 			t.Fatal(err)
 		}
-		pour(t, s, "b")
-		for n := range uint64(2) {
-			time.Sleep(time.Minute)
-			s.save()
-			want(SnapshotState{Age: time.Duration(n+1) * time.Minute, Failures: n + 1, Failing: true})
-		}
+		pour(t, m, "b")
+		time.Sleep(time.Minute)
+		want(SnapshotState{Age: time.Minute, Failures: 1, Failing: true}, "warn: the snapshot cannot be written; this is tried again every snapshot_interval")
+		time.Sleep(time.Minute)
+		want(SnapshotState{Age: 2 * time.Minute, Failures: 2, Failing: true})
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		s.save()
-		want(SnapshotState{Failures: 2})
-		time.Sleep(time.Minute)
-		s.save() // nothing has changed
+		want(SnapshotState{Failures: 2}, "info: the snapshot is written again")
+		time.Sleep(time.Minute) // nothing has changed
 		want(SnapshotState{Failures: 2})
 	})
 }

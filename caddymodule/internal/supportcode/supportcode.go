@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -85,21 +84,9 @@ type Coded struct {
 // A Ring remembers the last 10,000 refusals. It is safe for concurrent use. The zero
 // value is ready for use, and needs no memory before the first refusal.
 type Ring struct {
-	made  sync.Once
-	slots *[kept]slot
-	next  atomic.Uint64
-}
-
-// A slot has a lock of its own, so that refusals do not wait for each other.
-type slot struct {
-	mu      sync.Mutex
-	code    Code
-	refusal Refusal
-}
-
-func (r *Ring) all() *[kept]slot {
-	r.made.Do(func() { r.slots = new([kept]slot) })
-	return r.slots
+	mu   sync.Mutex
+	all  []Coded
+	next int // where the next one goes, once there are as many as are kept
 }
 
 // Add remembers a refusal, instead of the oldest one, and returns its code.
@@ -110,25 +97,27 @@ func (r *Ring) Add(refusal Refusal) (code Code) {
 	for code == 0 {
 		code = Code(rand.Uint64() >> (64 - bits))
 	}
-	s := &r.all()[r.next.Add(1)%kept]
-	s.mu.Lock()
-	s.code, s.refusal = code, refusal
-	s.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.all) < kept {
+		r.all = append(r.all, Coded{code, refusal})
+	} else {
+		r.all[r.next] = Coded{code, refusal}
+		r.next = (r.next + 1) % kept
+	}
 	return code
 }
 
 // Of returns the last refusal by each key of each zone of clients in a network, the newest
 // first.
 func (r *Ring) Of(network netip.Prefix) (last []Coded) {
-	for i := range r.all() {
-		s := &r.slots[i]
-		s.mu.Lock()
-		one := Coded{s.code, s.refusal}
-		s.mu.Unlock()
-		if one.Code != 0 && one.Client.IsValid() && one.Client.Overlaps(network) {
-			last = append(last, one)
+	r.mu.Lock()
+	for i := range r.all {
+		if client := r.all[i].Client; client.IsValid() && client.Overlaps(network) {
+			last = append(last, r.all[i])
 		}
 	}
+	r.mu.Unlock()
 	slices.SortFunc(last, func(a, b Coded) int { return b.At.Compare(a.At) })
 	met := make(map[[2]string]bool)
 	return slices.DeleteFunc(last, func(one Coded) bool {
@@ -140,15 +129,11 @@ func (r *Ring) Of(network netip.Prefix) (last []Coded) {
 }
 
 // Find returns the refusal of a code, and false if it is not remembered.
-func (r *Ring) Find(code Code) (refusal Refusal, found bool) {
-	for i := range r.all() {
-		s := &r.slots[i]
-		s.mu.Lock()
-		kept, refusal := s.code, s.refusal
-		s.mu.Unlock()
-		if kept == code && code != 0 {
-			return refusal, true
-		}
+func (r *Ring) Find(code Code) (refusal Coded, found bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if i := slices.IndexFunc(r.all, func(one Coded) bool { return one.Code == code }); i >= 0 {
+		return r.all[i], true
 	}
-	return Refusal{}, false
+	return Coded{}, false
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/changes"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -40,14 +41,10 @@ type TopZone struct {
 	Denied   []TopKey `json:"most_refused"`
 }
 
-// A TopKey is a lower bound if there are many keys. Of many requests it is an estimate.
+// A TopKey is a key, or the network by which requests are counted.
 type TopKey struct {
-	Key      string `json:"key"`
-	Network  string `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
-	Requests int    `json:"requests"`          // in most_refused: that were refused
-	Admitted int    `json:"admitted"`
-	Refused  int    `json:"refused"`
-	Sampled  bool   `json:"sampled,omitempty"` // the numbers are estimates
+	sketch.Sender
+	Network string `json:"network,omitempty"` // that the key stands for, if the zone masks addresses
 }
 
 // Rates is the answer of /throttle/rates: those of each zone or in_flight that had requests in the
@@ -301,8 +298,9 @@ type Synced struct {
 
 // An Override is a change that holds.
 type Override struct {
-	override.Held
+	override.Entry
 	Network string `json:"network,omitempty"` // that is banned, or that the key stands for
+	Hits    uint64 `json:"hits,omitempty"`    // requests and connections that a ban has refused in this process
 	Synced
 }
 
