@@ -7,35 +7,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // Printable returns text that a terminal or a page can show: control bytes, marks of
 // text direction, invisible characters and what is no UTF-8 are escaped. What is longer
 // than most characters is cut.
 func Printable(text string, most int) string {
-	var b strings.Builder
-	n := 0
-	for i := 0; i < len(text); {
+	n, rest := 0, ""
+	for i := range text {
 		if n++; n > most {
-			b.WriteString("…")
+			text, rest = text[:i], "…"
 			break
 		}
-		r, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r == '\\':
-			b.WriteString(`\\`)
-		case !strconv.IsPrint(r):
-			escape := strconv.QuoteRuneToASCII(r)
-			b.WriteString(escape[1 : len(escape)-1])
-		default:
-			b.WriteRune(r)
-		}
-		i += size
 	}
-	return b.String()
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
 }
 
 // Plural returns a number of things, such as "1 zone" or "2 zones".
