@@ -70,7 +70,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	}
 	return tokens.Options(d, "store memory", tokens.Fields{
 		"max_buckets": &m.MaxBuckets, "snapshot": &m.Snapshot, "snapshot_interval": &m.SnapshotInterval,
-	}, m.Check)
+	}, m.Check, nil)
 }
 
 // Interface guards

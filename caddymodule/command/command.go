@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	caddycmd "github.com/caddyserver/caddy/v2/cmd"
 	"github.com/spf13/cobra"
@@ -100,26 +99,13 @@ func fail(cmd *cobra.Command, err error) error {
 // text direction, invisible characters and what is no UTF-8 are escaped. What is longer
 // than most characters is cut.
 func Printable(text string, most int) string {
-	var b strings.Builder
-	n := 0
-	for i := 0; i < len(text); {
+	n, rest := 0, ""
+	for i := range text {
 		if n++; n > most {
-			b.WriteString("…")
+			text, rest = text[:i], "…"
 			break
 		}
-		r, size := utf8.DecodeRuneInString(text[i:])
-		switch {
-		case r == utf8.RuneError && size == 1:
-			fmt.Fprintf(&b, `\x%02x`, text[i])
-		case r == '\\':
-			b.WriteString(`\\`)
-		case !strconv.IsPrint(r):
-			escape := strconv.QuoteRuneToASCII(r)
-			b.WriteString(escape[1 : len(escape)-1])
-		default:
-			b.WriteRune(r)
-		}
-		i += size
 	}
-	return b.String()
+	quoted := strconv.Quote(text)
+	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`) + rest
 }

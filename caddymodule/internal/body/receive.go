@@ -1,3 +1,8 @@
+// Package body keeps what clients send and upstreams answer until somebody takes it. Begin with
+// [Store.Receive].
+//
+// A [Store] keeps whole bodies of requests until an upstream takes them, and responses until
+// their clients do: in memory, and what is too long for that in a file. Nobody waits for room.
 package body
 
 import (
@@ -258,3 +263,11 @@ func (b *begun) Close() error {
 	_ = b.Received.Close()
 	return b.client.Close()
 }
+
+// None reports whether a request has no body.
+func None(r *http.Request) bool {
+	return r.Body == nil || r.Body == http.NoBody || r.ContentLength == 0
+}
+
+// Whole reports whether a request has no body, or one that was received.
+func Whole(r *http.Request) bool { return None(r) || Of(r) != nil }

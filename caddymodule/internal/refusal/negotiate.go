@@ -1,11 +1,20 @@
 package refusal
 
 import (
+	_ "embed" // for the languages
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
+	"time"
+
+	"golang.org/x/text/feature/plural"
+	textlanguage "golang.org/x/text/language"
 )
 
-// mostAccept is how many bytes of the Accept headers are parsed, which bounds the
-// work for hostile clients. Browsers send about 150.
+// mostAccept is how many bytes of the Accept and Accept-Language headers are parsed, which
+// bounds the work for hostile clients. Browsers send about 150.
 const mostAccept = 4 << 10
 
 // A form is what the answer to a client is written in.
@@ -20,7 +29,7 @@ const (
 
 // formFor returns the form that a client prefers. Clients that name neither HTML nor JSON,
 // such as curl, get HTML.
-func formFor(accept []string) form { return form(firstOf(accept, mostAccept, formOf, int(inBrief))) }
+func formFor(accept []string) form { return form(firstOf(accept, formOf, int(inBrief))) }
 
 // formOf returns the form of a media type, or -1. A kind of JSON is JSON, such as
 // application/problem+json.
@@ -35,13 +44,9 @@ func formOf(kind string) int {
 	return -1
 }
 
-// mostLanguages is how much of the Accept-Language headers is looked at. Browsers
-// send less than 100 bytes.
-const mostLanguages = 1 << 10
-
 // preferred returns the index of the language that a client wants most, and English if it
 // wants none.
-func preferred(accept []string) int { return firstOf(accept, mostLanguages, spoken, 0) }
+func preferred(accept []string) int { return firstOf(accept, spoken, 0) }
 
 // spoken returns the index of the language of a tag such as de or pt-BR, or -1.
 func spoken(tag string) int {
@@ -58,9 +63,9 @@ func spoken(tag string) int {
 }
 
 // firstOf returns the first of what headers name that find knows, or otherwise if it knows
-// none. Clients name first what they want most, so their weights are not read. Only so many
-// bytes are looked at.
-func firstOf(headers []string, left int, find func(name string) int, otherwise int) int {
+// none. Clients name first what they want most, so their weights are not read.
+func firstOf(headers []string, find func(name string) int, otherwise int) int {
+	left := mostAccept
 	for _, header := range headers {
 		if left <= 0 {
 			break
@@ -75,4 +80,97 @@ func firstOf(headers []string, left int, find func(name string) int, otherwise i
 		}
 	}
 	return otherwise
+}
+
+// isCall reports whether a request is a gRPC call, of a program or of a page (grpc-web).
+func isCall(r *http.Request) bool {
+	const grpc = "application/grpc"
+	kind := r.Header.Get("Content-Type")
+	if len(kind) < len(grpc) || !strings.EqualFold(kind[:len(grpc)], grpc) {
+		return false
+	}
+	more := kind[len(grpc):]
+	return more == "" || strings.ContainsRune("+-; ", rune(more[0]))
+}
+
+// endCall answers a gRPC call. Clients of gRPC take any status of HTTP but 200 for an outage, and
+// some of them repeat the call at once. They keep the pushback, and do not repeat a call whose
+// pushback is negative (gRFC A6).
+func (f *Refusal) endCall(w http.ResponseWriter, r *http.Request, h *headers) {
+	const resourceExhausted = "8"
+	message, pushback := f.message(&languages[0]), "-1"
+	if f.Code != 0 {
+		message += " (" + f.Code.String() + ")"
+	}
+	if f.Waits {
+		pushback = strconv.FormatInt(WholeSeconds(f.RetryAfter)*1000, 10)
+	}
+	h.set("Content-Type", r.Header.Get("Content-Type"))
+	h.set("Grpc-Status", resourceExhausted)
+	h.set("Grpc-Message", url.PathEscape(message))
+	h.set("Grpc-Retry-Pushback-Ms", pushback)
+	h.set("Content-Length", "0")
+	w.WriteHeader(http.StatusOK)
+}
+
+// A language is one in which people are told of a refusal. No sentence in it has
+// a character that HTML gives a meaning.
+type language struct {
+	Tag string // BCP 47
+
+	Title, Reason string
+	LogIns        string // the reason of a zone that refunds log-ins
+	Wait          string // with one %s for the time
+	Reload        string // the page will do that when the wait is over
+	Loading       string // it does
+	Resend        string // what to do about a request that the page cannot repeat
+	ResendNow     string // it is time to
+	Again         string // the text of the link that loads the page again
+
+	// Of a refusal that waiting cannot fix.
+	Never, NeverReason string
+
+	Code string // what stands before a support code
+
+	Forms [3][]string // of seconds, minutes and hours: what follows a number: one, a few, and others
+
+	tag textlanguage.Tag
+}
+
+//go:embed languages.json
+var languagesJSON []byte
+
+// languages are the ten most common ones of websites (W3Techs), the default first.
+var languages = func() (all []language) {
+	if err := json.Unmarshal(languagesJSON, &all); err != nil {
+		panic(err)
+	}
+	for i := range all {
+		all[i].tag = textlanguage.MustParse(all[i].Tag)
+	}
+	return all
+}()
+
+// Units returns the forms as the page's script reads them.
+func (l *language) Units() string {
+	units := make([]string, len(l.Forms))
+	for i, forms := range l.Forms {
+		units[i] = strings.Join(forms, ",")
+	}
+	return strings.Join(units, "|")
+}
+
+// appendWait appends a time as people say it, rounded up.
+func (l *language) appendWait(text []byte, d time.Duration) []byte {
+	n, unit := readable(d)
+	text = strconv.AppendInt(text, n, 10)
+	forms := l.Forms[unit]
+	form := len(forms) - 1
+	switch plural.Cardinal.MatchPlural(l.tag, int(n), 0, 0, 0, 0) {
+	case plural.One:
+		form = 0
+	case plural.Few:
+		form = min(1, form)
+	}
+	return append(text, forms[form]...)
 }

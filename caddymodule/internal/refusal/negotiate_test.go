@@ -130,27 +130,3 @@ func TestHostileAcceptHeadersCostNoMoreThanTheirBeginning(t *testing.T) {
 		}
 	}
 }
-
-func FuzzAccept(f *testing.F) {
-	f.Add("text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8")
-	f.Add("application/json, text/javascript, */*; q=0.01")
-	for about := range hostileAccepts {
-		f.Add(hostileAccepts[about][0][:min(100, len(hostileAccepts[about][0]))])
-	}
-	f.Fuzz(func(t *testing.T, accept string) {
-		lower := strings.ToLower(accept)
-		switch got := formFor([]string{accept}); got {
-		case inBrief:
-		case inJSON:
-			if !strings.Contains(lower, "json") {
-				t.Errorf("Accept %q: got JSON", accept)
-			}
-		case inHTML:
-			if !strings.Contains(lower, "html") {
-				t.Errorf("Accept %q: got a page", accept)
-			}
-		default:
-			t.Errorf("Accept %q: got the form %v", accept, got)
-		}
-	})
-}

@@ -1,9 +1,20 @@
 package refusal
 
 import (
+	"crypto/sha256"
+	_ "embed" // for the style sheet and the script
+	"encoding/base64"
 	"fmt"
 	"html"
+	"net/http"
 	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"text/template"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/caddyserver/caddy/v2"
 )
@@ -68,4 +79,224 @@ func lookUp(values *caddy.Replacer, name string) (string, bool) {
 		return "", false
 	}
 	return values.GetString(name)
+}
+
+const (
+	// mostTitle and mostText are how many characters a Style may have there.
+	mostTitle = 100
+	mostText  = 500
+
+	standardAccent = "#3578c6"
+)
+
+// A Style brands the built-in page. Its texts are plain text in one language. All others
+// on the page are in the visitor's language. The zero value is the page without a brand.
+type Style struct {
+	// The heading, such as the name of the site: at most 100 characters. Default:
+	// "One moment, please".
+	Title string `json:"title,omitempty"`
+
+	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c`, `#0a7`, or a
+	// basic colour of CSS such as `teal`. Default: a blue.
+	Accent string `json:"accent,omitempty"`
+
+	// The explanation, in at most 500 characters. How long to wait, and what to do
+	// then, follows it. Zones with refund say "Too many failed log-ins." instead.
+	// Default: "This site is receiving too many requests right now."
+	Text string `json:"text,omitempty"`
+}
+
+// Validate reports what is wrong with the style.
+func (s Style) Validate() error {
+	if _, err := colour(s.Accent); err != nil {
+		return err
+	}
+	if err := CheckText("title", s.Title, mostTitle, ""); err != nil {
+		return err
+	}
+	return CheckText("text", s.Text, mostText, "\n\t")
+}
+
+// Compile checks the style and builds the page in each language, around the wait.
+func (s Style) Compile() (*Page, error) {
+	if err := s.Validate(); err != nil {
+		return nil, err
+	}
+	accent, _ := colour(s.Accent) // which was checked
+	sheet := ":root{--accent:" + accent + "}" + styleSheet
+	p := &Page{
+		notices: make([][kinds][]piece, len(languages)), text: html.EscapeString(s.Text), sheet: "<style>" + sheet + "</style>\n",
+		policy: "default-src 'none'; script-src " + digest(script) + "; style-src " + digest(sheet) + "; base-uri 'none'; form-action 'none'",
+	}
+	for i := range languages {
+		for kind := range p.notices[i] {
+			p.notices[i][kind] = s.notice(&languages[i], kind)
+		}
+	}
+	return p, nil
+}
+
+// standard is the page of the zero Style.
+var standard = sync.OnceValue(func() *Page {
+	p, err := Style{}.Compile()
+	if err != nil {
+		panic(err)
+	}
+	return p
+})
+
+var (
+	//go:embed page.css
+	styleSheet string
+
+	// The script counts down, by the wall clock, so that a laptop's sleep counts. It
+	// reloads the page only while somebody is looking at it, and only online: tabs
+	// in the background do not all come back in the same second.
+	//
+	//go:embed page.js
+	script string
+)
+
+// digest returns what allows exactly one inline script or style sheet.
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}
+
+// The kinds of notices.
+const (
+	reloading = iota // the page asks again by itself
+	resending        // only the person can ask again
+	hopeless         // waiting does not help
+	brief            // without style and script
+	briefHopeless
+	returning // the browser asks again by itself, because a header tells it to
+	inviting  // the person asks again, by a link
+	kinds
+)
+
+// kindOf returns the kind of notice that answers a request. Only requests that are
+// safe may be repeated by themselves.
+func (f *Refusal) kindOf(r *http.Request, in form) int {
+	switch {
+	case in == inBrief && f.Waits:
+		return brief
+	case in == inBrief:
+		return briefHopeless
+	case !f.Waits:
+		return hopeless
+	case f.Busy != nil && r.Method == http.MethodGet && f.Busy.Reload:
+		return returning
+	case f.Busy != nil && r.Method == http.MethodGet:
+		return inviting
+	case f.Busy != nil:
+		return resending
+	case r.Method == http.MethodGet || r.Method == http.MethodHead:
+		return reloading
+	}
+	return resending
+}
+
+// A notice is what the layout of the built-in page asks about one of its kinds.
+type notice struct {
+	*language
+	Title, Reason                           string
+	Before, After                           string // of the wait
+	Waits, Brief, Reloads, Returns, Invites bool
+}
+
+//go:embed page.html
+var layoutText string
+
+var layout = template.Must(template.New("page").Parse(layoutText))
+
+// gap is what differs from refusal to refusal, and what is the same on all pages, so that
+// they share its memory.
+var gap = regexp.MustCompile(`\{(reason|seconds|words|code|sheet|script)\}`)
+
+// notice builds a page in one language.
+func (s Style) notice(l *language, kind int) []piece {
+	n := notice{
+		language: l, Title: l.Title, Reason: "{reason}", Waits: kind != hopeless && kind != briefHopeless, Brief: kind == brief || kind == briefHopeless,
+		Reloads: kind == reloading, Returns: kind == returning, Invites: kind == inviting,
+	}
+	if !n.Waits {
+		n.Title, n.Reason = l.Never, l.NeverReason
+		if s.Text != "" {
+			n.Reason = html.EscapeString(s.Text) + "</p>\n<p>" + l.NeverReason
+		}
+	}
+	if s.Title != "" {
+		n.Title = html.EscapeString(s.Title)
+	}
+	n.Before, n.After, _ = strings.Cut(l.Wait, "%s")
+	var page strings.Builder
+	if err := layout.Execute(&page, n); err != nil {
+		panic(err)
+	}
+	return piecesOf(page.String(), gap)
+}
+
+// appendNotice fills in what differs from refusal to refusal.
+func (p *Page) appendNotice(page []byte, notice []piece, l *language, f *Refusal) []byte {
+	for _, piece := range notice {
+		page = append(page, piece.text...)
+		switch piece.placeholder {
+		case "reason":
+			page = append(page, f.reason(l, p.text)...)
+		case "seconds": // in digits
+			page = strconv.AppendInt(page, WholeSeconds(f.TimeToFit), 10)
+		case "words": // as people say it
+			page = l.appendWait(page, f.TimeToFit)
+		case "sheet":
+			page = append(page, p.sheet...)
+		case "script":
+			page = append(page, scriptElement...)
+		case "code":
+			if f.Code != 0 {
+				page = append(append(append(page, `<p id="code">`...), l.Code...), " <code>"...)
+				page = append(f.Code.AppendTo(page), "</code></p>\n"...)
+			}
+		}
+	}
+	return page
+}
+
+var scriptElement = "<script>" + script + "</script>\n"
+
+// basicColours are those of CSS 2.
+var basicColours = strings.Fields("aqua black blue fuchsia gray green lime maroon navy olive orange purple red silver teal white yellow")
+
+// colour returns a colour as CSS has it. Nothing else may get into the style sheet.
+func colour(text string) (string, error) {
+	if text == "" {
+		return standardAccent, nil
+	}
+	lower := strings.ToLower(text)
+	if slices.Contains(basicColours, lower) {
+		return lower, nil
+	}
+	digits := strings.TrimPrefix(lower, "#")
+	if (len(digits) != 3 && len(digits) != 6) || strings.Trim(digits, "0123456789abcdef") != "" {
+		return "", fmt.Errorf("invalid accent %q: want a colour such as 0a7f5c, \"#0a7f5c\" or one of %s", text, strings.Join(basicColours, ", "))
+	}
+	return "#" + digits, nil
+}
+
+// CheckText checks a plain text for people, of at most so many characters.
+func CheckText(option, text string, most int, allowed string) error {
+	switch n := utf8.RuneCountInString(text); {
+	case !utf8.ValidString(text):
+		return fmt.Errorf("the %s is not valid UTF-8", option)
+	case n > most:
+		return fmt.Errorf("the %s has %d characters: want at most %d", option, n, most)
+	case text != "" && strings.TrimSpace(text) == "":
+		return fmt.Errorf("the %s is blank", option)
+	}
+	for _, c := range text {
+		if unicode.IsControl(c) && !strings.ContainsRune(allowed, c) {
+			return fmt.Errorf("the %s has the control character %q", option, c)
+		}
+	}
+	return nil
 }

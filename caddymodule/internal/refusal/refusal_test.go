@@ -196,6 +196,7 @@ func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
 		wait time.Duration
 		want string
 	}{
+		{-time.Hour, "1 second"},
 		{0, "1 second"},
 		{time.Millisecond, "1 second"},
 		{time.Second, "1 second"},
@@ -208,14 +209,6 @@ func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
 	} {
 		if got := string(languages[0].appendWait(nil, test.wait)); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.wait, got, test.want)
-		}
-	}
-}
-
-func TestSecondsAreRoundedUpAndNeverNone(t *testing.T) {
-	for d, want := range map[time.Duration]int64{-time.Hour: 1, 0: 1, 1: 1, time.Second: 1, time.Second + 1: 2, 59*time.Second + 1: 60} {
-		if got := WholeSeconds(d); got != want {
-			t.Errorf("%v: got %d, want %d", d, got, want)
 		}
 	}
 }
@@ -273,26 +266,6 @@ func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 	}
 	if got := refuse(t, &Refusal{Status: 429, Page: page}, httptest.NewRequest("GET", "/", nil)).Body.String(); got != text {
 		t.Errorf("without a replacer: got\n%s\nwant\n%s", got, text)
-	}
-}
-
-func TestAnEmptyPageIsAPage(t *testing.T) {
-	page, err := Compile("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got := refuse(t, &Refusal{Status: 429, Page: page}, request("")).Body.String(); got != "" {
-		t.Errorf("got %q, want nothing", got)
-	}
-}
-
-func TestAPageHasAMebibyteAtMost(t *testing.T) {
-	if _, err := Compile(strings.Repeat("x", MostPage)); err != nil {
-		t.Error(err)
-	}
-	const want = "the page has 1048577 bytes: want at most 1048576"
-	if _, err := Compile(strings.Repeat("x", MostPage+1)); err == nil || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
 	}
 }
 

@@ -90,19 +90,9 @@ func plain(name string) bool {
 	return true
 }
 
-// runsPHP reports whether any extension of a name is one of PHP's: servers with
-// several handlers may run `x.php.css`.
-func runsPHP(name string) bool {
-	_, extensions, _ := strings.Cut(name, ".")
-	for extension := range strings.SplitSeq(extensions, ".") {
-		for _, ofPHP := range []string{"php", "pht", "phar"} {
-			if len(extension) >= len(ofPHP) && strings.EqualFold(extension[:len(ofPHP)], ofPHP) {
-				return true
-			}
-		}
-	}
-	return false
-}
+// runsPHP reports whether any extension of a name may be one of PHP's, such as php, phtml and
+// phar: servers with several handlers may run `x.php.css`.
+func runsPHP(name string) bool { return strings.Contains(strings.ToLower(name), ".ph") }
 
 // encodesSeparator reports whether a raw path has an encoded slash or backslash.
 // `/style.css%2f` is the folder style.css to PHP sites, and runs their index.

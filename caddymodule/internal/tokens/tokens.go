@@ -27,8 +27,11 @@ func ParseDuration(word string) (caddy.Duration, error) {
 }
 
 // Fields are the words of a block, each with a pointer to the field that it sets, or with a
-// func() error that reads what follows the word.
+// func() error or a [Repeated] that reads what follows the word.
 type Fields map[string]any
+
+// A Repeated reads what follows a word that may stand several times.
+type Repeated func() error
 
 // Set sets the field that a pointer points to from its word. A flag has none. What texts and
 // numbers may be is for others to check.
@@ -87,35 +90,30 @@ func parseWhole(word string) (int, error) {
 	return n, nil
 }
 
-// Options reads a block of options, each at most once but for those with a function. After each
-// of the others it calls check, unless that is nil.
-func Options(d *caddyfile.Dispenser, where string, fields Fields, check func() error) error {
-	seen := make(map[string]bool)
-	for nesting := d.Nesting(); d.NextBlock(nesting); {
+// Options reads a block of options, each at most once but for those that are Repeated. It adds the
+// place of each to places, where what stands already has been given, too. After each option that
+// has a pointer it calls check. Both may be nil.
+func Options(d *caddyfile.Dispenser, where string, fields Fields, check func() error, places map[string][]string) (err error) {
+	if places == nil {
+		places = make(map[string][]string)
+	}
+	for nesting := d.Nesting(); err == nil && d.NextBlock(nesting); {
 		option := d.Val()
+		repeated, _ := fields[option].(Repeated)
 		switch {
 		case fields[option] == nil:
-			return UnknownOption(d, where, slices.Sorted(maps.Keys(fields)))
-		case seen[option]:
+			return unknownOption(d, where, fields)
+		case places[option] != nil && repeated == nil:
 			return d.Errf("%s is given twice", option)
 		}
-		_, special := fields[option].(func() error)
-		seen[option] = !special
-		if err := fields.Read(d, check); err != nil {
-			return err
+		places[option] = append(places[option], Place(d))
+		if once, special := fields[option].(func() error); special {
+			err = once()
+		} else if repeated != nil {
+			err = repeated()
+		} else if err = ParseArg(d, fields[option]); err == nil && check != nil {
+			err = Wrap(d, check())
 		}
-	}
-	return nil
-}
-
-// Read reads what follows the current word. Then it calls check, unless that is nil.
-func (f Fields) Read(d *caddyfile.Dispenser, check func() error) error {
-	if parse, special := f[d.Val()].(func() error); special {
-		return parse()
-	}
-	err := ParseArg(d, f[d.Val()])
-	if err == nil && check != nil {
-		err = Wrap(d, check())
 	}
 	return err
 }
@@ -128,13 +126,12 @@ func Wrap(d *caddyfile.Dispenser, err error) error {
 	return d.WrapErr(err)
 }
 
-// UnknownOption reports the current word as an unknown option, with the nearest known one, or
-// all of them.
-func UnknownOption(d *caddyfile.Dispenser, where string, known []string) error {
+// unknownOption reports the current word, with the nearest known one, or all of them.
+func unknownOption(d *caddyfile.Dispenser, where string, fields Fields) error {
 	if d.Val() == "{" {
 		return d.Errf("unexpected { in %s: the option before it takes no block", where)
 	}
-	return d.WrapErr(text.Unknown("option", d.Val(), " in "+where, known))
+	return d.WrapErr(text.Unknown("option", d.Val(), " in "+where, slices.Sorted(maps.Keys(fields))))
 }
 
 // Place returns the current file and line, as errors show them.
@@ -153,16 +150,13 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, options Fields) error {
 			options[option] = func() error { return parseSecret(d, secret) }
 		}
 	}
-	return Options(d, "store "+name, options, nil)
+	return Options(d, "store "+name, options, nil, nil)
 }
 
 // parseSecret reads the one word after an option. Errors do not show it.
 func parseSecret(d *caddyfile.Dispenser, target *string) error {
 	option, words := d.Val(), d.RemainingArgs()
-	switch {
-	case *target != "":
-		return d.Errf("%s is given twice", option)
-	case len(words) != 1 || words[0] == "":
+	if len(words) != 1 || words[0] == "" {
 		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
 	}
 	*target = words[0]
