@@ -183,9 +183,10 @@ func (l *Limiter) ask(ctx context.Context, c *Charge) (Decision, error) {
 	return decisions[0], nil
 }
 
-// Wait blocks until cost fits the bucket of key. It pours at once, into a bucket that may
-// overflow by what leaks until ctx ends, and then waits for its turn. So callers are served
-// in the order in which the store saw them, and nothing else fits before them.
+// Wait blocks until cost fits the bucket of key. It reserves its turn by pouring at once, and the
+// bucket may overflow by what leaks until the deadline of ctx; without one, the queue has no
+// bound. So callers are served in the order in which the store saw them, and nothing else fits
+// before them: Take and Allow refuse meanwhile. With a capacity of 1 the flow is even.
 //
 // If ctx ends first, Wait returns its error and gives the cost back, unless others came after
 // it: they wait for as long as they were told, and what is given back would let more in than

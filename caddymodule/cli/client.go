@@ -45,7 +45,7 @@ func (cmd *spec) cobra() *cobra.Command {
 	f := made.Flags()
 	f.StringVar(&c.address, "address", "", "The address of the admin endpoint. Default: that of the config, or localhost:2019")
 	f.StringVarP(&c.config, "config", "c", "", "A config file whose admin endpoint is asked")
-	f.StringVarP(&c.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile")
+	f.StringVarP(&c.adapter, "adapter", "a", "", "The adapter of that config file, such as caddyfile; needed unless it is named *.json, Caddyfile* or *.caddyfile")
 	f.BoolVar(&c.json, "json", false, "Print JSON")
 	if cmd.flags != nil {
 		cmd.flags(c, f)

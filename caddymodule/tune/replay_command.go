@@ -37,7 +37,7 @@ type ruleFlags struct {
 // add adds the flags, but for those that all commands have.
 func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.config, "config", "c", "", "The config with the zones")
-	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, if it is neither JSON nor a Caddyfile")
+	cmd.Flags().StringVarP(&f.adapter, "adapter", "a", "", "The adapter of the config, such as caddyfile; needed unless the file is named *.json, Caddyfile* or *.caddyfile")
 	cmd.Flags().StringVar(&f.zone, "zone", "", "Only this zone of the config, as if there were no other")
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
 	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")

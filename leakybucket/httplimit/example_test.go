@@ -22,24 +22,33 @@ func Example() {
 	log.Fatal(http.ListenAndServe(":8080", limited(http.FileServer(http.Dir("public")))))
 }
 
-// Customers are known by a key, and have the limit of their plan. Whoever has no key is known by
-// the address. Routers such as chi take the middleware by router.Use(limited).
+// Customers are known by a key, and have the limit of their plan. Everybody else is known by the
+// address. Routers such as chi take the middleware by router.Use(limited).
 func ExampleOptions() {
-	free := leakybucket.Limit{Capacity: 10, Leak: 0.001}
+	free, err := leakybucket.ParseLimit("10 10/h")
+	if err != nil {
+		log.Fatal(err)
+	}
 	plans := map[string]leakybucket.Limit{"secret-1": {Capacity: 100, Leak: 20}}
 
 	limiter, err := leakybucket.NewLimiter(memstore.New(memstore.Options{}), free, leakybucket.LimiterOptions{Zone: "api"})
 	if err != nil {
 		log.Fatal(err)
 	}
+	byKey := httplimit.ByHeader("X-Api-Key", httplimit.ByAddress)
 	limited := httplimit.Middleware(limiter, httplimit.Options{
-		Key:    httplimit.ByHeader("X-Api-Key", httplimit.ByAddress),
+		Key: func(r *http.Request) string {
+			if _, known := plans[r.Header.Get("X-Api-Key")]; known {
+				return byKey(r)
+			}
+			return httplimit.ByAddress(r) // or each made-up key would have a full bucket
+		},
 		Limit:  func(r *http.Request) leakybucket.Limit { return plans[r.Header.Get("X-Api-Key")] },
 		Policy: "plan",
 	})
 	api := limited(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprintln(w, "hello") }))
 
-	for _, key := range []string{"secret-1", ""} {
+	for _, key := range []string{"secret-1", "", "made-up"} {
 		served := 0
 		for range 50 {
 			w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
@@ -53,4 +62,5 @@ func ExampleOptions() {
 	// Output:
 	// key "secret-1": 50 of 50 served
 	// key "": 10 of 50 served
+	// key "made-up": 0 of 50 served
 }

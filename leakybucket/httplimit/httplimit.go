@@ -32,7 +32,8 @@ type Options struct {
 	Limit func(*http.Request) leakybucket.Limit
 
 	// Policy is the name under which the limit is told to clients, in the fields RateLimit-Policy
-	// and RateLimit of draft-ietf-httpapi-ratelimit-headers-10. It has letters, digits, _ and - only.
+	// and RateLimit of draft-ietf-httpapi-ratelimit-headers-10: q units fit at once, and leak in w
+	// seconds; r are left, and there are more in t seconds. It has letters, digits, _ and - only.
 	// If empty, answers have no such fields.
 	Policy string
 

@@ -52,7 +52,8 @@ func parseHop(text string) (addr netip.Addr, ok bool) {
 }
 
 // ByHeader returns a key of the value of a header, such as an API key, of which only a digest
-// is kept. Requests without it are known by otherwise, such as [ByAddress].
+// is kept. Requests without it are known by otherwise, such as [ByAddress]. Each value that a
+// client makes up has a full bucket: call it for values that you have issued only.
 func ByHeader(name string, otherwise func(*http.Request) string) func(*http.Request) string {
 	name = http.CanonicalHeaderKey(name)
 	return func(r *http.Request) string {

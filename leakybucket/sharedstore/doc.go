@@ -1,6 +1,8 @@
 // Package sharedstore puts a timeout, a circuit breaker and a fallback around a store that
-// several nodes share. Users begin with [New] and the example. To change it, begin with
-// [Store.Take].
+// several nodes share. To change it, begin with [Store.Take]. Users wrap the store that they opened:
+//
+//	store := sharedstore.New(remote, sharedstore.Options{Nodes: 4}, sharedstore.Log(slog.Default()))
+//	defer store.Close() // closes the remote store, too
 //
 // # Through an outage
 //

@@ -168,8 +168,9 @@ var anyApplications = []*anApplication{
 
 const onePixel = "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x00\x00\x00\x00:~\x9bU\x00\x00\x00\nIDATx\x9cc`\x00\x00\x00\x02\x00\x01H\xaf\xa4q\x00\x00\x00\x00IEND\xaeB`\x82"
 
-// names are what the page's table says of an application: the first of each cell in a fence.
-type names struct{ password, user, refund string }
+// names are what the page's table says of an application: the first of each cell in a fence. The
+// key is the user's field, perhaps with how it is folded.
+type names struct{ password, user, key, refund string }
 
 func namesOf(t *testing.T, application string) names {
 	t.Helper()
@@ -178,7 +179,7 @@ func namesOf(t *testing.T, application string) names {
 	if row == nil {
 		t.Fatalf("got no %s in the table of any-application.md", application)
 	}
-	return names{row[1], row[2], row[3]}
+	return names{row[1], strings.Fields(row[2])[0], row[2], row[3]}
 }
 
 // changes are those to the first configuration of the README that these names are, enforced.
@@ -191,7 +192,7 @@ func (n names) changes(trust string) []string {
 		"\t\tshadow\n", "",
 		"field password\n", "field " + n.password + "\n",
 		"field password\n", "field " + n.password + "\n",
-		"key field username\n", "key field " + n.user + "\n",
+		"key field username\n", "key field " + n.key + "\n",
 		"trust_devices logged_in\n", "trust_devices " + trust + "\n",
 	}, append(refunded, refunded...)...)
 }
