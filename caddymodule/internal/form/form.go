@@ -27,8 +27,8 @@
 //     semicolons, and what is next to a semicolon is unclear, or has a NUL byte.
 //   - multipart/form-data, as browsers and HTTP libraries write it; see parts.go.
 //   - JSON, by its type or because it begins with { or [. Several documents may follow
-//     each other. All is unclear if it does not parse or has more than 512 levels, an
-//     array if a name on its path is given twice, and a value with escaped surrogates.
+//     each other. All is unclear if it does not parse or has more than 512 levels, and an
+//     array if a name on its path is given twice.
 //   - Others, and no type: a field is unclear if its name, or its last key, stands
 //     somewhere as "name", <name or name=. Arrays are unclear.
 //
@@ -37,7 +37,7 @@
 //
 // # Time and memory
 //
-// The time is proportional to the length. A reading holds less than 1 MiB of memory,
+// The time is proportional to the length. A reading takes less than 1 MiB of memory,
 // however long the body is: values of more than 4 KiB are not kept, but unclear.
 package form
 
@@ -46,9 +46,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math/bits"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -69,6 +69,7 @@ type Plan struct {
 	fields uint64     // which of wanted are fields
 	names  dictionary // of fields, and the first keys of arrays
 	words  dictionary // the last keys of fields
+	seed   maphash.Seed
 }
 
 // wanted is a field or an array. Two that are equal are one.
@@ -86,20 +87,22 @@ type Array uint8
 
 // Field adds a field by its name in forms, such as pwd or user[password].
 func (p *Plan) Field(name string) (Field, error) {
-	keys, good := split(nil, []byte(name))
-	good = good && len(keys) > 0 && len(name) <= 128
+	keys, plain := split(nil, []byte(name))
+	if len(keys) == 0 || !plain || len(name) > 128 {
+		return 0, fmt.Errorf("invalid field %q: want its name in a form, such as pwd or user[password]", name)
+	}
 	var letters, last []byte
 	for i, key := range keys {
 		valid := false
 		last, valid = appendLetters(nil, key)
-		index := isIndex(last)
-		good = good && valid && !(index && (i == 0 || i == len(keys)-1))
-		if !index {
+		switch index := isIndex(last); {
+		case !valid, index && i == 0:
+			return 0, fmt.Errorf("invalid field %q: want a name with a letter in it, such as pwd or user[password]", name)
+		case index && i == len(keys)-1:
+			return 0, fmt.Errorf("invalid field %q: want the name without the index, %q", name, name[:strings.LastIndexByte(name, '[')])
+		case !index:
 			letters = append(letters, last...)
 		}
-	}
-	if !good {
-		return 0, fmt.Errorf("invalid field %q: want its name in a form, with a letter in it and no index at the end, such as pwd or user[password]", name)
 	}
 	i, found, err := p.add(wanted{field: string(letters)})
 	if err == nil && !found {
@@ -116,18 +119,22 @@ func (p *Plan) Field(name string) (Field, error) {
 func (p *Plan) Array(path string) (Array, error) {
 	w := wanted{array: "." + path}
 	const dot = "\x00" // one that is part of a key
-	good := !hasControl([]byte(path)) && !strings.ContainsAny(path, `*?|@!{}()[]`)
 	for key := range strings.SplitSeq(strings.ReplaceAll(path, `\.`, dot), ".") {
 		letters, valid := appendLetters(nil, []byte(key))
-		if key == "#" {
+		switch {
+		case path == "":
+			continue
+		case key == "#":
 			letters = []byte(key)
+		case len(letters) > 0 && isIndex(letters):
+			return 0, fmt.Errorf("invalid path %q: want # instead of the index %s, such as orders.#.lines", path, key)
+		case len(letters) == 0, !valid, hasControl([]byte(path)), strings.ContainsAny(path, `*?|@!{}()[]`):
+			return 0, fmt.Errorf("invalid path %q: want names with dots between them, and # for each element, such as data.rows or orders.#.lines", path)
 		}
-		if good = good && valid && !isIndex(letters); path != "" {
-			w.keys = append(w.keys, string(letters))
-		}
+		w.keys = append(w.keys, string(letters))
 	}
-	if path != "" && !good || len(w.keys) > mostBrackets {
-		return 0, fmt.Errorf("invalid path %q: want up to %d names with dots between them, and # instead of an index, such as data.rows or orders.#.lines", path, mostBrackets)
+	if len(w.keys) > mostBrackets {
+		return 0, fmt.Errorf("invalid path %q: want no more than %d keys", path, mostBrackets)
 	}
 	i, found, err := p.add(w)
 	if err == nil && !found && len(w.keys) > 0 && w.keys[0] != "#" {
@@ -145,6 +152,7 @@ func (p *Plan) add(w wanted) (i int, found bool, err error) {
 		return 0, false, fmt.Errorf("too many fields and arrays: want at most %d different ones", mostWanted)
 	}
 	if len(p.wanted) == 0 {
+		p.seed = maphash.MakeSeed()
 		p.words.add(mostWanted, []byte("entity"))
 	}
 	p.wanted = append(p.wanted, w)
@@ -167,9 +175,11 @@ type Reading struct {
 	found, unclear uint64
 	values         []string // of fields that are found
 	items          []int
+	elements       map[uint64]struct{} // those of arrays that have an index, by a hash
 
 	keys  [][]byte // of the name at hand
 	value []byte   // of the part at hand
+	lower []byte   // its header
 	room  [longestHead]byte
 }
 
@@ -205,7 +215,8 @@ func (r *Reading) Carries(fields ...Field) State {
 }
 
 // Items returns how many elements an array in the body has, and 0 if there is none. In a
-// form, they are the fields that the path leads to. If it is not certain, n means nothing.
+// form, they are the fields that the path leads to, and what has the same index is one.
+// If it is not certain, n means nothing.
 func (r *Reading) Items(a Array) (n int, certain bool) {
 	return r.items[a], r.unclear&(1<<a) == 0
 }
@@ -230,7 +241,7 @@ func (r *Reading) note(fields uint64, value []byte, certain bool) {
 func (r *Reading) Query(raw string) {
 	if raw != "" {
 		q := pairs{r: r, wanted: r.plan.fields}
-		_, _ = q.Write([]byte(raw))
+		q.write([]byte(raw))
 		q.end()
 	}
 }
@@ -283,32 +294,53 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 	if len(start) == 0 {
 		return err
 	}
+	var parsers []parser
 	json := start[0] == '{' || start[0] == '[' || strings.Contains(media, "json")
-	// The name of the first pair is then none but JSON.
-	asPairs := &pairs{r: r, wanted: r.plan.all(), skip: json, inValue: json}
-	if media == urlencoded || media == "" {
-		defer asPairs.end()
-		if media == urlencoded && !json {
-			_, err := io.Copy(asPairs, in)
-			return err
-		}
-		in = bufio.NewReader(io.TeeReader(in, asPairs))
-	}
 	if json {
-		return (&document{r: r, in: in}).read()
+		parsers = append(parsers, newDocument(r))
 	}
-	declaration, _, _ := bytes.Cut(bytes.ToLower(start), []byte("?>"))
-	if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && !hasASCII(declaration) {
-		return errUnclear
+	if media == urlencoded || media == "" {
+		// The name of the first pair is then none but JSON.
+		parsers = append(parsers, &pairs{r: r, wanted: r.plan.all(), skip: json, inValue: json})
 	}
-	if media != "" {
-		r.unclear |= r.plan.all() &^ r.plan.fields
+	if media != urlencoded && !json {
+		declaration, _, _ := bytes.Cut(bytes.ToLower(start), []byte("?>"))
+		if bytes.HasPrefix(start, ebcdic) || bytes.HasPrefix(start, []byte("<?xml")) && !hasASCII(declaration) {
+			return errUnclear
+		}
+		if media != "" {
+			r.unclear |= r.plan.all() &^ r.plan.fields
+		}
+		parsers = append(parsers, newText(r, media == ""))
 	}
-	words := r.plan.fields | entity
-	asText := &text{r: r, words: words, at: place{alive: words}, noPairs: media == ""}
-	defer asText.delimiter(0)
-	_, err = io.Copy(asText, in)
-	return err
+	for r.unclear != r.plan.all() {
+		data, err := next(in)
+		for _, p := range parsers {
+			if p.write(data); err != nil {
+				p.end()
+			}
+		}
+		if err != nil {
+			return ignoreEOF(err)
+		}
+	}
+	return nil
+}
+
+// A parser reads a body piece by piece. It keeps nothing of data.
+type parser interface {
+	write(data []byte)
+	end()
+}
+
+// next returns what comes next, and an error only with nothing.
+func next(in *bufio.Reader) ([]byte, error) {
+	if _, err := in.Peek(1); err != nil {
+		return nil, err
+	}
+	data, _ := in.Peek(in.Buffered())
+	_, _ = in.Discard(len(data)) // it stays as it is until the next call
+	return data, nil
 }
 
 // skipBlanks skips white space, byte order marks and NUL bytes, with which ASCII begins
@@ -335,12 +367,33 @@ func ignoreEOF(err error) error {
 // ebcdic is how XML in EBCDIC begins.
 var ebcdic = []byte("\x4c\x6f\xa7\x94")
 
-// asciiCharset names a charset that is a superset of ASCII.
-var asciiCharset = regexp.MustCompile(`(?:charset|encoding)\s*=[\s"']*(?:utf-?8|us-ascii|iso-8859-[^\s"';?]*|windows-125[^\s"';?]*)(?:[\s"';?]|$)`)
-
 // hasASCII reports whether a Content-Type or XML declaration, in lower case, names no
 // charset in which ASCII is something else.
 func hasASCII(text []byte) bool {
-	named := bytes.Count(text, []byte("charset")) + bytes.Count(text, []byte("encoding"))
-	return named == 0 || named == len(asciiCharset.FindAllIndex(text, -1))
+	for _, word := range []string{"charset", "encoding"} {
+		for rest := text; ; {
+			_, after, found := bytes.Cut(rest, []byte(word))
+			if !found {
+				break
+			}
+			name, told := bytes.CutPrefix(bytes.TrimLeft(after, " \t\r\n"), []byte("="))
+			name = bytes.TrimLeft(name, " \t\r\n\"'")
+			if end := bytes.IndexAny(name, " \t\r\n\"';?"); end >= 0 {
+				name = name[:end]
+			}
+			if !told || !asciiLike(name) {
+				return false
+			}
+			rest = after
+		}
+	}
+	return true
+}
+
+func asciiLike(charset []byte) bool {
+	switch string(charset) {
+	case "utf-8", "utf8", "us-ascii":
+		return true
+	}
+	return bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
 }

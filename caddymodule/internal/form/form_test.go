@@ -131,8 +131,7 @@ func TestField(t *testing.T) {
 		{"no body", formType + ", " + jsonType, "", "absent"},
 
 		{"JSON", jsonType, `{"x": [1, {"log": 2}], "log": "a"}`, "=a"},
-		{"JSON, escaped", jsonType, `{"l\u006f\u0047":"\u00e4\n\/"}`, "=ä\n/"},
-		{"JSON, escaped surrogates", jsonType, `{"log":"\ud83d\ude00"}`, "unclear"},
+		{"JSON, escaped", jsonType, `{"l\u006f\u0047":"\u00e4\n\ud83d\ude00\/"}`, "=ä\n😀/"},
 		{"JSON, a letter like k", jsonType, `{"x":1,"log\u212a":"a"}`, "absent"},
 		{"JSON, a number", jsonType, `{"log": -12}`, "=-12"},
 		{"JSON, a fraction", jsonType, `{"log": 1.0}`, "unclear"},
@@ -390,8 +389,8 @@ func TestItems(t *testing.T) {
 
 		{"id", formType, "id=1&id=2&x=3&ideas=4", "2"},
 		{"id", formType, "id[]=1&id%5B%5D=2&id[ ]=3&%20id[]=4", "4"},
-		{"row", formType, "row[0][a]=1&row[0][b]=2&row[1][a]=3", "3"},
-		{"row", formType, "row[a]=1&row[b]=2&row[a]=3&row[]=4", "4"},
+		{"row", formType, "row[0][a]=1&row[0][b]=2&row[1][a]=3", "2"},
+		{"row", formType, "row[a]=1&row[b]=2&row[a]=3&row[]=4", "3"},
 		{"row", formType, "row[0]a=1", "unclear"},
 		{"row", formType, "row[=1", "unclear"},
 		{"row", formType, "row%00[]=1", "unclear"},
@@ -403,7 +402,7 @@ func TestItems(t *testing.T) {
 		{"order.lines", formType, "order[lines][]=1&order[lines][7]=2&order[x]=3&orderlines[]=4", "2"},
 		{`line\.items`, formType, "line.items[]=1&line_items[]=2&line[items][]=3", "2"},
 		{"line_items", formType, "line[items=1", "unclear"},
-		{"orders.#.lines", formType, "orders[0][lines][]=1&orders[][lines][0]=1&orders[][lines][0]=1&orders[1][lines][0]=1&orders[x]=1", "4"},
+		{"orders.#.lines", formType, "orders[0][lines][]=1&orders[][lines][0]=1&orders[][lines][0]=1&orders[1][lines][0]=1&orders[1][lines][0]=1", "4"},
 		{"f", multiType, strings.ReplaceAll(part(logPart), "log", "f[]"), "2"},
 		{"f", multiType, strings.ReplaceAll(part(logPart+`; filename="x"`), "log", "f"), "2"},
 		{"log", multiType, strings.Repeat(strings.TrimSuffix(part(logPart), "--x--\r\n"), 5000) + "--x--\r\n", "10000"},
@@ -447,11 +446,13 @@ func TestPlanRefuses(t *testing.T) {
 			t.Errorf("field %q: got %v, want an error with it", name, err)
 		}
 	}
-	for _, path := range []string{
-		"rows.*", "a..b", ".a", "a.", "@reverse", "a|b", "friends.#(age>1)", "{a,b}", "rows[]", "order[lines]", "_", "a\xff", "a\x00b", "rows.0", "1.lines", "orders.-7.lines", "a.a.a.a.a.a.a.a.a",
+	for path, want := range map[string]string{
+		"rows.*": "data.rows", "a..b": "data.rows", ".a": "data.rows", "a.": "data.rows", "@reverse": "data.rows", "a|b": "data.rows", "friends.#(age>1)": "data.rows", "{a,b}": "data.rows",
+		"rows[]": "data.rows", "order[lines]": "data.rows", "_": "data.rows", "a\xff": "data.rows", "a\x00b": "data.rows",
+		"rows.0": "# instead of the index 0", "1.lines": "# instead of the index 1", "orders.-7.lines": "# instead of the index -7", "a.a.a.a.a.a.a.a.a": "no more than 8 keys",
 	} {
-		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) || !strings.Contains(err.Error(), "data.rows") {
-			t.Errorf("path %q: got %v, want an error with it and an example", path, err)
+		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) || !strings.Contains(err.Error(), want) {
+			t.Errorf("path %q: got %v, want an error with it and %q", path, err, want)
 		}
 	}
 	p := new(Plan)
@@ -535,11 +536,11 @@ func TestMemory(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		bodyOf(t, p, h.contentType, data)
 		runtime.ReadMemStats(&after)
-		if got := after.TotalAlloc - before.TotalAlloc; got > 8<<20 {
-			t.Errorf("%s in %s: got %d KiB allocated, want at most 8 MiB", h.about, h.contentType, got>>10)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 1<<20 {
+			t.Errorf("%s in %s: got %d KiB allocated, want at most 1 MiB", h.about, h.contentType, got>>10)
 		}
-		if got := after.Mallocs - before.Mallocs; got > 10*mostFields {
-			t.Errorf("%s in %s: got %d allocations, want some for each field that may be read", h.about, h.contentType, got)
+		if got := after.Mallocs - before.Mallocs; got > mostFields+1000 {
+			t.Errorf("%s in %s: got %d allocations, want about one for each field that may be read", h.about, h.contentType, got)
 		}
 	}
 }

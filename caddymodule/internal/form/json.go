@@ -1,7 +1,6 @@
 package form
 
 import (
-	"bufio"
 	"bytes"
 	"math/bits"
 	"strconv"
@@ -12,17 +11,45 @@ import (
 
 // document reads JSON: one document, or several one after another.
 type document struct {
-	r    *Reading
-	in   *bufio.Reader
-	text []byte // of the name or value at hand, if it is kept
+	r      *Reading
+	want   expected
+	inside []level // what has been opened, below a level whose elements are documents
+
+	place  place  // of the value that comes, among names
+	on     uint64 // the arrays whose path leads to it
+	is     uint64 // the fields of which it is the value
+	text   []byte // of a name or value, if it is kept
+	keep   bool
+	isName bool
+	escape bool // the last byte was a backslash
 }
 
-// A value is where one stands.
-type value struct {
-	place        // among names
-	depth int    // how many arrays and objects are around it
-	is    uint64 // the fields of which it is the value
-	on    uint64 // the arrays whose path leads to it
+// A level is an object or array.
+type level struct {
+	place
+	object             bool
+	items, each, named uint64 // arrays: this is it; # comes next on the path; a name does
+	seen               uint64 // those that a name has led to
+	n                  int    // how many elements it has
+}
+
+// expected is what comes next.
+type expected uint8
+
+const (
+	aValue expected = iota
+	firstValue
+	aName
+	firstName
+	aColon
+	aComma
+	inString
+	inScalar
+)
+
+func newDocument(r *Reading) *document {
+	p := r.plan
+	return &document{r: r, inside: []level{{place: place{alive: p.fields}, each: p.all() &^ p.fields}}}
 }
 
 // scalars are the bytes of numbers, true, false and null.
@@ -33,187 +60,230 @@ var scalars = func() (table [256]bool) {
 	return table
 }()
 
-func (d *document) read() error {
-	p := d.r.plan
-	at := value{place: place{alive: p.fields}, on: p.all() &^ p.fields}
-	for n := 0; ; n++ {
-		c, err := d.next()
-		if err != nil {
-			return ignoreEOF(err)
+func (d *document) write(data []byte) {
+	for i := 0; i < len(data); {
+		switch d.want {
+		case inString:
+			i += d.inString(data[i:])
+			continue
+		case inScalar:
+			i += d.inScalar(data[i:])
+			continue
 		}
-		if n == 1 { // a second document
-			d.r.unclear |= at.on
-			at.on = 0
+		c := data[i]
+		i++
+		good := true
+		switch c {
+		case ' ', '\n', '\r', '\t':
+		case ',':
+			good = d.want == aComma
+			if d.want = aValue; d.top().object {
+				d.want = aName
+			}
+		case ':':
+			good = d.want == aColon
+			d.want = aValue
+		case '{', '[':
+			good = d.value() && d.open(c == '{')
+		case '}':
+			good = (d.want == aComma || d.want == firstName) && d.top().object && d.close()
+		case ']':
+			good = (d.want == aComma || d.want == firstValue) && !d.top().object && d.close()
+		case '"':
+			if d.want == aName || d.want == firstName {
+				top := d.top()
+				d.isName, d.text = true, d.text[:0]
+				d.keep = top.alive|top.named|top.each|top.items != 0
+			} else {
+				good = d.value()
+			}
+			d.want = inString
+			i += d.inString(data[i:])
+		default:
+			good = scalars[c] && d.value()
+			d.want = inScalar
+			i += d.inScalar(data[i-1:]) - 1
 		}
-		if err := d.value(c, at); err != nil {
-			return unlessFailed(err)
+		if !good {
+			d.r.unclear = d.r.plan.all()
+			return
 		}
 	}
 }
 
-// next returns the next byte that is no white space.
-func (d *document) next() (c byte, err error) {
-	for {
-		if c, err = d.in.ReadByte(); err != nil || c != ' ' && c != '\n' && c != '\r' && c != '\t' {
-			return c, err
+// top is what was opened last; there always is something, the list of documents.
+func (d *document) top() *level { return &d.inside[len(d.inside)-1] }
+
+// value begins a value. It returns false if there may be none.
+func (d *document) value() bool {
+	top := d.top()
+	if !top.object {
+		if top.n++; top.n == 2 && len(d.inside) == 1 { // a second document
+			d.r.unclear |= top.each
+			top.each = 0
 		}
+		d.place, d.on, d.is = top.place, top.each, 0
+	}
+	d.isName, d.keep, d.text = false, d.is != 0, d.text[:0]
+	return d.want <= firstValue
+}
+
+// ends ends a value.
+func (d *document) ends() {
+	if d.want = aComma; len(d.inside) == 1 {
+		d.want = aValue // of the next document
 	}
 }
 
-// value reads a value from its first byte on.
-func (d *document) value(c byte, v value) error {
-	switch {
-	case c == '"':
-		text, valid, err := d.string(v.is != 0)
-		d.r.note(v.is, text, valid && len(text) <= longestValue && utf8.Valid(text))
-		return err
-	case c == '{' || c == '[':
-		d.r.unclear |= v.is
-		return d.container(c+2, v)
-	case !scalars[c]:
-		return errUnclear
-	}
-	var err error
-	for d.text = d.text[:0]; err == nil && scalars[c]; c, err = d.in.ReadByte() {
-		if v.is != 0 && len(d.text) < 20 {
-			d.text = append(d.text, c)
-		}
-	}
-	d.r.note(v.is, d.text, plainNumber(d.text))
-	if err == nil {
-		err = d.in.UnreadByte()
-	}
-	return ignoreEOF(err) // a document may end with it
-}
-
-// A container is an object or an array.
-type container struct {
-	value
-	items, each, named uint64 // arrays: this is it; # comes next on the path; a name does
-	seen               uint64 // those that a name has led to
-	n                  int    // how many elements it has
-}
-
-// container reads an object or an array, which ends with this byte.
-func (d *document) container(end byte, v value) error {
-	if v.depth == mostLevels {
-		return errUnclear
-	}
-	l := container{value: v}
-	for on := v.on; on != 0; on &= on - 1 {
+// open returns false if there are too many levels.
+func (d *document) open(object bool) bool {
+	d.r.unclear |= d.is
+	depth, l := len(d.inside)-1, level{place: d.place, object: object}
+	for on := d.on; on != 0; on &= on - 1 {
 		array := bits.TrailingZeros64(on)
 		switch path := d.r.plan.wanted[array].keys; {
-		case len(path) == v.depth:
+		case len(path) == depth:
 			l.items |= 1 << array
-		case path[v.depth] == "#":
+		case path[depth] == "#":
 			l.each |= 1 << array
 		default:
 			l.named |= 1 << array
 		}
 	}
-	c, err := d.next()
-	for more := c != end; more && err == nil; {
-		element := value{v.place, v.depth + 1, 0, l.each}
-		if end == ']' {
-			l.n++
-		} else if element, err = d.name(c, &l); err == nil {
-			c, err = d.next()
-		}
-		if err == nil {
-			err = d.value(c, element)
-		}
-		if err == nil {
-			c, err = d.next()
-		}
-		if more = c == ','; more && err == nil {
-			c, err = d.next()
-		} else if c != end && err == nil {
-			err = errUnclear
-		}
+	if d.inside, d.want = append(d.inside, l), firstValue; object {
+		d.want = firstName
 	}
-	for arrays := l.items; arrays != 0; arrays &= arrays - 1 {
-		d.r.items[bits.TrailingZeros64(arrays)] += l.n
-	}
-	return err
+	return depth < mostLevels
 }
 
-// name reads a name from its quote on, with the colon behind it. The readers of JSON compare
-// names as they are, so one that is too long is none of ours.
-func (d *document) name(quote byte, l *container) (v value, err error) {
-	v.depth = l.depth + 1
-	wanted := l.alive | l.items | l.each | l.named
-	if quote != '"' {
-		return v, errUnclear
+func (d *document) close() bool {
+	for arrays := d.top().items; arrays != 0; arrays &= arrays - 1 {
+		d.r.items[bits.TrailingZeros64(arrays)] += d.top().n
 	}
-	name, valid, err := d.string(wanted != 0)
-	if err != nil {
-		return v, err
+	d.inside = d.inside[:len(d.inside)-1]
+	d.ends()
+	return true
+}
+
+// inScalar takes bytes of a scalar, and returns how many.
+func (d *document) inScalar(data []byte) (n int) {
+	for n < len(data) && scalars[data[n]] {
+		n++
 	}
-	if c, err := d.next(); err != nil || c != ':' {
-		return v, unlessFailed(err)
+	if d.append(data[:n]); n < len(data) {
+		d.scalarEnds()
 	}
-	if wanted == 0 || len(name) > longestName {
-		return v, nil
+	return n
+}
+
+// inString takes bytes of a string, and returns how many.
+func (d *document) inString(data []byte) (n int) {
+	if d.escape {
+		d.escape = false
+		d.append(data[:1])
+		return 1
 	}
+	n = toQuote(data)
+	if n < len(data) && data[n] == '"' && len(d.text) == 0 { // it is whole and has no escapes
+		valid := true
+		for i := 0; d.keep && i < n; i++ {
+			valid = valid && data[i] >= ' '
+		}
+		d.stringEnds(data[:n], valid)
+		return n + 1
+	}
+	d.append(data[:n])
+	if n == len(data) {
+		return n
+	}
+	if d.escape = data[n] == '\\'; d.escape {
+		d.append(data[n : n+1])
+		return n + 1
+	}
+	d.stringEnds(unescape(d.text))
+	return n + 1
+}
+
+func (d *document) stringEnds(text []byte, valid bool) {
+	if d.isName {
+		d.want = aColon
+		d.named(text, valid)
+		return
+	}
+	d.ends()
+	if d.keep {
+		d.r.note(d.is, text, valid && len(text) <= longestValue && utf8.Valid(text))
+	}
+}
+
+// append keeps up to one byte more than is read.
+func (d *document) append(data []byte) {
+	if d.keep {
+		d.text = append(d.text, data[:min(len(data), longestValue+1-len(d.text))]...)
+	}
+}
+
+// toQuote returns where the next quote or backslash is.
+func toQuote(data []byte) int {
+	for from := 0; from < len(data); {
+		window := data[from:min(len(data), from+16)]
+		for i, c := range window {
+			if c == '"' || c == '\\' {
+				return from + i
+			}
+		}
+		from += len(window)
+		window = data[from:min(len(data), from+1024)]
+		to := bytes.IndexByte(window, '"')
+		if to < 0 {
+			to = len(window)
+		}
+		if backslash := bytes.IndexByte(window[:to], '\\'); backslash >= 0 {
+			to = backslash
+		}
+		if from += to; to < len(window) {
+			return from
+		}
+	}
+	return len(data)
+}
+
+// named takes the name of a value. The readers of JSON compare names as they are, so one
+// that is too long is none of ours.
+func (d *document) named(name []byte, valid bool) {
+	d.place, d.on, d.is = place{}, 0, 0
+	if !d.keep || len(name) > longestName {
+		return
+	}
+	top := d.top()
 	letters, inUTF8 := appendLetters(d.r.room[:0], name)
 	switch {
 	case !valid || !inUTF8:
-		d.r.unclear |= wanted
-		return v, nil
+		d.r.unclear |= top.alive | top.items | top.each | top.named
+		return
 	case isIndex(letters):
-		v.place = l.place
-		l.n++
+		d.place = top.place
+		top.n++
 	default:
-		v.place, _ = d.r.plan.names.walk(l.place, letters)
+		d.place, _ = d.r.plan.names.walk(top.place, letters)
 	}
-	v.is = d.r.plan.names.at(v.place) &^ d.r.unclear
-	v.on = l.each
-	for arrays := l.named; arrays != 0; arrays &= arrays - 1 {
+	d.is = d.r.plan.names.at(d.place) &^ d.r.unclear
+	d.on = top.each
+	for arrays := top.named; arrays != 0; arrays &= arrays - 1 {
 		array := bits.TrailingZeros64(arrays)
-		if d.r.plan.wanted[array].keys[l.depth] == string(letters) {
-			v.on |= 1 << array
+		if d.r.plan.wanted[array].keys[len(d.inside)-2] == string(letters) {
+			d.on |= 1 << array
 		}
 	}
-	d.r.unclear |= l.seen & v.on &^ l.each
-	l.seen |= v.on
-	return v, nil
+	d.r.unclear |= top.seen & d.on &^ top.each
+	top.seen |= d.on
 }
 
-// string reads a string behind its first quote, and returns it if it is kept, as long as it is
-// valid and not too long.
-func (d *document) string(keep bool) (text []byte, valid bool, err error) {
-	d.text = d.text[:0]
-	for backslashes := 0; ; {
-		data, err := d.in.ReadSlice('"')
-		if keep { // up to two bytes more than is read: the quote is one of them
-			d.text = append(d.text, data[:min(len(data), longestValue+2-len(d.text))]...)
-		}
-		if err == bufio.ErrBufferFull {
-			backslashes = trailing(data, backslashes)
-			continue
-		}
-		if err != nil {
-			return nil, false, err
-		}
-		if backslashes = trailing(data[:len(data)-1], backslashes); backslashes%2 == 0 {
-			break
-		}
-		backslashes = 0
+func (d *document) scalarEnds() {
+	d.ends()
+	if d.is != 0 {
+		d.r.note(d.is, d.text, plainNumber(d.text))
 	}
-	if len(d.text) > longestValue+1 {
-		return d.text, false, nil
-	}
-	text, valid = unescape(bytes.TrimSuffix(d.text, []byte{'"'}))
-	return text, valid, nil
-}
-
-// trailing counts the backslashes at the end of data, behind so many others.
-func trailing(data []byte, before int) int {
-	n := len(data) - len(bytes.TrimRight(data, `\`))
-	if n == len(data) {
-		n += before
-	}
-	return n
 }
 
 // plainNumber reports whether a number is written in the same way by whoever reads it.
@@ -225,35 +295,60 @@ func plainNumber(text []byte) bool {
 	return isIndex(digits)
 }
 
-// unescape decodes a string where it is. Surrogates are not decoded, but not valid.
+func (d *document) end() {
+	if d.want == inScalar {
+		d.scalarEnds()
+	}
+	if d.want != aValue || len(d.inside) > 1 {
+		d.r.unclear = d.r.plan.all()
+	}
+}
+
+// unescape decodes a string where it is.
 func unescape(text []byte) (_ []byte, valid bool) {
 	out := text[:0]
 	for i := 0; i < len(text); i++ {
 		c := text[i]
-		if c < ' ' {
+		switch {
+		case c < ' ':
 			return nil, false
-		}
-		if c != '\\' {
+		case c != '\\':
 			out = append(out, c)
 			continue
+		case i+1 == len(text):
+			return nil, false
 		}
 		i++
-		if i < len(text) && text[i] == 'u' {
-			r, err := strconv.ParseUint(string(text[i+1:min(i+5, len(text))]), 16, 16)
-			if i += 4; err != nil || i >= len(text) || utf16.IsSurrogate(rune(r)) || r == utf8.RuneError {
+		if text[i] == 'u' {
+			r := hex4(text[i+1:])
+			i += 4
+			if utf16.IsSurrogate(r) && i+2 < len(text) && text[i+1] == '\\' && text[i+2] == 'u' {
+				r = utf16.DecodeRune(r, hex4(text[i+3:]))
+				i += 6
+			}
+			if r < 0 || utf16.IsSurrogate(r) || r == utf8.RuneError {
 				return nil, false
 			}
-			out = utf8.AppendRune(out, rune(r))
+			out = utf8.AppendRune(out, r)
 			continue
 		}
-		at := -1
-		if i < len(text) {
-			at = strings.IndexByte(`"\/bfnrt`, text[i])
-		}
+		at := strings.IndexByte(`"\/bfnrt`, text[i])
 		if at < 0 {
 			return nil, false
 		}
 		out = append(out, "\"\\/\b\f\n\r\t"[at])
 	}
 	return out, true
+}
+
+// hex4 returns the rune that four hexadecimal digits stand for, or -1.
+func hex4(text []byte) rune {
+	if len(text) < 4 {
+		return -1
+	}
+	r, err := strconv.ParseUint(string(text[:4]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(r)
 }

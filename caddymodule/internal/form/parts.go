@@ -5,6 +5,8 @@ import (
 	"bytes"
 	"io"
 	"regexp"
+	"strings"
+	"unicode/utf8"
 )
 
 // The form of parts that is read has nothing that readers take in different ways:
@@ -17,9 +19,8 @@ import (
 //     Content-Disposition: form-data; name=..., then filename=... and filename*=..., if it
 //     is a file. Names are in double quotes or words, without percent signs, encoded words
 //     and backslashes; a filename may have these. "name=" stands nowhere else.
-//   - Beside it, there are only Content-Length, a Content-Transfer-Encoding of binary, 8bit, 8-bit
-//     or 7bit, and a Content-Type that is neither multipart nor in a charset that is no superset
-//     of ASCII.
+//   - Its Content-Transfer-Encoding is binary, 8bit, 8-bit or 7bit, and its Content-Type neither
+//     multipart nor in a charset that is no superset of ASCII.
 
 // partsType is the Content-Type.
 var partsType = regexp.MustCompile(`^(?i:multipart/form-data) *; *(?i:charset="?utf-?8"? *; *)?(?i:boundary)=(?:([0-9A-Za-z'()+_./:=?-]{1,70})|"([0-9A-Za-z'()+_./:=?-]{1,70})")(?i: *; *charset="?utf-?8"?)?;?$`)
@@ -74,7 +75,7 @@ func (r *Reading) part(in *bufio.Reader, boundary []byte) error {
 	if end < 0 {
 		return unlessFailed(err)
 	}
-	name, file := partName(head[:end])
+	name, file := r.partName(head[:end])
 	if len(name) == 0 {
 		return errUnclear
 	}
@@ -114,44 +115,83 @@ func (r *Reading) keep(is uint64, data []byte) {
 	}
 }
 
-// partLine is a line of the header of a part: the names of a field and of its file, or the
-// Content-Type.
-var partLine = func() *regexp.Regexp {
-	const word = `[0-9A-Za-z_.%+!~-]+`
-	return regexp.MustCompile(`^(?:(?i:content-disposition): *form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)` +
-		`(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?i:utf-8)''` + word + `)?` +
-		`|(?i:content-type): *([^ ].*)|(?i:content-transfer-encoding): *(?i:binary|8-?bit|7bit)|(?i:content-length): *[0-9]+)$`)
-}()
-
 // partName returns the name that a part has by its header, or nil if it is not plain, and
 // whether the part is a file.
-func partName(head []byte) (name []byte, file bool) {
+func (r *Reading) partName(head []byte) (name []byte, file bool) {
+	r.lower = r.lower[:0]
+	for _, c := range head {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		r.lower = append(r.lower, c)
+	}
 	names := 0
-	for line := range bytes.SplitSeq(head, []byte("\r\n")) {
-		found := partLine.FindSubmatch(line)
-		if found == nil || hasControl(line) {
+	for from := 0; from <= len(head); {
+		end := bytes.Index(head[from:], []byte("\r\n"))
+		if end < 0 {
+			end = len(head) - from
+		}
+		line, lower := head[from:from+end], r.lower[from:from+end]
+		from += end + 2
+		colon := bytes.IndexByte(line, ':')
+		if colon < 0 || hasControl(line) || !isWord(line[:colon]) {
 			return nil, false
 		}
-		if kind := bytes.ToLower(found[4]); bytes.HasPrefix(kind, []byte("multipart")) || !hasASCII(kind) {
-			return nil, false
-		}
-		if found[1] == nil {
-			continue
-		}
-		if name != nil {
-			return nil, false
-		}
-		name, names = bytes.Trim(found[1], `"`), 1
-		for _, of := range found[2:4] {
-			if of != nil {
-				names, file = names+1, true
+		value, lower := bytes.TrimLeft(line[colon+1:], " "), bytes.TrimLeft(lower[colon+1:], " ")
+		switch {
+		case bytes.EqualFold(line[:colon], []byte("content-disposition")):
+			if name, names = fieldName(value); name == nil {
+				return nil, false
 			}
+		case bytes.EqualFold(line[:colon], []byte("content-transfer-encoding")):
+			switch string(lower) {
+			case "binary", "8bit", "8-bit", "7bit":
+			default:
+				return nil, false
+			}
+		case bytes.HasPrefix(lower, []byte("multipart")) || !hasASCII(lower):
+			return nil, false
 		}
 	}
 	// Some readers look for these in the whole header.
-	lower := bytes.ToLower(head)
-	if bytes.Contains(name, []byte("=?")) || bytes.Count(lower, []byte("content-disposition")) != 1 || bytes.Count(lower, []byte("name="))+bytes.Count(lower, []byte("name*")) != names {
+	if bytes.Count(r.lower, []byte("content-disposition")) != 1 || bytes.Count(r.lower, []byte("name="))+bytes.Count(r.lower, []byte("name*")) != names {
 		return nil, false
 	}
-	return name, file
+	return name, names > 1
+}
+
+// disposition is a Content-Disposition, with the names of a field and of its file.
+var disposition = func() *regexp.Regexp {
+	const word = `[0-9A-Za-z_.%+!~-]+`
+	return regexp.MustCompile(`^form-data; *name=("[^"%\\]+"|[0-9A-Za-z_.+!~-]+)` +
+		`(; *filename=(?:"(?:[^"]*[^"\\])?"|` + word + `))?(; *filename\*=(?:utf-8|UTF-8)''` + word + `)?$`)
+}()
+
+// fieldName returns the name in a Content-Disposition, or nil, and how many it has with those of
+// the file.
+func fieldName(value []byte) (name []byte, names int) {
+	found := disposition.FindSubmatchIndex(value)
+	if found == nil {
+		return nil, 0
+	}
+	name, names = bytes.Trim(value[found[2]:found[3]], `"`), 1
+	for _, at := range []int{found[4], found[6]} {
+		if at >= 0 {
+			names++
+		}
+	}
+	if bytes.Contains(name, []byte("=?")) {
+		return nil, 0
+	}
+	return name, names
+}
+
+// isWord reports whether a text is a word without quotes, escaped or not.
+func isWord(text []byte) bool {
+	for _, c := range text {
+		if c >= utf8.RuneSelf || folded[c] == 0 && strings.IndexByte("_.-%+!~", c) < 0 {
+			return false
+		}
+	}
+	return len(text) > 0
 }

@@ -16,6 +16,11 @@ type text struct {
 
 const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
 
+func newText(r *Reading, noPairs bool) *text {
+	words := r.plan.fields | entity
+	return &text{r: r, words: words, at: place{alive: words}, noPairs: noPairs}
+}
+
 // kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
 var kinds = func() (table [256]byte) {
 	for i := range table {
@@ -33,8 +38,7 @@ var kinds = func() (table [256]byte) {
 
 const delimiter = 1
 
-// Write implements io.Writer.
-func (t *text) Write(data []byte) (int, error) {
+func (t *text) write(data []byte) {
 	next := t.r.plan.words.next
 	for _, c := range data {
 		switch kind := kinds[c]; {
@@ -48,7 +52,6 @@ func (t *text) Write(data []byte) (int, error) {
 			t.at.length++
 		}
 	}
-	return len(data), nil
 }
 
 // delimiter ends a word.
@@ -91,3 +94,5 @@ func (t *text) delimiter(c byte) {
 		t.last = 0
 	}
 }
+
+func (t *text) end() { t.delimiter(0) }

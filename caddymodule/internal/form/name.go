@@ -2,7 +2,7 @@ package form
 
 import (
 	"bytes"
-	"encoding/hex"
+	"hash/maphash"
 	"math/bits"
 	"unicode"
 	"unicode/utf8"
@@ -164,116 +164,51 @@ func (r *Reading) name(name []byte, wanted uint64, cut bool) (is uint64) {
 	}
 	is = p.names.at(at)
 	for arrays := (is | within) &^ p.fields; arrays != 0; arrays &= arrays - 1 {
-		if array := bits.TrailingZeros64(arrays); r.leads(p.wanted[array].keys) {
-			r.items[array]++
-		}
+		r.item(bits.TrailingZeros64(arrays))
 	}
 	r.unclear |= within & p.fields
 	return is & p.fields &^ r.unclear
 }
 
-// leads reports whether r.keys begin with a path.
-func (r *Reading) leads(path []string) bool {
-	for i, key := range path {
-		if i == len(r.keys) {
-			return false
-		}
-		if letters, _ := appendLetters(r.room[:0], r.keys[i]); key != "#" && key != string(letters) {
-			return false
-		}
+// item counts r.keys if they lead to an array.
+func (r *Reading) item(array int) {
+	path := r.plan.wanted[array].keys
+	if len(r.keys) < len(path) {
+		return
 	}
-	return true
+	one := len(r.keys) == len(path)
+	upTo := min(len(path)+1, len(r.keys))
+	var hash maphash.Hash
+	hash.SetSeed(r.plan.seed)
+	_ = hash.WriteByte(byte(array))
+	for i, key := range r.keys[:upTo] {
+		switch {
+		case i == len(path) || path[i] == "#":
+			one = one || len(bytes.TrimSpace(key)) == 0 // one more element
+		case !r.leads(key, path[i]):
+			return
+		}
+		_, _ = hash.Write(key)
+		_ = hash.WriteByte(0)
+	}
+	if !one {
+		if _, found := r.elements[hash.Sum64()]; found {
+			return
+		}
+		if len(r.elements) == mostFields {
+			r.unclear |= 1 << array
+			return
+		}
+		if r.elements == nil {
+			r.elements = make(map[uint64]struct{})
+		}
+		r.elements[hash.Sum64()] = struct{}{}
+	}
+	r.items[array]++
 }
 
-// pairs reads a URL-encoded form, or a query string.
-type pairs struct {
-	r      *Reading
-	wanted uint64
-
-	fields  int
-	text    []byte // of the name, then of the value, as it came
-	inValue bool
-	is      uint64 // the fields of which it is the value
-	skip    bool   // nobody wants what comes up to the next pair
-	odd     bool   // the pair is next to a semicolon
-}
-
-// Write implements io.Writer.
-func (p *pairs) Write(data []byte) (int, error) {
-	for rest := data; ; {
-		ends := "&;="
-		if p.inValue {
-			ends = "&;"
-		}
-		n := bytes.IndexAny(rest, ends)
-		if n < 0 {
-			p.keep(rest)
-			return len(data), nil
-		}
-		p.keep(rest[:n])
-		if c := rest[n]; c == '=' {
-			p.named(false)
-		} else {
-			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
-				p.named(true) // not all readers split it there
-			}
-			p.end()
-			p.odd = c == ';'
-		}
-		rest = rest[n+1:]
-	}
-}
-
-// keep keeps up to one byte more of a name or value than is read.
-func (p *pairs) keep(data []byte) {
-	most := longestName
-	if p.inValue {
-		most = longestValue
-	}
-	if !p.skip {
-		p.text = append(p.text, data[:min(len(data), most+1-len(p.text))]...)
-	}
-}
-
-// named ends the name of a pair.
-func (p *pairs) named(cut bool) {
-	name, whole := unescaped(p.text)
-	p.is = p.r.name(name, p.wanted, cut || !whole || len(p.text) > longestName)
-	p.skip, p.inValue, p.text = p.is == 0, true, p.text[:0]
-}
-
-// end ends a pair, and the form with the last one.
-func (p *pairs) end() {
-	if p.fields++; p.fields > mostFields {
-		p.r.unclear |= p.wanted
-	}
-	if !p.inValue {
-		p.named(false)
-	}
-	if !p.skip {
-		plain := !p.odd && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack
-		value, whole := unescaped(p.text)
-		p.r.note(p.is, value, plain && whole)
-	}
-	p.inValue, p.skip, p.text = false, false, p.text[:0]
-}
-
-// unescaped decodes a name or value where it is, up to what is badly escaped.
-func unescaped(text []byte) (_ []byte, whole bool) {
-	to := text[:0]
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		switch c {
-		case '+':
-			c = ' '
-		case '%':
-			var decoded [1]byte
-			if n, err := hex.Decode(decoded[:], text[i+1:min(i+3, len(text))]); n != 1 || err != nil {
-				return to, false
-			}
-			c, i = decoded[0], i+2
-		}
-		to = append(to, c)
-	}
-	return to, true
+// leads reports whether a key is the next on a path.
+func (r *Reading) leads(key []byte, path string) bool {
+	letters, _ := appendLetters(r.room[:0], key)
+	return path == "#" || string(letters) == path
 }

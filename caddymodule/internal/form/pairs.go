@@ -1,0 +1,98 @@
+package form
+
+import (
+	"bytes"
+	"encoding/hex"
+)
+
+// pairs reads a URL-encoded form, or a query string.
+type pairs struct {
+	r      *Reading
+	wanted uint64
+
+	fields  int
+	text    []byte // of the name, then of the value, as it came
+	inValue bool
+	is      uint64 // the fields of which it is the value
+	skip    bool   // nobody wants what comes up to the next pair
+	odd     bool   // the pair is next to a semicolon
+}
+
+func (p *pairs) write(data []byte) {
+	for {
+		ends := "&;="
+		if p.inValue {
+			ends = "&;"
+		}
+		n := bytes.IndexAny(data, ends)
+		if n < 0 {
+			p.keep(data)
+			return
+		}
+		p.keep(data[:n])
+		if c := data[n]; c == '=' {
+			p.named(false)
+		} else {
+			if p.odd = p.odd || c == ';'; c == ';' && !p.inValue && len(p.text) > 0 {
+				p.named(true) // not all readers split it there
+			}
+			p.end()
+			p.odd = c == ';'
+		}
+		data = data[n+1:]
+	}
+}
+
+// keep keeps up to one byte more of a name or value than is read.
+func (p *pairs) keep(data []byte) {
+	most := longestName
+	if p.inValue {
+		most = longestValue
+	}
+	if !p.skip {
+		p.text = append(p.text, data[:min(len(data), most+1-len(p.text))]...)
+	}
+}
+
+// named ends the name of a pair.
+func (p *pairs) named(cut bool) {
+	name, whole := unescaped(p.text)
+	p.is = p.r.name(name, p.wanted, cut || !whole || len(p.text) > longestName)
+	p.skip, p.inValue, p.text = p.is == 0, true, p.text[:0]
+}
+
+// end ends a pair, and the form with the last one.
+func (p *pairs) end() {
+	if p.fields++; p.fields > mostFields {
+		p.r.unclear |= p.wanted
+	}
+	if !p.inValue {
+		p.named(false)
+	}
+	if !p.skip {
+		plain := !p.odd && len(p.text) <= longestValue && bytes.IndexByte(p.text, 0) < 0 // one at the end is none for Rack
+		value, whole := unescaped(p.text)
+		p.r.note(p.is, value, plain && whole)
+	}
+	p.inValue, p.skip, p.text = false, false, p.text[:0]
+}
+
+// unescaped decodes a name or value where it is, up to what is badly escaped.
+func unescaped(text []byte) (_ []byte, whole bool) {
+	to := text[:0]
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		switch c {
+		case '+':
+			c = ' '
+		case '%':
+			var decoded [1]byte
+			if n, err := hex.Decode(decoded[:], text[i+1:min(i+3, len(text))]); n != 1 || err != nil {
+				return to, false
+			}
+			c, i = decoded[0], i+2
+		}
+		to = append(to, c)
+	}
+	return to, true
+}
