@@ -414,6 +414,46 @@ func (a *anApplication) holdsGuesses(t *testing.T, n names, addresses, most int)
 	}
 }
 
+// TestAWrongRefundOpensTenfoldAtMost. One that is too narrow opens nothing, and whoever logs in
+// suffers from it. DokuWiki answers every password with 302 at do=redirect.
+func TestAWrongRefundOpensTenfoldAtMost(t *testing.T) {
+	t.Parallel()
+	a := anyApplications[0]
+	a.use(t)
+	n := namesOf(t, a.name)
+	for i, c := range []struct {
+		refund      string
+		least, most int
+	}{
+		{"cookie wordpress_logged_in_*", 1, 5},
+		{"status 201", 1, 5},
+		{"status 302", 6, 50},
+		{"status 2xx 3xx 4xx", 6, 50},
+	} {
+		t.Run(c.refund, func(t *testing.T) {
+			s := a.start(t, "refund cookie DW*", "refund "+c.refund, "refund cookie DW*", "refund "+c.refund)
+			form, guesser, began := a.loginForm(s, "203.0.113.2"), system.NetworkAddress(1000+i), time.Now()
+			s.Attack(300, 10, func(i int) system.Request {
+				r := a.guess(door{method: "POST", target: "/doku.php", as: "form"}, n, form, guesser, fmt.Sprint("wrong", i))
+				r.Body += "&do=redirect"
+				return r
+			})
+			reached := a.reached(t, guesser+",")
+			t.Logf("%d of 300 guesses reached PHP", reached)
+			leaked := int(time.Since(began).Seconds() / 120 * float64(c.most) / 5)
+			if reached < c.least || reached > c.most+leaked {
+				t.Errorf("got %d, want %d to %d", reached, c.least, c.most+leaked)
+			}
+			right := statusesOf(s, 6, func(int) system.Request {
+				return a.guess(door{method: "POST", target: "/doku.php", as: "form"}, n, form, "203.0.113.3", "right")
+			})
+			if narrow := c.most == 5; right[429] > 0 != narrow {
+				t.Errorf("got %v for right passwords, want some refused %t", right, narrow)
+			}
+		})
+	}
+}
+
 // servesPeople: two behind one address, one of whom errs three times, log in and work, with
 // TEST_LONG=1 beside a scraper.
 func (a *anApplication) servesPeople(t *testing.T, n names) {
