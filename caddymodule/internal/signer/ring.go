@@ -13,8 +13,6 @@ import (
 	"io/fs"
 	"sync/atomic"
 	"time"
-
-	"github.com/caddyserver/certmagic"
 )
 
 const (
@@ -29,15 +27,23 @@ const (
 	maintainLimit = 30 * time.Second // for storage to answer, locks included
 )
 
+// Storage is the part of certmagic.Storage that holds the key.
+type Storage interface {
+	Load(ctx context.Context, key string) ([]byte, error)
+	Store(ctx context.Context, key string, value []byte) error
+	Lock(ctx context.Context, name string) error
+	Unlock(ctx context.Context, name string) error
+}
+
 // A Ring holds the signing key as storage has it. It is safe for concurrent use.
 type Ring struct {
-	storage certmagic.Storage      // nil if the key is fixed
+	storage Storage                // nil if the key is fixed
 	key     atomic.Pointer[[]byte] // nil until storage was read
 }
 
 // New returns a ring for the key in storage. Until that is read, it has the key of an
 // earlier ring, which may be nil.
-func New(storage certmagic.Storage, earlier *Ring) *Ring {
+func New(storage Storage, earlier *Ring) *Ring {
 	r := &Ring{storage: storage}
 	if earlier != nil {
 		r.key.Store(earlier.key.Load())

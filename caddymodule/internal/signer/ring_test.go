@@ -13,7 +13,6 @@ import (
 
 // A memoryStorage is storage that can be made to fail.
 type memoryStorage struct {
-	certmagic.Storage
 	lock  chan struct{}
 	mu    sync.Mutex
 	value []byte
@@ -58,7 +57,7 @@ func (s *memoryStorage) Unlock(context.Context, string) error {
 	return nil
 }
 
-func ringOf(t *testing.T, storage certmagic.Storage) *Ring {
+func ringOf(t *testing.T, storage Storage) *Ring {
 	t.Helper()
 	r := New(storage, nil)
 	maintain(t, r)
