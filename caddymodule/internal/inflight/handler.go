@@ -246,14 +246,11 @@ func (v *visit) receive(w http.ResponseWriter) (err error) {
 // error route has answered, which may ask the upstream, too.
 func (v *visit) serve(w http.ResponseWriter, next caddyhttp.Handler) (err error) {
 	v.hold()
-	c := new(call.Call)
-	if v.record.Client != nil {
-		err = c.Within(w, v.r, next, v)
-	} else {
+	if v.record.Client == nil {
 		v.record.Client = v.r.Context()
 		defer func() { v.record.Client = nil }()
-		err = c.Serve(w, v.r, next, v)
 	}
+	err = new(call.Call).Serve(w, v.r, next, v)
 	if err != nil {
 		v.keep()
 	}

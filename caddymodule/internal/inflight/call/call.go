@@ -59,8 +59,8 @@ type Caller interface {
 type Call struct {
 	response.Writer
 	context detached
-	part    part
-	parts   *part        // the innermost
+	by      Caller
+	over    bool         // the upstream is done, and the caller knows it
 	request http.Request // that the next handler gets
 
 	written int64
@@ -77,62 +77,34 @@ type Call struct {
 // panics with [http.ErrAbortHandler] if a client that is still there could not be sent all of it.
 func (c *Call) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller) error {
 	c.Watch(w, r)
-	c.context.client, c.context.call = r.Context(), c
-	c.part.caller, c.parts = by, &c.part
+	c.context.client, c.context.call, c.by = r.Context(), c, by
 	defer c.finish()
 	return c.serve(r, next)
 }
 
 // serve hands on a request of its own, which lies in the Call, so that it is one allocation with
-// that. Goroutines of an upstream's client may read it after the handler has returned.
+// that. Goroutines of an upstream's client may read it after the handler has returned. A handler
+// that has written nothing answers with 200.
 func (c *Call) serve(r *http.Request, next caddyhttp.Handler) (err error) {
 	c.request = *r.WithContext(&c.context)
 	defer func() {
 		c.context.end()
-		c.part.end(c, c.returned, err)
+		if c.returned && c.Status == 0 {
+			c.by.Answers(http.StatusOK, c.Header())
+		}
+		c.by.Answers(0, c.Header())
+		c.done(err)
 	}()
 	err = next.ServeHTTP(c, &c.request)
 	c.returned = err == nil
 	return err
 }
 
-// Within calls the next handler as a part of the call that the request is within: that keeps what
-// the client has not taken, so that both are over when the upstream is done.
-func (c *Call) Within(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, by Caller) (err error) {
-	outer := find(r.Context())
-	if outer == nil {
-		return c.Serve(w, r, next, by)
-	}
-	c.part = part{caller: by, next: outer.parts}
-	outer.parts = &c.part
-	defer func() { c.part.end(outer, c.returned, err) }()
-	err = next.ServeHTTP(w, r)
-	c.returned = err == nil
-	return err
-}
-
-// A part is a call, or a call within it.
-type part struct {
-	caller Caller
-	next   *part // around it
-	over   bool  // and the caller knows it
-}
-
-// end ends a part of a call whose handler has returned or panicked. One that has written nothing
-// answers with 200.
-func (p *part) end(c *Call, returned bool, err error) {
-	if returned && c.Status == 0 {
-		p.caller.Answers(http.StatusOK, c.Header())
-	}
-	p.caller.Answers(0, c.Header())
-	p.done(err)
-}
-
-// done notes that the upstream is done with a part.
-func (p *part) done(err error) {
-	if !p.over {
-		p.over = true
-		p.caller.Served(err)
+// done notes that the upstream is done.
+func (c *Call) done(err error) {
+	if !c.over {
+		c.over = true
+		c.by.Served(err)
 	}
 }
 
@@ -170,9 +142,7 @@ func (c *Call) WriteHeader(status int) {
 			c.through = c.Bodiless()
 		}
 	}
-	for p := c.parts; p != nil; p = p.next {
-		p.caller.Answers(status, c.Header())
-	}
+	c.by.Answers(status, c.Header())
 	c.ResponseWriter.WriteHeader(status)
 }
 
@@ -181,9 +151,7 @@ func (c *Call) WriteHeader(status int) {
 func (c *Call) tunnel() {
 	c.through = true
 	c.context.streams()
-	for p := c.parts; p != nil; p = p.next {
-		p.done(nil)
-	}
+	c.done(nil)
 }
 
 // Write implements http.ResponseWriter.
@@ -339,24 +307,12 @@ type own struct {
 	unwatch func() bool
 }
 
-// callKey is the key of the call that a context belongs to.
-type callKey struct{}
-
-// find returns the call that a context belongs to, or nil.
-func find(ctx context.Context) *Call {
-	c, _ := ctx.Value(callKey{}).(*Call)
-	return c
-}
-
 // idleTimeoutsKey is that of caddyhttp.IdleTimeoutsFromContext.
 const idleTimeoutsKey caddy.CtxKey = "idle_timeouts"
 
 // Value implements context.Context.
 func (d *detached) Value(key any) any {
-	switch key {
-	case callKey{}:
-		return d.call
-	case idleTimeoutsKey:
+	if key == idleTimeoutsKey {
 		// Caddy's timeouts within the call would change the server's writer while we write to it.
 		// Without that, they wrap ours.
 		reader, _ := caddyhttp.IdleTimeoutsFromContext(d.client)
@@ -405,7 +361,7 @@ func (d *detached) note(what func()) {
 		own.cancel()
 	case d.left && !d.alone:
 		d.alone = true
-		go own.linger(d.call.part.caller.Exit())
+		go own.linger(d.call.by.Exit())
 	}
 }
 
@@ -454,7 +410,7 @@ type sender struct {
 }
 
 func newSender(c *Call) *sender {
-	s := &sender{call: c, spool: c.part.caller.NewSpool(inMemory), header: c.ResponseWriter.Header().Clone()}
+	s := &sender{call: c, spool: c.by.NewSpool(inMemory), header: c.ResponseWriter.Header().Clone()}
 	s.sent = maps.Clone(s.header)
 	s.changed.L = &s.mu
 	return s

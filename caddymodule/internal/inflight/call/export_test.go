@@ -24,9 +24,9 @@ func (c *caller) Answers(int, http.Header)       {}
 func (c *caller) Served(err error)               { c.Options.Served(err) }
 func (c *caller) Exit() <-chan struct{}          { return c.Exiting }
 
-// Serve makes a call, or one within another.
+// Serve makes a call.
 func Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler, o Options) error {
-	return new(Call).Within(w, r, next, &caller{o})
+	return new(Call).Serve(w, r, next, &caller{o})
 }
 
 // ignored is told of the end in tests that do not ask.
