@@ -30,8 +30,8 @@ type Site struct {
 	Stop   func()
 }
 
-// Run adapts a Caddyfile and runs it until the test ends. Caddy's data folder is a new
-// one.
+// Run adapts a Caddyfile and runs it until the test ends. Caddy's data folder is a new one, and its
+// storage a MemoryStorage unless the Caddyfile names one.
 func Run(t testing.TB, caddyfile string) *Site {
 	t.Helper()
 	t.Setenv("XDG_DATA_HOME", t.TempDir())
@@ -39,6 +39,9 @@ func Run(t testing.TB, caddyfile string) *Site {
 	var adapted caddy.Config
 	if err := json.Unmarshal(Adapt(t, caddyfile), &adapted); err != nil {
 		t.Fatal(err)
+	}
+	if adapted.StorageRaw == nil {
+		adapted.StorageRaw = json.RawMessage(`{"module":"memory_test"}`)
 	}
 	cfg := &caddy.Config{Admin: adapted.Admin, Logging: s.Logs.Logging(), StorageRaw: adapted.StorageRaw}
 	base, err := caddy.ProvisionContext(cfg)
