@@ -76,7 +76,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 	}
 	slices.Sort(documented)
 	var written []string
-	for _, file := range []string{"outcome.go", "verdict.go"} {
+	for _, file := range []string{"claim.go", "verdict.go"} {
 		source, err := os.ReadFile(filepath.Join("..", "internal", "limit", file))
 		if err != nil {
 			t.Fatal(err)

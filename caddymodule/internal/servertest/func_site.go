@@ -51,6 +51,7 @@ type FuncSite struct {
 // in which they run, settle_upstream stands for serve.
 func NewFuncSite(t testing.TB, directives string) *FuncSite {
 	t.Helper()
+	t.Setenv("XDG_DATA_HOME", t.TempDir()) // of changes at run time
 	s := &FuncSite{TB: t, Store: newFlakyStore(), Client: "192.0.2.1"}
 	s.calm.L = &s.mu
 	Latest = s
