@@ -59,7 +59,7 @@ func TestThePhonesShowThePage(t *testing.T) {
 			t.Errorf("the page has not the colours %s", colours)
 		}
 	}
-	if !strings.Contains(read("notice.go"), accent) {
+	if !strings.Contains(read("page.go"), accent) {
 		t.Errorf("the page's accent is not %s", accent)
 	}
 }

@@ -122,7 +122,8 @@ func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evalu
 
 // release returns the memory to the pool. Nothing of the request stays in it.
 func (a *evaluation) release() {
-	clear(a.charges[:cap(a.charges)])
+	clear(a.charges)
+	a.charges = a.charges[:0]
 	a.Subject, a.Directive, a.env, a.received, a.later = Subject{}, nil, nil, false, nil
 	a.buffers.Clear()
 	evaluations.Put(a)
@@ -442,6 +443,7 @@ func (a *evaluation) exempt(z *Zone) exemption {
 // been asked, and the request passes.
 func (a *evaluation) take(from int) {
 	claims := a.Outcomes[from:]
+	clear(a.charges)
 	a.charges = a.charges[:0]
 	for i := range claims {
 		o := &claims[i]
@@ -464,7 +466,10 @@ func (a *evaluation) take(from int) {
 			o.asked = false
 			continue
 		}
-		o.Charge, o.Answer = a.charges[n], a.decisions[n] // a stand-in for a shared store may have changed the charge
+		if c := &a.charges[n]; c.Limit != o.Limit {
+			o.Charge = *c // a stand-in for a shared store has made it a share
+		}
+		o.Answer = a.decisions[n]
 		if n++; !o.Answer.Fits {
 			a.overflows, a.refused = true, a.refused || !o.Shadow
 		}
@@ -549,7 +554,6 @@ func (a *evaluation) conclude() *Verdict {
 			if o.asked && !o.Answer.Undecided {
 				o.Zone.Reporter.Admitted(o, a.Request)
 			}
-			*o = Outcome{}
 			continue
 		}
 		if a.conclusion(o); o.decision != Skipped {
@@ -557,10 +561,12 @@ func (a *evaluation) conclude() *Verdict {
 			n++
 		}
 	}
-	v.Outcomes = v.Outcomes[:n]
 	if counted {
+		clear(v.Outcomes)
+		v.Outcomes = v.Outcomes[:0]
 		return nil
 	}
+	v.Outcomes = v.Outcomes[:n]
 	a.Verdict, v.body = nil, a.Body
 	if nests {
 		v.note(a.Request)
