@@ -138,7 +138,10 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	}()
 	warnings := z.Warnings()
 	if err = z.Load(ctx, limit.Given{
-		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) }, Insecure: z.warnInsecure,
+		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
+		Insecure: sync.OnceFunc(func() {
+			z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+		}),
 	}); err != nil {
 		return nil, err
 	}
@@ -288,7 +291,9 @@ func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
 }
 
 // NoAddress implements limit.Env.
-func (e *Engine) NoAddress() { e.Proxies.unknown() }
+func (e *Engine) NoAddress() {
+	e.Proxies.once(&e.Proxies.noAddress, "requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+}
 
 // Overrides implements limit.Env.
 func (e *Engine) Overrides() *override.Set { return e.table.Load() }
