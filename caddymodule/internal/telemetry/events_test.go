@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -73,16 +72,5 @@ func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 	f.note(o)
 	if got := len(f.keys); got != 0 {
 		t.Errorf("got %d keys, want none", got)
-	}
-}
-
-func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
-	var h levelHistogram
-	for _, fraction := range []float64{0, .1, .11, 1, 1.5} {
-		h.observe(fraction, 1)
-	}
-	got := []uint64{h.Counts[0].Load(), h.Counts[1].Load(), h.Counts[9].Load(), h.Counts[10].Load()}
-	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {
-		t.Errorf("got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
 	}
 }
