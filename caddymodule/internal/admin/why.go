@@ -33,7 +33,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 		return nil, err
 	}
 	code, coded := supportcode.Parse(of.Client)
-	w := why{newJudge(e), &wire.Why{Client: of.Client, Code: coded, Buckets: []wire.Bucket{}, Complete: true}}
+	w := why{newJudge(e), &wire.Why{Code: coded, Buckets: []wire.Bucket{}, Complete: true}}
 	past, found := e.Control.Refusals.Find(code)
 	if !found {
 		w.lately(of)
