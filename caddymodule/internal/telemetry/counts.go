@@ -39,12 +39,13 @@ func NewFigures(zone string) *Figures {
 type Options struct {
 	Logger *zap.Logger
 	Shared bool // the config has a shared store
-	Wanted func() Subscriptions
 
 	Requests func() uint64 // how many the handlers had that have the zone
 
-	Events *Background[Event]  // closed before the context of the config ends
-	Lines  *Background[func()] // of the log, about refusals
+	Wanted func(event string) bool // by a subscriber
+	Emit   func(event string, data map[string]any)
+	Events *Background // of which Emit is told; closed before the context of the config ends
+	Lines  *Background // of the log, about refusals
 }
 
 // A Counts counts and logs what a zone of one config decides.

@@ -23,13 +23,13 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 			return int(m.GetCounter().GetValue())
 		}
 		before := drops()
-		q := &Background[Event]{Pass: func(Event) {
+		q, tell := new(Background), func() {
 			<-hang
 			told++
-		}}
-		q.add(Event{EventBlocked, nil})
+		}
+		q.add(tell)
 		synctest.Wait() // for the subscriber to have this one in its hands
-		f := overflowsOf(Options{Events: q, Wanted: func() Subscriptions { return Subscriptions{true, true} }})
+		f := overflowsOf(Options{Events: q, Wanted: func(string) bool { return true }, Emit: func(string, map[string]any) { tell() }})
 		for i := range 3000 {
 			o := &limit.Outcome{Charge: leakybucket.Charge{Key: fmt.Sprint(i)}, Answer: leakybucket.Decision{Began: true}, Block: time.Second}
 			o.Refuse(limit.Capacity)
@@ -50,7 +50,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
 		}
 		q.Close()
-		q.add(Event{EventBlocked, nil})
+		q.add(tell)
 		synctest.Wait()
 		q.mu.Lock()
 		if len(q.waiting) != 0 || q.runs {
@@ -66,7 +66,7 @@ func overflowsOf(options Options) *overflows {
 }
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
-	f := overflowsOf(Options{Wanted: func() Subscriptions { return Subscriptions{} }})
+	f := overflowsOf(Options{Wanted: func(string) bool { return false }})
 	o := &limit.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
 	o.Refuse(limit.Capacity)
 	f.note(o)
