@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -61,7 +60,6 @@ type why struct {
 // past shows a refusal as it was then.
 func (w *why) past(one supportcode.Coded) wire.PastRefusal {
 	p := wire.PastRefusal{Code: one.Code.String(), Refusal: one.Refusal}
-	p.Level = math.Round(p.Level*1e6) / 1e6
 	if z := w.Zones[p.Zone]; z != nil {
 		p.Network = shownNetwork(z, p.Key)
 	}

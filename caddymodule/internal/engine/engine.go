@@ -264,7 +264,7 @@ func (e *Engine) CleanUp() error {
 	telemetry.DeleteForgotten()
 	errs = append(errs, stores.Leave(controlKey))
 	if e.Shared != nil {
-		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
+		errs = append(errs, stores.Leave(stores.MemoryKey)) // that of a store in memory is the module's
 	}
 	return errors.Join(errs...)
 }

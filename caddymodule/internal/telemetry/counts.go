@@ -156,12 +156,11 @@ func (t *Counts) passed(o *limit.Outcome, r *http.Request, counter prometheus.Co
 
 // refusalLog returns what logs that the zone decides so.
 func (t *Counts) refusalLog(d limit.Decision) *RefusalLog {
-	if d == limit.Refused {
-		return &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	l := &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	if d == limit.ShadowRefused {
+		l.Begins, l.Refused = "zone would begin to refuse requests", "zone would have refused requests"
 	}
-	return &RefusalLog{
-		Logger: t.Logger, Lines: t.Lines, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests",
-	}
+	return l
 }
 
 // RefusalLogs returns the logs of refusals.
