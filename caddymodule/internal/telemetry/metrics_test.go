@@ -110,21 +110,6 @@ func TestEvictionsAreCounted(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesWhileItWaitsCountsAsDelayed(t *testing.T) {
-	servertest.InBubble(t, func(t *testing.T) {
-		s := servertest.NewWaitZone(t, servertest.LikeNginx, 10*time.Second)
-		s.Visit(servertest.Office, "/")
-		v := s.Visit(servertest.Office, "/")
-		servertest.Sleep(300 * time.Millisecond)
-		v.Leave()
-		servertest.Sleep(0)
-		servertest.WantGone(t, v)
-		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 1})
-		servertest.Sleep(time.Minute)
-		servertest.WantEmpty(t, "waits")
-	})
-}
-
 func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.RunShared(t, "", "zone z {\nlimit 5 1/h\ncost body_items\n}\nzone beside {\nlimit 100 1/h\n}")
