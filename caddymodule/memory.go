@@ -53,7 +53,7 @@ func (m *Memory) Cleanup() error {
 	if m.use == nil {
 		return nil
 	}
-	return m.use.Release()
+	return stores.Leave(stores.MemoryKey)
 }
 
 // UnmarshalCaddyfile sets up the store from Caddyfile tokens. Syntax:

@@ -196,7 +196,7 @@ func TestChangesLastForDaysToo(t *testing.T) {
 // TestWhyOfAnAddressNamesTheAccount that was refused to it, whose bucket is not the address's.
 func TestWhyOfAnAddressNamesTheAccount(t *testing.T) {
 	refused := supportcode.Refusal{At: time.Date(2026, 11, 22, 3, 46, 59, 0, time.Local), Zone: "account", Key: "al\x1bice", Reason: "capacity", Cost: 1, Level: 9.96, Capacity: 10, Wait: 58}
-	out := outputOf(t, "why", wire.Why{Client: "203.0.113.7", Refusals: []wire.PastRefusal{{Code: "7K2M-Q8XD", Refusal: refused}}, Complete: true}, "203.0.113.7")
+	out := outputOf(t, "why", wire.Why{Refusals: []wire.PastRefusal{{Code: "7K2M-Q8XD", Refusal: refused}}, Complete: true}, "203.0.113.7")
 	want := `Refused lately to this address:
 CODE       AT              ZONE     KEY        REASON    COST  LEVEL  OF  WAIT  BLOCKED FOR
 7K2M-Q8XD  11-22 03:46:59  account  al\x1bice  capacity     1   9.96  10   58s            -
@@ -217,9 +217,9 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 		why        wire.Why
 		want, lack string
 	}{
-		"of no zone": {wire.Why{Client: "203.0.113.7", Complete: true}, "caddy throttle top --by ip", "LEVEL"},
+		"of no zone": {wire.Why{Complete: true}, "caddy throttle top --by ip", "LEVEL"},
 		"without a key": {
-			wire.Why{Client: "7K2M-Q8XD", Refusal: &wire.PastRefusal{Refusal: supportcode.Refusal{Zone: "api", Reason: "missing_key"}}, Complete: true},
+			wire.Why{Refusal: &wire.PastRefusal{Refusal: supportcode.Refusal{Zone: "api", Reason: "missing_key"}}, Complete: true},
 			"had no key", "Nothing refuses",
 		},
 		"an override": {
@@ -230,9 +230,9 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 			bucket(wire.Bucket{Key: "198.51.100.123", By: "zone", Share: true, Verdict: wire.Verdict{Decision: "refused", Reason: "capacity", For: 59}}),
 			"  store down: a share", "override",
 		},
-		"an unknown code": {wire.Why{Client: "7K2M-Q8XD", Code: true, Complete: true}, "remembers no refusal with this support code", "\nA"},
+		"an unknown code": {wire.Why{Code: true, Complete: true}, "remembers no refusal with this support code", "\nA"},
 		"and a key": {
-			wire.Why{Client: "7K2M-Q8XD", Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}},
+			wire.Why{Code: true, Unlisted: []wire.UnlistedKey{{Zone: "api", Key: "7K2M-Q8XD", Policy: "skip"}}},
 			"look for the code in the access logs.\nAs a key:\napi: no override lists this key", "LEVEL",
 		},
 	} {
@@ -318,14 +318,8 @@ func TestNothingThatIsEmptyIsTaken(t *testing.T) {
 		{"ban", "", "203.0.113.7"},
 		{"why", "203.0.113.7", "--zone="},
 	} {
-		var errs strings.Builder
-		root := &cobra.Command{Use: "throttle"}
-		caddycmd.Commands()["throttle"].CobraFunc(root)
-		root.SetArgs(args)
-		root.SetErr(&errs)
-		root.SetOut(&errs)
-		if err := root.Execute(); err == nil || !strings.Contains(errs.String(), "is empty") {
-			t.Errorf("%q: got error %v, %q, want it said what is empty", args, err, errs.String())
+		if out, _, err := resultOf(t, args[0], nil, args[1:]...); err == nil || !strings.Contains(out, "is empty") {
+			t.Errorf("%q: got error %v, %q, want it said what is empty", args, err, out)
 		}
 	}
 }

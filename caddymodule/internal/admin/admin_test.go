@@ -45,9 +45,7 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 	c.Answers("/accounts", http.StatusTooManyRequests) // blocked everywhere
 
 	// NAT64 shows an address of IPv4 as one of IPv6.
-	var direct, translated wire.Why
-	s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &direct)
-	s.Admin(http.MethodPost, "/throttle/why", `{"client": "64:ff9b::203.0.113.7"}`, &translated)
+	direct, translated := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`), ask[wire.Why](s, "why", `{"client": "64:ff9b::203.0.113.7"}`)
 	if len(direct.Refusals) == 0 || len(translated.Refusals) != len(direct.Refusals) {
 		t.Errorf("refusals of the address by NAT64: got %+v, want %+v", translated.Refusals, direct.Refusals)
 	}
@@ -75,12 +73,8 @@ func TestWhyShowsAllBucketsOfAClient(t *testing.T) {
 		c := s.From("[2001:db8::7]:1")
 		c.Passes(2, "/pages")
 		c.Get("/hosts") // blocked by pages
-		var got struct {
-			Buckets []wire.Bucket
-			Ban     *struct{ Note string }
-		}
 		s.Changes("/throttle/ban", `{"network": "2001:db8::/48", "for": "1h", "note": "why not"}`)
-		s.Admin(http.MethodPost, "/throttle/why", `{"client": "2001:db8::9"}`, &got)
+		got := ask[wire.Why](s, "why", `{"client": "2001:db8::9"}`)
 		if len(got.Buckets) != 1 || got.Ban == nil || got.Ban.Note != "why not" {
 			t.Fatalf("got %+v, want one bucket and the ban", got)
 		}
@@ -95,9 +89,7 @@ func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
 	s := servertest.Run(t, servertest.ThreeZones)
 	s.From(servertest.Someone).Passes(2, "/pages")
 	why := func() (shadows []string) {
-		var got struct{ Shadows []struct{ Zone, Note string } }
-		s.Admin(http.MethodPost, "/throttle/why", `{"client": "203.0.113.7"}`, &got)
-		for _, held := range got.Shadows {
+		for _, held := range ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`).Shadows {
 			shadows = append(shadows, held.Zone+" "+held.Note)
 		}
 		return shadows
@@ -352,8 +344,7 @@ func TestBucketsAreListedFullestFirst(t *testing.T) {
 		if got.Matched != 3 || len(got.Buckets) != 2 || got.Buckets[0].Key != "b%1B[2J" || got.Buckets[1].Key != "a" || !got.Complete {
 			t.Errorf("got %+v, want two of three, the fullest first", got)
 		}
-		s.Admin(http.MethodPost, "/throttle/buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`, &got)
-		if len(got.Buckets) != 0 {
+		if got := ask[wire.Buckets](s, "buckets", `{"zone": "accounts", "min_fraction": 0.9, "prefix": "c"}`); len(got.Buckets) != 0 {
 			t.Errorf("got %+v, want none", got.Buckets)
 		}
 	})
@@ -363,9 +354,9 @@ func TestTopShowsTheLastMinute(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := servertest.Run(t, servertest.ThreeZones)
 		top := func(body string) wire.TopZone {
-			var got struct{ Zones []wire.TopZone }
-			if status := s.Admin(http.MethodPost, "/throttle/top", body, &got); status != http.StatusOK || len(got.Zones) != 1 {
-				t.Fatalf("got %d and %+v, want one zone", status, got)
+			got := ask[wire.Top](s, "top", body)
+			if len(got.Zones) != 1 {
+				t.Fatalf("got %+v, want one zone", got)
 			}
 			return got.Zones[0]
 		}
@@ -629,10 +620,8 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 	if status := s.Admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
 		t.Errorf("got %d, want 400", status)
 	}
-	var got []override.Change
-	s.Admin(http.MethodGet, "/throttle/journal", "", &got)
 	var told []string
-	for _, c := range got {
+	for _, c := range journal(s) {
 		ends := ""
 		if c.Until != nil {
 			ends = " for " + c.Until.Sub(c.At).Round(1e9).String()
@@ -769,8 +758,7 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		if wanted := []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}; !slices.Equal(got.Unlisted, wanted) {
 			t.Errorf("%s: got %v, want %v", policy, got.Unlisted, wanted)
 		}
-		got = wire.Why{}
-		s.Admin(http.MethodPost, "/throttle/why", `{"client": "shop"}`, &got)
+		got = ask[wire.Why](s, "why", `{"client": "shop"}`)
 		if names := namesOf(got.Buckets); !slices.Equal(names, []string{"shop"}) || got.Unlisted != nil {
 			t.Errorf("%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
 		}
@@ -832,8 +820,7 @@ func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 				t.Errorf("got local %v why and %v in the listing, want both", why.Local, list.Local)
 			}
 			for _, body := range []string{`{"zone": "a", "all": true}`, `{"client": "203.0.113.0/24"}`} {
-				got = wire.Released{}
-				if s.Admin(http.MethodPost, "/throttle/release", body, &got); got.Complete || !strings.Contains(got.Problem, "the store is down") {
+				if got := ask[wire.Released](s, "release", body); got.Complete || !strings.Contains(got.Problem, "the store is down") {
 					t.Errorf("release %s: got %+v, want that buckets in the store stay", body, got)
 				}
 			}
@@ -841,8 +828,7 @@ func TestAReleaseInAnOutageFreesHereAlone(t *testing.T) {
 			<-time.After(5 * time.Second)
 			synctest.Wait()
 			c.WantStatuses("/", map[int]int{429: 3}) // by the store, which was told nothing
-			got = wire.Released{}
-			if s.Admin(http.MethodPost, "/throttle/release", `{"client": "203.0.113.7"}`, &got); got.Count != 2 || !got.Complete {
+			if got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`); got.Count != 2 || !got.Complete {
 				t.Errorf("released again: got %+v, want both buckets", got)
 			}
 			c.WantStatuses("/", map[int]int{200: 3})

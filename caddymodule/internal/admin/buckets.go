@@ -124,7 +124,7 @@ func answerRelease(ctx context.Context, e *engine.Engine, in *input, of *wire.Cl
 	if !can {
 		return nil, errors.New("the store cannot forget single buckets")
 	}
-	r := release{judge: newJudge(e), resetter: resetter, of: of, result: wire.Released{Client: of.Client, Freed: []string{}, Complete: true}}
+	r := release{judge: newJudge(e), resetter: resetter, of: of, result: wire.Released{Freed: []string{}, Complete: true}}
 	for _, z := range zones {
 		r.zone(ctx, z)
 	}

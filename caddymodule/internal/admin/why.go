@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strings"
@@ -33,7 +32,7 @@ func answerWhy(ctx context.Context, e *engine.Engine, _ *input, of *wire.ClientQ
 		return nil, err
 	}
 	code, coded := supportcode.Parse(of.Client)
-	w := why{newJudge(e), &wire.Why{Client: of.Client, Code: coded, Buckets: []wire.Bucket{}, Complete: true}}
+	w := why{newJudge(e), &wire.Why{Code: coded, Buckets: []wire.Bucket{}, Complete: true}}
 	past, found := e.Control.Refusals.Find(code)
 	if !found {
 		w.lately(of)
@@ -61,7 +60,6 @@ type why struct {
 // past shows a refusal as it was then.
 func (w *why) past(one supportcode.Coded) wire.PastRefusal {
 	p := wire.PastRefusal{Code: one.Code.String(), Refusal: one.Refusal}
-	p.Level = math.Round(p.Level*1e6) / 1e6
 	if z := w.Zones[p.Zone]; z != nil {
 		p.Network = shownNetwork(z, p.Key)
 	}

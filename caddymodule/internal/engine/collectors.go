@@ -117,27 +117,25 @@ func collectStores(of []*prometheus.Desc, to metricsChannel) {
 	to.count(of[2], evictions)
 }
 
-// eachZone calls f with the zones that have started, those of one name in the newest config.
-func eachZone(f func(*Zone)) {
-	zones := make(map[string]*Zone)
+// newest returns the zones, or the concurrency limits, that have started, those of one name in the
+// newest config.
+func newest[V any](of func(*Engine) map[string]V) map[string]V {
+	all := make(map[string]V)
 	for _, e := range started() {
-		maps.Copy(zones, e.Zones)
+		maps.Copy(all, of(e))
 	}
-	for _, z := range zones {
-		f(z)
-	}
+	return all
 }
 
+func zonesOf(e *Engine) map[string]*Zone { return e.Zones }
+
 func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
-	eachZone(func(z *Zone) {
+	for name, z := range newest(zonesOf) {
 		if z.Delay != nil && z.Shadow == nil {
-			to.gauge(of[0], float64(z.State.Waiting.Taken()), z.Name, "")
+			to.gauge(of[0], float64(z.State.Waiting.Taken()), name, "")
 		}
-	})
-	limits := make(map[string]*inflight.Limit)
-	for _, e := range started() {
-		maps.Copy(limits, e.InFlight)
 	}
+	limits := newest(func(e *Engine) map[string]*inflight.Limit { return e.InFlight })
 	for name, l := range limits {
 		load := l.State.Gate.Load()
 		to.gauge(of[1], float64(load.Running), name)
@@ -162,17 +160,17 @@ func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 
 func collectZones(of []*prometheus.Desc, to metricsChannel) {
 	stores.EachOf(func(l *ZoneState) { to.gauge(of[0], float64(l.Refused.Estimate()), l.name) })
-	eachZone(func(z *Zone) {
-		l := z.State
-		sum, count, upTo := float64(l.Levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
-		for i := range l.Levels.Counts {
-			count += l.Levels.Counts[i].Load()
+	for name, z := range newest(zonesOf) {
+		levels := &z.State.Levels
+		sum, count, upTo := float64(levels.Sum.Load())/1e6, uint64(0), make(map[float64]uint64, len(telemetry.Fractions))
+		for i := range levels.Counts {
+			count += levels.Counts[i].Load()
 			if i < len(telemetry.Fractions) {
 				upTo[telemetry.Fractions[i]] = count
 			}
 		}
-		to <- prometheus.MustNewConstHistogram(of[1], count, sum, upTo, l.name)
-	})
+		to <- prometheus.MustNewConstHistogram(of[1], count, sum, upTo, name)
+	}
 }
 
 func collectChanges(of []*prometheus.Desc, to metricsChannel) {

@@ -44,9 +44,8 @@ type Engine struct {
 	Ctx         caddy.Context
 	app         *config.App // the global options
 	subscribers *caddyevents.App
-	subscribed  func() telemetry.Subscriptions // which do not change
-	events      *telemetry.Background[telemetry.Event]
-	lines       *telemetry.Background[func()]
+	events      telemetry.Background
+	lines       telemetry.Background // of the log
 	Logger      *zap.Logger
 	Warner      *zap.Logger // a logger that keeps warnings
 	Warnings    *telemetry.KeptWarnings
@@ -101,10 +100,7 @@ func New(ctx caddy.Context, app *config.App) (e *Engine, err error) {
 	e.bodies = body.Bounds{Request: request, Files: inAll}
 	e.Warner, e.Warnings = telemetry.KeepWarnings(e.Logger)
 	e.table, e.Proxies.warner = &e.Control.Changes.Table, e.Warner
-	e.events = &telemetry.Background[telemetry.Event]{Pass: e.emit}
-	e.lines = &telemetry.Background[func()]{Pass: func(write func()) { write() }}
 	e.Exiting, e.Signing.last = exiting.Done(), &e.Control.keys
-	e.subscribed = sync.OnceValue(e.subscriptions)
 	e.subscribers, err = watchExit(ctx)
 	return e, err
 }
@@ -138,14 +134,17 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	}()
 	warnings := z.Warnings()
 	if err = z.Load(ctx, limit.Given{
-		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) }, Insecure: z.warnInsecure,
+		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
+		Insecure: sync.OnceFunc(func() {
+			z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+		}),
 	}); err != nil {
 		return nil, err
 	}
 	e.joinForm(z.Zone)
 	z.Counts = telemetry.New(z.Zone, z.State.Figures, telemetry.Options{
 		Logger: e.Warner.With(zap.String("zone", name)), Requests: z.requests, Shared: e.Shared != nil,
-		Wanted: e.subscribed, Events: e.events, Lines: e.lines,
+		Wanted: e.subscribers.ShouldEmit, Emit: e.emit, Events: &e.events, Lines: &e.lines,
 	})
 	z.Places, z.Reporter = &z.State.Waiting, z.Counts
 	e.Zones[name] = z
@@ -189,7 +188,7 @@ func (e *Engine) AddInFlight(ctx caddy.Context, definition *config.InFlight) (*i
 	l, err := inflight.New(ctx, definition, inflight.Options{
 		Env: e, AllShadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
 		Bodies: e.Control.Bodies, Longest: e.bodies.Request, InAll: e.bodies.Files, Refusals: &e.Control.Refusals, Exiting: exiting,
-		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: e.lines,
+		Logger: e.Warner.With(zap.String("in_flight", name)), Lines: &e.lines,
 	})
 	if err != nil {
 		return nil, err
@@ -255,7 +254,7 @@ func (e *Engine) CleanUp() error {
 	for _, l := range e.InFlight {
 		logs = append(logs, l.RefusalLogs()...)
 	}
-	telemetry.FlushLogs(logs, e.lines)
+	telemetry.FlushLogs(logs, &e.lines)
 	for name := range e.Zones {
 		errs = append(errs, stores.Leave(StateKey(name)))
 	}
@@ -265,7 +264,7 @@ func (e *Engine) CleanUp() error {
 	telemetry.DeleteForgotten()
 	errs = append(errs, stores.Leave(controlKey))
 	if e.Shared != nil {
-		errs = append(errs, e.Memory.Release()) // that of a store in memory is the module's
+		errs = append(errs, stores.Leave(stores.MemoryKey)) // that of a store in memory is the module's
 	}
 	return errors.Join(errs...)
 }
@@ -288,7 +287,9 @@ func (e *Engine) Exempts(s *limit.Subject) (bool, error) {
 }
 
 // NoAddress implements limit.Env.
-func (e *Engine) NoAddress() { e.Proxies.unknown() }
+func (e *Engine) NoAddress() {
+	e.Proxies.once(&e.Proxies.noAddress, "requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
+}
 
 // Overrides implements limit.Env.
 func (e *Engine) Overrides() *override.Set { return e.table.Load() }

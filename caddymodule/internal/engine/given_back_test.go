@@ -8,7 +8,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -19,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
 // newNested is a site with an enforced zone and one in shadow around other handlers.
@@ -250,19 +248,6 @@ func TestErrorRoutesChargeAndGiveBackNothing(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A store that does not correct a charge leaves it as it was reserved, and that is counted.
-func TestAChargeThatCannotBeGivenBackIsCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone around {\nlimit 100 1/d\n}\n}\nthrottle {\nzone inner {\nlimit 1 1/d\n}")
-		servertest.TheShared.Deaf.Store(true)
-		s.From(servertest.Someone).WantStatuses("/", map[int]int{200: 1, 429: 2})
-		time.Sleep(time.Second)
-		if got := servertest.Counted(t, telemetry.Unsettled, "around")["unsettled_total"]; got != 2 {
-			t.Errorf("got %v charges counted, want 2", got)
-		}
-	})
 }
 
 // A detacher calls the next handler in a context that outlives the client.

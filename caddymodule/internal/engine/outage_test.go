@@ -15,6 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 )
@@ -56,17 +57,23 @@ func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 	})
 }
 
-func TestChargesThatCannotBeSettledAreCounted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 100 1/h\ncost 10\nsettle status 404 50\n}")
-		servertest.TheShared.Deaf.Store(true)
-		c := s.From(servertest.Someone)
-		c.WantStatuses("/", map[int]int{200: 2})
-		synctest.Wait()
-		if got := s.Metric(t, "caddy_throttle_unsettled_total"); len(got) != 1 || got[0].Value != 2 {
-			t.Errorf("unsettled: got %v, want 2", got)
-		}
-	})
+// A store that corrects no charge leaves it as it was reserved, and that is counted: what the
+// response cost, and what a refusal further in gives back.
+func TestChargesThatCannotBeCorrectedAreCounted(t *testing.T) {
+	for zones, statuses := range map[string]map[int]int{
+		"zone z {\nlimit 100 1/h\ncost 10\nsettle status 404 50\n}":               {200: 2},
+		"zone z {\nlimit 100 1/d\n}\n}\nthrottle {\nzone inner {\nlimit 1 1/d\n}": {200: 1, 429: 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s := servertest.RunShared(t, "", zones)
+			servertest.TheShared.Deaf.Store(true)
+			s.From(servertest.Someone).WantStatuses("/", statuses)
+			synctest.Wait()
+			if got := servertest.Counted(t, telemetry.Unsettled, "z")["unsettled_total"]; got != 2 {
+				t.Errorf("%s: got %v charges counted, want 2", zones, got)
+			}
+		})
+	}
 }
 
 func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
@@ -85,19 +92,6 @@ func TestAKnownBlockIsNotAskedAbout(t *testing.T) {
 		if got := servertest.TheShared.Takes.Load() - before; got > 6 {
 			t.Errorf("in 5 s of asking: got the store asked %d times, want at most 6", got)
 		}
-	})
-}
-
-func TestAResetIsHeededWithinTwoSeconds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := servertest.RunShared(t, "", "zone z {\nlimit 1 1/s\nblock 10m everywhere\n}")
-		c := s.From(servertest.Someone)
-		c.WantStatuses("/", map[int]int{200: 1, 429: 3})
-		if err := servertest.TheShared.Reset(t.Context(), "z", "203.0.113.7", false); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(2 * time.Second)
-		c.WantStatuses("/", map[int]int{200: 1})
 	})
 }
 

@@ -30,6 +30,7 @@ func TestTheLastInTheQueueGivesItsPlaceBackWhenItLeaves(t *testing.T) {
 		next := s.Visit(servertest.Office, "/")
 		servertest.Sleep(time.Minute)
 		servertest.WantWaits(t, []*servertest.Visit{visits[0], visits[1], next}, 0, 1, 1.5)
+		servertest.WantCounts(t, "waits", map[string]float64{"admitted": 1, "delayed": 3}) // who left, too
 		servertest.WantEmpty(t, "waits")
 	})
 }

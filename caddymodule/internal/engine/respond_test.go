@@ -16,22 +16,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
-// refusedBy returns the answer to a request that is refused by a zone with
-// the given lines.
-func refusedBy(t *testing.T, lines string, r *http.Request) *httptest.ResponseRecorder {
-	t.Helper()
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone site {
-				override 203.0.113.0/24 deny
-				limit 1 1/h
-				`+lines+`
-			}
-		}
-	}`)
-	return s.Do(r)
-}
-
 func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 	s := servertest.Run(t, `http:// {
 		throttle {
@@ -195,15 +179,14 @@ func TestSupportCodeOffAndShadowGiveNoCodes(t *testing.T) {
 }
 
 func TestAPageOfOnesOwnShowsTheCodeWhereItsPlaceholderStands(t *testing.T) {
-	w := refusedBy(t, "refusal {\npage ../caddyfile/testdata/page.html\n}", servertest.Request(servertest.Someone, servertest.Site0))
-	if code := servertest.CodeOn(t, w); code != "" {
-		t.Errorf("got the code %q on a page without the placeholder, want none", code)
-	}
-	s := servertest.Run(t, "http:// {\nthrottle gate 1 1/h {\nrefusal {\n\tpage ../../../docs/too-many-requests.html\n}\n}\nrespond ok\n}")
-	c := s.From(servertest.Someone)
-	c.Passes(1, "/")
-	if w := c.Get("/"); servertest.CodeOn(t, w) == "" {
-		t.Errorf("got %q, want a code on it", w.Body)
+	for page, shown := range map[string]bool{"../caddyfile/testdata/page.html": false, "../../../docs/too-many-requests.html": true} {
+		s := servertest.Run(t, "http:// {\nthrottle gate 1 1/h {\nrefusal {\n\tpage "+page+"\n}\n}\nrespond ok\n}")
+		c := s.From(servertest.Someone)
+		c.Passes(1, "/")
+		if w := c.Get("/"); (servertest.CodeOn(t, w) != "") != shown {
+			t.Errorf("%s: got %q, want a code on it: %v", page, w.Body, shown)
+		}
+		s.Stop()
 	}
 }
 

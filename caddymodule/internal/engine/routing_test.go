@@ -262,35 +262,6 @@ func TestSeveralZonesAreChargedAllOrNone(t *testing.T) {
 	c.Passes(4, "/large")
 }
 
-func TestOfSeveralRefusalsTheLongestWaitIsReported(t *testing.T) {
-	for _, order := range []string{"zone slow\nzone fast", "zone fast\nzone slow"} {
-		s := servertest.Run(t, `{
-			throttle {
-				zone fast {
-					limit 1 1/s
-				}
-				zone slow {
-					limit 1 1/m
-				}
-			}
-		}
-		http:// {
-			header X-Zone {http.throttle.zone}
-			throttle {
-				`+order+`
-			}
-			respond ok
-		}`)
-		c := s.From(servertest.Someone)
-		c.Passes(1, "/")
-		w := c.Get("/")
-		if got := w.Header().Get("Retry-After"); got != "60" {
-			t.Errorf("%s: got Retry-After %q, want 60", order, got)
-		}
-		s.Stop()
-	}
-}
-
 func TestRetryAfterIsTrueForAnyLimitAndCost(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {

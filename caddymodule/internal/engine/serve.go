@@ -194,23 +194,20 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 	}
 	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader, Untimed: !needs.Times}
 	var hide func() // the rate-limit headers
-	switch {
-	case h.Announces:
+	if h.Announces {
 		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")
 		hide = func() {
 			withdraw(w.Header(), "Ratelimit", rateLimit)
 			withdraw(w.Header(), "Ratelimit-Policy", policy)
 		}
+	}
+	if h.Announces || needs.Cookies {
 		reads := r.Method == http.MethodGet || r.Method == http.MethodHead
 		observer.BeforeHeaders = func(status int, header http.Header) {
 			v.SendCookies(time.Now(), status, header, observer.Own())
-			if !response.Private(header) || reads && !response.SaysPrivate(header) {
+			if hide != nil && (!response.Private(header) || reads && !response.SaysPrivate(header)) {
 				hide()
 			}
-		}
-	case needs.Cookies:
-		observer.BeforeHeaders = func(status int, header http.Header) {
-			v.SendCookies(time.Now(), status, header, observer.Own())
 		}
 	}
 	if shared != nil { // else no other handler has one

@@ -151,7 +151,7 @@ func (e *Engine) Down(err error) {
 	telemetry.StoreOutages.WithLabelValues(name).Inc()
 	e.Shared.Outage.Store(&stores.Outage{Since: time.Now(), Why: err.Error()})
 	e.Logger.Error("the store is down; until it is up again, zones fall back as their on_store_error says", zap.String("store", name), zap.Error(err))
-	e.emit(telemetry.Event{Name: "throttle_store_down", Data: map[string]any{"store": name, "error": err.Error()}})
+	e.emit("throttle_store_down", map[string]any{"store": name, "error": err.Error()})
 }
 
 // Up implements sharedstore.Observer.
@@ -159,7 +159,7 @@ func (e *Engine) Up(after time.Duration) {
 	name := e.Shared.Name
 	e.Shared.Outage.Store(nil)
 	e.Logger.Info("the store is up again", zap.String("store", name), zap.Duration("down_for", after))
-	e.emit(telemetry.Event{Name: "throttle_store_up", Data: map[string]any{"store": name, "seconds": after.Seconds()}})
+	e.emit("throttle_store_up", map[string]any{"store": name, "seconds": after.Seconds()})
 }
 
 // Failed implements sharedstore.Observer.
@@ -183,16 +183,5 @@ func (e *Engine) Unsettled(zone string, charges int) {
 // Warned implements sharedstore.Observer.
 func (e *Engine) Warned(text string) { e.Warner.Warn(text, zap.String("store", e.Shared.Name)) }
 
-// subscriptions returns what somebody subscribes to. Caddy takes no subscription after
-// its configuration was provisioned, so no request comes before the last one.
-func (e *Engine) subscriptions() telemetry.Subscriptions {
-	return telemetry.Subscriptions{
-		Blocks: e.subscribers.ShouldEmit(telemetry.EventBlocked),
-		Keys:   e.subscribers.ShouldEmit(telemetry.EventOverflow) || e.subscribers.ShouldEmit(telemetry.EventRecovered),
-	}
-}
-
 // emit emits an event of Caddy's.
-func (e *Engine) emit(event telemetry.Event) {
-	e.subscribers.Emit(e.Ctx, event.Name, event.Data)
-}
+func (e *Engine) emit(event string, data map[string]any) { e.subscribers.Emit(e.Ctx, event, data) }

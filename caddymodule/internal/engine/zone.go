@@ -32,17 +32,9 @@ type Zone struct {
 	Definition string // canonical text: zones of one name have the same
 	policy     sharedstore.Policy
 
-	Directives     [][]*limit.Zone  // the zones of each directive that charges it
-	handled        []*atomic.Uint64 // requests of these
-	warnedKey      bool             // of what clients choose in it
-	warnedInsecure sync.Once
-}
-
-// warnInsecure logs, once, that a log-in succeeded over plain HTTP.
-func (z *Zone) warnInsecure() {
-	z.warnedInsecure.Do(func() {
-		z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	})
+	Directives [][]*limit.Zone  // the zones of each directive that charges it
+	handled    []*atomic.Uint64 // requests of these
+	warnedKey  bool             // of what clients choose in it
 }
 
 // requests returns how many requests the handlers had that have the zone.
@@ -105,6 +97,11 @@ const (
 	watchedShare    = 64
 )
 
+// once logs a warning the first time.
+func (o *onceWarnings) once(first *sync.Once, warning string, fields ...zap.Field) {
+	first.Do(func() { o.warner.Warn(warning, fields...) })
+}
+
 // look logs a warning if client addresses are probably wrong, because
 // trusted_proxies is missing or not strict.
 func (o *onceWarnings) look(s *limit.Subject) {
@@ -116,27 +113,16 @@ func (o *onceWarnings) look(s *limit.Subject) {
 	r := s.Request
 	if s.TrustedPeer() {
 		if server, _ := r.Context().Value(caddyhttp.ServerCtxKey).(*caddyhttp.Server); server != nil && server.TrustedProxiesStrict == 0 {
-			o.loose.Do(func() {
-				o.warner.Warn("trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
-			})
+			o.once(&o.loose, "trusted_proxies is set without trusted_proxies_strict: Caddy believes the left-most address in X-Forwarded-For, which clients can choose unless the proxy overwrites the header")
 		}
 		return
 	}
 	for _, header := range []string{"X-Forwarded-For", "Forwarded", "Cf-Connecting-Ip"} {
 		if r.Header[header] != nil {
-			o.untrusted.Do(func() {
-				o.warner.Warn("a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
-					zap.String("header", header), zap.String("peer", r.RemoteAddr))
-			})
+			o.once(&o.untrusted, "a peer that is not in trusted_proxies sends a forwarding header: if it is your proxy or CDN, all its clients share one bucket until you list it there",
+				zap.String("header", header), zap.String("peer", r.RemoteAddr))
 		}
 	}
-}
-
-// unknown logs a warning that a request has no client address.
-func (o *onceWarnings) unknown() {
-	o.noAddress.Do(func() {
-		o.warner.Warn("requests without a client address, as over a Unix socket, share one bucket: set trusted_proxies_unix, or another key")
-	})
 }
 
 // ForwardingHeaders are those that proxies and CDNs add to requests.

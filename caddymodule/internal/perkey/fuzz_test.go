@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -44,13 +43,16 @@ func FuzzTable(f *testing.F) {
 			addr := netip.MustParseAddr(network)
 			named = netip.PrefixFrom(addr, addr.BitLen())
 		}
-		wantRule, wantLimit := ruleOf(t, config, limit)
+		want, err := config.parseEntry(limit)
+		if err != nil {
+			t.Fatalf("limit %q: got it into a table, want error %v", limit, err)
+		}
 		parts := []Part{{Network: key.ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
 		if IsDigest(text) {
 			parts[1].Digest, _ = parseDigest(text) // which was valid
 		}
-		if got := table.Lookup(parts); got.Rule != wantRule || got.Limit != wantLimit {
-			t.Errorf("%q: got rule %v with %v for what it names, want %v with %v", config.Overrides, got.Rule, got.Limit, wantRule, wantLimit)
+		if got := table.Lookup(parts); got.Rule != want.Rule || got.Limit != want.Limit {
+			t.Errorf("%q: got %+v for what it names, want %+v", config.Overrides, got, want)
 		}
 		addr, err := netip.ParseAddr(client)
 		if err != nil {
@@ -61,22 +63,4 @@ func FuzzTable(f *testing.F) {
 			t.Errorf("%q: got a limit of %v for %q, want a valid one", config.Overrides, got.Limit, client)
 		}
 	})
-}
-
-// ruleOf reads the limit of an override the long way round.
-func ruleOf(t *testing.T, config TableConfig, text string) (Rule, leakybucket.Limit) {
-	switch text {
-	case "unlimited":
-		return Unlimited, leakybucket.Limit{}
-	case "deny":
-		return Denied, leakybucket.Limit{}
-	}
-	if plan, known := config.Plans[text]; known {
-		return Limited, plan
-	}
-	limit, err := leakybucket.ParseLimit(text)
-	if err != nil {
-		t.Errorf("limit %q: got it into a table, want error %v", text, err)
-	}
-	return Limited, limit
 }

@@ -160,7 +160,7 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 				return err
 			}
 		}
-		at = at.text(digest)
+		at = child(&at.texts, digest)
 	}
 	if at.entry != nil {
 		return errors.New("given twice")
@@ -253,29 +253,23 @@ func parseNetwork(text string, ipv4Bits, ipv6Bits int) (netip.Prefix, error) {
 	return network, nil
 }
 
-func (n *node) text(digest key.Digest) *node {
-	if n.texts == nil {
-		n.texts = make(map[key.Digest]*node)
+// child returns the node of a key in a map of nodes, which it makes.
+func child[K comparable](of *map[K]*node, k K) *node {
+	if *of == nil {
+		*of = make(map[K]*node)
 	}
-	if n.texts[digest] == nil {
-		n.texts[digest] = new(node)
+	if (*of)[k] == nil {
+		(*of)[k] = new(node)
 	}
-	return n.texts[digest]
+	return (*of)[k]
 }
 
 func (n *node) network(network netip.Prefix) *node {
-	if n.networks == nil {
-		n.networks = make(map[netip.Prefix]*node)
+	if !slices.Contains(n.lengths, network.Bits()) {
+		n.lengths = append(n.lengths, network.Bits())
+		slices.SortFunc(n.lengths, func(a, b int) int { return b - a })
 	}
-	if n.networks[network] == nil {
-		n.networks[network] = new(node)
-		if !slices.Contains(n.lengths, network.Bits()) {
-			n.lengths = append(n.lengths, network.Bits())
-			slices.Sort(n.lengths)
-			slices.Reverse(n.lengths)
-		}
-	}
-	return n.networks[network]
+	return child(&n.networks, network)
 }
 
 // Empty reports whether there are no overrides, so that no key needs to be looked

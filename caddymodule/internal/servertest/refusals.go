@@ -34,15 +34,8 @@ func CodeOn(t *testing.T, w *httptest.ResponseRecorder) string {
 	return strings.Join(codes, "")
 }
 
-// A WhyAnswer is what why says.
-type WhyAnswer struct {
-	Refusal *wire.PastRefusal
-	Ban     any
-	Buckets []wire.Bucket
-}
-
 // Why asks about a client or a code.
-func (s *Site) Why(client string) (got WhyAnswer) {
+func (s *Site) Why(client string) (got wire.Why) {
 	s.Helper()
 	if status := s.Admin(http.MethodPost, "/throttle/why", `{"client": "`+client+`"}`, &got); status != http.StatusOK {
 		s.Fatalf("why %s: got %d, want 200", client, status)

@@ -3,7 +3,6 @@ package servertest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -231,28 +230,4 @@ func WantEmpty(t testing.TB, zones ...string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// A Trace is reproducible traffic: which client comes, and how much later.
-type Trace struct {
-	Addrs []string
-	Rest  func() time.Duration
-}
-
-// RandomTrace is traffic of bursts and pauses by some clients.
-func RandomTrace(seed uint64, clients int) Trace {
-	random := rand.New(rand.NewPCG(seed, 1))
-	var addrs []string
-	for i := range clients {
-		addrs = append(addrs, fmt.Sprintf("203.0.113.%d", i+1))
-	}
-	return Trace{Addrs: addrs, Rest: func() time.Duration {
-		switch random.IntN(20) {
-		case 0:
-			return time.Duration(random.IntN(20_000_000)) * time.Microsecond
-		case 1, 2, 3, 4:
-			return time.Duration(random.IntN(700_000)) * time.Microsecond
-		}
-		return time.Duration(random.IntN(3000)) * time.Microsecond
-	}}
 }

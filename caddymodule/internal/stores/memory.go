@@ -34,7 +34,7 @@ type MemoryUse struct {
 	limits func(*leakybucket.Charge, leakybucket.State) bool
 }
 
-// Join joins the process's memory of buckets, or creates it. The caller must release it once.
+// Join joins the process's memory of buckets, or creates it. The caller must leave it once.
 func (u *MemoryUse) Join() { u.Memory = joinMemory(u.MaxBuckets) }
 
 // Start applies the options of a config that starts. limits sets the limit of a bucket
@@ -50,9 +50,6 @@ func (u *MemoryUse) Stop() {
 		return slices.DeleteFunc(configs, func(other *MemoryUse) bool { return other == u })
 	})
 }
-
-// Release gives the memory up.
-func (u *MemoryUse) Release() error { return Leave(MemoryKey) }
 
 // A Memory is the process's memory store. It saves buckets to a file, restores them when the first
 // config starts, and sheds what is empty. A config that is only validated touches no file.

@@ -39,12 +39,13 @@ func NewFigures(zone string) *Figures {
 type Options struct {
 	Logger *zap.Logger
 	Shared bool // the config has a shared store
-	Wanted func() Subscriptions
 
 	Requests func() uint64 // how many the handlers had that have the zone
 
-	Events *Background[Event]  // closed before the context of the config ends
-	Lines  *Background[func()] // of the log, about refusals
+	Wanted func(event string) bool // by a subscriber
+	Emit   func(event string, data map[string]any)
+	Events *Background // of which Emit is told; closed before the context of the config ends
+	Lines  *Background // of the log, about refusals
 }
 
 // A Counts counts and logs what a zone of one config decides.
@@ -155,12 +156,11 @@ func (t *Counts) passed(o *limit.Outcome, r *http.Request, counter prometheus.Co
 
 // refusalLog returns what logs that the zone decides so.
 func (t *Counts) refusalLog(d limit.Decision) *RefusalLog {
-	if d == limit.Refused {
-		return &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	l := &RefusalLog{Logger: t.Logger, Lines: t.Lines, Begins: "zone begins to refuse requests", Refused: "zone refused requests"}
+	if d == limit.ShadowRefused {
+		l.Begins, l.Refused = "zone would begin to refuse requests", "zone would have refused requests"
 	}
-	return &RefusalLog{
-		Logger: t.Logger, Lines: t.Lines, Begins: "zone would begin to refuse requests", Refused: "zone would have refused requests",
-	}
+	return l
 }
 
 // RefusalLogs returns the logs of refusals.

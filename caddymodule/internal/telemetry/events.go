@@ -27,26 +27,24 @@ const (
 	calm = time.Minute
 )
 
-// A Background passes items on in a goroutine of its own, in order, so that no request
-// waits for those who are slow.
-type Background[T any] struct {
-	Pass func(T)
-
+// A Background calls functions in a goroutine of its own, in order, so that no request waits
+// for those who are slow. The zero value is ready for use.
+type Background struct {
 	mu      sync.Mutex
-	waiting []T
+	waiting []func()
 	runs    bool
 	closed  bool
 }
 
-// add adds an item. It returns false if too many wait already. Nothing is added after
+// add adds a function. It returns false if too many wait already. Nothing is added after
 // close.
-func (b *Background[T]) add(item T) (room bool) {
+func (b *Background) add(f func()) (room bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed || len(b.waiting) >= mostWaiting {
 		return b.closed
 	}
-	b.waiting = append(b.waiting, item)
+	b.waiting = append(b.waiting, f)
 	if !b.runs {
 		b.runs = true
 		go b.run()
@@ -54,31 +52,25 @@ func (b *Background[T]) add(item T) (room bool) {
 	return true
 }
 
-// run passes on all items, and ends when there is none left.
-func (b *Background[T]) run() {
+// run calls all functions, and ends when there is none left.
+func (b *Background) run() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for len(b.waiting) > 0 {
 		next := b.waiting[0]
 		b.waiting = b.waiting[1:]
 		b.mu.Unlock()
-		b.Pass(next)
+		next()
 		b.mu.Lock()
 	}
 	b.runs = false
 }
 
 // Close drops what waits.
-func (b *Background[T]) Close() {
+func (b *Background) Close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed, b.waiting = true, nil
-}
-
-// An Event is about a key.
-type Event struct {
-	Name string
-	Data map[string]any
 }
 
 // overflows tell subscribers which keys of a zone begin and cease to be refused.
@@ -90,12 +82,6 @@ type overflows struct {
 	keys map[string]*overflow
 }
 
-// Subscriptions are the events that somebody wants to know of.
-type Subscriptions struct {
-	Keys   bool // that overflow or recover
-	Blocks bool
-}
-
 // An overflow is a key that is being refused.
 type overflow struct {
 	began, last time.Time
@@ -104,12 +90,11 @@ type overflow struct {
 
 // note tells subscribers of a refusal, if it is the first of its key or begins a block.
 func (f *overflows) note(o *limit.Outcome) {
-	wanted := f.of.Wanted()
-	if o.Began() && wanted.Blocks {
+	if o.Began() && f.of.Wanted(EventBlocked) {
 		f.emit(EventBlocked, f.data(o.Key, "seconds", o.Block.Seconds()))
 	}
 	why := o.Reason()
-	if !why.Waits() || why == limit.NoStore || why == limit.Banned || !wanted.Keys {
+	if !why.Waits() || why == limit.NoStore || why == limit.Banned || !f.of.Wanted(EventOverflow) && !f.of.Wanted(EventRecovered) {
 		return
 	}
 	f.mu.Lock()
@@ -150,7 +135,7 @@ func (f *overflows) watch(key string, after time.Duration) {
 }
 
 func (f *overflows) emit(name string, data map[string]any) {
-	if !f.of.Events.add(Event{name, data}) {
+	if !f.of.Events.add(func() { f.of.Emit(name, data) }) {
 		EventsDropped.Inc()
 	}
 }

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"fmt"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -24,13 +23,13 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 			return int(m.GetCounter().GetValue())
 		}
 		before := drops()
-		q := &Background[Event]{Pass: func(Event) {
+		q, tell := new(Background), func() {
 			<-hang
 			told++
-		}}
-		q.add(Event{EventBlocked, nil})
+		}
+		q.add(tell)
 		synctest.Wait() // for the subscriber to have this one in its hands
-		f := overflowsOf(Options{Events: q, Wanted: func() Subscriptions { return Subscriptions{true, true} }})
+		f := overflowsOf(Options{Events: q, Wanted: func(string) bool { return true }, Emit: func(string, map[string]any) { tell() }})
 		for i := range 3000 {
 			o := &limit.Outcome{Charge: leakybucket.Charge{Key: fmt.Sprint(i)}, Answer: leakybucket.Decision{Began: true}, Block: time.Second}
 			o.Refuse(limit.Capacity)
@@ -51,7 +50,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 			t.Errorf("got %d told of %d, want %d of 4001", told, all, 1+mostWaiting)
 		}
 		q.Close()
-		q.add(Event{EventBlocked, nil})
+		q.add(tell)
 		synctest.Wait()
 		q.mu.Lock()
 		if len(q.waiting) != 0 || q.runs {
@@ -67,22 +66,11 @@ func overflowsOf(options Options) *overflows {
 }
 
 func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
-	f := overflowsOf(Options{Wanted: func() Subscriptions { return Subscriptions{} }})
+	f := overflowsOf(Options{Wanted: func(string) bool { return false }})
 	o := &limit.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
 	o.Refuse(limit.Capacity)
 	f.note(o)
 	if got := len(f.keys); got != 0 {
 		t.Errorf("got %d keys, want none", got)
-	}
-}
-
-func TestLevelsAboveTheCapacityAreCounted(t *testing.T) {
-	var h levelHistogram
-	for _, fraction := range []float64{0, .1, .11, 1, 1.5} {
-		h.observe(fraction, 1)
-	}
-	got := []uint64{h.Counts[0].Load(), h.Counts[1].Load(), h.Counts[9].Load(), h.Counts[10].Load()}
-	if want := []uint64{2, 1, 1, 1}; !slices.Equal(got, want) {
-		t.Errorf("got %v up to 0.1, 0.2, 1 and above, want %v", got, want)
 	}
 }

@@ -24,10 +24,10 @@ const (
 // exported fields before its first use.
 type RefusalLog struct {
 	Logger  *zap.Logger
-	Lines   *Background[func()] // in which lines are written: a log that hangs delays no request
-	Begins  string              // the first line
-	Refused string              // the others
-	More    func() []zap.Field  // what those say beside the numbers; may be nil
+	Lines   *Background        // in which lines are written: a log that hangs delays no request
+	Begins  string             // the first line
+	Refused string             // the others
+	More    func() []zap.Field // what those say beside the numbers; may be nil
 
 	count atomic.Int64    // since the last summary
 	keys  sketch.Distinct // since then
@@ -90,7 +90,7 @@ func (l *RefusalLog) flush() {
 
 // FlushLogs logs refusals since the last summaries. It waits until their lines are written, at
 // most a second.
-func FlushLogs(logs []*RefusalLog, lines *Background[func()]) {
+func FlushLogs(logs []*RefusalLog, lines *Background) {
 	for _, log := range logs {
 		log.flush()
 	}

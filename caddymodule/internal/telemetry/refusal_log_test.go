@@ -23,11 +23,7 @@ type told struct {
 
 // newRefusalLog returns a log that writes to a core of zap.
 func newRefusalLog(name string, core zapcore.Core) *RefusalLog {
-	return &RefusalLog{Logger: zap.New(core).With(zap.String("zone", name)), Lines: newLines(), Begins: begins, Refused: goesOn}
-}
-
-func newLines() *Background[func()] {
-	return &Background[func()]{Pass: func(write func()) { write() }}
+	return &RefusalLog{Logger: zap.New(core).With(zap.String("zone", name)), Lines: new(Background), Begins: begins, Refused: goesOn}
 }
 
 // refusalLogOf returns a log, and a function that returns its lines so far.
@@ -164,7 +160,7 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logs []*RefusalLog
-		let, lines := make(chan struct{}), newLines()
+		let, lines := make(chan struct{}), new(Background)
 		for _, name := range []string{"a", "b", "c"} {
 			core := zapcore.NewCore(zapcore.NewJSONEncoder(zap.NewProductionEncoderConfig()), stuckWriter{make(chan struct{}, 1), let}, zap.InfoLevel)
 			l := newRefusalLog(name, core)

@@ -207,7 +207,6 @@ type ClientQuery struct {
 
 // A Why is the answer of /throttle/why: why a client is refused, or would not be.
 type Why struct {
-	Client  string       `json:"client"`
 	Code    bool         `json:"code,omitempty"`    // it may be a support code
 	Refused bool         `json:"refused"`           // a request of cost 1, by some zone or a ban
 	Refusal *PastRefusal `json:"refusal,omitempty"` // if the client is given by a support code
@@ -247,9 +246,8 @@ type PastRefusal struct {
 
 // A Released is the answer of /throttle/release.
 type Released struct {
-	Client string   `json:"client,omitempty"`
-	Freed  []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow; up to 100
-	Count  int      `json:"count"` // how many there were
+	Freed []string `json:"freed"` // zone/key of buckets that were not empty, with ~ for shadow; up to 100
+	Count int      `json:"count"` // how many there were
 
 	// Banned is set if a ban still holds for the address.
 	Banned bool `json:"banned,omitempty"`
