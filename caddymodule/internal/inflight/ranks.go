@@ -136,9 +136,7 @@ func (v *visit) alone(now time.Time) *pass.Pass {
 }
 
 // members are the accounts of networks that have become members in the last hour.
-type members struct {
-	table *expiring.Table[memberPlace, string, string]
-}
+type members = expiring.Table[memberPlace, string, string]
 
 // A memberPlace is that of an account among the members of a network.
 type memberPlace struct {
@@ -150,16 +148,7 @@ type memberPlace struct {
 const membersAnHour, mostMembers = 20, 100_000
 
 func newMembers() *members {
-	return &members{expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })}
-}
-
-// join reports whether one more account of a network may become a member. One that has lately,
-// and whose client has not kept the pass or not got it yet, needs no other place: it still has one
-// turn.
-func (m *members) join(network string, account pass.ID, now time.Time) bool {
-	at := memberPlace{network, account}
-	_, joined := m.table.Get(at, now)
-	return joined || m.table.Put(at, network, now.Add(time.Hour), now)
+	return expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
 }
 
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
@@ -171,7 +160,11 @@ func (v *visit) Answers(status int, header http.Header) {
 	if status > 0 {
 		now := time.Now()
 		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {
-			return v.State.members.join(v.slot.Client.Addr().String(), account, now)
+			// One that has joined lately, and whose client has not kept the pass or not got it yet,
+			// needs no other place: it still has one turn.
+			at := memberPlace{v.slot.Client.Addr().String(), account}
+			_, joined := v.State.members.Get(at, now)
+			return joined || v.State.members.Put(at, at.network, now.Add(time.Hour), now)
 		}))
 	}
 	v.ranks.strip(header)
