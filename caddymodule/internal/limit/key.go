@@ -77,9 +77,6 @@ func (k *Key) withDefault(carries bool) *Key {
 	return full
 }
 
-// UsesReplacer reports whether the key needs the request's placeholders.
-func (k *Key) UsesReplacer() bool { return k.has(func(p *part) bool { return p.template != nil }) }
-
 // FromBody reports whether a part of the key comes from the request's body.
 func (k *Key) FromBody() bool { return k.has(func(p *part) bool { return p.field != "" }) }
 
@@ -437,7 +434,7 @@ func (z *Zone) DeviceClient(s *Subject, k *Bucket) *deviceClient {
 	if host == "" {
 		return nil
 	}
-	return z.TrustDevices.trust.Client(s.Request, host, k.Name, deviceAccount{Name: k.Account, Fold: z.Key.folding()}, time.Now())
+	return z.TrustDevices.client(s.Request, host, k.Name, k.Account, z.Key.folding(), time.Now())
 }
 
 // DeviceKey returns the key of a client's device, or that of the account if no device is

@@ -182,7 +182,7 @@ func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known boo
 	case s.Source == ByBytes:
 		return float64(o.bytes) / s.bytes, true
 	default:
-		if i := o.Headers.index(s.Name); i >= 0 {
+		if i := slices.Index(o.Headers, s.Name); i >= 0 {
 			return leakybucket.ParseCost(o.values[i])
 		}
 		return 0, false
@@ -208,7 +208,6 @@ type Needs struct {
 	Cookies   bool // it may bring the client a device cookie
 	Settles   bool // it may change charges of this request, or of others
 	OwnHeader bool // and its header says whether it earns a refund
-	Times     bool // and how long it takes says what it cost
 }
 
 // Needs returns what the zones want.
@@ -218,7 +217,6 @@ func (v *Verdict) Needs() (n Needs) {
 		n.Cookies = n.Cookies || o.device != nil
 		n.Settles = n.Settles || o.settles()
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
-		n.Times = n.Times || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 	}
 	n.Settles = n.Settles || len(v.static)+len(v.due) > 0
 	return n

@@ -114,17 +114,10 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 	if !logs && !a.Server.readsVerdicts() || a.Vars == nil {
 		return
 	}
-	alone := !a.Server.readsVerdicts() && !a.Server.Nests() // then only the log reads it
-	var all *Verdicts
-	if !alone {
-		all, _ = a.Vars[verdictsVar].(*Verdicts)
-	}
+	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
 		all = &v.verdicts
-		all.all = all.room[:0]
-		if !alone {
-			a.Vars[verdictsVar] = all
-		}
+		a.Vars[verdictsVar], all.all = all, all.room[:0]
 		if a.Server.readsVerdicts() && a.Replacer() != nil {
 			a.Replacer().Map(placeholdersOf(a.Request.Context()))
 		}
