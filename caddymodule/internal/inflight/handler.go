@@ -148,7 +148,7 @@ func (v *visit) look() {
 	case v.Shares():
 		v.rank(s)
 	case v.rule.Key != nil:
-		v.slot.Key = v.rule.Key.Name(s, new(limit.Buffers))
+		v.slot.Key = v.rule.Key.Name(s)
 	}
 	if s.NoAddress {
 		v.Env.NoAddress()

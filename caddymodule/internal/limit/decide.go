@@ -98,7 +98,6 @@ type evaluation struct {
 	received bool    // the body was, or as much of it as may be
 
 	// Memory, kept between requests.
-	buffers   Buffers                // for keys
 	charges   []leakybucket.Charge   // that the store is asked about
 	decisions []leakybucket.Decision // its answers
 }
@@ -124,7 +123,6 @@ func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evalu
 func (a *evaluation) release() {
 	clear(a.charges[:cap(a.charges)])
 	a.Subject, a.Directive, a.env, a.received, a.later = Subject{}, nil, nil, false, nil
-	a.buffers.Clear()
 	evaluations.Put(a)
 }
 
@@ -246,7 +244,7 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 	if !z.Carries(&a.Subject) {
 		return nil
 	}
-	k, why, skip := z.Find(&a.Subject, &a.buffers)
+	k, why, skip := z.Find(&a.Subject)
 	shadow := !skip && z.InShadow(a.Overrides, k.Name)
 	cost, fromBody := 0.0, false
 	switch {
@@ -375,7 +373,7 @@ func (a *evaluation) claimBlock(z *Zone) {
 	if a.decided(z) {
 		return
 	}
-	c, can := z.BlockedBucket(&a.Subject, &a.buffers)
+	c, can := z.BlockedBucket(&a.Subject)
 	if !can {
 		return
 	}
@@ -390,7 +388,7 @@ func (a *evaluation) claimBlock(z *Zone) {
 // own error if the zone is enforced, so that the request fails. In shadow it fails once, as
 // enforcement asks no zone after that.
 func (a *evaluation) fail(z *Zone, err error) error {
-	k, _, _ := z.Find(&a.Subject, &a.buffers)
+	k, _, _ := z.Find(&a.Subject)
 	shadow := z.InShadow(a.Overrides, k.Name)
 	if !shadow || !a.overflows {
 		o := a.add(z, k.Name, shadow)
@@ -423,7 +421,7 @@ type exemption struct {
 // now, because later handlers may rewrite the request.
 func (a *evaluation) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
-	k, why, skip := z.Find(&a.Subject, &a.buffers)
+	k, why, skip := z.Find(&a.Subject)
 	if why != None || skip || k.Rule != perkey.Limited {
 		return e
 	}

@@ -283,8 +283,3 @@ func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	o.tunnel = o.tunnel || err == nil
 	return conn, buffered, err
 }
-
-// Interface guards
-var (
-	_ response.Watching = (*Observer)(nil)
-)

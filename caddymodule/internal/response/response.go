@@ -6,7 +6,6 @@ package response
 import (
 	"bufio"
 	"errors"
-	"io"
 	"iter"
 	"net"
 	"net/http"
@@ -42,16 +41,6 @@ func Single(values []string) string {
 		return ""
 	}
 	return values[0]
-}
-
-// Watching is what a response writer must know that embeds a [Writer]: what the writers of
-// net/http do.
-type Watching interface {
-	http.ResponseWriter
-	http.Hijacker
-	http.Pusher
-	io.ReaderFrom
-	FlushError() error
 }
 
 // A Writer hands on what the next handler answers, and watches its headers. It is to be
