@@ -62,7 +62,9 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		return nil, nil
 	}
 	if most == 0 {
-		most = s.mostOfOne()
+		s.mu.Lock()
+		most = s.request
+		s.mu.Unlock()
 	}
 	if r.ContentLength > most {
 		return nil, ErrTooLarge

@@ -200,18 +200,9 @@ func (r *Reading) Field(f Field) (value string, state State) {
 	return "", Absent
 }
 
-// Carries tells whether the request has one of these fields: One if it has, Unclear if it
-// has one that is unclear.
-func (r *Reading) Carries(fields ...Field) State {
-	state := Absent
-	for _, f := range fields {
-		_, of := r.Field(f)
-		if of == One {
-			return One
-		}
-		state = max(state, of)
-	}
-	return state
+// Carries reports whether the request has one of these fields, or may have it.
+func (r *Reading) Carries(fields ...Field) bool {
+	return slices.ContainsFunc(fields, func(f Field) bool { return (r.found|r.unclear)&(1<<f) != 0 })
 }
 
 // Items returns how many elements an array in the body has, and 0 if there is none. In a

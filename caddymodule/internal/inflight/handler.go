@@ -68,11 +68,7 @@ func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed err
 		return failed
 	}
 	held := slices.Contains(v.record.Slots, v.Name)
-	var erred error
-	errorRoute := false
-	if v.server == nil || v.server.Errors != nil {
-		erred, errorRoute = v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
-	}
+	erred, errorRoute := v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	switch {
 	case shadow && (held || errorRoute), held && !errorRoute:
 		return next.ServeHTTP(w, v.r)

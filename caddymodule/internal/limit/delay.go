@@ -69,8 +69,8 @@ func (p *Places) leave() { p.taken.Add(-1) }
 // [Verdict.GiveBack] is due.
 func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 	var o *Outcome // with the longest delay
-	for i := range v.Outcomes {
-		if one := &v.Outcomes[i]; one.decision == Delayed && (o == nil || one.Delay > o.Delay) {
+	for one := range v.all {
+		if one.decision == Delayed && (o == nil || one.Delay > o.Delay) {
 			o = one
 		}
 	}

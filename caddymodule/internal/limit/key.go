@@ -232,10 +232,10 @@ func (k *Key) compose(s *Subject) (found Bucket, state missing) {
 // value returns the value of a part that is no address and no template.
 func (k *Key) value(s *Subject, p *part) (string, missing) {
 	if p.field == "" {
-		if text := p.read(s); text != "" {
-			return text, keyComplete
-		}
+		text := p.read(s)
 		switch {
+		case text != "":
+			return text, keyComplete
 		case p.fold != nil && s.Request.Header["Authorization"] == nil:
 			return "", keyAbsent
 		case p.fold != nil && unclearUser(s.Request):
@@ -347,7 +347,7 @@ func (z *Zone) Carries(s *Subject) bool {
 	case !s.whole():
 		return true
 	}
-	return s.Form(z.Key.Form).Carries(z.wanted...) != form.Absent
+	return s.Form(z.Key.Form).Carries(z.wanted...)
 }
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone

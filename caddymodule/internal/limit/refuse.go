@@ -53,10 +53,8 @@ const (
 func (o *Outcome) RetryAfter() time.Duration {
 	wait := o.TimeToFit()
 	switch why := o.reason; {
-	case !why.Waits():
-		return 0
-	case why == NoStore:
-		return wait
+	case !why.Waits(), why == NoStore:
+		return wait // which is 0 where waiting does not help
 	case o.Zone.Refusal.SaysEmpty() && o.Limit.Leak > 0:
 		return max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
 	}

@@ -212,8 +212,7 @@ type Needs struct {
 
 // Needs returns what the zones want.
 func (v *Verdict) Needs() (n Needs) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
+	for o := range v.all {
 		n.Cookies = n.Cookies || o.device != nil
 		n.Settles = n.Settles || o.settles()
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
@@ -247,7 +246,7 @@ func (o *Outcome) givenBack() leakybucket.Settlement {
 }
 
 func (o *Outcome) settles() bool {
-	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.decision != Skipped && o.reason == None
+	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.reason == None
 }
 
 // Settle returns the settlements that correct the charges to what the request really
@@ -255,8 +254,7 @@ func (o *Outcome) settles() bool {
 // answered it.
 func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (due []leakybucket.Settlement) {
 	due = v.due
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
+	for o := range v.all {
 		if !o.settles() {
 			continue
 		}
@@ -293,8 +291,7 @@ func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (du
 // SendCookies adds device cookies to a response that has earned them, before its headers are
 // sent. own are those fields of the header that come from within.
 func (v *Verdict) SendCookies(now time.Time, status int, header, own http.Header) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
+	for o := range v.all {
 		if o.device != nil && o.Zone.Refund.Match(status, own, now) && o.device.Earned(own, now) && o.device.Issue(header, now) {
 			o.Zone.Reporter.Count(CountDevice)
 		}

@@ -53,10 +53,8 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 	if v.refused && v.logged && !v.Decisive().Zone.Reporter.Logs(now) {
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.decision != Skipped {
-			o.Zone.Reporter.Decided(o, r, now, header)
-		}
+	for o := range v.all {
+		o.Zone.Reporter.Decided(o, r, now, header)
 	}
 	if d.Announces {
 		v.announce(header)
@@ -229,19 +227,14 @@ func (all *Verdicts) MarshalLogObject(line zapcore.ObjectEncoder) error {
 	if all.Decisive() == nil {
 		return nil
 	}
-	return line.AddObject("throttle", zapcore.ObjectMarshalerFunc(all.marshal))
-}
-
-// marshal writes the value of the field. It holds the decisive outcome, and under zones all
-// outcomes if there are several.
-func (all *Verdicts) marshal(enc zapcore.ObjectEncoder) error {
-	if err := all.Decisive().MarshalLogObject(enc); err != nil {
+	// The decisive outcome, and under zones all outcomes if there are several.
+	return line.AddObject("throttle", zapcore.ObjectMarshalerFunc(func(enc zapcore.ObjectEncoder) error {
+		err := all.Decisive().MarshalLogObject(enc)
+		if outcomes := slices.Collect(all.outcomes); len(outcomes) > 1 {
+			zap.Objects("zones", outcomes).AddTo(enc)
+		}
 		return err
-	}
-	if outcomes := slices.Collect(all.outcomes); len(outcomes) > 1 {
-		zap.Objects("zones", outcomes).AddTo(enc)
-	}
-	return nil
+	}))
 }
 
 // A Decision is what a zone decided about a request. A larger one is stronger.

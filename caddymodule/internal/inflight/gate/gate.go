@@ -344,11 +344,7 @@ func (g *Gate) state(key string) *keyState {
 // advance gives free slots of a key to those whose turn it is, and forgets the key after its last
 // request. It is called after each change. One key is kept: most gates have no other.
 func (g *Gate) advance(k *keyState) {
-	for k.slots.Len() > 0 {
-		r := k.slots.Next()
-		if r == nil {
-			break
-		}
+	for r := k.slots.Next(); r != nil; r = k.slots.Next() {
 		s := r.Owner.(*Slot)
 		if !s.since.IsZero() {
 			s.since = time.Now()

@@ -1,6 +1,7 @@
 package pass
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -210,7 +211,8 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 	}
 	event, p, tries := Moved, c.pass, c.Tries(now)
 	if c.state <= Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
-		event, p, tries = Issued, fresh(now), 0
+		event, p, tries = Issued, Pass{Issued: now}, 0
+		rand.Read(p.ID[:]) // never fails
 	}
 	p.Tries, p.NotBefore = tries+1, now.Add(after)
 	if event == Moved {

@@ -5,7 +5,6 @@
 package pass
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
@@ -115,13 +114,6 @@ func (p *Pass) state(now time.Time) State {
 		return Valid // it orders no wait: the clock of the node that issued it is ahead
 	}
 	return Early
-}
-
-// fresh returns a pass that is good at once.
-func fresh(now time.Time) (p Pass) {
-	rand.Read(p.ID[:]) // never fails
-	p.Issued, p.NotBefore = now, now
-	return p
 }
 
 // Reloads is how many refusals in a row come with a page that reloads by itself, and
