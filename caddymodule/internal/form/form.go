@@ -382,9 +382,6 @@ func hasASCII(text []byte) bool {
 }
 
 func asciiLike(charset []byte) bool {
-	switch string(charset) {
-	case "utf-8", "utf8", "us-ascii":
-		return true
-	}
-	return bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
+	return slices.Contains([]string{"utf-8", "utf8", "us-ascii"}, string(charset)) ||
+		bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
 }

@@ -85,13 +85,6 @@ type State struct {
 
 const poolPrefix = "in_flight "
 
-func join(name string) *State {
-	return stores.Join(poolPrefix+name, func() *State {
-		telemetry.Remember(name)
-		return &State{passes: pass.NewMemory(), members: newMembers(), name: name}
-	})
-}
-
 // Destruct has the series of the name deleted.
 func (s *State) Destruct() error {
 	telemetry.Forget(s.name)
@@ -105,7 +98,11 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	if err != nil {
 		return nil, err
 	}
-	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: join(definition.Name), Options: o, rule: compiled}
+	state := stores.Join(poolPrefix+definition.Name, func() *State {
+		telemetry.Remember(definition.Name)
+		return &State{passes: pass.NewMemory(), members: newMembers(), name: definition.Name}
+	})
+	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: state, Options: o, rule: compiled}
 	defer func() {
 		if err != nil {
 			_ = l.Leave() // which can tell nothing better

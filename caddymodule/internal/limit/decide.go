@@ -397,8 +397,7 @@ func (a *evaluation) fail(z *Zone, err error) error {
 		}
 	}
 	option := "exempt in the global options"
-	var failed *MatcherError
-	if errors.As(err, &failed) {
+	if failed, is := errors.AsType[*MatcherError](err); is {
 		option, err = failed.Option, failed.Err
 	}
 	z.Reporter.Failed(option, err, !shadow)
@@ -455,11 +454,7 @@ func (a *evaluation) take(from int) {
 	n := 0
 	for i := range claims {
 		o := &claims[i]
-		switch {
-		case !o.asked:
-			continue
-		case err != nil:
-			o.asked = false
+		if o.asked = o.asked && err == nil; !o.asked {
 			continue
 		}
 		o.Charge, o.Answer = a.charges[n], a.decisions[n] // a stand-in for a shared store may have changed the charge

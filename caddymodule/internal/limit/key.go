@@ -78,23 +78,18 @@ func (k *Key) withDefault(carries bool) *Key {
 }
 
 // FromBody reports whether a part of the key comes from the request's body.
-func (k *Key) FromBody() bool { return k.has(func(p *part) bool { return p.field != "" }) }
+func (k *Key) FromBody() bool {
+	return slices.ContainsFunc(k.parts, func(p part) bool { return p.field != "" })
+}
 
 // HasAddress reports whether the key contains the client's address, so that clients
 // cannot make up all of it.
-func (k *Key) HasAddress() bool { return k.has(func(p *part) bool { return p.clientIP }) }
+func (k *Key) HasAddress() bool {
+	return slices.ContainsFunc(k.parts, func(p part) bool { return p.clientIP })
+}
 
 // IsAddress reports whether the key is the client's address and nothing else.
 func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
-
-func (k *Key) has(is func(*part) bool) bool {
-	for i := range k.parts {
-		if is(&k.parts[i]) {
-			return true
-		}
-	}
-	return false
-}
 
 // folding returns how names of accounts in the key are folded, or nil if it has none.
 func (k *Key) folding() foldFunc {

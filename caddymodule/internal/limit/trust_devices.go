@@ -71,8 +71,6 @@ const (
 	// devicePurpose keeps tokens for other purposes from counting as device cookies.
 	devicePurpose = "device"
 
-	cookiePrefix = cookie.OwnPrefix + "device-"
-
 	// mostEntries is how many accounts one browser is known for, and largest the most
 	// bytes of the cookie's value.
 	mostEntries   = 5
@@ -105,7 +103,7 @@ func (e *entry) at(i int) time.Time      { return time.Unix(int64(binary.BigEndi
 func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uint64(at.Unix())) }
 
 // deviceCookieOf returns the name of a zone's device cookie.
-func deviceCookieOf(zone string) string { return cookiePrefix + zone }
+func deviceCookieOf(zone string) string { return cookie.OwnPrefix + "device-" + zone }
 
 // A deviceClient is the client of one request to an account, as far as device cookies tell (OWASP:
 // Slow Down Online Guessing Attacks with Device Cookies).

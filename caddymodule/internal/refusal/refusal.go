@@ -105,7 +105,6 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 		header["Connection"] = []string{"close"}
 	}
 	if f.AsError {
-		f.setRetryAfter(header)
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
@@ -122,6 +121,9 @@ func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
 	response.DropTargeted(header)
 	if in = formFor(r.Header["Accept"]); f.Status != http.StatusTooEarly && isCall(r) {
 		in = inGRPC
+	}
+	if f.Waits {
+		header["Retry-After"] = []string{strconv.FormatInt(WholeSeconds(f.RetryAfter), 10)}
 	}
 	header["Cache-Control"] = []string{"no-store"}
 	if f.Busy != nil {
@@ -147,13 +149,6 @@ func (b *Busy) announce(header http.Header, in form, method string, after time.D
 	}
 }
 
-// setRetryAfter sets the header that says how long to wait.
-func (f *Refusal) setRetryAfter(header http.Header) {
-	if f.Waits {
-		header["Retry-After"] = []string{strconv.FormatInt(WholeSeconds(f.RetryAfter), 10)}
-	}
-}
-
 // counted is how long a body may be for net/http to count its bytes and to send their
 // number by itself over HTTP/1, which costs less than a header of ours.
 const counted = 2048
@@ -162,7 +157,6 @@ const counted = 2048
 func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
 	header, text := w.Header(), pages.Get().(*[]byte)
 	*text = f.appendBody((*text)[:0], r, header, in)
-	f.setRetryAfter(header)
 	if len(*text) > counted || r.ProtoMajor != 1 || header["Content-Length"] != nil {
 		header["Content-Length"] = []string{strconv.Itoa(len(*text))}
 	}
@@ -263,11 +257,7 @@ func readable(d time.Duration) (n int64, unit int) {
 // client that waits as long is not too early, and never 0, which some take for
 // "at once".
 func WholeSeconds(d time.Duration) int64 {
-	whole := int64(d / time.Second)
-	if d%time.Second > 0 {
-		whole++
-	}
-	return max(1, whole)
+	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
 const (

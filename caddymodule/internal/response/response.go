@@ -28,8 +28,7 @@ func MayTunnel(r *http.Request) bool {
 
 // StatusOf returns the status of an error that a handler has returned.
 func StatusOf(err error) int {
-	var failed caddyhttp.HandlerError
-	if errors.As(err, &failed) && failed.StatusCode != 0 {
+	if failed, is := errors.AsType[caddyhttp.HandlerError](err); is && failed.StatusCode != 0 {
 		return failed.StatusCode
 	}
 	return http.StatusInternalServerError

@@ -109,9 +109,6 @@ type keyState struct {
 	slots fairqueue.Queue // and who waits for one
 }
 
-// keyStates are used again: most keys come and go with each request.
-var keyStates = sync.Pool{New: func() any { return new(keyState) }}
-
 // A Slot is the right of one request to have the upstream work on it. Its Request is set before
 // [Gate.Enter], and it is not copied after that.
 type Slot struct {
@@ -334,8 +331,7 @@ func (g *Gate) state(key string) *keyState {
 		if g.keys == nil {
 			g.keys = make(map[string]*keyState)
 		}
-		k = keyStates.Get().(*keyState)
-		k.name, k.slots.Common = key, &g.all
+		k = &keyState{name: key, slots: fairqueue.Queue{Common: &g.all}}
 		g.keys[key] = k
 	}
 	return k
@@ -353,9 +349,6 @@ func (g *Gate) advance(k *keyState) {
 	}
 	if k.name != "" && k.slots.Idle() {
 		delete(g.keys, k.name)
-		k.name = ""
-		k.slots.Reset()
-		keyStates.Put(k)
 	}
 }
 

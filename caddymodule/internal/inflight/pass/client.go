@@ -366,7 +366,7 @@ func (c *Client) session(pattern string, lines []string, now time.Time) (Binding
 func (c *Client) dropped(header http.Header, now time.Time) Event {
 	for set := range cookie.SetBy(header["Set-Cookie"], now) {
 		if !set.Kept && set.Name != "" && set.Name == c.boundTo() {
-			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -1))
+			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -time.Second))
 			return Dropped
 		}
 	}
