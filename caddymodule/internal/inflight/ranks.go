@@ -47,9 +47,6 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Issuer) (r ra
 	return r, nil
 }
 
-// listen reports whether responses tell who is a member.
-func (r *ranks) listen() bool { return r.pass != nil && r.pass.LearnsMembers() }
-
 // strip removes headers by which only the upstream may name users.
 func (r *ranks) strip(header http.Header) {
 	for _, name := range r.told {
@@ -154,9 +151,6 @@ func newMembers() *members {
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
 // takes it away, and hides from clients who the user is.
 func (v *visit) Answers(status int, header http.Header) {
-	if !v.ranks.listen() {
-		return
-	}
 	if status > 0 {
 		now := time.Now()
 		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {

@@ -110,9 +110,6 @@ func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evalu
 		a.Verdict = new(Verdict)
 		a.Outcomes = a.room[:0]
 	}
-	if len(d.Zones) > cap(a.Outcomes) {
-		a.Outcomes = make([]Outcome, 0, len(d.Zones))
-	}
 	a.Look(r)
 	a.Overrides = env.Overrides()
 	a.Directive, a.env, a.now = d, env, now

@@ -231,12 +231,10 @@ func ClientChosen(sources []KeySource) bool {
 	})
 }
 
-var headerPlaceholder = regexp.MustCompile(`^\{http\.request\.header\.(.+)\}$`)
-
 // Header returns the name of the header that is the source, or "".
 func (k *KeySource) Header() string {
-	if found := headerPlaceholder.FindStringSubmatch(k.Source); found != nil {
-		return found[1]
+	if name, is := strings.CutPrefix(k.Source, "{http.request.header."); is {
+		return strings.TrimSuffix(name, "}")
 	}
 	if k.Source == "header" {
 		return k.Name

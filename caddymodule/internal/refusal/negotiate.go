@@ -146,11 +146,7 @@ var languages = func() (all []language) {
 
 // Units returns the forms as the page's script reads them.
 func (l *language) Units() string {
-	units := make([]string, len(l.Forms))
-	for i, forms := range l.Forms {
-		units[i] = strings.Join(forms, ",")
-	}
-	return strings.Join(units, "|")
+	return strings.Join(l.Forms[0], ",") + "|" + strings.Join(l.Forms[1], ",") + "|" + strings.Join(l.Forms[2], ",")
 }
 
 // appendWait appends a time as people say it, rounded up.
