@@ -302,7 +302,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		if media != "" {
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
-		parsers = append(parsers, newText(r, media == ""))
+		words := r.plan.fields | entity
+		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: media == ""})
 	}
 	for r.unclear != r.plan.all() {
 		data, err := next(in)

@@ -99,10 +99,8 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	if exempt, err := h.Env.Exempts(s); err != nil || exempt {
 		return false, err
 	}
-	if h.exempt != nil {
-		if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
-			return false, err
-		}
+	if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
+		return false, err
 	}
 	return !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), nil
 }

@@ -111,10 +111,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	l.Shadow = l.Shadow || o.AllShadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
 	l.longest = cmp.Or(compiled.Buffer, o.Longest)
-	if err = config.CheckBuffer(l.longest, o.InAll); err != nil {
-		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
-	}
-	if err = l.load(ctx, definition); err != nil {
+	if err = cmp.Or(config.CheckBuffer(l.longest, o.InAll), l.load(ctx, definition)); err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
 	l.counts = newCounts(l)

@@ -72,15 +72,9 @@ type Observer struct {
 // its name.
 const observerVar = "throttle.observer"
 
-// innermost returns the observer of the nearest handler around, or nil.
-func innermost(r *http.Request) *Observer {
-	o, _ := caddyhttp.GetVar(r.Context(), observerVar).(*Observer)
-	return o
-}
-
 // Enter makes the observer the innermost one of a request, until Leave.
 func (o *Observer) Enter(r *http.Request) {
-	o.Outer = innermost(r)
+	o.Outer, _ = caddyhttp.GetVar(r.Context(), observerVar).(*Observer) // or nil
 	caddyhttp.SetVar(r.Context(), observerVar, o)
 }
 
