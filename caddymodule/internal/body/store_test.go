@@ -277,25 +277,6 @@ type brokenFile struct{ file }
 
 func (brokenFile) ReadAt([]byte, int64) (int, error) { return 0, syscall.EIO }
 
-func TestAFileThatCannotBeRead(t *testing.T) {
-	var said error
-	s := NewStore(t.TempDir(), func(err error) { said = err })
-	s.create = func(dir string) (file, error) {
-		f, err := createFile(dir)
-		return brokenFile{f}, err
-	}
-	spool := s.NewSpool(alice, 0)
-	_, _ = spool.Write([]byte("hello"))
-	if _, err := spool.Next(); !errors.Is(err, syscall.EIO) {
-		t.Errorf("got %v, want the error", err)
-	}
-	if _, err := io.ReadAll(&spool); !errors.Is(err, syscall.EIO) || !errors.Is(said, syscall.EIO) {
-		t.Errorf("got %v, and told %v, want the error", err, said)
-	}
-	spool.Close()
-	holdsNothing(t, s)
-}
-
 // TestStoreIsSafeForConcurrentUse lets spools of a few clients fill and empty a small store.
 func TestStoreIsSafeForConcurrentUse(t *testing.T) {
 	s := newStore(t, Bounds{Memory: 1 << 20, Files: 4 << 20})

@@ -276,24 +276,6 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discard) WriteHeader(int)             {}
 
-func BenchmarkWrite(b *testing.B) {
-	page, _ := Compile("<p>{http.throttle.zone}</p>")
-	for _, test := range []struct {
-		name, accept string
-		page         *Page
-	}{{"html", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", nil}, {"brief", "*/*", nil}, {"json", "application/json", nil}, {"page", "", page}} {
-		b.Run("as="+test.name, func(b *testing.B) {
-			w, r := &discard{make(http.Header)}, request(test.accept, "http.throttle.zone", "login")
-			f := &Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: violated(func() []string { return []string{"login"} }), Page: test.page}
-			b.ReportAllocs()
-			for b.Loop() {
-				clear(w.header)
-				_ = f.Write(w, r, false)
-			}
-		})
-	}
-}
-
 // violated names the zones that refuse.
 type violated func() []string
 
