@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -79,7 +80,7 @@ type Limit struct {
 type State struct {
 	Gate    gate.Gate
 	passes  *pass.Memory
-	members *members
+	members *expiring.Table[memberPlace, string, string] // accounts of networks that have become members in the last hour
 	name    string
 }
 
@@ -100,7 +101,8 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	}
 	state := stores.Join(poolPrefix+definition.Name, func() *State {
 		telemetry.Remember(definition.Name)
-		return &State{passes: pass.NewMemory(), members: newMembers(), name: definition.Name}
+		members := expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
+		return &State{passes: pass.NewMemory(), members: members, name: definition.Name}
 	})
 	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: state, Options: o, rule: compiled}
 	defer func() {

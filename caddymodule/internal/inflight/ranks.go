@@ -8,7 +8,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -132,9 +131,6 @@ func (v *visit) alone(now time.Time) *pass.Pass {
 	return &p
 }
 
-// members are the accounts of networks that have become members in the last hour.
-type members = expiring.Table[memberPlace, string, string]
-
 // A memberPlace is that of an account among the members of a network.
 type memberPlace struct {
 	network string
@@ -143,10 +139,6 @@ type memberPlace struct {
 
 // membersAnHour is how many accounts of a network become members.
 const membersAnHour, mostMembers = 20, 100_000
-
-func newMembers() *members {
-	return expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
-}
 
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
 // takes it away, and hides from clients who the user is.

@@ -37,13 +37,11 @@ type Verdict struct {
 // Close gives back what is held of the request's body, once the request has been served. If that
 // ended with an error, an error route may read the body until the client has its answer.
 func (v *Verdict) Close(r *http.Request, err error) {
-	switch {
-	case v.body == nil:
-	case err != nil:
+	if v.body != nil && err != nil {
 		context.AfterFunc(record.ClientOf(r), func() { _ = v.body.Close() })
-	default:
-		_ = v.body.Close()
+		return
 	}
+	_ = v.body.Close()
 }
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
