@@ -43,11 +43,10 @@ func handlerOf(t testing.TB, zones int, options string) *caddymodule.Handler {
 // keysOnly returns a function that only builds keys, as any handler with keys
 // must.
 func keysOnly(h *caddymodule.Handler) func(http.ResponseWriter, *http.Request) {
-	var buffers limit.Buffers
 	return func(_ http.ResponseWriter, r *http.Request) {
 		s := limit.NewSubject(r)
 		for _, z := range h.Running().Zones {
-			if k, why, skip := z.Find(&s, &buffers); why != limit.None || skip || k.Name == "" {
+			if k, why, skip := z.Find(&s); why != limit.None || skip || k.Name == "" {
 				panic("no key")
 			}
 		}

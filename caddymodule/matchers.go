@@ -60,7 +60,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 	if res.Blocked(m.Zone) {
 		return true, nil
 	}
-	s, b := limit.NewSubject(r), new(limit.Buffers)
+	s := limit.NewSubject(r)
 	s.Overrides = m.app.Overrides()
 	if exempt, err := m.app.ExemptsGlobally(&s); err != nil || exempt {
 		return false, err
@@ -74,7 +74,7 @@ func (m *MatchBlocked) MatchWithError(r *http.Request) (bool, error) {
 		return false, nil
 	}
 	for z := range m.zones() {
-		c, can := z.BlockedBucket(&s, b)
+		c, can := z.BlockedBucket(&s)
 		if !can || c.Shadow || res.Decided(z) {
 			continue
 		}

@@ -153,7 +153,7 @@ type release struct {
 
 // zone empties buckets of a zone, and goes on after an error.
 func (r *release) zone(ctx context.Context, z *engine.Zone) {
-	owned := limit.Owned{Search: true, All: true}
+	owned := limit.Owned{Search: true}
 	if !r.of.All {
 		owned = z.Owned(r.of.Client)
 	}

@@ -62,7 +62,9 @@ func (s *Store) Receive(ctx context.Context, r *http.Request, client netip.Prefi
 		return nil, nil
 	}
 	if most == 0 {
-		most = s.mostOfOne()
+		s.mu.Lock()
+		most = s.request
+		s.mu.Unlock()
 	}
 	if r.ContentLength > most {
 		return nil, ErrTooLarge
@@ -137,12 +139,10 @@ func Of(r *http.Request) *Received {
 
 // classify says what an error of a client's body means.
 func classify(err error) error {
-	var tooLarge *http.MaxBytesError
-	var timeout net.Error
-	switch {
-	case errors.As(err, &tooLarge):
+	if _, is := errors.AsType[*http.MaxBytesError](err); is {
 		return fmt.Errorf("%w: %w", ErrTooLarge, err)
-	case errors.As(err, &timeout) && timeout.Timeout():
+	}
+	if timeout, is := errors.AsType[net.Error](err); is && timeout.Timeout() {
 		return fmt.Errorf("%w: %w", ErrTimeout, err)
 	}
 	return fmt.Errorf("%w: %w", ErrLeft, err)

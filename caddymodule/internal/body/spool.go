@@ -61,7 +61,7 @@ func (s *Spool) Write(p []byte) (n int, err error) {
 		last.size += written
 		n += written
 		if err != nil {
-			s.store.fileFailed(err)
+			s.store.fail(err)
 			return n, ErrNoRoom
 		}
 	}
@@ -114,7 +114,7 @@ func (s *Spool) peek(p []byte, segment, from int) (int, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		s.store.fileFailed(err)
+		s.store.fail(err)
 	}
 	return n, err
 }

@@ -35,6 +35,7 @@ type Store struct {
 	dir    string
 	logf   func(error)
 	create func(dir string) (file, error)
+	failed sync.Once // the file has, and that was logged
 
 	mu           sync.Mutex
 	request      int64
@@ -42,7 +43,6 @@ type Store struct {
 	file         file    // nil while no block is held
 	length       int64   // of the file, in blocks
 	unused       []int64 // blocks of the file that nobody holds
-	failed       bool    // the file has, and that was logged
 }
 
 // A file is where blocks lie. It is a variable for tests.
@@ -71,12 +71,6 @@ func (s *Store) SetBounds(b Bounds) {
 	s.request = cmp.Or(b.Request, 64<<20)
 	s.memory.most = cmp.Or(b.Memory, 64<<20)
 	s.disk.most = cmp.Or(b.Files, 1<<30)
-}
-
-func (s *Store) mostOfOne() int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.request
 }
 
 // Held returns how many bytes are held in memory and in the file now.
@@ -208,19 +202,11 @@ func (s *Store) freeBlock(client netip.Prefix, b block) {
 	}
 }
 
-// fileFailed notes that the file cannot be written, such as on a full disk, or read.
-func (s *Store) fileFailed(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.fail(err)
-}
-
-// fail logs the first error of the file. The caller holds the lock.
+// fail logs the first error of the file: it cannot be written, such as on a full disk, or read.
 func (s *Store) fail(err error) {
-	if !s.failed {
-		s.failed = true
+	s.failed.Do(func() {
 		s.logf(fmt.Errorf("storing request bodies and responses in %s: %w: want a directory that Caddy may write to, with room; what fits stays in memory", s.dir, err))
-	}
+	})
 }
 
 // filePattern is that of the names of files.

@@ -155,30 +155,6 @@ func TestRoomAtRandom(t *testing.T) {
 	}
 }
 
-// TestTenClientsFillTheBounds, and others still find room.
-func TestTenClientsFillTheBounds(t *testing.T) {
-	s := newStore(t, Bounds{Memory: 4 << 20, Files: 64 << 20})
-	var spools []*Spool
-	for n := range 10 {
-		for range 1000 {
-			spool := s.NewSpool(client(n), 1<<20)
-			spools = append(spools, &spool)
-			if _, err := spool.Write(make([]byte, 100<<10)); err != nil {
-				break
-			}
-		}
-	}
-	honest := s.NewSpool(alice, 1<<20)
-	if _, err := honest.Write(make([]byte, 4<<10)); err != nil {
-		memory, disk := s.Held()
-		t.Errorf("got %v with %d and %d bytes held by ten clients, want room for another", err, memory, disk)
-	}
-	honest.Close()
-	for _, spool := range spools {
-		spool.Close()
-	}
-}
-
 func TestTheFileExistsWhileSomethingLiesInIt(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new", "folder")
 	s := NewStore(dir, func(err error) { t.Error(err) })
@@ -300,25 +276,6 @@ func TestWithoutAFolderThereIsMemory(t *testing.T) {
 type brokenFile struct{ file }
 
 func (brokenFile) ReadAt([]byte, int64) (int, error) { return 0, syscall.EIO }
-
-func TestAFileThatCannotBeRead(t *testing.T) {
-	var said error
-	s := NewStore(t.TempDir(), func(err error) { said = err })
-	s.create = func(dir string) (file, error) {
-		f, err := createFile(dir)
-		return brokenFile{f}, err
-	}
-	spool := s.NewSpool(alice, 0)
-	_, _ = spool.Write([]byte("hello"))
-	if _, err := spool.Next(); !errors.Is(err, syscall.EIO) {
-		t.Errorf("got %v, want the error", err)
-	}
-	if _, err := io.ReadAll(&spool); !errors.Is(err, syscall.EIO) || !errors.Is(said, syscall.EIO) {
-		t.Errorf("got %v, and told %v, want the error", err, said)
-	}
-	spool.Close()
-	holdsNothing(t, s)
-}
 
 // TestStoreIsSafeForConcurrentUse lets spools of a few clients fill and empty a small store.
 func TestStoreIsSafeForConcurrentUse(t *testing.T) {

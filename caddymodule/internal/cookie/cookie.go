@@ -25,9 +25,6 @@ func Own(name, value string, lasts time.Duration) string {
 		Name: name, Value: value, Path: "/",
 		MaxAge: int(lasts.Seconds()), Secure: true, HttpOnly: true, SameSite: http.SameSiteLaxMode,
 	}
-	if lasts < 0 {
-		c.MaxAge = -1
-	}
 	return c.String()
 }
 

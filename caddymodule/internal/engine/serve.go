@@ -85,7 +85,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request, next caddyht
 		defer func() { v.Close(r, err) }()
 		return h.serve(w, r, next, v, shared)
 	case concerned && len(h.headers) > 0: // clients never see what the upstream says that a request cost
-		return (&limit.Observer{Headers: h.headers, Untimed: true}).Serve(w, r, next)
+		return (&limit.Observer{Headers: h.headers}).Serve(w, r, next)
 	}
 	return next.ServeHTTP(w, r)
 }
@@ -192,7 +192,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request, next caddyhttp.H
 		}
 		return next.ServeHTTP(w, r)
 	}
-	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader, Untimed: !needs.Times}
+	observer := &limit.Observer{Headers: h.headers, OwnHeader: needs.OwnHeader}
 	var hide func() // the rate-limit headers
 	if h.Announces {
 		rateLimit, policy := w.Header().Get("RateLimit"), w.Header().Get("RateLimit-Policy")

@@ -200,18 +200,9 @@ func (r *Reading) Field(f Field) (value string, state State) {
 	return "", Absent
 }
 
-// Carries tells whether the request has one of these fields: One if it has, Unclear if it
-// has one that is unclear.
-func (r *Reading) Carries(fields ...Field) State {
-	state := Absent
-	for _, f := range fields {
-		_, of := r.Field(f)
-		if of == One {
-			return One
-		}
-		state = max(state, of)
-	}
-	return state
+// Carries reports whether the request has one of these fields, or may have it.
+func (r *Reading) Carries(fields ...Field) bool {
+	return slices.ContainsFunc(fields, func(f Field) bool { return (r.found|r.unclear)&(1<<f) != 0 })
 }
 
 // Items returns how many elements an array in the body has, and 0 if there is none. In a
@@ -311,7 +302,8 @@ func (r *Reading) body(contentType, contentEncoding string, in *bufio.Reader) er
 		if media != "" {
 			r.unclear |= r.plan.all() &^ r.plan.fields
 		}
-		parsers = append(parsers, newText(r, media == ""))
+		words := r.plan.fields | entity
+		parsers = append(parsers, &text{r: r, words: words, at: place{alive: words}, noPairs: media == ""})
 	}
 	for r.unclear != r.plan.all() {
 		data, err := next(in)
@@ -391,9 +383,6 @@ func hasASCII(text []byte) bool {
 }
 
 func asciiLike(charset []byte) bool {
-	switch string(charset) {
-	case "utf-8", "utf8", "us-ascii":
-		return true
-	}
-	return bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
+	return slices.Contains([]string{"utf-8", "utf8", "us-ascii"}, string(charset)) ||
+		bytes.HasPrefix(charset, []byte("iso-8859-")) || bytes.HasPrefix(charset, []byte("windows-125"))
 }

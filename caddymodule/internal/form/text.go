@@ -16,11 +16,6 @@ type text struct {
 
 const entity = 1 << mostWanted // the word ENTITY: XML may hide names in them
 
-func newText(r *Reading, noPairs bool) *text {
-	words := r.plan.fields | entity
-	return &text{r: r, words: words, at: place{alive: words}, noPairs: noPairs}
-}
-
 // kinds are letters, in lower case, 0 for what is skipped in words, and delimiter.
 var kinds = func() (table [256]byte) {
 	for i := range table {

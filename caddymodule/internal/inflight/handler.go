@@ -68,11 +68,7 @@ func (v *visit) answer(w http.ResponseWriter, next caddyhttp.Handler, failed err
 		return failed
 	}
 	held := slices.Contains(v.record.Slots, v.Name)
-	var erred error
-	errorRoute := false
-	if v.server == nil || v.server.Errors != nil {
-		erred, errorRoute = v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
-	}
+	erred, errorRoute := v.r.Context().Value(caddyhttp.ErrorCtxKey).(error)
 	switch {
 	case shadow && (held || errorRoute), held && !errorRoute:
 		return next.ServeHTTP(w, v.r)
@@ -103,10 +99,8 @@ func (h *Handler) concerns(s *limit.Subject) (bool, error) {
 	if exempt, err := h.Env.Exempts(s); err != nil || exempt {
 		return false, err
 	}
-	if h.exempt != nil {
-		if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
-			return false, err
-		}
+	if exempt, err := s.MatchesBoth(h.exempt); err != nil || exempt {
+		return false, err
 	}
 	return !slices.ContainsFunc(h.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }), nil
 }
@@ -148,7 +142,7 @@ func (v *visit) look() {
 	case v.Shares():
 		v.rank(s)
 	case v.rule.Key != nil:
-		v.slot.Key = v.rule.Key.Name(s, new(limit.Buffers))
+		v.slot.Key = v.rule.Key.Name(s)
 	}
 	if s.NoAddress {
 		v.Env.NoAddress()

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -79,18 +80,11 @@ type Limit struct {
 type State struct {
 	Gate    gate.Gate
 	passes  *pass.Memory
-	members *members
+	members *expiring.Table[memberPlace, string, string] // accounts of networks that have become members in the last hour
 	name    string
 }
 
 const poolPrefix = "in_flight "
-
-func join(name string) *State {
-	return stores.Join(poolPrefix+name, func() *State {
-		telemetry.Remember(name)
-		return &State{passes: pass.NewMemory(), members: newMembers(), name: name}
-	})
-}
 
 // Destruct has the series of the name deleted.
 func (s *State) Destruct() error {
@@ -105,7 +99,12 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	if err != nil {
 		return nil, err
 	}
-	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: join(definition.Name), Options: o, rule: compiled}
+	state := stores.Join(poolPrefix+definition.Name, func() *State {
+		telemetry.Remember(definition.Name)
+		members := expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
+		return &State{passes: pass.NewMemory(), members: members, name: definition.Name}
+	})
+	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: state, Options: o, rule: compiled}
 	defer func() {
 		if err != nil {
 			_ = l.Leave() // which can tell nothing better
@@ -114,10 +113,7 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 	l.Shadow = l.Shadow || o.AllShadow
 	l.limits = gate.Limits{Slots: l.Slots, Wait: time.Duration(l.Wait), Queue: l.Queue, Share: l.Shares()}
 	l.longest = cmp.Or(compiled.Buffer, o.Longest)
-	if err = config.CheckBuffer(l.longest, o.InAll); err != nil {
-		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
-	}
-	if err = l.load(ctx, definition); err != nil {
+	if err = cmp.Or(config.CheckBuffer(l.longest, o.InAll), l.load(ctx, definition)); err != nil {
 		return nil, fmt.Errorf("in_flight %q: %w", l.Name, err)
 	}
 	l.counts = newCounts(l)

@@ -8,7 +8,6 @@ import (
 	"github.com/caddyserver/caddy/v2"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/expiring"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -46,9 +45,6 @@ func loadRanks(ctx caddy.Context, f *config.InFlight, passes *pass.Issuer) (r ra
 	}
 	return r, nil
 }
-
-// listen reports whether responses tell who is a member.
-func (r *ranks) listen() bool { return r.pass != nil && r.pass.LearnsMembers() }
 
 // strip removes headers by which only the upstream may name users.
 func (r *ranks) strip(header http.Header) {
@@ -106,7 +102,7 @@ func (v *visit) rank(s *limit.Subject) {
 			return
 		}
 	}
-	ask.Keys = [2]string{v.rule.Share.Name(s, new(limit.Buffers)), identity}
+	ask.Keys = [2]string{v.rule.Share.Name(s), identity}
 }
 
 // comesBack returns after how long a client is told to come back that has lost its turn: one that
@@ -135,11 +131,6 @@ func (v *visit) alone(now time.Time) *pass.Pass {
 	return &p
 }
 
-// members are the accounts of networks that have become members in the last hour.
-type members struct {
-	table *expiring.Table[memberPlace, string, string]
-}
-
 // A memberPlace is that of an account among the members of a network.
 type memberPlace struct {
 	network string
@@ -149,29 +140,17 @@ type memberPlace struct {
 // membersAnHour is how many accounts of a network become members.
 const membersAnHour, mostMembers = 20, 100_000
 
-func newMembers() *members {
-	return &members{expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })}
-}
-
-// join reports whether one more account of a network may become a member. One that has lately,
-// and whose client has not kept the pass or not got it yet, needs no other place: it still has one
-// turn.
-func (m *members) join(network string, account pass.ID, now time.Time) bool {
-	at := memberPlace{network, account}
-	_, joined := m.table.Get(at, now)
-	return joined || m.table.Put(at, network, now.Add(time.Hour), now)
-}
-
 // Answers implements [call.Caller]. It adds the pass of a member to a response that names one, or
 // takes it away, and hides from clients who the user is.
 func (v *visit) Answers(status int, header http.Header) {
-	if !v.ranks.listen() {
-		return
-	}
 	if status > 0 {
 		now := time.Now()
 		v.counts.passed(v.client.Answered(status, header, now, func(account pass.ID) bool {
-			return v.State.members.join(v.slot.Client.Addr().String(), account, now)
+			// One that has joined lately, and whose client has not kept the pass or not got it yet,
+			// needs no other place: it still has one turn.
+			at := memberPlace{v.slot.Client.Addr().String(), account}
+			_, joined := v.State.members.Get(at, now)
+			return joined || v.State.members.Put(at, at.network, now.Add(time.Hour), now)
 		}))
 	}
 	v.ranks.strip(header)

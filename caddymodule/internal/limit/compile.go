@@ -31,8 +31,6 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 	readsBody, emptyRefusal := z.ReadBody != nil, z.Refusal.Empty()
 	z.fillIn()
 	err := option.FirstError( // each part after those that it asks
-		func() error { return option.Among("on_store_error", z.OnStoreError, option.StorePolicies...) },
-		z.checkMode,
 		z.checkTogether,
 		z.compileLimit,
 		func() error { return compileRoutes(z.Route, z.Key) },
@@ -62,7 +60,7 @@ type Given struct {
 	Shadow   bool                  // the global options put all zones there
 	Static   []*staticfile.Matcher // what they exempt
 	Keys     func() *signer.Ring
-	Insecure func() // see [deviceTrust]
+	Insecure func() // see [TrustDevices]
 }
 
 // Load loads what Compile has left out. Once the engine has added it, nothing changes the zone.
@@ -70,12 +68,10 @@ func (z *Zone) Load(ctx caddy.Context, given Given) error {
 	if given.Shadow && z.Shadow == nil {
 		z.Shadow = new(Shadow)
 	}
-	z.TrustDevices.load(&given)
-	err := option.FirstError(
-		func() error { return z.loadMatching(ctx, &given) },
-		func() error { return z.loadCosts(ctx) },
-	)
-	if err != nil {
+	if z.TrustDevices != nil {
+		z.TrustDevices.insecure, z.TrustDevices.keys = given.Insecure, given.Keys()
+	}
+	if err := z.loadMatching(ctx, &given); err != nil {
 		return fmt.Errorf("zone %q: %w", z.Name, err)
 	}
 	return nil
@@ -87,6 +83,12 @@ func (z *Zone) loadMatching(ctx caddy.Context, given *Given) (err error) {
 	}
 	if z.Exempt, err = option.LoadMatchers(ctx, z, "ExemptRaw", z.ExemptRaw); err != nil {
 		return err
+	}
+	for i := range z.Cost {
+		c := &z.Cost[i]
+		if c.Match, err = option.LoadMatchers(ctx, c, "MatchRaw", c.MatchRaw); err != nil {
+			return err
+		}
 	}
 	for _, route := range z.Route {
 		for _, path := range route.Path {
@@ -129,26 +131,21 @@ func (z *Zone) fillIn() {
 	}
 }
 
-// checkTogether checks parts beside each other, while each checks itself. Its errors come
-// before those of the parts.
+// checkTogether checks what is a word or a number, and parts beside each other, while each checks
+// itself. Its errors come before those of the parts.
 func (z *Zone) checkTogether() error {
 	return cmp.Or(
+		option.Among("on_store_error", z.OnStoreError, option.StorePolicies...),
+		option.Refuse("enforce", z.Shadow != nil && z.Enforce != 100, "enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others"),
+		option.Within("enforce", z.Enforce, 1, 100),
 		option.Refuse("limit", z.LimitRaw == "", "no limit given: want limit <capacity> <leak>, such as limit 120 2/s"),
 		option.Refuse("refund", len(z.Refund) > 0 && z.Settle != nil, "refund and settle exclude each other: refund gives back what success costs, and settle replaces the charge by another one"),
 	)
 }
 
-// checkMode checks for whom the zone is enforced.
-func (z *Zone) checkMode() error {
-	if z.Shadow == nil {
-		return option.Within("enforce", z.Enforce, 1, 100)
-	}
-	return option.Refuse("enforce", z.Enforce != 100, "enforce and shadow exclude each other: want shadow for a dry run of all keys, or enforce <percent> for one of the others")
-}
-
 // checkKey refuses what has no meaning with the key.
 func (z *Zone) checkKey() error {
-	if len(z.Route) > 0 && !namesRoute(z.Key.Sources) {
+	if len(z.Route) > 0 && !slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.Source == "route" }) {
 		return option.About("route", 0, fmt.Errorf("route %q has no effect: want \"route\" among the sources of the key", z.Route[0].Name))
 	}
 	z.Key.byIPv4, z.Key.limit = len(z.Override) == 0 && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
@@ -78,11 +77,6 @@ const (
 
 // fromBody reports whether the cost comes from the request's body.
 func (c *Cost) fromBody() bool { return c.source >= bodyItems }
-
-// CostUsesReplacer reports whether costs may need the request's placeholders.
-func (z *Zone) CostUsesReplacer() bool {
-	return slices.ContainsFunc(z.Cost, func(c Cost) bool { return c.Match != nil || c.source == byPlaceholder })
-}
 
 // cost returns the cost of a request under a limit, in units, and whether it comes from the
 // body itself. Each address of the request has a cost, and the dearer counts.
@@ -156,7 +150,7 @@ func (z *Zone) costOfBody(c *Cost, s *Subject) (cost float64, known bool) {
 		length := s.Request.ContentLength
 		return float64(max(0, length)) / c.bytes, length >= 0
 	}
-	if !s.bodyWithin(z.ReadBody.bytes) {
+	if !s.whole() || s.Request.ContentLength > z.ReadBody.bytes {
 		return 0, false
 	}
 	items, clear := s.Form(z.Key.Form).Items(c.items)
@@ -287,16 +281,6 @@ func (z *Zone) compileCosts() error {
 	}
 	for _, one := range z.constants() {
 		z.MostCost = max(z.MostCost, one)
-	}
-	return nil
-}
-
-func (z *Zone) loadCosts(ctx caddy.Context) (err error) {
-	for i := range z.Cost {
-		c := &z.Cost[i]
-		if c.Match, err = option.LoadMatchers(ctx, c, "MatchRaw", c.MatchRaw); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -140,16 +140,3 @@ func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
 		}
 	})
 }
-
-func TestCostsThatAddUpToTheCapacityFillItExactly(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle {
-			zone api {
-				cost 0.1
-				limit 1 0.1/d
-			}
-		}
-		respond ok
-	}`)
-	s.From(servertest.Someone).Passes(10, "/")
-}

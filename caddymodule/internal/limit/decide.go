@@ -98,7 +98,6 @@ type evaluation struct {
 	received bool    // the body was, or as much of it as may be
 
 	// Memory, kept between requests.
-	buffers   Buffers                // for keys
 	charges   []leakybucket.Charge   // that the store is asked about
 	decisions []leakybucket.Decision // its answers
 }
@@ -111,9 +110,6 @@ func newEvaluation(r *http.Request, now time.Time, d *Directive, env Env) *evalu
 		a.Verdict = new(Verdict)
 		a.Outcomes = a.room[:0]
 	}
-	if len(d.Zones) > cap(a.Outcomes) {
-		a.Outcomes = make([]Outcome, 0, len(d.Zones))
-	}
 	a.Look(r)
 	a.Overrides = env.Overrides()
 	a.Directive, a.env, a.now = d, env, now
@@ -125,7 +121,6 @@ func (a *evaluation) release() {
 	clear(a.charges)
 	a.charges = a.charges[:0]
 	a.Subject, a.Directive, a.env, a.received, a.later = Subject{}, nil, nil, false, nil
-	a.buffers.Clear()
 	evaluations.Put(a)
 }
 
@@ -247,7 +242,7 @@ func (a *evaluation) claimFor(z *Zone) (err error) {
 	if !z.Carries(&a.Subject) {
 		return nil
 	}
-	k, why, skip := z.Find(&a.Subject, &a.buffers)
+	k, why, skip := z.Find(&a.Subject)
 	shadow := !skip && z.InShadow(a.Overrides, k.Name)
 	cost, fromBody := 0.0, false
 	switch {
@@ -376,7 +371,7 @@ func (a *evaluation) claimBlock(z *Zone) {
 	if a.decided(z) {
 		return
 	}
-	c, can := z.BlockedBucket(&a.Subject, &a.buffers)
+	c, can := z.BlockedBucket(&a.Subject)
 	if !can {
 		return
 	}
@@ -391,7 +386,7 @@ func (a *evaluation) claimBlock(z *Zone) {
 // own error if the zone is enforced, so that the request fails. In shadow it fails once, as
 // enforcement asks no zone after that.
 func (a *evaluation) fail(z *Zone, err error) error {
-	k, _, _ := z.Find(&a.Subject, &a.buffers)
+	k, _, _ := z.Find(&a.Subject)
 	shadow := z.InShadow(a.Overrides, k.Name)
 	if !shadow || !a.overflows {
 		o := a.add(z, k.Name, shadow)
@@ -400,8 +395,7 @@ func (a *evaluation) fail(z *Zone, err error) error {
 		}
 	}
 	option := "exempt in the global options"
-	var failed *MatcherError
-	if errors.As(err, &failed) {
+	if failed, is := errors.AsType[*MatcherError](err); is {
 		option, err = failed.Option, failed.Err
 	}
 	z.Reporter.Failed(option, err, !shadow)
@@ -424,7 +418,7 @@ type exemption struct {
 // now, because later handlers may rewrite the request.
 func (a *evaluation) exempt(z *Zone) exemption {
 	e := exemption{zone: z}
-	k, why, skip := z.Find(&a.Subject, &a.buffers)
+	k, why, skip := z.Find(&a.Subject)
 	if why != None || skip || k.Rule != perkey.Limited {
 		return e
 	}
@@ -459,11 +453,7 @@ func (a *evaluation) take(from int) {
 	n := 0
 	for i := range claims {
 		o := &claims[i]
-		switch {
-		case !o.asked:
-			continue
-		case err != nil:
-			o.asked = false
+		if o.asked = o.asked && err == nil; !o.asked {
 			continue
 		}
 		if c := &a.charges[n]; c.Limit != o.Limit {

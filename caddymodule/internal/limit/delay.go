@@ -52,36 +52,26 @@ type Places struct{ taken atomic.Int64 }
 // Taken returns how many requests wait.
 func (p *Places) Taken() int { return int(p.taken.Load()) }
 
-// take takes a place, if fewer than most are taken.
-func (p *Places) take(most int) bool {
-	if p.taken.Add(1) <= int64(most) {
-		return true
-	}
-	p.leave()
-	return false
-}
-
-func (p *Places) leave() { p.taken.Add(-1) }
-
 // Wait lets a request that was admitted wait until its delay is over, in the zone with the
 // longest one. It returns false if the client leaves meanwhile, or if the verdict tells now
 // that the request is refused: the places are taken, or the process is about to end. Then
 // [Verdict.GiveBack] is due.
 func (v *Verdict) Wait(client context.Context, exiting <-chan struct{}) bool {
 	var o *Outcome // with the longest delay
-	for i := range v.Outcomes {
-		if one := &v.Outcomes[i]; one.decision == Delayed && (o == nil || one.Delay > o.Delay) {
+	for one := range v.all {
+		if one.decision == Delayed && (o == nil || one.Delay > o.Delay) {
 			o = one
 		}
 	}
 	if o == nil {
 		return true
 	}
-	if !o.Zone.Places.take(o.Zone.Delay.Queue) {
+	taken := &o.Zone.Places.taken
+	defer taken.Add(-1)
+	if taken.Add(1) > int64(o.Zone.Delay.Queue) {
 		v.overrule(o)
 		return false
 	}
-	defer o.Zone.Places.leave()
 	timer := time.NewTimer(o.Delay)
 	defer timer.Stop()
 	select {

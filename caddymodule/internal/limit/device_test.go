@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
@@ -27,13 +28,13 @@ func (noStorage) Unlock(context.Context, string) error         { return nil }
 
 var noon = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
-func newTrust(t *testing.T, zone string) *deviceTrust {
+func newTrust(t *testing.T, zone string) *TrustDevices {
 	t.Helper()
 	keys := signer.New(noStorage{}, nil)
 	if err := keys.Maintain(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	return &deviceTrust{Zone: zone, Cookie: "sid", For: 24 * time.Hour, Keys: keys}
+	return &TrustDevices{zone: zone, Cookie: "sid", For: caddy.Duration(24 * time.Hour), keys: keys}
 }
 
 // requestWith returns a request over HTTPS with cookies.
@@ -46,10 +47,10 @@ func requestWith(cookies ...string) *http.Request {
 }
 
 // log in lets an account in, and returns the cookie header that the browser sends then.
-func logInOf(t *testing.T, trust *deviceTrust, account, cookie string, at time.Time) string {
+func logInOf(t *testing.T, trust *TrustDevices, account, cookie string, at time.Time) string {
 	t.Helper()
 	header := http.Header{"Set-Cookie": {"sid=a"}}
-	client := trust.Client(requestWith(cookie), "example.com", account, deviceAccount{}, at)
+	client := trust.client(requestWith(cookie), "example.com", account, "", nil, at)
 	if !client.Earned(header, at) {
 		t.Fatal("got a success that earns nothing")
 	}
@@ -61,8 +62,8 @@ func logInOf(t *testing.T, trust *deviceTrust, account, cookie string, at time.T
 	return pair
 }
 
-func (t *deviceTrust) device(account, cookie string, at time.Time) string {
-	c := t.Client(requestWith(cookie), "example.com", account, deviceAccount{}, at)
+func (t *TrustDevices) device(account, cookie string, at time.Time) string {
+	c := t.client(requestWith(cookie), "example.com", account, "", nil, at)
 	if _, known := c.Place(); !known {
 		return ""
 	}
@@ -80,18 +81,18 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 		t.Errorf("for another account: got device %q, want none", got)
 	}
 	other := *trust
-	other.Zone = "admin"
+	other.zone = "admin"
 	if got := other.device("alice", strings.Replace(cookie, "login", "admin", 1), noon); got != "" {
 		t.Errorf("for another zone: got device %q, want none", got)
 	}
-	if _, known := trust.Client(requestWith(cookie), "example.org", "alice", deviceAccount{}, noon).Place(); known {
+	if _, known := trust.client(requestWith(cookie), "example.org", "alice", "", nil, noon).Place(); known {
 		t.Error("for another host: got a device, want none")
 	}
 	if got := trust.device("alice", cookie, noon.Add(24*time.Hour)); got != "" {
 		t.Errorf("after its time: got device %q, want none", got)
 	}
 	shorter := *trust
-	shorter.For = time.Hour
+	shorter.For = caddy.Duration(time.Hour)
 	if got := shorter.device("alice", cookie, noon.Add(time.Hour)); got != "" {
 		t.Errorf("after the time of a new config: got device %q, want none", got)
 	}
@@ -110,7 +111,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
 	trust := newTrust(t, "log-in.v2")
 	header := make(http.Header)
-	trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon).Issue(header, noon)
+	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
 	line := header.Get("Set-Cookie")
 	cookie, err := http.ParseSetCookie(line)
 	if err != nil {
@@ -147,10 +148,10 @@ func TestHTTPSIsWhatTheClientUses(t *testing.T) {
 		r = r.WithContext(context.WithValue(r.Context(), caddyhttp.VarsCtxKey, map[string]any{caddyhttp.TrustedProxyVarKey: test.trusted}))
 		trust := newTrust(t, "login")
 		insecure := false
-		trust.Insecure = func() { insecure = true }
+		trust.insecure = func() { insecure = true }
 		cookie := logInOf(t, trust, "alice", "", noon)
 		r.Header.Set("Cookie", cookie)
-		client := trust.Client(r, "example.com", "alice", deviceAccount{}, noon)
+		client := trust.client(r, "example.com", "alice", "", nil, noon)
 		if _, known := client.Place(); known != test.want {
 			t.Errorf("%s: got the device known: %v, want %v", test.name, known, test.want)
 		}
@@ -196,7 +197,7 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		"a sixth":      {strings.Replace(cookie, "=", "=a.b.c.d.e.", 1)},
 		"other letter": {strings.ToLower(cookie)},
 	} {
-		client := trust.Client(requestWith(header...), "example.com", "alice", deviceAccount{}, noon)
+		client := trust.client(requestWith(header...), "example.com", "alice", "", nil, noon)
 		if got, known := client.Place(); known {
 			t.Errorf("%s: got device %d, want none", name, got)
 		}
@@ -209,13 +210,13 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 
 func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	trust := newTrust(t, "login")
-	client := trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon)
+	client := trust.client(requestWith(), "example.com", "alice", "", nil, noon)
 	for line, want := range map[string]bool{"sid=a": true, "sid=": false, "sid=a; Max-Age=0": false, "other=a": false} {
 		if got := client.Earned(http.Header{"Set-Cookie": {line}}, noon); got != want {
 			t.Errorf("%s: got %v, want %v", line, got, want)
 		}
 	}
-	named := trust.Client(requestWith(), "example.com", "key of alice", deviceAccount{"alice", strings.ToLower}, noon)
+	named := trust.client(requestWith(), "example.com", "key of alice", "alice", strings.ToLower, noon)
 	for line, want := range map[string]bool{
 		"sid=alice%7C1": true, "sid=Alice|1|2": true, "sid=bob%7C1": false, "sid=%7C1": false, "sid=opaque": true, "sid=b%7C1; path=/\nsid=alice%7C1": true,
 		"sid=YWxpY2U%3D%7C0%7Cx": true, "sid=Ym9i%7C0%7Cx": false, // DokuWiki's
@@ -224,15 +225,15 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 			t.Errorf("%s: got %v for alice, want %v", line, got, want)
 		}
 	}
-	again := trust.Client(requestWith("a=b", "lang=en; sid=x"), "example.com", "key of alice", deviceAccount{"alice", strings.ToLower}, noon)
+	again := trust.client(requestWith("a=b", "lang=en; sid=x"), "example.com", "key of alice", "alice", strings.ToLower, noon)
 	for line, want := range map[string]bool{"sid=opaque": false, "sid=alice%7C1": true, "sid=bob%7C1": false} {
 		if got := again.Earned(http.Header{"Set-Cookie": {line}}, noon); got != want {
 			t.Errorf("%s, of a client that had the cookie: got %v for alice, want %v", line, got, want)
 		}
 	}
-	trust.Keys = signer.New(noStorage{}, nil)
+	trust.keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
-	trust.Client(requestWith(), "example.com", "alice", deviceAccount{}, noon).Issue(header, noon)
+	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
 	if len(header) > 0 {
 		t.Errorf("got %v without a key, want nothing", header)
 	}

@@ -77,27 +77,19 @@ func (k *Key) withDefault(carries bool) *Key {
 	return full
 }
 
-// UsesReplacer reports whether the key needs the request's placeholders.
-func (k *Key) UsesReplacer() bool { return k.has(func(p *part) bool { return p.template != nil }) }
-
 // FromBody reports whether a part of the key comes from the request's body.
-func (k *Key) FromBody() bool { return k.has(func(p *part) bool { return p.field != "" }) }
+func (k *Key) FromBody() bool {
+	return slices.ContainsFunc(k.parts, func(p part) bool { return p.field != "" })
+}
 
 // HasAddress reports whether the key contains the client's address, so that clients
 // cannot make up all of it.
-func (k *Key) HasAddress() bool { return k.has(func(p *part) bool { return p.clientIP }) }
+func (k *Key) HasAddress() bool {
+	return slices.ContainsFunc(k.parts, func(p part) bool { return p.clientIP })
+}
 
 // IsAddress reports whether the key is the client's address and nothing else.
 func (k *Key) IsAddress() bool { return len(k.parts) == 1 && k.parts[0].clientIP }
-
-func (k *Key) has(is func(*part) bool) bool {
-	for i := range k.parts {
-		if is(&k.parts[i]) {
-			return true
-		}
-	}
-	return false
-}
 
 // folding returns how names of accounts in the key are folded, or nil if it has none.
 func (k *Key) folding() foldFunc {
@@ -155,19 +147,6 @@ type Bucket struct {
 	own     bool   // the request gave it, and no policy stands in
 }
 
-// Buffers are memory for building keys, kept between requests. The zero value is ready
-// for use.
-type Buffers struct {
-	name  []byte
-	parts []perkey.Part
-}
-
-// Clear forgets what the Buffers hold of requests.
-func (b *Buffers) Clear() {
-	clear(b.name[:cap(b.name)])
-	clear(b.parts[:cap(b.parts)]) // beyond its length is a key that was given up
-}
-
 // missing says why a key lacks a part.
 type missing uint8
 
@@ -180,17 +159,19 @@ const (
 )
 
 // own returns the request's own key, without any policy.
-func (k *Key) own(s *Subject, b *Buffers) (found Bucket, state missing) {
+func (k *Key) own(s *Subject) (found Bucket, state missing) {
 	if k.byIPv4 && s.Address().Is4() { // which has one spelling, so nothing need be built
 		return Bucket{Name: s.text, Rule: perkey.Limited, Limit: k.limit, Address: true, own: true}, keyComplete
 	}
-	return k.compose(s, b)
+	return k.compose(s)
 }
 
 // compose is own for keys that must be built of their parts. It is apart because its frame is
 // large: on the way of every request, that would have its goroutine's stack grow.
-func (k *Key) compose(s *Subject, b *Buffers) (found Bucket, state missing) {
-	name, parts := b.name[:0], b.parts[:0]
+func (k *Key) compose(s *Subject) (found Bucket, state missing) {
+	var nameRoom [128]byte
+	var partsRoom [2]perkey.Part
+	name, parts := nameRoom[:0], partsRoom[:0]
 	plain, account, text := k.Overrides.Empty(), "", ""
 	for i := range k.parts {
 		if i > 0 {
@@ -231,7 +212,6 @@ func (k *Key) compose(s *Subject, b *Buffers) (found Bucket, state missing) {
 			parts = append(parts, perkey.Part{Text: text, Digest: digest, Network: client})
 		}
 	}
-	b.name, b.parts = name, parts
 	e := k.Overrides.Lookup(parts)
 	found = Bucket{Name: e.Bucket, Rule: e.Rule, Limit: e.Limit, listed: e.Listed(), Address: k.HasAddress(), Account: account, own: true}
 	switch {
@@ -247,10 +227,10 @@ func (k *Key) compose(s *Subject, b *Buffers) (found Bucket, state missing) {
 // value returns the value of a part that is no address and no template.
 func (k *Key) value(s *Subject, p *part) (string, missing) {
 	if p.field == "" {
-		if text := p.read(s); text != "" {
-			return text, keyComplete
-		}
+		text := p.read(s)
 		switch {
+		case text != "":
+			return text, keyComplete
 		case p.fold != nil && s.Request.Header["Authorization"] == nil:
 			return "", keyAbsent
 		case p.fold != nil && unclearUser(s.Request):
@@ -296,8 +276,8 @@ func (k *Key) byAddress(s *Subject) (name string, found bool) {
 
 // Name returns the name of what the client of a request takes turns by: its own key, or
 // else its address.
-func (k *Key) Name(s *Subject, b *Buffers) string {
-	own, state := k.own(s, b)
+func (k *Key) Name(s *Subject) string {
+	own, state := k.own(s)
 	if state != keyComplete {
 		own.Name, _ = k.byAddress(s)
 	}
@@ -362,13 +342,13 @@ func (z *Zone) Carries(s *Subject) bool {
 	case !s.whole():
 		return true
 	}
-	return s.Form(z.Key.Form).Carries(z.wanted...) != form.Absent
+	return s.Form(z.Key.Form).Carries(z.wanted...)
 }
 
 // Find returns the bucket that a request is charged to. If why is not None, the zone
 // refuses the request without a store. If skip, the zone does not charge it.
-func (z *Zone) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
-	k, state := z.Key.own(s, b)
+func (z *Zone) Find(s *Subject) (k Bucket, why Reason, skip bool) {
+	k, state := z.Key.own(s)
 	policy := Policy("")
 	switch {
 	case state == keyUnclear:
@@ -408,7 +388,7 @@ func (z *Zone) Find(s *Subject, b *Buffers) (k Bucket, why Reason, skip bool) {
 // BlockedBucket returns a charge that names the bucket with the client's block,
 // whether or not the zone matches the request. It returns false for requests that the
 // zone can never block.
-func (z *Zone) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can bool) {
+func (z *Zone) BlockedBucket(s *Subject) (c leakybucket.Charge, can bool) {
 	if z.Block == nil {
 		return c, false
 	}
@@ -418,7 +398,7 @@ func (z *Zone) BlockedBucket(s *Subject, b *Buffers) (c leakybucket.Charge, can 
 	if z.Key.FromBody() && !s.whole() {
 		return c, false // nobody knows yet whom the request names
 	}
-	k, why, skip := z.Find(s, b)
+	k, why, skip := z.Find(s)
 	if why != None || skip || k.Rule != perkey.Limited {
 		return c, false
 	}
@@ -437,7 +417,7 @@ func (z *Zone) DeviceClient(s *Subject, k *Bucket) *deviceClient {
 	if host == "" {
 		return nil
 	}
-	return z.TrustDevices.trust.Client(s.Request, host, k.Name, deviceAccount{Name: k.Account, Fold: z.Key.folding()}, time.Now())
+	return z.TrustDevices.client(s.Request, host, k.Name, k.Account, z.Key.folding(), time.Now())
 }
 
 // DeviceKey returns the key of a client's device, or that of the account if no device is

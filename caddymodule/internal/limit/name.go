@@ -12,7 +12,7 @@ import (
 )
 
 // Owned says which buckets of a zone belong to a client's address, or to another value
-// that an administrator gives.
+// that an administrator gives. All belong to the zero Owned.
 type Owned struct {
 	// Names are the buckets that can be named without a search.
 	Names []string
@@ -20,9 +20,6 @@ type Owned struct {
 	// Search says that others must be looked for, among those with the Prefix.
 	Search bool
 	Prefix string
-
-	// All says that all of the zone do.
-	All bool
 
 	wanted  map[int]string // texts of segments, of which one must be there
 	network netip.Prefix   // or one must be an address of it
@@ -82,12 +79,8 @@ func (z *Zone) fallsBack() bool {
 	return len(z.Key.parts) > 1 && (z.Key.Missing == ByClientIP || z.Key.Missing == Share) || z.Key.Unlisted == ByClientIP
 }
 
-// Has reports whether a bucket that was searched for belongs to the value. The places
-// that an account has for devices do not.
+// Has reports whether a bucket that was searched for belongs to the value.
 func (o *Owned) Has(name string) bool {
-	if o.All || strings.Contains(name, "/@devices/") {
-		return o.All
-	}
 	segments := strings.Split(name, "/")
 	if o.network.IsValid() {
 		return slices.ContainsFunc(segments, func(segment string) bool {

@@ -17,23 +17,16 @@ import (
 
 // Headers are the headers in which upstreams say what requests cost. Clients
 // never see them, nor trailers of these names.
-//
-// Each has its name, and that of a trailer that handlers did not announce.
-type Headers [][2]string
+type Headers []string
 
 // With returns the headers and some more, each once. Empty names are none.
 func (h Headers) With(names ...string) Headers {
 	for _, name := range names {
-		if name != "" && h.index(name) < 0 {
-			h = append(h, [2]string{name, http.TrailerPrefix + name})
+		if name != "" && !slices.Contains(h, name) {
+			h = append(h, name)
 		}
 	}
 	return h
-}
-
-// index returns where a header is, or -1.
-func (h Headers) index(name string) int {
-	return slices.IndexFunc(h, func(names [2]string) bool { return names[0] == name })
 }
 
 // An Observer is the response writer that the next handler gets where charges
@@ -54,9 +47,6 @@ type Observer struct {
 	// answer, it is not called.
 	BeforeHeaders func(status int, header http.Header)
 
-	// Untimed says that nobody asks how long the upstream takes.
-	Untimed bool
-
 	// OwnHeader keeps which fields the response has from within, for [Refunds].
 	OwnHeader bool
 
@@ -76,22 +66,15 @@ type Observer struct {
 	own     http.Header   // what the response has from within; with OwnHeader only
 	err     error         // of the next handler
 	values  []string      // of Headers; "" if absent or given twice
-	room    [2]string     // for most handlers enough
 }
 
 // observerVar is the variable of a request with its innermost observer. No user would choose
 // its name.
 const observerVar = "throttle.observer"
 
-// innermost returns the observer of the nearest handler around, or nil.
-func innermost(r *http.Request) *Observer {
-	o, _ := caddyhttp.GetVar(r.Context(), observerVar).(*Observer)
-	return o
-}
-
 // Enter makes the observer the innermost one of a request, until Leave.
 func (o *Observer) Enter(r *http.Request) {
-	o.Outer = innermost(r)
+	o.Outer, _ = caddyhttp.GetVar(r.Context(), observerVar).(*Observer) // or nil
 	caddyhttp.SetVar(r.Context(), observerVar, o)
 }
 
@@ -102,16 +85,11 @@ func (o *Observer) Leave(r *http.Request) { caddyhttp.SetVar(r.Context(), observ
 // has returned or panicked, the observer knows all that zones ask.
 func (o *Observer) Serve(w http.ResponseWriter, r *http.Request, next caddyhttp.Handler) error {
 	o.Watch(w, r)
-	o.ctx = r.Context()
-	if o.values = o.room[:]; len(o.Headers) > len(o.room) {
-		o.values = make([]string, len(o.Headers))
-	}
+	o.ctx, o.values = r.Context(), make([]string, len(o.Headers))
 	if o.OwnHeader {
 		o.before = w.Header().Clone()
 	}
-	if !o.Untimed {
-		o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
-	}
+	o.began, o.waited = time.Now(), record.WaitedIn(o.ctx)
 	defer o.end()
 	o.err = next.ServeHTTP(o, r)
 	o.returned = true
@@ -132,9 +110,6 @@ func (o *Observer) end() {
 
 // served returns for how long the upstream has had the request.
 func (o *Observer) served() time.Duration {
-	if o.Untimed {
-		return 0
-	}
 	return time.Since(o.began) - (record.WaitedIn(o.ctx) - o.waited)
 }
 
@@ -196,18 +171,18 @@ func (o *Observer) beforeHeaders(status int) {
 func (o *Observer) readHeaders() {
 	header := o.Header()
 	for at := o; at != nil; at = at.Outer {
-		for i := range at.Headers {
-			for _, name := range at.Headers[i] {
-				if values := header[name]; len(values) > 0 {
+		for i, name := range at.Headers {
+			for _, field := range []string{name, http.TrailerPrefix + name} { // of a trailer that was not announced
+				if values := header[field]; len(values) > 0 {
 					at.values[i] = response.Single(values)
 				}
 			}
 		}
 	}
-	for _, names := range o.Headers {
-		if !o.Outer.removes(names[0]) {
-			delete(header, names[0])
-			delete(header, names[1])
+	for _, name := range o.Headers {
+		if !o.Outer.removes(name) {
+			delete(header, name)
+			delete(header, http.TrailerPrefix+name)
 		}
 	}
 }
@@ -216,7 +191,7 @@ func (o *Observer) readHeaders() {
 // to see it first. A nil Observer removes none.
 func (o *Observer) removes(name string) bool {
 	for ; o != nil; o = o.Outer {
-		if o.Headers.index(name) >= 0 {
+		if slices.Contains(o.Headers, name) {
 			return true
 		}
 	}
@@ -302,8 +277,3 @@ func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	o.tunnel = o.tunnel || err == nil
 	return conn, buffered, err
 }
-
-// Interface guards
-var (
-	_ response.Watching = (*Observer)(nil)
-)

@@ -230,8 +230,8 @@ func TestATimeThatIsToldReplacesTheOneThatWasMeasured(t *testing.T) {
 	}
 }
 
-// Once for the observer; rules need nothing.
-func TestObservingAllocatesOnce(t *testing.T) {
+// Once for the observer and once for the values of its headers; rules need nothing.
+func TestObservingAllocatesTwice(t *testing.T) {
 	other := &Settle{Source: ByHeader, Name: "X-Other"}
 	rules := []*Settle{seconds, kilobyte, header, statuses(1, "200"), other}
 	headers := Headers{}.With(header.Name, other.Name)
@@ -251,8 +251,8 @@ func TestObservingAllocatesOnce(t *testing.T) {
 			sum += cost
 		}
 	})
-	if got > 1 {
-		t.Errorf("got %v allocations, want 1", got)
+	if got > 2 {
+		t.Errorf("got %v allocations, want 2", got)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 
 func read(headers ...string) (user string, unclear bool) {
 	r := &http.Request{Method: "GET", Header: http.Header{"Authorization": headers}}
-	return BasicUser(foldPlain)(&Subject{Request: r}), unclearUser(r)
+	part, _ := KeySource{Source: "basic_user"}.compile(nil, false)
+	return part.read(&Subject{Request: r}), unclearUser(r)
 }
 
 func TestABasicUserIsTheNameBeforeTheColon(t *testing.T) {

@@ -15,9 +15,9 @@ import (
 // that wants a support code, the refusal is remembered in a ring.
 func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time) refusal.Refusal {
 	o := v.Decisive()
-	wait, is := o.TimeToFit(), o.Zone.Refusal
+	is := o.Zone.Refusal
 	f := refusal.Refusal{
-		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.retryAfter(wait), TimeToFit: wait,
+		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
 		Violated: v, Message: is.Message, Page: is.Page, AsError: is.Error,
 		LogIns: len(o.Zone.Refund) > 0 && (o.reason == Capacity || o.reason == Blocked),
 	}
@@ -50,14 +50,11 @@ const (
 
 // RetryAfter returns how long a refused client is told to wait. Zero means that
 // waiting does not help.
-func (o *Outcome) RetryAfter() time.Duration { return o.retryAfter(o.TimeToFit()) }
-
-func (o *Outcome) retryAfter(wait time.Duration) time.Duration {
+func (o *Outcome) RetryAfter() time.Duration {
+	wait := o.TimeToFit()
 	switch why := o.reason; {
-	case !why.Waits():
-		return 0
-	case why == NoStore:
-		return wait
+	case !why.Waits(), why == NoStore:
+		return wait // which is 0 where waiting does not help
 	case o.Zone.Refusal.SaysEmpty() && o.Limit.Leak > 0:
 		return max(wait, o.Limit.TimeToEmpty(o.Answer.Level))
 	}

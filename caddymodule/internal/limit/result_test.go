@@ -2,7 +2,6 @@ package limit_test
 
 import (
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -181,20 +180,6 @@ func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
 	}
 	if want := []any{"zone begins to refuse requests", "zone refused requests"}; !slices.Equal(messages, want) {
 		t.Errorf("got %v, want %v", messages, want)
-	}
-}
-
-func TestAPassageIsKnownToTheRequestThatMadeItOnly(t *testing.T) {
-	s := servertest.Run(t, `http:// {
-		throttle /a a 5 1/h
-		throttle /b b 5 1/h
-		respond {http.throttle.zone}
-	}`)
-	for _, test := range []struct{ path, want string }{{"/a", "a"}, {"/b", "b"}, {"/c", "{http.throttle.zone}"}} {
-		w := s.From(servertest.Someone).Get(test.path)
-		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
-			t.Errorf("%s: got %v %q, want 200 %q", test.path, w.Code, got, test.want)
-		}
 	}
 }
 

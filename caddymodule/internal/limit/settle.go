@@ -182,7 +182,7 @@ func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known boo
 	case s.Source == ByBytes:
 		return float64(o.bytes) / s.bytes, true
 	default:
-		if i := o.Headers.index(s.Name); i >= 0 {
+		if i := slices.Index(o.Headers, s.Name); i >= 0 {
 			return leakybucket.ParseCost(o.values[i])
 		}
 		return 0, false
@@ -208,17 +208,14 @@ type Needs struct {
 	Cookies   bool // it may bring the client a device cookie
 	Settles   bool // it may change charges of this request, or of others
 	OwnHeader bool // and its header says whether it earns a refund
-	Times     bool // and how long it takes says what it cost
 }
 
 // Needs returns what the zones want.
 func (v *Verdict) Needs() (n Needs) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
+	for o := range v.all {
 		n.Cookies = n.Cookies || o.device != nil
 		n.Settles = n.Settles || o.settles()
 		n.OwnHeader = n.OwnHeader || len(o.Zone.Refund) > 0
-		n.Times = n.Times || o.Zone.Settle != nil && o.Zone.Settle.Source == BySeconds
 	}
 	n.Settles = n.Settles || len(v.static)+len(v.due) > 0
 	return n
@@ -249,7 +246,7 @@ func (o *Outcome) givenBack() leakybucket.Settlement {
 }
 
 func (o *Outcome) settles() bool {
-	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.decision != Skipped && o.reason == None
+	return (o.Zone.Settle != nil || len(o.Zone.Refund) > 0 && o.Answer.Poured) && o.asked && o.reason == None
 }
 
 // Settle returns the settlements that correct the charges to what the request really
@@ -257,8 +254,7 @@ func (o *Outcome) settles() bool {
 // answered it.
 func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (due []leakybucket.Settlement) {
 	due = v.due
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
+	for o := range v.all {
 		if !o.settles() {
 			continue
 		}
@@ -295,8 +291,7 @@ func (v *Verdict) Settle(r *http.Request, now time.Time, observer *Observer) (du
 // SendCookies adds device cookies to a response that has earned them, before its headers are
 // sent. own are those fields of the header that come from within.
 func (v *Verdict) SendCookies(now time.Time, status int, header, own http.Header) {
-	for i := range v.Outcomes {
-		o := &v.Outcomes[i]
+	for o := range v.all {
 		if o.device != nil && o.Zone.Refund.Match(status, own, now) && o.device.Earned(own, now) && o.device.Issue(header, now) {
 			o.Zone.Reporter.Count(CountDevice)
 		}

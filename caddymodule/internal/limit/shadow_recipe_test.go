@@ -98,26 +98,6 @@ func differing(got, want map[string]string) (lines []string) {
 	return lines[:min(5, len(lines))]
 }
 
-func TestZonesInShadowAreJudgedTogether(t *testing.T) {
-	zones := func(within string) string {
-		return "zone small {\nlimit 2 1/d\n" + within + "\n}\nzone large {\nlimit 5 1/d\n" + within + "\n}"
-	}
-	for _, block := range []string{"shadow\n" + zones(""), zones("shadow")} {
-		servertest.InBubble(t, func(t *testing.T) {
-			s := servertest.NewWaitSite(t, "throttle {\n"+block+"\n}", 0)
-			for range 10 {
-				if v := s.Visit("203.0.113.1", "/"); v.Code != http.StatusOK {
-					t.Errorf("got %v, want 200", v.Code)
-				}
-			}
-			small, large := servertest.RefusedOf(t, "small"), servertest.RefusedOf(t, "large")
-			if small != 8 || large != 0 {
-				t.Errorf("%s\ngot %v and %v, want 8 and none", block, small, large)
-			}
-		})
-	}
-}
-
 // A whole recipe in shadow decides about each request as the recipe does when it is enforced.
 func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 	seed := testseed.Of(t)
@@ -157,27 +137,6 @@ func TestARecipeInShadowPredictsWhatEnforcingItDoes(t *testing.T) {
 		if lines := differing(decidedBy(t, n, "shadow\n"+zones("")), decidedBy(t, n, zones(""))); len(lines) > 0 {
 			t.Fatalf("%s, in shadow:\n%s\n%s", where, strings.Join(lines, "\n"), zones(""))
 		}
-	}
-}
-
-// A matcher that errs fails no request of a zone in shadow, by whatever word.
-func TestAMatcherThatErrsFailsNoRequestInShadow(t *testing.T) {
-	site := func(within string) string {
-		return "zone odd {\nlimit 9 1/d\nmatch expression `int({header.X-N}) > 0`\n" + within + "\n}"
-	}
-	s := servertest.Run(t, "http:// {\nthrottle {\n"+site("")+"\n}\nrespond ok\n}")
-	c := s.From(servertest.Someone)
-	c.Answers("/", http.StatusInternalServerError)
-	s.Changes("/throttle/shadow", `{"for": "30m"}`)
-	c.Answers("/", http.StatusOK)
-	s.Changes("/throttle/unshadow", `{}`)
-	s.Changes("/throttle/shadow", `{"zone": "odd", "for": "30m"}`)
-	c.Answers("/", http.StatusOK)
-	s.Changes("/throttle/unshadow", `{"zone": "odd"}`)
-	c.Answers("/", http.StatusInternalServerError)
-	counts := servertest.Counted(t, telemetry.Requests, "odd")
-	if counts["refused error"] != 2 || counts["shadow_refused error"] != 2 {
-		t.Errorf("got %v, want 2 refused and 2 shadow_refused for reason error", counts)
 	}
 }
 

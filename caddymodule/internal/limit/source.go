@@ -85,10 +85,6 @@ func (k *KeySource) plain() KeySource {
 	return plain
 }
 
-func namesRoute(sources []KeySource) bool {
-	return slices.ContainsFunc(sources, func(k KeySource) bool { return k.Source == "route" })
-}
-
 // keyPolicies are the words after missing and unlisted.
 var keyPolicies = []string{string(ByClientIP), string(Share), string(Skip), string(Refuse)}
 
@@ -138,8 +134,7 @@ func (k *Key) compileSources(digest bool) error {
 // compile compiles a part of a key.
 func (source KeySource) compile(key *Key, digest bool) (part, error) {
 	none := part{}
-	named := slices.Contains(NamedSources, source.Source)
-	switch {
+	switch named := slices.Contains(NamedSources, source.Source); {
 	case named && source.Name == "":
 		return none, fmt.Errorf("key source %q has no name: want one after it", source.Source)
 	case !named && source.Name != "":
@@ -165,17 +160,23 @@ func (source KeySource) compile(key *Key, digest bool) (part, error) {
 		if source.Name == "Host" {
 			return none, errors.New("key source \"header Host\" is always empty: want host")
 		}
-		return part{read: Header(source.Name), digest: digest}, nil
+		// One that is sent twice is missing, because the upstream may read the other value.
+		return part{read: func(s *Subject) string { return response.Single(s.Request.Header[source.Name]) }, digest: digest}, nil
 	case "cookie":
 		if !httpguts.ValidHeaderFieldName(source.Name) { // the same letters are valid
 			return none, fmt.Errorf("invalid cookie name %q: want the name alone, such as session", source.Name)
 		}
-		return part{read: Cookie(source.Name), digest: digest}, nil
+		return part{digest: digest, read: func(s *Subject) string {
+			if sent := s.Request.CookiesNamed(source.Name); len(sent) == 1 {
+				return sent[0].Value
+			}
+			return ""
+		}}, nil
 	case "query":
 		if strings.ContainsAny(source.Name, "=&?") {
 			return none, fmt.Errorf("invalid query parameter %q: want its name alone, such as %s", source.Name, cmp.Or(strings.Trim(source.Name, "=&?"), "s"))
 		}
-		return part{read: Query(source.Name), digest: digest}, nil
+		return part{read: func(s *Subject) string { return response.Single(s.Request.URL.Query()[source.Name]) }, digest: digest}, nil
 	case "field":
 		if _, err := new(form.Plan).Field(source.Name); err != nil {
 			return none, err
@@ -183,7 +184,13 @@ func (source KeySource) compile(key *Key, digest bool) (part, error) {
 		return part{field: source.Name, fold: foldings[source.Fold], digest: digest}, nil
 	case "basic_user":
 		folding := foldings[source.Fold]
-		return part{read: BasicUser(folding), fold: folding, digest: digest}, nil
+		return part{fold: folding, digest: digest, read: func(s *Subject) string {
+			if len(s.Request.Header["Authorization"]) != 1 {
+				return "" // see [unclearUser], also of one that is not written as RFC 7617 has it
+			}
+			user, _, _ := s.Request.BasicAuth()
+			return folding(user)
+		}}, nil
 	case "host":
 		return part{read: Host}, nil
 	case "method":
@@ -194,7 +201,7 @@ func (source KeySource) compile(key *Key, digest bool) (part, error) {
 		}
 		return part{read: key.Route}, nil
 	case "text":
-		return part{read: Text(source.Text)}, nil
+		return part{read: func(*Subject) string { return source.Text }}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
 		if meant := text.Nearest(source.Source, SourceWords); meant != "" {
@@ -224,12 +231,10 @@ func ClientChosen(sources []KeySource) bool {
 	})
 }
 
-var headerPlaceholder = regexp.MustCompile(`^\{http\.request\.header\.(.+)\}$`)
-
 // Header returns the name of the header that is the source, or "".
 func (k *KeySource) Header() string {
-	if found := headerPlaceholder.FindStringSubmatch(k.Source); found != nil {
-		return found[1]
+	if name, is := strings.CutPrefix(k.Source, "{http.request.header."); is {
+		return strings.TrimSuffix(name, "}")
 	}
 	if k.Source == "header" {
 		return k.Name
@@ -237,30 +242,30 @@ func (k *KeySource) Header() string {
 	return ""
 }
 
-// ReadsHeaders reports whether a source is in the request's headers.
-func ReadsHeaders(sources []KeySource) bool {
-	return slices.ContainsFunc(sources, func(k KeySource) bool {
-		return !slices.Contains([]string{"client_ip", "query", "host", "method", "route", "text"}, k.Source)
-	})
-}
-
 // parseTemplate splits a string with placeholders into its pieces. It refuses
 // placeholders that cannot work in a key.
-func parseTemplate(text string) (Template, error) {
-	template := ParseTemplate(text)
-	names := template.Placeholders()
-	if len(names) == 0 {
-		return nil, fmt.Errorf("no placeholder in %q: for a fixed text, want text %s", text, text)
-	}
-	for _, name := range names {
+func parseTemplate(text string) (t Template, err error) {
+	end := 0
+	for _, at := range placeholder.FindAllStringIndex(text, -1) {
+		if at[0] > end {
+			t = append(t, piece{text: text[end:at[0]]})
+		}
+		name := text[at[0]+1 : at[1]-1]
 		if slices.Contains(clientPlaceholders, "{"+name+"}") {
 			return nil, fmt.Errorf("placeholder {%s} within %q: give client_ip as a part of its own, which masks IPv6 addresses", name, text)
 		}
-		if err := checkPlaceholder(name); err != nil {
+		if err = checkPlaceholder(name); err != nil {
 			return nil, fmt.Errorf("placeholder {%s}: %w", name, err)
 		}
+		t, end = append(t, piece{placeholder: name}), at[1]
 	}
-	return template, nil
+	if end == 0 {
+		return nil, fmt.Errorf("no placeholder in %q: for a fixed text, want text %s", text, text)
+	}
+	if end < len(text) {
+		t = append(t, piece{text: text[end:]})
+	}
+	return t, nil
 }
 
 // checkPlaceholder refuses placeholders that never have a value, that differ for each
@@ -302,33 +307,6 @@ type piece struct{ text, placeholder string }
 
 var placeholder = regexp.MustCompile(`\{[^{}\s]+\}`)
 
-// ParseTemplate splits a text with placeholders into pieces.
-func ParseTemplate(text string) Template {
-	t := Template{}
-	end := 0
-	for _, at := range placeholder.FindAllStringIndex(text, -1) {
-		if at[0] > end {
-			t = append(t, piece{text: text[end:at[0]]})
-		}
-		t = append(t, piece{placeholder: text[at[0]+1 : at[1]-1]})
-		end = at[1]
-	}
-	if end < len(text) {
-		t = append(t, piece{text: text[end:]})
-	}
-	return t
-}
-
-// Placeholders returns the names of the placeholders in the template.
-func (t Template) Placeholders() (names []string) {
-	for _, piece := range t {
-		if piece.placeholder != "" {
-			names = append(names, piece.placeholder)
-		}
-	}
-	return names
-}
-
 // read returns the value of the piece's placeholder.
 func (p piece) read(s *Subject) string {
 	switch p.placeholder {
@@ -364,29 +342,6 @@ func (t Template) appendParts(name []byte, s *Subject) (longer []byte, text stri
 	return name, text
 }
 
-// Header returns a source that reads a header. A header that is sent twice is missing,
-// because the upstream may read the other value.
-func Header(name string) func(*Subject) string {
-	return func(s *Subject) string { return response.Single(s.Request.Header[name]) }
-}
-
-// Cookie returns a source that reads a cookie. One that is sent twice is missing.
-func Cookie(name string) func(*Subject) string {
-	return func(s *Subject) string {
-		cookies := s.Request.CookiesNamed(name)
-		if len(cookies) != 1 {
-			return ""
-		}
-		return cookies[0].Value
-	}
-}
-
-// Query returns a source that reads a query parameter. One that is sent twice is
-// missing.
-func Query(name string) func(*Subject) string {
-	return func(s *Subject) string { return response.Single(s.Request.URL.Query()[name]) }
-}
-
 // Host reads the host of a request, in lower case and without port.
 func Host(s *Subject) string {
 	host := strings.Trim(s.Request.Host, "[]")
@@ -396,11 +351,6 @@ func Host(s *Subject) string {
 		}
 	}
 	return strings.ToLower(strings.TrimSuffix(host, "."))
-}
-
-// Text returns a source that reads a fixed text.
-func Text(text string) func(*Subject) string {
-	return func(*Subject) string { return text }
 }
 
 // OtherRoute is the name of all paths that match no route.
@@ -420,18 +370,6 @@ func (k *Key) Route(s *Subject) string {
 		return false, nil
 	})
 	return name
-}
-
-// BasicUser returns what reads the user name of HTTP Basic, folded. There is none if the
-// header is not written as RFC 7617 has it; see [unclearUser].
-func BasicUser(folding foldFunc) func(*Subject) string {
-	return func(s *Subject) string {
-		if len(s.Request.Header["Authorization"]) != 1 {
-			return ""
-		}
-		user, _, _ := s.Request.BasicAuth()
-		return folding(user)
-	}
 }
 
 // unclearUser reports whether the upstream may read a user name of HTTP Basic that we do

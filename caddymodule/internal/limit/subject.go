@@ -47,10 +47,11 @@ type Subject struct {
 	form   *form.Reading // of the plan formOf
 	formOf *form.Plan
 
-	sent   *target // the address as the client sent it; nil if it is the one that the request has now
-	two    bool    // both count; see [frontController]
-	query  string  // that it has now
-	looked bool    // these are set
+	sent    *url.URL // the address as the client sent it; nil if it is the one that the request has now
+	sentURI string   // likewise, as its first line had it
+	two     bool     // both count; see [frontController]
+	query   string   // that it has now
+	looked  bool     // these are set
 }
 
 // NewSubject returns the Subject of a request, whose context Caddy must have prepared.
@@ -125,11 +126,6 @@ func (s *Subject) Receive(bodies *body.Store, most int64) (err error) {
 	return err
 }
 
-// bodyWithin reports whether the whole body is known, and has at most so many bytes.
-func (s *Subject) bodyWithin(most int64) bool {
-	return s.whole() && s.Request.ContentLength <= most
-}
-
 // CarriesAny reports whether the request has a query or a body, which may carry fields.
 func (s *Subject) CarriesAny() bool {
 	sent, now := s.queries()
@@ -142,7 +138,7 @@ func (s *Subject) queries() (sent, now string) {
 		s.lookUpAddresses()
 	}
 	if s.sent != nil {
-		sent = s.sent.url.RawQuery
+		sent = s.sent.RawQuery
 	}
 	return sent, s.query
 }
@@ -223,12 +219,6 @@ func Method(s *Subject) string { return s.Judged.Method }
 // each address of a request: see [Subject.MatchesEither] and [Subject.MatchesBoth].
 type Matchers = caddyhttp.MatcherSets
 
-// A target is what a rewrite changes of a request.
-type target struct {
-	url        url.URL
-	requestURI string
-}
-
 // indexFiles are the names of front controllers.
 var indexFiles = []string{"index.php", "index.html"}
 
@@ -258,7 +248,7 @@ func (s *Subject) lookUpAddresses() {
 	if !ok || sent.URL == nil || sent.URL.Path == now.Path && sent.URL.RawPath == now.RawPath && sent.URL.RawQuery == now.RawQuery {
 		return
 	}
-	s.sent, s.two = &target{*sent.URL, sent.RequestURI}, !frontController(sent.URL.Path, now.Path)
+	s.sent, s.sentURI, s.two = sent.URL, sent.RequestURI, !frontController(sent.URL.Path, now.Path)
 }
 
 // asSent calls ask with the address that the client sent set in the request, and puts back
@@ -269,9 +259,9 @@ func (s *Subject) asSent(ask func() (bool, error)) (bool, error) {
 		return ask()
 	}
 	r := s.Judged
-	now := target{*r.URL, r.RequestURI}
-	defer func() { *r.URL, r.RequestURI = now.url, now.requestURI }()
-	*r.URL, r.RequestURI = s.sent.url, s.sent.requestURI
+	now, uri := *r.URL, r.RequestURI
+	defer func() { *r.URL, r.RequestURI = now, uri }()
+	*r.URL, r.RequestURI = *s.sent, s.sentURI
 	return ask()
 }
 

@@ -38,11 +38,10 @@ type TrustDevices struct {
 	// 180 days.
 	For caddy.Duration `json:"for,omitempty"`
 
-	trust deviceTrust
+	zone     string
+	keys     *signer.Ring
+	insecure func() // called when a log-in has succeeded over plain HTTP, where no device can be trusted
 }
-
-// namesAccount reports whether the part may name an account, as placeholders may.
-func (k *KeySource) namesAccount() bool { return k.chosen() || strings.Contains(k.Source, "{") }
 
 // privateSources are the key sources of which rate-limit headers would tell which
 // accounts exist.
@@ -57,8 +56,8 @@ func (t *TrustDevices) compile(z *Zone) error {
 	if t == nil {
 		return nil
 	}
-	t.trust = deviceTrust{Zone: z.Name, Cookie: t.Cookie, For: time.Duration(t.For)}
-	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.namesAccount() })
+	t.zone = z.Name
+	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.chosen() || strings.Contains(k.Source, "{") })
 	return cmp.Or(
 		option.Refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
 		option.CheckLogInCookie("trust_devices", t.Cookie),
@@ -68,17 +67,9 @@ func (t *TrustDevices) compile(z *Zone) error {
 	)
 }
 
-func (t *TrustDevices) load(given *Given) {
-	if t != nil {
-		t.trust.Insecure, t.trust.Keys = given.Insecure, given.Keys()
-	}
-}
-
 const (
 	// devicePurpose keeps tokens for other purposes from counting as device cookies.
 	devicePurpose = "device"
-
-	cookiePrefix = cookie.OwnPrefix + "device-"
 
 	// mostEntries is how many accounts one browser is known for, and largest the most
 	// bytes of the cookie's value.
@@ -112,39 +103,14 @@ func (e *entry) at(i int) time.Time      { return time.Unix(int64(binary.BigEndi
 func (e *entry) set(i int, at time.Time) { binary.BigEndian.PutUint64(e[i:], uint64(at.Unix())) }
 
 // deviceCookieOf returns the name of a zone's device cookie.
-func deviceCookieOf(zone string) string { return cookiePrefix + zone }
+func deviceCookieOf(zone string) string { return cookie.OwnPrefix + "device-" + zone }
 
-// A deviceTrust says for which cookie of the upstream a zone trusts a device. Browsers from which
-// people have logged in to an account are recognized by a signed cookie, so that an attack on the
-// account does not lock out its owner (OWASP: Slow Down Online Guessing Attacks with Device
-// Cookies).
-type deviceTrust struct {
-	Zone string
-
-	// Cookie is a pattern, as path.Match takes it, for the names of the cookies that
-	// the upstream sets when a log-in has succeeded.
-	Cookie string
-
-	// For is how long a device is trusted after its last log-in.
-	For time.Duration
-
-	Keys *signer.Ring
-
-	// Insecure is called when a log-in has succeeded over plain HTTP, where no device
-	// can be trusted. It may be nil.
-	Insecure func()
-}
-
-// A deviceAccount is whom a request names, folded by Fold.
-type deviceAccount struct {
-	Name string
-	Fold func(string) string
-}
-
-// A deviceClient is the client of one request to an account, as far as device cookies tell.
+// A deviceClient is the client of one request to an account, as far as device cookies tell (OWASP:
+// Slow Down Online Guessing Attacks with Device Cookies).
 type deviceClient struct {
-	trust   *deviceTrust
-	account deviceAccount
+	trust   *TrustDevices
+	account string   // whom the request names, folded by
+	fold    foldFunc // which is nil if nobody knows
 	secure  bool
 	known   bool
 	bound   signer.Bound // what the client's token is good for
@@ -153,11 +119,11 @@ type deviceClient struct {
 	had     bool         // the request carries a cookie of the kind that a log-in sets
 }
 
-// Client returns what the cookie of a request says about a key, which is that of the
+// client returns what the cookie of a request says about a key, which is that of the
 // account. The host is in lower case and without port.
-func (t *deviceTrust) Client(r *http.Request, host, key string, account deviceAccount, now time.Time) *deviceClient {
-	c := &deviceClient{trust: t, account: account, secure: cookie.Secure(r)}
-	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.Zone, Subject: key}
+func (t *TrustDevices) client(r *http.Request, host, key, account string, fold foldFunc, now time.Time) *deviceClient {
+	c := &deviceClient{trust: t, account: account, fold: fold, secure: cookie.Secure(r)}
+	c.bound = signer.Bound{Purpose: devicePurpose, Host: host, Zone: t.zone, Subject: key}
 	for name := range cookie.SentBy(r.Header["Cookie"]) {
 		c.had = c.had || cookie.Upstreams(t.Cookie, name)
 	}
@@ -168,7 +134,7 @@ func (t *deviceTrust) Client(r *http.Request, host, key string, account deviceAc
 }
 
 func (c *deviceClient) read(r *http.Request, now time.Time) {
-	cookies := r.CookiesNamed(deviceCookieOf(c.trust.Zone))
+	cookies := r.CookiesNamed(deviceCookieOf(c.trust.zone))
 	if len(cookies) != 1 || len(cookies[0].Value) > largestCookie {
 		return
 	}
@@ -180,9 +146,9 @@ func (c *deviceClient) read(r *http.Request, now time.Time) {
 		}
 		issued := e.at(issuedAt)
 		switch {
-		case issued.After(now.Add(clockLeeway)) || !c.trust.Keys.Open(token, &c.bound, e[:]):
+		case issued.After(now.Add(clockLeeway)) || !c.trust.keys.Open(token, &c.bound, e[:]):
 			c.others = append(c.others, token)
-		case !c.known && now.Before(issued.Add(c.trust.For)): // the config may say less than it did
+		case !c.known && now.Before(issued.Add(time.Duration(c.trust.For))): // the config may say less than it did
 			c.known, c.entry = true, e
 		}
 	}
@@ -207,8 +173,8 @@ func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	if !set {
 		return false
 	}
-	if !c.secure && c.trust.Insecure != nil {
-		c.trust.Insecure()
+	if !c.secure && c.trust.insecure != nil {
+		c.trust.insecure()
 	}
 	return c.secure
 }
@@ -222,14 +188,11 @@ func (c *deviceClient) isFor(value string) bool {
 		value = plain
 	}
 	name, _, named := strings.Cut(value, "|")
-	if !named || c.account.Fold == nil {
+	if !named || c.fold == nil {
 		return !c.had
 	}
-	if c.account.Fold(name) == c.account.Name {
-		return true
-	}
 	plain, err := base64.StdEncoding.DecodeString(name)
-	return err == nil && c.account.Fold(string(plain)) == c.account.Name
+	return c.fold(name) == c.account || err == nil && c.fold(string(plain)) == c.account
 }
 
 // Issue adds the device cookie to a response. A known device is renewed. Without a key to sign
@@ -240,8 +203,8 @@ func (c *deviceClient) Issue(header http.Header, now time.Time) (ok bool) {
 		rand.Read(e[:issuedAt]) // never fails
 	}
 	e.set(issuedAt, now)
-	e.set(expiresAt, now.Add(c.trust.For))
-	token, ok := c.trust.Keys.Sign(&c.bound, e[:])
+	e.set(expiresAt, now.Add(time.Duration(c.trust.For)))
+	token, ok := c.trust.keys.Sign(&c.bound, e[:])
 	if !ok {
 		return false
 	}
@@ -252,6 +215,6 @@ func (c *deviceClient) Issue(header http.Header, now time.Time) (ok bool) {
 			last = e.at(expiresAt)
 		}
 	}
-	header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.Zone), strings.Join(tokens, entrySeparator), min(last.Sub(now), longestTrust)))
+	header.Add("Set-Cookie", cookie.Own(deviceCookieOf(c.trust.zone), strings.Join(tokens, entrySeparator), min(last.Sub(now), longestTrust)))
 	return true
 }

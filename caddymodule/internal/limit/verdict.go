@@ -37,13 +37,11 @@ type Verdict struct {
 // Close gives back what is held of the request's body, once the request has been served. If that
 // ended with an error, an error route may read the body until the client has its answer.
 func (v *Verdict) Close(r *http.Request, err error) {
-	switch {
-	case v.body == nil:
-	case err != nil:
+	if v.body != nil && err != nil {
 		context.AfterFunc(record.ClientOf(r), func() { _ = v.body.Close() })
-	default:
-		_ = v.body.Close()
+		return
 	}
+	_ = v.body.Close()
 }
 
 // Report calls the zones' Reporters with all outcomes, which are final now, and with the
@@ -53,10 +51,8 @@ func (v *Verdict) Report(r *http.Request, d *Directive, now time.Time, header ht
 	if v.refused && v.logged && !v.Decisive().Zone.Reporter.Logs(now) {
 		caddyhttp.SetVar(r.Context(), caddyhttp.LogSkipVar, true)
 	}
-	for i := range v.Outcomes {
-		if o := &v.Outcomes[i]; o.decision != Skipped {
-			o.Zone.Reporter.Decided(o, r, now, header)
-		}
+	for o := range v.all {
+		o.Zone.Reporter.Decided(o, r, now, header)
 	}
 	if d.Announces {
 		v.announce(header)
@@ -114,17 +110,10 @@ func (v *Verdict) publish(a *evaluation, logs bool) {
 	if !logs && !a.Server.readsVerdicts() || a.Vars == nil {
 		return
 	}
-	alone := !a.Server.readsVerdicts() && !a.Server.Nests() // then only the log reads it
-	var all *Verdicts
-	if !alone {
-		all, _ = a.Vars[verdictsVar].(*Verdicts)
-	}
+	all, _ := a.Vars[verdictsVar].(*Verdicts)
 	if all == nil {
 		all = &v.verdicts
-		all.all = all.room[:0]
-		if !alone {
-			a.Vars[verdictsVar] = all
-		}
+		a.Vars[verdictsVar], all.all = all, all.room[:0]
 		if a.Server.readsVerdicts() && a.Replacer() != nil {
 			a.Replacer().Map(placeholdersOf(a.Request.Context()))
 		}
@@ -236,19 +225,14 @@ func (all *Verdicts) MarshalLogObject(line zapcore.ObjectEncoder) error {
 	if all.Decisive() == nil {
 		return nil
 	}
-	return line.AddObject("throttle", zapcore.ObjectMarshalerFunc(all.marshal))
-}
-
-// marshal writes the value of the field. It holds the decisive outcome, and under zones all
-// outcomes if there are several.
-func (all *Verdicts) marshal(enc zapcore.ObjectEncoder) error {
-	if err := all.Decisive().MarshalLogObject(enc); err != nil {
+	// The decisive outcome, and under zones all outcomes if there are several.
+	return line.AddObject("throttle", zapcore.ObjectMarshalerFunc(func(enc zapcore.ObjectEncoder) error {
+		err := all.Decisive().MarshalLogObject(enc)
+		if outcomes := slices.Collect(all.outcomes); len(outcomes) > 1 {
+			zap.Objects("zones", outcomes).AddTo(enc)
+		}
 		return err
-	}
-	if outcomes := slices.Collect(all.outcomes); len(outcomes) > 1 {
-		zap.Objects("zones", outcomes).AddTo(enc)
-	}
-	return nil
+	}))
 }
 
 // A Decision is what a zone decided about a request. A larger one is stronger.

@@ -7,6 +7,7 @@ package limit
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -238,10 +239,8 @@ func (z *Zone) Concerns(s *Subject) (Concern, error) {
 	} else if exempt {
 		return Exempted, nil
 	}
-	for _, files := range z.Static {
-		if files.Match(s.Request) {
-			return Static, nil
-		}
+	if slices.ContainsFunc(z.Static, func(files *staticfile.Matcher) bool { return files.Match(s.Request) }) {
+		return Static, nil
 	}
 	return Concerned, nil
 }
@@ -249,9 +248,6 @@ func (z *Zone) Concerns(s *Subject) (Concern, error) {
 // Exempts reports whether the zone's own matchers exempt a request. Static files do
 // not count.
 func (z *Zone) Exempts(s *Subject) (bool, error) {
-	if z.Exempt == nil {
-		return false, nil
-	}
 	exempt, err := s.MatchesBoth(z.Exempt)
 	return exempt, matcherError("exempt", err)
 }

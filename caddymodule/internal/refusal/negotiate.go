@@ -50,12 +50,9 @@ func preferred(accept []string) int { return firstOf(accept, spoken, 0) }
 
 // spoken returns the index of the language of a tag such as de or pt-BR, or -1.
 func spoken(tag string) int {
-	if len(tag) < 2 || len(tag) > 2 && tag[2] != '-' {
-		return -1
-	}
-	first, second := tag[0]|0x20, tag[1]|0x20 // in lower case, if they are letters
+	tag, _, _ = strings.Cut(tag, "-")
 	for i := range languages {
-		if tag := languages[i].Tag; tag[0] == first && tag[1] == second {
+		if strings.EqualFold(tag, languages[i].Tag) {
 			return i
 		}
 	}
@@ -84,19 +81,14 @@ func firstOf(headers []string, find func(name string) int, otherwise int) int {
 
 // isCall reports whether a request is a gRPC call, of a program or of a page (grpc-web).
 func isCall(r *http.Request) bool {
-	const grpc = "application/grpc"
-	kind := r.Header.Get("Content-Type")
-	if len(kind) < len(grpc) || !strings.EqualFold(kind[:len(grpc)], grpc) {
-		return false
-	}
-	more := kind[len(grpc):]
-	return more == "" || strings.ContainsRune("+-; ", rune(more[0]))
+	more, grpc := strings.CutPrefix(strings.ToLower(r.Header.Get("Content-Type")), "application/grpc")
+	return grpc && (more == "" || strings.Contains("+-; ", more[:1]))
 }
 
 // endCall answers a gRPC call. Clients of gRPC take any status of HTTP but 200 for an outage, and
 // some of them repeat the call at once. They keep the pushback, and do not repeat a call whose
 // pushback is negative (gRFC A6).
-func (f *Refusal) endCall(w http.ResponseWriter, r *http.Request, h *headers) {
+func (f *Refusal) endCall(w http.ResponseWriter, r *http.Request) {
 	const resourceExhausted = "8"
 	message, pushback := f.message(&languages[0]), "-1"
 	if f.Code != 0 {
@@ -105,11 +97,12 @@ func (f *Refusal) endCall(w http.ResponseWriter, r *http.Request, h *headers) {
 	if f.Waits {
 		pushback = strconv.FormatInt(WholeSeconds(f.RetryAfter)*1000, 10)
 	}
-	h.set("Content-Type", r.Header.Get("Content-Type"))
-	h.set("Grpc-Status", resourceExhausted)
-	h.set("Grpc-Message", url.PathEscape(message))
-	h.set("Grpc-Retry-Pushback-Ms", pushback)
-	h.set("Content-Length", "0")
+	header := w.Header()
+	header.Set("Content-Type", r.Header.Get("Content-Type"))
+	header.Set("Grpc-Status", resourceExhausted)
+	header.Set("Grpc-Message", url.PathEscape(message))
+	header.Set("Grpc-Retry-Pushback-Ms", pushback)
+	header.Set("Content-Length", "0")
 	w.WriteHeader(http.StatusOK)
 }
 
@@ -153,11 +146,7 @@ var languages = func() (all []language) {
 
 // Units returns the forms as the page's script reads them.
 func (l *language) Units() string {
-	units := make([]string, len(l.Forms))
-	for i, forms := range l.Forms {
-		units[i] = strings.Join(forms, ",")
-	}
-	return strings.Join(units, "|")
+	return strings.Join(l.Forms[0], ",") + "|" + strings.Join(l.Forms[1], ",") + "|" + strings.Join(l.Forms[2], ",")
 }
 
 // appendWait appends a time as people say it, rounded up.

@@ -127,7 +127,7 @@ func checkMessage(text string) error {
 	if markup.MatchString(text) {
 		return fmt.Errorf("invalid message %q: want plain text without HTML; page <file> is for that", text)
 	}
-	return CheckText("message", text, longestMessage, "")
+	return checkText("message", text, longestMessage, "")
 }
 
 // compilePage returns the page of refusals, or nil for the built-in one.

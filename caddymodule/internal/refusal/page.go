@@ -1,6 +1,7 @@
 package refusal
 
 import (
+	"cmp"
 	"crypto/sha256"
 	_ "embed" // for the style sheet and the script
 	"encoding/base64"
@@ -65,20 +66,17 @@ func piecesOf(text string, placeholder *regexp.Regexp) (pieces []piece) {
 func (p *Page) appendTo(page []byte, values *caddy.Replacer) []byte {
 	for _, piece := range p.pieces {
 		page = append(page, piece.text...)
-		if value, known := lookUp(values, piece.placeholder); known {
+		value, known := "", false
+		if values != nil && piece.placeholder != "" {
+			value, known = values.GetString(piece.placeholder)
+		}
+		if known {
 			page = append(page, html.EscapeString(value)...)
 		} else if piece.placeholder != "" {
 			page = append(append(append(page, '{'), piece.placeholder...), '}')
 		}
 	}
 	return page
-}
-
-func lookUp(values *caddy.Replacer, name string) (string, bool) {
-	if values == nil || name == "" {
-		return "", false
-	}
-	return values.GetString(name)
 }
 
 const (
@@ -108,13 +106,8 @@ type Style struct {
 
 // Validate reports what is wrong with the style.
 func (s Style) Validate() error {
-	if _, err := colour(s.Accent); err != nil {
-		return err
-	}
-	if err := CheckText("title", s.Title, mostTitle, ""); err != nil {
-		return err
-	}
-	return CheckText("text", s.Text, mostText, "\n\t")
+	_, err := colour(s.Accent)
+	return cmp.Or(err, checkText("title", s.Title, mostTitle, ""), checkText("text", s.Text, mostText, "\n\t"))
 }
 
 // Compile checks the style and builds the page in each language, around the wait.
@@ -138,10 +131,7 @@ func (s Style) Compile() (*Page, error) {
 
 // standard is the page of the zero Style.
 var standard = sync.OnceValue(func() *Page {
-	p, err := Style{}.Compile()
-	if err != nil {
-		panic(err)
-	}
+	p, _ := Style{}.Compile() // in which nothing can be wrong
 	return p
 })
 
@@ -283,8 +273,8 @@ func colour(text string) (string, error) {
 	return "#" + digits, nil
 }
 
-// CheckText checks a plain text for people, of at most so many characters.
-func CheckText(option, text string, most int, allowed string) error {
+// checkText checks a plain text for people, of at most so many characters.
+func checkText(option, text string, most int, allowed string) error {
 	switch n := utf8.RuneCountInString(text); {
 	case !utf8.ValidString(text):
 		return fmt.Errorf("the %s is not valid UTF-8", option)

@@ -99,56 +99,37 @@ func (f *Refusal) Write(w http.ResponseWriter, r *http.Request, bodyRead bool) e
 	case r.Close || f.Close:
 		closeInStages(w)
 	}
-	h := headers{header: w.Header()}
-	in := f.announce(&h, r)
+	header := w.Header()
+	in := f.announce(header, r)
 	if f.Close && r.ProtoMajor < 3 {
-		h.set("Connection", "close")
+		header["Connection"] = []string{"close"}
 	}
 	if f.AsError {
-		f.setRetryAfter(&h)
 		// By value: Caddy looks for no other form of it.
 		return caddyhttp.HandlerError{StatusCode: f.Status, Err: errRefused}
 	}
 	if in == inGRPC {
-		f.endCall(w, r, &h)
+		f.endCall(w, r)
 	} else {
-		f.writeBody(w, r, &h, in)
+		f.writeBody(w, r, in)
 	}
 	return nil
 }
 
-// headers are those of a refusal. Values lie side by side, each with a capacity of one:
-// other handlers change values where they stand, and append to them. They are not set by
-// [http.Header.Set], which looks at every letter of a name.
-type headers struct {
-	header http.Header
-	values []string // memory for those that are still to be set
-}
-
-// someHeaders is for how many there is memory at once. Most refusals have no more.
-const someHeaders = 6
-
-func (h *headers) set(name, value string) {
-	if len(h.values) == 0 {
-		h.values = make([]string, someHeaders)
-	}
-	one := h.values[:1:1]
-	one[0], h.values = value, h.values[1:]
-	h.header[name] = one
-}
-
 // announce sets the headers that all refusals have, and returns the form of the answer.
-func (f *Refusal) announce(h *headers, r *http.Request) (in form) {
-	response.DropTargeted(h.header)
+func (f *Refusal) announce(header http.Header, r *http.Request) (in form) {
+	response.DropTargeted(header)
 	if in = formFor(r.Header["Accept"]); f.Status != http.StatusTooEarly && isCall(r) {
 		in = inGRPC
 	}
-	if f.Busy == nil {
-		h.set("Cache-Control", "no-store")
-	} else {
-		h.set("Cache-Control", "no-store, private")
-		h.set("Cdn-Cache-Control", "no-store")
-		f.Busy.announce(h.header, in, r.Method, f.RetryAfter)
+	if f.Waits {
+		header["Retry-After"] = []string{strconv.FormatInt(WholeSeconds(f.RetryAfter), 10)}
+	}
+	header["Cache-Control"] = []string{"no-store"}
+	if f.Busy != nil {
+		header["Cache-Control"] = []string{"no-store, private"}
+		header["Cdn-Cache-Control"] = []string{"no-store"}
+		f.Busy.announce(header, in, r.Method, f.RetryAfter)
 	}
 	return in
 }
@@ -168,24 +149,16 @@ func (b *Busy) announce(header http.Header, in form, method string, after time.D
 	}
 }
 
-// setRetryAfter sets the header that says how long to wait.
-func (f *Refusal) setRetryAfter(h *headers) {
-	if f.Waits {
-		h.set("Retry-After", strconv.FormatInt(WholeSeconds(f.RetryAfter), 10))
-	}
-}
-
 // counted is how long a body may be for net/http to count its bytes and to send their
 // number by itself over HTTP/1, which costs less than a header of ours.
 const counted = 2048
 
 // writeBody writes an answer in a form that has a body.
-func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, h *headers, in form) {
-	text := pages.Get().(*[]byte)
-	*text = f.appendBody((*text)[:0], r, h, in)
-	f.setRetryAfter(h)
-	if len(*text) > counted || r.ProtoMajor != 1 || h.header["Content-Length"] != nil {
-		h.set("Content-Length", strconv.Itoa(len(*text)))
+func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, in form) {
+	header, text := w.Header(), pages.Get().(*[]byte)
+	*text = f.appendBody((*text)[:0], r, header, in)
+	if len(*text) > counted || r.ProtoMajor != 1 || header["Content-Length"] != nil {
+		header["Content-Length"] = []string{strconv.Itoa(len(*text))}
 	}
 	w.WriteHeader(f.Status)
 	_, _ = w.Write(*text) // a client that is gone is no error of ours
@@ -196,24 +169,24 @@ func (f *Refusal) writeBody(w http.ResponseWriter, r *http.Request, h *headers, 
 
 // appendBody writes the body, and sets the headers that tell what it is. No cache may
 // keep the answer, so none needs a Vary to choose among answers.
-func (f *Refusal) appendBody(text []byte, r *http.Request, h *headers, in form) []byte {
+func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, in form) []byte {
 	if in == inJSON {
-		h.set("Content-Type", "application/problem+json")
+		header["Content-Type"] = []string{"application/problem+json"}
 		return f.appendProblem(text, &languages[preferred(r.Header["Accept-Language"])])
 	}
 	page := f.Page
 	if page == nil {
 		page = standard()
 	}
-	h.set("Content-Type", "text/html; charset=utf-8")
+	header["Content-Type"] = []string{"text/html; charset=utf-8"}
 	if page.policy == "" {
 		values, _ := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
 		return page.appendTo(text, values)
 	}
 	l := preferred(r.Header["Accept-Language"])
-	h.set("Content-Language", languages[l].Tag)
+	header["Content-Language"] = []string{languages[l].Tag}
 	if in == inHTML {
-		h.set("Content-Security-Policy", page.policy)
+		header["Content-Security-Policy"] = []string{page.policy}
 	}
 	return page.appendNotice(text, page.notices[l][f.kindOf(r, in)], &languages[l], f)
 }
@@ -284,11 +257,7 @@ func readable(d time.Duration) (n int64, unit int) {
 // client that waits as long is not too early, and never 0, which some take for
 // "at once".
 func WholeSeconds(d time.Duration) int64 {
-	whole := int64(d / time.Second)
-	if d%time.Second > 0 {
-		whole++
-	}
-	return max(1, whole)
+	return max(1, int64((d+time.Second-1)/time.Second))
 }
 
 const (

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"html"
 	"io"
 	"net/http"
@@ -225,24 +224,6 @@ func TestErrorRoutesGetTheRefusalByValue(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatChangesAHeaderChangesNoOther(t *testing.T) {
-	for range 2 { // nor those of the next refusal
-		w := refuse(t, &Refusal{Status: 429, Waits: true, RetryAfter: time.Second}, request(""))
-		for name, values := range w.Header() {
-			if len(values) != 1 || values[0] == "changed" {
-				t.Errorf("%s: got %q", name, values)
-			}
-			w.Header()[name] = append(values, "more")
-			values[0] = "changed"
-		}
-		for name, values := range w.Header() {
-			if fmt.Sprint(values) != "[changed more]" && fmt.Sprint(values) == "[more]" || values[1] != "more" {
-				t.Errorf("%s: got %q", name, values)
-			}
-		}
-	}
-}
-
 func TestAPageOfOnesOwnIsFilledInAndItsValuesAreEscaped(t *testing.T) {
 	const attack = `"><script>alert('1')</script>{env.HOME}{http.request.host}`
 	const text = `<style>body{margin:1em}a{b.c:d}@media print{p{color:#000}}</style>` +
@@ -294,24 +275,6 @@ type discard struct{ header http.Header }
 func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discard) WriteHeader(int)             {}
-
-func BenchmarkWrite(b *testing.B) {
-	page, _ := Compile("<p>{http.throttle.zone}</p>")
-	for _, test := range []struct {
-		name, accept string
-		page         *Page
-	}{{"html", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8", nil}, {"brief", "*/*", nil}, {"json", "application/json", nil}, {"page", "", page}} {
-		b.Run("as="+test.name, func(b *testing.B) {
-			w, r := &discard{make(http.Header)}, request(test.accept, "http.throttle.zone", "login")
-			f := &Refusal{Status: 429, Waits: true, RetryAfter: 1000 * time.Second, TimeToFit: time.Second, Violated: violated(func() []string { return []string{"login"} }), Page: test.page}
-			b.ReportAllocs()
-			for b.Loop() {
-				clear(w.header)
-				_ = f.Write(w, r, false)
-			}
-		})
-	}
-}
 
 // violated names the zones that refuse.
 type violated func() []string

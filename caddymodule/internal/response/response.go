@@ -6,7 +6,6 @@ package response
 import (
 	"bufio"
 	"errors"
-	"io"
 	"iter"
 	"net"
 	"net/http"
@@ -29,8 +28,7 @@ func MayTunnel(r *http.Request) bool {
 
 // StatusOf returns the status of an error that a handler has returned.
 func StatusOf(err error) int {
-	var failed caddyhttp.HandlerError
-	if errors.As(err, &failed) && failed.StatusCode != 0 {
+	if failed, is := errors.AsType[caddyhttp.HandlerError](err); is && failed.StatusCode != 0 {
 		return failed.StatusCode
 	}
 	return http.StatusInternalServerError
@@ -42,16 +40,6 @@ func Single(values []string) string {
 		return ""
 	}
 	return values[0]
-}
-
-// Watching is what a response writer must know that embeds a [Writer]: what the writers of
-// net/http do.
-type Watching interface {
-	http.ResponseWriter
-	http.Hijacker
-	http.Pusher
-	io.ReaderFrom
-	FlushError() error
 }
 
 // A Writer hands on what the next handler answers, and watches its headers. It is to be

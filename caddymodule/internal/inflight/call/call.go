@@ -531,6 +531,5 @@ func (s *sender) close() {
 
 // Interface guards
 var (
-	_ response.Watching = (*Call)(nil)
-	_ context.Context   = (*detached)(nil)
+	_ context.Context = (*detached)(nil)
 )

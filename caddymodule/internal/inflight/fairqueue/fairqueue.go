@@ -41,7 +41,6 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 )
 
@@ -200,8 +199,6 @@ type key struct {
 	held     int // slots
 }
 
-var keyPool = sync.Pool{New: func() any { return new(key) }}
-
 // An Outcome says what becomes of a request that arrives.
 type Outcome uint8
 
@@ -242,11 +239,6 @@ func (q *Queue) SetLimits(l Limits) { q.limits = l }
 // Idle reports whether no request waits or holds a slot. An idle queue remembers nothing
 // of them; the mean is in Common.
 func (q *Queue) Idle() bool { return q.running+q.waiting == 0 }
-
-// Reset prepares an idle queue for use by another key. It keeps its memory.
-func (q *Queue) Reset() {
-	q.limits, q.arrivals, q.virtual = Limits{}, 0, [Ranks]micros{}
-}
 
 // Running returns how many requests hold a slot.
 func (q *Queue) Running() int { return q.running }
@@ -424,8 +416,7 @@ func (q *Queue) enter(r *Request) {
 			if q.keys == nil {
 				q.keys = make(map[string]*key)
 			}
-			k = keyPool.Get().(*key)
-			k.name = name
+			k = &key{name: name}
 			q.keys[name] = k
 		}
 		if k.requests[r.Rank] == 0 {
@@ -444,8 +435,6 @@ func (q *Queue) exit(r *Request) {
 		k.requests[r.Rank]--
 		if k.requests == [Ranks]int{} {
 			delete(q.keys, k.name)
-			*k = key{}
-			keyPool.Put(k)
 		}
 	}
 	r.state, r.counted = outside, 0

@@ -109,9 +109,6 @@ type keyState struct {
 	slots fairqueue.Queue // and who waits for one
 }
 
-// keyStates are used again: most keys come and go with each request.
-var keyStates = sync.Pool{New: func() any { return new(keyState) }}
-
 // A Slot is the right of one request to have the upstream work on it. Its Request is set before
 // [Gate.Enter], and it is not copied after that.
 type Slot struct {
@@ -334,8 +331,7 @@ func (g *Gate) state(key string) *keyState {
 		if g.keys == nil {
 			g.keys = make(map[string]*keyState)
 		}
-		k = keyStates.Get().(*keyState)
-		k.name, k.slots.Common = key, &g.all
+		k = &keyState{name: key, slots: fairqueue.Queue{Common: &g.all}}
 		g.keys[key] = k
 	}
 	return k
@@ -344,11 +340,7 @@ func (g *Gate) state(key string) *keyState {
 // advance gives free slots of a key to those whose turn it is, and forgets the key after its last
 // request. It is called after each change. One key is kept: most gates have no other.
 func (g *Gate) advance(k *keyState) {
-	for k.slots.Len() > 0 {
-		r := k.slots.Next()
-		if r == nil {
-			break
-		}
+	for r := k.slots.Next(); r != nil; r = k.slots.Next() {
 		s := r.Owner.(*Slot)
 		if !s.since.IsZero() {
 			s.since = time.Now()
@@ -357,9 +349,6 @@ func (g *Gate) advance(k *keyState) {
 	}
 	if k.name != "" && k.slots.Idle() {
 		delete(g.keys, k.name)
-		k.name = ""
-		k.slots.Reset()
-		keyStates.Put(k)
 	}
 }
 

@@ -187,20 +187,6 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	wantEmpty(t, g)
 }
 
-func TestOthersQueueInTheOrderOfArrival(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		visits := several(10, g, Limits{Slots: 2, Wait: 10 * time.Second, Queue: 100}, time.Second, Request{})
-		if load := g.Load(); load.Running != 2 || load.Waiting[fairqueue.First] != 8 {
-			t.Errorf("got %+v, want two running and eight waiting", load)
-		}
-		pass(time.Minute)
-		wantWaits(t, visits, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4)
-		if visits[9].held != 0 {
-			t.Errorf("got a slot held for %v, want no more known than that", visits[9].held)
-		}
-	})
-}
-
 func TestWithoutWaitARequestGetsAFreeSlotOrARefusal(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, g *Gate) {
@@ -336,37 +322,6 @@ func TestSlotsWithoutTurnsCountWhenAConfigBringsShare(t *testing.T) {
 		visits = append(visits, come(g, share, time.Second, turn(1, fairqueue.First, "a")))
 		pass(time.Minute)
 		wantWaits(t, visits, 0, 0, 2, 2)
-	})
-}
-
-func TestHigherRanksGetTheirSlotsFirst(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		l := Limits{Slots: 1, Wait: time.Hour, Queue: 100, Share: true}
-		var visits []*visit
-		for i, rank := range []fairqueue.Rank{fairqueue.First, fairqueue.First, fairqueue.Crawler, fairqueue.Returned, fairqueue.Member} {
-			visits = append(visits, come(g, l, time.Second, turn(i, rank, fmt.Sprint(i))))
-		}
-		pass(time.Minute)
-		wantWaits(t, visits, 0, 4, 3, 2, 1)
-		for i, v := range visits {
-			if v.held != time.Second {
-				t.Errorf("request %d: got %v held, want a second", i, v.held)
-			}
-		}
-	})
-}
-
-// One whose wait is predicted to be too long is refused at once. So is one that is displaced.
-func TestARefusalDoesNotLetTheClientWait(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		l := Limits{Slots: 1, Wait: 2500 * time.Millisecond, Queue: 2, Share: true}
-		var visits []*visit
-		for i, rank := range []fairqueue.Rank{fairqueue.First, fairqueue.First, fairqueue.First, fairqueue.First, fairqueue.Member} {
-			visits = append(visits, come(g, l, time.Second, turn(i, rank, fmt.Sprint(i))))
-		}
-		wantWhy(t, visits[2:4], QueueFull, TooLong) // the third has been displaced
-		pass(time.Minute)
-		wantWaits(t, []*visit{visits[0], visits[1], visits[4]}, 0, 2, 1)
 	})
 }
 

@@ -15,22 +15,6 @@ func hold(g *Gate, l Limits, key string) {
 	come(g, l, 2*time.Hour, r)
 }
 
-// Twelve tabs of four requests from one address.
-func TestAnOfficeFindsPlacesInAnEmptyQueue(t *testing.T) {
-	for _, share := range []bool{false, true} {
-		inBubble(t, func(t *testing.T, g *Gate) {
-			l := Limits{Slots: 5, Wait: time.Hour, Queue: 200, Share: share}
-			visits := several(48, g, l, time.Second, turn(1, fairqueue.First, "office"))
-			pass(time.Minute)
-			for i, v := range visits {
-				if v.result.Why != Admitted {
-					t.Errorf("share %v, request %d: got %v", share, i, v.result.Why)
-				}
-			}
-		})
-	}
-}
-
 func TestAClientAloneHasHalfOfTheQueue(t *testing.T) {
 	for _, share := range []bool{false, true} {
 		for queue, want := range map[int]int{1: 1, 2: 1, 3: 2, 20: 10, 200: 100} {
@@ -47,26 +31,6 @@ func TestAClientAloneHasHalfOfTheQueue(t *testing.T) {
 			})
 		}
 	}
-}
-
-// One address with a thousand requests, to slots of its own, keeps nobody else waiting in vain.
-func TestOneAddressDoesNotFillTheQueueForOthers(t *testing.T) {
-	inBubble(t, func(t *testing.T, g *Gate) {
-		l := Limits{Slots: 3, Wait: 10 * time.Second, Queue: 200}
-		for range 1000 {
-			come(g, l, 9*time.Second, Request{Key: "attacker", Client: from(0)})
-		}
-		var visits []*visit
-		for n := range 24 {
-			visits = append(visits, several(6, g, l, 300*time.Millisecond, Request{Key: fmt.Sprint(n), Client: from(n + 1)})...)
-		}
-		pass(time.Minute)
-		for i, v := range visits {
-			if v.result.Why != Admitted {
-				t.Errorf("request %d: got %v", i, v.result.Why)
-			}
-		}
-	})
 }
 
 // Ten clients take all that they can get, one after the other, and again and again.

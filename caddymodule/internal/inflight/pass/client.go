@@ -1,6 +1,7 @@
 package pass
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"net/http"
@@ -100,22 +101,17 @@ func (z *Issuer) Client(r *http.Request, host string, now time.Time) Client {
 }
 
 func (c *Client) read(now time.Time) {
-	token, found := "", 0
+	var tokens []string
 	for name, value := range cookie.SentBy(c.cookies) {
 		if own, ours := strings.CutPrefix(name, cookie.OwnPrefix); ours && own == c.zone.Name {
-			token = value
-			found++
+			tokens = append(tokens, value)
 		}
 	}
-	switch {
-	case found == 0:
-		return
-	case found > 1:
-		c.state = Invalid
+	if len(tokens) == 0 {
 		return
 	}
 	genuine := false
-	if c.pass, genuine = open(c.zone.Keys, strings.TrimSpace(token), c.host, c.zone.Name); !genuine {
+	if c.pass, genuine = open(c.zone.Keys, response.Single(tokens), c.host, c.zone.Name); !genuine {
 		c.state = Invalid
 		return
 	}
@@ -215,7 +211,8 @@ func (c *Client) Refused(header http.Header, now time.Time, after time.Duration,
 	}
 	event, p, tries := Moved, c.pass, c.Tries(now)
 	if c.state <= Expired || !now.Add(after).Before(p.Issued.Add(Lifetime)) {
-		event, p, tries = Issued, fresh(now), 0
+		event, p, tries = Issued, Pass{Issued: now}, 0
+		rand.Read(p.ID[:]) // never fails
 	}
 	p.Tries, p.NotBefore = tries+1, now.Add(after)
 	if event == Moved {
@@ -302,9 +299,10 @@ func (c *Client) Answered(status int, header http.Header, now time.Time, join fu
 // upstream that the user must present. Responses that others may get name nobody.
 func (c *Client) named(status int, header http.Header, now time.Time) (ID, Binding, bool) {
 	lines := header["Set-Cookie"]
-	if len(c.zone.Issued) > 0 && status < 400 && len(lines) > 0 {
+	if len(c.zone.Issued) > 0 && status < 400 {
 		for set := range cookie.SetBy(lines, now) {
-			if set.Kept && c.issues(set.Name) && response.Private(header) {
+			issued := func(pattern string) bool { return cookie.Upstreams(pattern, set.Name) }
+			if set.Kept && slices.ContainsFunc(c.zone.Issued, issued) && response.Private(header) {
 				return c.account(set.Name, set.Value), bindingOf(set.Name, set.Value), true
 			}
 		}
@@ -320,10 +318,6 @@ func (c *Client) named(status int, header http.Header, now time.Time) (ID, Bindi
 		}
 	}
 	return ID{}, Binding{}, false
-}
-
-func (c *Client) issues(name string) bool {
-	return slices.ContainsFunc(c.zone.Issued, func(pattern string) bool { return cookie.Upstreams(pattern, name) })
 }
 
 // account returns the ID of the account of a cookie. WordPress writes its name into the
@@ -370,17 +364,9 @@ func (c *Client) session(pattern string, lines []string, now time.Time) (Binding
 
 // dropped deletes the pass of a member if the response deletes the cookie that it is bound to.
 func (c *Client) dropped(header http.Header, now time.Time) Event {
-	lines := header["Set-Cookie"]
-	if !c.holdsPass() || len(lines) == 0 {
-		return None
-	}
-	bound := c.boundTo()
-	if bound == "" {
-		return None
-	}
-	for set := range cookie.SetBy(lines, now) {
-		if set.Name == bound && !set.Kept {
-			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -1))
+	for set := range cookie.SetBy(header["Set-Cookie"], now) {
+		if !set.Kept && set.Name != "" && set.Name == c.boundTo() {
+			header.Add("Set-Cookie", cookie.Own(CookieName(c.zone.Name), "", -time.Second))
 			return Dropped
 		}
 	}

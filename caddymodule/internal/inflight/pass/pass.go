@@ -5,7 +5,6 @@
 package pass
 
 import (
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"net/netip"
@@ -75,38 +74,33 @@ type Pass struct {
 	Binding   Binding
 }
 
-// What a token says: both times as Unix seconds, the tries, the ID and the binding.
-const (
-	notBeforeAt = 8
-	triesAt     = notBeforeAt + 8
-	idAt        = triesAt + 1
-	bindingAt   = idAt + 8
-	saysSize    = bindingAt + 16
-)
+// A says is what a token says, with both times as Unix seconds.
+type says struct {
+	Issued, NotBefore int64
+	Tries             uint8
+	ID                ID
+	Binding           Binding
+}
+
+// saysSize is that of a says as it is signed, in bytes.
+const saysSize = 8 + 8 + 1 + 8 + 16
 
 // sign returns the token of a pass, and false if there is no key to sign with.
 func (p *Pass) sign(keys *signer.Ring, host, zone string) (token string, ok bool) {
-	var says [saysSize]byte
-	binary.BigEndian.PutUint64(says[:], uint64(p.Issued.Unix()))
-	binary.BigEndian.PutUint64(says[notBeforeAt:], uint64(p.NotBefore.Unix()))
-	says[triesAt] = byte(min(p.Tries, mostTries))
-	copy(says[idAt:], p.ID[:])
-	copy(says[bindingAt:], p.Binding[:])
-	return keys.Sign(&signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:])
+	said, _ := binary.Append(nil, binary.BigEndian, says{p.Issued.Unix(), p.NotBefore.Unix(), uint8(min(p.Tries, mostTries)), p.ID, p.Binding})
+	return keys.Sign(&signer.Bound{Purpose: purpose, Host: host, Zone: zone}, said)
 }
 
 // open reads a token, and returns false if it was not signed for this host and zone by
 // a key in force.
 func open(keys *signer.Ring, token, host, zone string) (p Pass, genuine bool) {
-	var says [saysSize]byte
-	if !keys.Open(token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, says[:]) {
+	var raw [saysSize]byte
+	if !keys.Open(token, &signer.Bound{Purpose: purpose, Host: host, Zone: zone}, raw[:]) {
 		return Pass{}, false
 	}
-	at := func(i int) time.Time { return time.Unix(int64(binary.BigEndian.Uint64(says[i:])), 0) }
-	p.Issued, p.NotBefore, p.Tries = at(0), at(notBeforeAt), int(says[triesAt])
-	copy(p.ID[:], says[idAt:])
-	copy(p.Binding[:], says[bindingAt:])
-	return p, true
+	var said says
+	_, _ = binary.Decode(raw[:], binary.BigEndian, &said)
+	return Pass{said.ID, time.Unix(said.Issued, 0), time.Unix(said.NotBefore, 0), int(said.Tries), said.Binding}, true
 }
 
 // state says what a pass is worth at an instant.
@@ -120,13 +114,6 @@ func (p *Pass) state(now time.Time) State {
 		return Valid // it orders no wait: the clock of the node that issued it is ahead
 	}
 	return Early
-}
-
-// fresh returns a pass that is good at once.
-func fresh(now time.Time) (p Pass) {
-	rand.Read(p.ID[:]) // never fails
-	p.Issued, p.NotBefore = now, now
-	return p
 }
 
 // Reloads is how many refusals in a row come with a page that reloads by itself, and
