@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -90,12 +91,12 @@ func parseBlock(r *zoneReader) error {
 	b := new(limit.Block)
 	r.zone.Block = b
 	details := tokens.Fields{"everywhere": &b.Everywhere}
-	for _, word := range r.words(details) {
-		step, err := tokens.ParseDuration(word)
-		if err != nil {
+	words := r.words(details)
+	b.For = make([]caddy.Duration, len(words))
+	for i, word := range words {
+		if err := tokens.Set(&b.For[i], word); err != nil {
 			return r.Errf("parsing block: %w", err)
 		}
-		b.For = append(b.For, step)
 	}
 	return r.details(details)
 }

@@ -17,15 +17,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-// ParseDuration reads a duration above 0.
-func ParseDuration(word string) (caddy.Duration, error) {
-	duration, err := caddy.ParseDuration(word)
-	if err == nil && duration > 0 {
-		return caddy.Duration(duration), nil
-	}
-	return 0, fmt.Errorf("invalid duration %q: want a number above 0 with its unit ms, s, m, h or d, such as 10s", word)
-}
-
 // Fields are the words of a block, each with a pointer to the field that it sets, or with a
 // func() error or a [Repeated] that reads what follows the word.
 type Fields map[string]any
@@ -36,7 +27,6 @@ type Repeated func() error
 // Set sets the field that a pointer points to from its word. A flag has none. What texts and
 // numbers may be is for others to check.
 func Set(field any, word string) (err error) {
-	plain := true
 	switch f := field.(type) {
 	case *bool:
 		*f = true
@@ -45,19 +35,24 @@ func Set(field any, word string) (err error) {
 			err = errors.New("the word is empty: want at least a letter")
 		}
 	case *int:
-		*f, err = parseWhole(word)
+		if *f, err = strconv.Atoi(word); err != nil || *f < 1 {
+			err = fmt.Errorf("invalid number %q: want a whole one above 0", word)
+		}
 	case *float64:
-		*f, plain = leakybucket.ParseCost(word)
+		var plain bool
+		if *f, plain = leakybucket.ParseCost(word); !plain {
+			err = fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
+		}
 	case **float64:
 		*f = new(float64)
-		**f, plain = leakybucket.ParseCost(word)
+		return Set(*f, word)
 	case *caddy.Duration:
-		*f, err = ParseDuration(word)
+		duration, wrong := caddy.ParseDuration(word)
+		if *f = caddy.Duration(duration); wrong != nil || duration <= 0 {
+			err = fmt.Errorf("invalid duration %q: want a number above 0 with its unit ms, s, m, h or d, such as 10s", word)
+		}
 	default:
 		err = fmt.Errorf("%T takes no word", field)
-	}
-	if !plain {
-		err = fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
 	}
 	return err
 }
@@ -81,15 +76,6 @@ func ParseArg(d *caddyfile.Dispenser, field any) error {
 	return nil
 }
 
-// parseWhole reads a whole number above 0.
-func parseWhole(word string) (int, error) {
-	n, err := strconv.Atoi(word)
-	if err != nil || n < 1 {
-		return 0, fmt.Errorf("invalid number %q: want a whole one above 0", word)
-	}
-	return n, nil
-}
-
 // Options reads a block of options, each at most once but for those that are Repeated. It adds the
 // place of each to places, where what stands already has been given, too. After each option that
 // has a pointer it calls check. Both may be nil.
@@ -101,8 +87,10 @@ func Options(d *caddyfile.Dispenser, where string, fields Fields, check func() e
 		option := d.Val()
 		repeated, _ := fields[option].(Repeated)
 		switch {
+		case option == "{":
+			return d.Errf("unexpected { in %s: the option before it takes no block", where)
 		case fields[option] == nil:
-			return unknownOption(d, where, fields)
+			return d.WrapErr(text.Unknown("option", option, " in "+where, slices.Sorted(maps.Keys(fields))))
 		case places[option] != nil && repeated == nil:
 			return d.Errf("%s is given twice", option)
 		}
@@ -124,14 +112,6 @@ func Wrap(d *caddyfile.Dispenser, err error) error {
 		return nil
 	}
 	return d.WrapErr(err)
-}
-
-// unknownOption reports the current word, with the nearest known one, or all of them.
-func unknownOption(d *caddyfile.Dispenser, where string, fields Fields) error {
-	if d.Val() == "{" {
-		return d.Errf("unexpected { in %s: the option before it takes no block", where)
-	}
-	return d.WrapErr(text.Unknown("option", d.Val(), " in "+where, slices.Sorted(maps.Keys(fields))))
 }
 
 // Place returns the current file and line, as errors show them.
