@@ -109,7 +109,7 @@ var mistakes = []mistake{
 	{"zone", "limit 1,000 2/s # <-", `invalid capacity "1,000": did you mean 1000?`},
 	{"zone", "limit 10 1/s\nlimit 20 1/s # <-", "limit is given twice"},
 	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
-	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `the name "pages" is given twice in the directive throttle`},
+	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `the name "pages" is given twice`},
 	{"file", "http://a.example {\nthrottle pages 60 10/s\n}\nhttp://b.example {\nthrottle pages 5 1/s # <-\n}", `zone "pages" is defined twice, and differently: a name is one budget, so give one of them another name`},
 	{"site", "throttle 60 10/s pages # <-", `parsing limit: invalid limit "10/s pages": the capacity comes first: did you mean pages 10/s?; want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"site", "throttle pages 10/s 60 # <-", `parsing limit: invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},

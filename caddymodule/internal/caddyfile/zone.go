@@ -23,10 +23,11 @@ type reader struct {
 	httpcaddyfile.Helper
 	place  string              // of the whole
 	places map[string][]string // of its options, and of their details as in "delay wait"
+	names  map[string]string   // of zones and of in_flight in the block, with their places
 }
 
 func newReader(h httpcaddyfile.Helper) reader {
-	return reader{h, tokens.Place(h.Dispenser), make(map[string][]string)}
+	return reader{h, tokens.Place(h.Dispenser), make(map[string][]string), make(map[string]string)}
 }
 
 // about adds to an error the place of the option that is wrong, or of the whole. It returns nil
@@ -239,13 +240,11 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 	if d.Refusal != nil {
 		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal)
 	}
-	for name, places := range defaults.places {
-		if name == "exempt" { // in the global options, it is none of the zones'
-			r.places[name] = slices.Concat(places[:len(d.ExemptRaw)], r.places[name])
-		} else if len(r.places[name]) == 0 {
-			r.places[name] = places
-		}
-	}
+	places := maps.Clone(defaults.places)
+	maps.Copy(places, r.places)
+	// In the global options, exempt is none of the zones'.
+	places["exempt"] = slices.Concat(defaults.places["exempt"][:len(d.ExemptRaw)], r.places["exempt"])
+	r.places = places
 }
 
 // inheritRefusal returns a zone's own refusal over the default, without what would be an
