@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -19,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files, which are none of them.
@@ -62,77 +60,22 @@ func parseSources(words []string) (key []limit.KeySource, err error) {
 	return key, nil
 }
 
+// made makes what an option sets.
+func made[T any](option **T) *T {
+	*option = new(T)
+	return *option
+}
+
 func parseKey(r *zoneReader) (err error) {
 	if r.CountRemainingArgs() == 0 {
 		return r.Err("parsing key: no source: want " + limit.KeySources)
 	}
-	k := new(limit.Key)
-	r.zone.Key = k
+	k := made(&r.zone.Key)
 	details := tokens.Fields{"missing": (*string)(&k.Missing), "unlisted": (*string)(&k.Unlisted), "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
 	if k.Sources, err = parseSources(r.words(details)); err != nil {
 		return r.Errf("parsing key: %w", err)
 	}
 	return r.details(details)
-}
-
-func parseReadBody(r *zoneReader) error {
-	b := new(limit.ReadBody)
-	r.zone.ReadBody = b
-	return r.detailed(tokens.Fields{"else": &b.Else}, 1, &b.Most)
-}
-
-func parseDelay(r *zoneReader) error {
-	d := new(limit.Delay)
-	r.zone.Delay = d
-	return r.detailed(tokens.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
-}
-
-func parseBlock(r *zoneReader) error {
-	b := new(limit.Block)
-	r.zone.Block = b
-	details := tokens.Fields{"everywhere": &b.Everywhere}
-	words := r.words(details)
-	b.For = make([]caddy.Duration, len(words))
-	for i, word := range words {
-		if err := tokens.Set(&b.For[i], word); err != nil {
-			return r.Errf("parsing block: %w", err)
-		}
-	}
-	return r.details(details)
-}
-
-func parseTrust(r *zoneReader) error {
-	t := new(limit.TrustDevices)
-	r.zone.TrustDevices = t
-	return r.detailed(nil, 1, &t.Cookie, &t.For)
-}
-
-func parseRefusal(r *zoneReader) error {
-	f := new(refusal.Options)
-	r.zone.Refusal = f
-	return r.details(tokens.Fields{
-		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter,
-		"code": &f.Code, "log": &f.Log,
-		"page": func() error { return parsePage(r.Helper, f) },
-	})
-}
-
-func parseRoute(r *zoneReader) error {
-	words := r.RemainingArgs()
-	if len(words) < 2 {
-		return r.Err("too few words after route: want route <name> <path>...")
-	}
-	r.zone.Route = append(r.zone.Route, limit.Route{Name: words[0], Path: words[1:]})
-	return nil
-}
-
-func parseLimit(r *zoneReader) error {
-	words := r.RemainingArgs()
-	r.zone.LimitRaw = strings.Join(words, " ")
-	if _, err := leakybucket.ParseLimit(r.zone.LimitRaw); err != nil && len(words) != 2 {
-		return r.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 120 2/s")
-	}
-	return nil
 }
 
 func parseOverride(r *zoneReader) error {
@@ -190,16 +133,14 @@ func parseCost(r *zoneReader) error {
 }
 
 func parseSettle(r *zoneReader) (err error) {
-	s := new(limit.Settle)
-	r.zone.Settle = s
+	s := made(&r.zone.Settle)
 	details := tokens.Fields{"after": &s.After, "debt": &s.Debt}
 	words := r.words(details)
-	last := len(words) - 1
-	if last < 0 {
+	if len(words) == 0 {
 		return r.Errf("settle has no value: want %s", r.syntax())
 	}
 	s.Source = limit.SettleSource(words[0])
-	switch {
+	switch last := len(words) - 1; {
 	case s.Source == "bytes" && last == 1:
 		s.Unit = words[1]
 	case s.Source == "header" && last == 1:
@@ -239,39 +180,32 @@ func parseRefund(r *zoneReader) error {
 	return nil
 }
 
-// parsePage reads the words after page: a file, or a block that brands the built-in
-// page.
+// parsePage reads the words after page: a file, whose name is relative to the Caddyfile that names
+// it, or a block that brands the built-in page.
 func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 	if h.CountRemainingArgs() > 0 {
 		var name string
 		if err := tokens.ParseArg(h.Dispenser, &name); err != nil {
 			return err
 		}
-		page, err := readPage(h.File(), name)
-		own.PageHTML = &page
-		return tokens.Wrap(h.Dispenser, err)
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(h.File()), name)
+		}
+		// The page itself, so that an edited one is a changed config, and a missing one an error with a line.
+		page, err := os.ReadFile(name)
+		if err != nil {
+			return h.Errf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
+		}
+		own.PageHTML = new(string(page))
+		return nil
 	}
-	style := new(refusal.Style)
-	own.PageStyle = style
+	style := made(&own.PageStyle)
 	here := tokens.Place(h.Dispenser)
 	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
 	if err == nil && *style == (refusal.Style{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
 	return err
-}
-
-// readPage reads a file that is named in a Caddyfile, relative to that. So an edited page is
-// a changed config, and a missing one an error with a line.
-func readPage(caddyfile, name string) (string, error) {
-	if !filepath.IsAbs(name) {
-		name = filepath.Join(filepath.Dir(caddyfile), name)
-	}
-	page, err := os.ReadFile(name)
-	if err != nil {
-		return "", fmt.Errorf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
-	}
-	return string(page), nil
 }
 
 // nextWord returns the next word of a line, or "", and reads nothing.

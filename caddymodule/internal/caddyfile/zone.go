@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
@@ -85,23 +86,62 @@ var ZoneOptions = []ZoneOption{
 		return r.parseExempt(&r.zone.ExemptRaw, &r.zone.ExemptStaticFiles)
 	}},
 	{Name: "key", Syntax: "<source>... [missing client_ip|share|skip|refuse] [unlisted client_ip|share|skip|refuse] [plain] [ipv4 <bits>] [ipv6 <bits>]", Parse: parseKey},
-	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: parseRoute},
-	{Name: "limit", Syntax: "<capacity> <leak>", Parse: parseLimit},
+	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: func(r *zoneReader) error {
+		words := r.RemainingArgs()
+		if len(words) < 2 {
+			return r.Errf("too few words after route: want %s", r.syntax())
+		}
+		r.zone.Route = append(r.zone.Route, limit.Route{Name: words[0], Path: words[1:]})
+		return nil
+	}},
+	{Name: "limit", Syntax: "<capacity> <leak>", Parse: func(r *zoneReader) error {
+		words := r.RemainingArgs()
+		r.zone.LimitRaw = strings.Join(words, " ")
+		if _, err := leakybucket.ParseLimit(r.zone.LimitRaw); err != nil && len(words) != 2 {
+			return r.Errf("wrong number of words after limit: want %s, such as limit 120 2/s", r.syntax())
+		}
+		return nil
+	}},
 	{Name: "override", Syntax: "<part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]", Repeats: true, Parse: parseOverride},
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
-	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: parseReadBody},
+	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: func(r *zoneReader) error {
+		b := made(&r.zone.ReadBody)
+		return r.detailed(tokens.Fields{"else": &b.Else}, 1, &b.Most)
+	}},
 	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
 	{Name: "refund", Syntax: "status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", Repeats: true, Parse: parseRefund},
-	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
-	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
-	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: parseBlock},
-	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
+	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: func(r *zoneReader) error {
+		t := made(&r.zone.TrustDevices)
+		return r.detailed(nil, 1, &t.Cookie, &t.For)
+	}},
+	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: func(r *zoneReader) error {
+		d := made(&r.zone.Delay)
+		return r.detailed(tokens.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
+	}},
+	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: func(r *zoneReader) error {
+		b := made(&r.zone.Block)
+		details := tokens.Fields{"everywhere": &b.Everywhere}
+		words := r.words(details)
+		b.For = make([]caddy.Duration, len(words))
+		for i, word := range words {
+			if err := tokens.Set(&b.For[i], word); err != nil {
+				return r.Errf("parsing block: %w", err)
+			}
+		}
+		return r.details(details)
+	}},
+	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: func(r *zoneReader) error {
+		f := made(&r.zone.Refusal)
+		return r.details(tokens.Fields{
+			"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "code": &f.Code, "log": &f.Log,
+			"page": func() error { return parsePage(r.Helper, f) },
+		})
+	}},
 	{Name: "on_store_error", Syntax: "local|allow|deny", Beside: true, Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.OnStoreError)
 	}},
 	{Name: "shadow", Syntax: "[server_timing]", Beside: true, Parse: func(r *zoneReader) error {
-		r.zone.Shadow = new(limit.Shadow)
-		return r.detailed(tokens.Fields{"server_timing": &r.zone.Shadow.ServerTiming}, 0)
+		return r.detailed(tokens.Fields{"server_timing": &made(&r.zone.Shadow).ServerTiming}, 0)
 	}},
 	{Name: "enforce", Syntax: "<percent of keys>", Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.Enforce)
