@@ -221,38 +221,34 @@ func (r *zoneReader) words(details tokens.Fields) (words []string) {
 }
 
 // details reads the details of an option: on its line those of one word, then all in its block.
-func (r *zoneReader) details(details tokens.Fields) error {
-	option := r.option.Name
-	for nesting := r.Nesting(); r.NextArg() || details != nil && r.NextBlock(nesting); {
-		name := r.Val()
-		if details[name] == nil {
+func (r *zoneReader) details(details tokens.Fields) (err error) {
+	places := make(map[string][]string)
+	for r.NextArg() {
+		name, place := r.Val(), tokens.Place(r.Dispenser)
+		_, flag := details[name].(*bool)
+		_, long := details[name].(func() error)
+		switch {
+		case details[name] == nil:
 			return r.unknownDetail(name, details)
+		case long:
+			return r.Errf("%s stands in the block of %s: want %s", name, r.option.Name, r.syntax())
+		case places[name] != nil:
+			return r.Errf("%s is given twice", name)
+		case !flag && !r.NextArg():
+			return r.Errf("%s has no value: want %s", name, r.syntax())
 		}
-		place := option + " " + name
-		if r.places[place] != nil {
-			return r.Errf("%s is given twice in %s", name, option)
+		if err := tokens.Set(details[name], r.Val()); err != nil {
+			return r.Errf("parsing %s: %w", name, err)
 		}
-		r.places[place] = append(r.places[place], tokens.Place(r.Dispenser))
-		switch field := details[name].(type) {
-		case func() error:
-			if r.Nesting() == nesting {
-				return r.Errf("%s stands in the block of %s: want %s", name, option, r.syntax())
-			}
-			if err := field(); err != nil {
-				return err
-			}
-		case *bool:
-			*field = true
-		default:
-			if !r.NextArg() {
-				return r.Errf("%s has no value: want %s", name, r.syntax())
-			}
-			if err := tokens.Set(field, r.Val()); err != nil {
-				return r.Errf("parsing %s: %w", name, err)
-			}
-		}
+		places[name] = []string{place}
 	}
-	return nil
+	if details != nil {
+		err = tokens.Options(r.Dispenser, r.option.Name, details, nil, places)
+	}
+	for name, place := range places {
+		r.places[r.option.Name+" "+name] = place
+	}
+	return err
 }
 
 func (r *zoneReader) syntax() string { return strings.TrimSpace(r.option.Name + " " + r.option.Syntax) }

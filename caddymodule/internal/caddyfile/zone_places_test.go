@@ -190,11 +190,11 @@ func TestNoOptionAndNoDetailIsTakenTwice(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"key client_ip plain plain":                                      "plain is given twice in key",
-		"key client_ip missing share {\nmissing skip\n}":                 "missing is given twice in key",
-		"delay wait 1s {\nwait 2s\n}":                                    "wait is given twice in delay",
-		"block 1h everywhere everywhere":                                 "everywhere is given twice in block",
-		"refusal {\npage testdata/page.html\npage testdata/page.html\n}": "page is given twice in refusal",
+		"key client_ip plain plain":                                      "plain is given twice",
+		"key client_ip missing share {\nmissing skip\n}":                 "missing is given twice",
+		"delay wait 1s {\nwait 2s\n}":                                    "wait is given twice",
+		"block 1h everywhere everywhere":                                 "everywhere is given twice",
+		"refusal {\npage testdata/page.html\npage testdata/page.html\n}": "page is given twice",
 	} {
 		if _, got := (mistake{in: "zone", text: text}).adapt(); !strings.Contains(got, want+", at Caddyfile:") {
 			t.Errorf("%s\ngot  %s\nwant %s", text, got, want)
