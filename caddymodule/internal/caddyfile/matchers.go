@@ -51,11 +51,13 @@ func wrongName(h httpcaddyfile.Helper, err error) error {
 
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
 // block or on the line, or are one of the site's by its name. Errors name the option.
-func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatcherSets) error {
-	here := tokens.Place(h.Dispenser)
-	set, named, err := parseNamed(h, word)
-	if err == nil && !named {
+func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatcherSets) (err error) {
+	here, name := tokens.Place(h.Dispenser), nextWord(h.Dispenser)
+	var set caddy.ModuleMap
+	if !strings.HasPrefix(name, "@") {
 		set, err = parseMatcherSet(h.Dispenser, word)
+	} else if set, _, err = namedMatcher(h); err == nil && h.NextArg() {
+		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), word, name)
 	}
 	if err != nil {
 		return err
@@ -65,18 +67,6 @@ func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatch
 	}
 	*sets = append(*sets, set)
 	return nil
-}
-
-// parseNamed reads a single @name, if one comes next.
-func parseNamed(h httpcaddyfile.Helper, word string) (set caddy.ModuleMap, named bool, err error) {
-	name := nextWord(h.Dispenser)
-	if !strings.HasPrefix(name, "@") {
-		return nil, false, nil
-	}
-	if set, _, err = namedMatcher(h); err == nil && h.NextArg() {
-		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), word, name)
-	}
-	return set, true, err
 }
 
 // parseMatcherSet reads matchers as Caddy does, with better errors about unknown

@@ -198,16 +198,15 @@ func parseBuffer(word string) (int64, error) {
 // compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It
 // is nil without sources.
 func compileSlotKey(word string, sources []limit.KeySource) (*limit.Key, error) {
-	for _, source := range sources {
-		switch source.Source {
-		case "field":
-			return nil, option.About(word, 0, fmt.Errorf("%s takes no form fields: slots are taken before bodies are looked at", word))
-		case "route":
-			return nil, option.About(word, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", word))
-		}
+	takes := func(source string) bool {
+		return slices.ContainsFunc(sources, func(k limit.KeySource) bool { return k.Source == source })
 	}
 	key, err := limit.NewKey(sources)
-	return key, option.About(word, 0, err)
+	return key, cmp.Or(
+		option.Refuse(word, takes("field"), "%s takes no form fields: slots are taken before bodies are looked at", word),
+		option.Refuse(word, takes("route"), "%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", word),
+		option.About(word, 0, err),
+	)
 }
 
 // compileShare compiles what makes a client that takes turns.
@@ -248,27 +247,13 @@ type Buffer struct {
 	InAll string `json:"in_all,omitempty"`
 }
 
-// What buffer is by default, in bytes.
-const (
-	defaultRequest = 64 << 20
-	defaultInAll   = 1 << 30
-)
-
 // Bytes returns the longest body, and what all together may take. A nil Buffer has the defaults.
 func (b *Buffer) Bytes() (request, inAll int64, err error) {
-	request, inAll = defaultRequest, defaultInAll
-	if b == nil {
-		return request, inAll, nil
-	}
-	if b.Request != "" {
-		if request, err = option.ParseSize(b.Request, mostBuffered); err != nil {
-			return 0, 0, fmt.Errorf("buffer: %w", err)
-		}
-	}
-	if b.InAll != "" {
-		if inAll, err = option.ParseSize(b.InAll, mostBuffered); err != nil {
-			return 0, 0, fmt.Errorf("buffer: %w", err)
-		}
+	given := option.CopyOf(b)
+	request, wrong := option.ParseSize(cmp.Or(given.Request, "64MiB"), mostBuffered)
+	inAll, err = option.ParseSize(cmp.Or(given.InAll, "1GiB"), mostBuffered)
+	if err = cmp.Or(wrong, err); err != nil {
+		return 0, 0, fmt.Errorf("buffer: %w", err)
 	}
 	return request, inAll, CheckBuffer(request, inAll)
 }
