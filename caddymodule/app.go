@@ -26,9 +26,8 @@ import (
 type App struct {
 	config.App
 
-	engine *engine.Engine
-	global map[string]*engine.Zone // by the definitions in the global options
-
+	engine   *engine.Engine
+	global   map[string]*engine.Zone    // by the definitions in the global options
 	inFlight map[string]*inflight.Limit // by those
 
 	foreign *stores.SharedStore // of a StoreModule; nil otherwise
@@ -61,7 +60,6 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err = engine.RegisterMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	a.global = make(map[string]*engine.Zone)
 	if a.engine.Plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
@@ -71,20 +69,16 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		}
 	}
 	for _, definition := range a.Zone {
-		z, err := a.engine.AddZone(ctx, definition)
-		if err != nil {
+		if _, err := a.engine.AddZone(ctx, definition); err != nil {
 			return err
 		}
-		a.global[z.Name] = z
 	}
-	a.inFlight = make(map[string]*inflight.Limit)
 	for _, definition := range a.InFlight {
-		l, err := a.engine.AddInFlight(ctx, definition)
-		if err != nil {
+		if _, err := a.engine.AddInFlight(ctx, definition); err != nil {
 			return err
 		}
-		a.inFlight[l.Name] = l
 	}
+	a.global, a.inFlight = maps.Clone(a.engine.Zones), maps.Clone(a.engine.InFlight) // before handlers add theirs
 	return nil
 }
 

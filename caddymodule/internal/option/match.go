@@ -59,18 +59,13 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	if set["throttle_blocked"] != nil {
 		return ErrAsksThrottle
 	}
-	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkEmptied(set), checkMethods(set), CheckMatcherSets(excludedBy(set)))
+	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkEmptied(set), checkMethods(set), CheckMatcherSets(matcherIn[caddyhttp.RawMatcherSets](set, "not")))
 }
 
 // matcherIn returns one matcher of a set, or nothing if there is none that can be read.
 func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 	_ = json.Unmarshal(set[name], &matcher)
 	return matcher
-}
-
-// excludedBy returns the sets of matchers behind `not`.
-func excludedBy(set caddy.ModuleMap) caddyhttp.RawMatcherSets {
-	return matcherIn[caddyhttp.RawMatcherSets](set, "not")
 }
 
 // CheckPathList refuses paths that no request has, as the matcher `path` takes them.
@@ -145,7 +140,7 @@ func checkEmptied(set caddy.ModuleMap) error {
 		}
 		empty := !saysMore.MatchString(says) && !slices.Contains(wordless, name)
 		if name == "not" {
-			nots := excludedBy(set)
+			nots := matcherIn[caddyhttp.RawMatcherSets](set, "not")
 			empty = len(nots) == 0
 			for _, not := range nots {
 				if err := checkEmptied(not); err != nil {
@@ -193,14 +188,12 @@ var (
 	methodFunction    = regexp.MustCompile(`\bmethod\s*\(`)
 )
 
-var errMethodAsSent = errors.New("{method} and expressions with a method see what the client sent, and FastCGI sends post as POST: want the matcher method, such as match method POST")
-
 // checkMethods refuses sets of matchers that look at the method as the client sent it.
 // The matcher `method` itself is no such matcher within a zone.
 func checkMethods(set caddy.ModuleMap) error {
 	for name, raw := range set {
 		if name != "not" && methodPlaceholder.Match(raw) || name == "expression" && methodFunction.Match(raw) {
-			return errMethodAsSent
+			return errors.New("{method} and expressions with a method see what the client sent, and FastCGI sends post as POST: want the matcher method, such as match method POST")
 		}
 	}
 	return nil
