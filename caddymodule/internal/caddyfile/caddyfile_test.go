@@ -13,8 +13,8 @@ import (
 
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
@@ -52,7 +52,7 @@ func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 		{"é", ""},
 		{strings.Repeat("x", 1000), ""},
 	} {
-		if got := text.Nearest(test.word, all); got != test.want {
+		if got := option.Nearest(test.word, all); got != test.want {
 			t.Errorf("nearest(%.20q): got %q, want %q", test.word, got, test.want)
 		}
 	}

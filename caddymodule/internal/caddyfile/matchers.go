@@ -10,7 +10,6 @@ import (
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
@@ -104,5 +103,5 @@ func unknownMatcher(d *caddyfile.Dispenser, after string) error {
 	for _, module := range caddy.GetModules("http.matchers") {
 		known = append(known, module.ID.Name())
 	}
-	return d.WrapErr(text.Unknown("matcher", d.Val(), " in "+after, known))
+	return d.WrapErr(option.Unknown("matcher", d.Val(), " in "+after, known))
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
@@ -254,7 +253,7 @@ func (r *zoneReader) details(details tokens.Fields) (err error) {
 func (r *zoneReader) syntax() string { return strings.TrimSpace(r.option.Name + " " + r.option.Syntax) }
 
 func (r *zoneReader) unknownDetail(word string, details tokens.Fields) error {
-	if meant := text.Nearest(word, slices.Sorted(maps.Keys(details))); meant != "" {
+	if meant := option.Nearest(word, slices.Sorted(maps.Keys(details))); meant != "" {
 		return r.Errf("unknown option %q in %s: did you mean %s?", word, r.option.Name, meant)
 	}
 	return r.Errf("unexpected %q after %s: want %s, and a line for each option", word, r.option.Name, r.syntax())

@@ -1,6 +1,6 @@
 // Package option is what the options of zones and of in_flight have in common: errors with
-// their place, names and sizes, and request matchers, which are checked and loaded here. Begin with
-// [About] and [LoadMatchers].
+// their place, names and sizes, which word was meant by one that is misspelled, and request matchers,
+// which are checked and loaded here. Begin with [About] and [LoadMatchers].
 package option
 
 import (
@@ -15,7 +15,6 @@ import (
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
@@ -70,7 +69,7 @@ func Among(option, word string, known ...string) error {
 	if word == "" || slices.Contains(known, word) {
 		return nil
 	}
-	return About(option, 0, text.Unknown("word", word, " after "+lastOf(option), known))
+	return About(option, 0, Unknown("word", word, " after "+lastOf(option), known))
 }
 
 // lastOf returns the last word of an option such as "delay wait".
@@ -150,4 +149,54 @@ var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.Strin
 // CheckLogInCookie refuses a pattern that matches no cookie, or any.
 func CheckLogInCookie(option, pattern string) error {
 	return Refuse(option, !cookie.ValidPattern(pattern), "invalid cookie %q in %s: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", pattern, option)
+}
+
+// Unknown reports an unknown word, with the nearest known one.
+func Unknown(kind, word, where string, known []string) error {
+	if meant := Nearest(word, known); meant != "" {
+		return fmt.Errorf("unknown %s %q%s: did you mean %s?", kind, word, where, meant)
+	}
+	if len(known) == 1 {
+		return fmt.Errorf("unknown %s %q%s: want %s", kind, word, where, known[0])
+	}
+	return fmt.Errorf("unknown %s %q%s: want one of %s", kind, word, where, strings.Join(known, ", "))
+}
+
+// Nearest returns the known word of which a word is a misspelling or the beginning, or
+// "". A misspelling has at most one edit in three letters.
+func Nearest(word string, known []string) string {
+	best, least := "", max(1, len(word)/3)+1
+	if i := slices.IndexFunc(known, func(k string) bool { return len(word) > 4 && strings.HasPrefix(k, word+"_") }); i >= 0 {
+		return known[i]
+	}
+	for _, candidate := range known {
+		if n := edits(strings.ToLower(word), candidate); n < least {
+			best, least = candidate, n
+		}
+	}
+	return best
+}
+
+// edits returns the optimal string alignment distance of two words: how many letters
+// must be inserted, deleted, replaced or swapped with a neighbour.
+func edits(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			if i == 0 || j == 0 {
+				rows[i][j] = i + j
+				continue
+			}
+			replaced := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			rows[i][j] = min(replaced, rows[i-1][j]+1, rows[i][j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
 }

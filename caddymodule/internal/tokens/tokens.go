@@ -13,7 +13,7 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -84,22 +84,22 @@ func Options(d *caddyfile.Dispenser, where string, fields Fields, check func() e
 		places = make(map[string][]string)
 	}
 	for nesting := d.Nesting(); err == nil && d.NextBlock(nesting); {
-		option := d.Val()
-		repeated, _ := fields[option].(Repeated)
+		word := d.Val()
+		repeated, _ := fields[word].(Repeated)
 		switch {
-		case option == "{":
+		case word == "{":
 			return d.Errf("unexpected { in %s: the option before it takes no block", where)
-		case fields[option] == nil:
-			return d.WrapErr(text.Unknown("option", option, " in "+where, slices.Sorted(maps.Keys(fields))))
-		case places[option] != nil && repeated == nil:
-			return d.Errf("%s is given twice", option)
+		case fields[word] == nil:
+			return d.WrapErr(option.Unknown("option", word, " in "+where, slices.Sorted(maps.Keys(fields))))
+		case places[word] != nil && repeated == nil:
+			return d.Errf("%s is given twice", word)
 		}
-		places[option] = append(places[option], Place(d))
-		if once, special := fields[option].(func() error); special {
+		places[word] = append(places[word], Place(d))
+		if once, special := fields[word].(func() error); special {
 			err = once()
 		} else if repeated != nil {
 			err = repeated()
-		} else if err = ParseArg(d, fields[option]); err == nil && check != nil {
+		} else if err = ParseArg(d, fields[word]); err == nil && check != nil {
 			err = Wrap(d, check())
 		}
 	}
@@ -125,9 +125,9 @@ func UnmarshalStore(d *caddyfile.Dispenser, url *string, options Fields) error {
 	if err := parseSecret(d, url); err != nil {
 		return fmt.Errorf("%w: want store %s <url>", err, name)
 	}
-	for option, field := range options {
+	for word, field := range options {
 		if secret, is := field.(*string); is {
-			options[option] = func() error { return parseSecret(d, secret) }
+			options[word] = func() error { return parseSecret(d, secret) }
 		}
 	}
 	return Options(d, "store "+name, options, nil, nil)
