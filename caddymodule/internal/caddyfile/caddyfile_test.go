@@ -2,7 +2,6 @@ package caddyfile_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,22 +97,13 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 	}
 }
 
-const example = "../../../Caddyfile.example"
-
-func TestTheExampleIsFormattedAsCaddyFmtDoes(t *testing.T) {
-	text, err := os.ReadFile(example)
+func TestTheExampleIsFormattedAndValidWhereverItIsCopied(t *testing.T) {
+	text, err := os.ReadFile("../../../Caddyfile.example")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if formatted := caddyfile.Format(text); !bytes.Equal(formatted, text) {
 		t.Error("caddy fmt would change Caddyfile.example")
-	}
-}
-
-func TestTheExampleIsValidWhereverItIsCopied(t *testing.T) {
-	text, err := os.ReadFile(example)
-	if err != nil {
-		t.Fatal(err)
 	}
 	name := filepath.Join(t.TempDir(), "Caddyfile")
 	if err := os.WriteFile(name, text, 0o600); err != nil {
@@ -127,13 +117,7 @@ func TestTheExampleIsValidWhereverItIsCopied(t *testing.T) {
 	if err := golden.Validate(t, adapted); err != nil {
 		t.Error(err)
 	}
-	var config struct {
-		Apps map[string]json.RawMessage `json:"apps"`
-	}
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(handlersIn(t, config.Apps["http"])); n != 1 {
+	if n := len(handlersIn(t, appsOf(t, adapted)["http"])); n != 1 {
 		t.Errorf("got %d throttle handlers, want 1", n)
 	}
 }

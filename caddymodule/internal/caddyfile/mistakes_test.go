@@ -49,30 +49,17 @@ func (m mistake) adapt() (config []byte, message string) {
 	return config, ""
 }
 
-func TestAMistakeIsAnsweredWithItsLineItsWordAndItsRemedy(t *testing.T) {
-	for _, m := range mistakes {
-		_, got := m.adapt()
-		if !strings.Contains(got, m.says) || !strings.Contains(got, "at "+m.place()) {
-			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
-		}
+// check adapts the file, which must be a mistake.
+func (m mistake) check(t *testing.T) {
+	t.Helper()
+	if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, m.place()) {
+		t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
 	}
 }
 
-// Caddy itself finds these before throttle is asked. It names the line.
-func TestAMistakeThatCaddyFindsHasItsLine(t *testing.T) {
-	for _, m := range []mistake{
-		{"site", "rate_limit { # <-\n}", "unrecognized directive: rate_limit"},
-		{"site", "limit_req zone=one burst=5 nodelay # <-", "unrecognized directive: limit_req"},
-		{"site", "limit_conn addr 5 # <-", "unrecognized directive: limit_conn"},
-		{"site", "@x path login\nthrottle {\n\texempt static_files\n\texempt @x # <-\n\tzone pages {\n\t\tlimit 60 10/s\n\t}\n}", "login"},
-		{"zone", "match { path /a } # <-", "Unexpected next token after '{' on same line"},
-		{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"},
-		{"block", "zone pages\n{ # <-\nlimit 60 10/s\n}", "Unexpected '{' on a new line; did you mean to place the '{' on the previous line?"},
-		{"file", "throttle { # <-\n\tzone pages {\n\t}\n}", "parsed 'throttle' as a site address, but it is a known directive; directives must appear in a site block"},
-	} {
-		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, m.place()) {
-			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
-		}
+func TestAMistakeIsAnsweredWithItsLineItsWordAndItsRemedy(t *testing.T) {
+	for _, m := range mistakes {
+		m.check(t)
 	}
 }
 
@@ -225,6 +212,16 @@ var mistakes = []mistake{
 	{"site", "throttle pages client_ip 5 1/s {\nkey host # <-\n}", "key is given twice"},
 	{"file", "(lim) {\nthrottle {args[0]} {args[1]} {args[2]} # <-\n}\nhttp://a.example {\nimport lim pages 5\n}", "invalid rate \"{args[2]}\""},
 	{"file", "(lim) {\nthrottle {\nzone {args[0]} {\nlimit {args[1]} {args[2]} # <-\n}\n}\n}\nhttp://a.example {\nimport lim pages x 1/s\n}", "invalid capacity \"x\""},
+
+	// Caddy itself finds these before throttle is asked.
+	{"site", "rate_limit { # <-\n}", "unrecognized directive: rate_limit"},
+	{"site", "limit_req zone=one burst=5 nodelay # <-", "unrecognized directive: limit_req"},
+	{"site", "limit_conn addr 5 # <-", "unrecognized directive: limit_conn"},
+	{"site", "@x path login\nthrottle {\n\texempt static_files\n\texempt @x # <-\n\tzone pages {\n\t\tlimit 60 10/s\n\t}\n}", "login"},
+	{"zone", "match { path /a } # <-", "Unexpected next token after '{' on same line"},
+	{"block", "zone pages { limit 60 10/s } # <-", "Unexpected next token after '{' on same line"},
+	{"block", "zone pages\n{ # <-\nlimit 60 10/s\n}", "Unexpected '{' on a new line; did you mean to place the '{' on the previous line?"},
+	{"file", "throttle { # <-\n\tzone pages {\n\t}\n}", "parsed 'throttle' as a site address, but it is a known directive; directives must appear in a site block"},
 }
 
 const unset = "is a variable such as {$NAME} unset?"
@@ -283,9 +280,7 @@ func TestEmptiedMatcher(t *testing.T) {
 		{"zone", "limit 5 1/s\ndelay \"{$NET}\" # <-", `invalid number ""`},
 		{"zone", "limit 5 1/s\nexempt static_files \"{$NET}\" # <-", "unexpected \"\" after exempt static_files"},
 	} {
-		if _, got := m.adapt(); !strings.Contains(got, m.says) || !strings.Contains(got, m.place()) {
-			t.Errorf("%s\ngot  %s\nwant %s, at %s", m.caddyfile(), got, m.says, m.place())
-		}
+		m.check(t)
 	}
 	for _, words := range []string{"match file", "match tls", "match not file", "match header !A", "match client_ip 192.0.2.0/24 {$NET}"} {
 		if _, got := (mistake{"zone", "limit 5 1/s\n" + words, ""}).adapt(); got != "" {

@@ -36,24 +36,23 @@ func (r *reader) parseExempt(sets *caddyhttp.RawMatcherSets, static *[]option.St
 
 // parseSources reads key sources.
 func parseSources(words []string) (key []limit.KeySource, err error) {
-	for used := 0; used < len(words); {
-		source := limit.KeySource{Source: words[used]}
-		used++
-		switch {
-		case used == len(words): // which is an error where a word is missing
-		case source.Source == "text":
-			source.Text = words[used]
-			used++
-		case slices.Contains(limit.NamedSources, source.Source):
-			source.Name = words[used]
-			used++
+	take := func(to *string) { // nothing at the end, which is an error where a word is missing
+		if len(words) > 0 {
+			*to, words = words[0], words[1:]
 		}
-		if source.Folds() && used < len(words) && words[used] == "fold" {
-			if used++; used == len(words) {
+	}
+	for len(words) > 0 {
+		var source limit.KeySource
+		if take(&source.Source); source.Source == "text" {
+			take(&source.Text)
+		} else if slices.Contains(limit.NamedSources, source.Source) {
+			take(&source.Name)
+		}
+		if source.Folds() && len(words) > 0 && words[0] == "fold" {
+			if len(words) == 1 {
 				return nil, errors.New("\"fold\" needs a word after it: want fold wordpress or fold email")
 			}
-			source.Fold = words[used]
-			used++
+			source.Fold, words = words[1], words[2:]
 		}
 		key = append(key, source)
 	}

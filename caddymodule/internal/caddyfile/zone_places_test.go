@@ -61,15 +61,10 @@ var samples = map[string]string{
 func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted []byte) {
 	t.Helper()
 	adapted = servertest.Adapt(t, caddyfile)
-	var config struct {
-		Apps map[string]json.RawMessage `json:"apps"`
-	}
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
-	raw := config.Apps["throttle"]
+	apps := appsOf(t, adapted)
+	raw := apps["throttle"]
 	if app == "http" {
-		handlers := handlersIn(t, config.Apps["http"])
+		handlers := handlersIn(t, apps["http"])
 		if len(handlers) != 1 {
 			t.Fatalf("got %d handlers, want 1", len(handlers))
 		}
