@@ -46,10 +46,7 @@ func (a *App) Engine() *engine.Engine { return a.engine }
 
 // CaddyModule returns the Caddy module information.
 func (App) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle",
-		New: func() caddy.Module { return new(App) },
-	}
+	return caddy.ModuleInfo{ID: "throttle", New: func() caddy.Module { return new(App) }}
 }
 
 // Provision loads the store and compiles the global zones. It dials nothing.

@@ -28,10 +28,7 @@ type MatchBlocked struct {
 
 // CaddyModule returns the Caddy module information.
 func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.matchers.throttle_blocked",
-		New: func() caddy.Module { return new(MatchBlocked) },
-	}
+	return caddy.ModuleInfo{ID: "http.matchers.throttle_blocked", New: func() caddy.Module { return new(MatchBlocked) }}
 }
 
 // Provision has the zone looked for when the config starts, when all zones are known.

@@ -22,10 +22,7 @@ type Memory struct {
 
 // CaddyModule returns the Caddy module information.
 func (Memory) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle.stores.memory",
-		New: func() caddy.Module { return new(Memory) },
-	}
+	return caddy.ModuleInfo{ID: "throttle.stores.memory", New: func() caddy.Module { return new(Memory) }}
 }
 
 // Provision joins the process's memory of buckets, or creates it.

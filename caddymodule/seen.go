@@ -31,10 +31,7 @@ type Seen struct{ app *engine.Engine }
 
 // CaddyModule returns the Caddy module information.
 func (Seen) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.handlers.throttle_seen",
-		New: func() caddy.Module { return new(Seen) },
-	}
+	return caddy.ModuleInfo{ID: "http.handlers.throttle_seen", New: func() caddy.Module { return new(Seen) }}
 }
 
 // Provision finds the app with the zones.

@@ -21,12 +21,17 @@ import (
 
 // CheckMatching refuses matchers that do not mean what they seem to.
 func CheckMatching(match, exempt caddyhttp.RawMatcherSets) error {
-	for i, set := range match {
-		if err := CheckOuter(set); err != nil {
-			return About("match", i, err)
+	return cmp.Or(checkEach("match", match, CheckOuter), CheckExempt(exempt))
+}
+
+// checkEach checks the sets of an option, if it is one.
+func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.ModuleMap) error) error {
+	for i, set := range sets {
+		if err := check(set); err != nil {
+			return About(option, i, err)
 		}
 	}
-	return CheckExempt(exempt)
+	return nil
 }
 
 // CheckOuter checks a set of matchers for what is limited, such as that of the directive.
@@ -34,22 +39,12 @@ func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set),
 
 // CheckExempt checks exemptions.
 func CheckExempt(sets caddyhttp.RawMatcherSets) error {
-	for i, set := range sets {
-		if err := CheckMatcherSet(set); err != nil {
-			return About("exempt", i, err)
-		}
-	}
-	return nil
+	return checkEach("exempt", sets, CheckMatcherSet)
 }
 
 // CheckMatcherSets checks each set of matchers.
 func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
-	for _, set := range sets {
-		if err := CheckMatcherSet(set); err != nil {
-			return err
-		}
-	}
-	return nil
+	return checkEach("", sets, CheckMatcherSet)
 }
 
 // CheckMatcherSet refuses what the functions below do, matchers that look at the method as

@@ -36,10 +36,10 @@ type Error struct {
 // Unwrap returns the error without the option.
 func (e *Error) Unwrap() error { return e.error }
 
-// About returns err as an error about an option, unless it is about one already. It returns
-// nil if err is nil.
+// About returns err as an error about an option, if there is one, unless it is about one already.
+// It returns nil if err is nil.
 func About(option string, at int, err error) error {
-	if _, already := errors.AsType[*Error](err); err == nil || already {
+	if _, already := errors.AsType[*Error](err); err == nil || already || option == "" {
 		return err
 	}
 	return &Error{option, at, err}
