@@ -54,7 +54,6 @@ func TestJSONIsCheckedAsCaddyfilesAre(t *testing.T) {
 		{name: "static files with a root of their own", zones: zone(`"exempt_static_files":[{"root":"/srv"}]`)},
 		{name: "static files with a blank root", zones: zone(`"exempt_static_files":[{"root":" "}]`), want: "the root of static_files is blank"},
 		{name: "page_style and page_html", zones: zone(`"refusal":{"page_style":{"title":"a"},"page_html":""}`), want: "page_style and page_html exclude each other"},
-		{name: "page_html with refuse error", zones: zone(`"refusal":{"page_html":"","error":true}`), want: "page and error exclude each other"},
 		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
 		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},

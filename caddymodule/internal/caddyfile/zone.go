@@ -166,7 +166,6 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
-	r.place = tokens.Place(h.Dispenser)
 	return r, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
 }
 
