@@ -34,25 +34,12 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 
 func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 	all := optionNames()
-	for _, test := range []struct{ word, want string }{
-		{"limti", "limit"},
-		{"limitt", "limit"},
-		{"Limit", "limit"},
-		{"lmts", ""},
-		{"refsual", "refusal"},
-		{"rout", "route"},
-		{"readbody", "read_body"},
-		{"shaodw", "shadow"},
-		{"costs", "cost"},
-		{"keys", "key"},
-		{"x", ""},
-		{"", ""},
-		{"frobnicate", ""},
-		{"é", ""},
-		{strings.Repeat("x", 1000), ""},
+	for word, want := range map[string]string{
+		"limti": "limit", "limitt": "limit", "Limit": "limit", "refsual": "refusal", "rout": "route", "readbody": "read_body", "shaodw": "shadow", "costs": "cost", "keys": "key",
+		"lmts": "", "x": "", "": "", "frobnicate": "", "é": "", strings.Repeat("x", 1000): "",
 	} {
-		if got := option.Nearest(test.word, all); got != test.want {
-			t.Errorf("nearest(%.20q): got %q, want %q", test.word, got, test.want)
+		if got := option.Nearest(word, all); got != want {
+			t.Errorf("nearest(%.20q): got %q, want %q", word, got, want)
 		}
 	}
 }

@@ -229,39 +229,23 @@ const unset = "is a variable such as {$NAME} unset?"
 // A matcher that an unset variable has emptied matches all requests or none. NET, and what
 // begins with NET, is unset.
 func TestEmptiedMatcher(t *testing.T) {
-	for _, test := range []struct{ matcher, says string }{
-		{"client_ip {$NET}", "client_ip: nothing stands after it, so it would match all requests or none: " + unset},
-		{"remote_ip {$NET}", "remote_ip: nothing"},
-		{"path {$NET}", "path: nothing"},
-		{"query {$NET}", "query: nothing"},
-		{"query \"{$NET}\"", "query: nothing"},
-		{"method {$NET}", "method: nothing"},
-		{"host {$NET}", "host: nothing"},
-		{"not client_ip {$NET}", "client_ip: nothing"},
-		{"path_regexp {$NET}", ""}, // Caddy itself refuses the rest
-		{"header {$NET}", ""},
-		{"header A {$NET}", ""},
-		{"header_regexp {$NET}", ""},
-		{"header_regexp A {$NET}", ""},
-		{"header_regexp X-Api-Key \"{$NET}\"", "header_regexp: nothing"},
-		{"protocol {$NET}", ""},
-		{"vars {$NET}", ""},
-		{"vars a {$NET}", ""},
-		{"vars_regexp {$NET}", ""},
-		{"vars_regexp a {$NET}", ""},
-		{"expression {$NET}", ""},
-		{"not {$NET}", ""},
-		{"{$NET}", "no matchers"},
+	for matcher, says := range map[string]string{
+		"client_ip {$NET}": "client_ip: nothing stands after it, so it would match all requests or none: " + unset, "remote_ip {$NET}": "remote_ip: nothing",
+		"path {$NET}": "path: nothing", "query {$NET}": "query: nothing", "query \"{$NET}\"": "query: nothing", "method {$NET}": "method: nothing", "host {$NET}": "host: nothing",
+		"not client_ip {$NET}": "client_ip: nothing", "header_regexp X-Api-Key \"{$NET}\"": "header_regexp: nothing", "{$NET}": "no matchers",
+		// Caddy itself refuses the rest.
+		"path_regexp {$NET}": "", "header {$NET}": "", "header A {$NET}": "", "header_regexp {$NET}": "", "header_regexp A {$NET}": "", "protocol {$NET}": "",
+		"vars {$NET}": "", "vars a {$NET}": "", "vars_regexp {$NET}": "", "vars_regexp a {$NET}": "", "expression {$NET}": "", "not {$NET}": "",
 	} {
 		for _, m := range []mistake{
-			{"zone", "limit 5 1/s\nmatch " + test.matcher + " # <-", test.says},
-			{"zone", "limit 5 1/s\nmatch { # <-\n" + test.matcher + "\n}", test.says},
-			{"zone", "limit 5 1/s\nexempt " + test.matcher + " # <-", test.says},
-			{"zone", "limit 5 1/s\ncost 2 { # <-\n" + test.matcher + "\n}", test.says},
-			{"global", "exempt " + test.matcher + " # <-", test.says},
-			{"global", "zone a {\nlimit 5 1/s\nmatch " + test.matcher + " # <-\n}", test.says},
+			{"zone", "limit 5 1/s\nmatch " + matcher + " # <-", says},
+			{"zone", "limit 5 1/s\nmatch { # <-\n" + matcher + "\n}", says},
+			{"zone", "limit 5 1/s\nexempt " + matcher + " # <-", says},
+			{"zone", "limit 5 1/s\ncost 2 { # <-\n" + matcher + "\n}", says},
+			{"global", "exempt " + matcher + " # <-", says},
+			{"global", "zone a {\nlimit 5 1/s\nmatch " + matcher + " # <-\n}", says},
 		} {
-			if test.matcher == "{$NET}" && strings.Contains(m.text, "\n{$NET}") {
+			if matcher == "{$NET}" && strings.Contains(m.text, "\n{$NET}") {
 				continue // an empty line
 			}
 			if _, got := m.adapt(); got == "" || !strings.Contains(got, m.says) || m.says != "" && !strings.Contains(got, m.place()) {
