@@ -16,7 +16,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -54,16 +53,16 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	h.Next()
 	var limits []*inFlightReader
 	defaults := newZoneReader(h)
-	zones, err := readZones(defaults, "the global option throttle", tokens.Fields{
+	zones, err := readZones(defaults, "the global option throttle", option.Fields{
 		"store":         func() error { return parseStore(app, h.Dispenser) },
 		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
-		"exempt": tokens.Repeated(func() error {
+		"exempt": option.Repeated(func() error {
 			err := defaults.parseExempt(&app.Exempt, &app.ExemptStaticFiles)
 			return cmp.Or(err, defaults.about(option.CheckExempt(app.Exempt)))
 		}),
-		"plan":   tokens.Repeated(func() error { return parsePlan(app, h.Dispenser) }),
+		"plan":   option.Repeated(func() error { return parsePlan(app, h.Dispenser) }),
 		"buffer": func() error { return parseBuffer(app, h.Dispenser) },
-		"in_flight": tokens.Repeated(func() error {
+		"in_flight": option.Repeated(func() error {
 			limit, err := parseInFlight(h)
 			if err != nil {
 				return err
@@ -95,13 +94,13 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 
 // readZones reads a block of zones and of their defaults. The other known words are fields,
 // after each of which check is called.
-func readZones(defaults *zoneReader, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, err error) {
+func readZones(defaults *zoneReader, where string, fields option.Fields, check func() error) (zones []*zoneReader, err error) {
 	for name, field := range defaults.options() {
 		if Named(name).Beside && fields[name] == nil {
 			fields[name] = field
 		}
 	}
-	fields["zone"] = tokens.Repeated(func() error {
+	fields["zone"] = option.Repeated(func() error {
 		zone, err := parseZone(defaults.Helper)
 		if err != nil {
 			return err
@@ -109,7 +108,7 @@ func readZones(defaults *zoneReader, where string, fields tokens.Fields, check f
 		zones = append(zones, zone)
 		return defaults.addName(zone.zone.Name, zone.place)
 	})
-	err = tokens.Options(defaults.Dispenser, where, fields, check, defaults.places)
+	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
 	for _, zone := range zones {
 		zone.inherit(defaults)
 	}
@@ -158,7 +157,7 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	}
 	a.Plan[name] = capacity + " " + leak
 	_, err := config.ParsePlans(a.Plan)
-	return tokens.Wrap(d, err)
+	return option.Wrap(d, err)
 }
 
 // ParseHandler reads a directive with its matcher: both addresses of a request count for
@@ -184,7 +183,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 		return nil, err
 	}
 	handler := &config.Handler{Match: match}
-	here := tokens.Place(h.Dispenser)
+	here := option.Place(h.Dispenser)
 	zones, err := parseZones(handler, h)
 	if err != nil {
 		return nil, err
@@ -217,7 +216,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
 	words := h.RemainingArgsAsTokens()
 	if len(words) == 0 {
-		return readZones(newZoneReader(h), "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
+		return readZones(newZoneReader(h), "the directive throttle", option.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
 	}
 	zone, err := parseLine(h, words)
 	if err == nil && len(words) == 1 && h.NextBlock(0) {
@@ -231,7 +230,7 @@ func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader,
 	fields["zone"] = func() error {
 		return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
 	}
-	return []*zoneReader{zone}, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
+	return []*zoneReader{zone}, option.Read(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
 }
 
 // parseLine reads a whole zone from one line.

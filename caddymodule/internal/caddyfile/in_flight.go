@@ -10,7 +10,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 const wantInFlight = "want in_flight <name> <slots> [<key>...], such as in_flight php 5"
@@ -73,18 +72,18 @@ func parseInFlight(h httpcaddyfile.Helper) (*inFlightReader, error) {
 		}
 		return r, nil
 	}
-	err := tokens.Set(&r.Slots, words[1])
+	err := option.Set(&r.Slots, words[1])
 	if err != nil {
 		return nil, r.about(fmt.Errorf("parsing slots: %w; %s", err, wantInFlight))
 	}
 	if r.Key, err = parseSources(words[2:]); err != nil {
 		return nil, r.about(fmt.Errorf("parsing key: %w", err))
 	}
-	return r, tokens.Options(h.Dispenser, fmt.Sprintf("in_flight %q", r.Name), tokens.Fields{
-		"exempt": tokens.Repeated(func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) }),
+	return r, option.Read(h.Dispenser, fmt.Sprintf("in_flight %q", r.Name), option.Fields{
+		"exempt": option.Repeated(func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) }),
 		"wait":   &r.Wait, "queue": &r.Queue, "buffer": &r.Buffer, "pass": &r.Pass, "shadow": &r.Shadow,
 		"share":   r.parseShare,
-		"rank":    tokens.Repeated(func() error { return parseRank(r.Helper, &r.InFlight) }),
+		"rank":    option.Repeated(func() error { return parseRank(r.Helper, &r.InFlight) }),
 		"refusal": r.parseRefusal,
 	}, nil, r.places)
 }
@@ -144,7 +143,7 @@ func parseBuffer(a *config.App, d *caddyfile.Dispenser) error {
 	}
 	d.Args(&a.Buffer.InAll)
 	_, _, err := a.Buffer.Bytes()
-	return tokens.Wrap(d, err)
+	return option.Wrap(d, err)
 }
 
 const rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"

@@ -18,7 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files, which are none of them.
@@ -71,7 +70,7 @@ func parseKey(r *zoneReader) (err error) {
 		return r.Err("parsing key: no source: want " + limit.KeySources)
 	}
 	k := made(&r.zone.Key)
-	details := tokens.Fields{"missing": (*string)(&k.Missing), "unlisted": (*string)(&k.Unlisted), "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
+	details := option.Fields{"missing": (*string)(&k.Missing), "unlisted": (*string)(&k.Unlisted), "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
 	if k.Sources, err = parseSources(r.words(details)); err != nil {
 		return r.Errf("parsing key: %w", err)
 	}
@@ -134,7 +133,7 @@ func parseCost(r *zoneReader) error {
 
 func parseSettle(r *zoneReader) (err error) {
 	s := made(&r.zone.Settle)
-	details := tokens.Fields{"after": &s.After, "debt": &s.Debt}
+	details := option.Fields{"after": &s.After, "debt": &s.Debt}
 	words := r.words(details)
 	if len(words) == 0 {
 		return r.Errf("settle has no value: want %s", r.syntax())
@@ -147,7 +146,7 @@ func parseSettle(r *zoneReader) (err error) {
 		s.Name = words[1]
 	case s.Source == "status" && last > 1:
 		s.Status = words[1:last]
-		err = tokens.Set(&s.Cost, words[last])
+		err = option.Set(&s.Cost, words[last])
 	case last > 0:
 		err = fmt.Errorf("wrong words after %s", s.Source)
 	}
@@ -185,7 +184,7 @@ func parseRefund(r *zoneReader) error {
 func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 	if h.CountRemainingArgs() > 0 {
 		var name string
-		if err := tokens.ParseArg(h.Dispenser, &name); err != nil {
+		if err := option.ParseArg(h.Dispenser, &name); err != nil {
 			return err
 		}
 		if !filepath.IsAbs(name) {
@@ -200,8 +199,8 @@ func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 		return nil
 	}
 	style := made(&own.PageStyle)
-	here := tokens.Place(h.Dispenser)
-	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
+	here := option.Place(h.Dispenser)
+	err := option.Read(h.Dispenser, "page", option.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
 	if err == nil && *style == (refusal.Style{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
@@ -236,7 +235,7 @@ func outerMatchers(h httpcaddyfile.Helper) (caddyhttp.RawMatcherSets, error) {
 	}
 	h.Next() // the directive's name
 	if err := option.CheckOuter(set); err != nil || set == nil {
-		return nil, tokens.Wrap(h.Dispenser, err)
+		return nil, option.Wrap(h.Dispenser, err)
 	}
 	return caddyhttp.RawMatcherSets{set}, nil
 }
@@ -255,7 +254,7 @@ func wrongName(h httpcaddyfile.Helper, err error) error {
 // parseMatchers adds a set of matchers, all of which must match. They stand in a
 // block or on the line, or are one of the site's by its name. Errors name the option.
 func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatcherSets) (err error) {
-	here, name := tokens.Place(h.Dispenser), nextWord(h.Dispenser)
+	here, name := option.Place(h.Dispenser), nextWord(h.Dispenser)
 	var set caddy.ModuleMap
 	if !strings.HasPrefix(name, "@") {
 		set, err = parseMatcherSet(h.Dispenser, word)
@@ -275,7 +274,7 @@ func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatch
 // parseMatcherSet reads matchers as Caddy does, with better errors about unknown
 // words and about matchers that throttle cannot use.
 func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, error) {
-	here, segment := tokens.Place(d), d.NextSegment()
+	here, segment := option.Place(d), d.NextSegment()
 	words := caddyfile.NewDispenser(segment)
 	words.Next()
 	for words.NextArg() || words.NextBlock(0) {

@@ -14,7 +14,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -27,7 +26,7 @@ type reader struct {
 }
 
 func newReader(h httpcaddyfile.Helper) reader {
-	return reader{h, tokens.Place(h.Dispenser), make(map[string][]string), make(map[string]string)}
+	return reader{h, option.Place(h.Dispenser), make(map[string][]string), make(map[string]string)}
 }
 
 // about adds to an error the place of the option that is wrong, or of the whole. It returns nil
@@ -37,8 +36,7 @@ func (r *reader) about(err error) error {
 		return nil
 	}
 	where := r.place
-	var wrong *option.Error
-	if errors.As(err, &wrong) {
+	if wrong, is := errors.AsType[*option.Error](err); is {
 		first, _, _ := strings.Cut(wrong.Option, " ")
 		for _, name := range []string{first, wrong.Option} {
 			if of := r.places[name]; wrong.At < len(of) {
@@ -105,7 +103,7 @@ var ZoneOptions = []ZoneOption{
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
 	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: func(r *zoneReader) error {
 		b := made(&r.zone.ReadBody)
-		return r.detailed(tokens.Fields{"else": &b.Else}, 1, &b.Most)
+		return r.detailed(option.Fields{"else": &b.Else}, 1, &b.Most)
 	}},
 	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
 	{Name: "refund", Syntax: "status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", Repeats: true, Parse: parseRefund},
@@ -115,15 +113,15 @@ var ZoneOptions = []ZoneOption{
 	}},
 	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: func(r *zoneReader) error {
 		d := made(&r.zone.Delay)
-		return r.detailed(tokens.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
+		return r.detailed(option.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
 	}},
 	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: func(r *zoneReader) error {
 		b := made(&r.zone.Block)
-		details := tokens.Fields{"everywhere": &b.Everywhere}
+		details := option.Fields{"everywhere": &b.Everywhere}
 		words := r.words(details)
 		b.For = make([]caddy.Duration, len(words))
 		for i, word := range words {
-			if err := tokens.Set(&b.For[i], word); err != nil {
+			if err := option.Set(&b.For[i], word); err != nil {
 				return r.Errf("parsing block: %w", err)
 			}
 		}
@@ -131,7 +129,7 @@ var ZoneOptions = []ZoneOption{
 	}},
 	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: func(r *zoneReader) error {
 		f := made(&r.zone.Refusal)
-		return r.details(tokens.Fields{
+		return r.details(option.Fields{
 			"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "code": &f.Code, "log": &f.Log,
 			"page": func() error { return parsePage(r.Helper, f) },
 		})
@@ -140,7 +138,7 @@ var ZoneOptions = []ZoneOption{
 		return r.detailed(nil, 1, &r.zone.OnStoreError)
 	}},
 	{Name: "shadow", Syntax: "[server_timing]", Beside: true, Parse: func(r *zoneReader) error {
-		return r.detailed(tokens.Fields{"server_timing": &made(&r.zone.Shadow).ServerTiming}, 0)
+		return r.detailed(option.Fields{"server_timing": &made(&r.zone.Shadow).ServerTiming}, 0)
 	}},
 	{Name: "enforce", Syntax: "<percent of keys>", Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.Enforce)
@@ -160,22 +158,22 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	if h.CountRemainingArgs() == 0 {
 		return nil, h.Err("zone has no name: want zone <name>, such as zone pages")
 	}
-	if err := tokens.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
+	if err := option.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
 		return nil, err
 	}
 	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
-	return r, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
+	return r, option.Read(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
 }
 
 // options are all that it reads.
-func (r *zoneReader) options() tokens.Fields {
-	fields := make(tokens.Fields)
+func (r *zoneReader) options() option.Fields {
+	fields := make(option.Fields)
 	for i := range ZoneOptions {
 		o := &ZoneOptions[i]
 		if parse := func() error { return r.parse(o) }; o.Repeats {
-			fields[o.Name] = tokens.Repeated(parse)
+			fields[o.Name] = option.Repeated(parse)
 		} else {
 			fields[o.Name] = parse
 		}
@@ -190,7 +188,7 @@ func (r *zoneReader) parse(o *ZoneOption) error {
 
 // detailed reads the words after an option into fields, of which the first so many are
 // required, and then its details.
-func (r *zoneReader) detailed(details tokens.Fields, required int, fields ...any) error {
+func (r *zoneReader) detailed(details option.Fields, required int, fields ...any) error {
 	words := r.words(details)
 	if len(words) < required {
 		return r.Errf("%s has no value: want %s", r.option.Name, r.syntax())
@@ -199,7 +197,7 @@ func (r *zoneReader) detailed(details tokens.Fields, required int, fields ...any
 		if i == len(fields) {
 			return r.unknownDetail(word, details)
 		}
-		if err := tokens.Set(fields[i], word); err != nil {
+		if err := option.Set(fields[i], word); err != nil {
 			return r.Errf("parsing %s: %w; the syntax is %s", r.option.Name, err, r.syntax())
 		}
 	}
@@ -207,7 +205,7 @@ func (r *zoneReader) detailed(details tokens.Fields, required int, fields ...any
 }
 
 // words returns the words after an option, up to the first detail.
-func (r *zoneReader) words(details tokens.Fields) (words []string) {
+func (r *zoneReader) words(details option.Fields) (words []string) {
 	for r.NextArg() {
 		if details[r.Val()] != nil {
 			r.Prev()
@@ -219,10 +217,10 @@ func (r *zoneReader) words(details tokens.Fields) (words []string) {
 }
 
 // details reads the details of an option: on its line those of one word, then all in its block.
-func (r *zoneReader) details(details tokens.Fields) (err error) {
+func (r *zoneReader) details(details option.Fields) (err error) {
 	places := make(map[string][]string)
 	for r.NextArg() {
-		name, place := r.Val(), tokens.Place(r.Dispenser)
+		name, place := r.Val(), option.Place(r.Dispenser)
 		_, flag := details[name].(*bool)
 		_, long := details[name].(func() error)
 		switch {
@@ -235,13 +233,13 @@ func (r *zoneReader) details(details tokens.Fields) (err error) {
 		case !flag && !r.NextArg():
 			return r.Errf("%s has no value: want %s", name, r.syntax())
 		}
-		if err := tokens.Set(details[name], r.Val()); err != nil {
+		if err := option.Set(details[name], r.Val()); err != nil {
 			return r.Errf("parsing %s: %w", name, err)
 		}
 		places[name] = []string{place}
 	}
 	if details != nil {
-		err = tokens.Options(r.Dispenser, r.option.Name, details, nil, places)
+		err = option.Read(r.Dispenser, r.option.Name, details, nil, places)
 	}
 	for name, place := range places {
 		r.places[r.option.Name+" "+name] = place
@@ -251,7 +249,7 @@ func (r *zoneReader) details(details tokens.Fields) (err error) {
 
 func (r *zoneReader) syntax() string { return strings.TrimSpace(r.option.Name + " " + r.option.Syntax) }
 
-func (r *zoneReader) unknownDetail(word string, details tokens.Fields) error {
+func (r *zoneReader) unknownDetail(word string, details option.Fields) error {
 	if meant := option.Nearest(word, slices.Sorted(maps.Keys(details))); meant != "" {
 		return r.Errf("unknown option %q in %s: did you mean %s?", word, r.option.Name, meant)
 	}
