@@ -26,9 +26,8 @@ import (
 type App struct {
 	config.App
 
-	engine *engine.Engine
-	global map[string]*engine.Zone // by the definitions in the global options
-
+	engine   *engine.Engine
+	global   map[string]*engine.Zone    // by the definitions in the global options
 	inFlight map[string]*inflight.Limit // by those
 
 	foreign *stores.SharedStore // of a StoreModule; nil otherwise
@@ -47,10 +46,7 @@ func (a *App) Engine() *engine.Engine { return a.engine }
 
 // CaddyModule returns the Caddy module information.
 func (App) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle",
-		New: func() caddy.Module { return new(App) },
-	}
+	return caddy.ModuleInfo{ID: "throttle", New: func() caddy.Module { return new(App) }}
 }
 
 // Provision loads the store and compiles the global zones. It dials nothing.
@@ -61,7 +57,6 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 	if err = engine.RegisterMetrics(ctx.GetMetricsRegistry()); err != nil {
 		return err
 	}
-	a.global = make(map[string]*engine.Zone)
 	if a.engine.Plans, err = config.ParsePlans(a.Plan); err != nil {
 		return err
 	}
@@ -71,20 +66,16 @@ func (a *App) Provision(ctx caddy.Context) (err error) {
 		}
 	}
 	for _, definition := range a.Zone {
-		z, err := a.engine.AddZone(ctx, definition)
-		if err != nil {
+		if _, err := a.engine.AddZone(ctx, definition); err != nil {
 			return err
 		}
-		a.global[z.Name] = z
 	}
-	a.inFlight = make(map[string]*inflight.Limit)
 	for _, definition := range a.InFlight {
-		l, err := a.engine.AddInFlight(ctx, definition)
-		if err != nil {
+		if _, err := a.engine.AddInFlight(ctx, definition); err != nil {
 			return err
 		}
-		a.inFlight[l.Name] = l
 	}
+	a.global, a.inFlight = maps.Clone(a.engine.Zones), maps.Clone(a.engine.InFlight) // before handlers add theirs
 	return nil
 }
 

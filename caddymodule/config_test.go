@@ -14,89 +14,73 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
-func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
-	const limit = `"limit":"5 1/s"`
+// JSON that no Caddyfile could say is checked, too. What limits nothing somewhere, or means two
+// things, must not be accepted silently.
+func TestJSONIsCheckedAsCaddyfilesAre(t *testing.T) {
+	const limit, a = `"limit":"5 1/s"`, `{"name":"a","limit":"5 1/s"}`
+	zone := func(fields string) []string { return []string{`{"name":"a",` + limit + `,` + fields + `}`} }
 	for _, test := range []struct {
-		name string
-		app  string // the throttle app
-		zone string // of a handler
-		want string
+		name  string
+		app   string   // the throttle app
+		zones []string // of each handler
+		want  string   // nothing: no error
 	}{
 		{name: "unknown field of the app", app: `{"zones":[]}`, want: `unknown field "zones"`},
-		{name: "unknown field of a zone", zone: `{"name":"a",` + limit + `,"burst":5}`, want: `unknown field "burst"`},
-		{name: "null zone in a handler", zone: `null`, want: "a zone is null"},
+		{name: "unknown field of a zone", zones: zone(`"burst":5`), want: `unknown field "burst"`},
+		{name: "null zone in a handler", zones: []string{`null`}, want: "a zone is null"},
 		{name: "null zone in the app", app: `{"zone":[null]}`, want: "a zone is null"},
-		{name: "empty zone", zone: `{}`, want: `unknown zone ""`},
-		{name: "zone without a name", zone: `{` + limit + `}`, want: `invalid zone name ""`},
-		{name: "reference to a zone that is not defined", zone: `{"name":"a"}`, want: `unknown zone "a"`},
-		{name: "reference with a shadow", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","shadow":{}}`, want: `zone "a": no limit given`},
-		{name: "zone differs in app and handler", app: `{"zone":[{"name":"a",` + limit + `}]}`, zone: `{"name":"a","limit":"6 1/s"}`, want: `zone "a" is defined twice, and differently`},
+		{name: "no zone", zones: []string{``}, want: "no zone given"},
+		{name: "empty zone", zones: []string{`{}`}, want: `unknown zone ""`},
+		{name: "zone without a name", zones: []string{`{` + limit + `}`}, want: `invalid zone name ""`},
+		{name: "reference to a zone that is not defined", zones: []string{`{"name":"a"}`}, want: `unknown zone "a"`},
+		{name: "reference to a zone of another handler", zones: []string{a, `{"name":"a"}`}, want: `unknown zone "a"`},
+		{name: "reference with a shadow", app: `{"zone":[` + a + `]}`, zones: []string{`{"name":"a","shadow":{}}`}, want: `zone "a": no limit given`},
+		{name: "same zone twice", zones: []string{a + `,` + a}, want: `zone "a" is given twice in one handler`},
+		{name: "zone differs in app and handler", app: `{"zone":[` + a + `]}`, zones: []string{`{"name":"a","limit":"6 1/s"}`}, want: `zone "a" is defined twice, and differently`},
+		{name: "zone differs in two handlers", zones: []string{a, `{"name":"a","limit":"5 2/s"}`}, want: `zone "a" is defined twice, and differently: a name is one budget, so give one of them another name: {"enforce":100,`},
+		{
+			name: "equal definitions, spelled differently", app: `{"zone":[{"name":"a","limit":"5 1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
+			zones: []string{`{"name":"a"}`, `{"match":[{"method":[ "GET" ],"path":["/x"]}],"limit":"5.0 1/s","name":"a","refusal":{"status":429},"key":{"sources":[{"source":"client_ip"}]}}`},
+		},
+		{name: "two zones that are the same", zones: []string{a + `,{"name":"b",` + limit + `,"refusal":{"status":429}}`}, want: `zones "a" and "b" of one throttle directive are the same`},
+		{name: "two zones whose names are keys", zones: []string{`{"name":"a","key":{"sources":[{"source":"header","name":"a"}]},` + limit + `},{"name":"b","key":{"sources":[{"source":"header","name":"b"}]},` + limit + `}`}},
+		{name: "two zones that differ in their matchers", zones: []string{`{"name":"a","match":[{"path":["/a"]}],` + limit + `},{"name":"b",` + limit + `}`}},
 		{name: "exempt of the app with an empty set of matchers", app: `{"exempt":[{}]}`, want: "a set without matchers"},
-		{name: "matcher unknown", zone: `{"name":"a",` + limit + `,"match":[{"paht":["/x"]}]}`, want: "unknown module: http.matchers.paht"},
-		{name: "matcher that cannot be provisioned", zone: `{"name":"a",` + limit + `,"match":[{"remote_ip":{"ranges":["home"]}}]}`, want: "home"},
+		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
+		{name: "matcher unknown", zones: zone(`"match":[{"paht":["/x"]}]`), want: "unknown module: http.matchers.paht"},
+		{name: "matcher that cannot be provisioned", zones: zone(`"match":[{"remote_ip":{"ranges":["home"]}}]`), want: "home"},
+		{name: "path with a comma", zones: zone(`"match":[{"path":["/a,"]}]`), want: `path "/a," never matches`},
+		{name: "paths of all kinds", zones: zone(`"match":[{"path":["/x","*.jsp","{http.vars.p}/x","*"]}]`)},
+		{name: "static files with a root of their own", zones: zone(`"exempt_static_files":[{"root":"/srv"}]`)},
+		{name: "static files with a blank root", zones: zone(`"exempt_static_files":[{"root":" "}]`), want: "the root of static_files is blank"},
+		{name: "page_style and page_html", zones: zone(`"refusal":{"page_style":{"title":"a"},"page_html":""}`), want: "page_style and page_html exclude each other"},
 		{name: "plan that is no limit", app: `{"plan":{"p":"fast"}}`, want: `plan "p": invalid limit "fast"`},
 		{name: "plan with a reserved name", app: `{"plan":{"deny":"5 1/s"}}`, want: `invalid plan name "deny"`},
-		{name: "throttle_blocked within the app", app: `{"exempt":[{"throttle_blocked":{}}]}`, want: "cannot be used inside throttle"},
 		{name: "store unknown", app: `{"store":{"module":"paper"}}`, want: "unknown module: throttle.stores.paper"},
 		{name: "store without a name", app: `{"store":{}}`, want: "module"},
 		{name: "store null", app: `{"store":null}`, want: "module"},
 		{name: "max_buckets negative", app: `{"store":{"module":"memory","max_buckets":-1}}`, want: "invalid max_buckets -1"},
 		{name: "max_buckets too many", app: `{"store":{"module":"memory","max_buckets":100000001}}`, want: "invalid max_buckets 100000001"},
+		{name: "max_buckets with a fraction", app: `{"store":{"module":"memory","max_buckets":0.5}}`, want: "max_buckets"},
 		{name: "snapshot_interval too short", app: `{"store":{"module":"memory","snapshot_interval":"10ms"}}`, want: "invalid snapshot_interval 10ms"},
 		{name: "snapshot with an unknown placeholder", app: `{"store":{"module":"memory","snapshot":"{env.NO_SUCH_VARIABLE}/x"}}`, want: "snapshot: filling in placeholders"},
-		{name: "max_buckets with a fraction", app: `{"store":{"module":"memory","max_buckets":0.5}}`, want: "max_buckets"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			apps := make(map[string]string)
+			apps, handlers := make(map[string]string), []string(nil)
 			if test.app != "" {
 				apps["throttle"] = test.app
 			}
-			if test.zone != "" {
-				apps["http"] = servertest.WithHandlers(`{"handler":"throttle","zone":[` + test.zone + `]}`)
+			for _, zones := range test.zones {
+				handlers = append(handlers, `{"handler":"throttle","zone":[`+zones+`]}`)
+			}
+			if handlers != nil {
+				apps["http"] = servertest.WithHandlers(handlers...)
 			}
 			err := servertest.Provision(t, apps)
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want an error with %q", err, test.want)
+			if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+				t.Errorf("got %v, want %q", err, test.want)
 			}
 		})
-	}
-}
-
-func TestHandlersThatDisagreeAreRefused(t *testing.T) {
-	for _, test := range []struct {
-		name     string
-		handlers []string
-		want     string
-	}{
-		{"no zone", []string{`{"handler":"throttle"}`}, "no zone given"},
-		{"same zone twice", []string{`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s"},{"name":"a","limit":"5 1/s"}]}`}, `zone "a" is given twice in one handler`},
-		{"two definitions", []string{
-			`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s"}]}`,
-			`{"handler":"throttle","zone":[{"name":"a","limit":"5 2/s"}]}`,
-		}, `zone "a" is defined twice, and differently: a name is one budget, so give one of them another name: {"enforce":100,`},
-		{"reference to a zone of another handler", []string{
-			`{"handler":"throttle","zone":[{"name":"a","limit":"5 1/s"}]}`,
-			`{"handler":"throttle","zone":[{"name":"a"}]}`,
-		}, `unknown zone "a"`},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := servertest.Provision(t, map[string]string{"http": servertest.WithHandlers(test.handlers...)})
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("got %v, want an error with %q", err, test.want)
-			}
-		})
-	}
-}
-
-func TestEqualDefinitionsAreOneZoneHoweverTheyAreSpelled(t *testing.T) {
-	err := servertest.Provision(t, map[string]string{
-		"throttle": `{"zone":[{"name":"a","limit":"5 1/s","match":[{"path":["/x"],"method":["GET"]}]}]}`,
-		"http": servertest.WithHandlers(
-			`{"handler":"throttle","zone":[{"name":"a"}]}`,
-			`{"handler":"throttle","zone":[{"match":[{"method":[ "GET" ],"path":["/x"]}],"limit":"5.0 1/s","name":"a","refusal":{"status":429},"key":{"sources":[{"source":"client_ip"}]}}]}`),
-	})
-	if err != nil {
-		t.Errorf("got %v, want no error", err)
 	}
 }
 
@@ -113,42 +97,6 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 	}
 	if _, kept := stores.Process.References(engine.StateKey("left")); kept {
 		t.Error("the zone's counters are kept")
-	}
-}
-
-// Each config limits nothing somewhere, or means two things, and must not be accepted silently.
-func TestJSONThatLimitsNothingIsAnError(t *testing.T) {
-	const limit = `"limit":"5 1/s"`
-	zone := func(fields string) string {
-		return servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,` + fields + `}]}`)
-	}
-	for _, test := range []struct {
-		name, http, want string // want nothing: no error
-	}{
-		{name: "path with a comma", http: zone(`"match":[{"path":["/a,"]}]`), want: `path "/a," never matches`},
-		{name: "path without a slash", http: zone(`"exempt":[{"path":["/x"]},{"path":["x"]}]`), want: `zone "a": path "x" never matches`},
-		{name: "path without a slash in not", http: zone(`"match":[{"not":[{"path":["x"]}]}]`), want: `path "x" never matches`},
-		{name: "path without a slash in a cost", http: zone(`"cost":[{"match":[{"path":["x"]}],"value":"2"}]`), want: `path "x" never matches`},
-		{name: "path without a slash in a route", http: zone(`"key":{"sources":[{"source":"route"}]},"route":[{"name":"r","path":["x"]}]`), want: `route "r": path "x" never matches`},
-		{name: "paths of all kinds", http: zone(`"match":[{"path":["/x","*.jsp","{http.vars.p}/x","*"]}]`)},
-		{name: "two zones that are the same", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `},{"name":"b",` + limit + `,"refusal":{"status":429}}]}`), want: `zones "a" and "b" of one throttle directive are the same`},
-		{name: "two zones whose names are keys", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a","key":{"sources":[{"source":"header","name":"a"}]},` + limit + `},{"name":"b","key":{"sources":[{"source":"header","name":"b"}]},` + limit + `}]}`)},
-		{name: "two zones that differ in their matchers", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a","match":[{"path":["/a"]}],` + limit + `},{"name":"b",` + limit + `}]}`)},
-		{name: "static files with a root of their own", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":[{"root":"/srv"}]}]}`)},
-		{name: "static files with a blank root", http: servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"a",` + limit + `,"exempt_static_files":[{"root":" "}]}]}`), want: "the root of static_files is blank"},
-		{name: "page_style and page_html", http: zone(`"refusal":{"page_style":{"title":"a"},"page_html":""}`), want: "page_style and page_html exclude each other"},
-		{name: "page_style with refuse error", http: zone(`"refusal":{"page_style":{},"error":true}`), want: "page and error exclude each other"},
-		{name: "page_style with an accent that is no colour", http: zone(`"refusal":{"page_style":{"accent":"#12"}}`), want: `invalid accent "#12"`},
-		{name: "page_html with refuse error", http: zone(`"refusal":{"page_html":"","error":true}`), want: "page and error exclude each other"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			switch err := servertest.Provision(t, map[string]string{"http": test.http}); {
-			case test.want == "" && err != nil:
-				t.Errorf("got %v, want no error", err)
-			case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
-				t.Errorf("got %v, want an error with %q", err, test.want)
-			}
-		})
 	}
 }
 

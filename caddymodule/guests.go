@@ -12,8 +12,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // A Guest is how a Caddy module of another package uses throttle: a handler, a matcher, a
@@ -55,7 +55,7 @@ func (g *Guest) NeedZone(name string) {
 		if g.engine.Zones[name] != nil {
 			return nil
 		}
-		return fmt.Errorf("%s: %w", g.name, text.Unknown("zone", name, "", slices.Sorted(maps.Keys(g.engine.Zones))))
+		return fmt.Errorf("%s: %w", g.name, option.Unknown("zone", name, "", slices.Sorted(maps.Keys(g.engine.Zones))))
 	})
 }
 
@@ -85,4 +85,6 @@ func Changes(call string) bool { return admin.Calls["/throttle/"+call].Changes }
 
 // ErrUnknown returns the error of an unknown word, such as of an option or a name, that says
 // which known one was probably meant. kind is what the word names.
-func ErrUnknown(kind, word string, known ...string) error { return text.Unknown(kind, word, "", known) }
+func ErrUnknown(kind, word string, known ...string) error {
+	return option.Unknown(kind, word, "", known)
+}

@@ -32,10 +32,7 @@ func (h *Handler) Running() *engine.Handler { return h.running }
 
 // CaddyModule returns the Caddy module information.
 func (Handler) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.handlers.throttle",
-		New: func() caddy.Module { return new(Handler) },
-	}
+	return caddy.ModuleInfo{ID: "http.handlers.throttle", New: func() caddy.Module { return new(Handler) }}
 }
 
 // Provision finds or compiles the handler's zones.
@@ -84,10 +81,7 @@ type InFlight struct {
 
 // CaddyModule returns the Caddy module information.
 func (InFlight) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.handlers.in_flight",
-		New: func() caddy.Module { return new(InFlight) },
-	}
+	return caddy.ModuleInfo{ID: "http.handlers.in_flight", New: func() caddy.Module { return new(InFlight) }}
 }
 
 // Provision finds or compiles what the handler limits.

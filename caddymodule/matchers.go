@@ -28,25 +28,20 @@ type MatchBlocked struct {
 
 // CaddyModule returns the Caddy module information.
 func (MatchBlocked) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.matchers.throttle_blocked",
-		New: func() caddy.Module { return new(MatchBlocked) },
-	}
+	return caddy.ModuleInfo{ID: "http.matchers.throttle_blocked", New: func() caddy.Module { return new(MatchBlocked) }}
 }
 
 // Provision has the zone looked for when the config starts, when all zones are known.
-func (m *MatchBlocked) Provision(ctx caddy.Context) error {
+func (m *MatchBlocked) Provision(ctx caddy.Context) (err error) {
 	for _, within := range ctx.Modules() {
 		switch within.(type) {
 		case *App, *Handler:
 			return option.ErrAsksThrottle
 		}
 	}
-	app, err := appOf(ctx)
-	if err != nil {
+	if m.app, err = engine.EngineOf(ctx); err != nil {
 		return err
 	}
-	m.app = app.engine
 	m.app.ReadVerdicts(ctx)
 	if m.Zone != "" {
 		(&Guest{m.app, "throttle_blocked"}).NeedZone(m.Zone)
@@ -101,13 +96,11 @@ func (m *MatchBlocked) zones() iter.Seq[*limit.Zone] {
 //	throttle_blocked [<zone>]
 func (m *MatchBlocked) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	for d.Next() {
-		if words := d.RemainingArgs(); len(words) == 1 && m.Zone == "" {
-			m.Zone = words[0]
-		} else if len(words) > 0 {
-			return d.Err("too many words after throttle_blocked: want throttle_blocked [<zone>]")
+		if m.Zone == "" {
+			d.Args(&m.Zone)
 		}
-		if d.NextBlock(0) {
-			return d.Err("throttle_blocked takes no block: want throttle_blocked [<zone>]")
+		if d.NextArg() || d.NextBlock(0) {
+			return d.Err("want throttle_blocked [<zone>] and nothing else")
 		}
 	}
 	return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 // Memory keeps the buckets in the memory of this process.
@@ -22,10 +22,7 @@ type Memory struct {
 
 // CaddyModule returns the Caddy module information.
 func (Memory) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "throttle.stores.memory",
-		New: func() caddy.Module { return new(Memory) },
-	}
+	return caddy.ModuleInfo{ID: "throttle.stores.memory", New: func() caddy.Module { return new(Memory) }}
 }
 
 // Provision joins the process's memory of buckets, or creates it.
@@ -68,7 +65,7 @@ func (m *Memory) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	if d.NextArg() {
 		return d.Errf("unexpected %q after store memory: want a block", d.Val())
 	}
-	return tokens.Options(d, "store memory", tokens.Fields{
+	return option.Read(d, "store memory", option.Fields{
 		"max_buckets": &m.MaxBuckets, "snapshot": &m.Snapshot, "snapshot_interval": &m.SnapshotInterval,
 	}, m.Check, nil)
 }

@@ -33,28 +33,16 @@ http://%s {
 func TestBucketsSurviveReloadsAndSoDoCounts(t *testing.T) {
 	addr := servertest.FreeAddress(t)
 	servertest.MustLoad(t, fmt.Sprintf(reloaded, 1000, addr, 5, "one"))
-	for range 3 {
-		if got := servertest.Status(t); got != http.StatusOK {
-			t.Fatalf("before: got %v, want 200", got)
-		}
-	}
+	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, passed)
 	if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 5, "two")); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []int{200, 200, 429, 429} {
-		if got := servertest.Status(t); got != want {
-			t.Errorf("request %d after the reload: got %v, want %v", i+1, got, want)
-		}
-	}
+	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused, refused)
 	// A changed limit keeps the level.
 	if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")); err != nil {
 		t.Fatal(err)
 	}
-	for i, want := range []int{200, 200, 429} {
-		if got := servertest.Status(t); got != want {
-			t.Errorf("request %d after raising the capacity: got %v, want %v", i+1, got, want)
-		}
-	}
+	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused)
 	counts := servertest.Active(t).Counts(t)["site"]
 	if counts["admitted"] != 7 || counts["refused capacity"] != 3 {
 		t.Errorf("got %v, want 7 admitted and 3 refused", counts)
@@ -93,11 +81,7 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 			t.Errorf("%s: got %v references to the memory, want %v", name, got, kept)
 		}
 	}
-	for i, want := range []int{200, 429} {
-		if got := servertest.Status(t); got != want {
-			t.Errorf("request %d after reloads that failed: got %v, want %v", i+1, got, want)
-		}
-	}
+	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, refused)
 	if counts := servertest.Active(t).Counts(t)["site"]; counts["admitted"] != 5+50+2*50 || counts["refused capacity"] != 1 {
 		t.Errorf("got %v, want 155 admitted and 1 refused", counts)
 	}

@@ -31,10 +31,7 @@ type Seen struct{ app *engine.Engine }
 
 // CaddyModule returns the Caddy module information.
 func (Seen) CaddyModule() caddy.ModuleInfo {
-	return caddy.ModuleInfo{
-		ID:  "http.handlers.throttle_seen",
-		New: func() caddy.Module { return new(Seen) },
-	}
+	return caddy.ModuleInfo{ID: "http.handlers.throttle_seen", New: func() caddy.Module { return new(Seen) }}
 }
 
 // Provision finds the app with the zones.
@@ -46,23 +43,23 @@ func (s *Seen) Provision(ctx caddy.Context) (err error) {
 // ServeHTTP implements caddyhttp.MiddlewareHandler. It answers every request itself.
 func (s *Seen) ServeHTTP(w http.ResponseWriter, r *http.Request, _ caddyhttp.Handler) error {
 	w.Header().Set("Cache-Control", "no-store")
-	if r.Method != http.MethodPost {
-		w.Header().Set("Allow", http.MethodPost)
-		w.WriteHeader(http.StatusMethodNotAllowed)
-		return nil
-	}
 	report, err := io.ReadAll(io.LimitReader(r.Body, mostReport+1))
-	if err != nil || len(report) > mostReport {
-		w.WriteHeader(http.StatusBadRequest)
-		return nil
-	}
-	names := strings.FieldsFunc(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' })
-	for _, name := range names[:min(len(names), mostReported)] {
-		if z := s.app.Zones[name]; z != nil {
-			z.Counts.Seen(r)
+	status := http.StatusNoContent
+	switch {
+	case r.Method != http.MethodPost:
+		w.Header().Set("Allow", http.MethodPost)
+		status = http.StatusMethodNotAllowed
+	case err != nil || len(report) > mostReport:
+		status = http.StatusBadRequest
+	default:
+		names := strings.FieldsFunc(string(report), func(c rune) bool { return c == ',' || c == ' ' || c == '\n' })
+		for _, name := range names[:min(len(names), mostReported)] {
+			if z := s.app.Zones[name]; z != nil {
+				z.Counts.Seen(r)
+			}
 		}
 	}
-	w.WriteHeader(http.StatusNoContent)
+	w.WriteHeader(status)
 	return nil
 }
 

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/caddy-throttle/caddy-throttle/caddymodule"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
@@ -121,7 +120,7 @@ func TestAReportThatIsNoneIsRefused(t *testing.T) {
 	if w := c.Get("/seen"); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "POST" {
 		t.Errorf("GET: got %d with Allow %q, want 405 with POST", w.Code, w.Header().Get("Allow"))
 	}
-	if w := report(c, strings.Repeat("x", caddymodule.MostReport+1)); w.Code != http.StatusBadRequest {
+	if w := report(c, strings.Repeat("x", 1025)); w.Code != http.StatusBadRequest {
 		t.Errorf("a long report: got %d, want 400", w.Code)
 	}
 	for _, junk := range []string{"", ",,,", "\x00\xff", strings.Repeat("a,", 500)} {

@@ -8,8 +8,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/pgstore"
 
@@ -92,7 +92,7 @@ func (p *Postgres) Cleanup() error { return p.store.Leave() }
 //	    logged
 //	}
 func (p *Postgres) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, &p.URL, tokens.Fields{
+	return option.UnmarshalStore(d, &p.URL, option.Fields{
 		"username": &p.Username, "password": &p.Password, "prefix": &p.Prefix, "table": &p.Table, "logged": &p.Logged,
 	})
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/redisstore"
 
@@ -121,7 +121,7 @@ func (r *Redis) Cleanup() error { return r.store.Leave() }
 //	    tls_ca <file>
 //	}
 func (r *Redis) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
-	return tokens.UnmarshalStore(d, &r.URL, tokens.Fields{
+	return option.UnmarshalStore(d, &r.URL, option.Fields{
 		"username": &r.Username, "password": &r.Password, "sentinel_username": &r.SentinelUsername, "sentinel_password": &r.SentinelPassword,
 		"prefix": &r.Prefix, "tls_ca": &r.TLSCA,
 	})

@@ -25,7 +25,7 @@ type room struct{ packages, may string }
 // concepts are the packages that hold one concept each. They may import each other, in no
 // circle, and every room above may import them.
 const concepts = "body changes cookie expiring form inflight/call inflight/fairqueue inflight/gate inflight/pass override " +
-	"option perkey record refusal response signer sketch snapshot staticfile supportcode text tokens"
+	"option perkey record refusal response signer sketch snapshot staticfile supportcode"
 
 // rooms are all packages that are built, from the bottom to the top, with a line for each
 // row of the table in CONTRIBUTING. Names without a folder are in caddymodule/internal.

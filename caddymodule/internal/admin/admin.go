@@ -20,8 +20,8 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 // API serves the paths under /throttle/ of Caddy's admin endpoint. Caddy makes
@@ -184,7 +184,7 @@ func findZone(e *engine.Engine, name string) (*engine.Zone, error) {
 	}
 	err := fmt.Errorf("unknown zone %q: the config has no zones", name)
 	if names := slices.Sorted(maps.Keys(e.Zones)); len(names) > 0 {
-		err = text.Unknown("zone", name, "", names)
+		err = option.Unknown("zone", name, "", names)
 	}
 	return nil, caddy.APIError{HTTPStatus: http.StatusNotFound, Err: err}
 }

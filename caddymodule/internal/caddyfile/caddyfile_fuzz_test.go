@@ -34,14 +34,8 @@ func FuzzCaddyfileBlock(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			var loaded struct {
-				Apps map[string]json.RawMessage `json:"apps"`
-			}
-			if err := json.Unmarshal(adapted, &loaded); err != nil {
-				t.Fatal(err)
-			}
-			app := new(caddymodule.App)
-			if raw := loaded.Apps["throttle"]; raw != nil {
+			app, apps := new(caddymodule.App), appsOf(t, adapted)
+			if raw := apps["throttle"]; raw != nil {
 				if err := caddy.StrictUnmarshalJSON(raw, app); err != nil {
 					t.Fatalf("%s\nadapts, and is no app: %v", caddyfile, err)
 				}
@@ -51,7 +45,7 @@ func FuzzCaddyfileBlock(f *testing.F) {
 				t.Fatalf("%s\nadapts, and has no plans: %v", caddyfile, err)
 			}
 			zones := app.Zone
-			for _, handler := range handlersIn(t, loaded.Apps["http"]) {
+			for _, handler := range handlersIn(t, apps["http"]) {
 				zones = append(zones, handler.Zone...)
 			}
 			for _, z := range zones {
@@ -88,6 +82,18 @@ func blocksOf(caddyfile string) (blocks []string) {
 		}
 	}
 	return blocks
+}
+
+// appsOf returns the apps of a config.
+func appsOf(t *testing.T, adapted []byte) map[string]json.RawMessage {
+	t.Helper()
+	var config struct {
+		Apps map[string]json.RawMessage `json:"apps"`
+	}
+	if err := json.Unmarshal(adapted, &config); err != nil {
+		t.Fatal(err)
+	}
+	return config.Apps
 }
 
 // handlersIn returns the throttle handlers of an http app.

@@ -2,7 +2,6 @@ package caddyfile_test
 
 import (
 	"bytes"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +12,8 @@ import (
 
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 )
 
 func TestCaddyfilesAdaptAsTheGoldenFilesSay(t *testing.T) { golden.Run(t) }
@@ -35,25 +34,12 @@ func TestEveryOptionOfAZoneHasGoldenFiles(t *testing.T) {
 
 func TestAMisspelledWordIsMeantToBeItsNeighbour(t *testing.T) {
 	all := optionNames()
-	for _, test := range []struct{ word, want string }{
-		{"limti", "limit"},
-		{"limitt", "limit"},
-		{"Limit", "limit"},
-		{"lmts", ""},
-		{"refsual", "refusal"},
-		{"rout", "route"},
-		{"readbody", "read_body"},
-		{"shaodw", "shadow"},
-		{"costs", "cost"},
-		{"keys", "key"},
-		{"x", ""},
-		{"", ""},
-		{"frobnicate", ""},
-		{"é", ""},
-		{strings.Repeat("x", 1000), ""},
+	for word, want := range map[string]string{
+		"limti": "limit", "limitt": "limit", "Limit": "limit", "refsual": "refusal", "rout": "route", "readbody": "read_body", "shaodw": "shadow", "costs": "cost", "keys": "key",
+		"lmts": "", "x": "", "": "", "frobnicate": "", "é": "", strings.Repeat("x", 1000): "",
 	} {
-		if got := text.Nearest(test.word, all); got != test.want {
-			t.Errorf("nearest(%.20q): got %q, want %q", test.word, got, test.want)
+		if got := option.Nearest(word, all); got != want {
+			t.Errorf("nearest(%.20q): got %q, want %q", word, got, want)
 		}
 	}
 }
@@ -98,22 +84,13 @@ func TestAPageIsRelativeToTheFileThatNamesIt(t *testing.T) {
 	}
 }
 
-const example = "../../../Caddyfile.example"
-
-func TestTheExampleIsFormattedAsCaddyFmtDoes(t *testing.T) {
-	text, err := os.ReadFile(example)
+func TestTheExampleIsFormattedAndValidWhereverItIsCopied(t *testing.T) {
+	text, err := os.ReadFile("../../../Caddyfile.example")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if formatted := caddyfile.Format(text); !bytes.Equal(formatted, text) {
 		t.Error("caddy fmt would change Caddyfile.example")
-	}
-}
-
-func TestTheExampleIsValidWhereverItIsCopied(t *testing.T) {
-	text, err := os.ReadFile(example)
-	if err != nil {
-		t.Fatal(err)
 	}
 	name := filepath.Join(t.TempDir(), "Caddyfile")
 	if err := os.WriteFile(name, text, 0o600); err != nil {
@@ -127,13 +104,7 @@ func TestTheExampleIsValidWhereverItIsCopied(t *testing.T) {
 	if err := golden.Validate(t, adapted); err != nil {
 		t.Error(err)
 	}
-	var config struct {
-		Apps map[string]json.RawMessage `json:"apps"`
-	}
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
-	if n := len(handlersIn(t, config.Apps["http"])); n != 1 {
+	if n := len(handlersIn(t, appsOf(t, adapted)["http"])); n != 1 {
 		t.Errorf("got %d throttle handlers, want 1", n)
 	}
 }

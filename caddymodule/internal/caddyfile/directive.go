@@ -15,10 +15,7 @@ import (
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -50,23 +47,28 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 	if d.NextArg() {
 		return nil, d.Errf("unexpected %q after the global option throttle: want a block; the line throttle %[1]s ... stands in a site", d.Val())
 	}
-	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: expanded(d)}
+	segment := d.NextSegment()
+	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment) // as Caddy does for sites
+	app, h := &config.App{Plan: make(map[string]string)}, httpcaddyfile.Helper{Dispenser: caddyfile.NewDispenser(segment)}
 	h.Next()
 	var limits []*inFlightReader
 	defaults := newZoneReader(h)
-	zones, err := readZones(defaults, "the global option throttle", tokens.Fields{
+	zones, err := readZones(defaults, "the global option throttle", option.Fields{
 		"store":         func() error { return parseStore(app, h.Dispenser) },
 		"store_timeout": &app.StoreTimeout, "on_store_error": &app.OnStoreError, "nodes": &app.Nodes, "signing_key": &app.SigningKey,
-		"exempt": tokens.Repeated(func() error {
+		"exempt": option.Repeated(func() error {
 			err := defaults.parseExempt(&app.Exempt, &app.ExemptStaticFiles)
 			return cmp.Or(err, defaults.about(option.CheckExempt(app.Exempt)))
 		}),
-		"plan":   tokens.Repeated(func() error { return parsePlan(app, h.Dispenser) }),
+		"plan":   option.Repeated(func() error { return parsePlan(app, h.Dispenser) }),
 		"buffer": func() error { return parseBuffer(app, h.Dispenser) },
-		"in_flight": tokens.Repeated(func() error {
+		"in_flight": option.Repeated(func() error {
 			limit, err := parseInFlight(h)
+			if err != nil {
+				return err
+			}
 			limits = append(limits, limit)
-			return err
+			return defaults.addName(limit.Name, limit.place)
 		}),
 		"shadow": &app.Shadow,
 	}, app.Check)
@@ -80,56 +82,46 @@ func ParseGlobal(d *caddyfile.Dispenser, existing any) (any, error) {
 		}
 		app.Zone = append(app.Zone, zone.zone)
 	}
-	if err := addInFlight(app, limits, zones, defaults); err != nil {
-		return nil, err
+	for _, limit := range limits {
+		limit.inherit(defaults)
+		if err := limit.check(app.Buffer); err != nil {
+			return nil, err
+		}
+		app.InFlight = append(app.InFlight, &limit.InFlight)
 	}
 	return httpcaddyfile.App{Name: "throttle", Value: caddyconfig.JSON(app, nil)}, nil
 }
 
 // readZones reads a block of zones and of their defaults. The other known words are fields,
 // after each of which check is called.
-func readZones(defaults *zoneReader, where string, fields tokens.Fields, check func() error) (zones []*zoneReader, err error) {
+func readZones(defaults *zoneReader, where string, fields option.Fields, check func() error) (zones []*zoneReader, err error) {
 	for name, field := range defaults.options() {
 		if Named(name).Beside && fields[name] == nil {
 			fields[name] = field
 		}
 	}
-	fields["zone"] = tokens.Repeated(func() error {
+	fields["zone"] = option.Repeated(func() error {
 		zone, err := parseZone(defaults.Helper)
-		zones = append(zones, zone)
-		return err
-	})
-	if err := tokens.Options(defaults.Dispenser, where, fields, check, defaults.places); err != nil {
-		return nil, err
-	}
-	names := make(givenNames)
-	for _, zone := range zones {
-		if err := names.add(where, zone.zone.Name, zone.place); err != nil {
-			return nil, err
+		if err != nil {
+			return err
 		}
+		zones = append(zones, zone)
+		return defaults.addName(zone.zone.Name, zone.place)
+	})
+	err = option.Read(defaults.Dispenser, where, fields, check, defaults.places)
+	for _, zone := range zones {
 		zone.inherit(defaults)
 	}
-	return zones, nil
+	return zones, err
 }
 
-// givenNames are the places of names.
-type givenNames map[string]string
-
-// add refuses a name that is given already.
-func (p givenNames) add(where, name, place string) error {
-	if other, twice := p[name]; twice {
-		return fmt.Errorf("the name %q is given twice in %s, %s and %s", name, where, other, place)
+// addName refuses a name that is given already in the block.
+func (r *reader) addName(name, place string) error {
+	if other, twice := r.names[name]; twice {
+		return fmt.Errorf("the name %q is given twice, %s and %s", name, other, place)
 	}
-	p[name] = place
+	r.names[name] = place
 	return nil
-}
-
-// expanded returns a dispenser of the same segment with the shorthands for
-// placeholders expanded, as Caddy does for sites.
-func expanded(d *caddyfile.Dispenser) *caddyfile.Dispenser {
-	segment := d.NextSegment()
-	httpcaddyfile.NewShorthandReplacer().ApplyToSegment(&segment)
-	return caddyfile.NewDispenser(segment)
 }
 
 func parseStore(a *config.App, d *caddyfile.Dispenser) error {
@@ -145,7 +137,7 @@ func parseStore(a *config.App, d *caddyfile.Dispenser) error {
 		for _, module := range caddy.GetModules("throttle.stores") {
 			known = append(known, module.ID.Name())
 		}
-		return d.Errf("%w; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis", text.Unknown("store", name, "", known))
+		return d.Errf("%w; others must be built into Caddy, as by xcaddy --with github.com/caddy-throttle/caddy-throttle/caddymodule/redis", option.Unknown("store", name, "", known))
 	}
 	unmarshaler, err := caddyfile.UnmarshalModule(d, "throttle.stores."+name)
 	if err != nil {
@@ -165,7 +157,7 @@ func parsePlan(a *config.App, d *caddyfile.Dispenser) error {
 	}
 	a.Plan[name] = capacity + " " + leak
 	_, err := config.ParsePlans(a.Plan)
-	return tokens.Wrap(d, err)
+	return option.Wrap(d, err)
 }
 
 // ParseHandler reads a directive with its matcher: both addresses of a request count for
@@ -191,7 +183,7 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 		return nil, err
 	}
 	handler := &config.Handler{Match: match}
-	here := tokens.Place(h.Dispenser)
+	here := option.Place(h.Dispenser)
 	zones, err := parseZones(handler, h)
 	if err != nil {
 		return nil, err
@@ -199,32 +191,46 @@ func ParseHandler(h httpcaddyfile.Helper) (*config.Handler, error) {
 	if len(zones) == 0 {
 		return nil, fmt.Errorf("no zone given: want throttle <zone>, throttle <zone> <key>... <capacity> <leak>, or a block with zones, %s", here)
 	}
-	for _, zone := range zones {
-		handler.Zone = append(handler.Zone, zone.zone)
-	}
-	return handler, checkHandler(h, zones)
-}
-
-func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
-	if words := h.RemainingArgsAsTokens(); len(words) > 0 {
-		zone, err := parseLine(h, words)
+	app, defined := definedIn(h)
+	plans, _ := config.ParsePlans(app.Plan)
+	duplicates := make(config.Duplicates)
+	for _, zone := range zones { // each is compiled, since errors of loading the config have no line
+		name, text := zone.zone.Name, ""
+		if zone.zone.Reference() {
+			text, err = defined.meant("zone", name, zone.place)
+		} else if err = zone.check(plans); err == nil {
+			text = zone.zone.Definition()
+			err = defined.add(name, definition{"zone", text, zone.place})
+		}
+		if err == nil {
+			err = zone.about(duplicates.Add(name, text))
+		}
 		if err != nil {
 			return nil, err
 		}
-		if len(words) == 1 {
-			if h.NextBlock(0) {
-				err = h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", zone.zone.Name)
-			}
-			return []*zoneReader{zone}, err
-		}
-		fields := zone.options()
-		fields["ratelimit_headers"] = &handler.RateLimitHeaders
-		fields["zone"] = func() error {
-			return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
-		}
-		return []*zoneReader{zone}, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
+		handler.Zone = append(handler.Zone, zone.zone)
 	}
-	return readZones(newZoneReader(h), "the directive throttle", tokens.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
+	return handler, nil
+}
+
+func parseZones(handler *config.Handler, h httpcaddyfile.Helper) ([]*zoneReader, error) {
+	words := h.RemainingArgsAsTokens()
+	if len(words) == 0 {
+		return readZones(newZoneReader(h), "the directive throttle", option.Fields{"ratelimit_headers": &handler.RateLimitHeaders}, nil)
+	}
+	zone, err := parseLine(h, words)
+	if err == nil && len(words) == 1 && h.NextBlock(0) {
+		err = h.Errf("throttle %s and a block exclude each other: want throttle <zone> <key>... <capacity> <leak> before the block, or the zone in it", zone.zone.Name)
+	}
+	if err != nil || len(words) == 1 {
+		return []*zoneReader{zone}, err
+	}
+	fields := zone.options()
+	fields["ratelimit_headers"] = &handler.RateLimitHeaders
+	fields["zone"] = func() error {
+		return h.Errf("zone %q stands on the line of throttle already: put both zones into the block", zone.zone.Name)
+	}
+	return []*zoneReader{zone}, option.Read(h.Dispenser, fmt.Sprintf("zone %q", zone.zone.Name), fields, nil, zone.places)
 }
 
 // parseLine reads a whole zone from one line.
@@ -276,63 +282,40 @@ func (all definitions) add(name string, d definition) error {
 	return nil
 }
 
-// globalApp returns the app as ParseGlobal has made and checked it.
-func globalApp(h httpcaddyfile.Helper) *config.App {
+// meant returns the text of what nothing but a name means, which the global options define.
+func (all definitions) meant(kind, name, place string) (string, error) {
+	if d := all[name]; d.kind == kind && d.place == inGlobalOptions {
+		return d.text, nil
+	}
+	var known []string
+	for other, d := range all {
+		if d.kind == kind && d.place == inGlobalOptions {
+			known = append(known, other)
+		}
+	}
+	slices.Sort(known)
+	return "", fmt.Errorf("%w, %s", config.ErrUnknown(kind, name, known), place)
+}
+
+const inGlobalOptions = "in the global options"
+
+// definedIn returns the app as ParseGlobal has made and checked it, and the definitions so far in
+// this Caddyfile.
+func definedIn(h httpcaddyfile.Helper) (*config.App, definitions) {
 	app := new(config.App)
 	if global, ok := h.Option("throttle").(httpcaddyfile.App); ok {
 		_ = json.Unmarshal(global.Value, app)
 	}
-	return app
-}
-
-// definedIn returns the definitions so far in this Caddyfile.
-func definedIn(h httpcaddyfile.Helper, app *config.App) definitions {
 	defined, ok := h.State["throttle"].(definitions)
 	if !ok {
-		const global = "in the global options"
 		defined = make(definitions)
 		for _, z := range app.Zone {
-			defined[z.Name] = definition{"zone", z.Definition(), global}
+			defined[z.Name] = definition{"zone", z.Definition(), inGlobalOptions}
 		}
 		for _, f := range app.InFlight {
-			defined[f.Name] = definition{"in_flight", f.Definition(), global}
+			defined[f.Name] = definition{"in_flight", f.Definition(), inGlobalOptions}
 		}
 		h.State["throttle"] = defined
 	}
-	return defined
-}
-
-// checkHandler compiles the zones, so that the adapter reports their errors with a line.
-// Loading the config would report them without one.
-func checkHandler(h httpcaddyfile.Helper, zones []*zoneReader) error {
-	app := globalApp(h)
-	plans, _ := config.ParsePlans(app.Plan)
-	defined := definedIn(h, app)
-	duplicates := make(config.Duplicates)
-	for _, zone := range zones {
-		name, full := zone.zone.Name, zone.zone
-		var err error
-		if !full.Reference() {
-			err = zone.check(plans)
-		} else if i := slices.IndexFunc(app.Zone, func(z *limit.Zone) bool { return z.Name == name }); i >= 0 {
-			full = app.Zone[i]
-		} else {
-			var known []string
-			for _, z := range app.Zone {
-				known = append(known, z.Name)
-			}
-			err = fmt.Errorf("%w, %s", config.ErrUnknown("zone", name, known), zone.place)
-		}
-		if err != nil {
-			return err
-		}
-		text := full.Definition()
-		if err := defined.add(name, definition{"zone", text, zone.place}); err != nil {
-			return err
-		}
-		if err := duplicates.Add(name, text); err != nil {
-			return zone.about(err)
-		}
-	}
-	return nil
+	return app, defined
 }

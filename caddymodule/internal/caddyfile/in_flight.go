@@ -1,7 +1,6 @@
 package caddyfile
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/config"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 )
 
 const wantInFlight = "want in_flight <name> <slots> [<key>...], such as in_flight php 5"
@@ -48,7 +46,13 @@ func ParseInFlight(h httpcaddyfile.Helper) (*config.InFlightHandler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &config.InFlightHandler{InFlight: r.InFlight, Match: match}, r.checkIn(h)
+	app, defined := definedIn(h)
+	if r.Reference() {
+		_, err = defined.meant("in_flight", r.Name, r.place)
+	} else if err = r.check(app.Buffer); err == nil {
+		err = defined.add(r.Name, definition{"in_flight", r.Definition(), r.place})
+	}
+	return &config.InFlightHandler{InFlight: r.InFlight, Match: match}, err
 }
 
 // parseInFlight reads what follows in_flight, in a site or in the global options.
@@ -62,27 +66,24 @@ func parseInFlight(h httpcaddyfile.Helper) (*inFlightReader, error) {
 	if err := option.CheckName("in_flight", r.Name); err != nil {
 		return nil, r.about(err)
 	}
-	if len(words) > 1 {
-		if err := tokens.Set(&r.Slots, words[1]); err != nil {
-			return nil, r.about(fmt.Errorf("parsing slots: %w; %s", err, wantInFlight))
-		}
-		key, err := parseSources(words[2:])
-		if err != nil {
-			return nil, r.about(fmt.Errorf("parsing key: %w", err))
-		}
-		r.Key = key
-	}
 	if len(words) == 1 {
 		if h.NextBlock(h.Nesting()) {
 			return nil, h.Errf("in_flight %s and a block exclude each other: want the slots after the name, as in in_flight %[1]s 5", r.Name)
 		}
 		return r, nil
 	}
-	return r, tokens.Options(h.Dispenser, fmt.Sprintf("in_flight %q", r.Name), tokens.Fields{
-		"exempt": tokens.Repeated(func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) }),
+	err := option.Set(&r.Slots, words[1])
+	if err != nil {
+		return nil, r.about(fmt.Errorf("parsing slots: %w; %s", err, wantInFlight))
+	}
+	if r.Key, err = parseSources(words[2:]); err != nil {
+		return nil, r.about(fmt.Errorf("parsing key: %w", err))
+	}
+	return r, option.Read(h.Dispenser, fmt.Sprintf("in_flight %q", r.Name), option.Fields{
+		"exempt": option.Repeated(func() error { return r.parseExempt(&r.Exempt, &r.ExemptStaticFiles) }),
 		"wait":   &r.Wait, "queue": &r.Queue, "buffer": &r.Buffer, "pass": &r.Pass, "shadow": &r.Shadow,
 		"share":   r.parseShare,
-		"rank":    tokens.Repeated(func() error { return parseRank(r.Helper, &r.InFlight) }),
+		"rank":    option.Repeated(func() error { return parseRank(r.Helper, &r.InFlight) }),
 		"refusal": r.parseRefusal,
 	}, nil, r.places)
 }
@@ -107,27 +108,6 @@ func (r *inFlightReader) parseRefusal() error {
 	return err
 }
 
-// checkIn compiles an in_flight of a site, so that the adapter reports its errors with a line.
-func (r *inFlightReader) checkIn(h httpcaddyfile.Helper) error {
-	app := globalApp(h)
-	defined := definedIn(h, app)
-	full := &r.InFlight
-	if !full.Reference() {
-		if err := r.check(app.Buffer); err != nil {
-			return err
-		}
-	} else if i := slices.IndexFunc(app.InFlight, func(f *config.InFlight) bool { return f.Name == r.Name }); i >= 0 {
-		full = app.InFlight[i]
-	} else {
-		var known []string
-		for _, f := range app.InFlight {
-			known = append(known, f.Name)
-		}
-		return fmt.Errorf("%w, %s", config.ErrUnknown("in_flight", r.Name, known), r.place)
-	}
-	return defined.add(r.Name, definition{"in_flight", full.Definition(), r.place})
-}
-
 // check compiles it, in a config with this buffer.
 func (r *inFlightReader) check(buffer *config.Buffer) error {
 	rule, err := r.Compile()
@@ -136,22 +116,6 @@ func (r *inFlightReader) check(buffer *config.Buffer) error {
 		err = option.About("buffer", 0, config.CheckBuffer(rule.Buffer, inAll))
 	}
 	return r.about(err)
-}
-
-// addInFlight checks the definitions in the global options, and adds them to the app.
-func addInFlight(app *config.App, limits []*inFlightReader, zones []*zoneReader, defaults *zoneReader) error {
-	names := make(givenNames)
-	for _, z := range zones {
-		names[z.zone.Name] = z.place
-	}
-	for _, r := range limits {
-		r.inherit(defaults)
-		if err := cmp.Or(names.add("the global options", r.Name, r.place), r.check(app.Buffer)); err != nil {
-			return err
-		}
-		app.InFlight = append(app.InFlight, &r.InFlight)
-	}
-	return nil
 }
 
 // inherit applies the refusal beside the definitions in the global options, but for what only
@@ -166,25 +130,20 @@ func (r *inFlightReader) inherit(defaults *zoneReader) {
 		return
 	}
 	r.Refusal = inheritRefusal(common, r.Refusal)
-	for name, places := range defaults.places {
-		if len(r.places[name]) == 0 {
-			r.places[name] = places
-		}
-	}
+	places := maps.Clone(defaults.places)
+	maps.Copy(places, r.places)
+	r.places = places
 }
 
 // parseBuffer reads the bounds of bodies in the global options.
 func parseBuffer(a *config.App, d *caddyfile.Dispenser) error {
-	words := d.RemainingArgs()
-	if len(words) == 0 || len(words) > 2 {
+	a.Buffer = new(config.Buffer)
+	if !d.Args(&a.Buffer.Request) || d.CountRemainingArgs() > 1 {
 		return d.Err("wrong number of words after buffer: want buffer <request> [<in all>], such as buffer 64MiB 1GiB")
 	}
-	a.Buffer = &config.Buffer{Request: words[0]}
-	if len(words) == 2 {
-		a.Buffer.InAll = words[1]
-	}
+	d.Args(&a.Buffer.InAll)
 	_, _, err := a.Buffer.Bytes()
-	return tokens.Wrap(d, err)
+	return option.Wrap(d, err)
 }
 
 const rankSyntax = "member issued <cookie-glob>...|member told <Response-Header> <cookie-glob>|member|crawler <request matchers>"

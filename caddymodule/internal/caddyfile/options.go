@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -17,8 +18,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
-	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
 // parseExempt reads the words after exempt: matchers, or static_files, which are none of them.
@@ -37,101 +36,45 @@ func (r *reader) parseExempt(sets *caddyhttp.RawMatcherSets, static *[]option.St
 
 // parseSources reads key sources.
 func parseSources(words []string) (key []limit.KeySource, err error) {
-	for used := 0; used < len(words); {
-		source := limit.KeySource{Source: words[used]}
-		used++
-		switch {
-		case used == len(words): // which is an error where a word is missing
-		case source.Source == "text":
-			source.Text = words[used]
-			used++
-		case slices.Contains(limit.NamedSources, source.Source):
-			source.Name = words[used]
-			used++
+	take := func(to *string) { // nothing at the end, which is an error where a word is missing
+		if len(words) > 0 {
+			*to, words = words[0], words[1:]
 		}
-		if source.Folds() && used < len(words) && words[used] == "fold" {
-			if used++; used == len(words) {
+	}
+	for len(words) > 0 {
+		var source limit.KeySource
+		if take(&source.Source); source.Source == "text" {
+			take(&source.Text)
+		} else if slices.Contains(limit.NamedSources, source.Source) {
+			take(&source.Name)
+		}
+		if source.Folds() && len(words) > 0 && words[0] == "fold" {
+			if len(words) == 1 {
 				return nil, errors.New("\"fold\" needs a word after it: want fold wordpress or fold email")
 			}
-			source.Fold = words[used]
-			used++
+			source.Fold, words = words[1], words[2:]
 		}
 		key = append(key, source)
 	}
 	return key, nil
 }
 
+// made makes what an option sets.
+func made[T any](option **T) *T {
+	*option = new(T)
+	return *option
+}
+
 func parseKey(r *zoneReader) (err error) {
 	if r.CountRemainingArgs() == 0 {
 		return r.Err("parsing key: no source: want " + limit.KeySources)
 	}
-	k := new(limit.Key)
-	r.zone.Key = k
-	details := tokens.Fields{"missing": (*string)(&k.Missing), "unlisted": (*string)(&k.Unlisted), "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
+	k := made(&r.zone.Key)
+	details := option.Fields{"missing": (*string)(&k.Missing), "unlisted": (*string)(&k.Unlisted), "plain": &k.Plain, "ipv4": &k.IPv4, "ipv6": &k.IPv6}
 	if k.Sources, err = parseSources(r.words(details)); err != nil {
 		return r.Errf("parsing key: %w", err)
 	}
 	return r.details(details)
-}
-
-func parseReadBody(r *zoneReader) error {
-	b := new(limit.ReadBody)
-	r.zone.ReadBody = b
-	return r.detailed(tokens.Fields{"else": &b.Else}, 1, &b.Most)
-}
-
-func parseDelay(r *zoneReader) error {
-	d := new(limit.Delay)
-	r.zone.Delay = d
-	return r.detailed(tokens.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
-}
-
-func parseBlock(r *zoneReader) error {
-	b := new(limit.Block)
-	r.zone.Block = b
-	details := tokens.Fields{"everywhere": &b.Everywhere}
-	for _, word := range r.words(details) {
-		step, err := tokens.ParseDuration(word)
-		if err != nil {
-			return r.Errf("parsing block: %w", err)
-		}
-		b.For = append(b.For, step)
-	}
-	return r.details(details)
-}
-
-func parseTrust(r *zoneReader) error {
-	t := new(limit.TrustDevices)
-	r.zone.TrustDevices = t
-	return r.detailed(nil, 1, &t.Cookie, &t.For)
-}
-
-func parseRefusal(r *zoneReader) error {
-	f := new(refusal.Options)
-	r.zone.Refusal = f
-	return r.details(tokens.Fields{
-		"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter,
-		"code": &f.Code, "log": &f.Log,
-		"page": func() error { return parsePage(r.Helper, f) },
-	})
-}
-
-func parseRoute(r *zoneReader) error {
-	words := r.RemainingArgs()
-	if len(words) < 2 {
-		return r.Err("too few words after route: want route <name> <path>...")
-	}
-	r.zone.Route = append(r.zone.Route, limit.Route{Name: words[0], Path: words[1:]})
-	return nil
-}
-
-func parseLimit(r *zoneReader) error {
-	words := r.RemainingArgs()
-	r.zone.LimitRaw = strings.Join(words, " ")
-	if _, err := leakybucket.ParseLimit(r.zone.LimitRaw); err != nil && len(words) != 2 {
-		return r.Err("wrong number of words after limit: want limit <capacity> <leak>, such as limit 120 2/s")
-	}
-	return nil
 }
 
 func parseOverride(r *zoneReader) error {
@@ -189,23 +132,21 @@ func parseCost(r *zoneReader) error {
 }
 
 func parseSettle(r *zoneReader) (err error) {
-	s := new(limit.Settle)
-	r.zone.Settle = s
-	details := tokens.Fields{"after": &s.After, "debt": &s.Debt}
+	s := made(&r.zone.Settle)
+	details := option.Fields{"after": &s.After, "debt": &s.Debt}
 	words := r.words(details)
-	last := len(words) - 1
-	if last < 0 {
+	if len(words) == 0 {
 		return r.Errf("settle has no value: want %s", r.syntax())
 	}
 	s.Source = limit.SettleSource(words[0])
-	switch {
+	switch last := len(words) - 1; {
 	case s.Source == "bytes" && last == 1:
 		s.Unit = words[1]
 	case s.Source == "header" && last == 1:
 		s.Name = words[1]
 	case s.Source == "status" && last > 1:
 		s.Status = words[1:last]
-		err = tokens.Set(&s.Cost, words[last])
+		err = option.Set(&s.Cost, words[last])
 	case last > 0:
 		err = fmt.Errorf("wrong words after %s", s.Source)
 	}
@@ -238,39 +179,32 @@ func parseRefund(r *zoneReader) error {
 	return nil
 }
 
-// parsePage reads the words after page: a file, or a block that brands the built-in
-// page.
+// parsePage reads the words after page: a file, whose name is relative to the Caddyfile that names
+// it, or a block that brands the built-in page.
 func parsePage(h httpcaddyfile.Helper, own *refusal.Options) error {
 	if h.CountRemainingArgs() > 0 {
 		var name string
-		if err := tokens.ParseArg(h.Dispenser, &name); err != nil {
+		if err := option.ParseArg(h.Dispenser, &name); err != nil {
 			return err
 		}
-		page, err := readPage(h.File(), name)
-		own.PageHTML = &page
-		return tokens.Wrap(h.Dispenser, err)
+		if !filepath.IsAbs(name) {
+			name = filepath.Join(filepath.Dir(h.File()), name)
+		}
+		// The page itself, so that an edited one is a changed config, and a missing one an error with a line.
+		page, err := os.ReadFile(name)
+		if err != nil {
+			return h.Errf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
+		}
+		own.PageHTML = new(string(page))
+		return nil
 	}
-	style := new(refusal.Style)
-	own.PageStyle = style
-	here := tokens.Place(h.Dispenser)
-	err := tokens.Options(h.Dispenser, "page", tokens.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
+	style := made(&own.PageStyle)
+	here := option.Place(h.Dispenser)
+	err := option.Read(h.Dispenser, "page", option.Fields{"title": &style.Title, "accent": &style.Accent, "text": &style.Text}, func() error { return style.Validate() }, nil)
 	if err == nil && *style == (refusal.Style{}) {
 		err = fmt.Errorf("page has no value: want a file, or a block of title, accent and text, %s", here)
 	}
 	return err
-}
-
-// readPage reads a file that is named in a Caddyfile, relative to that. So an edited page is
-// a changed config, and a missing one an error with a line.
-func readPage(caddyfile, name string) (string, error) {
-	if !filepath.IsAbs(name) {
-		name = filepath.Join(filepath.Dir(caddyfile), name)
-	}
-	page, err := os.ReadFile(name)
-	if err != nil {
-		return "", fmt.Errorf("reading page: %w: want the name of an HTML file, relative to the Caddyfile", err)
-	}
-	return string(page), nil
 }
 
 // nextWord returns the next word of a line, or "", and reads nothing.
@@ -280,4 +214,97 @@ func nextWord(d *caddyfile.Dispenser) string {
 		return ""
 	}
 	return peek.Val()
+}
+
+// staticFiles is the one word after exempt that is not a matcher.
+const staticFiles = "static_files"
+
+// namedMatcher reads the next word on the line, and returns its matchers if it is a matcher
+// such as @name or /path.
+func namedMatcher(h httpcaddyfile.Helper) (caddy.ModuleMap, bool, error) {
+	set, matched, err := h.MatcherToken()
+	return set, matched, wrongName(h, err)
+}
+
+// outerMatchers reads the matcher of a directive, up to the directive's name.
+func outerMatchers(h httpcaddyfile.Helper) (caddyhttp.RawMatcherSets, error) {
+	h.Next()
+	set, err := h.ExtractMatcherSet()
+	if err != nil {
+		return nil, wrongName(h, err)
+	}
+	h.Next() // the directive's name
+	if err := option.CheckOuter(set); err != nil || set == nil {
+		return nil, option.Wrap(h.Dispenser, err)
+	}
+	return caddyhttp.RawMatcherSets{set}, nil
+}
+
+// wrongName adds to Caddy's error about a named matcher what would be right.
+func wrongName(h httpcaddyfile.Helper, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case h.State == nil:
+		return h.Errf("matcher %q stands in the global options, where there are no named matchers: write the matchers themselves, such as path /login*", h.Val())
+	}
+	return h.Errf("%w: want one that the site defines, such as @login path /wp-login.php*", err)
+}
+
+// parseMatchers adds a set of matchers, all of which must match. They stand in a
+// block or on the line, or are one of the site's by its name. Errors name the option.
+func parseMatchers(h httpcaddyfile.Helper, word string, sets *caddyhttp.RawMatcherSets) (err error) {
+	here, name := option.Place(h.Dispenser), nextWord(h.Dispenser)
+	var set caddy.ModuleMap
+	if !strings.HasPrefix(name, "@") {
+		set, err = parseMatcherSet(h.Dispenser, word)
+	} else if set, _, err = namedMatcher(h); err == nil && h.NextArg() {
+		err = h.Errf("unexpected %q after %s %s: want one name a line; lines are alternatives", h.Val(), word, name)
+	}
+	if err != nil {
+		return err
+	}
+	if len(set) == 0 {
+		return fmt.Errorf("%s has no matchers: want at least one, such as path /wp-login.php*, %s", word, here)
+	}
+	*sets = append(*sets, set)
+	return nil
+}
+
+// parseMatcherSet reads matchers as Caddy does, with better errors about unknown
+// words and about matchers that throttle cannot use.
+func parseMatcherSet(d *caddyfile.Dispenser, word string) (caddy.ModuleMap, error) {
+	here, segment := option.Place(d), d.NextSegment()
+	words := caddyfile.NewDispenser(segment)
+	words.Next()
+	for words.NextArg() || words.NextBlock(0) {
+		if words.Token().Quoted() {
+			continue // an expression
+		}
+		if _, err := caddy.GetModule("http.matchers." + words.Val()); err != nil {
+			return nil, unknownMatcher(words, word)
+		}
+		words.NextSegment()
+	}
+	words.Reset()
+	words.Next()
+	set, err := caddyhttp.ParseCaddyfileNestedMatcherSet(words)
+	if err != nil {
+		return nil, err
+	}
+	if err := option.CheckMatcherSet(set); err != nil {
+		return nil, fmt.Errorf("%w, %s", err, here)
+	}
+	return set, nil
+}
+
+func unknownMatcher(d *caddyfile.Dispenser, after string) error {
+	if d.Val() == staticFiles {
+		return d.Errf("%s stands alone, behind exempt: want exempt %[1]s [<root>]", staticFiles)
+	}
+	known := []string{staticFiles}
+	for _, module := range caddy.GetModules("http.matchers") {
+		known = append(known, module.ID.Name())
+	}
+	return d.WrapErr(option.Unknown("matcher", d.Val(), " in "+after, known))
 }

@@ -8,13 +8,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -23,10 +22,11 @@ type reader struct {
 	httpcaddyfile.Helper
 	place  string              // of the whole
 	places map[string][]string // of its options, and of their details as in "delay wait"
+	names  map[string]string   // of zones and of in_flight in the block, with their places
 }
 
 func newReader(h httpcaddyfile.Helper) reader {
-	return reader{h, tokens.Place(h.Dispenser), make(map[string][]string)}
+	return reader{h, option.Place(h.Dispenser), make(map[string][]string), make(map[string]string)}
 }
 
 // about adds to an error the place of the option that is wrong, or of the whole. It returns nil
@@ -36,8 +36,7 @@ func (r *reader) about(err error) error {
 		return nil
 	}
 	where := r.place
-	var wrong *option.Error
-	if errors.As(err, &wrong) {
+	if wrong, is := errors.AsType[*option.Error](err); is {
 		first, _, _ := strings.Cut(wrong.Option, " ")
 		for _, name := range []string{first, wrong.Option} {
 			if of := r.places[name]; wrong.At < len(of) {
@@ -84,23 +83,62 @@ var ZoneOptions = []ZoneOption{
 		return r.parseExempt(&r.zone.ExemptRaw, &r.zone.ExemptStaticFiles)
 	}},
 	{Name: "key", Syntax: "<source>... [missing client_ip|share|skip|refuse] [unlisted client_ip|share|skip|refuse] [plain] [ipv4 <bits>] [ipv6 <bits>]", Parse: parseKey},
-	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: parseRoute},
-	{Name: "limit", Syntax: "<capacity> <leak>", Parse: parseLimit},
+	{Name: "route", Syntax: "<name> <path>...", Repeats: true, Parse: func(r *zoneReader) error {
+		words := r.RemainingArgs()
+		if len(words) < 2 {
+			return r.Errf("too few words after route: want %s", r.syntax())
+		}
+		r.zone.Route = append(r.zone.Route, limit.Route{Name: words[0], Path: words[1:]})
+		return nil
+	}},
+	{Name: "limit", Syntax: "<capacity> <leak>", Parse: func(r *zoneReader) error {
+		words := r.RemainingArgs()
+		r.zone.LimitRaw = strings.Join(words, " ")
+		if _, err := leakybucket.ParseLimit(r.zone.LimitRaw); err != nil && len(words) != 2 {
+			return r.Errf("wrong number of words after limit: want %s, such as limit 120 2/s", r.syntax())
+		}
+		return nil
+	}},
 	{Name: "override", Syntax: "<part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]", Repeats: true, Parse: parseOverride},
 	{Name: "cost", Syntax: "[<matcher>] <n>|<placeholder>|body_items [<path>]|body_bytes <unit> { <request matchers> }", Repeats: true, Parse: parseCost},
-	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: parseReadBody},
+	{Name: "read_body", Syntax: "<size> [else <cost>]", Parse: func(r *zoneReader) error {
+		b := made(&r.zone.ReadBody)
+		return r.detailed(option.Fields{"else": &b.Else}, 1, &b.Most)
+	}},
 	{Name: "settle", Syntax: "seconds|bytes <unit>|header <Name>|status <code|class>... <n> [after] [debt <n>]", Parse: parseSettle},
 	{Name: "refund", Syntax: "status <code|class>...|header <Field> <value>|cookie <glob> { status <code|class>...; header <Field> <value> }", Repeats: true, Parse: parseRefund},
-	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: parseTrust},
-	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: parseDelay},
-	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: parseBlock},
-	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: parseRefusal},
+	{Name: "trust_devices", Syntax: "<cookie-glob> [<duration>]", Parse: func(r *zoneReader) error {
+		t := made(&r.zone.TrustDevices)
+		return r.detailed(nil, 1, &t.Cookie, &t.For)
+	}},
+	{Name: "delay", Syntax: "[<undelayed>] [wait <duration>] [queue <n>]", Parse: func(r *zoneReader) error {
+		d := made(&r.zone.Delay)
+		return r.detailed(option.Fields{"wait": &d.Wait, "queue": &d.Queue}, 0, &d.Undelayed)
+	}},
+	{Name: "block", Syntax: "[<duration>...] [everywhere]", Parse: func(r *zoneReader) error {
+		b := made(&r.zone.Block)
+		details := option.Fields{"everywhere": &b.Everywhere}
+		words := r.words(details)
+		b.For = make([]caddy.Duration, len(words))
+		for i, word := range words {
+			if err := option.Set(&b.For[i], word); err != nil {
+				return r.Errf("parsing block: %w", err)
+			}
+		}
+		return r.details(details)
+	}},
+	{Name: "refusal", Syntax: "[status <code>] [message <text>] [error] [retry_after empty|fit|<duration>] [code off] [log all|<n>/<s|m|h|d>|off] { page <file>|{ title <text>; accent <colour>; text <text> } }", Beside: true, Parse: func(r *zoneReader) error {
+		f := made(&r.zone.Refusal)
+		return r.details(option.Fields{
+			"status": &f.Status, "message": &f.Message, "error": &f.Error, "retry_after": &f.RetryAfter, "code": &f.Code, "log": &f.Log,
+			"page": func() error { return parsePage(r.Helper, f) },
+		})
+	}},
 	{Name: "on_store_error", Syntax: "local|allow|deny", Beside: true, Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.OnStoreError)
 	}},
 	{Name: "shadow", Syntax: "[server_timing]", Beside: true, Parse: func(r *zoneReader) error {
-		r.zone.Shadow = new(limit.Shadow)
-		return r.detailed(tokens.Fields{"server_timing": &r.zone.Shadow.ServerTiming}, 0)
+		return r.detailed(option.Fields{"server_timing": &made(&r.zone.Shadow).ServerTiming}, 0)
 	}},
 	{Name: "enforce", Syntax: "<percent of keys>", Parse: func(r *zoneReader) error {
 		return r.detailed(nil, 1, &r.zone.Enforce)
@@ -120,23 +158,22 @@ func parseZone(h httpcaddyfile.Helper) (*zoneReader, error) {
 	if h.CountRemainingArgs() == 0 {
 		return nil, h.Err("zone has no name: want zone <name>, such as zone pages")
 	}
-	if err := tokens.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
+	if err := option.ParseArg(h.Dispenser, &r.zone.Name); err != nil {
 		return nil, err
 	}
 	if err := option.CheckName("zone", r.zone.Name); err != nil {
 		return nil, h.WrapErr(err)
 	}
-	r.place = tokens.Place(h.Dispenser)
-	return r, tokens.Options(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
+	return r, option.Read(h.Dispenser, fmt.Sprintf("zone %q", r.zone.Name), r.options(), nil, r.places)
 }
 
 // options are all that it reads.
-func (r *zoneReader) options() tokens.Fields {
-	fields := make(tokens.Fields)
+func (r *zoneReader) options() option.Fields {
+	fields := make(option.Fields)
 	for i := range ZoneOptions {
 		o := &ZoneOptions[i]
 		if parse := func() error { return r.parse(o) }; o.Repeats {
-			fields[o.Name] = tokens.Repeated(parse)
+			fields[o.Name] = option.Repeated(parse)
 		} else {
 			fields[o.Name] = parse
 		}
@@ -151,7 +188,7 @@ func (r *zoneReader) parse(o *ZoneOption) error {
 
 // detailed reads the words after an option into fields, of which the first so many are
 // required, and then its details.
-func (r *zoneReader) detailed(details tokens.Fields, required int, fields ...any) error {
+func (r *zoneReader) detailed(details option.Fields, required int, fields ...any) error {
 	words := r.words(details)
 	if len(words) < required {
 		return r.Errf("%s has no value: want %s", r.option.Name, r.syntax())
@@ -160,7 +197,7 @@ func (r *zoneReader) detailed(details tokens.Fields, required int, fields ...any
 		if i == len(fields) {
 			return r.unknownDetail(word, details)
 		}
-		if err := tokens.Set(fields[i], word); err != nil {
+		if err := option.Set(fields[i], word); err != nil {
 			return r.Errf("parsing %s: %w; the syntax is %s", r.option.Name, err, r.syntax())
 		}
 	}
@@ -168,7 +205,7 @@ func (r *zoneReader) detailed(details tokens.Fields, required int, fields ...any
 }
 
 // words returns the words after an option, up to the first detail.
-func (r *zoneReader) words(details tokens.Fields) (words []string) {
+func (r *zoneReader) words(details option.Fields) (words []string) {
 	for r.NextArg() {
 		if details[r.Val()] != nil {
 			r.Prev()
@@ -180,44 +217,40 @@ func (r *zoneReader) words(details tokens.Fields) (words []string) {
 }
 
 // details reads the details of an option: on its line those of one word, then all in its block.
-func (r *zoneReader) details(details tokens.Fields) error {
-	option := r.option.Name
-	for nesting := r.Nesting(); r.NextArg() || details != nil && r.NextBlock(nesting); {
-		name := r.Val()
-		if details[name] == nil {
+func (r *zoneReader) details(details option.Fields) (err error) {
+	places := make(map[string][]string)
+	for r.NextArg() {
+		name, place := r.Val(), option.Place(r.Dispenser)
+		_, flag := details[name].(*bool)
+		_, long := details[name].(func() error)
+		switch {
+		case details[name] == nil:
 			return r.unknownDetail(name, details)
+		case long:
+			return r.Errf("%s stands in the block of %s: want %s", name, r.option.Name, r.syntax())
+		case places[name] != nil:
+			return r.Errf("%s is given twice", name)
+		case !flag && !r.NextArg():
+			return r.Errf("%s has no value: want %s", name, r.syntax())
 		}
-		place := option + " " + name
-		if r.places[place] != nil {
-			return r.Errf("%s is given twice in %s", name, option)
+		if err := option.Set(details[name], r.Val()); err != nil {
+			return r.Errf("parsing %s: %w", name, err)
 		}
-		r.places[place] = append(r.places[place], tokens.Place(r.Dispenser))
-		switch field := details[name].(type) {
-		case func() error:
-			if r.Nesting() == nesting {
-				return r.Errf("%s stands in the block of %s: want %s", name, option, r.syntax())
-			}
-			if err := field(); err != nil {
-				return err
-			}
-		case *bool:
-			*field = true
-		default:
-			if !r.NextArg() {
-				return r.Errf("%s has no value: want %s", name, r.syntax())
-			}
-			if err := tokens.Set(field, r.Val()); err != nil {
-				return r.Errf("parsing %s: %w", name, err)
-			}
-		}
+		places[name] = []string{place}
 	}
-	return nil
+	if details != nil {
+		err = option.Read(r.Dispenser, r.option.Name, details, nil, places)
+	}
+	for name, place := range places {
+		r.places[r.option.Name+" "+name] = place
+	}
+	return err
 }
 
 func (r *zoneReader) syntax() string { return strings.TrimSpace(r.option.Name + " " + r.option.Syntax) }
 
-func (r *zoneReader) unknownDetail(word string, details tokens.Fields) error {
-	if meant := text.Nearest(word, slices.Sorted(maps.Keys(details))); meant != "" {
+func (r *zoneReader) unknownDetail(word string, details option.Fields) error {
+	if meant := option.Nearest(word, slices.Sorted(maps.Keys(details))); meant != "" {
 		return r.Errf("unknown option %q in %s: did you mean %s?", word, r.option.Name, meant)
 	}
 	return r.Errf("unexpected %q after %s: want %s, and a line for each option", word, r.option.Name, r.syntax())
@@ -239,13 +272,11 @@ func (r *zoneReader) inherit(defaults *zoneReader) {
 	if d.Refusal != nil {
 		z.Refusal = inheritRefusal(*d.Refusal, z.Refusal)
 	}
-	for name, places := range defaults.places {
-		if name == "exempt" { // in the global options, it is none of the zones'
-			r.places[name] = slices.Concat(places[:len(d.ExemptRaw)], r.places[name])
-		} else if len(r.places[name]) == 0 {
-			r.places[name] = places
-		}
-	}
+	places := maps.Clone(defaults.places)
+	maps.Copy(places, r.places)
+	// In the global options, exempt is none of the zones'.
+	places["exempt"] = slices.Concat(defaults.places["exempt"][:len(d.ExemptRaw)], r.places["exempt"])
+	r.places = places
 }
 
 // inheritRefusal returns a zone's own refusal over the default, without what would be an

@@ -1,7 +1,6 @@
 package caddyfile_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"regexp"
@@ -9,9 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/caddyserver/caddy/v2/caddyconfig"
-
 	zonefile "github.com/caddy-throttle/caddy-throttle/caddymodule/internal/caddyfile"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 )
 
 // A referenceEntry is the section of an option in docs/zone-reference.md.
@@ -113,17 +111,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 	definitionOf := func(options string) string {
 		t.Helper()
 		file := fmt.Sprintf("http://example.com {\nthrottle {\nzone some {\nlimit 60 2/s\n%s\n}\n}\n}\n", options)
-		adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(file), nil)
-		if err != nil {
-			t.Fatalf("got %v for\n%s", err, file)
-		}
-		var config struct {
-			Apps map[string]json.RawMessage `json:"apps"`
-		}
-		if err := json.Unmarshal(adapted, &config); err != nil {
-			t.Fatal(err)
-		}
-		handlers := handlersIn(t, config.Apps["http"])
+		handlers := handlersIn(t, appsOf(t, servertest.Adapt(t, file))["http"])
 		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
 			t.Fatalf("got %v, want one zone", handlers)
 		}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -123,7 +122,7 @@ func ParsePlans(plans map[string]string) (map[string]leakybucket.Limit, error) {
 // ErrUnknown reports a zone or an in_flight that is nothing but a name, and none of those in the
 // global options.
 func ErrUnknown(kind, name string, known []string) error {
-	if meant := text.Nearest(name, known); meant != "" {
+	if meant := option.Nearest(name, known); meant != "" {
 		return fmt.Errorf("unknown %s %q: did you mean %s?", kind, name, meant)
 	}
 	return fmt.Errorf("unknown %s %q: none of that name is defined in the global options; define it there, or here, after its name", kind, name)

@@ -148,9 +148,15 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 	}
 	full := f.WithDefaults()
 	r := &InFlightRule{Refusal: full.Refusal}
-	var wrongBuffer, wrongKey error
+	var wrongBuffer, wrongKey, wrongShare, wrongRank error
 	r.Buffer, wrongBuffer = parseBuffer(f.Buffer)
 	r.Key, wrongKey = compileSlotKey("key", f.Key)
+	r.Share, wrongShare = compileSlotKey("share", f.Share)
+	onlyText := f.Shares() && !slices.ContainsFunc(f.Share, func(k limit.KeySource) bool { return k.Source != "text" })
+	device, named := strings.CutPrefix(f.Name, "device-")
+	for i := range f.Rank {
+		wrongRank = cmp.Or(wrongRank, option.About("rank", i, f.Rank[i].check(f.Shares(), f.SendsPasses())))
+	}
 	err := cmp.Or(
 		option.Refuse("slots", f.Slots == 0, "no slots given: want in_flight <name> <slots>, such as in_flight php 5"),
 		option.Within("slots", f.Slots, 1, option.MostAtOnce),
@@ -159,8 +165,13 @@ func (f *InFlight) Compile() (*InFlightRule, error) {
 		option.Within("queue", f.Queue, 0, mostQueued),
 		option.About("buffer", 0, wrongBuffer),
 		wrongKey,
-		f.compileShare(r),
-		f.checkRanks(),
+		option.Refuse("share", f.Shares() && len(f.Key) > 0, "share and a key exclude each other: clients take turns for slots that all share; leave the key out"),
+		option.Refuse("share", onlyText, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
+		wrongShare,
+		option.Among("pass", f.Pass, option.Off),
+		option.Refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
+		option.Refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
+		wrongRank,
 		option.CheckExempt(f.Exempt),
 		option.Refuse("refusal retry_after", f.Refusal != nil && f.Refusal.RetryAfter != "", "retry_after has no meaning in in_flight: nobody knows when a slot is free"),
 		full.Refusal.Compile(f.Refusal.Empty()),
@@ -198,41 +209,15 @@ func parseBuffer(word string) (int64, error) {
 // compileSlotKey compiles the key of slots, or what makes a client that takes turns for them. It
 // is nil without sources.
 func compileSlotKey(word string, sources []limit.KeySource) (*limit.Key, error) {
-	for _, source := range sources {
-		switch source.Source {
-		case "field":
-			return nil, option.About(word, 0, fmt.Errorf("%s takes no form fields: slots are taken before bodies are looked at", word))
-		case "route":
-			return nil, option.About(word, 0, fmt.Errorf("%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", word))
-		}
+	takes := func(source string) bool {
+		return slices.ContainsFunc(sources, func(k limit.KeySource) bool { return k.Source == source })
 	}
 	key, err := limit.NewKey(sources)
-	return key, option.About(word, 0, err)
-}
-
-// compileShare compiles what makes a client that takes turns.
-func (f *InFlight) compileShare(r *InFlightRule) (err error) {
-	r.Share, err = compileSlotKey("share", f.Share)
-	text := f.Shares() && !slices.ContainsFunc(f.Share, func(k limit.KeySource) bool { return k.Source != "text" })
-	device, named := strings.CutPrefix(f.Name, "device-")
-	return cmp.Or(
-		option.Refuse("share", f.Shares() && len(f.Key) > 0, "share and a key exclude each other: clients take turns for slots that all share; leave the key out"),
-		option.Refuse("share", text, "share has no meaning with a text alone: all clients would be one client, who takes turns with nobody; want client_ip or another key source"),
-		err,
-		option.Among("pass", f.Pass, option.Off),
-		option.Refuse("pass", f.Pass != "" && !f.Shares(), "pass off has no meaning without share: no passes are sent then"),
-		option.Refuse("share", f.SendsPasses() && named, "the pass of an in_flight with share cannot be told from the cookie of trust_devices in a zone %q: want a name that does not begin with device-", device),
+	return key, cmp.Or(
+		option.Refuse(word, takes("field"), "%s takes no form fields: slots are taken before bodies are looked at", word),
+		option.Refuse(word, takes("route"), "%s takes no route: give the paths slots of their own, by an in_flight with a matcher for each", word),
+		option.About(word, 0, err),
 	)
-}
-
-// checkRanks checks who has which rank.
-func (f *InFlight) checkRanks() error {
-	for i := range f.Rank {
-		if err := f.Rank[i].check(f.Shares(), f.SendsPasses()); err != nil {
-			return option.About("rank", i, err)
-		}
-	}
-	return nil
 }
 
 // Buffer bounds what is kept of received bodies, and of responses that clients have not read yet.
@@ -248,27 +233,13 @@ type Buffer struct {
 	InAll string `json:"in_all,omitempty"`
 }
 
-// What buffer is by default, in bytes.
-const (
-	defaultRequest = 64 << 20
-	defaultInAll   = 1 << 30
-)
-
 // Bytes returns the longest body, and what all together may take. A nil Buffer has the defaults.
 func (b *Buffer) Bytes() (request, inAll int64, err error) {
-	request, inAll = defaultRequest, defaultInAll
-	if b == nil {
-		return request, inAll, nil
-	}
-	if b.Request != "" {
-		if request, err = option.ParseSize(b.Request, mostBuffered); err != nil {
-			return 0, 0, fmt.Errorf("buffer: %w", err)
-		}
-	}
-	if b.InAll != "" {
-		if inAll, err = option.ParseSize(b.InAll, mostBuffered); err != nil {
-			return 0, 0, fmt.Errorf("buffer: %w", err)
-		}
+	given := option.CopyOf(b)
+	request, wrong := option.ParseSize(cmp.Or(given.Request, "64MiB"), mostBuffered)
+	inAll, err = option.ParseSize(cmp.Or(given.InAll, "1GiB"), mostBuffered)
+	if err = cmp.Or(wrong, err); err != nil {
+		return 0, 0, fmt.Errorf("buffer: %w", err)
 	}
 	return request, inAll, CheckBuffer(request, inAll)
 }

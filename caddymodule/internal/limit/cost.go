@@ -11,7 +11,6 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/form"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/tokens"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 )
 
@@ -188,7 +187,7 @@ func (b *ReadBody) compile(z *Zone, given bool) error {
 		return nil
 	}
 	var unread float64
-	if err = tokens.Set(&unread, b.Else); err == nil {
+	if err = option.Set(&unread, b.Else); err == nil {
 		err = z.Limit.ValidateCost(unread)
 	}
 	b.unread = &unread

@@ -23,7 +23,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
 
@@ -146,7 +145,7 @@ func (source KeySource) compile(key *Key, digest bool) (part, error) {
 	case source.Fold != "" && !source.Folds():
 		return none, fmt.Errorf("fold goes with field <name> and basic_user only: key source %q has no names to fold", source.Source)
 	case foldings[source.Fold] == nil:
-		return none, text.Unknown("word", source.Fold, " after fold", FoldWords)
+		return none, option.Unknown("word", source.Fold, " after fold", FoldWords)
 	}
 	source = source.plain()
 	switch source.Source {
@@ -204,7 +203,7 @@ func (source KeySource) compile(key *Key, digest bool) (part, error) {
 		return part{read: func(*Subject) string { return source.Text }}, nil
 	}
 	if !strings.Contains(source.Source, "{") {
-		if meant := text.Nearest(source.Source, SourceWords); meant != "" {
+		if meant := option.Nearest(source.Source, SourceWords); meant != "" {
 			return none, fmt.Errorf("unknown key source %q: did you mean %s?", source.Source, meant)
 		}
 		return none, fmt.Errorf("unknown key source %q: want %s", source.Source, KeySources)

@@ -21,12 +21,17 @@ import (
 
 // CheckMatching refuses matchers that do not mean what they seem to.
 func CheckMatching(match, exempt caddyhttp.RawMatcherSets) error {
-	for i, set := range match {
-		if err := CheckOuter(set); err != nil {
-			return About("match", i, err)
+	return cmp.Or(checkEach("match", match, CheckOuter), CheckExempt(exempt))
+}
+
+// checkEach checks the sets of an option, if it is one.
+func checkEach(option string, sets caddyhttp.RawMatcherSets, check func(caddy.ModuleMap) error) error {
+	for i, set := range sets {
+		if err := check(set); err != nil {
+			return About(option, i, err)
 		}
 	}
-	return CheckExempt(exempt)
+	return nil
 }
 
 // CheckOuter checks a set of matchers for what is limited, such as that of the directive.
@@ -34,22 +39,12 @@ func CheckOuter(set caddy.ModuleMap) error { return cmp.Or(CheckMatcherSet(set),
 
 // CheckExempt checks exemptions.
 func CheckExempt(sets caddyhttp.RawMatcherSets) error {
-	for i, set := range sets {
-		if err := CheckMatcherSet(set); err != nil {
-			return About("exempt", i, err)
-		}
-	}
-	return nil
+	return checkEach("exempt", sets, CheckMatcherSet)
 }
 
 // CheckMatcherSets checks each set of matchers.
 func CheckMatcherSets(sets caddyhttp.RawMatcherSets) error {
-	for _, set := range sets {
-		if err := CheckMatcherSet(set); err != nil {
-			return err
-		}
-	}
-	return nil
+	return checkEach("", sets, CheckMatcherSet)
 }
 
 // CheckMatcherSet refuses what the functions below do, matchers that look at the method as
@@ -59,18 +54,13 @@ func CheckMatcherSet(set caddy.ModuleMap) error {
 	if set["throttle_blocked"] != nil {
 		return ErrAsksThrottle
 	}
-	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkEmptied(set), checkMethods(set), CheckMatcherSets(excludedBy(set)))
+	return cmp.Or(CheckPathList(matcherIn[[]string](set, "path")), checkEmptied(set), checkMethods(set), CheckMatcherSets(matcherIn[caddyhttp.RawMatcherSets](set, "not")))
 }
 
 // matcherIn returns one matcher of a set, or nothing if there is none that can be read.
 func matcherIn[T any](set caddy.ModuleMap, name string) (matcher T) {
 	_ = json.Unmarshal(set[name], &matcher)
 	return matcher
-}
-
-// excludedBy returns the sets of matchers behind `not`.
-func excludedBy(set caddy.ModuleMap) caddyhttp.RawMatcherSets {
-	return matcherIn[caddyhttp.RawMatcherSets](set, "not")
 }
 
 // CheckPathList refuses paths that no request has, as the matcher `path` takes them.
@@ -145,7 +135,7 @@ func checkEmptied(set caddy.ModuleMap) error {
 		}
 		empty := !saysMore.MatchString(says) && !slices.Contains(wordless, name)
 		if name == "not" {
-			nots := excludedBy(set)
+			nots := matcherIn[caddyhttp.RawMatcherSets](set, "not")
 			empty = len(nots) == 0
 			for _, not := range nots {
 				if err := checkEmptied(not); err != nil {
@@ -193,14 +183,12 @@ var (
 	methodFunction    = regexp.MustCompile(`\bmethod\s*\(`)
 )
 
-var errMethodAsSent = errors.New("{method} and expressions with a method see what the client sent, and FastCGI sends post as POST: want the matcher method, such as match method POST")
-
 // checkMethods refuses sets of matchers that look at the method as the client sent it.
 // The matcher `method` itself is no such matcher within a zone.
 func checkMethods(set caddy.ModuleMap) error {
 	for name, raw := range set {
 		if name != "not" && methodPlaceholder.Match(raw) || name == "expression" && methodFunction.Match(raw) {
-			return errMethodAsSent
+			return errors.New("{method} and expressions with a method see what the client sent, and FastCGI sends post as POST: want the matcher method, such as match method POST")
 		}
 	}
 	return nil

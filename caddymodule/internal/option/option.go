@@ -1,21 +1,25 @@
-// Package option is what the options of zones and of in_flight have in common: errors with
-// their place, names and sizes, and request matchers, which are checked and loaded here. Begin with
-// [About] and [LoadMatchers].
+// Package option is what the options of zones, of in_flight and of stores have in common: reading
+// them from a Caddyfile, errors with their place, names and sizes, which word was meant by one that
+// is misspelled, and request matchers, which are checked and loaded here. Begin with [Read], [About]
+// and [LoadMatchers].
 package option
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/caddyserver/caddy/v2"
+	"github.com/caddyserver/caddy/v2/caddyconfig/caddyfile"
 	"github.com/dustin/go-humanize"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/cookie"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/text"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/sharedstore"
 )
@@ -37,10 +41,10 @@ type Error struct {
 // Unwrap returns the error without the option.
 func (e *Error) Unwrap() error { return e.error }
 
-// About returns err as an error about an option, unless it is about one already. It returns
-// nil if err is nil.
+// About returns err as an error about an option, if there is one, unless it is about one already.
+// It returns nil if err is nil.
 func About(option string, at int, err error) error {
-	if _, already := errors.AsType[*Error](err); err == nil || already {
+	if _, already := errors.AsType[*Error](err); err == nil || already || option == "" {
 		return err
 	}
 	return &Error{option, at, err}
@@ -70,7 +74,7 @@ func Among(option, word string, known ...string) error {
 	if word == "" || slices.Contains(known, word) {
 		return nil
 	}
-	return About(option, 0, text.Unknown("word", word, " after "+lastOf(option), known))
+	return About(option, 0, Unknown("word", word, " after "+lastOf(option), known))
 }
 
 // lastOf returns the last word of an option such as "delay wait".
@@ -150,4 +154,180 @@ var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.Strin
 // CheckLogInCookie refuses a pattern that matches no cookie, or any.
 func CheckLogInCookie(option, pattern string) error {
 	return Refuse(option, !cookie.ValidPattern(pattern), "invalid cookie %q in %s: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", pattern, option)
+}
+
+// Unknown reports an unknown word, with the nearest known one.
+func Unknown(kind, word, where string, known []string) error {
+	if meant := Nearest(word, known); meant != "" {
+		return fmt.Errorf("unknown %s %q%s: did you mean %s?", kind, word, where, meant)
+	}
+	if len(known) == 1 {
+		return fmt.Errorf("unknown %s %q%s: want %s", kind, word, where, known[0])
+	}
+	return fmt.Errorf("unknown %s %q%s: want one of %s", kind, word, where, strings.Join(known, ", "))
+}
+
+// Nearest returns the known word of which a word is a misspelling or the beginning, or
+// "". A misspelling has at most one edit in three letters.
+func Nearest(word string, known []string) string {
+	best, least := "", max(1, len(word)/3)+1
+	if i := slices.IndexFunc(known, func(k string) bool { return len(word) > 4 && strings.HasPrefix(k, word+"_") }); i >= 0 {
+		return known[i]
+	}
+	for _, candidate := range known {
+		if n := edits(strings.ToLower(word), candidate); n < least {
+			best, least = candidate, n
+		}
+	}
+	return best
+}
+
+// edits returns the optimal string alignment distance of two words: how many letters
+// must be inserted, deleted, replaced or swapped with a neighbour.
+func edits(a, b string) int {
+	rows := make([][]int, len(a)+1)
+	for i := range rows {
+		rows[i] = make([]int, len(b)+1)
+		for j := range rows[i] {
+			if i == 0 || j == 0 {
+				rows[i][j] = i + j
+				continue
+			}
+			replaced := rows[i-1][j-1]
+			if a[i-1] != b[j-1] {
+				replaced++
+			}
+			rows[i][j] = min(replaced, rows[i-1][j]+1, rows[i][j-1]+1)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				rows[i][j] = min(rows[i][j], rows[i-2][j-2]+1)
+			}
+		}
+	}
+	return rows[len(a)][len(b)]
+}
+
+// Fields are the words of a block, each with a pointer to the field that it sets, or with a
+// func() error or a [Repeated] that reads what follows the word.
+type Fields map[string]any
+
+// A Repeated reads what follows a word that may stand several times.
+type Repeated func() error
+
+// Set sets the field that a pointer points to from its word. A flag has none. What texts and
+// numbers may be is for others to check.
+func Set(field any, word string) (err error) {
+	switch f := field.(type) {
+	case *bool:
+		*f = true
+	case *string:
+		if *f = word; word == "" {
+			err = errors.New("the word is empty: want at least a letter")
+		}
+	case *int:
+		if *f, err = strconv.Atoi(word); err != nil || *f < 1 {
+			err = fmt.Errorf("invalid number %q: want a whole one above 0", word)
+		}
+	case *float64:
+		var plain bool
+		if *f, plain = leakybucket.ParseCost(word); !plain {
+			err = fmt.Errorf("invalid number %q: want one such as 2 or 0.5", word)
+		}
+	case **float64:
+		*f = new(float64)
+		return Set(*f, word)
+	case *caddy.Duration:
+		duration, wrong := caddy.ParseDuration(word)
+		if *f = caddy.Duration(duration); wrong != nil || duration <= 0 {
+			err = fmt.Errorf("invalid duration %q: want a number above 0 with its unit ms, s, m, h or d, such as 10s", word)
+		}
+	default:
+		err = fmt.Errorf("%T takes no word", field)
+	}
+	return err
+}
+
+// ParseArg reads the one word after an option into the field that a pointer points to, or nothing
+// for a flag.
+func ParseArg(d *caddyfile.Dispenser, field any) error {
+	option, words, n, takes := d.Val(), d.RemainingArgs(), 1, "one word, in quotes if it has blanks or a #"
+	if _, flag := field.(*bool); flag {
+		n, takes = 0, "no word"
+	}
+	switch {
+	case len(words) > n:
+		return d.Errf("unexpected %q after %s: it takes %s", words[n], option, takes)
+	case len(words) < n:
+		return d.Errf("%s has no value: it takes %s", option, takes)
+	}
+	if err := Set(field, strings.Join(words, "")); err != nil {
+		return d.Errf("parsing %s: %w", option, err)
+	}
+	return nil
+}
+
+// Read reads a block of options, each at most once but for those that are Repeated. It adds the
+// place of each to places, where what stands already has been given, too. After each option that
+// has a pointer it calls check. Both may be nil.
+func Read(d *caddyfile.Dispenser, where string, fields Fields, check func() error, places map[string][]string) (err error) {
+	if places == nil {
+		places = make(map[string][]string)
+	}
+	for nesting := d.Nesting(); err == nil && d.NextBlock(nesting); {
+		word := d.Val()
+		repeated, _ := fields[word].(Repeated)
+		switch {
+		case word == "{":
+			return d.Errf("unexpected { in %s: the option before it takes no block", where)
+		case fields[word] == nil:
+			return d.WrapErr(Unknown("option", word, " in "+where, slices.Sorted(maps.Keys(fields))))
+		case places[word] != nil && repeated == nil:
+			return d.Errf("%s is given twice", word)
+		}
+		places[word] = append(places[word], Place(d))
+		if once, special := fields[word].(func() error); special {
+			err = once()
+		} else if repeated != nil {
+			err = repeated()
+		} else if err = ParseArg(d, fields[word]); err == nil && check != nil {
+			err = Wrap(d, check())
+		}
+	}
+	return err
+}
+
+// Wrap adds the place to an error, if there is one.
+func Wrap(d *caddyfile.Dispenser, err error) error {
+	if err == nil {
+		return nil
+	}
+	return d.WrapErr(err)
+}
+
+// Place returns the current file and line, as errors show them.
+func Place(d *caddyfile.Dispenser) string { return strings.TrimPrefix(d.Err("").Error(), ", ") }
+
+// UnmarshalStore sets up a shared store from Caddyfile tokens: its URL, and a block of
+// options, which are texts and flags.
+func UnmarshalStore(d *caddyfile.Dispenser, url *string, options Fields) error {
+	d.Next() // the store's name
+	name := d.Val()
+	if err := parseSecret(d, url); err != nil {
+		return fmt.Errorf("%w: want store %s <url>", err, name)
+	}
+	for word, field := range options {
+		if secret, is := field.(*string); is {
+			options[word] = func() error { return parseSecret(d, secret) }
+		}
+	}
+	return Read(d, "store "+name, options, nil, nil)
+}
+
+// parseSecret reads the one word after an option. Errors do not show it.
+func parseSecret(d *caddyfile.Dispenser, target *string) error {
+	option, words := d.Val(), d.RemainingArgs()
+	if len(words) != 1 || words[0] == "" {
+		return d.Errf("%s needs one word after it: want one that is not empty, in quotes if it has spaces", option)
+	}
+	*target = words[0]
+	return nil
 }

@@ -103,18 +103,14 @@ func (e *Entry) compile() (*Held, error) {
 		return nil, fmt.Errorf("the note has %d bytes and the name %d: want at most %d each", len(e.Note), len(e.By), longestNote)
 	case strings.Contains(e.Zone, "/"):
 		return nil, fmt.Errorf("invalid zone %q: no name has a slash", e.Zone)
-	}
-	switch {
 	case e.Kind == OfShadow && e.Key != "":
 		return nil, errors.New("shadow is of a whole zone")
-	case e.Kind == OfShadow:
+	case e.Kind == OfLimit && e.Zone == "":
+		return nil, errors.New("a limit needs a zone")
+	case e.Kind == OfShadow, e.Kind == OfLimit && e.Ended:
 		return h, nil
 	case e.Kind == OfBan:
 		return h, h.parseNetwork()
-	case e.Kind == OfLimit && e.Zone == "":
-		return nil, errors.New("a limit needs a zone")
-	case e.Kind == OfLimit && e.Ended:
-		return h, nil
 	case e.Kind == OfLimit:
 		return h, h.parseLimit()
 	}

@@ -47,14 +47,10 @@ func New(ctx caddy.Context, root string) (*Matcher, error) {
 // Match reports whether a request asks for a static file. It does not touch the
 // request's placeholders.
 func (m *Matcher) Match(r *http.Request) bool {
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
-		return false
-	}
-	if !plain(r.URL.Path) || encodesSeparator(r.URL.RawPath) {
-		return false
-	}
+	raw := strings.ToLower(r.URL.RawPath)
+	separates := strings.Contains(raw, "%2f") || strings.Contains(raw, "%5c") // /style.css%2f is a folder to PHP sites, and runs their index
 	repl, ok := r.Context().Value(caddy.ReplacerCtxKey).(*caddy.Replacer)
-	if !ok {
+	if !ok || separates || !plain(r.URL.Path) || r.Method != http.MethodGet && r.Method != http.MethodHead {
 		return false
 	}
 	root, err := repl.ReplaceOrErr(m.root, true, true)
@@ -83,22 +79,13 @@ func plain(name string) bool {
 		return false // other names of the same file
 	}
 	for segment := range strings.SplitSeq(name[1:], "/") {
-		if strings.HasPrefix(segment, ".") || runsPHP(segment) {
+		// Any extension may be one of PHP's, such as php, phtml and phar: servers with several
+		// handlers may run x.php.css.
+		if strings.HasPrefix(segment, ".") || strings.Contains(strings.ToLower(segment), ".ph") {
 			return false
 		}
 	}
 	return true
-}
-
-// runsPHP reports whether any extension of a name may be one of PHP's, such as php, phtml and
-// phar: servers with several handlers may run `x.php.css`.
-func runsPHP(name string) bool { return strings.Contains(strings.ToLower(name), ".ph") }
-
-// encodesSeparator reports whether a raw path has an encoded slash or backslash.
-// `/style.css%2f` is the folder style.css to PHP sites, and runs their index.
-func encodesSeparator(raw string) bool {
-	raw = strings.ToLower(raw)
-	return strings.Contains(raw, "%2f") || strings.Contains(raw, "%5c")
 }
 
 // UpstreamAnswered reports, after the next handler ran, whether an upstream was
