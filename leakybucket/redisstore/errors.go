@@ -12,6 +12,8 @@ import (
 // errClosed is returned for every call after [Store.Close].
 var errClosed = errors.New("the store is closed")
 
+const rights = "the user needs ~<prefix>* and +eval +evalsha +get +set +del +hget +hset +hdel +hlen +hexists +hscan +scan +time +info"
+
 // advice says how to mend an error, by the beginning of the server's reply.
 var advice = []struct{ begins, advice string }{
 	{"OOM", "raise its maxmemory, or let it evict by volatile-ttl"},
@@ -25,7 +27,8 @@ var advice = []struct{ begins, advice string }{
 	{"TRYAGAIN", "a slot of the cluster is moving: takes of several of its buckets fail until that is done"},
 	{"NOAUTH", "want a password"},
 	{"WRONGPASS", "the user or the password is wrong"},
-	{"NOPERM", "the user needs ~<prefix>* and +eval +evalsha +get +set +del +hget +hset +hdel +hlen +hexists +hscan +scan +time +info"},
+	{"NOPERM", rights},
+	{"The user executing the script can't", rights},
 	{"WRONGTYPE", "somebody else has written the key: delete it, or use another prefix"},
 	{"unknown command", "want Redis 6.2 or later, or Valkey, with no commands renamed"},
 }
