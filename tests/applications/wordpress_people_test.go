@@ -72,7 +72,9 @@ func (p person) publish() {
 	p.T.Helper()
 	p.await(`document.querySelector(".editor-post-publish-panel__toggle:not([aria-disabled=true])")`)
 	p.Run(`document.querySelector(".editor-post-publish-panel__toggle").click()`)
-	p.await(`document.querySelector(".editor-post-publish-panel__header-publish-button button:not([aria-disabled=true])")`)
+	// The editor forgets a click that comes while it draws itself anew.
+	p.await(`document.querySelector(".editor-post-publish-panel__header-publish-button button:not([aria-disabled=true])") ||
+		void (wp.data.select("core/edit-post").isPublishSidebarOpened() || wp.data.dispatch("core/edit-post").openPublishSidebar())`)
 	p.Run(`document.querySelector(".editor-post-publish-panel__header-publish-button button").click()`)
 }
 
