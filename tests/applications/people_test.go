@@ -73,7 +73,7 @@ func evalSoon[T any](p person, expression string) T {
 	return value
 }
 
-// file writes a file for uploads, and returns its path.
+// writeUpload writes a file for uploads, and returns its path.
 func writeUpload(s *system.Trial, name string, content []byte) string {
 	s.T.Helper()
 	path := filepath.Join(s.T.TempDir(), name)
