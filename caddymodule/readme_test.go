@@ -14,7 +14,7 @@ import (
 )
 
 // readmeSite returns the configuration in the README, enforced and with a stand-in for
-// PHP that answers log-ins with 200.
+// PHP that answers logins with 200.
 func readmeSite(t *testing.T, assets int) string {
 	t.Helper()
 	readme, err := os.ReadFile("../README.md")

@@ -484,7 +484,7 @@ func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
 	config = regexp.MustCompile(`alice \S+`).ReplaceAllString(config, "alice $$2a$$04$$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW")
 	s := servertest.Run(t, strings.Replace(config, "throttle.example.com {", "http://throttle.example {", 1))
 	v := newOperator(s, "alice")
-	for range 30 { // monitors, link previews, and browsers before their first log-in
+	for range 30 { // monitors, link previews, and browsers before their first login
 		r := v.request("GET", "", "")
 		r.Header.Del("Authorization")
 		if status := s.Do(r).Code; status != http.StatusUnauthorized {

@@ -235,7 +235,7 @@ func TestTheHostsOfALogAreSaidWhereTheConfigHasOthers(t *testing.T) {
 	}
 }
 
-// TestAZoneWithAFieldIsJudgedByPostRequests, or by those to the address of log-ins.
+// TestAZoneWithAFieldIsJudgedByPostRequests, or by those to the address of logins.
 func TestAZoneWithAFieldIsJudgedByPostRequests(t *testing.T) {
 	var lines []combinedLine
 	for n := range 9 {
@@ -256,7 +256,7 @@ func TestAZoneWithAFieldIsJudgedByPostRequests(t *testing.T) {
 	}
 }
 
-// TestWhoSentMostIsAlwaysShown, with 404s and log-ins, and no word of banning a monitor.
+// TestWhoSentMostIsAlwaysShown, with 404s and logins, and no word of banning a monitor.
 func TestWhoSentMostIsAlwaysShown(t *testing.T) {
 	lines := mixedLines()
 	for n := range 5000 {
@@ -267,7 +267,7 @@ func TestWhoSentMostIsAlwaysShown(t *testing.T) {
 	config := writeFile(t, "Caddyfile", ":80 {\nthrottle pages 5 1/d\n}\n")
 	for _, args := range [][]string{{"recommend", log}, {"replay", "--config", config, log}} {
 		out := ran(t, args...)
-		for _, want := range []string{"Who sent the most:", "a health check\n    mostly /up, as ELB-HealthChecker/2.0\n", "Who sent the most log-ins (POST):", "203.0.113.10 "} {
+		for _, want := range []string{"Who sent the most:", "a health check\n    mostly /up, as ELB-HealthChecker/2.0\n", "Who sent the most logins (POST):", "203.0.113.10 "} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s: got\n%s\nwant %q", args[0], out, want)
 			}

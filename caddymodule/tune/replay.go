@@ -38,7 +38,7 @@ type player struct {
 	pagesOnly bool        // requests for static assets are not run
 	shown     string      // the only zone to run, or empty
 
-	fields  []string          // of zones, which requests are given that are log-ins
+	fields  []string          // of zones, which requests are given that are logins
 	logIns  []string          // to these addresses; if empty, all POSTs are
 	awaited bool              // what the upstream answers matters to a zone that has charged the request
 	took    time.Duration     // by the upstream for the request; 0 if it was not asked
@@ -247,7 +247,7 @@ func (rp *player) run(req *accesslog.Request) {
 	_ = server.chain.ServeHTTP(w, r)
 }
 
-// logsIn reports whether a request counts as a log-in.
+// logsIn reports whether a request counts as a login.
 func (rp *player) logsIn(req *accesslog.Request) bool {
 	return req.Method == http.MethodPost && (len(rp.logIns) == 0 || slices.ContainsFunc(rp.logIns, func(path string) bool {
 		folder, all := strings.CutSuffix(path, "*")

@@ -42,7 +42,7 @@ func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&f.keys, "key", nil, "The key of a zone without a config; repeat it for several sources (default client_ip)")
 	cmd.Flags().StringVar(&f.cost, "cost", "", "The cost of each request of a zone without a config (default 1)")
 	cmd.Flags().StringVar(&f.settle, "settle", "", "What corrects the cost of a zone without a config, such as seconds")
-	cmd.Flags().StringArrayVar(&f.logIns, "login", nil, "The address to which log-ins are sent, such as /wp-login.php, for zones with a field: logs hold no bodies (default all POST requests)")
+	cmd.Flags().StringArrayVar(&f.logIns, "login", nil, "The address to which logins are sent, such as /wp-login.php, for zones with a field: logs hold no bodies (default all POST requests)")
 }
 
 // replayFlags are the flags of `caddy throttle replay`.
@@ -246,9 +246,9 @@ func (rp *player) missing(facts *accesslog.Facts) (without map[string]bool, note
 			is   bool
 			what string
 		}{
-			{len(z.Field) > 0, "charges requests with a field, and logs hold no bodies: it is judged by the POST requests to " + cmp.Or(strings.Join(rp.logIns, ", "), "any address. Name that of log-ins with --login")},
+			{len(z.Field) > 0, "charges requests with a field, and logs hold no bodies: it is judged by the POST requests to " + cmp.Or(strings.Join(rp.logIns, ", "), "any address. Name that of logins with --login")},
 			{z.Settle != nil && z.Settle.Source == "header", "settles what a response header says, which logs do not hold: its charges stay as they were reserved"},
-			{slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }), "refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right log-ins are charged like wrong ones"},
+			{slices.ContainsFunc(z.Refund, func(r limit.Refund) bool { return r.Cookie != "" || len(r.Match.Headers) > 0 }), "refunds by a cookie or a header of responses, which logs do not hold: such refunds are left out, so right logins are charged like wrong ones"},
 			{z.Delay != nil, "delays requests, and nobody waits in a replay: delayed are those whom the level of their bucket would have let wait. How many may wait at once does not count, and the upstream gets them at once"},
 			{z.TrustDevices != nil, "trusts devices, whose cookies logs do not hold: all requests are charged to the account"},
 		} {

@@ -233,7 +233,7 @@ func (t *trial) addUp(log io.Reader) error {
 		}
 		id, err := strconv.Atoi(values.Get("request"))
 		if err != nil || id >= len(t.pages) || t.pages[id].at < t.From || t.pages[id].at > t.To {
-			continue // a log-in, the farming of a pass, or not counted
+			continue // a login, the farming of a pass, or not counted
 		}
 		micros, err := strconv.ParseFloat(took, 64)
 		if err != nil {

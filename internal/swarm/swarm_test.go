@@ -84,7 +84,7 @@ func TestASiteThatServesEverybodyServesEverybody(t *testing.T) {
 	addresses := 0
 	clients.Range(func(any, any) bool { addresses++; return true })
 	if want := result.Robot.Requests; addresses < want || logins.Load() == 0 {
-		t.Errorf("got %d addresses and %d log-ins, want a new address for each of %d robots", addresses, logins.Load(), want)
+		t.Errorf("got %d addresses and %d logins, want a new address for each of %d robots", addresses, logins.Load(), want)
 	}
 }
 

@@ -16,7 +16,7 @@ func ExampleAppendPart() {
 	// Output: login/203.0.113.7/alice%2F..%2F@client_ip
 }
 
-// A log-in name is kept as its digest, from which it cannot be read.
+// A login name is kept as its digest, from which it cannot be read.
 func ExampleDigest() {
 	name := key.AppendDigest([]byte("login/"), "alice")
 	digest, is := key.ParseDigest(string(name[len("login/"):]))

@@ -24,7 +24,7 @@ func ExampleStore() {
 		log.Fatal(err)
 	}
 	if r, _ := limiter.Take(context.Background(), "192.0.2.7", 1); !r.Fits {
-		log.Printf("too many log-ins: come back in %v", r.RetryAfter)
+		log.Printf("too many logins: come back in %v", r.RetryAfter)
 	}
 }
 

@@ -34,7 +34,7 @@ func ExampleStore() {
 	store := sharedstore.New(remote, sharedstore.Options{
 		Timeout: 50 * time.Millisecond,
 		Nodes:   2,
-		// Zones without a policy go by Local. Log-ins are refused while nobody can count them.
+		// Zones without a policy go by Local. Logins are refused while nobody can count them.
 		Zone: func(zone string) (o sharedstore.ZoneOptions) {
 			if zone == "login" {
 				o.Policy = sharedstore.Deny

@@ -27,7 +27,7 @@ type anApplication struct {
 	name  string // on that page
 	root  string // its folder below /usr, if the test has a copy
 	trust string // its line trust_devices, if no cookie is refunded
-	form  string // the page with its form for log-ins
+	form  string // the page with its form for logins
 	post  string // where that form is sent
 	more  string // what is sent with it, beside hidden fields
 	home  string // a page
@@ -236,7 +236,7 @@ func (a *anApplication) start(t *testing.T, more ...string) *system.Trial {
 	return system.RunTrial(t, "any-application.md", "{\n}\n"+file, append(changes, more...)...)
 }
 
-// A loginForm has the hidden fields of a form for log-ins, and the cookies that belong to it.
+// A loginForm has the hidden fields of a form for logins, and the cookies that belong to it.
 type loginForm struct {
 	hidden url.Values
 	cookie string
@@ -581,7 +581,7 @@ func (b *browser) open(n int, target func(n int) string) {
 	opening.Wait()
 }
 
-// logIn sends the form for log-ins.
+// logIn sends the form for logins.
 func (b *browser) logIn(a *anApplication, n names, password string) {
 	b.t.Helper()
 	jar, _ := cookiejar.New(nil)

@@ -49,7 +49,7 @@ func TestTheRecipeOfDeviseKnowsWhoHasLoggedIn(t *testing.T) {
 		t.Fatalf("got %d for a wrong password, want the form again", a)
 	}
 	if a := alice.logsInToDevise("right"); a != 302 {
-		t.Fatalf("got %d, want a log-in", a)
+		t.Fatalf("got %d, want a login", a)
 	}
 	alice.wantMember("rails", "/account")
 	alice.wantNoMemberAfter("rails", func() system.Answer {
@@ -58,14 +58,14 @@ func TestTheRecipeOfDeviseKnowsWhoHasLoggedIn(t *testing.T) {
 	})
 }
 
-// logsInToDevise returns the status of a log-in as alice.
+// logsInToDevise returns the status of a login as alice.
 func (b session) logsInToDevise(password string) int {
 	b.T.Helper()
 	form := url.Values{"authenticity_token": {b.opens("GET", "/", "").Body}, "user[email]": {"alice@example.com"}, "user[password]": {password}}
 	return b.opens("POST", "/users/sign_in", form.Encode()).Status
 }
 
-// guessDevise is a log-in with a wrong password, and without the token of a form.
+// guessDevise is a login with a wrong password, and without the token of a form.
 func guessDevise(address, account string) system.Request {
 	form := url.Values{"user[email]": {account}, "user[password]": {"wrong"}}
 	return system.Request{Address: address, Method: "POST", Target: "/users/sign_in", Body: form.Encode()}

@@ -10,7 +10,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
-// laravel is a small application with Laravel's own sessions, log-in and middleware, from
+// laravel is a small application with Laravel's own sessions, login and middleware, from
 // Debian's packages, with the middleware of the recipe and five PHP workers.
 var laravel = application{install: installLaravel}
 
@@ -54,7 +54,7 @@ func TestTheRecipeOfLaravelKnowsWhoHasLoggedIn(t *testing.T) {
 	}
 	logIn.Set("password", "right")
 	if a := alice.opens("POST", "/login", logIn.Encode()); a.Status != 302 {
-		t.Fatalf("got %d, want a log-in", a.Status)
+		t.Fatalf("got %d, want a login", a.Status)
 	}
 	alice.wantMember("php", "/account")
 	alice.wantNoMemberAfter("php", func() system.Answer {

@@ -90,7 +90,7 @@ func startMediaWiki(t *testing.T, changes ...string) *system.Trial {
 	}, changes...)...)
 }
 
-// A loginToken is what MediaWiki wants to see in log-ins, and the cookies that belong
+// A loginToken is what MediaWiki wants to see in logins, and the cookies that belong
 // to it. It may be used again.
 type loginToken struct{ token, cookie string }
 
@@ -164,7 +164,7 @@ func TestMediaWikiChecksFewGuesses(t *testing.T) {
 				}
 				s.Must(login.try(token, "203.0.113.2", "Bob", mediaWikiPassword))
 				if got := wikiChecks(t) - before - checked; got != 1 {
-					t.Errorf("got %d checked of the log-in to another account, want 1", got)
+					t.Errorf("got %d checked of the login to another account, want 1", got)
 				}
 			})
 		}

@@ -74,6 +74,6 @@ func TestDeviseUnderPassengerBehindCaddy(t *testing.T) {
 		t.Errorf("got %q in Apache's log, want the address of a visitor", got)
 	}
 	if got := linesWith(t, log, `"POST /users/sign_in`); len(got) == 0 || !strings.HasPrefix(got[0], "203.0.113.1 ") {
-		t.Errorf("got %q in Apache's log, want the log-ins", got)
+		t.Errorf("got %q in Apache's log, want the logins", got)
 	}
 }

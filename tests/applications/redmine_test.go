@@ -97,7 +97,7 @@ func redmineChecks(t *testing.T) int {
 	return len(redmine.lines(t, "passwords.log", ""))
 }
 
-// redmineForm returns the log-in form with a token that may be used again, and the
+// redmineForm returns the login form with a token that may be used again, and the
 // cookies that belong to it.
 func redmineForm(s *system.Trial, address string) (form url.Values, cookies string) {
 	s.T.Helper()

@@ -78,7 +78,7 @@ func (b session) wantMember(zone, target string) {
 		b.T.Errorf("got %v requests of members, want no others", got)
 	}
 	if got := b.Metric(b.T, "caddy_throttle_passes_total", `event="unbound"`); got != 1 {
-		b.T.Errorf("got %v passes without a log-in, want 1", got)
+		b.T.Errorf("got %v passes without a login, want 1", got)
 	}
 }
 
@@ -112,7 +112,7 @@ func recipeOfWordPressKnowsWhoHasLoggedIn(t *testing.T) {
 	author := openSession(s, "203.0.113.1", "wordpress_test_cookie=WP%20Cookie%20check")
 	author.opens("GET", "/wp-login.php", "")
 	if a := author.opens("POST", "/wp-login.php", "log=author&pwd=right&testcookie=1"); a.Status != 302 {
-		t.Fatalf("got %d, want a log-in", a.Status)
+		t.Fatalf("got %d, want a login", a.Status)
 	}
 	author.wantMember("php", "/wp-admin/profile.php")
 }
@@ -123,7 +123,7 @@ func TestTheRecipeOfMediaWikiKnowsWhoHasLoggedIn(t *testing.T) {
 	login := wikiLogins["query title"].try(token, "203.0.113.1", "Bob", mediaWikiPassword)
 	bob := openSession(s, "203.0.113.1", token.cookie)
 	if a := bob.opens("POST", login.Target, login.Body); a.Status != 302 {
-		t.Fatalf("got %d, want a log-in", a.Status)
+		t.Fatalf("got %d, want a login", a.Status)
 	}
 	bob.opens("GET", "/index.php?title=Special:Version", "")
 	bob.wantMember("php", "/index.php?title=Special:Version")
@@ -136,7 +136,7 @@ func TestTheRecipeOfRedmineKnowsWhoHasLoggedIn(t *testing.T) {
 	form.Set("password", redminePassword)
 	alice := openSession(s, "203.0.113.1", cookies)
 	if a := alice.opens("POST", "/login", form.Encode()); a.Status != 302 {
-		t.Fatalf("got %d, want a log-in", a.Status)
+		t.Fatalf("got %d, want a login", a.Status)
 	}
 	alice.wantMember("rails", "/my/account")
 }

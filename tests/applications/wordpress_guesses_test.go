@@ -26,7 +26,7 @@ func passwordChecks(t *testing.T) int {
 	return len(wordPress.lines(t, "passwords.log", ""))
 }
 
-// guess is a log-in with a wrong password.
+// guess is a login with a wrong password.
 func guess(address, name string) system.Request {
 	form := url.Values{"log": {name}, "pwd": {"wrong"}, "wp-submit": {"Log In"}}
 	return system.Request{Address: address, Method: "POST", Target: "/wp-login.php", Body: form.Encode()}
@@ -43,7 +43,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 		n := checked(t, func() {
 			statuses = s.Attack(500, 20, func(i int) system.Request { return guess("198.51.100.1", fmt.Sprint("user", i)) })
 		})
-		t.Logf("500 wrong log-ins from one address: %d checked, %v by status", n, statuses)
+		t.Logf("500 wrong logins from one address: %d checked, %v by status", n, statuses)
 		if n > mostByAddress || n == 0 {
 			t.Errorf("got %d checked, want 1 to %d", n, mostByAddress)
 		}
@@ -58,7 +58,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 		s := startWordPress(t)
 		owner := newPerson(s, startPeople(s), "203.0.113.1")
 		owner.logIn("admin")
-		owners := 1 // its own log-ins
+		owners := 1 // its own logins
 		var statuses map[int]int
 		n := checked(t, func() {
 			for range 4 {
@@ -68,7 +68,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 				owners++
 			}
 		}) - owners + 1
-		t.Logf("500 wrong log-ins from 200 addresses at one account: %d checked, the last by status: %v; the owner got in %d times with a device cookie", n, statuses, owners)
+		t.Logf("500 wrong logins from 200 addresses at one account: %d checked, the last by status: %v; the owner got in %d times with a device cookie", n, statuses, owners)
 		if n > mostByAccount || n == 0 {
 			t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
 		}
@@ -136,7 +136,7 @@ func wordPressSeesGuessesInDisguise(t *testing.T) {
 						path, s.Host, address, system.Urlencoded, len(form), form))
 				})
 				if n == 0 {
-					break // it does not lead to the log-in
+					break // it does not lead to the login
 				}
 			}
 			if n > 0 {
@@ -146,9 +146,9 @@ func wordPressSeesGuessesInDisguise(t *testing.T) {
 				t.Errorf("%s: got %d checked, want %d at most", path, n, mostByAddress)
 			}
 		}
-		t.Logf("%d path spellings: %d reached the log-in, none more than %d times", len(loginSpellings), reached, mostByAddress)
+		t.Logf("%d path spellings: %d reached the login, none more than %d times", len(loginSpellings), reached, mostByAddress)
 		if reached < 5 {
-			t.Errorf("got %d spellings that reach the log-in, want 5 and more for the test to mean something", reached)
+			t.Errorf("got %d spellings that reach the login, want 5 and more for the test to mean something", reached)
 		}
 	})
 
@@ -289,7 +289,7 @@ func wordPressChecksFewPasswordsOfPages(t *testing.T) {
 	}
 }
 
-// wordPressChecksFewGuessesInAShop that takes log-ins as WooCommerce does.
+// wordPressChecksFewGuessesInAShop that takes logins as WooCommerce does.
 func wordPressChecksFewGuessesInAShop(t *testing.T) {
 	s := startWordPress(t)
 	login := func(address, target, name, password string) system.Request {
@@ -297,7 +297,7 @@ func wordPressChecksFewGuessesInAShop(t *testing.T) {
 		return system.Request{Address: address, Method: "POST", Target: target, Body: form.Encode()}
 	}
 	if got := s.Must(login("203.0.113.1", "/my-account/", "author", "right")).Status; got != 302 {
-		t.Fatalf("got %d for a customer's log-in, want 302", got)
+		t.Fatalf("got %d for a customer's login, want 302", got)
 	}
 	for _, attack := range []struct {
 		name string

@@ -50,7 +50,7 @@ func startNetwork(t *testing.T, n multisite) *system.Trial {
 	return s
 }
 
-// firstConfigurationHoldsOnANetwork: in each site of it, limits of log-ins hold, for
+// firstConfigurationHoldsOnANetwork: in each site of it, limits of logins hold, for
 // all sites together, and files are free.
 func firstConfigurationHoldsOnANetwork(t *testing.T) {
 	for _, n := range []multisite{
@@ -122,7 +122,7 @@ func firstConfigurationHoldsOnANetwork(t *testing.T) {
 	}
 }
 
-// logsIn is a wrong log-in to a site, a right one, and the dashboard.
+// logsIn is a wrong login to a site, a right one, and the dashboard.
 func logsIn(s *system.Trial, address string) {
 	s.T.Helper()
 	person := openSession(s, address, "wordpress_test_cookie=WP%20Cookie%20check")

@@ -20,7 +20,7 @@ func foldersOfMultisite(t *testing.T) string {
 }
 
 // wordPressChecksFewGuessesBehindRewrites, by whatever address they are sent: a zone for
-// /wp-login.php sees a log-in that a rewrite makes, and a zone for /login one that a front
+// /wp-login.php sees a login that a rewrite makes, and a zone for /login one that a front
 // controller gets.
 func wordPressChecksFewGuessesBehindRewrites(t *testing.T) {
 	wordPress.use(t)

@@ -11,7 +11,7 @@ import (
 
 // wordPress is WordPress from Debian's package, with a database and five PHP workers
 // of its own, thirty posts, and the people admin, author and colleague. It takes
-// log-ins as WooCommerce does, too.
+// logins as WooCommerce does, too.
 var wordPress = application{install: installWordPress}
 
 // TestWordPress has what needs WordPress follow one another, and run beside other tests. With

@@ -158,7 +158,7 @@ func TestAReplayDecidesAsTheRunningHandlerDid(t *testing.T) {
 		for i := range 12 {
 			for _, path := range []string{
 				"/", "/logo.png", "/a.css", "/search?q=1", "/?tenant=a", fmt.Sprintf("/?tenant=%d", i%3), "/api/x", "/login", "/login?wrong=1", "/a%20b%2fc?x",
-				"/old", "/site1/login", "/site1/login?wrong=1", // a redirect, and the log-in by another address
+				"/old", "/site1/login", "/site1/login?wrong=1", // a redirect, and the login by another address
 			} {
 				method := "GET"
 				if strings.Contains(path, "/login") {

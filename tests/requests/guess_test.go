@@ -83,7 +83,7 @@ func (*wiki) fields(r *http.Request) map[string]string {
 func (w *wiki) serve(rw http.ResponseWriter, r *http.Request) {
 	fields, header := w.fields(r), rw.Header()
 	header.Add("Set-Cookie", "wiki_visit=1; Path=/")
-	if fields["do"] == "register" { // as WooCommerce, whatever becomes of the log-in beside it
+	if fields["do"] == "register" { // as WooCommerce, whatever becomes of the login beside it
 		header.Add("Set-Cookie", "wiki_member=new; Path=/")
 	}
 	if fields["p"] == "" {
@@ -428,7 +428,7 @@ func TestWrongRefundLines(t *testing.T) {
 					refused++
 				}
 			}
-			t.Logf("of 300 guesses %d and %d were tried, and of 20 right log-ins %d were refused", one, many, refused)
+			t.Logf("of 300 guesses %d and %d were tried, and of 20 right logins %d were refused", one, many, refused)
 			least, most, times := 1, 1, "as many"
 			if !test.narrow {
 				least, most, times = 2, 10, "ten times as many"
@@ -437,7 +437,7 @@ func TestWrongRefundLines(t *testing.T) {
 				t.Errorf("got %d and %d tried, want at most %s as with the right line", one, many, times)
 			}
 			if test.narrow != (refused > 0) {
-				t.Errorf("got %d of 20 right log-ins refused, want some: %v", refused, test.narrow)
+				t.Errorf("got %d of 20 right logins refused, want some: %v", refused, test.narrow)
 			}
 		})
 	}
@@ -465,7 +465,7 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	req.Header.Set("X-Forwarded-For", "198.51.100.7")
 	req.Header.Set("Accept", "application/json")
 	refused, err := g.who.Fetch(req)
-	if err != nil || refused.Status != 429 || !strings.Contains(refused.Body, "Too many failed log-ins.") {
+	if err != nil || refused.Status != 429 || !strings.Contains(refused.Body, "Too many failed logins.") {
 		t.Fatalf("got %d %s, %v, want a refusal that says why", refused.Status, refused.Body, err)
 	}
 	var problem struct {

@@ -52,9 +52,9 @@ func TestWeRefuseAsHAProxysStickTablesDo(t *testing.T) {
 		return admitted["HAProxy"], admitted["throttle"]
 	}
 
-	t.Run("log-ins", func(t *testing.T) {
+	t.Run("logins", func(t *testing.T) {
 		if theirs, own := count(system.NewVisitor(t, "h1"), "POST", "/wp-login.php", 8); theirs != 5 || own != 5 {
-			t.Errorf("got %d of 8 log-ins through HAProxy and %d through throttle, want 5 of each", theirs, own)
+			t.Errorf("got %d of 8 logins through HAProxy and %d through throttle, want 5 of each", theirs, own)
 		}
 		if theirs, own := count(system.NewVisitor(t, "h1"), "GET", "/wp-login.php", 8); theirs != 8 || own != 8 {
 			t.Errorf("got %d of 8 forms through HAProxy and %d through throttle, want all", theirs, own)

@@ -89,7 +89,7 @@ var nights = []struct {
 	name string
 	do   func(n *night)
 }{
-	{"1 an office is refused at the log-in", func(n *night) {
+	{"1 an office is refused at the login", func(n *night) {
 		n.fill("127.20.0.1", "login")
 		n.reads(1, "status", "login")
 		n.reads(1, "why 127.20.0.1", "refused: blocked", "It is refused now.")

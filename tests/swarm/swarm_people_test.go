@@ -262,7 +262,7 @@ func TestNoSlotIsLostUnderASwarm(t *testing.T) {
 	all.Go(func() {
 		s := scenario(1)
 		swarmOf(4)(&s)
-		s.Members = 0 // a log-in may be lost by a reload
+		s.Members = 0 // a login may be lost by a reload
 		s.From, s.To, s.End = 0, 6*time.Second, 6*time.Second
 		if _, err := swarm.Run(ctx, swarm.Site{URL: url}, s); err != nil && ctx.Err() == nil {
 			t.Error(err)

@@ -23,7 +23,7 @@ const swarmWorkers = 5
 const burnt = "0.03"
 
 // swarmPages are the files of the site. A page holds a worker for as many milliseconds
-// as it is asked to, and a log-in sets the cookie of a member.
+// as it is asked to, and a login sets the cookie of a member.
 var swarmPages = map[string]string{
 	"page.php": `<?php
 header('Content-Type: text/html; charset=utf-8');

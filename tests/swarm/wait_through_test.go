@@ -127,7 +127,7 @@ http://:%d, https://localhost:%d {
 	answered := time.Since(began)
 	fmt.Fprint(login, "right")
 	if resp, err := http.ReadResponse(answers, nil); err != nil || resp.StatusCode != http.StatusOK {
-		t.Errorf("got %v, %v for a log-in that was being received, want 200", resp, err)
+		t.Errorf("got %v, %v for a login that was being received, want 200", resp, err)
 	}
 	leave()
 	if err := <-ended; err != nil {

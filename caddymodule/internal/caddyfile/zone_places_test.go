@@ -46,7 +46,7 @@ var samples = map[string]string{
 	"refusal":              "refusal retry_after fit status 503\nlimit 60 10/s",
 	"refusal retry_after":  "refusal retry_after fit\nlimit 60 10/s",
 	"refusal status":       "refusal status 503\nlimit 60 10/s",
-	"refusal message":      "refusal message \"Too many log-ins.\"\nlimit 60 10/s",
+	"refusal message":      "refusal message \"Too many logins.\"\nlimit 60 10/s",
 	"refusal page":         "refusal {\npage {\ntitle Shop\naccent 0a7f5c\ntext Sorry.\n}\n}\nlimit 60 10/s",
 	"refusal error":        "refusal error\nlimit 60 10/s",
 	"refusal code":         "refusal code off\nlimit 60 10/s",

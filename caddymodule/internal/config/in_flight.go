@@ -260,7 +260,7 @@ type Rank struct {
 	Rank string `json:"rank,omitempty"`
 
 	// Members are clients to whom the upstream has given one of these cookies: names, or
-	// patterns such as `wordpress_logged_in_*`. The cookie must be one that only a log-in
+	// patterns such as `wordpress_logged_in_*`. The cookie must be one that only a login
 	// sets. A client that makes one up is no member: the response that set the cookie
 	// has brought it a signed pass, which holds a digest of it.
 	Issued []string `json:"issued,omitempty"`
@@ -307,10 +307,10 @@ func (r *Rank) check(shares, passes bool) error {
 	}
 	for _, pattern := range r.Issued {
 		if !cookie.ValidPattern(pattern) {
-			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a log-in sets", pattern)
+			return fmt.Errorf("invalid cookie %q in rank member issued: want the name, or a pattern such as wordpress_logged_in_*, of one that only a login sets", pattern)
 		}
 		if name := cookie.Anonymous(pattern); name != "" {
-			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a log-in sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
+			return fmt.Errorf("cookie %q in rank member issued matches %s, which visitors get who have not logged in: want one that only a login sets, or rank member told <Response-Header> <cookie-glob>", pattern, name)
 		}
 	}
 	return option.CheckMatcherSets(r.Match)

@@ -51,7 +51,7 @@ func SetBy(lines []string, now time.Time) iter.Seq[Set] {
 }
 
 // Sets reports whether the Set-Cookie headers of a response set a cookie of the upstream's
-// that matches a pattern. Log-outs and some failed log-ins delete such cookies.
+// that matches a pattern. Log-outs and some failed logins delete such cookies.
 func Sets(pattern string, lines []string, now time.Time) bool {
 	for set := range SetBy(lines, now) {
 		if set.Kept && Upstreams(pattern, set.Name) {

@@ -53,7 +53,7 @@ func TestOnlyACookieThatBrowsersKeepIsASuccess(t *testing.T) {
 func TestOurOwnCookiesAreNoLogIn(t *testing.T) {
 	for _, name := range []string{OwnPrefix + "device-login", "__Host-throttle-php"} {
 		if Sets("__Host-*", []string{name + "=a; path=/"}, now) {
-			t.Errorf("got %s taken for a log-in", name)
+			t.Errorf("got %s taken for a login", name)
 		}
 	}
 }

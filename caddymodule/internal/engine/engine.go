@@ -136,7 +136,7 @@ func (e *Engine) AddZone(ctx caddy.Context, definition *limit.Zone) (z *Zone, er
 	if err = z.Load(ctx, limit.Given{
 		Shadow: e.app.Shadow, Static: e.Static, Keys: func() *signer.Ring { return e.Signing.Join(ctx) },
 		Insecure: sync.OnceFunc(func() {
-			z.Counts.Logger.Warn("a log-in succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+			z.Counts.Logger.Warn("a login succeeded over plain HTTP, where devices cannot be trusted: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 		}),
 	}); err != nil {
 		return nil, err

@@ -26,7 +26,7 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 			zone account {
 				match method POST
 				limit 1 1/h
-				refusal message "Too many log-ins to this account."
+				refusal message "Too many logins to this account."
 			}
 			zone dry {
 				limit 1 1/d
@@ -39,10 +39,10 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 	c := s.From(servertest.Someone).With("Accept", "application/json, */*;q=0.1") // as WordPress's editor sends
 	for i, test := range []struct{ method, want string }{
 		{"POST", ""},
-		{"POST", "Too many log-ins to this account. Please wait"},
+		{"POST", "Too many logins to this account. Please wait"},
 		{"GET", ""},
 		{"GET", "Too many pages. Please wait"},
-		{"POST", "Too many log-ins to this account. Please wait"}, // which is longer
+		{"POST", "Too many logins to this account. Please wait"}, // which is longer
 	} {
 		w := c.Send(test.method, "/")
 		var problem struct{ Message string }

@@ -342,7 +342,7 @@ func TestRefundLetsPeopleIn(t *testing.T) {
 						s.Serve = servertest.Says(http.StatusFound, "Set-Cookie", "DW0123=who%7C1; path=/; HttpOnly")
 					}
 					if w, _ := s.Get("/"); w.Code == http.StatusTooManyRequests {
-						t.Fatalf("log-in %d, %s: got 429, want it let in", i+1, password)
+						t.Fatalf("login %d, %s: got 429, want it let in", i+1, password)
 					}
 					time.Sleep(15 * time.Minute / time.Duration(len(words)))
 				}

@@ -26,7 +26,7 @@ func BenchmarkBody(b *testing.B) {
 			b.ReportMetric(float64(processorTime(b)-before)/float64(b.N), "cpu-ns/op")
 		})
 	}
-	run("log-in", formType, []byte("log=admin&pwd=secret&rememberme=forever&wp-submit=Log+In&redirect_to=%2Fwp-admin%2F&testcookie=1"))
+	run("login", formType, []byte("log=admin&pwd=secret&rememberme=forever&wp-submit=Log+In&redirect_to=%2Fwp-admin%2F&testcookie=1"))
 	run("menu", formType, []byte(pairsOf(menu, 300)))
 	run("upload", multiType, build("--x\r\n"+logPart+"; filename=\"a\"\r\n\r\n", "a", "\r\n--x--\r\n", 1<<20))
 	run("rows", jsonType, build(`{"rows":[`, `{"id":1,"name":"x","tags":[1,2]},`, `{}]}`, 1<<20))

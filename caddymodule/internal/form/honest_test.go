@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// logins are the fields and arrays of a site that takes log-ins, as its zones ask for them.
+// logins are the fields and arrays of a site that takes logins, as its zones ask for them.
 var logins = planNames{
 	fields: []string{"log", "pwd", "username", "password", "pma_password", "user[email]", "user[password]", "u", "p", "wpPassword"},
 	arrays: []string{"", "rows", "items", "menu-item-db-id", "order.line_items_attributes"},
@@ -76,7 +76,7 @@ func TestHonestBodies(t *testing.T) {
 		_, _ = part.Write([]byte("INSERT INTO users (log, pwd) VALUES ('a;b', \"password\");\r\n"))
 	})
 	for _, test := range []struct{ about, contentType, body, want string }{ // what is not absent or 0
-		{"WordPress, log-in", formType, "log=admin&pwd=a%26b&rememberme=forever&wp-submit=Log+In&redirect_to=https%3A%2F%2Fexample.com%2Fwp-admin%2F&testcookie=1", "log=admin pwd=a&b"},
+		{"WordPress, login", formType, "log=admin&pwd=a%26b&rememberme=forever&wp-submit=Log+In&redirect_to=https%3A%2F%2Fexample.com%2Fwp-admin%2F&testcookie=1", "log=admin pwd=a&b"},
 		{"WordPress, a menu of 300 items", formType, "action=update&menu=3&menu-name=Main&" + pairsOf(menu, 300) + "save_menu=Save+Menu", "menu-item-db-id:300"},
 		{"WordPress, a menu as JSON in a form", formType, "nav-menu-data=" + url.QueryEscape(`[{"name":"menu-item-db-id[1]","value":"1"}]`) + "&menu=3", ""},
 		{"WordPress, classic editor", formType, pairsOf(strings.ReplaceAll(classic, "#", ""), 1), ""},
@@ -99,7 +99,7 @@ func TestHonestBodies(t *testing.T) {
 		{"an import of rows", "application/json", "{\"rows\":[" + strings.Repeat(`{"id":1,"name":"x","tags":[1,2]},`, 19_999) + "{}]}", "rows:20000"},
 		{"logs of events", "application/x-ndjson", strings.Repeat("{\"level\":\"info\",\"items\":[1]}\n", 99), ""},
 		{"curl -d with JSON", formType, `{"items":[1,2,3],"a":"b=c&d"}`, "items:3"},
-		{"a page as HTML", "text/html; charset=utf-8", `<!doctype html><html lang="en"><h1 class="log-in">My password is no pwd, and a=b.</h1>`, ""},
+		{"a page as HTML", "text/html; charset=utf-8", `<!doctype html><html lang="en"><h1 class="login">My password is no pwd, and a=b.</h1>`, ""},
 		{"a feed", "application/atom+xml", `<?xml version="1.0" encoding="utf-8"?><entry xmlns="http://www.w3.org/2005/Atom"><title>log</title></entry>`, ""},
 		{"gRPC", "application/grpc", "\x00\x00\x00\x00\x07\n\x05admin", ""},
 		{"Java's client", multiType, "--x\r\nContent-Disposition: form-data; name=\"username\"\r\nContent-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit\r\n\r\nadmin\r\n--x--\r\n", "username=admin"},
@@ -111,7 +111,7 @@ func TestHonestBodies(t *testing.T) {
 		{"fetch of Node.js", "multipart/form-data; boundary=----formdata-undici-049113384190", strings.ReplaceAll("--x\r\nContent-Disposition: form-data; name=\"p\"\r\n\r\nsecret\r\n--x\r\nContent-Disposition: form-data; name=\"rows[0][id]\"; filename=\"blob\"\r\nContent-Type: application/json\r\n\r\n{}\r\n--x--\r\n", "--x", "------formdata-undici-049113384190"), "p=secret rows:1"},
 		{"aiohttp", "multipart/form-data; boundary=5b3f4e", "--5b3f4e\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Disposition: form-data; name=\"username\"\r\n\r\nadmin\r\n--5b3f4e--\r\n", "username=admin"},
 		{"jQuery", formType + "; charset=UTF-8", "user%5Bemail%5D=a%40example.com&items%5B%5D=1&items%5B%5D=2&x%5By%5D%5B0%5D%5Bz%5D=1", "user[email]=a@example.com items:2"},
-		{"phpMyAdmin, log-in", formType, "set_session=a1&pma_username=root&pma_password=s%3Bcret&server=1&target=index.php&lang=en&token=7d", "pma_password=s;cret"},
+		{"phpMyAdmin, login", formType, "set_session=a1&pma_username=root&pma_password=s%3Bcret&server=1&target=index.php&lang=en&token=7d", "pma_password=s;cret"},
 	} {
 		r := bodyOf(t, planOf(t, logins.fields, logins.arrays), test.contentType, []byte(test.body))
 		counted := !slices.ContainsFunc([]string{"image/", "text/html", "application/atom", "application/grpc", "application/x-ndjson"}, func(kind string) bool { return strings.HasPrefix(test.contentType, kind) })

@@ -237,7 +237,7 @@ func TestPassesOfRefused(t *testing.T) {
 	}
 }
 
-// loginSite answers log-ins like WordPress, and names the user in X-User.
+// loginSite answers logins like WordPress, and names the user in X-User.
 func loginSite(t *testing.T, rank string) *servertest.FuncSite {
 	t.Helper()
 	s := servertest.NewWaitSite(t, "in_flight php 5 {\nshare\n"+rank+"\n}", 0)
@@ -259,7 +259,7 @@ func loginSite(t *testing.T, rank string) *servertest.FuncSite {
 	return s
 }
 
-// TestMembers: a log-in makes a member, and a log-out ends that. The pass counts with its cookie
+// TestMembers: a login makes a member, and a log-out ends that. The pass counts with its cookie
 // only.
 func TestMembers(t *testing.T) {
 	for _, rank := range []string{"rank member issued wordpress_logged_in_*", "rank member told X-User app_sid"} {

@@ -69,7 +69,7 @@ const memberKey, passKey = "@member/", "@pass/"
 // whys are what a client's pass says for or against a better rank.
 var whys = [...]string{
 	pass.Absent: "", pass.Invalid: "invalid pass", pass.Expired: "expired pass", pass.Early: "early pass",
-	pass.Unbound: "pass without log-in", pass.Valid: "pass",
+	pass.Unbound: "pass without login", pass.Valid: "pass",
 }
 
 // rank finds out the rank of a request, and what it takes turns by: a member by its account, others

@@ -361,7 +361,7 @@ func (c *counts) passesFull() {
 // loggedInInsecurely warns, once, that nobody becomes a member.
 func (c *counts) loggedInInsecurely() {
 	c.insecure.Do(func() {
-		c.limit.Logger.Warn("a log-in succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
+		c.limit.Logger.Warn("a login succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
 	})
 }
 

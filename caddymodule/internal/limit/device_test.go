@@ -101,7 +101,7 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 	}
 	renewed := logInOf(t, trust, "alice", cookie, noon.Add(time.Hour))
 	if got := trust.device("alice", renewed, noon.Add(24*time.Hour)); got != name {
-		t.Errorf("after another log-in: got device %q, want %q for longer", got, name)
+		t.Errorf("after another login: got device %q, want %q for longer", got, name)
 	}
 	if renewed == cookie {
 		t.Error("got the same cookie again, want a new one")

@@ -18,11 +18,11 @@ import (
 const keptShare = .1
 
 // Refunds are the responses for which a zone gives most of a charge back, such as those to
-// a log-in that succeeded. A response earns a refund if one of them matches.
+// a login that succeeded. A response earns a refund if one of them matches.
 type Refunds []Refund
 
 // Refund matches responses for which nine tenths of the charge are given back: those to a
-// log-in that succeeded. It has one of the two fields, and if one of several matches, that is
+// login that succeeded. It has one of the two fields, and if one of several matches, that is
 // enough. All other responses stay charged, so a mistake here hurts those who log in, and
 // guessers get ten times as many guesses at most. The status and the header fields are those
 // that come from the handlers behind `throttle`; what handlers before it set or change does
@@ -57,7 +57,7 @@ func (r *Refund) check() error {
 	case r.Match == nil:
 		err := option.CheckLogInCookie("refund", r.Cookie)
 		if name := cookie.Anonymous(r.Cookie); err == nil && name != "" {
-			err = fmt.Errorf("cookie %q in refund matches %s, which visitors get who have not logged in: want one that only a log-in sets", r.Cookie, name)
+			err = fmt.Errorf("cookie %q in refund matches %s, which visitors get who have not logged in: want one that only a login sets", r.Cookie, name)
 		}
 		return err
 	case len(r.Match.StatusCode) == 0 && len(r.Match.Headers) == 0:

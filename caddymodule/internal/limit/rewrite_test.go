@@ -209,7 +209,7 @@ func TestStaticFilesAreThoseOfTheAddressAsRewritten(t *testing.T) {
 	}
 }
 
-// What redir answers is not charged, and log-ins by HTTP Basic are seen before they are checked.
+// What redir answers is not charged, and logins by HTTP Basic are seen before they are checked.
 func TestThrottleStandsAfterRewritesAndBeforePasswords(t *testing.T) {
 	s := servertest.Run(t, "http:// {\nredir /old /new\nbasic_auth /private {\nbob $2a$04$Zkx19XLiW6VYouLHR5NmfOFU0z2GTNmpkT/5qqR7hx4IjWJPDhjvG\n}\nthrottle all 2 1/h\nrespond ok\n}")
 	for range 5 {

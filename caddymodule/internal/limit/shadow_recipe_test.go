@@ -50,7 +50,7 @@ func witnessed(app *caddymodule.App) map[string]string {
 }
 
 // decidedBy lets the same clients, who do not react, visit zones, and returns what is
-// decided about each of their requests. Some of these are log-ins. What each really cost, the
+// decided about each of their requests. Some of these are logins. What each really cost, the
 // upstream says by its status and a header.
 func decidedBy(t *testing.T, seed uint64, block string) (seen map[string]string) {
 	servertest.InBubble(t, func(t *testing.T) {

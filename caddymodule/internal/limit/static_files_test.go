@@ -162,7 +162,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
-// A zone of log-ins has nothing to do with files, whoever answers them.
+// A zone of logins has nothing to do with files, whoever answers them.
 func TestAStaticFileThatCarriesNoFieldIsNotCharged(t *testing.T) {
 	servertest.InBubble(t, func(t *testing.T) {
 		s := staticSite(t, "field pwd")

@@ -30,17 +30,17 @@ import (
 // name before a |, as WordPress's does, and otherwise if the request carried no such cookie. The
 // zone must have refund.
 type TrustDevices struct {
-	// The cookie that the upstream sets when a log-in has succeeded: a name, or a
+	// The cookie that the upstream sets when a login has succeeded: a name, or a
 	// pattern such as `wordpress_logged_in_*`. Required.
 	Cookie string `json:"cookie,omitempty"`
 
-	// How long a device is trusted after its last log-in, at most 365 days. Default:
+	// How long a device is trusted after its last login, at most 365 days. Default:
 	// 180 days.
 	For caddy.Duration `json:"for,omitempty"`
 
 	zone     string
 	keys     *signer.Ring
-	insecure func() // called when a log-in has succeeded over plain HTTP, where no device can be trusted
+	insecure func() // called when a login has succeeded over plain HTTP, where no device can be trusted
 }
 
 // privateSources are the key sources of which rate-limit headers would tell which
@@ -59,11 +59,11 @@ func (t *TrustDevices) compile(z *Zone) error {
 	t.zone = z.Name
 	named := slices.ContainsFunc(z.Key.Sources, func(k KeySource) bool { return k.chosen() || strings.Contains(k.Source, "{") })
 	return cmp.Or(
-		option.Refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a log-in has succeeded, such as wordpress_logged_in_*"),
+		option.Refuse("trust_devices", t.Cookie == "", "trust_devices names no cookie: want the one that the upstream sets when a login has succeeded, such as wordpress_logged_in_*"),
 		option.CheckLogInCookie("trust_devices", t.Cookie),
 		option.Refuse("trust_devices", t.For <= 0 || time.Duration(t.For) > longestTrust, "invalid duration %v in trust_devices: want one above 0 and at most 365d", time.Duration(t.For)),
 		option.Refuse("trust_devices", !named, "trust_devices needs a key that names an account: want field, basic_user, header, cookie or query among its sources, such as key field log; client_ip, host, method, route and text name none"),
-		option.Refuse("trust_devices", len(z.Refund) == 0, "trust_devices needs refund, by which the zone tells a log-in that succeeded: want refund cookie %s", t.Cookie),
+		option.Refuse("trust_devices", len(z.Refund) == 0, "trust_devices needs refund, by which the zone tells a login that succeeded: want refund cookie %s", t.Cookie),
 	)
 }
 
@@ -116,7 +116,7 @@ type deviceClient struct {
 	bound   signer.Bound // what the client's token is good for
 	entry   entry        // of the client's token if it is known
 	others  []string     // tokens for other accounts
-	had     bool         // the request carries a cookie of the kind that a log-in sets
+	had     bool         // the request carries a cookie of the kind that a login sets
 }
 
 // client returns what the cookie of a request says about a key, which is that of the
@@ -163,7 +163,7 @@ func (c *deviceClient) Place() (place int, known bool) {
 	return int(binary.BigEndian.Uint16(c.entry[:])) % devicePlaces, true
 }
 
-// Earned reports whether a response that says that the log-in has succeeded sets the cookie for
+// Earned reports whether a response that says that the login has succeeded sets the cookie for
 // this account, and the client can be told of its device.
 func (c *deviceClient) Earned(header http.Header, now time.Time) bool {
 	set := false

@@ -29,7 +29,7 @@ func withKey(t *testing.T) string {
 	return dir
 }
 
-// byAccount is a zone by account with a limit and some more options. A right log-in costs 0.1,
+// byAccount is a zone by account with a limit and some more options. A right login costs 0.1,
 // so limits have room for some beside whole guesses.
 func byAccount(limit, options string) string {
 	return `zone account {
@@ -60,7 +60,7 @@ func (b *browser) on(s *servertest.Site) *browser {
 
 const deviceCookie = "__Host-throttle-device-account"
 
-// login sends the form of a log-in.
+// login sends the form of a login.
 func (b *browser) login(account, password string) *httptest.ResponseRecorder {
 	return b.post("https://example.com/wp-login.php", url.Values{"log": {account}, "pwd": {password}})
 }
@@ -85,7 +85,7 @@ func (b *browser) post(target string, form url.Values) *httptest.ResponseRecorde
 	return w
 }
 
-// wants checks the status of a log-in.
+// wants checks the status of a login.
 func (b *browser) wants(status int, account, password string) {
 	b.Helper()
 	if got := b.login(account, password).Code; got != status {
@@ -199,7 +199,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 	}{
 		{"a success", site, form("a", "right"), true},
 		{"a success without a redirect", site, form("b", "implicit"), true},
-		{"a log-in by e-mail", site, url.Values{"log": {"a@example.com"}, "user": {"a"}, "pwd": {"right"}}, false},
+		{"a login by e-mail", site, url.Values{"log": {"a@example.com"}, "user": {"a"}, "pwd": {"right"}}, false},
 		{"a registration beside it", site, url.Values{"log": {"victim"}, "user": {"new"}, "pwd": {"right"}}, false},
 		{"other letters of one name", site, url.Values{"log": {" E "}, "user": {"e"}, "pwd": {"right"}}, true},
 		{"a wrong guess", site, form("c", "wrong"), false},
@@ -220,7 +220,7 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 			t.Errorf("%s: got %v, want no rate-limit headers of accounts", test.name, got)
 		}
 	}
-	if lines := s.Logs.Lines(t, "a log-in succeeded over plain HTTP"); len(lines) != 1 {
+	if lines := s.Logs.Lines(t, "a login succeeded over plain HTTP"); len(lines) != 1 {
 		t.Errorf("got %d warnings of plain HTTP, want 1", len(lines))
 	}
 	refused := newBrowser(s, "192.0.2.1:1")
@@ -255,15 +255,15 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 		name, refund, carried, query, password string
 		want                                   bool
 	}{
-		{"a log-in", "refund status 302", "", "", "right", true},
-		{"a log-in with a cookie from before", "refund status 302", "wordpress_logged_in_0f", "", "right", true},
+		{"a login", "refund status 302", "", "", "right", true},
+		{"a login with a cookie from before", "refund status 302", "wordpress_logged_in_0f", "", "right", true},
 		{"a wrong guess whose cookie is renewed", "refund status 302", "wordpress_logged_in_0f", "?renews", "wrong", false},
 		{"one whose cookie is cleared", "refund cookie wordpress_logged_in_*", "", "?reauth=1", "wrong", false},
 		{"a refund without the cookie", "refund status 200", "", "", "wrong", false},
 		{"one line of two", "refund cookie other\nrefund status 302", "", "", "right", true},
 		{"without WriteHeader", "refund cookie wordpress_logged_in_*", "", "", "implicit", true},
 		{"an error route", "refund cookie wordpress_logged_in_*", "", "", "broken", false},
-		{"a log-in that the refund does not match", "refund header Location */home*", "", "", "right", false},
+		{"a login that the refund does not match", "refund header Location */home*", "", "", "right", false},
 	} {
 		s := servertest.NewLoginSite(t, t.TempDir(), `zone account {
 			key field log missing share

@@ -78,11 +78,11 @@ type Zone struct {
 	Settle *Settle `json:"settle,omitempty"`
 
 	// The responses for which nine tenths of the charge are given back, such as those to a
-	// log-in that succeeded. Default: the charge stays. Cannot be used with settle.
+	// login that succeeded. Default: the charge stays. Cannot be used with settle.
 	Refund Refunds `json:"refund,omitempty"`
 
 	// Charge browsers that have logged in to an account before to buckets of their
-	// own. The key must name the account, and refund the log-ins that succeed. Default:
+	// own. The key must name the account, and refund the logins that succeed. Default:
 	// everybody who names an account shares its bucket, so attackers can lock out its owner.
 	TrustDevices *TrustDevices `json:"trust_devices,omitempty"`
 

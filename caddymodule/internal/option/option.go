@@ -153,7 +153,7 @@ var StorePolicies = []string{sharedstore.Local.String(), sharedstore.Allow.Strin
 
 // CheckLogInCookie refuses a pattern that matches no cookie, or any.
 func CheckLogInCookie(option, pattern string) error {
-	return Refuse(option, !cookie.ValidPattern(pattern), "invalid cookie %q in %s: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a log-in sets", pattern, option)
+	return Refuse(option, !cookie.ValidPattern(pattern), "invalid cookie %q in %s: want the name, or a pattern such as wordpress_logged_in_*, of one that nothing but a login sets", pattern, option)
 }
 
 // Unknown reports an unknown word, with the nearest known one.

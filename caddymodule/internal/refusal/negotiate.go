@@ -112,7 +112,7 @@ type language struct {
 	Tag string // BCP 47
 
 	Title, Reason string
-	LogIns        string // the reason of a zone that refunds log-ins
+	LogIns        string // the reason of a zone that refunds logins
 	Wait          string // with one %s for the time
 	Reload        string // the page will do that when the wait is over
 	Loading       string // it does

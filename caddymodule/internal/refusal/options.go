@@ -21,11 +21,11 @@ type Options struct {
 	Status int `json:"status,omitempty"`
 
 	// The text that people see when this zone refuses them, such as `Too
-	// many failed log-ins.` The built-in page shows it, instead of the text of
+	// many failed logins.` The built-in page shows it, instead of the text of
 	// page_style, and JSON answers carry it with the wait in the member `message`,
 	// which WordPress's editor shows. Pages of your own have it as
 	// `{http.throttle.message}`. Default: that the site receives too many requests, or, with
-	// refund, that too many log-ins have failed, in the visitor's language.
+	// refund, that too many logins have failed, in the visitor's language.
 	Message string `json:"message,omitempty"`
 
 	// The HTML of refusals. Placeholders in it are filled in and their values escaped. In a

@@ -47,7 +47,7 @@ type Refusal struct {
 	// empty, it is ours, in the visitor's language. A page has its own text.
 	Message string
 
-	// LogIns says that too many log-ins have failed. It is said instead of the page's text,
+	// LogIns says that too many logins have failed. It is said instead of the page's text,
 	// unless there is a Message.
 	LogIns bool
 

@@ -163,7 +163,7 @@ func TestProgramsGetAProblem(t *testing.T) {
 }
 
 func TestAProblemCarriesAMessageForPeople(t *testing.T) {
-	const said = `Too many log-ins, <"Jörg"> & co.`
+	const said = `Too many logins, <"Jörg"> & co.`
 	for _, test := range []struct {
 		f              Refusal
 		language, want string

@@ -13,7 +13,7 @@ import (
 )
 
 // LoginUpstream is a site like WordPress, where the password of everybody is right. Its cookie
-// names who is logged in: the account, or the field user if that is sent, as after a log-in by
+// names who is logged in: the account, or the field user if that is sent, as after a login by
 // e-mail.
 type LoginUpstream struct{}
 

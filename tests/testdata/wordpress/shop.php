@@ -1,5 +1,5 @@
 <?php
-// Takes log-ins as WooCommerce does: on every page, by the fields username and
+// Takes logins as WooCommerce does: on every page, by the fields username and
 // password.
 add_action(
 	'wp_loaded',

@@ -164,7 +164,7 @@ func (c *Client) Rank() fairqueue.Rank {
 func (c *Client) Member() bool { return c.member }
 
 // Key returns what the client takes turns by, or "" if it has neither a valid pass nor
-// that of a member. Copies of a pass have one key, and so have all log-ins to an account.
+// that of a member. Copies of a pass have one key, and so have all logins to an account.
 // It is a digest, which may be shown.
 func (c *Client) Key() string {
 	if c.state < Unbound && !c.member {

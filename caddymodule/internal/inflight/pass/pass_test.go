@@ -343,18 +343,18 @@ func TestOnlyALogInOrTheUpstreamsWordMakesAMember(t *testing.T) {
 		sent   string
 		want   Event
 	}{
-		{"a log-in", 302, http.Header{"Set-Cookie": {wordpress}}, "", Joined},
+		{"a login", 302, http.Header{"Set-Cookie": {wordpress}}, "", Joined},
 		{"one that forbids caches", 302, http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"no-cache, must-revalidate, max-age=0"}}, "", Joined},
 		{"no cookie", 200, http.Header{}, "", None},
 		{"another cookie", 200, http.Header{"Set-Cookie": {"wordpress_test_cookie=1"}}, "", None},
-		{"a failed log-in", 403, http.Header{"Set-Cookie": {wordpress}}, "", None},
+		{"a failed login", 403, http.Header{"Set-Cookie": {wordpress}}, "", None},
 		{"a deletion", 302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=%20; Max-Age=0"}}, "", None},
 		{"set, then deleted", 302, http.Header{"Set-Cookie": {wordpress, "wordpress_logged_in_0f=; Max-Age=0"}}, "", None},
 		{"early hints", 103, http.Header{"Set-Cookie": {wordpress}}, "", None},
 		{"a tunnel", 101, http.Header{"Set-Cookie": {wordpress}, "X-User": {"1"}}, "a=b", None},
 		{"not modified", 304, http.Header{"Set-Cookie": {wordpress}, "X-User": {"1"}}, "a=b", None},
-		{"a public log-in", 200, http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"public, max-age=60"}}, "", None},
-		{"a cached log-in", 200, http.Header{"Set-Cookie": {wordpress}, "Age": {"0"}}, "", None},
+		{"a public login", 200, http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"public, max-age=60"}}, "", None},
+		{"a cached login", 200, http.Header{"Set-Cookie": {wordpress}, "Age": {"0"}}, "", None},
 		{"named", 200, http.Header{"X-User": {"1"}}, "session=abc", Joined},
 		{"named in an error", 500, http.Header{"X-User": {"1"}}, "session=abc", Joined},
 		{"named twice", 200, http.Header{"X-User": {"1", "2"}}, "session=abc", None},
@@ -509,11 +509,11 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 	if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Member || key() != first {
 		t.Errorf("got %v by the key %s, want a member by %s", c.Rank(), key(), first)
 	}
-	// Another log-in is another member.
+	// Another login is another member.
 	_, pass, _ := strings.Cut(cookies, "; ")
 	c := z.Client(request(pass), host, at)
 	if got := c.Answered(200, http.Header{"Set-Cookie": {"auth=other; HttpOnly"}}, at, always); got != Joined {
-		t.Errorf("got %v for a log-in without the old cookie, want another member", got)
+		t.Errorf("got %v for a login without the old cookie, want another member", got)
 	}
 }
 

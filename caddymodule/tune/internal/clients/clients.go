@@ -23,7 +23,7 @@ import (
 // A Log is the clients of a log, once for each width of the addresses by which zones tell
 // them apart.
 type Log struct {
-	// LogIn reports whether a request is a log-in. If nil, those are whose address sounds like it.
+	// LogIn reports whether a request is a login. If nil, those are whose address sounds like it.
 	LogIn func(*accesslog.Request) bool
 
 	tables   []*Table
@@ -180,11 +180,11 @@ func (c *Client) probe() string {
 	return ""
 }
 
-// logIns are parts of the addresses to which log-ins are sent.
+// logIns are parts of the addresses to which logins are sent.
 var logIns = strings.Fields("login log-in log_in signin sign-in sign_in logon session xmlrpc.php userlogin")
 
 // looksLikeLogIn reports whether a request is a POST to an address that sounds like one for
-// log-ins.
+// logins.
 func looksLikeLogIn(r *accesslog.Request) bool {
 	if r.Method != http.MethodPost {
 		return false
@@ -241,7 +241,7 @@ const (
 	shown     = 5  // clients in a table
 	shownKeys = 10 // keys in a table
 
-	// fewest is from how many 404s or log-ins on a client is listed for them.
+	// fewest is from how many 404s or logins on a client is listed for them.
 	fewest = 10
 )
 
@@ -296,10 +296,10 @@ func (s *Senders) Text() string {
 	for _, table := range []struct {
 		title string
 		rows  []Sender
-	}{{"Who sent the most", s.Requests}, {"Who got the most 404s", s.NotFound}, {"Who sent the most log-ins (POST)", s.LogIns}} {
+	}{{"Who sent the most", s.Requests}, {"Who got the most 404s", s.NotFound}, {"Who sent the most logins (POST)", s.LogIns}} {
 		for i, c := range table.rows {
 			if i == 0 {
-				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "log-ins", "looks like")
+				fmt.Fprintf(b, "\n%s:\n\n  %-39s %9s %6s %6s %8s %8s  %s\n", table.title, "client", "requests", "share", "time", "404", "logins", "looks like")
 			}
 			fmt.Fprintf(b, "  %-39s %9s %6s %6s %8s %8s  %s\n    %s\n", command.Printable(c.Client, 39), Comma(c.Requests), Percent(c.share), Percent(c.time),
 				Comma(c.NotFound), Comma(c.LogIns), c.is(), c.about())
