@@ -83,6 +83,12 @@ missing_packages() {
 	[[ -e /usr/share/wordpress/wp-load.php ]] || echo wordpress
 	[[ -e /usr/share/wordpress/wp-content/themes/twentytwentythree ]] || echo wordpress-theme-twentytwentythree
 	[[ -e /usr/share/dokuwiki/doku.php ]] || echo dokuwiki
+	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
+	# dbconfig-no-thanks keeps them from setting up databases of their own.
+	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
+	[[ -e /var/lib/roundcube/public_html/index.php ]] && have dovecot || echo roundcube-core roundcube-sqlite3 dovecot-imapd dbconfig-no-thanks
+	[[ -e /usr/share/phpmyadmin/index.php ]] || echo phpmyadmin dbconfig-no-thanks
+	[[ -e /usr/share/cacti/site/index.php ]] || echo cacti dbconfig-no-thanks
 	[[ -e /usr/share/php/Illuminate/autoload.php ]] || echo php-laravel-framework
 	has_devise || echo ruby-devise ruby-rails ruby-sqlite3
 	have wget || echo wget
@@ -108,12 +114,6 @@ missing_for_long_tests() {
 	have goaccess || echo goaccess
 	[[ -e /usr/lib/apache2/modules/mod_evasive20.so ]] || echo libapache2-mod-evasive
 	[[ -e /usr/lib/apache2/modules/mod_qos.so ]] || echo libapache2-mod-qos libpcre3
-	[[ -e /usr/share/mediawiki/index.php ]] || echo mediawiki
-	# dbconfig-no-thanks keeps them from setting up databases of their own.
-	[[ -e /usr/share/redmine/config.ru ]] || echo redmine redmine-sqlite dbconfig-no-thanks
-	[[ -e /var/lib/roundcube/public_html/index.php ]] && have dovecot || echo roundcube-core roundcube-sqlite3 dovecot-imapd dbconfig-no-thanks
-	[[ -e /usr/share/phpmyadmin/index.php ]] || echo phpmyadmin dbconfig-no-thanks
-	[[ -e /usr/share/cacti/site/index.php ]] || echo cacti dbconfig-no-thanks
 }
 
 # Debian starts the servers it installs; the tests start their own.

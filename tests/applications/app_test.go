@@ -69,9 +69,6 @@ func (a *application) stop() {
 // Debian's, which listens on a socket instead of on the upstream's address.
 func startPackage(t *testing.T, recipe string, app *application, upstream, socket string, changes ...string) *system.Trial {
 	t.Helper()
-	if !system.Long() {
-		t.Skip("SKIPPED: it takes minutes; TEST_LONG=1 runs it")
-	}
 	app.use(t)
 	return system.StartTrial(t, recipe, append([]string{
 		"exempt static_files\n", "exempt static_files\n" + secondConfig(t, recipe),
