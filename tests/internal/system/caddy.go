@@ -130,7 +130,7 @@ func (c *Caddy) end() {
 		c.T.Error("got a panic in caddy's log, want none")
 	}
 	if c.T.Failed() {
-		c.T.Logf("caddy's log (its end):\n%s", Tail(log, 20_000))
+		c.T.Logf("caddy's log (its end):\n%s", Tail(log, 60_000))
 	}
 }
 

@@ -75,8 +75,13 @@ func (p *Process) Stop() error {
 	case <-p.Ended:
 		return nil
 	case <-time.After(StartTime):
-		_ = p.Cmd.Process.Kill()
-		<-p.Ended
+		_ = p.Cmd.Process.Signal(syscall.SIGABRT) // at which a Go program says what it waits for
+		select {
+		case <-p.Ended:
+		case <-time.After(StartTime):
+			_ = p.Cmd.Process.Kill()
+			<-p.Ended
+		}
 		return errors.New("it did not end when asked to")
 	}
 }
