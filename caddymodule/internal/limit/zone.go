@@ -69,7 +69,7 @@ type Zone struct {
 	// The cost of a request. The first that matches counts. Default: 1.
 	Cost []Cost `json:"cost,omitempty"`
 
-	// How much of a body is read for costs and keys. Default: 64 KiB. Longer bodies cost what
+	// How much of a body is read for costs. Default: 64 KiB. Longer bodies cost what
 	// its else says.
 	ReadBody *ReadBody `json:"read_body,omitempty"`
 
