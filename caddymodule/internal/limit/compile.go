@@ -186,13 +186,10 @@ func (z *Zone) compileOverrides(plans map[string]leakybucket.Limit) (err error) 
 	}
 	for i := range table.Overrides {
 		if err := z.prepareOverride(&table.Overrides[i]); err != nil {
-			return option.About("override", i, &perkey.OverrideError{Override: i, Parts: z.Override[i].Parts, Err: err})
+			return z.Override[i].About(i, err)
 		}
 	}
 	z.Key.Overrides, err = perkey.NewTable(table)
-	if wrong, is := errors.AsType[*perkey.OverrideError](err); is {
-		return option.About("override", wrong.Override, err)
-	}
 	return err
 }
 

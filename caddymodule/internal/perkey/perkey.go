@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -106,18 +107,12 @@ type Entry struct {
 // Listed reports whether an override names the key.
 func (e *Entry) Listed() bool { return e.Override >= 0 }
 
-// An OverrideError says which override is wrong, and why.
-type OverrideError struct {
-	Override int // the index
-	Parts    []string
-	Err      error
+// About says which override an error is about.
+func (o *Override) About(index int, err error) error {
+	return option.About("override", index, fmt.Errorf("override %s: %w", strings.Join(o.Parts, " "), err))
 }
 
-func (e *OverrideError) Error() string {
-	return fmt.Sprintf("override %s: %v", strings.Join(e.Parts, " "), e.Err)
-}
-
-// NewTable returns the table, or an [OverrideError].
+// NewTable returns the table. Its error is about one of the overrides.
 func NewTable(config TableConfig) (*Table, error) {
 	table := &Table{
 		root:   node{entry: &Entry{Limit: config.Own, Override: -1}},
@@ -126,7 +121,7 @@ func NewTable(config TableConfig) (*Table, error) {
 	}
 	for i, o := range config.Overrides {
 		if err := table.add(config, i, o); err != nil {
-			return nil, &OverrideError{i, o.Parts, err}
+			return nil, o.About(i, err)
 		}
 	}
 	return table, nil
