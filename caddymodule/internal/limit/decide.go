@@ -214,7 +214,7 @@ func (a *evaluation) decided(z *Zone) bool {
 		return false
 	}
 	found := record.Find(a.Request.Context())
-	return found != nil && found.HasCharged(z.Name)
+	return found != nil && slices.Contains(found.Charged, z.Name)
 }
 
 // claimOf lets a zone claim if it concerns the request, now or once the body is there.

@@ -81,10 +81,10 @@ func (v *Verdict) all(yield func(*Outcome) bool) {
 func (v *Verdict) note(r *http.Request) {
 	noted := record.Of(r)
 	for i := range v.Outcomes {
-		noted.Charge(v.Outcomes[i].Zone.Name)
+		noted.Charged = append(noted.Charged, v.Outcomes[i].Zone.Name)
 	}
 	for i := range v.static {
-		noted.Charge(v.static[i].zone.Name)
+		noted.Charged = append(noted.Charged, v.static[i].zone.Name)
 	}
 }
 
