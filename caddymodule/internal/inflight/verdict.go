@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -231,12 +230,11 @@ type counts struct {
 	states   [pass.Valid + 1]prometheus.Counter     // of those that requests come with
 	refusals [limit.Decisions]*telemetry.RefusalLog // nil for decisions that refuse nothing
 
-	failures, full *rate.Limiter // of warnings
-	insecure       sync.Once     // warned of
+	failures *rate.Limiter // of warnings
 }
 
 func newCounts(l *Limit) *counts {
-	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1), full: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1)}
 	ranks := []fairqueue.Rank{unranked}
 	if l.Shares() {
 		ranks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
@@ -331,20 +329,6 @@ func (c *counts) passed(e pass.Event) {
 	if e != pass.None {
 		c.passes[e].Inc()
 	}
-}
-
-// passesFull warns that a pass was moved and not remembered.
-func (c *counts) passesFull() {
-	if c.full.Allow() {
-		c.limit.Logger.Warn("the table of passes that were moved is full, so robots may present old copies of them again")
-	}
-}
-
-// loggedInInsecurely warns, once, that nobody becomes a member.
-func (c *counts) loggedInInsecurely() {
-	c.insecure.Do(func() {
-		c.limit.Logger.Warn("a login succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	})
 }
 
 // load returns how busy the limit is, for its log.

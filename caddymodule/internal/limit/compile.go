@@ -34,7 +34,6 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 		z.checkTogether,
 		z.compileLimit,
 		func() error { return compileRoutes(z.Route, z.Key) },
-		z.checkFields,
 		z.Key.compile,
 		z.checkKey,
 		func() error { return z.compileOverrides(plans) },
@@ -150,22 +149,6 @@ func (z *Zone) checkKey() error {
 	}
 	z.Key.byIPv4, z.Key.limit = len(z.Override) == 0 && z.Key.IsAddress() && z.Key.IPv4 == 32, z.Limit
 	return option.Refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0, "unlisted has no meaning without override")
-}
-
-// checkFields checks the fields of which a request must carry one.
-func (z *Zone) checkFields() error {
-	plan, wanted := new(form.Plan), make(map[form.Field]bool)
-	for _, name := range z.Field {
-		field, err := plan.Field(name)
-		if err == nil && wanted[field] {
-			err = fmt.Errorf("field %q is given twice: names are compared by their letters and digits", name)
-		}
-		if err != nil {
-			return option.About("field", 0, err)
-		}
-		wanted[field] = true
-	}
-	return nil
 }
 
 func (z *Zone) compileLimit() (err error) {

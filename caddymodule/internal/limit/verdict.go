@@ -399,9 +399,8 @@ type Reporter interface {
 	// earned a refund, or does not say what the request cost.
 	Settled(status int, refunded, known bool)
 
-	// Failed warns that a matcher of this option has failed. If the zone is enforced, the
-	// request fails.
-	Failed(option string, err error, enforced bool)
+	// Failed warns that a matcher has failed. If the zone is enforced, the request fails.
+	Failed(err error, enforced bool)
 
 	// ServedStatic warns that the upstream has answered a request that was taken for one of
 	// a static file.

@@ -186,13 +186,13 @@ func (t *Counts) Count(c limit.Count) {
 }
 
 // Failed implements limit.Reporter. It warns at most once a minute.
-func (t *Counts) Failed(option string, err error, enforced bool) {
+func (t *Counts) Failed(err error, enforced bool) {
 	if t.failures.Allow() {
 		warning := "a matcher of the zone fails, so requests would if it were enforced"
 		if enforced {
 			warning = "a matcher of the zone fails, and requests with it"
 		}
-		t.Logger.Warn(warning, zap.String("matcher", option), zap.Error(err))
+		t.Logger.Warn(warning, zap.Error(err))
 	}
 }
 
