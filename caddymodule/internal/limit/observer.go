@@ -260,7 +260,7 @@ func (o *Observer) sent(n, size int64, err error) {
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := o.Writer.Hijack()
+	conn, buffered, err := http.NewResponseController(o.ResponseWriter).Hijack()
 	o.tunnel = o.tunnel || err == nil
 	return conn, buffered, err
 }
