@@ -79,7 +79,7 @@ http://:%d {
 			refusal {
 				page {
 					title "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
-					accent gray
+					accent 808080
 					text "We are a small museum.
 					Please be gentle."
 				}

@@ -144,7 +144,7 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\nrefusal {\npage {\ntitle My Shop # <-\n}\n}", `unexpected "Shop" after title: it takes one word, in quotes if it has blanks or a #`},
 	{"zone", "limit 60 10/s\nrefusal {\npage \"<h1>Busy</h1>\" # <-\n}", "reading page: open <h1>Busy</h1>: no such file or directory: want the name of an HTML file, relative to the Caddyfile"},
 	{"zone", "limit # <-", "limit: want limit <capacity> <leak>, such as limit 120 2/s"},
-	{"zone", "limit 60 10/s\nsettle status 1 200 # <-", `zone "pages": parsing settle: invalid status "1": did you mean 1xx?`},
+	{"zone", "limit 60 10/s\nsettle status 1 200 # <-", `zone "pages": parsing settle: invalid status "1": want a code such as 401 or a class such as 4xx`},
 	{"zone", "limit 60 10/s\nrefusal page busy.html status 503 # <-", "page stands in the block of refusal: want refusal [status <cod"},
 	{"zone", "limit 60 10/s\nrefusal {\npage title My Shop # <-\n}", `unexpected "My" after page: it takes one word, in quotes if it has blanks or a #`},
 	{"zone", "limit 60 10/s\nsettle status 401, 403 1 after  # <-", `zone "pages": parsing settle: invalid status "401,": want blanks between statuses`},

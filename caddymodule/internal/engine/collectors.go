@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"maps"
-	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,12 +33,7 @@ var (
 		desc("in_flight", "Requests that hold a slot of in_flight, and in shadow all that are in flight.", "zone"),
 		desc("slot_mean_seconds", "For how long a slot of in_flight is held on average, with share.", "zone"),
 		desc("kept_bytes", "What received bodies take, and responses that wait for their clients, in memory and in the file.", "store"),
-	}}
-
-	ofChanges = collector{collectChanges, []*prometheus.Desc{
-		desc("changes", "Bans, limits and shadow switches at run time that hold.", "kind"),
 		desc("shadow_by_hand", "Whether the zone is in shadow by a switch at run time (1) or not (0).", "zone"),
-		desc("changes_pending", "Changes at run time that the shared store does not have yet."),
 	}}
 )
 
@@ -48,7 +42,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 // Collectors are all of them, with those that count.
-var Collectors = append([]prometheus.Collector{ofZones, ofStores, Waiting, ofChanges}, telemetry.Collectors...)
+var Collectors = append([]prometheus.Collector{ofZones, ofStores, Waiting}, telemetry.Collectors...)
 
 // RegisterMetrics registers the collectors, which a registry may have already.
 func RegisterMetrics(registry *prometheus.Registry) error {
@@ -130,13 +124,23 @@ func newest[V any](of func(*Engine) map[string]V) map[string]V {
 func zonesOf(e *Engine) map[string]*Zone { return e.Zones }
 
 func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
+	limits, set, now := newest(func(e *Engine) map[string]*inflight.Limit { return e.InFlight }), (*override.Set)(nil), time.Now()
+	stores.EachOf(func(c *control) {
+		set = c.Changes.Table.Load()
+		if len(limits) > 0 {
+			memory, file := c.Bodies.Held()
+			to.gauge(of[3], float64(memory), "memory")
+			to.gauge(of[3], float64(file), "file")
+		}
+	})
 	for name, z := range newest(zonesOf) {
+		to.gauge(of[4], toGauge(set.Shadow(name, now)), name)
 		if z.Delay != nil && z.Shadow == nil {
 			to.gauge(of[0], float64(z.State.Waiting.Taken()), name, "")
 		}
 	}
-	limits := newest(func(e *Engine) map[string]*inflight.Limit { return e.InFlight })
 	for name, l := range limits {
+		to.gauge(of[4], toGauge(set.Shadow(name, now)), name)
 		load := l.State.Gate.Load()
 		to.gauge(of[1], float64(load.Running), name)
 		switch {
@@ -149,13 +153,6 @@ func collectWaiting(of []*prometheus.Desc, to metricsChannel) {
 			to.gauge(of[0], float64(load.Queued), name, "")
 		}
 	}
-	stores.EachOf(func(c *control) {
-		if len(limits) > 0 {
-			memory, file := c.Bodies.Held()
-			to.gauge(of[3], float64(memory), "memory")
-			to.gauge(of[3], float64(file), "file")
-		}
-	})
 }
 
 func collectZones(of []*prometheus.Desc, to metricsChannel) {
@@ -170,26 +167,5 @@ func collectZones(of []*prometheus.Desc, to metricsChannel) {
 			}
 		}
 		to <- prometheus.MustNewConstHistogram(of[1], count, sum, upTo, name)
-	}
-}
-
-func collectChanges(of []*prometheus.Desc, to metricsChannel) {
-	e, release := RunningApp()
-	if e == nil {
-		return
-	}
-	defer release()
-	now, set, held := time.Now(), e.Overrides(), make(map[override.Kind]float64)
-	for _, one := range e.Control.Changes.Table.List(now) {
-		held[one.Kind]++
-	}
-	for _, kind := range []override.Kind{override.OfBan, override.OfLimit, override.OfShadow} {
-		to.gauge(of[0], held[kind], string(kind))
-	}
-	for _, name := range slices.Concat(slices.Collect(maps.Keys(e.Zones)), slices.Collect(maps.Keys(e.InFlight))) {
-		to.gauge(of[1], toGauge(set.Shadow(name, now)), name)
-	}
-	if state := e.Control.Changes.State(); state != nil {
-		to.gauge(of[2], float64(state.Pending))
 	}
 }

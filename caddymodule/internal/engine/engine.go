@@ -261,7 +261,10 @@ func (e *Engine) CleanUp() error {
 	for _, l := range e.InFlight {
 		errs = append(errs, l.Leave())
 	}
-	telemetry.DeleteForgotten()
+	left := make(map[string]bool) // names that other configs have
+	stores.EachOf(func(s *ZoneState) { left[s.name] = true })
+	stores.EachOf(func(s *inflight.State) { left[s.Name] = true })
+	telemetry.DeleteOthers(left)
 	errs = append(errs, stores.Leave(controlKey))
 	if e.Shared != nil {
 		errs = append(errs, stores.Leave(stores.MemoryKey)) // that of a store in memory is the module's

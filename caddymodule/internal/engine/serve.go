@@ -23,8 +23,8 @@ type Handler struct {
 	app         *Engine
 	handled     atomic.Uint64 // requests
 	Match       limit.Matchers
-	headers     limit.Headers // in which the upstream says what a request cost
-	addsHeaders bool          // a zone marks responses
+	headers     []string // in which the upstream says what a request cost
+	addsHeaders bool     // a zone marks responses
 }
 
 // A Directive is a module that runs as a handler.
@@ -38,8 +38,8 @@ func NewHandler(ctx caddy.Context, e *Engine, match limit.Matchers, zones []*Zon
 	for _, z := range zones {
 		h.addsHeaders = h.addsHeaders || z.MarksResponses()
 		h.Zones = append(h.Zones, z.Zone)
-		if z.Settle != nil {
-			h.headers = h.headers.With(z.Settle.Name)
+		if z.Settle != nil && z.Settle.Name != "" && !slices.Contains(h.headers, z.Settle.Name) {
+			h.headers = append(h.headers, z.Settle.Name)
 		}
 		h.Follows = h.Follows || !z.EndsAtAdmission() || z.MarksResponses()
 		if z.namesPlaceholders() {

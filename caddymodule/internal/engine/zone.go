@@ -70,15 +70,12 @@ func StateKey(name string) string { return "zone " + name }
 // JoinState returns the state of a zone name, which is made when the first config wants it.
 func JoinState(name string) *ZoneState {
 	return stores.Join(StateKey(name), func() *ZoneState {
-		return &ZoneState{name: name, Figures: telemetry.NewFigures(name)}
+		return &ZoneState{name: name, Figures: telemetry.NewFigures()}
 	})
 }
 
-// Destruct has the zone's series deleted.
-func (l *ZoneState) Destruct() error {
-	telemetry.Forget(l.name)
-	return nil
-}
+// Destruct does nothing: [Engine.CleanUp] deletes the series.
+func (l *ZoneState) Destruct() error { return nil }
 
 // onceWarnings remembers which warnings about requests a config has logged. Each is
 // logged once.

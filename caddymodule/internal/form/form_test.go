@@ -164,6 +164,7 @@ func TestField(t *testing.T) {
 		{"JSON, a bad value", jsonType, "{\"log\": \"a\xff\"}", "unclear"},
 		{"JSON, a control byte", jsonType, "{\"log\": \"a\n\"}", "unclear"},
 		{"JSON, a long value", jsonType, `{"log": "` + strings.Repeat("a", longestValue+1) + `"}`, "unclear"},
+		{"JSON, a longer value with escapes", jsonType, `{"log": "a` + strings.Repeat(`\n`, longestValue) + `"}`, "unclear"},
 		{"JSON, long names", jsonType, `{"` + strings.Repeat("a", 9999) + `": "` + strings.Repeat(`\"`, 9999) + `", "log": "a"}`, "=a"},
 		{"JSON, deep", jsonType, strings.Repeat("[", 512) + strings.Repeat("]", 512), "absent"},
 		{"JSON, 64 KiB deep", jsonType, strings.Repeat(`{"x":`, 64<<10/5) + `{"log":"a"}`, "unclear"},

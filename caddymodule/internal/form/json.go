@@ -200,7 +200,8 @@ func (d *document) inString(data []byte) (n int) {
 		d.append(data[n : n+1])
 		return n + 1
 	}
-	d.stringEnds(unescape(d.text))
+	text, valid := unescape(d.text)
+	d.stringEnds(text, valid && len(d.text) <= longestValue)
 	return n + 1
 }
 
@@ -225,24 +226,18 @@ func (d *document) append(data []byte) {
 
 // toQuote returns where the next quote or backslash is.
 func toQuote(data []byte) int {
-	for from := 0; from < len(data); {
-		window := data[from:min(len(data), from+16)]
-		for i, c := range window {
-			if c == '"' || c == '\\' {
-				return from + i
-			}
-		}
-		from += len(window)
-		window = data[from:min(len(data), from+1024)]
-		to := bytes.IndexByte(window, '"')
+	const window = 64 // were it long, many backslashes before one quote would take long
+	for from := 0; from < len(data); from += window {
+		next := data[from:min(len(data), from+window)]
+		to := bytes.IndexByte(next, '"')
 		if to < 0 {
-			to = len(window)
+			to = len(next)
 		}
-		if backslash := bytes.IndexByte(window[:to], '\\'); backslash >= 0 {
+		if backslash := bytes.IndexByte(next[:to], '\\'); backslash >= 0 {
 			to = backslash
 		}
-		if from += to; to < len(window) {
-			return from
+		if to < len(next) {
+			return from + to
 		}
 	}
 	return len(data)

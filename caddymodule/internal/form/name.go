@@ -106,12 +106,7 @@ func (d *dictionary) walk(p place, letters []byte) (_ place, passed uint64) {
 }
 
 func hasControl(text []byte) bool {
-	for _, c := range text {
-		if c < ' ' || c == 0x7f {
-			return true
-		}
-	}
-	return false
+	return bytes.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f })
 }
 
 // split splits the name of a field in a form into its keys: user[login] has the keys user

@@ -188,10 +188,7 @@ func fieldName(value []byte) (name []byte, names int) {
 
 // isWord reports whether a text is a word without quotes, escaped or not.
 func isWord(text []byte) bool {
-	for _, c := range text {
-		if c >= utf8.RuneSelf || folded[c] == 0 && strings.IndexByte("_.-%+!~", c) < 0 {
-			return false
-		}
-	}
-	return len(text) > 0
+	return len(text) > 0 && !bytes.ContainsFunc(text, func(c rune) bool {
+		return c >= utf8.RuneSelf || folded[c] == 0 && !strings.ContainsRune("_.-%+!~", c)
+	})
 }

@@ -118,7 +118,7 @@ type visit struct {
 	stop     func() bool // ends that the slot is kept for an error route; nil if it is not
 
 	gate.Result
-	decision decision
+	decision limit.Decision
 	reason   reason
 	after    time.Duration    // when a refused client is told to come back; 0 if that does not help
 	code     supportcode.Code // of a refusal; 0 if it has none
@@ -153,12 +153,12 @@ func (v *visit) look() {
 func (v *visit) watch(w http.ResponseWriter, next caddyhttp.Handler) error {
 	others, done := v.State.Gate.Watch(v.slot.Key)
 	defer done()
-	would := shadowRefused
+	would := limit.ShadowRefused
 	switch {
 	case others < v.Slots:
-		would = admitted
+		would = limit.Admitted
 	case others < v.Slots+v.Queue: // which is none without wait
-		would = shadowDelayed
+		would = limit.ShadowDelayed
 	}
 	v.decide(would, none)
 	v.hold()
@@ -182,9 +182,9 @@ func (v *visit) enforce(w http.ResponseWriter, next caddyhttp.Handler) error {
 	v.record.Waited += v.Waited
 	switch v.Why {
 	case gate.Admitted:
-		got := admitted
+		got := limit.Admitted
 		if v.Waited > 0 {
-			got = delayed
+			got = limit.Delayed
 		}
 		v.decide(got, none)
 		return v.serve(w, next)

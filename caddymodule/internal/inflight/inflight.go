@@ -9,6 +9,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -21,7 +22,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
-	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/signer"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
@@ -29,22 +29,9 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
 
-// An Env is what lies outside of a request and its limit. Its methods are called by many
-// goroutines.
-type Env interface {
-	// Overrides are what was changed at run time, such as switches to shadow.
-	Overrides() *override.Set
-
-	// Exempts reports whether the global options exempt a request.
-	Exempts(*limit.Subject) (bool, error)
-
-	// NoAddress is called if a key needed the client's address and there was none.
-	NoAddress()
-}
-
 // Options are what a limit takes from outside of its definition.
 type Options struct {
-	Env       Env
+	Env       limit.Env
 	AllShadow bool                  // the global options put all there
 	Static    []*staticfile.Matcher // what they exempt
 	Longest   int64                 // of a body, in bytes
@@ -81,16 +68,13 @@ type State struct {
 	Gate    gate.Gate
 	passes  *pass.Memory
 	members *expiring.Table[memberPlace, string, string] // accounts of networks that have become members in the last hour
-	name    string
+	Name    string
 }
 
 const poolPrefix = "in_flight "
 
-// Destruct has the series of the name deleted.
-func (s *State) Destruct() error {
-	telemetry.Forget(s.name)
-	return nil
-}
+// Destruct does nothing: the series are deleted with those of zones.
+func (s *State) Destruct() error { return nil }
 
 // New makes a definition ready for requests. The caller must call Leave on the limit when its config
 // ends. Its matchers are loaded within the module whose context it is.
@@ -100,9 +84,8 @@ func New(ctx caddy.Context, definition *config.InFlight, o Options) (l *Limit, e
 		return nil, err
 	}
 	state := stores.Join(poolPrefix+definition.Name, func() *State {
-		telemetry.Remember(definition.Name)
 		members := expiring.NewShares[memberPlace](mostMembers, membersAnHour, func(network string) string { return network })
-		return &State{passes: pass.NewMemory(), members: members, name: definition.Name}
+		return &State{passes: pass.NewMemory(), members: members, Name: definition.Name}
 	})
 	l = &Limit{InFlight: definition.WithDefaults(), Definition: definition.Definition(), State: state, Options: o, rule: compiled}
 	defer func() {
@@ -135,7 +118,12 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 	l.Static = append(static, l.Static...)
 	var passes *pass.Issuer
 	if l.SendsPasses() {
-		passes = &pass.Issuer{Name: l.Name, Keys: l.Keys(), Memory: l.State.passes, Full: func() { l.counts.passesFull() }, Insecure: func() { l.counts.loggedInInsecurely() }}
+		once := func(warning string) func() { return sync.OnceFunc(func() { l.Logger.Warn(warning) }) }
+		passes = &pass.Issuer{
+			Name: l.Name, Keys: l.Keys(), Memory: l.State.passes,
+			Full:     once("the table of passes that were moved is full, so robots may present old copies of them again"),
+			Insecure: once("a login succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto"),
+		}
 	}
 	l.ranks, err = loadRanks(ctx, definition, passes)
 	return err
@@ -143,7 +131,7 @@ func (l *Limit) load(ctx caddy.Context, definition *config.InFlight) (err error)
 
 // RefusalLogs returns the logs of refusals.
 func (l *Limit) RefusalLogs() []*telemetry.RefusalLog {
-	return []*telemetry.RefusalLog{l.counts.refusals[refused], l.counts.refusals[shadowRefused]}
+	return []*telemetry.RefusalLog{l.counts.refusals[limit.Refused], l.counts.refusals[limit.ShadowRefused]}
 }
 
 // Leave ends the use of the limit by its config.

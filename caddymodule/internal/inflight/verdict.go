@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/caddyserver/caddy/v2"
@@ -19,26 +18,11 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/gate"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/pass"
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/refusal"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 )
-
-// A decision is what becomes of a request. In shadow, it is what would have.
-type decision uint8
-
-const (
-	admitted decision = iota
-	delayed           // admitted after a wait
-	refused
-	shadowDelayed
-	shadowRefused
-	decisions // how many there are
-)
-
-func (d decision) String() string {
-	return [...]string{"admitted", "delayed", "refused", "shadow_delayed", "shadow_refused"}[d]
-}
 
 // A reason is why a request is refused.
 type reason uint8
@@ -70,7 +54,7 @@ const soon = time.Second
 func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 	v.record.Refused = true
 	f := refusal.Refusal{
-		Status: v.rule.Refusal.Status, Message: v.rule.Refusal.Message, Page: v.rule.Refusal.Page, AsError: v.rule.Refusal.Error, Violated: v,
+		Status: v.rule.Refusal.Status, Message: v.rule.Refusal.Message, Page: v.rule.Refusal.Page, AsError: v.rule.Refusal.Error,
 	}
 	switch {
 	case why == earlyData:
@@ -97,7 +81,7 @@ func (v *visit) refuse(w http.ResponseWriter, why reason) error {
 		v.code = v.Refusals.Add(supportcode.Refusal{At: time.Now(), Client: v.subject.Client(), Zone: v.Name, Key: v.key(), Reason: why.String(), Wait: v.after.Seconds()})
 		f.Code = v.code
 	}
-	v.decide(refused, why)
+	v.decide(limit.Refused, why)
 	v.publish()
 	if limit := v.rule.Refusal.LogLimit; limit != nil && !limit.Allow() {
 		caddyhttp.SetVar(v.r.Context(), caddyhttp.LogSkipVar, true)
@@ -128,9 +112,6 @@ func (v *visit) busy(now time.Time, alone *pass.Pass) *refusal.Busy {
 	return b
 }
 
-// Violated returns the names of what has refused the request.
-func (v *visit) Violated() []string { return []string{v.Name} }
-
 // key returns what the request was judged by: whose slots it wanted, or who takes turns.
 func (v *visit) key() string {
 	if v.Shares() {
@@ -141,10 +122,10 @@ func (v *visit) key() string {
 
 // decide notes what becomes of the request, in the counters and in the access log, if there is
 // one.
-func (v *visit) decide(d decision, why reason) {
+func (v *visit) decide(d limit.Decision, why reason) {
 	v.decision, v.reason = d, why
 	v.counts.decided(v)
-	if d == delayed {
+	if d == limit.Delayed {
 		v.publish()
 	}
 	if v.server != nil && v.server.Logs == nil {
@@ -242,38 +223,37 @@ const unranked = fairqueue.Ranks
 // up before requests come, so that series exist before the first count.
 type counts struct {
 	limit    *Limit
-	requests [fairqueue.Ranks + 1][decisions][reasons]prometheus.Counter // nil where nothing can lead
+	requests [fairqueue.Ranks + 1][limit.Decisions][reasons]prometheus.Counter // nil where nothing can lead
 	waits    [fairqueue.Ranks + 1]prometheus.Observer
 	seconds  [fairqueue.Ranks]prometheus.Counter
-	passes   [pass.Events]prometheus.Counter    // nil if none are sent
-	states   [pass.Valid + 1]prometheus.Counter // of those that requests come with
-	refusals [decisions]*telemetry.RefusalLog   // nil for decisions that refuse nothing
+	passes   [pass.Events]prometheus.Counter        // nil if none are sent
+	states   [pass.Valid + 1]prometheus.Counter     // of those that requests come with
+	refusals [limit.Decisions]*telemetry.RefusalLog // nil for decisions that refuse nothing
 
-	failures, full *rate.Limiter // of warnings
-	insecure       sync.Once     // warned of
+	failures *rate.Limiter // of warnings
 }
 
 func newCounts(l *Limit) *counts {
-	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1), full: rate.NewLimiter(rate.Every(time.Minute), 1)}
+	c := &counts{limit: l, failures: rate.NewLimiter(rate.Every(time.Minute), 1)}
 	ranks := []fairqueue.Rank{unranked}
 	if l.Shares() {
 		ranks = []fairqueue.Rank{fairqueue.Member, fairqueue.Returned, fairqueue.Crawler, fairqueue.First}
 	}
 	waits := l.limits.Wait > 0
-	makes := func(possible bool, d decision, whys ...reason) {
+	makes := func(possible bool, d limit.Decision, whys ...reason) {
 		for i := 0; possible && i < len(whys); i++ {
 			for _, rank := range ranks {
 				c.requests[rank][d][whys[i]] = c.counter(rank, d, whys[i])
 			}
 		}
 	}
-	makes(true, admitted, none)
-	makes(l.Shadow, shadowRefused, none)
-	makes(l.Shadow && waits, shadowDelayed, none)
-	makes(!l.Shadow && !waits, refused, inFlight)
-	makes(!l.Shadow && waits, delayed, none)
-	makes(!l.Shadow && waits, refused, queueFull, timeout)
-	makes(!l.Shadow && l.longest >= 0, refused, memory, tooLarge, timeout)
+	makes(true, limit.Admitted, none)
+	makes(l.Shadow, limit.ShadowRefused, none)
+	makes(l.Shadow && waits, limit.ShadowDelayed, none)
+	makes(!l.Shadow && !waits, limit.Refused, inFlight)
+	makes(!l.Shadow && waits, limit.Delayed, none)
+	makes(!l.Shadow && waits, limit.Refused, queueFull, timeout)
+	makes(!l.Shadow && l.longest >= 0, limit.Refused, memory, tooLarge, timeout)
 	for _, rank := range ranks {
 		if waits {
 			c.waits[rank] = waitSeconds.WithLabelValues(l.Name, rank.String())
@@ -292,12 +272,12 @@ func newCounts(l *Limit) *counts {
 	}
 	log := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight begins to refuse requests", Refused: "in_flight refused requests", More: c.load}
 	would := telemetry.RefusalLog{Logger: l.Logger, Lines: l.Lines, Begins: "in_flight would begin to refuse requests", Refused: "in_flight would have refused requests", More: c.load}
-	c.refusals[refused], c.refusals[shadowRefused] = &log, &would
+	c.refusals[limit.Refused], c.refusals[limit.ShadowRefused] = &log, &would
 	return c
 }
 
 // counter looks a counter up.
-func (c *counts) counter(rank fairqueue.Rank, d decision, why reason) prometheus.Counter {
+func (c *counts) counter(rank fairqueue.Rank, d limit.Decision, why reason) prometheus.Counter {
 	return telemetry.Requests.WithLabelValues(c.limit.Name, d.String(), why.String(), rank.String())
 }
 
@@ -316,11 +296,11 @@ func (c *counts) decided(v *visit) {
 	}
 	counter.Inc()
 	switch v.decision {
-	case admitted, delayed:
+	case limit.Admitted, limit.Delayed:
 		if w := c.waits[rank]; w != nil && !c.limit.Shadow {
 			w.Observe(v.Waited.Seconds())
 		}
-	case refused, shadowRefused:
+	case limit.Refused, limit.ShadowRefused:
 		c.refusals[v.decision].Note(v.key())
 	}
 }
@@ -334,9 +314,9 @@ func (c *counts) held(rank fairqueue.Rank, held time.Duration) {
 
 // failed counts a request for which a matcher has failed, and warns.
 func (c *counts) failed(err error, enforced bool) {
-	d, warning := shadowRefused, "a matcher fails, so requests would if in_flight were enforced"
+	d, warning := limit.ShadowRefused, "a matcher fails, so requests would if in_flight were enforced"
 	if enforced {
-		d, warning = refused, "a matcher fails, and requests with it"
+		d, warning = limit.Refused, "a matcher fails, and requests with it"
 	}
 	c.counter(unranked, d, failed).Inc()
 	if c.failures.Allow() {
@@ -349,20 +329,6 @@ func (c *counts) passed(e pass.Event) {
 	if e != pass.None {
 		c.passes[e].Inc()
 	}
-}
-
-// passesFull warns that a pass was moved and not remembered.
-func (c *counts) passesFull() {
-	if c.full.Allow() {
-		c.limit.Logger.Warn("the table of passes that were moved is full, so robots may present old copies of them again")
-	}
-}
-
-// loggedInInsecurely warns, once, that nobody becomes a member.
-func (c *counts) loggedInInsecurely() {
-	c.insecure.Do(func() {
-		c.limit.Logger.Warn("a login succeeded over plain HTTP, where no passes are sent, so nobody is a member: serve the site over HTTPS, or list the proxy that does in trusted_proxies and let it send X-Forwarded-Proto")
-	})
 }
 
 // load returns how busy the limit is, for its log.

@@ -34,7 +34,6 @@ func (z *Zone) Compile(plans map[string]leakybucket.Limit) error {
 		z.checkTogether,
 		z.compileLimit,
 		func() error { return compileRoutes(z.Route, z.Key) },
-		z.checkFields,
 		z.Key.compile,
 		z.checkKey,
 		func() error { return z.compileOverrides(plans) },
@@ -152,22 +151,6 @@ func (z *Zone) checkKey() error {
 	return option.Refuse("key unlisted", z.Key.Unlisted != "" && len(z.Override) == 0, "unlisted has no meaning without override")
 }
 
-// checkFields checks the fields of which a request must carry one.
-func (z *Zone) checkFields() error {
-	plan, wanted := new(form.Plan), make(map[form.Field]bool)
-	for _, name := range z.Field {
-		field, err := plan.Field(name)
-		if err == nil && wanted[field] {
-			err = fmt.Errorf("field %q is given twice: names are compared by their letters and digits", name)
-		}
-		if err != nil {
-			return option.About("field", 0, err)
-		}
-		wanted[field] = true
-	}
-	return nil
-}
-
 func (z *Zone) compileLimit() (err error) {
 	if z.Limit, err = leakybucket.ParseLimit(z.LimitRaw); err != nil {
 		err = fmt.Errorf("parsing limit: %w", err)
@@ -186,13 +169,10 @@ func (z *Zone) compileOverrides(plans map[string]leakybucket.Limit) (err error) 
 	}
 	for i := range table.Overrides {
 		if err := z.prepareOverride(&table.Overrides[i]); err != nil {
-			return option.About("override", i, &perkey.OverrideError{Override: i, Parts: z.Override[i].Parts, Err: err})
+			return z.Override[i].About(i, err)
 		}
 	}
 	z.Key.Overrides, err = perkey.NewTable(table)
-	if wrong, is := errors.AsType[*perkey.OverrideError](err); is {
-		return option.About("override", wrong.Override, err)
-	}
 	return err
 }
 

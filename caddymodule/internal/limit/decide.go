@@ -3,7 +3,6 @@ package limit
 import (
 	"cmp"
 	"context"
-	"errors"
 	"iter"
 	"net/http"
 	"slices"
@@ -176,7 +175,7 @@ func (a *evaluation) decideLater() (v *Verdict, err error) {
 // is that of a matcher with which the request fails.
 func (a *evaluation) claim(failed error) error {
 	exempt, err := a.env.Exempts(&a.Subject)
-	failed = cmp.Or(failed, err)
+	failed = cmp.Or(failed, matcherError("exempt in the global options", err))
 	switch {
 	case exempt && failed == nil, failed == nil && a.Overrides != nil && a.claimBan():
 		return nil
@@ -214,7 +213,7 @@ func (a *evaluation) decided(z *Zone) bool {
 		return false
 	}
 	found := record.Find(a.Request.Context())
-	return found != nil && found.HasCharged(z.Name)
+	return found != nil && slices.Contains(found.Charged, z.Name)
 }
 
 // claimOf lets a zone claim if it concerns the request, now or once the body is there.
@@ -394,11 +393,7 @@ func (a *evaluation) fail(z *Zone, err error) error {
 			z.Reporter.Decided(o, a.Request, a.Now(), nil)
 		}
 	}
-	option := "exempt in the global options"
-	if failed, is := errors.AsType[*MatcherError](err); is {
-		option, err = failed.Option, failed.Err
-	}
-	z.Reporter.Failed(option, err, !shadow)
+	z.Reporter.Failed(err, !shadow)
 	if shadow {
 		return nil
 	}

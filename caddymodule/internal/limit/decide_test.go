@@ -91,7 +91,7 @@ func (*silent) Unlogged() uint32                                        { return
 func (*silent) Unsettled(int)                                           {}
 func (*silent) Settled(int, bool, bool)                                 {}
 func (*silent) Admitted(*Outcome, *http.Request)                        {}
-func (s *silent) Failed(string, error, bool)                            { s.failed++ }
+func (s *silent) Failed(error, bool)                                    { s.failed++ }
 func (*silent) ServedStatic(*http.Request)                              {}
 func (s *silent) Count(c Count) {
 	if c == CountFallback {

@@ -2,6 +2,7 @@ package limit
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -300,9 +301,12 @@ func (k *Key) network(addr netip.Addr) netip.Prefix {
 func (z *Zone) ReadBy(p *form.Plan) (err error) {
 	z.Key.Form, z.wanted = p, nil
 	for _, name := range z.Field {
-		var wanted form.Field
-		if wanted, err = p.Field(name); err != nil {
-			return err
+		wanted, err := p.Field(name)
+		if err == nil && slices.Contains(z.wanted, wanted) {
+			err = fmt.Errorf("field %q is given twice: names are compared by their letters and digits", name)
+		}
+		if err != nil {
+			return option.About("field", 0, err)
 		}
 		z.wanted = append(z.wanted, wanted)
 	}

@@ -39,7 +39,7 @@ var onlyFailures = statuses(1, "5xx")
 func listen(t testing.TB, protocol string, next handler) (*httptest.Server, <-chan verdict) {
 	verdicts := make(chan verdict, 1000)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		o := &Observer{Headers: Headers{}.With(header.Name)}
+		o := &Observer{Headers: []string{header.Name}}
 		defer func() {
 			cost, _ := onlyFailures.Actual(o, limit, 1)
 			verdicts <- verdict{!o.Left(), cost, r.Context().Err() != nil}
@@ -378,7 +378,7 @@ func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
 	for _, p := range protocols {
 		costs := make(chan float64, 1)
 		server, _ := listen(t, p.protocol, func(w http.ResponseWriter, r *http.Request) error {
-			o := &Observer{Headers: Headers{}.With(header.Name)}
+			o := &Observer{Headers: []string{header.Name}}
 			err := o.Serve(w, r, handler(func(w http.ResponseWriter, _ *http.Request) error {
 				w.Header().Set("Trailer", "X-Cost, X-Other")
 				_, err := io.WriteString(w, "body")

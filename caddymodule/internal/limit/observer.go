@@ -15,20 +15,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/response"
 )
 
-// Headers are the headers in which upstreams say what requests cost. Clients
-// never see them, nor trailers of these names.
-type Headers []string
-
-// With returns the headers and some more, each once. Empty names are none.
-func (h Headers) With(names ...string) Headers {
-	for _, name := range names {
-		if name != "" && !slices.Contains(h, name) {
-			h = append(h, name)
-		}
-	}
-	return h
-}
-
 // An Observer is the response writer that the next handler gets where charges
 // are settled, or where cost headers must be kept from clients. It serves one
 // request. Set the exported fields before Serve; all may be left out.
@@ -39,8 +25,9 @@ type Observer struct {
 	// It is told the cost headers that this observer removes.
 	Outer *Observer
 
-	// Headers are recorded and removed from the response.
-	Headers Headers
+	// Headers are those in which upstreams say what requests cost. Clients never see them, nor
+	// trailers of these names.
+	Headers []string
 
 	// BeforeHeaders is called once, before the headers of the final response are sent,
 	// with those that clients never see, and may add to them. If an error route will
@@ -273,7 +260,7 @@ func (o *Observer) sent(n, size int64, err error) {
 
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (o *Observer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	conn, buffered, err := o.Writer.Hijack()
+	conn, buffered, err := http.NewResponseController(o.ResponseWriter).Hijack()
 	o.tunnel = o.tunnel || err == nil
 	return conn, buffered, err
 }

@@ -234,7 +234,7 @@ func TestATimeThatIsToldReplacesTheOneThatWasMeasured(t *testing.T) {
 func TestObservingAllocatesTwice(t *testing.T) {
 	other := &Settle{Source: ByHeader, Name: "X-Other"}
 	rules := []*Settle{seconds, kilobyte, header, statuses(1, "200"), other}
-	headers := Headers{}.With(header.Name, other.Name)
+	headers := []string{header.Name, other.Name}
 	w, r := httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)
 	ok := []string{"3"}
 	next := caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {

@@ -18,7 +18,7 @@ func (v *Verdict) Refusal(r *http.Request, ring *supportcode.Ring, now time.Time
 	is := o.Zone.Refusal
 	f := refusal.Refusal{
 		Status: is.Status, Waits: o.reason.Waits(), RetryAfter: o.RetryAfter(), TimeToFit: o.TimeToFit(),
-		Violated: v, Message: is.Message, Page: is.Page, AsError: is.Error,
+		Message: is.Message, Page: is.Page, AsError: is.Error,
 		LogIns: len(o.Zone.Refund) > 0 && (o.reason == Capacity || o.reason == Blocked),
 	}
 	if is.Code == "" {
@@ -111,16 +111,6 @@ func strongest(outcomes iter.Seq[*Outcome]) (strongest *Outcome) {
 		}
 	}
 	return strongest
-}
-
-// Violated returns the names of the zones that refuse the request.
-func (v *Verdict) Violated() (zones []string) {
-	for o := range v.all {
-		if o.decision == Refused {
-			zones = append(zones, o.Zone.Name)
-		}
-	}
-	return zones
 }
 
 // announce sets the rate-limit headers of draft-ietf-httpapi-ratelimit-headers-10 for

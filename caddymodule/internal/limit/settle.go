@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"golang.org/x/net/http/httpguts"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
@@ -53,8 +54,8 @@ type Settle struct {
 	// request pays no more than a light one into a full bucket.
 	Debt *float64 `json:"debt,omitempty"`
 
-	bytes  float64       // the same as Unit
-	ranges []statusRange // of Status
+	bytes float64 // the same as Unit
+	codes []int   // the same as Status, as [caddyhttp.StatusCodeMatches] takes them
 }
 
 // A SettleSource says where a response tells its cost.
@@ -99,7 +100,7 @@ func (s *Settle) compileSource() error {
 	}
 	for _, code := range s.Status {
 		statuses, wrong := parseStatus(code)
-		s.ranges, err = append(s.ranges, statuses), cmp.Or(err, wrong)
+		s.codes, err = append(s.codes, statuses), cmp.Or(err, wrong)
 	}
 	return err
 }
@@ -115,26 +116,18 @@ func (s *Settle) DebtUnder(limit leakybucket.Limit) float64 {
 	return limit.Capacity
 }
 
-// A statusRange is a range of statuses, both ends included.
-type statusRange struct{ first, last int }
-
 var statusCode = regexp.MustCompile(`^[1-5](xx|[0-9][0-9])$`)
 
-// parseStatus reads a status such as 401, or a class such as 4xx.
-func parseStatus(text string) (statusRange, error) {
-	first, _, cut := strings.Cut(strings.TrimRight(text, "*,;"), "-")
+// parseStatus reads a status such as 401, or a class such as 4xx, which is 4.
+func parseStatus(text string) (int, error) {
+	first, _, _ := strings.Cut(strings.TrimRight(text, "*,;"), "-")
 	switch {
 	case statusCode.MatchString(text):
+		return strconv.Atoi(strings.TrimSuffix(text, "xx"))
 	case strings.HasSuffix(text, ",") && statusCode.MatchString(first):
-		return statusRange{}, fmt.Errorf("invalid status %q: want blanks between statuses", text)
-	case cut && statusCode.MatchString(first) || len(first) == 1 && statusCode.MatchString(first+"xx"):
-		return statusRange{}, fmt.Errorf("invalid status %q: did you mean %sxx?", text, first[:1])
-	default:
-		return statusRange{}, fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", text)
+		return 0, fmt.Errorf("invalid status %q: want blanks between statuses", text)
 	}
-	from, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "0"))
-	to, _ := strconv.Atoi(strings.ReplaceAll(text, "x", "9"))
-	return statusRange{from, to}, nil
+	return 0, fmt.Errorf("invalid status %q: want a code such as 401 or a class such as 4xx", text)
 }
 
 // Actual returns what a request cost in all, of which so much was reserved, when
@@ -155,17 +148,12 @@ func (s *Settle) Actual(o *Observer, limit leakybucket.Limit, reserved float64) 
 	return cost, true
 }
 
-// counts reports whether a status costs something. The source must be Status.
-func (s *Settle) counts(status int) bool {
-	return slices.ContainsFunc(s.ranges, func(of statusRange) bool { return of.first <= status && status <= of.last })
-}
-
 // measure returns what the response says, and false if it says nothing.
 func (s *Settle) measure(o *Observer, reserved float64) (cost float64, known bool) {
 	switch {
 	case s.Source == ByStatus:
 		status := o.FinalStatus()
-		if s.counts(status) {
+		if slices.ContainsFunc(s.codes, func(code int) bool { return caddyhttp.StatusCodeMatches(status, code) }) {
 			return s.Cost, true
 		}
 		return 0, status != 0

@@ -245,7 +245,7 @@ func TestAnErrorInShadowIsLoggedOnceAMinute(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if got := s.Logs.Lines(t, line)[0]; got["zone"] != "odd" || got["matcher"] != "match" || got["level"] != "warn" {
+		if got := s.Logs.Lines(t, line)[0]; got["zone"] != "odd" || !strings.HasPrefix(got["error"].(string), "match: ") || got["level"] != "warn" {
 			t.Errorf("got %v, want a warning that names the zone odd and its match", got)
 		}
 		if n := servertest.RefusedOf(t, "odd"); n != 150 {

@@ -81,10 +81,10 @@ func (v *Verdict) all(yield func(*Outcome) bool) {
 func (v *Verdict) note(r *http.Request) {
 	noted := record.Of(r)
 	for i := range v.Outcomes {
-		noted.Charge(v.Outcomes[i].Zone.Name)
+		noted.Charged = append(noted.Charged, v.Outcomes[i].Zone.Name)
 	}
 	for i := range v.static {
-		noted.Charge(v.static[i].zone.Name)
+		noted.Charged = append(noted.Charged, v.static[i].zone.Name)
 	}
 }
 
@@ -399,9 +399,8 @@ type Reporter interface {
 	// earned a refund, or does not say what the request cost.
 	Settled(status int, refunded, known bool)
 
-	// Failed warns that a matcher of this option has failed. If the zone is enforced, the
-	// request fails.
-	Failed(option string, err error, enforced bool)
+	// Failed warns that a matcher has failed. If the zone is enforced, the request fails.
+	Failed(err error, enforced bool)
 
 	// ServedStatic warns that the upstream has answered a request that was taken for one of
 	// a static file.

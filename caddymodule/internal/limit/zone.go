@@ -7,6 +7,7 @@ package limit
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -252,21 +253,10 @@ func (z *Zone) Exempts(s *Subject) (bool, error) {
 	return exempt, matcherError("exempt", err)
 }
 
-// A MatcherError is the error of a matcher.
-type MatcherError struct {
-	Option string // whose matcher it is: match, exempt or cost
-	Err    error
-}
-
-// Error implements error.
-func (e *MatcherError) Error() string { return e.Option + ": " + e.Err.Error() }
-
-// Unwrap returns the matcher's own error.
-func (e *MatcherError) Unwrap() error { return e.Err }
-
+// matcherError says whose matcher has failed: match, exempt or cost.
 func matcherError(option string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return &MatcherError{option, err}
+	return fmt.Errorf("%s: %w", option, err)
 }

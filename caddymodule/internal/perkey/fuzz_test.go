@@ -49,7 +49,7 @@ func FuzzTable(f *testing.F) {
 		}
 		parts := []Part{{Network: key.ClientPrefix(named.Addr(), 32, 64)}, {Text: text}}
 		if IsDigest(text) {
-			parts[1].Digest, _ = parseDigest(text) // which was valid
+			parts[1].Digest, _ = key.ParseDigest("@" + text) // which was valid
 		}
 		if got := table.Lookup(parts); got.Rule != want.Rule || got.Limit != want.Limit {
 			t.Errorf("%q: got %+v for what it names, want %+v", config.Overrides, got, want)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -50,14 +51,6 @@ type Part struct {
 // IsDigest reports whether a part of an override is given by its digest.
 func IsDigest(part string) bool { return strings.HasPrefix(part, "sha256:") }
 
-func parseDigest(part string) (key.Digest, error) {
-	d, ok := key.ParseDigest("@" + part)
-	if !ok {
-		return d, fmt.Errorf("invalid digest %q: want sha256: and 64 hexadecimal digits, as of printf %%s <value> | sha256sum", part)
-	}
-	return d, nil
-}
-
 // TableConfig has the limits and overrides of a [Table].
 type TableConfig struct {
 	// Own is the limit of all keys without an override. If zero, the keys have no
@@ -78,7 +71,7 @@ type TableConfig struct {
 type Table struct {
 	root   node
 	shared map[string]*Entry // by the names of buckets
-	limits map[leakybucket.Limit]struct{}
+	limits []leakybucket.Limit
 }
 
 // A node holds the entry for one run of leading parts, and the nodes behind it.
@@ -106,27 +99,21 @@ type Entry struct {
 // Listed reports whether an override names the key.
 func (e *Entry) Listed() bool { return e.Override >= 0 }
 
-// An OverrideError says which override is wrong, and why.
-type OverrideError struct {
-	Override int // the index
-	Parts    []string
-	Err      error
+// About says which override an error is about.
+func (o *Override) About(index int, err error) error {
+	return option.About("override", index, fmt.Errorf("override %s: %w", strings.Join(o.Parts, " "), err))
 }
 
-func (e *OverrideError) Error() string {
-	return fmt.Sprintf("override %s: %v", strings.Join(e.Parts, " "), e.Err)
-}
-
-// NewTable returns the table, or an [OverrideError].
+// NewTable returns the table. Its error is about one of the overrides.
 func NewTable(config TableConfig) (*Table, error) {
 	table := &Table{
 		root:   node{entry: &Entry{Limit: config.Own, Override: -1}},
 		shared: make(map[string]*Entry),
-		limits: make(map[leakybucket.Limit]struct{}),
+		limits: []leakybucket.Limit{config.Own},
 	}
 	for i, o := range config.Overrides {
 		if err := table.add(config, i, o); err != nil {
-			return nil, &OverrideError{i, o.Parts, err}
+			return nil, o.About(i, err)
 		}
 	}
 	return table, nil
@@ -156,8 +143,9 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 		}
 		digest := key.DigestOf(part)
 		if IsDigest(part) {
-			if digest, err = parseDigest(part); err != nil {
-				return err
+			var valid bool
+			if digest, valid = key.ParseDigest("@" + part); !valid {
+				return fmt.Errorf("invalid digest %q: want sha256: and 64 hexadecimal digits, as of printf %%s <value> | sha256sum", part)
 			}
 		}
 		at = child(&at.texts, digest)
@@ -174,8 +162,8 @@ func (t *Table) add(config TableConfig, index int, o Override) (err error) {
 	}
 	entry.Override = index
 	at.entry = entry
-	if entry.Rule == Limited {
-		t.limits[entry.Limit] = struct{}{}
+	if entry.Rule == Limited && !slices.Contains(t.limits, entry.Limit) {
+		t.limits = append(t.limits, entry.Limit)
 	}
 	if o.As != "" {
 		return t.share(o, entry)
@@ -325,12 +313,4 @@ func (n *node) find(parts []Part) (best *Entry, depth int) {
 
 // Limits returns every limit that Lookup may return, each once. The one without an
 // override comes first.
-func (t *Table) Limits() []leakybucket.Limit {
-	all := []leakybucket.Limit{t.root.entry.Limit}
-	for limit := range t.limits {
-		if limit != all[0] {
-			all = append(all, limit)
-		}
-	}
-	return all
-}
+func (t *Table) Limits() []leakybucket.Limit { return t.limits }

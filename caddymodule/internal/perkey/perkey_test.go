@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/option"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	bucketkey "github.com/caddy-throttle/caddy-throttle/leakybucket/key"
 )
@@ -269,8 +270,7 @@ func TestKeysOfOneNameShareABucket(t *testing.T) {
 func TestKeysThatShareABucketNeedTheSameLimit(t *testing.T) {
 	_, err := NewTable(tableOf("t", "x -> 1 1/s", "a -> gold => acme", "b -> 5 1/s => acme"))
 	wantError(t, "two limits", err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit")
-	var wrong *OverrideError
-	if !errors.As(err, &wrong) || wrong.Override != 2 {
+	if wrong, is := errors.AsType[*option.Error](err); !is || wrong.At != 2 {
 		t.Errorf("got %+v, want it about the third override", wrong)
 	}
 }

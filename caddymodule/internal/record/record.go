@@ -5,7 +5,6 @@ package record
 import (
 	"context"
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
@@ -56,7 +55,7 @@ func In(vars map[string]any) *Record {
 	record, _ := vars[recordVar].(*Record)
 	if record == nil {
 		record = new(Record)
-		record.Slots = record.room[:0]
+		record.Charged, record.Slots = record.charged[:0], record.room[:0]
 		if vars != nil {
 			vars[recordVar] = record
 		}
@@ -74,15 +73,12 @@ func WaitedIn(ctx context.Context) time.Duration {
 
 // ClientOf returns the context that is done when the client of a request leaves.
 func ClientOf(r *http.Request) context.Context {
-	if record := Find(r.Context()); record != nil {
-		return record.ClientOf(r)
-	}
-	return r.Context()
+	return Find(r.Context()).ClientOf(r)
 }
 
-// ClientOf is the function ClientOf where the record is known.
+// ClientOf is the function ClientOf where the record is known. It may be nil.
 func (record *Record) ClientOf(r *http.Request) context.Context {
-	if record.Client != nil {
+	if record != nil && record.Client != nil {
 		return record.Client
 	}
 	return r.Context()
@@ -93,17 +89,4 @@ func (record *Record) SetRefused(refused bool) {
 	if record != nil {
 		record.Refused = refused
 	}
-}
-
-// Charge adds a zone to those that have decided.
-func (record *Record) Charge(zone string) {
-	if record.Charged == nil {
-		record.Charged = record.charged[:0]
-	}
-	record.Charged = append(record.Charged, zone)
-}
-
-// HasCharged reports whether a zone has decided.
-func (record *Record) HasCharged(zone string) bool {
-	return slices.Contains(record.Charged, zone)
 }

@@ -9,7 +9,6 @@ import (
 	"html"
 	"net/http"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -94,8 +93,7 @@ type Style struct {
 	// "One moment, please".
 	Title string `json:"title,omitempty"`
 
-	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c`, `#0a7`, or a
-	// basic colour of CSS such as `teal`. Default: a blue.
+	// The colour of the page's edge and of its bar: `#0a7f5c`, `0a7f5c` or `#0a7`. Default: a blue.
 	Accent string `json:"accent,omitempty"`
 
 	// The explanation, in at most 500 characters. How long to wait, and what to do
@@ -254,21 +252,11 @@ func (p *Page) appendNotice(page []byte, notice []piece, l *language, f *Refusal
 
 var scriptElement = "<script>" + script + "</script>\n"
 
-// basicColours are those of CSS 2.
-var basicColours = strings.Fields("aqua black blue fuchsia gray green lime maroon navy olive orange purple red silver teal white yellow")
-
 // colour returns a colour as CSS has it. Nothing else may get into the style sheet.
 func colour(text string) (string, error) {
-	if text == "" {
-		return standardAccent, nil
-	}
-	lower := strings.ToLower(text)
-	if slices.Contains(basicColours, lower) {
-		return lower, nil
-	}
-	digits := strings.TrimPrefix(lower, "#")
+	digits := strings.TrimPrefix(strings.ToLower(cmp.Or(text, standardAccent)), "#")
 	if (len(digits) != 3 && len(digits) != 6) || strings.Trim(digits, "0123456789abcdef") != "" {
-		return "", fmt.Errorf("invalid accent %q: want a colour such as 0a7f5c, \"#0a7f5c\" or one of %s", text, strings.Join(basicColours, ", "))
+		return "", fmt.Errorf("invalid accent %q: want a colour such as 0a7f5c or \"#0a7f5c\"", text)
 	}
 	return "#" + digits, nil
 }

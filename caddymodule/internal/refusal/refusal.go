@@ -35,10 +35,6 @@ type Refusal struct {
 	Waits                 bool
 	RetryAfter, TimeToFit time.Duration
 
-	// Violated knows the names of the zones that refuse, for programs. It is not asked
-	// for others. If nil, they are not named.
-	Violated interface{ Violated() []string }
-
 	// Code is what a visitor may tell the owner of the site, as built-in pages and JSON
 	// say it. If zero, they do not.
 	Code supportcode.Code
@@ -197,21 +193,17 @@ func (f *Refusal) appendBody(text []byte, r *http.Request, header http.Header, i
 // the page says; Retry-After says the longer one that programs should keep.
 func (f *Refusal) appendProblem(page []byte, l *language) []byte {
 	body := struct {
-		Type     string   `json:"type"`
-		Title    string   `json:"title"`
-		Status   int      `json:"status"`
-		Detail   string   `json:"detail,omitempty"`
-		Message  string   `json:"message"`
-		Code     string   `json:"support_code,omitempty"`
-		Violated []string `json:"violated-policies,omitempty"`
+		Type    string `json:"type"`
+		Title   string `json:"title"`
+		Status  int    `json:"status"`
+		Detail  string `json:"detail,omitempty"`
+		Message string `json:"message"`
+		Code    string `json:"support_code,omitempty"`
 	}{Type: "about:blank", Title: http.StatusText(f.Status), Status: f.Status, Message: f.message(l), Code: f.Code.String()}
 	if f.Waits {
 		body.Detail = "Retry in " + string(languages[0].appendWait(nil, f.TimeToFit.Round(time.Millisecond))) + "."
 		if f.Status == http.StatusTooManyRequests {
 			body.Type = "https://iana.org/assignments/http-problem-types#quota-exceeded"
-		}
-		if f.Violated != nil {
-			body.Violated = f.Violated.Violated()
 		}
 	}
 	raw, _ := json.Marshal(body) // of strings and a number

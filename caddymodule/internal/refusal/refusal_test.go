@@ -149,9 +149,9 @@ func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 }
 
 func TestProgramsGetAProblem(t *testing.T) {
-	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: violated(func() []string { return []string{"login", `"<&`} })}
+	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute}
 	w := refuse(t, f, request("application/json, */*;q=0.5"))
-	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
+	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds."}` + "\n"
 	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/problem+json" {
 		t.Errorf("got %s %s, want %s", w.Header().Get("Content-Type"), got, want)
 	}
@@ -183,11 +183,6 @@ func TestAProblemCarriesAMessageForPeople(t *testing.T) {
 			t.Errorf("%+v: got message %q, %v, want %q", test.f, problem.Message, err, test.want)
 		}
 	}
-}
-
-func TestOnlyProgramsAreToldWhichZonesRefuse(t *testing.T) {
-	f := &Refusal{Status: 429, Waits: true, Violated: violated(func() []string { t.Error("asked for a page"); return nil })}
-	refuse(t, f, request(""))
 }
 
 func TestWaitsAreToldAsPeopleSayThem(t *testing.T) {
@@ -275,11 +270,6 @@ type discard struct{ header http.Header }
 func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(p []byte) (int, error) { return len(p), nil }
 func (d *discard) WriteHeader(int)             {}
-
-// violated names the zones that refuse.
-type violated func() []string
-
-func (v violated) Violated() []string { return v() }
 
 // TestGRPC: a call that is refused ends with a status of gRPC, in one frame of headers, which tells
 // the client when to repeat it.

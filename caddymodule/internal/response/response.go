@@ -4,10 +4,8 @@
 package response
 
 import (
-	"bufio"
 	"errors"
 	"iter"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -113,11 +111,6 @@ func Innermost(w http.ResponseWriter) http.ResponseWriter {
 	}
 }
 
-// Hijack implements http.Hijacker, for handlers that take the connection over.
-func (w *Writer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	return http.NewResponseController(w.ResponseWriter).Hijack()
-}
-
 // Private reports whether only the client may get a response, and no cache keeps it for
 // others. A response may leave that open, as long as nothing allows caches to keep it.
 func Private(header http.Header) bool {
@@ -125,7 +118,9 @@ func Private(header http.Header) bool {
 		return false // a cache has answered
 	}
 	for name, lines := range header {
-		if targeted(name) && slices.ContainsFunc(lines, allows) {
+		if targeted(name) && slices.ContainsFunc(lines, func(line string) bool {
+			return line != "0" && !strings.Contains(line, "no-store") && !strings.Contains(line, "private")
+		}) {
 			return false
 		}
 	}
@@ -181,11 +176,6 @@ func DropTargeted(header http.Header) {
 // Cloudflare-CDN-Cache-Control, or as caches had them before.
 func targeted(name string) bool {
 	return strings.HasSuffix(name, "-Cache-Control") || name == "Surrogate-Control" || name == "Edge-Control" || name == "X-Accel-Expires"
-}
-
-// allows reports whether a line of such a header may allow a cache to keep the response.
-func allows(line string) bool {
-	return line != "0" && !strings.Contains(line, "no-store") && !strings.Contains(line, "private")
 }
 
 // directives iterates over those of Cache-Control, in lower case, and their values.

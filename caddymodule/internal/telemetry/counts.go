@@ -26,13 +26,13 @@ type Figures struct {
 	Levels   levelHistogram
 	Refused  sketch.Distinct
 	Unlogged atomic.Uint32 // refusals since the last line of one in the access log
-	people   people
+
+	marked, counted *expiring.Map[netip.Addr, struct{}] // people who were sent a mark of the zone lately, and reported one
 }
 
 // NewFigures returns the figures of a zone name.
-func NewFigures(zone string) *Figures {
-	Remember(zone)
-	return &Figures{people: newPeople()}
+func NewFigures() *Figures {
+	return &Figures{marked: expiring.New[netip.Addr, struct{}](mostPeople), counted: expiring.New[netip.Addr, struct{}](mostPeople)}
 }
 
 // Options are what the counts of a zone depend on beside it.
@@ -186,13 +186,13 @@ func (t *Counts) Count(c limit.Count) {
 }
 
 // Failed implements limit.Reporter. It warns at most once a minute.
-func (t *Counts) Failed(option string, err error, enforced bool) {
+func (t *Counts) Failed(err error, enforced bool) {
 	if t.failures.Allow() {
 		warning := "a matcher of the zone fails, so requests would if it were enforced"
 		if enforced {
 			warning = "a matcher of the zone fails, and requests with it"
 		}
-		t.Logger.Warn(warning, zap.String("matcher", option), zap.Error(err))
+		t.Logger.Warn(warning, zap.Error(err))
 	}
 }
 
@@ -243,7 +243,7 @@ const (
 // Seen counts the person who reports to have seen a mark of the zone, if that is true and
 // news.
 func (t *Counts) Seen(r *http.Request) {
-	if t.people != nil && t.figures.people.report(personOf(r), time.Now()) {
+	if t.people != nil && t.figures.report(personOf(r), time.Now()) {
 		t.people.Inc()
 	}
 }
@@ -251,7 +251,7 @@ func (t *Counts) Seen(r *http.Request) {
 // mark tells the browser that a shadow zone would have refused the request.
 func (t *Counts) mark(header http.Header, r *http.Request) {
 	header.Add("Server-Timing", `throttle;desc="`+t.zone.Name+`"`)
-	t.figures.people.mark(personOf(r), time.Now())
+	t.figures.mark(personOf(r), time.Now())
 }
 
 // personOf returns the address that counts as one person: IPv6 addresses are masked as
@@ -261,29 +261,20 @@ func personOf(r *http.Request) netip.Addr {
 	return s.Client().Addr()
 }
 
-// people are those who were sent a mark of a zone lately, and those who were counted.
-type people struct {
-	marked, counted *expiring.Map[netip.Addr, struct{}]
-}
-
-func newPeople() people {
-	return people{expiring.New[netip.Addr, struct{}](mostPeople), expiring.New[netip.Addr, struct{}](mostPeople)}
-}
-
 // mark notes that somebody was sent a mark.
-func (p *people) mark(person netip.Addr, now time.Time) {
-	p.marked.Put(person, struct{}{}, now.Add(MarkFor), now)
+func (f *Figures) mark(person netip.Addr, now time.Time) {
+	f.marked.Put(person, struct{}{}, now.Add(MarkFor), now)
 }
 
 // report reports whether somebody who says to have seen a mark is to be counted.
-func (p *people) report(person netip.Addr, now time.Time) bool {
-	if _, marked := p.marked.Get(person, now); !marked || !p.marked.Delete(person) {
+func (f *Figures) report(person netip.Addr, now time.Time) bool {
+	if _, marked := f.marked.Get(person, now); !marked || !f.marked.Delete(person) {
 		return false // or another report of the same mark was first
 	}
-	if _, counted := p.counted.Get(person, now); counted {
+	if _, counted := f.counted.Get(person, now); counted {
 		return false
 	}
-	return p.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
+	return f.counted.Put(person, struct{}{}, now.Add(PersonFor), now)
 }
 
 // clientIP returns the client's address. It is invalid if the request has none.

@@ -10,7 +10,7 @@ import (
 )
 
 func TestThePeopleTableIsBounded(t *testing.T) {
-	table, now := newPeople(), time.Now()
+	table, now := NewFigures(), time.Now()
 	address := func(i int) netip.Addr {
 		return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})
 	}

@@ -47,13 +47,6 @@ const (
 	statuses    = 500
 )
 
-// response counts a status. One that is not known is none.
-func (m *facts) response(status int) {
-	if i := status - firstStatus; m.responses != nil && i >= 0 && i < statuses {
-		m.responses[i].Add(1)
-	}
-}
-
 // sample counts the key and the network of a request. Of many requests it is given a sample.
 func (m *facts) sample(key string, client netip.Addr) {
 	m.keys.Add(sketch.Hash(key))
@@ -86,7 +79,9 @@ func (t *Counts) Facts() Facts {
 
 // Settled implements limit.Reporter.
 func (t *Counts) Settled(status int, refunded, known bool) {
-	t.facts.response(status)
+	if i := status - firstStatus; t.facts.responses != nil && i >= 0 && i < statuses {
+		t.facts.responses[i].Add(1)
+	}
 	switch {
 	case !known:
 		t.Unsettled(1)

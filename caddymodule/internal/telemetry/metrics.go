@@ -1,8 +1,6 @@
 package telemetry
 
 import (
-	"maps"
-	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,38 +28,12 @@ func NewHistograms(name, help string, buckets []float64, labels ...string) *prom
 	return vec
 }
 
-// users are how many zones and in_flights of each name there are, in all configs. Names that have
-// none have series until [DeleteForgotten].
-var users struct {
-	sync.Mutex
-	of map[string]int
-}
-
-// Remember keeps the series of a name, until Forget was called as often.
-func Remember(name string) { use(name, 1) }
-
-// Forget ends what Remember has begun.
-func Forget(name string) { use(name, -1) }
-
-func use(name string, more int) {
-	users.Lock()
-	defer users.Unlock()
-	if users.of == nil {
-		users.of = make(map[string]int)
-	}
-	users.of[name] += more
-}
-
-// DeleteForgotten deletes the series of all names that nobody uses at once: to find those of one
-// takes as long.
-func DeleteForgotten() {
-	users.Lock()
-	defer users.Unlock()
-	unused := func(name string) bool { n, known := users.of[name]; return known && n <= 0 }
+// DeleteOthers deletes the series of all zones and in_flights but those of these names.
+func DeleteOthers(running map[string]bool) {
 	for _, c := range Collectors {
 		var old []prometheus.Labels
 		eachSeries(c, func(_ *dto.Metric, labels map[string]string) {
-			if unused(labels["zone"]) {
+			if name := labels["zone"]; name != "" && !running[name] {
 				old = append(old, labels)
 			}
 		})
@@ -69,7 +41,6 @@ func DeleteForgotten() {
 			c.(interface{ Delete(prometheus.Labels) bool }).Delete(labels)
 		}
 	}
-	maps.DeleteFunc(users.of, func(name string, _ int) bool { return unused(name) })
 }
 
 // What is counted and timed of all zones and in_flights. The help texts say what each is.

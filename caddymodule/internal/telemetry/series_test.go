@@ -62,15 +62,11 @@ func TestSeriesExistFromTheBeginning(t *testing.T) {
 	}
 }
 
-// A zone and an in_flight may have had one name, in two configs.
 func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
-	telemetry.Remember("was both")
-	telemetry.Remember("was both")
-	telemetry.Unsettled.WithLabelValues("was both")
-	for _, want := range []int{1, 0} {
-		telemetry.Forget("was both")
-		telemetry.DeleteForgotten()
-		if got := len(series(t, telemetry.Unsettled, "was both")); got != want {
+	for want, running := range []map[string]bool{{}, {"was there": true}} {
+		telemetry.Unsettled.WithLabelValues("was there")
+		telemetry.DeleteOthers(running)
+		if got := len(series(t, telemetry.Unsettled, "was there")); got != want {
 			t.Errorf("got %d series, want %d", got, want)
 		}
 	}

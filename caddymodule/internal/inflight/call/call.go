@@ -178,7 +178,8 @@ func (c *Call) Write(p []byte) (int, error) {
 // send returns the sender.
 func (c *Call) send() *sender {
 	if c.sender == nil {
-		c.sender = newSender(c)
+		s := &sender{call: c, spool: c.by.NewSpool(inMemory), header: c.ResponseWriter.Header().Clone()}
+		s.sent, s.changed.L, c.sender = maps.Clone(s.header), &s.mu, s
 	}
 	return c.sender
 }
@@ -207,7 +208,7 @@ func (c *Call) FlushError() error {
 // Hijack implements http.Hijacker, for handlers that take the connection over.
 func (c *Call) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	c.catchUp()
-	conn, buffered, err := c.Writer.Hijack()
+	conn, buffered, err := http.NewResponseController(c.ResponseWriter).Hijack()
 	if err == nil {
 		c.tunnel()
 	}
@@ -407,13 +408,6 @@ type sender struct {
 	flushes  bool // when all that is there has been sent
 	running  bool
 	panicked any
-}
-
-func newSender(c *Call) *sender {
-	s := &sender{call: c, spool: c.by.NewSpool(inMemory), header: c.ResponseWriter.Header().Clone()}
-	s.sent = maps.Clone(s.header)
-	s.changed.L = &s.mu
-	return s
 }
 
 // write takes a part of the response. Out of room, it waits for the client.

@@ -374,7 +374,6 @@ func (g *Gate) Watch(key string) (others int, done func()) {
 // A Load is what a gate has to do.
 type Load struct {
 	Running int                  // requests that hold a slot, and all that are in flight in shadow
-	Most    int                  // Running, of one key
 	Queued  int                  // requests that wait,
 	Waiting [fairqueue.Ranks]int // by rank
 	Mean    time.Duration        // for which a slot is held; with share
@@ -385,12 +384,8 @@ func (g *Gate) Load() (l Load) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.Running, l.Queued, l.Mean = g.all.Running, g.all.Waiting, g.all.Mean.Duration()
-	for _, k := range g.keys {
-		l.Most = max(l.Most, k.slots.Running())
-	}
 	for _, n := range g.watched {
 		l.Running += n
-		l.Most = max(l.Most, n)
 	}
 	for _, waiting := range g.clients {
 		for _, s := range waiting {
