@@ -24,6 +24,7 @@
 package memcachedstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -75,9 +76,7 @@ type Store struct {
 // New returns a store that uses a client, which [Store.Close] leaves open. Give it MaxIdleConns
 // of 16, since that many buckets are written at once.
 func New(client *memcache.Client, o Options) (*Store, error) {
-	if o.Prefix == "" {
-		o.Prefix = "throttle"
-	}
+	o.Prefix = cmp.Or(o.Prefix, "throttle")
 	if !prefixForm.MatchString(o.Prefix) {
 		return nil, fmt.Errorf("invalid prefix %.100q: want at most 64 printable ASCII characters and no blank", o.Prefix)
 	}

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 )
@@ -42,9 +43,7 @@ var (
 )
 
 func (o *Options) setDefaults() error {
-	if o.Table == "" {
-		o.Table = defaultTable
-	}
+	o.Table = cmp.Or(o.Table, defaultTable)
 	if !tableName.MatchString(o.Table) {
 		return fmt.Errorf("invalid table %q: want [<schema>.]<table> of lower-case letters, digits and _", o.Table)
 	}
