@@ -1,6 +1,7 @@
 package leakybucket
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -61,19 +62,13 @@ func (c *Charge) begin(s *State, level float64, now Instant) {
 	} else {
 		s.Step = 0
 	}
-	if length = c.Block.length(s.Step); length == 0 {
-		length = min(microseconds(level/c.Limit.Leak), c.longestDrain())
-	}
-	s.BlockedUntil = now + length
+	s.BlockedUntil = now + cmp.Or(c.Block.length(s.Step), min(microseconds(level/c.Limit.Leak), c.longestDrain()))
 	c.Limit.write(s, level, now)
 }
 
 // longestBlock returns how long a block of a step lasts at most.
 func (c *Charge) longestBlock(step uint8) Instant {
-	if length := c.Block.length(step); length > 0 {
-		return length
-	}
-	return c.longestDrain()
+	return cmp.Or(c.Block.length(step), c.longestDrain())
 }
 
 // longestDrain returns how long a full bucket in debt takes to empty.

@@ -77,8 +77,11 @@ func (c *Charge) Judge(s *State, cost float64, now Instant, d *Decision) (write 
 		write = c.redate(s, now)
 	}
 	level := s.level(now, c.Limit.Leak)
-	if s.Leak != c.Limit.Leak {
-		write = c.Limit.adopt(s, level, now) || write
+	if s.Leak != c.Limit.Leak && s.Leak != 0 && level > 0 {
+		// Bring it up to date, so that waits computed from this limit are true. While nodes disagree
+		// about a leak, as in a rolling reload, each of their refusals in turn is a write.
+		c.Limit.write(s, level, now)
+		write = true
 	}
 	*d = Decision{Level: level, At: now}
 	switch {

@@ -158,15 +158,10 @@ func (s *State) level(now Instant, leak float64) float64 {
 	if s.Leak > 0 {
 		leak = s.Leak
 	}
-	return leaked(s.Level, leak, now-s.At)
-}
-
-// leaked returns what is left of a level after a while.
-func leaked(level, leak float64, after Instant) float64 {
-	if after <= 0 {
-		return level
+	if now <= s.At {
+		return s.Level
 	}
-	return max(0, level-leak*seconds(after))
+	return max(0, s.Level-leak*seconds(now-s.At))
 }
 
 // Take pours cost if it fits, and returns the new state. A cost that exactly
@@ -260,17 +255,6 @@ func (l *Limit) redate(s *State, debt float64, now Instant) {
 // the limit.
 func (l *Limit) write(s *State, level float64, now Instant) {
 	s.Level, s.At, s.Leak = level, max(s.At, now), l.Leak
-}
-
-// adopt brings a bucket up to date that was written with another leak, so that
-// waits computed from this limit are true. While nodes disagree about a leak, as in a
-// rolling reload, that makes each of their refusals in turn a write.
-func (l *Limit) adopt(s *State, level float64, now Instant) (changed bool) {
-	if level <= 0 || s.Leak == 0 || s.Leak == l.Leak {
-		return false
-	}
-	l.write(s, level, now)
-	return true
 }
 
 // Oversize reports whether the cost can never fit, however long one waits.

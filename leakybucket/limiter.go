@@ -1,6 +1,7 @@
 package leakybucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,9 +74,7 @@ func NewLimiter(store Store, limit Limit, o LimiterOptions) (*Limiter, error) {
 	if len(o.Zone) > longestZone || strings.ContainsFunc(o.Zone, isNoZone) {
 		return nil, fmt.Errorf("invalid zone %.100q: want at most %d letters, digits, _, . and -", o.Zone, longestZone)
 	}
-	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
-	}
+	o.Timeout = cmp.Or(o.Timeout, defaultTimeout)
 	l := &Limiter{store: store, o: o}
 	if memory, is := store.(door.Opener); is {
 		l.zone = memory.OpenZone(o.Zone)

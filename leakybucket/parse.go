@@ -2,21 +2,12 @@ package leakybucket
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 )
 
 // secondsPer has the units of time in which a rate may be given.
 var secondsPer = map[string]float64{"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-// unitOf has the unit for each longer spelling, which is not one.
-var unitOf = map[string]string{
-	"sec": "s", "secs": "s", "second": "s", "seconds": "s",
-	"min": "m", "mins": "m", "minute": "m", "minutes": "m",
-	"hr": "h", "hour": "h", "hours": "h",
-	"day": "d", "days": "d",
-}
 
 // ParseRate reads a rate such as "2/s", "30/m", "1000/h" or "5000/d", or over a
 // longer period, such as "5/20s" or "300/5m". It returns units a second. Both
@@ -26,9 +17,6 @@ func ParseRate(text string) (float64, error) {
 	amount, plain := parseDecimal(strings.TrimSpace(number))
 	per, known := parsePeriod(strings.TrimSpace(period))
 	if !known || !plain {
-		if meant := meantRate(text); meant != "" {
-			return 0, fmt.Errorf("invalid rate %q: did you mean %s?", text, meant)
-		}
 		return 0, fmt.Errorf("invalid rate %q: want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s", text)
 	}
 	rate := amount / per
@@ -39,40 +27,6 @@ func ParseRate(text string) (float64, error) {
 		return 0, fmt.Errorf("invalid rate %q: want %s a second", text, inRange)
 	}
 	return rate, nil
-}
-
-// meantRate returns the rate that was meant by one whose unit is spelled out, or that
-// is written for another limiter, such as rate=10r/s; or "".
-func meantRate(text string) string {
-	word := strings.Replace(withoutOrnament(text), "r/", "/", 1)
-	rate := strings.TrimRight(word, "abcdefghijklmnopqrstuvwxyz")
-	if unit, known := unitOf[word[len(rate):]]; known {
-		word = rate + unit
-	}
-	if word == text {
-		return ""
-	}
-	if _, err := ParseRate(word); err != nil {
-		return ""
-	}
-	return word
-}
-
-// thousands is a number with a comma before each three digits.
-var thousands = regexp.MustCompile(`^[0-9]{1,3}(,[0-9]{3})+($|[./])`)
-
-// withoutOrnament returns a word without what other configs write around a number, as
-// in burst=20; or 1,000.
-func withoutOrnament(text string) string {
-	_, word, assigned := strings.Cut(text, "=")
-	if !assigned {
-		word = text
-	}
-	word = strings.Trim(word, ";,")
-	if thousands.MatchString(word) {
-		return strings.ReplaceAll(word, ",", "")
-	}
-	return strings.Replace(word, ",", ".", 1)
 }
 
 // parsePeriod reads "s" or "20s" and returns seconds, above 0.
@@ -89,11 +43,6 @@ func parsePeriod(text string) (seconds float64, ok bool) {
 // ParseCapacity reads a capacity, such as "10" or "2.5", in units of cost.
 func ParseCapacity(text string) (float64, error) {
 	capacity, plain := parseDecimal(text)
-	if meant := withoutOrnament(text); !plain && meant != text {
-		if _, err := ParseCapacity(meant); err == nil {
-			return 0, fmt.Errorf("invalid capacity %q: did you mean %s?", text, meant)
-		}
-	}
 	if plain && capacity == 0 {
 		return 0, fmt.Errorf("invalid capacity %q: nothing would fit: want a number above 0, such as 10", text)
 	}
@@ -106,9 +55,6 @@ func ParseCapacity(text string) (float64, error) {
 // ParseLimit reads a capacity and a leak, such as "10 1/s" or "10, 1/s".
 func ParseLimit(text string) (Limit, error) {
 	words := strings.Fields(strings.Replace(text, ",", " ", 1))
-	if plain := strings.Fields(text); len(words) == 3 && len(plain) == 2 {
-		words = plain // the comma is within one of them, and its parser says so
-	}
 	if len(words) != 2 {
 		return Limit{}, fmt.Errorf("invalid limit %q: want <capacity> <leak>, such as 10 1/s", text)
 	}

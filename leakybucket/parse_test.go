@@ -63,6 +63,11 @@ func TestRatesThatAreNone(t *testing.T) {
 		"10/2w":                               form,
 		"10/٢s":                               form,
 		"10/s/s":                              form,
+		"2/sec":                               form,
+		"30/minute":                           form,
+		"10r/s":                               form,
+		"10/s;":                               form,
+		"1,000/h":                             form,
 		"10 per s":                            form,
 		"-1/s":                                form,
 		"+1/s":                                form,
@@ -91,17 +96,7 @@ func TestRatesThatAreNone(t *testing.T) {
 	}
 }
 
-func TestARateOfAnotherLimiterIsMeantAsOne(t *testing.T) {
-	for text, meant := range map[string]string{
-		"10r/s": "10/s", "rate=10r/s": "10/s", "rate=30r/m;": "30/m", "10/s;": "10/s", "1,5/s": "1.5/s", "1,000/h": "1000/h", "1,000,000/d": "1000000/d", "rate=1r/sec": "1/s",
-	} {
-		_, err := ParseRate(text)
-		wantError(t, text, err, `invalid rate "`+text+`": did you mean `+meant+"?")
-	}
-	for text, meant := range map[string]string{"burst=20": "20", "60;": "60", "1,000": "1000", "1,5": "1.5"} {
-		_, err := ParseCapacity(text)
-		wantError(t, text, err, `invalid capacity "`+text+`": did you mean `+meant+"?")
-	}
+func TestZeroIsNoRateAndNoCapacity(t *testing.T) {
 	for _, text := range []string{"0/s", "0.0/h"} {
 		_, err := ParseRate(text)
 		wantError(t, text, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`)
@@ -109,25 +104,6 @@ func TestARateOfAnotherLimiterIsMeantAsOne(t *testing.T) {
 	for _, text := range []string{"0", "0.0"} {
 		_, err := ParseCapacity(text)
 		wantError(t, text, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`)
-	}
-}
-
-func TestAUnitHasOneSpelling(t *testing.T) {
-	for text, meant := range map[string]string{
-		"2/sec": "2/s", "2/second": "2/s", "2/seconds": "2/s", "30/min": "30/m", "30/minute": "30/m", "5/2minutes": "5/2m",
-		"1800/hour": "1800/h", "36/2hours": "36/2h", "1/day": "1/d", "728/30days": "728/30d", "10 / sec": "10 / s",
-	} {
-		got, err := ParseRate(text)
-		if got != 0 {
-			t.Errorf("%q: got %v a second, want 0 with the error", text, got)
-		}
-		wantError(t, text, err, `invalid rate "`+text+`": did you mean `+meant+"?")
-	}
-	for _, text := range []string{"sec", "/sec", "x/sec", "0/sec", "-1/min", "10/0hours", "10sec", "10/secs/s"} {
-		_, err := ParseRate(text)
-		if err == nil || strings.Contains(err.Error(), "did you mean") {
-			t.Errorf("%q: got %v, want an error that guesses nothing", text, err)
-		}
 	}
 }
 
@@ -145,7 +121,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		wantError(t, text, err, "")
 	}
 	for _, text := range []string{
-		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "NaN", "Inf", "0.0000000009", "1000000000001",
+		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "1,000", "60;", "NaN", "Inf", "0.0000000009", "1000000000001",
 		strings.Repeat("9", 400),
 	} {
 		got, err := ParseCapacity(text)
@@ -171,7 +147,7 @@ func TestALimitIsACapacityAndALeak(t *testing.T) {
 		"1/s":         `invalid limit "1/s"` + form,
 		"10 1 /s":     `invalid limit "10 1 /s"` + form,
 		"10 1/s 5":    `invalid limit "10 1/s 5"` + form,
-		"10,,1/s":     `invalid rate ",1/s": did you mean 1/s?`,
+		"10,,1/s":     `invalid rate ",1/s": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`,
 		"ten 1/s":     `invalid capacity "ten": want a number from 0.000000001 to 1000000000000, such as 10`,
 		"1/s 10":      `invalid limit "1/s 10": the capacity comes first: did you mean 10 1/s?`,
 		"10 ten":      `invalid rate "ten": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`,

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
+
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 )
@@ -47,7 +49,7 @@ func (c *client) showChanges(of *wire.Status) {
 		c.printf("Other Caddys are not told of changes now: %s\n", command.Printable(s.Error, 200))
 	}
 	if s.Pending > 0 {
-		c.printf("The store has not been told of %s yet.\n", plural(s.Pending, "change"))
+		c.printf("The store has not been told of %s yet.\n", english.Plural(s.Pending, "change", ""))
 	}
 	if s.Skipped > 0 {
 		c.printf("The store has %d entries that are no change this Caddy can read: see the log of Caddy.\n", s.Skipped)
@@ -139,7 +141,7 @@ func refundText(z *wire.ZoneStatus) string {
 		line += ": " + strings.Join(said, ", ")
 	}
 	if f.Devices != nil {
-		line += "; gave " + plural(int(*f.Devices), "device cookie")
+		line += "; gave " + english.Plural(int(*f.Devices), "device cookie", "")
 	}
 	return line
 }
@@ -200,7 +202,7 @@ func (c *client) showSenders(z *wire.TopZone) {
 	case z.Mode != "" && z.Mode != "enforcing":
 		how, refused = " ("+sanitize(z.Mode)+", the rest in shadow)", "refused, or would have been"
 	}
-	c.printf("%s%s: %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, plural(z.Requests, "request"), max(1, z.Seconds), z.Refused, refused)
+	c.printf("%s%s: %d %s in the last %.0f s, %d %s\n", sanitize(z.Zone), how, z.Requests, english.PluralWord(z.Requests, "request", ""), max(1, z.Seconds), z.Refused, refused)
 	t, shown := newTable(">REQUESTS", ">REFUSED", "KEY"), make(map[string]bool)
 	for _, k := range slices.Concat(z.Busiest[:min(shownSenders, len(z.Busiest))], z.Denied[:min(shownSenders, len(z.Denied))]) {
 		if shown[k.Name] {
@@ -346,11 +348,3 @@ func verdictText(v *wire.Verdict) string {
 
 // inShadow says what the figures of zones in shadow mean.
 const inShadow = "Shadow counts as if all zones of the same throttle were enforced.\n"
-
-// plural returns a number of things, such as "1 zone" or "2 zones".
-func plural(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}

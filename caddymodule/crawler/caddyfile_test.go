@@ -14,15 +14,15 @@ func TestGolden(t *testing.T) { golden.Run(t) }
 
 func TestMistakes(t *testing.T) {
 	for text, want := range map[string]string{
-		"@bots verified_crawler":                                  "verified_crawler names no crawler: want verified_crawler <name>...",
+		"@bots verified_crawler":                                  "verified_crawler names no crawler: want googlebot, google-special,",
 		"@bots verified_crawler gogglebot":                        `unknown crawler "gogglebot": did you mean googlebot?`,
 		"@bots verified_crawler ChatGPT-User":                     `unknown crawler "ChatGPT-User": want one of googlebot,`,
 		"@bots verified_crawler Google-Extended":                  `unknown crawler "Google-Extended": want one of googlebot,`,
 		"@bots verified_crawler meta-externalagent":               `unknown crawler "meta-externalagent": want one of googlebot,`,
 		"@bots verified_crawler mistral":                          `unknown crawler "mistral": want one of googlebot,`,
 		"@bots verified_crawler ./bots.json":                      `unknown crawler "./bots.json": want one of googlebot,`,
-		"@bots verified_crawler http://example.com/bots.json":     "would come over plain http, where anybody can change it: want https://",
-		"@bots verified_crawler 66.249.64.0/19":                   "for addresses, want client_ip 66.249.64.0/19",
+		"@bots verified_crawler http://example.com/bots.json":     `invalid list "http://example.com/bots.json": want a URL such as https://`,
+		"@bots verified_crawler 66.249.64.0/19":                   `unknown crawler "66.249.64.0/19": want one of googlebot,`,
 		"@bots verified_crawler bingbot {\nresolver localhost\n}": `invalid resolver "localhost": want an address and a port, such as 127.0.0.1:53`,
 		"@bots verified_crawler bingbot {\nresolver\n}":           "want resolver <address:port>",
 		"@bots verified_crawler bingbot {\ndns 127.0.0.1:53\n}":   `unknown option of verified_crawler "dns": want resolver`,
@@ -39,7 +39,7 @@ func TestJSONThatNoCaddyfileCouldSayIsRefusedToo(t *testing.T) {
 	for matcher, want := range map[string]string{
 		`{}`:                              "verified_crawler: nothing stands after it",
 		`{"crawlers":["gogglebot"]}`:      `unknown crawler "gogglebot": did you mean googlebot`,
-		`{"crawlers":["http://a.com/a"]}`: "over plain http",
+		`{"crawlers":["http://a.com/a"]}`: "want a URL such as https://",
 		`{"crawlers":["bingbot"],"resolver":"127.0.0.1"}`: `invalid resolver "127.0.0.1"`,
 	} {
 		err := golden.Validate(t, []byte(`{"apps":{"throttle":{"exempt":[{"verified_crawler":`+matcher+`}]}}}`))

@@ -108,14 +108,7 @@ func (m *Matcher) MatchWithError(r *http.Request) (bool, error) {
 //	}
 func (m *Matcher) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 	for d.Next() {
-		words := d.RemainingArgs()
-		if len(words) == 0 {
-			return d.Err("verified_crawler names no crawler: want verified_crawler <name>..., such as verified_crawler googlebot bingbot")
-		}
-		m.Crawlers = append(m.Crawlers, words...)
-		if _, err := m.parse(); err != nil {
-			return d.WrapErr(err)
-		}
+		m.Crawlers = append(m.Crawlers, d.RemainingArgs()...)
 		for nesting := d.Nesting(); d.NextBlock(nesting); {
 			switch d.Val() {
 			case "resolver":
@@ -128,9 +121,9 @@ func (m *Matcher) UnmarshalCaddyfile(d *caddyfile.Dispenser) error {
 			default:
 				return d.WrapErr(caddymodule.ErrUnknown("option of verified_crawler", d.Val(), "resolver"))
 			}
-			if _, err := m.parse(); err != nil {
-				return d.WrapErr(err)
-			}
+		}
+		if _, err := m.parse(); err != nil {
+			return d.WrapErr(err)
 		}
 	}
 	return nil

@@ -15,7 +15,6 @@ import (
 	"html/template"
 	"net/http"
 	"slices"
-	"strings"
 
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/caddyconfig/httpcaddyfile"
@@ -104,16 +103,6 @@ func TokenOf(user string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// sameOrigin reports whether a request comes from a page of the host that it is for.
-func sameOrigin(r *http.Request) bool {
-	sites, origins := r.Header["Sec-Fetch-Site"], r.Header["Origin"]
-	foreign := func(origin string) bool {
-		return !strings.EqualFold(origin, "https://"+r.Host) && !strings.EqualFold(origin, "http://"+r.Host)
-	}
-	return max(len(sites), len(origins)) == 1 &&
-		!slices.ContainsFunc(sites, func(site string) bool { return site != "same-origin" }) && !slices.ContainsFunc(origins, foreign)
-}
-
 // inspectorCalls are the calls of the admin API that pages make.
 var inspectorCalls = []string{
 	"zones", "overrides", "journal", "rates", "buckets", "top", "why",
@@ -158,7 +147,7 @@ func (i *Inspector) serve(w http.ResponseWriter, r *http.Request) error {
 			w.Header().Set("Allow", http.MethodPost)
 		}
 		return caddy.APIError{HTTPStatus: http.StatusMethodNotAllowed, Err: fmt.Errorf("method %s is not allowed: want POST", r.Method)}
-	case !sameOrigin(r):
+	case http.NewCrossOriginProtection().Check(r) != nil:
 		return forbidden("the request comes from another site: want Sec-Fetch-Site same-origin, or an Origin that is the host")
 	case !hmac.Equal([]byte(r.Header.Get("X-Throttle-Token")), []byte(TokenOf(user))):
 		return forbidden("the page is older than this Caddy: load it again")

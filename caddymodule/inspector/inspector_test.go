@@ -114,8 +114,8 @@ func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 	header := func(name string, values ...string) func(*http.Request) {
 		return func(r *http.Request) { r.Header[name] = values }
 	}
-	both := func(a, b func(*http.Request)) func(*http.Request) {
-		return func(r *http.Request) { a(r); b(r) }
+	origin := func(from string) func(*http.Request) { // of a browser that sends no Sec-Fetch-Site
+		return func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", from) }
 	}
 	method := func(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
 	for name, test := range map[string]struct {
@@ -124,17 +124,10 @@ func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 	}{
 		"another site":            {header("Sec-Fetch-Site", "cross-site"), 403},
 		"a sister site":           {header("Sec-Fetch-Site", "same-site"), 403},
-		"the address bar":         {header("Sec-Fetch-Site", "none"), 403},
-		"two sites":               {header("Sec-Fetch-Site", "same-origin", "same-origin"), 403},
-		"a foreign origin":        {header("Origin", "http://evil.example"), 403},
-		"an origin like ours":     {header("Origin", "http://throttle.example.evil.example"), 403},
-		"another port":            {header("Origin", "http://throttle.example:8080"), 403},
-		"no web origin":           {header("Origin", "file://throttle.example"), 403},
-		"a null origin":           {header("Origin", "null"), 403},
-		"an empty origin":         {header("Origin", ""), 403},
-		"two origins":             {header("Origin", "http://throttle.example", "http://evil.example"), 403},
-		"a foreign origin alone":  {both(header("Sec-Fetch-Site"), header("Origin", "http://evil.example")), 403},
-		"no origin":               {both(header("Sec-Fetch-Site"), header("Origin")), 403},
+		"a foreign origin":        {origin("http://evil.example"), 403},
+		"an origin like ours":     {origin("http://throttle.example.evil.example"), 403},
+		"another port":            {origin("http://throttle.example:8080"), 403},
+		"a null origin":           {origin("null"), 403},
 		"no token":                {header("X-Throttle-Token"), 403},
 		"a wrong token":           {header("X-Throttle-Token", strings.Repeat("0", 64)), 403},
 		"the token of bob":        {header("X-Throttle-Token", bob.token), 403},

@@ -236,7 +236,7 @@ func (rp *player) run(req *accesslog.Request) {
 	for name, value := range req.Headers() {
 		r.Header[name] = append(r.Header[name], value)
 	}
-	w, server := new(discarded), rp.serverOf(req)
+	w, server := &discarded{make(http.Header)}, rp.serverOf(req)
 	r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server.Server)
 	client := strings.Clone(req.ClientText) // which keys keep
 	if req.StandsIn {
@@ -316,12 +316,7 @@ func newRequest(req *accesslog.Request, uri string) *http.Request {
 type discarded struct{ header http.Header }
 
 // Header implements http.ResponseWriter.
-func (d *discarded) Header() http.Header {
-	if d.header == nil {
-		d.header = make(http.Header)
-	}
-	return d.header
-}
+func (d *discarded) Header() http.Header { return d.header }
 
 // Write implements http.ResponseWriter.
 func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }

@@ -6,6 +6,7 @@
 package httplimit
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"math"
@@ -61,9 +62,7 @@ func Middleware(limiter *leakybucket.Limiter, o Options) func(http.Handler) http
 	if o.Refuse == nil {
 		o.Refuse = refuse
 	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
+	o.Log = cmp.Or(o.Log, slog.Default())
 	m := &middleware{limiter: limiter, o: o}
 	return func(next http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(w, r, next) })

@@ -24,11 +24,13 @@
 package memcachedstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -49,9 +51,8 @@ type Options struct {
 }
 
 const (
-	longestPrefix = 64
-	longestName   = 250 // that Memcached takes
-	mostWeight    = 1000
+	longestName = 250 // that Memcached takes
+	mostWeight  = 1000
 
 	// timeout is how long [Open] waits for a server.
 	timeout = 500 * time.Millisecond
@@ -60,6 +61,8 @@ const (
 	connections = 16
 )
 
+var prefixForm = regexp.MustCompile(`^[!-~]{1,64}$`)
+
 // A Store keeps buckets in Memcached. It is safe for concurrent use.
 type Store struct {
 	client *memcache.Client
@@ -67,20 +70,17 @@ type Store struct {
 	lanes  *coalesce.Lanes[struct{}, *call] // a single one
 	close  func()
 
-	base time.Time
 	held atomic.Int64 // the clock that tests hold; 0 while the process's runs
 }
 
 // New returns a store that uses a client, which [Store.Close] leaves open. Give it MaxIdleConns
 // of 16, since that many buckets are written at once.
 func New(client *memcache.Client, o Options) (*Store, error) {
-	if o.Prefix == "" {
-		o.Prefix = "throttle"
+	o.Prefix = cmp.Or(o.Prefix, "throttle")
+	if !prefixForm.MatchString(o.Prefix) {
+		return nil, fmt.Errorf("invalid prefix %.100q: want at most 64 printable ASCII characters and no blank", o.Prefix)
 	}
-	if len(o.Prefix) > longestPrefix || !legal(o.Prefix) || !isASCII(o.Prefix) {
-		return nil, fmt.Errorf("invalid prefix %.100q: want at most %d printable ASCII characters and no blank", o.Prefix, longestPrefix)
-	}
-	s := &Store{client: client, prefix: o.Prefix, base: time.Now(), close: func() {}}
+	s := &Store{client: client, prefix: o.Prefix, close: func() {}}
 	s.lanes = coalesce.New(coalesce.Options{MaxWeight: mostWeight}, s.send)
 	return s, nil
 }
@@ -178,15 +178,11 @@ func legal(name string) bool {
 	return !slices.ContainsFunc([]byte(name), func(b byte) bool { return b <= ' ' || b == 0x7f })
 }
 
-func isASCII(text string) bool {
-	return !strings.ContainsFunc(text, func(r rune) bool { return r > '~' })
-}
-
 func (s *Store) now() leakybucket.Instant {
 	if held := s.held.Load(); held != 0 {
 		return leakybucket.Instant(held)
 	}
-	return leakybucket.Instant(s.base.Add(time.Since(s.base)).UnixMicro())
+	return leakybucket.Instant(time.Now().UnixMicro())
 }
 
 // Interface guards

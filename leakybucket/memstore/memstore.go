@@ -419,14 +419,11 @@ func (s *Store) now() leakybucket.Instant {
 type hasher struct{ zone, key maphash.Seed }
 
 func (h hasher) charge(c *leakybucket.Charge) uint64 {
-	return combine(maphash.String(h.zone, c.Zone), maphash.String(h.key, c.Key), c.Shadow)
-}
-
-func combine(zone, key uint64, shadow bool) uint64 {
-	if shadow {
+	zone := maphash.String(h.zone, c.Zone)
+	if c.Shadow {
 		zone = ^zone
 	}
-	return zone ^ key
+	return zone ^ maphash.String(h.key, c.Key)
 }
 
 // Interface guards

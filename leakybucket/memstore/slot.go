@@ -43,16 +43,13 @@ type slot struct {
 	room [slotRoom]byte
 }
 
-// nameRoom returns how many bytes of a name the slot can hold.
-func (s *slot) nameRoom() int {
-	if s.zone&blockedBit != 0 {
-		return blockedRoom
-	}
-	return slotRoom
-}
-
 // inside reports whether the slot holds the key itself.
-func (s *slot) inside() bool { return int(s.key) <= s.nameRoom() }
+func (s *slot) inside() bool {
+	if s.zone&blockedBit != 0 {
+		return s.key <= blockedRoom
+	}
+	return s.key <= slotRoom
+}
 
 func (s *slot) offset() int     { return int(binary.LittleEndian.Uint64(s.room[:])) }
 func (s *slot) setOffset(o int) { binary.LittleEndian.PutUint64(s.room[:], uint64(o)) }

@@ -1,6 +1,7 @@
 package pgstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,12 +64,7 @@ func (o *Options) parseURL(text string) (*pgxpool.Config, error) {
 		return nil, errors.New("invalid setting in the URL: want libpq's settings, such as ?sslmode=verify-full&sslrootcert=<file>, and files that can be read")
 	}
 	connect := config.ConnConfig
-	if o.User != "" {
-		connect.User = o.User
-	}
-	if o.Password != "" {
-		connect.Password = o.Password
-	}
+	connect.User, connect.Password = cmp.Or(o.User, connect.User), cmp.Or(o.Password, connect.Password)
 	if connect.ConnectTimeout == 0 || connect.ConnectTimeout >= longestConnectTimeout {
 		connect.ConnectTimeout = connectPatience
 	}

@@ -25,7 +25,7 @@ func TestManyClientsOfFewBucketsMeetNoDeadlock(t *testing.T) {
 	server := servertest.StartPostgres(t)
 	var stores []*Store
 	for range 9 {
-		stores = append(stores, openStore(t, patient(server.URL()), Options{ForgetEvery: time.Second, OnError: failOn(t)}))
+		stores = append(stores, openForgetful(t, patient(server.URL()), Options{OnError: failOn(t)}, time.Second))
 	}
 	var takes atomic.Int64
 	var wg sync.WaitGroup

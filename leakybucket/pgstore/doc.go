@@ -27,7 +27,6 @@
 // The table is UNLOGGED by default: no commit waits for a disk, standbys have no buckets, and a
 // crash of the server, but not a restart, empties all. See [Options].Logged.
 //
-// The table's comment says which schema it has and which one a store must know to use it, so
-// processes of two versions share a table while they are upgraded one by one. No version drops
-// a table. PgBouncer works in transaction mode.
+// No version drops a table or a column, so processes of two versions share one while they are
+// upgraded one by one. PgBouncer works in transaction mode.
 package pgstore

@@ -1,9 +1,9 @@
 package pgstore
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
-	"time"
 )
 
 // Options configure a [Store]. The zero value is ready for use.
@@ -28,10 +28,6 @@ type Options struct {
 	// empties all buckets, and standbys have none.
 	Logged bool
 
-	// ForgetEvery is how long one search of the whole table for expired buckets
-	// takes. Zero means a minute.
-	ForgetEvery time.Duration
-
 	// OnError is called with errors that occur while no call waits for them: the table cannot
 	// be prepared, expired buckets cannot be deleted, or a certificate cannot be read again. It
 	// may be called by several goroutines at once, and must not block. If nil, such errors are
@@ -39,10 +35,7 @@ type Options struct {
 	OnError func(error)
 }
 
-const (
-	defaultTable       = "throttle_buckets"
-	defaultForgetEvery = time.Minute
-)
+const defaultTable = "throttle_buckets"
 
 var (
 	tableName  = regexp.MustCompile(`^([a-z_][a-z0-9_]{0,62}\.)?[a-z_][a-z0-9_]{0,54}$`)
@@ -50,17 +43,12 @@ var (
 )
 
 func (o *Options) setDefaults() error {
-	if o.Table == "" {
-		o.Table = defaultTable
-	}
+	o.Table = cmp.Or(o.Table, defaultTable)
 	if !tableName.MatchString(o.Table) {
 		return fmt.Errorf("invalid table %q: want [<schema>.]<table> of lower-case letters, digits and _", o.Table)
 	}
 	if !prefixName.MatchString(o.Prefix) {
 		return fmt.Errorf("invalid prefix %q: want at most 64 letters, digits, _, . and -", o.Prefix)
-	}
-	if o.ForgetEvery <= 0 {
-		o.ForgetEvery = defaultForgetEvery
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ type Store struct {
 	stop        context.CancelFunc
 	working     sync.WaitGroup
 	starting    sync.Once
-	forgetEvery time.Duration
+	forgetEvery time.Duration // one search of the whole table for expired buckets
 	onError     func(error)
 
 	beside chan struct{} // held by what uses a connection and is no batch, and while a test sets the clock
@@ -101,7 +101,7 @@ func newStore(o *Options) (*Store, error) {
 		begin:       o.begin(),
 		preparing:   make(chan struct{}, 1),
 		beside:      make(chan struct{}, 1),
-		forgetEvery: o.ForgetEvery,
+		forgetEvery: time.Minute,
 		onError:     o.OnError,
 	}
 	s.background, s.stop = context.WithCancel(context.Background())

@@ -55,14 +55,21 @@ func unique(what string) string { return fmt.Sprint(what, shared.stores.Add(1)) 
 // hurry, so that a case would notice what is forgotten too early.
 func open(tb testing.TB, _ storetest.Need) (leakybucket.Store, func(leakybucket.Instant)) {
 	tb.Helper()
-	s := openStore(tb, patient(sharedServer(tb).URL()), Options{Table: unique("case"), ForgetEvery: 50 * time.Millisecond, OnError: failOn(tb)})
+	s := openForgetful(tb, patient(sharedServer(tb).URL()), Options{Table: unique("case"), OnError: failOn(tb)}, 50*time.Millisecond)
 	return s, s.hold
 }
 
 // openStore opens a store and starts it.
 func openStore(tb testing.TB, url string, o Options) *Store {
 	tb.Helper()
+	return openForgetful(tb, url, o, time.Minute)
+}
+
+// openForgetful opens a store that searches the whole table for expired buckets in so long.
+func openForgetful(tb testing.TB, url string, o Options, every time.Duration) *Store {
+	tb.Helper()
 	s := openStopped(tb, url, o)
+	s.forgetEvery = every
 	s.Start()
 	return s
 }

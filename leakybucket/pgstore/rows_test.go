@@ -38,7 +38,7 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 func TestForgetsWhatMayBeForgottenAndNothingElse(t *testing.T) {
 	server := sharedServer(t)
 	table := unique("forget")
-	s := openStore(t, patient(server.URL()), Options{Table: table, ForgetEvery: 20 * time.Millisecond, OnError: failOn(t)})
+	s := openForgetful(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)}, 20*time.Millisecond)
 	const drained, kept = 1500, 30
 	var wg sync.WaitGroup
 	for i := range drained {

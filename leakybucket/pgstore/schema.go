@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,17 +13,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// schemaVersion is in the table's comment, with the version that a store must know to use
-// the table. Nodes of two releases share one table during an upgrade, so a new schema only
-// adds columns with defaults.
-const (
-	schemaVersion = 1
-	schemaComment = "caddy-throttle buckets: schema 1, usable by schema 1 and newer"
-)
-
-var commentFormat = regexp.MustCompile(`schema (\d+), usable by schema (\d+)`)
-
-// requiredColumns are those of the schema.
+// requiredColumns are those of the schema. Nodes of two releases share one table during an
+// upgrade, so a new schema only adds columns with defaults, or has a table of another name.
 var requiredColumns = []string{"name", "level", "at", "blocked_until", "step", "forget", "leak"}
 
 const (
@@ -102,9 +92,8 @@ func (s *Store) missing(ctx context.Context, from interface {
 ) (missing []string, err error) {
 	var version int64
 	var kind, persistence string // r: an ordinary table, empty: no table; u: unlogged
-	var comment string
 	var columns []string
-	if err := from.QueryRow(ctx, s.sql["inspect"], pgx.QueryExecModeExec, s.table).Scan(&version, &kind, &persistence, &comment, &columns); err != nil {
+	if err := from.QueryRow(ctx, s.sql["inspect"], pgx.QueryExecModeExec, s.table).Scan(&version, &kind, &persistence, &columns); err != nil {
 		return nil, err
 	}
 	if version < oldestServer {
@@ -113,19 +102,13 @@ func (s *Store) missing(ctx context.Context, from interface {
 	switch kind {
 	case "r":
 	case "":
-		return []string{s.sql["create"], s.sql["comment"]}, nil
+		return []string{s.sql["create"]}, nil
 	default: // in a partitioned table ctid names no single row
 		return nil, &advised{fmt.Errorf("%s is a view or a partitioned table: want an ordinary table; name another one", s.table)}
 	}
 	for _, column := range requiredColumns {
 		if !slices.Contains(columns, column) {
 			return nil, &advised{fmt.Errorf("table %s has no column %s: want a table that this store has created; name another one", s.table, column)}
-		}
-	}
-	if match := commentFormat.FindStringSubmatch(comment); match != nil {
-		if needed, err := strconv.Atoi(match[2]); err != nil || needed > schemaVersion {
-			return nil, &advised{fmt.Errorf("table %s has schema %s, which needs a store that knows schema %s; this one knows schema %d: upgrade it, or name another table",
-				s.table, match[1], match[2], schemaVersion)}
 		}
 	}
 	if s.wantsLogged && persistence == "u" {

@@ -25,7 +25,7 @@ func (o *Options) statements() map[string]string {
 	if o.Logged {
 		unlogged = ""
 	}
-	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{registry}", o.quotedTable(registrySuffix), "{unlogged}", unlogged, "{comment}", schemaComment)
+	fill := strings.NewReplacer("{table}", o.quotedTable(""), "{registry}", o.quotedTable(registrySuffix), "{unlogged}", unlogged)
 	statements := make(map[string]string)
 	names, _ := fs.Glob(files, "sql/*.sql") // the pattern is valid, and what it finds is embedded
 	for _, name := range names {

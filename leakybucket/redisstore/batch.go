@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,7 +23,11 @@ var batching = coalesce.Options{MaxWeight: 64, MaxInFlight: 4, SecondWeight: 32}
 // Nothing was executed then, so each request is sent once more by itself.
 func (s *Store) sendBatch(script *rueidis.Lua, batch []*request, _ func()) {
 	err := s.sendTogether(script, batch)
-	if len(batch) == 1 || !isAnswer(err, "TRYAGAIN", "MOVED", "ASK") {
+	kind := ""
+	if answer, is := rueidis.IsRedisErr(err); is {
+		kind, _, _ = strings.Cut(answer.Error(), " ")
+	}
+	if len(batch) == 1 || kind != "TRYAGAIN" && kind != "MOVED" && kind != "ASK" {
 		return
 	}
 	var wg sync.WaitGroup
@@ -32,16 +35,6 @@ func (s *Store) sendBatch(script *rueidis.Lua, batch []*request, _ func()) {
 		wg.Go(func() { _ = s.sendTogether(script, []*request{r}) })
 	}
 	wg.Wait()
-}
-
-// isAnswer reports whether err is one of these answers of a server.
-func isAnswer(err error, kinds ...string) bool {
-	e, answered := rueidis.IsRedisErr(err)
-	if !answered {
-		return false
-	}
-	kind, _, _ := strings.Cut(e.Error(), " ")
-	return slices.Contains(kinds, kind)
 }
 
 // sendTogether runs a script once. Its error is in the reply of each request, too.

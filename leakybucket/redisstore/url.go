@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -40,12 +41,7 @@ func (o *Options) target(url string) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	if o.Username != "" {
-		t.username = o.Username
-	}
-	if o.Password != "" {
-		t.password = o.Password
-	}
+	t.username, t.password = cmp.Or(o.Username, t.username), cmp.Or(o.Password, t.password)
 	switch {
 	case t.database < 0 || t.mode == cluster && t.database != 0:
 		return target{}, fmt.Errorf("invalid database %d: want 0 or more, and 0 in a cluster", t.database)

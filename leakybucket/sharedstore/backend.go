@@ -222,11 +222,7 @@ func (b *Backend) probe(ctx context.Context, budget time.Duration) error {
 		ctx, cancel := context.WithTimeout(ctx, budget)
 		defer cancel()
 		charge := leakybucket.Charge{Zone: "@probe", Key: strconv.Itoa(i), Limit: leakybucket.Limit{Capacity: 1e6, Leak: 1e6}, Cost: 1}
-		err := b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
-		if err != nil && ctx.Err() != nil {
-			return late{err}
-		}
-		return err
+		return b.remote.Take(ctx, []leakybucket.Charge{charge}, make([]leakybucket.Decision, 1))
 	}
 	for i := range errs {
 		all.Go(func() {
@@ -238,11 +234,6 @@ func (b *Backend) probe(ctx context.Context, budget time.Duration) error {
 	all.Wait()
 	return cmp.Or(errs[:]...)
 }
-
-// late is the error of a call that ran out of its budget, which says little of the store.
-type late struct{ error }
-
-func (l late) Unwrap() error { return l.error }
 
 // trip opens the breaker.
 func (b *Backend) trip(err error) {
@@ -280,9 +271,9 @@ func (b *Backend) revive() {
 			continue
 		}
 		err := b.probe(b.ending, time.Duration(b.budget.Load()))
-		var slow late
-		if err != nil && !errors.As(err, &slow) && told < mostReasons && !strings.Contains(last, err.Error()) {
-			last, told = err.Error(), told+1 // another reason than at first, such as a wrong password
+		// Running out of time says little. What else is not the first reason, such as a wrong password, is told.
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) && told < mostReasons && !strings.Contains(last, err.Error()) {
+			last, told = err.Error(), told+1
 			b.notifier.notify(func(o Observer) { o.Failed("trying the store, which is down", err) })
 		}
 		done(err)

@@ -16,13 +16,13 @@ func Interruptible(store leakybucket.Store) leakybucket.Store { return &interrup
 
 type interruptible struct {
 	leakybucket.Store
-	abandoned atomic.Int64 // calls that go on although nobody waits for them
+	running atomic.Int64 // calls, with those for which nobody waits any longer
 }
 
-// mostAbandoned bounds the goroutines of a store that never answers.
-const mostAbandoned = 1000
+// mostRunning bounds the goroutines of a store that never answers.
+const mostRunning = 10_000
 
-var errAbandoned = errors.New("1000 calls that nobody waits for any longer have not returned")
+var errBusy = errors.New("10,000 calls have not returned yet")
 
 func (i *interruptible) Take(ctx context.Context, charges []leakybucket.Charge, decisions []leakybucket.Decision) error {
 	charges, answers := slices.Clone(charges), make([]leakybucket.Decision, len(decisions))
@@ -39,23 +39,19 @@ func (i *interruptible) Settle(ctx context.Context, settlements []leakybucket.Se
 }
 
 func (i *interruptible) run(ctx context.Context, f func() error) error {
-	if i.abandoned.Load() >= mostAbandoned {
-		return errAbandoned
+	if i.running.Add(1) > mostRunning {
+		i.running.Add(-1)
+		return errBusy
 	}
-	ended, left := make(chan error, 1), new(atomic.Bool)
+	ended := make(chan error, 1)
 	go func() {
+		defer i.running.Add(-1)
 		ended <- recovered(f)
-		if left.Swap(true) {
-			i.abandoned.Add(-1)
-		}
 	}()
 	select {
 	case err := <-ended:
 		return err
 	case <-ctx.Done():
-		if !left.Swap(true) {
-			i.abandoned.Add(1)
-		}
 		return ctx.Err()
 	}
 }

@@ -1,6 +1,7 @@
 package sharedstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,10 +51,7 @@ type Store struct {
 
 // With returns the store as one config uses it.
 func (b *Backend) With(o Options) *Store {
-	s := &Store{backend: b, timeout: o.Timeout, nodes: float64(max(1, o.Nodes)), zone: o.Zone}
-	if s.timeout <= 0 {
-		s.timeout = DefaultTimeout
-	}
+	s := &Store{backend: b, timeout: cmp.Or(o.Timeout, DefaultTimeout), nodes: float64(max(1, o.Nodes)), zone: o.Zone}
 	if s.zone == nil {
 		s.zone = func(string) ZoneOptions { return ZoneOptions{} }
 	}

@@ -89,11 +89,11 @@ func TestAMistakeThatMayBeMeantIsWarnedOf(t *testing.T) {
 }
 
 var mistakes = []mistake{
-	{"zone", "limit 10 2r/s  # <-", `invalid rate "2r/s": did you mean 2/s?`},
+	{"zone", "limit 10 2r/s  # <-", `invalid rate "2r/s": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
 	{"zone", "limit 10 0/s  # <-", `invalid rate "0/s": a bucket must drain: want a number above 0, such as 1/h`},
 	{"zone", "limit 60 # <-", "wrong number of words after limit: want limit <capacity> <leak>, such as limit 120 2/s"},
 	{"zone", "limit 10/s 60 # <-", `invalid limit "10/s 60": the capacity comes first: did you mean 60 10/s?`},
-	{"zone", "limit 1,000 2/s # <-", `invalid capacity "1,000": did you mean 1000?`},
+	{"zone", "limit 1,000 2/s # <-", `invalid limit "1,000 2/s": want <capacity> <leak>, such as 10 1/s`},
 	{"zone", "limit 10 1/s\nlimit 20 1/s # <-", "limit is given twice"},
 	{"block", "zone { # <-\nlimit 60 10/s\n}", "zone has no name: want zone <name>, such as zone pages"},
 	{"block", "zone pages {\nlimit 60 10/s\n}\nzone pages { # <-\nlimit 5 1/s\n}", `the name "pages" is given twice`},
@@ -157,7 +157,7 @@ var mistakes = []mistake{
 	{"zone", "limit 60 10/s\ncost five # <-", `zone "pages": invalid cost "five": want a number such as 2 or 0.5, a {placeholder}, body_items or body_bytes`},
 	{"site", "throttle @login login 5 5/h # <-", "unrecognized matcher name: @login: want one that the site defines, such as @login path /wp-login.php*"},
 	{"global", "limit_req_zone $binary_remote_addr zone=one:10m rate=1r/s # <-", `unknown option "limit_req_zone" in the global option throttle: want one of buffer, exempt, in_flight, nodes, on_store_error, plan, refusal, shadow, signing_key, store, store_timeout, zone`},
-	{"site", "throttle pages 60 10r/s # <-", `parsing limit: invalid rate "10r/s": did you mean 10/s?`},
+	{"site", "throttle pages 60 10r/s # <-", `parsing limit: invalid rate "10r/s": want <number>/<s|m|h|d> or a longer period, such as 2/s or 5/20s`},
 	{"site", "throttle pages 10r/s # <-", `unexpected "10r/s" after pages: want throttle <zone> [<key>...] <capacity> <leak>, such as throttle pages 120 2/s`},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 # <-", "parsing override: too few words: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},
 	{"zone", "limit 60 10/s\noverride 192.0.2.1 600 10/s as # <-", "parsing override: as has no name: want override <part>... <plan>|<capacity> <leak>|unlimited|deny [as <name>]"},

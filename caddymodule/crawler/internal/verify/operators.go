@@ -5,7 +5,6 @@ package verify
 
 import (
 	"fmt"
-	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
@@ -138,12 +137,8 @@ func (c *Crawler) owns(host string) bool {
 
 // ParseCrawler returns the known crawler of a name, or another one by the URL of its list.
 func ParseCrawler(word string) (*Crawler, error) {
-	if scheme, _, is := strings.Cut(word, "://"); is {
-		u, err := url.Parse(word)
-		switch {
-		case strings.EqualFold(scheme, "http"):
-			return nil, fmt.Errorf("list %q would come over plain http, where anybody can change it: want https://", word)
-		case err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil:
+	if strings.Contains(word, "://") {
+		if u, err := url.Parse(word); err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
 			return nil, fmt.Errorf("invalid list %q: want a URL such as https://example.com/bots.json", word)
 		}
 		return &Crawler{Lists: []string{word}}, nil
@@ -151,10 +146,6 @@ func ParseCrawler(word string) (*Crawler, error) {
 	name := strings.ReplaceAll(strings.ToLower(word), "_", "-")
 	if c := Find(name); c != nil {
 		return c, nil
-	}
-	_, notAddress := netip.ParseAddr(word)
-	if _, notNetwork := netip.ParsePrefix(word); notAddress == nil || notNetwork == nil {
-		return nil, fmt.Errorf("unknown crawler %q: for addresses, want client_ip %[1]s", word)
 	}
 	return nil, fmt.Errorf("%w, or the list of another one, such as https://example.com/bots.json", caddymodule.ErrUnknown("crawler", word, Names()...))
 }

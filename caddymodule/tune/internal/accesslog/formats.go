@@ -259,17 +259,15 @@ var strangers = []struct {
 func (l *namedLine) readPeer(text string) {
 	text = strings.TrimPrefix(strings.TrimRight(text, " "), `"`) // LiteSpeed quotes the whole line
 	first, rest := word(text)
-	for strings.HasSuffix(first, ",") {
+	for strings.HasSuffix(first, ",") && rest != "" {
 		next, after := word(rest)
 		first, rest = first+next, after
 	}
 	if second, after := word(rest); after != "" && second != "-" && addressIn(second).IsValid() && !addressIn(first).IsValid() {
 		l.Host, first, rest = dashless(first), second, after
 	}
-	if _, user := word(rest); len(user) > 1 {
-		l.User = dashless(user[1:])
-	}
-	l.peer = first
+	_, user := word(rest)
+	l.User, l.peer = dashless(user), first
 }
 
 // readExtras reads what is behind the fields of a combined line. The last quoted addresses are
@@ -318,11 +316,8 @@ func (l *namedLine) readExtras(text string) {
 
 // word returns what is before the next space, after leading ones, and the rest.
 func word(text string) (word, rest string) {
-	text = strings.TrimLeft(text, " ")
-	if i := strings.IndexByte(text, ' '); i >= 0 {
-		return text[:i], text[i:]
-	}
-	return text, ""
+	word, rest, _ = strings.Cut(strings.TrimLeft(text, " "), " ")
+	return word, rest
 }
 
 // dashless returns the text, or nothing for the dash that stands for it.

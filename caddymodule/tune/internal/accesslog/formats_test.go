@@ -119,3 +119,15 @@ func TestOneLogMayHaveSeveralFormats(t *testing.T) {
 		t.Errorf("got hosts %q and %q, want that of the options only where the line has none", got[0].host, got[1].host)
 	}
 }
+
+func TestAListOfAddressesThatEndsWithACommaIsRead(t *testing.T) {
+	for _, peer := range []string{"203.0.113.9,", "203.0.113.9, ", "203.0.113.9, 10.0.0.1,"} {
+		r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(peer + ` [10/Jun/2025:12:00:00 +0000] "GET / HTTP/1.1" 200 5` + "\n")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if req, err := firstOf(r); err != nil || req.Client.String() != "203.0.113.9" {
+			t.Errorf("%q: got %+v and error %v, want a request of 203.0.113.9", peer, req, err)
+		}
+	}
+}

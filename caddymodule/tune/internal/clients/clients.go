@@ -13,6 +13,7 @@ import (
 	"unique"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/command"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
@@ -349,14 +350,7 @@ func Comma(n int) string { return humanize.Comma(int64(n)) }
 
 // Counted returns a number with its noun, whose plural may be told.
 func Counted(n int, noun string, plural ...string) string {
-	switch {
-	case n == 1:
-	case len(plural) > 0:
-		noun = plural[0]
-	default:
-		noun += "s"
-	}
-	return Comma(n) + " " + noun
+	return english.Plural(n, noun, strings.Join(plural, ""))
 }
 
 // Percent writes a share. Only all of it is 100%.
