@@ -12,6 +12,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // JSON that no Caddyfile could say is checked, too. What limits nothing somewhere, or means two
@@ -156,17 +157,10 @@ func FuzzZoneJSON(f *testing.F) {
 		if err := z.Compile(plans); err != nil {
 			return
 		}
-		written, err := json.Marshal(&z)
-		if err != nil {
-			t.Fatal(err)
-		}
+		written := check.Must(json.Marshal(&z))(t)
 		var again limit.Zone
-		if err := caddy.StrictUnmarshalJSON(written, &again); err != nil {
-			t.Fatalf("%s compiles, and as %s is no zone: %v", text, written, err)
-		}
-		if err := again.Compile(plans); err != nil {
-			t.Errorf("%s compiles, and as %s does not: %v", text, written, err)
-		}
+		check.OK(t, caddy.StrictUnmarshalJSON(written, &again), "%s compiles, and as %s is no zone", text, written)
+		check.NoError(t, again.Compile(plans), "%s compiles, and as %s does not", text, written)
 		if first, second := z.Definition(), again.Definition(); first != second {
 			t.Errorf("got the definition\n%s, and written anew\n%s", first, second)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/stores"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 const reloaded = `{
@@ -34,14 +35,10 @@ func TestBucketsSurviveReloadsAndSoDoCounts(t *testing.T) {
 	addr := servertest.FreeAddress(t)
 	servertest.MustLoad(t, fmt.Sprintf(reloaded, 1000, addr, 5, "one"))
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, passed)
-	if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 5, "two")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 5, "two")))
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused, refused)
 	// A changed limit keeps the level.
-	if err := servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, servertest.Load(t, fmt.Sprintf(reloaded, 1000, addr, 7, "three")))
 	wantStatuses(t, servertest.Active(t).From(servertest.Someone), "/", passed, passed, refused)
 	counts := servertest.Active(t).Counts(t)["site"]
 	if counts["admitted"] != 7 || counts["refused capacity"] != 3 {
@@ -74,9 +71,7 @@ func TestAReloadThatFailsChangesNothing(t *testing.T) {
 		for i := range 50 {
 			servertest.Active(t).From(fmt.Sprintf("198.51.100.%d:1", i)).Get("/")
 		}
-		if got := servertest.TheMemory(t).Evictions(); got != 0 {
-			t.Errorf("%s: got %v evictions, want none", name, got)
-		}
+		check.Equal(t, servertest.TheMemory(t).Evictions(), 0, "%s: evictions", name)
 		if got, _ := stores.Process.References(stores.MemoryKey); got != kept {
 			t.Errorf("%s: got %v references to the memory, want %v", name, got, kept)
 		}
@@ -132,18 +127,14 @@ http://%s {
 // restart stops Caddy and starts it with a Caddyfile. Stopping writes the snapshot.
 func restart(t *testing.T, caddyfile string) {
 	t.Helper()
-	if err := caddy.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, caddy.Stop())
 	servertest.MustLoad(t, caddyfile)
 }
 
 func wantStatuses(t *testing.T, c servertest.Client, path string, want ...int) {
 	t.Helper()
 	for i, want := range want {
-		if got := c.Get(path).Code; got != want {
-			t.Errorf("request %d of %s to %s: got %d, want %d", i+1, c.Addr, path, got, want)
-		}
+		check.Equal(t, c.Get(path).Code, want, "request %d of %s to %s", i+1, c.Addr, path)
 	}
 }
 

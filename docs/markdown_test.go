@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // root is the top of the repository, seen from here.
@@ -34,9 +36,7 @@ type fence struct {
 func pages(t *testing.T) (all []*page) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(root, "*.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	names = append(names, filepath.Join(root, "bench", "README.md"), filepath.Join(root, "leakybucket", "README.md"))
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(name string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(name) == ".md" {
@@ -44,18 +44,10 @@ func pages(t *testing.T) (all []*page) {
 		}
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for _, name := range names {
-		raw, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		relative, err := filepath.Rel(root, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(name))(t)
+		relative := check.Must(filepath.Rel(root, name))(t)
 		all = append(all, parsePage(t, filepath.ToSlash(relative), string(raw)))
 	}
 	if len(all) < 2 {
@@ -225,10 +217,7 @@ func TestEveryPictureIsShown(t *testing.T) {
 }
 
 func TestTheReadmeIsShort(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := check.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	if n := len(strings.Fields(string(raw))); n < 600 || n > 800 {
 		t.Errorf("got %d words, want 600 to 800", n)
 	}
@@ -238,9 +227,7 @@ func TestTheReadmeIsShort(t *testing.T) {
 func TestTheDocumentationGrowsNoMore(t *testing.T) {
 	const mostWords, mostPages = 26_000, 24
 	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	words, count := len(strings.Fields(string(readme))), 0
 	err = filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".md" {
@@ -261,10 +248,7 @@ func TestTheWayOfAnOwnerIsShort(t *testing.T) {
 	const most = 4_700
 	words := 0
 	for _, name := range []string{"README.md", "docs/getting-started.md", "docs/recipes/wordpress.md", "docs/tuning.md"} {
-		raw, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(filepath.Join(root, name)))(t)
 		words += len(strings.Fields(string(raw)))
 	}
 	if words > most {
@@ -303,10 +287,7 @@ func TestTheWayBackIsNamedBeforeALiveServerStops(t *testing.T) {
 // TestTheWayBackIsAChapter of the guide, which nobody pastes by mistake, and which is named before
 // a live server stops.
 func TestTheWayBackIsAChapter(t *testing.T) {
-	raw, err := os.ReadFile(filepath.Join(root, "docs/getting-started.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	raw := check.Must(os.ReadFile(filepath.Join(root, "docs/getting-started.md")))(t)
 	forward, back, found := strings.Cut(string(raw), "\n## Going back\n")
 	before, _, stops := strings.Cut(forward, "sudo systemctl stop nginx\n")
 	if !found || !stops || !strings.Contains(before, "](#going-back)") {
@@ -346,7 +327,5 @@ func TestTheOrderOfEvaluationStandsOnOnePage(t *testing.T) {
 			t.Errorf("%s: got the order of evaluation\n%s\nwant five lines", p.name, strings.Join(lines, "\n"))
 		}
 	}
-	if n != 1 {
-		t.Errorf("got the order of evaluation on %d pages, want 1", n)
-	}
+	check.Equal(t, n, 1, "pages: the order of evaluation on")
 }

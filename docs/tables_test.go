@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // filled replaces everything in angle brackets by examples.
@@ -226,27 +228,16 @@ func TestEveryFormOfTheDirectiveIsValid(t *testing.T) {
 			}
 		}
 	}
-	if n != 4 {
-		t.Errorf("got %d forms, want 4", n)
-	}
+	check.Equal(t, n, 4, "forms")
 }
 
 // TestEveryExampleInGoIsATest of the library, word for word.
 func TestEveryExampleInGoIsATest(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join(root, "leakybucket", "*", "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob(filepath.Join(root, "leakybucket", "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := check.Must(filepath.Glob(filepath.Join(root, "leakybucket", "*", "*_test.go")))(t)
+	more := check.Must(filepath.Glob(filepath.Join(root, "leakybucket", "*_test.go")))(t)
 	var tests strings.Builder
 	for _, file := range append(files, more...) {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(file))(t)
 		tests.Write(text)
 	}
 	n := 0

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var (
@@ -100,12 +102,8 @@ func TestAFillIsAPour(t *testing.T) {
 	s := State{Level: 3, At: at(100), BlockedUntil: at(90), Step: 2}
 	c.Take(&s, at(100), &was)
 	s, _, _ = tenSeconds.Fill(s, 1, at(101))
-	if want := (State{Level: 7, At: at(101), Leak: 1, BlockedUntil: at(90), Step: 2}); s != want {
-		t.Errorf("filled: got %+v, want %+v", s, want)
-	}
-	if got := (&Settlement{Charge: c, Was: was, Cancel: true}).Apply(s, at(101)); got != s {
-		t.Errorf("cancelled after a fill: got %+v, want %+v", got, s)
-	}
+	check.Equal(t, s, (State{Level: 7, At: at(101), Leak: 1, BlockedUntil: at(90), Step: 2}), "filled")
+	check.Equal(t, (&Settlement{Charge: c, Was: was, Cancel: true}).Apply(s, at(101)), s, "cancelled after a fill")
 }
 
 func TestABillionthOfTheCapacityIsRounding(t *testing.T) {
@@ -151,9 +149,7 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 	} {
 		s := State{Level: test.level, At: at(test.at)}
 		got := reference.EmptyAt(s)
-		if got != at(test.forget) {
-			t.Errorf("level %v at %v s: got %d, want %d", test.level, test.at, got, at(test.forget))
-		}
+		check.Equal(t, got, at(test.forget), "level %v at %v s", test.level, test.at)
 		if level := reference.Level(s, got); !near(level, 0) {
 			t.Errorf("level %v at %v s: got %v left when it may be forgotten, want 0", test.level, test.at, level)
 		}
@@ -165,13 +161,9 @@ func TestForgetIsTheInstantTheBucketIsEmpty(t *testing.T) {
 
 func TestInstantsAreMicroseconds(t *testing.T) {
 	for d, want := range map[time.Duration]Instant{0: 10, 1500: 11, -1: 9, -1000: 9, -1500: 8, -2000: 8, 1999: 11} {
-		if got := Instant(10).Add(d); got != want {
-			t.Errorf("10 µs and %v: got %d, want %d", d, got, want)
-		}
+		check.Equal(t, Instant(10).Add(d), want, "10 µs and %v", d)
 	}
-	if got, want := at(2).Sub(at(3.5)), -1500*time.Millisecond; got != want {
-		t.Errorf("from 3.5 s to 2 s: got %v, want %v", got, want)
-	}
+	check.Equal(t, at(2).Sub(at(3.5)), -1500*time.Millisecond, "from 3.5 s to 2 s")
 }
 
 // enforced returns a charge to a bucket of 10 at 1/s.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // wantError compares an error with the text expected of it; "" is none.
@@ -13,9 +15,7 @@ func wantError(t *testing.T, of string, err error, want string) {
 	if err != nil {
 		got = err.Error()
 	}
-	if got != want {
-		t.Errorf("%s: got error %q, want %q", of, got, want)
-	}
+	check.Equal(t, got, want, "%s", of)
 }
 
 const tooSlow = "invalid limit: a full bucket must drain within 20 years"
@@ -122,9 +122,7 @@ func TestWhatALevelMeans(t *testing.T) {
 	for cost, want := range map[float64]bool{
 		0: false, 1: false, 10: false, 10 + 1e-9: false, 10 + 1e-7: true, 11: true, 1e12: true, inf: true, -1: true, nan: true,
 	} {
-		if got := tenSeconds.Oversize(cost); got != want {
-			t.Errorf("cost %v to capacity 10: got oversize %v, want %v", cost, got, want)
-		}
+		check.Equal(t, tenSeconds.Oversize(cost), want, "cost %v to capacity 10: oversize", cost)
 	}
 }
 

@@ -14,15 +14,13 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
 func newLimiter(t *testing.T, store leakybucket.Store, capacity, leak float64, o leakybucket.LimiterOptions) *leakybucket.Limiter {
 	t.Helper()
-	l, err := leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: capacity, Leak: leak}, o))(t)
 	return l
 }
 
@@ -76,9 +74,7 @@ func TestTheShortWayIsNoOther(t *testing.T) {
 				}
 				if rng.IntN(2) == 0 {
 					actual := max(0, cost+math.Round(20*rng.NormFloat64())/4)
-					if err := errors.Join(fast.Settle(t.Context(), key, one, actual), any.Settle(t.Context(), key, other, actual)); err != nil {
-						t.Fatal(err)
-					}
+					check.OK(t, errors.Join(fast.Settle(t.Context(), key, one, actual), any.Settle(t.Context(), key, other, actual)))
 				}
 			}
 		}
@@ -190,9 +186,7 @@ func TestALimiterDecidesWithoutItsStore(t *testing.T) {
 			if want := (leakybucket.Result{Fits: test.fits, Undecided: true}); got != want || !errors.Is(err, test.err) || time.Since(began) != test.within {
 				t.Errorf("a store that %s: got %+v, %v after %v", test.name, got, err, time.Since(began))
 			}
-			if got := l.Allow("k"); got != test.fits {
-				t.Errorf("a store that %s: got allowed %v", test.name, got)
-			}
+			check.Equal(t, l.Allow("k"), test.fits, "a store that %s: allowed", test.name)
 			if err := l.Settle(t.Context(), "k", got, 5); err != nil {
 				t.Errorf("a store that %s: settling what it was not asked: got %v", test.name, err)
 			}
@@ -215,9 +209,7 @@ func TestACallerWhoLeaves(t *testing.T) {
 		if got, err := l.Take(ctx, "k", 1); got.Fits || err != context.Canceled {
 			t.Errorf("got %+v, %v, want it refused with %v", got, err, context.Canceled)
 		}
-		if err := l.Wait(ctx, "k", 1); err != context.Canceled {
-			t.Errorf("waiting: got %v, want %v", err, context.Canceled)
-		}
+		check.Equal(t, l.Wait(ctx, "k", 1), context.Canceled, "waiting")
 	})
 }
 
@@ -250,9 +242,7 @@ func TestChargesOfOthers(t *testing.T) {
 		time.Sleep(2 * time.Second) // virtual
 		store.mu.Lock()
 		defer store.mu.Unlock()
-		if got := fmt.Sprint(store.keys); got != "[alice mallory]" {
-			t.Errorf("got %s charged, want each once", got)
-		}
+		check.Equal(t, fmt.Sprint(store.keys), "[alice mallory]", "charged, want each once")
 	})
 }
 
@@ -308,7 +298,5 @@ func TestALimiterRefusesWhatMakesNoSense(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := l.Wait(ended, "k", 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("waiting with a context that has ended: got %v", err)
-	}
+	check.Is(t, l.Wait(ended, "k", 1), context.Canceled, "waiting with a context that has ended")
 }

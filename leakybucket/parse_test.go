@@ -3,6 +3,8 @@ package leakybucket
 import (
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestRatesSayHowMuchInWhichTime(t *testing.T) {
@@ -33,9 +35,7 @@ func TestRatesSayHowMuchInWhichTime(t *testing.T) {
 		{"1/1" + strings.Repeat("0", 8) + "s", 1e-8},
 	} {
 		got, err := ParseRate(test.text)
-		if got != test.want {
-			t.Errorf("%q: got %v a second, want %v", test.text, got, test.want)
-		}
+		check.Equal(t, got, test.want, "%q: a second", test.text)
 		wantError(t, test.text, err, "")
 	}
 }
@@ -84,9 +84,7 @@ func TestRatesThatAreNone(t *testing.T) {
 		strings.Repeat("9", 400) + "/s":       scope,
 	} {
 		got, err := ParseRate(text)
-		if got != 0 {
-			t.Errorf("%q: got %v a second, want 0 with the error", text, got)
-		}
+		check.Equal(t, got, 0, "%q: a second, want 0 with the error", text)
 		wantError(t, text, err, `invalid rate "`+escaped(text)+`"`+want)
 	}
 }
@@ -118,9 +116,7 @@ func TestAUnitHasOneSpelling(t *testing.T) {
 		"1800/hour": "1800/h", "36/2hours": "36/2h", "1/day": "1/d", "728/30days": "728/30d", "10 / sec": "10 / s",
 	} {
 		got, err := ParseRate(text)
-		if got != 0 {
-			t.Errorf("%q: got %v a second, want 0 with the error", text, got)
-		}
+		check.Equal(t, got, 0, "%q: a second, want 0 with the error", text)
 		wantError(t, text, err, `invalid rate "`+text+`": did you mean `+meant+"?")
 	}
 	for _, text := range []string{"sec", "/sec", "x/sec", "0/sec", "-1/min", "10/0hours", "10sec", "10/secs/s"} {
@@ -139,9 +135,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		"10": 10, "2.5": 2.5, "0.000000001": 1e-9, "1000000000000": 1e12, "010": 10,
 	} {
 		got, err := ParseCapacity(text)
-		if got != want {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
+		check.Equal(t, got, want, "%q", text)
 		wantError(t, text, err, "")
 	}
 	for _, text := range []string{
@@ -149,9 +143,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 		strings.Repeat("9", 400),
 	} {
 		got, err := ParseCapacity(text)
-		if got != 0 {
-			t.Errorf("%q: got %v, want 0 with the error", text, got)
-		}
+		check.Equal(t, got, 0, "%q, want 0 with the error", text)
 		wantError(t, text, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`)
 	}
 }
@@ -159,9 +151,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 func TestALimitIsACapacityAndALeak(t *testing.T) {
 	for _, text := range []string{"10 1/s", "10, 1/s", "10,1/s", "10 , 60/m", "  10\t60/m ", "10.0 3600/h"} {
 		got, err := ParseLimit(text)
-		if want := (Limit{10, 1}); got != want {
-			t.Errorf("%q: got %v, want %v", text, got, want)
-		}
+		check.Equal(t, got, (Limit{10, 1}), "%q", text)
 		wantError(t, text, err, "")
 	}
 	const form = ": want <capacity> <leak>, such as 10 1/s"

@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/sketch"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/supportcode"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // outputOf runs a command against an admin endpoint that gives this answer.
@@ -39,9 +40,7 @@ func resultOf(t *testing.T, name string, answer any, args ...string) (printed, s
 		body, _ := io.ReadAll(r.Body)
 		sent = string(body)
 		w.Header().Set("Content-Type", "application/json")
-		if err := json.NewEncoder(w).Encode(answer); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, json.NewEncoder(w).Encode(answer))
 	}))
 	defer admin.Close()
 	var out bytes.Buffer
@@ -100,9 +99,7 @@ login: kept 1120 of 1210: 200 x 1100, 302 x 91, 403 x 19; gave 12 device cookies
 
 Warning (peer 127.0.0.1:1\x1b[2J): a peer that is not in trusted_proxies sends a forwarding header
 `
-	if out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, out, want)
 	for line := range strings.Lines(out[:strings.Index(out, "\n\n")]) {
 		if n := utf8.RuneCountInString(line); n > 80 {
 			t.Errorf("got a line of %d columns, want at most 80: %s", n, line)
@@ -159,9 +156,7 @@ REQUESTS  REFUSED  KEY
 No requests in the last minute: quiet, silent
 These are this Caddy's requests alone.
 `
-	if out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, out, want)
 }
 
 // TestErrorsOfTheAdminEndpointAreSaidPlainly: they are JSON in an error of Caddy's.
@@ -172,9 +167,7 @@ func TestErrorsOfTheAdminEndpointAreSaidPlainly(t *testing.T) {
 		`performing request: Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused`:   "no Caddy answers at 127.0.0.1:1 (tcp 127.0.0.1:1: connect: connection refused): if its admin endpoint is elsewhere, want --address or --config; with admin off, it cannot be asked",
 		"something else\x1b": `something else\x1b`,
 	} {
-		if got := plainly(errors.New(text), "127.0.0.1:1").Error(); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", text, got, want)
-		}
+		check.Equal(t, plainly(errors.New(text), "127.0.0.1:1").Error(), want, "%s", text)
 	}
 }
 
@@ -245,9 +238,7 @@ func TestWhySaysWhatIsSo(t *testing.T) {
 // TestReleaseNamesShadowInWords and not by the mark that its buckets have in stores.
 func TestReleaseNamesShadowInWords(t *testing.T) {
 	out := outputOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7", "~login/203.0.113.7"}, Count: 2, Complete: true}, "203.0.113.7")
-	if want := "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n"; out != want {
-		t.Errorf("got\n%s\nwant\n%s", out, want)
-	}
+	check.Equal(t, out, "emptied login/203.0.113.7\nemptied login/203.0.113.7 (shadow)\n")
 	out, _, err := resultOf(t, "release", wire.Released{Freed: []string{"login/203.0.113.7"}, Count: 1, Problem: "the store is down"}, "203.0.113.7")
 	if !strings.HasPrefix(out, "emptied login/203.0.113.7\n") || err == nil || !strings.Contains(out, "the release is not complete: the store is down") {
 		t.Errorf("got %v and\n%s\nwant the bucket and the problem", err, out)
@@ -300,9 +291,7 @@ func TestWhatIsShownCanBePastedBack(t *testing.T) {
 		}
 	}
 	for _, plain := range []string{`C:\qwerty`, `trailing\`} { // which the terminal would show otherwise
-		if got := asShown(plain); got != plain {
-			t.Errorf("%s: got %q, want it as it is", plain, got)
-		}
+		check.Equal(t, asShown(plain), plain, "%s, want it as it is", plain)
 	}
 }
 

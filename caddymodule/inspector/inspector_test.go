@@ -25,6 +25,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // The password of alice and bob is secret.
@@ -164,9 +165,7 @@ func TestTheInspectorRefusesForgedRequests(t *testing.T) {
 		if status != test.want && test.want != 0 || test.want == 0 && status == 200 && strings.Contains(body, "network") {
 			t.Errorf("%s: got %d %s, want %d", name, status, body, test.want)
 		}
-		if n := bans(s); n != 0 {
-			t.Fatalf("%s: got %d bans, want none", name, n)
-		}
+		check.Need(t, bans(s), 0, "%s: bans", name)
 	}
 	for name, accepted := range map[string]func(*http.Request){
 		"as it is":      func(*http.Request) {},
@@ -200,9 +199,7 @@ func TestTheInspectorWantsAUser(t *testing.T) {
 			t.Errorf("%s: got %d %s, want 403 and %q", test.r.Method, w.Code, w.Body, test.want)
 		}
 	}
-	if n := bans(s); n != 0 {
-		t.Errorf("got %d bans, want none", n)
-	}
+	check.Equal(t, bans(s), 0, "bans")
 }
 
 func TestTheInspectorTakesAVerifiedClientCertificate(t *testing.T) {
@@ -234,9 +231,7 @@ func TestAnOpenInspectorShowsEverybody(t *testing.T) {
 func TestBasicAuthAsksBeforeTheInspector(t *testing.T) {
 	s := servertest.Run(t, inspectedZones("http://throttle.example {\nthrottle_inspector\n"+inspectorUsers+"\n}\n"))
 	for user, want := range map[string]int{"": http.StatusUnauthorized, "mallory": http.StatusUnauthorized, "alice": http.StatusOK} {
-		if got := s.Do(operator{Site: s, user: user}.request("GET", "", "")).Code; got != want {
-			t.Errorf("user %q: got %d, want %d", user, got, want)
-		}
+		check.Equal(t, s.Do(operator{Site: s, user: user}.request("GET", "", "")).Code, want, "user %q", user)
 	}
 }
 
@@ -317,9 +312,7 @@ func TestTheJournalNamesTheUserOfTheInspector(t *testing.T) {
 	s.Changes("/throttle/shadow", `{"for": "1h"}`)
 	_, answer := newOperator(s, "alice").asks("journal", "{}")
 	var journal []override.Change
-	if err := json.Unmarshal([]byte(answer), &journal); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(answer), &journal))
 	var told []string
 	for _, c := range journal {
 		told = append(told, c.Via+": "+c.By+" "+c.Action+" "+c.Of)
@@ -384,9 +377,7 @@ func TestThePageOfTheInspectorIsGuarded(t *testing.T) {
 		}
 		nonces[nonce[1]] = true
 		for _, want := range []string{"default-src 'none'", "frame-ancestors 'none'", "base-uri 'none'", "form-action 'none'", "connect-src 'self'"} {
-			if !strings.Contains(policy, want) {
-				t.Errorf("got the policy %s, want %s", policy, want)
-			}
+			check.Contains(t, policy, want, "the policy")
 		}
 		if strings.Contains(policy, "unsafe") || strings.Contains(policy, "http") {
 			t.Errorf("got the policy %s, want nothing unsafe and no other host", policy)
@@ -446,9 +437,7 @@ func TestTheInspectorStandsBehindAuthenticationAndBeforeHandle(t *testing.T) {
 		}
 	}
 	// throttle comes first, so it charges the inspector's requests, too.
-	if got := s.Do(v.request("GET", "inspector", "")).Code; got != http.StatusTooManyRequests {
-		t.Errorf("the third request: got %d, want 429", got)
-	}
+	check.Equal(t, s.Do(v.request("GET", "inspector", "")).Code, http.StatusTooManyRequests, "the third request")
 }
 
 func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
@@ -476,10 +465,7 @@ func TestTheAdminAPIGivesRatesToPlot(t *testing.T) {
 // The first configuration of docs/inspector.md lets nobody guess for long, and users
 // who have logged in look for as long as they like.
 func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
-	page, err := os.ReadFile("../../docs/inspector.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/inspector.md"))(t)
 	config := regexp.MustCompile("(?s)```caddyfile\n(.*?)```").FindStringSubmatch(string(page))[1]
 	config = regexp.MustCompile(`alice \S+`).ReplaceAllString(config, "alice $$2a$$04$$eDXNeXgikNveTaV.vPS.O.TUci7Sw7.RQIR0Pj.98bmWXb56MWbSW")
 	s := servertest.Run(t, strings.Replace(config, "throttle.example.com {", "http://throttle.example {", 1))
@@ -487,9 +473,7 @@ func TestTheDocumentedInspectorLimitsGuessingAlone(t *testing.T) {
 	for range 30 { // monitors, link previews, and browsers before their first login
 		r := v.request("GET", "", "")
 		r.Header.Del("Authorization")
-		if status := s.Do(r).Code; status != http.StatusUnauthorized {
-			t.Fatalf("got %d without a password, want 401", status)
-		}
+		check.Need(t, s.Do(r).Code, http.StatusUnauthorized, "without a password")
 	}
 	for range 50 {
 		if status, body := v.asks("zones", "{}"); status != http.StatusOK {

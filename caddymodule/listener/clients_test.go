@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // refuse has a handler refuse a client for a day, or for longer than a test.
@@ -43,9 +44,7 @@ func TestAClientIsItsAddressOrItsNetwork(t *testing.T) {
 		"203.0.113.7": true, "203.0.113.8": false,
 		"2001:db8:0:1::7": true, "2001:db8:0:1:ffff::": true, "2001:db8:0:2::7": true, "2001:db8:0:2::8": false, "2001:db8:0:3::7": false,
 	} {
-		if got := l.has(peer); got != want {
-			t.Errorf("%s: got %v, want %v", peer, got, want)
-		}
+		check.Equal(t, l.has(peer), want, "%s", peer)
 	}
 }
 
@@ -130,8 +129,6 @@ func TestOnlyPacketsThatOpenAConnectionDoSo(t *testing.T) {
 		{"an unknown version", []byte{0xe3, 0x1a, 0x2a, 0x3a, 0x4a, 8}, true},
 		{"data of a connection", []byte{0x43, 1, 2, 3, 4, 5, 6}, false},
 	} {
-		if got := opensConnection(test.packet); got != test.want {
-			t.Errorf("%s: got %v, want %v", test.name, got, test.want)
-		}
+		check.Equal(t, opensConnection(test.packet), test.want, "%s", test.name)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/engine"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/listener"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // dropSite is a Caddyfile whose listeners drop clients. GATE stands for options of the zone
@@ -307,18 +308,14 @@ func TestAReloadAsksTheHandlerOnceMore(t *testing.T) {
 	blockFor(before.From("203.0.113.8:1"))
 	wantDropped(t, true, "203.0.113.7", "203.0.113.8")
 	after := servertest.Start(t, servertest.Run(t, strings.NewReplacer("GATE", "", "GLOBAL", "exempt client_ip 203.0.113.8").Replace(dropSite)))
-	if err := before.Module().Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, before.Module().Stop())
 	before.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // still in flight
 	wantDropped(t, false, "203.0.113.7", "203.0.113.8")
 	after.From(servertest.Someone).Answers("/login", http.StatusTooManyRequests) // the block survives
 	after.From("203.0.113.8:1").Answers("/login", http.StatusOK)
 	wantDropped(t, true, "203.0.113.7")
 	wantDropped(t, false, "203.0.113.8")
-	if err := after.Module().Stop(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, after.Module().Stop())
 	wantDropped(t, false, "203.0.113.7")
 	before.Stop()
 	after.Stop()
@@ -333,9 +330,7 @@ func TestAReleaseByAnotherCaddyIsNoticedWithinAMinute(t *testing.T) {
 		servertest.TheShared.Down.Store(true)
 		wantDropped(t, true, "203.0.113.7") // an outage ends no block
 		servertest.TheShared.Down.Store(false)
-		if err := servertest.TheShared.Reset(t.Context(), "gate", "203.0.113.7", false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, servertest.TheShared.Reset(t.Context(), "gate", "203.0.113.7", false))
 		servertest.Sleep(time.Minute)
 		wantDropped(t, false, "203.0.113.7")
 		s.From(servertest.Someone).Answers("/", http.StatusOK)
@@ -361,9 +356,7 @@ func TestTheRefusalOfADroppedClientEndsItsConnection(t *testing.T) {
 			if i == 0 {
 				want = "" // it passes
 			}
-			if got := s.Do(r).Header().Get("Connection"); got != want {
-				t.Errorf("%s from %s, request %d: got Connection %q, want %q", test.proto, test.addr, i+1, got, want)
-			}
+			check.Equal(t, s.Do(r).Header().Get("Connection"), want, "%s from %s, request %d: Connection", test.proto, test.addr, i+1)
 		}
 	}
 	s.Stop()
@@ -401,9 +394,7 @@ func (c farConn) RemoteAddr() net.Addr {
 func droppedSoFar(t *testing.T) float64 {
 	t.Helper()
 	var m dto.Metric
-	if err := listener.DroppedTCP.Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, listener.DroppedTCP.Write(&m))
 	return m.GetCounter().GetValue()
 }
 
@@ -435,9 +426,7 @@ func TestAConnectionWhoseAddressIsLateHoldsUpNoOther(t *testing.T) {
 	if n, err := second.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Errorf("got %d, %v from another connection, want what it sent", n, err)
 	}
-	if got := droppedSoFar(t) - before; got != 1 {
-		t.Errorf("got %v connections counted, want 1", got)
-	}
+	check.Equal(t, droppedSoFar(t)-before, 1, "connections counted")
 	s.Stop()
 }
 
@@ -472,9 +461,7 @@ func dialled(t *testing.T) (client, server net.Conn) {
 	l := servertest.Listen(t, "127.0.0.1:0")
 	defer l.Close()
 	client, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	if server, err = l.Accept(); err != nil {
 		t.Fatal(err)
 	}
@@ -531,16 +518,11 @@ func (c *countingConn) ReadFrom(p []byte) (int, net.Addr, error) {
 }
 
 func TestOtherPacketConnWrappersAreNotBypassed(t *testing.T) {
-	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	udp := check.Must(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	defer udp.Close()
 	other := &countingConn{PacketConn: udp}
 	conn := new(listener.DropPackets).WrapPacketConn(other)
-	if _, err := udp.WriteTo([]byte("a"), udp.LocalAddr()); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(udp.WriteTo([]byte("a"), udp.LocalAddr()))(t)
 	if n, _, err := conn.ReadFrom(make([]byte, 10)); n != 1 || err != nil || other.read != 1 {
 		t.Errorf("got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
 	}

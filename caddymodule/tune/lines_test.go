@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // fence is a block of a Caddyfile in a page.
@@ -37,18 +38,13 @@ func documented(t *testing.T) map[string][]byte {
 		}
 	}
 	for _, page := range append(pages, "../../README.md") {
-		text, err := os.ReadFile(page)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(page))(t)
 		for i, block := range fence.FindAllStringSubmatch(string(text), -1) {
 			add(fmt.Sprintf("%s, block %d", filepath.Base(page), i+1), block[1])
 		}
 	}
 	example, err := os.ReadFile("../../Caddyfile.example")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	add("Caddyfile.example", string(example))
 	return all
 }
@@ -110,9 +106,7 @@ func madeLog(seed uint64, hosts []string) string {
 func withLimit(t *testing.T, config []byte, zone, limit string) []byte {
 	t.Helper()
 	var whole any
-	if err := json.Unmarshal(config, &whole); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(config, &whole))
 	var change func(any)
 	change = func(part any) {
 		switch part := part.(type) {
@@ -130,10 +124,7 @@ func withLimit(t *testing.T, config []byte, zone, limit string) []byte {
 		}
 	}
 	change(whole)
-	changed, err := json.Marshal(whole)
-	if err != nil {
-		t.Fatal(err)
-	}
+	changed := check.Must(json.Marshal(whole))(t)
 	return changed
 }
 
@@ -169,16 +160,12 @@ func TestRecommendedFiguresAreThoseOfAReplay(t *testing.T) {
 				continue
 			}
 			found := new(tune.Recommendation)
-			if err := json.Unmarshal([]byte(out), found); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, json.Unmarshal([]byte(out), found))
 			for _, z := range found.Zones {
 				best := z.Units.Best()
 				pasted := writeFile(t, "pasted.json", string(withLimit(t, configs[name], z.Zone, best.Text())))
 				r := ranJSON[tune.Report](t, "replay", "--config", pasted, "--zone", z.Zone, log)
-				if len(r.Zones) != 1 {
-					t.Fatalf("%s, zone %s: got %d zones, want one", name, z.Zone, len(r.Zones))
-				}
+				check.Need(t, len(r.Zones), 1, "%s, zone %s: zones", name, z.Zone)
 				d := r.Zones[0]
 				got := fmt.Sprint(d.Requests, d.Keys, d.RefusedKeys, d.RefusedPeople, d.Decisions["refused"]+d.Decisions["shadow_refused"])
 				if want := fmt.Sprint(z.Requests, z.Keys, best.RefusedKeys, best.RefusedPeople, best.RefusedRequests); got != want {

@@ -13,15 +13,13 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // tenLogs are made here, besides those of the folder that the environment variable
 // TUNING_LOGS names.
 func tenLogs(t *testing.T) []string {
-	logs, err := filepath.Glob(filepath.Join(os.Getenv("TUNING_LOGS"), "*.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	logs := check.Must(filepath.Glob(filepath.Join(os.Getenv("TUNING_LOGS"), "*.log")))(t)
 	logs = append(logs, writeLog(t, mixedLines()...))
 	for seed := range uint64(9) {
 		logs = append(logs, writeLog(t, made(seed, 1).lines...))
@@ -178,10 +176,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 	said := regexp.MustCompile(`It would have refused ([\d,]+) of ([\d,]+) clients and ([\d,]+) of ([\d,]+) requests`)
 	recommends := 0
 	for _, log := range tenLogs(t) {
-		data, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := check.Must(os.ReadFile(log))(t)
 		for _, spare := range []string{"99.9", "95"} {
 			z, keys := recommended(t, log, "--spare", spare).Zones[0], bruteKeys(string(data))
 			if unknown := len(keys["@share"].pages); 2*unknown > z.Requests && z.Caddyfile != "" {
@@ -239,10 +234,7 @@ func TestARecommendationIsStable(t *testing.T) {
 		logs = logs[:4]
 	}
 	for _, log := range logs {
-		data, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := check.Must(os.ReadFile(log))(t)
 		answers, most := make(map[string]int), 0
 		for seed := range uint64(12) {
 			rng := rand.New(rand.NewPCG(seed, 2))

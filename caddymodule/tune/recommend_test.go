@@ -12,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A combinedLine is a line of a combined log, at a time after the start of all logs here.
@@ -89,9 +90,7 @@ func TestTheRecommendedLinesOfAZoneOfAConfigAdapt(t *testing.T) {
 	if rest.Requests != n || rest.Keys != 44 || rest.Units.Load != 3*float64(n) {
 		t.Errorf("got %d requests of %d keys with a load of %v, want %d of 44 with three times that: the zone's match and cost count", rest.Requests, rest.Keys, rest.Units.Load, n)
 	}
-	if pages := r.Zones[0]; pages.Requests != len(mixedLines())-60 {
-		t.Errorf("got %d requests of pages, want all but the posts: the zone exempts no assets", pages.Requests)
-	}
+	check.Equal(t, r.Zones[0].Requests, len(mixedLines())-60, "requests of pages, want all but the posts: the zone exempts no assets")
 	adapt(t, strings.Replace(config, "limit 9 5/m\n", rest.Caddyfile, 1))
 	one := recommended(t, log, "--config", file, "--zone", "rest", "--spare", "100")
 	if len(one.Zones) != 1 || one.Zones[0].Zone != "rest" {
@@ -133,9 +132,7 @@ func TestRecommendRefusesWrongUse(t *testing.T) {
 		{"a cost that is none", []string{"--cost", "z"}, `--cost: invalid cost "z"`},
 		{"a key and a config", []string{"--config", config, "--key", "host"}, "exclude each other"},
 	} {
-		if got := wrongUse(t, append([]string{"recommend", log}, c.flags...)...); !strings.Contains(got, c.want) {
-			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
-		}
+		check.Contains(t, wrongUse(t, append([]string{"recommend", log}, c.flags...)...), c.want, "%s", c.name)
 	}
 }
 
@@ -165,9 +162,7 @@ func TestTheJSONOfARecommendationHasNoNulls(t *testing.T) {
 // TestALogOfAssetsOnlyHasNothingToRecommend and says so.
 func TestALogOfAssetsOnlyHasNothingToRecommend(t *testing.T) {
 	got := ran(t, "recommend", writeLog(t, combinedLine{0, "203.0.113.1", "GET", "/style.css", "x"}))
-	if !strings.Contains(got, "No zone charges any of these requests.") {
-		t.Errorf("got %q, want that no zone charges any", got)
-	}
+	check.Contains(t, got, "No zone charges any of these requests.", "want that no zone charges any")
 }
 
 // TestAZoneThatSettlesSecondsIsJudgedByThem: the time is charged when the response is there,
@@ -215,9 +210,7 @@ func TestRecommendSaysHowManyRefusalsItCannotSee(t *testing.T) {
 		fmt.Fprintf(&log, `{"ts":%d.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","method":"GET","host":"example.com","uri":"/"},"duration":0.5,"status":429,"throttle":{"zone":"a","decision":"refused"%s}}`+"\n", logStart.Unix()+int64(i), unlogged)
 	}
 	r := recommended(t, writeFile(t, "access.log", log.String()))
-	if r.Log.Unlogged != 1234 {
-		t.Errorf("got %d, want 1234", r.Log.Unlogged)
-	}
+	check.Equal(t, r.Log.Unlogged, 1234)
 	if notes := strings.Join(r.Notes, "\n"); !strings.Contains(notes, "requests refused and not in the log, because refusal log kept them out: their clients seem quieter than they were: 1,234.") {
 		t.Errorf("got the notes %s, want how many requests are missing", notes)
 	}
@@ -231,10 +224,7 @@ func TestMatchersOnWhatTheLogHidesAreSaid(t *testing.T) {
 	readable := writeFile(t, "readable.log", `{"ts":1793600000.25,"logger":"http.log.access","msg":"handled request","request":{"client_ip":"203.0.113.7","proto":"HTTP/1.1","method":"GET","host":"example.com","uri":"/","headers":{"Cookie":["a=b"]}},"duration":0.2,"status":200,"size":1}`+"\n")
 	combined := writeLog(t, mixedLines()[:20]...)
 	replaced := func(name, by string) string {
-		data, err := os.ReadFile(redacted)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := check.Must(os.ReadFile(redacted))(t)
 		return writeFile(t, name, strings.ReplaceAll(string(data), `{"Cookie":["REDACTED"]}`, by))
 	}
 	hashed, deleted := replaced("hashed.log", `{"Cookie":["b5d4045c"]}`), replaced("deleted.log", "{}")

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // run runs a command, and returns what it prints.
@@ -46,9 +47,7 @@ func ran(t testing.TB, args ...string) string {
 func ranJSON[T any](t testing.TB, args ...string) *T {
 	t.Helper()
 	found := new(T)
-	if err := json.Unmarshal([]byte(ran(t, append(args, "--json")...)), found); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(ran(t, append(args, "--json")...)), found))
 	return found
 }
 
@@ -66,9 +65,7 @@ func wrongUse(t *testing.T, args ...string) string {
 func writeFile(t testing.TB, name, text string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -129,10 +126,7 @@ func TestAReplayOfShadowDecidesAsEnforcementWould(t *testing.T) {
 	decided := func(block string) map[string]string {
 		each := filepath.Join(t.TempDir(), "requests.json")
 		ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\n"+block+"\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
-		raw, err := os.ReadFile(each)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(each))(t)
 		seen := make(map[string]string)
 		for line := range bytes.Lines(raw) {
 			var d struct {
@@ -140,9 +134,7 @@ func TestAReplayOfShadowDecidesAsEnforcementWould(t *testing.T) {
 				Zone, Decision, Reason string
 				Delay                  float64 `json:"delay"`
 			}
-			if err := json.Unmarshal(line, &d); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, json.Unmarshal(line, &d))
 			seen[fmt.Sprint(d.Zone, " ", d.Line)] += fmt.Sprintf("%v %v %v", strings.TrimPrefix(d.Decision, "shadow_"), d.Reason, d.Delay)
 		}
 		if len(seen) < 3000 {
@@ -174,10 +166,7 @@ func TestReplayRefund(t *testing.T) {
 	} {
 		each := filepath.Join(t.TempDir(), "requests.json")
 		out := ran(t, "replay", "--requests", each, "--config", writeFile(t, "Caddyfile", "http:// {\nthrottle {\nzone login {\nlimit 5 1/d\n"+refund+"\n}\n}\nrespond ok\n}"), "--adapter", "caddyfile", file)
-		raw, err := os.ReadFile(each)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(os.ReadFile(each))(t)
 		refused := bytes.Count(raw, []byte(`"decision":"refused"`))
 		if note := strings.Contains(out, "such refunds are left out"); refused != want.refused || note != want.note {
 			t.Errorf("%s: got %d refused and a note: %v, want %d and %v\n%s", refund, refused, note, want.refused, want.note, out)
@@ -214,9 +203,7 @@ func TestAReplayCountsThoseWhoWouldHaveWaited(t *testing.T) {
 	if want := map[string]int{"admitted": 1, "delayed": 5, "refused": 1}; !maps.Equal(got["queue"], want) {
 		t.Errorf("got %v, want %v", got["queue"], want)
 	}
-	if !strings.Contains(notes, "zone queue delays requests, and nobody waits in a replay") {
-		t.Errorf("got the notes %q, want that nobody waits", notes)
-	}
+	check.Contains(t, notes, "zone queue delays requests, and nobody waits in a replay", "the notes, want that nobody waits")
 }
 
 // The first takes ten seconds, which are charged when it ends: after the second has come.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestThePicturesAreWhatTheCodeDraws(t *testing.T) {
@@ -41,10 +43,7 @@ func TestThePicturesAreWhatTheCodeDraws(t *testing.T) {
 // TestThePhonesShowThePage as it is written and coloured.
 func TestThePhonesShowThePage(t *testing.T) {
 	read := func(name string) string {
-		text, err := os.ReadFile(filepath.Join("../../caddymodule/internal/refusal", name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(filepath.Join("../../caddymodule/internal/refusal", name)))(t)
 		return string(text)
 	}
 	words, sheet := read("languages.json"), read("page.css")
@@ -66,10 +65,7 @@ func TestThePhonesShowThePage(t *testing.T) {
 
 // TestTheReadmeSaysWhatWasMeasured below its picture.
 func TestTheReadmeSaysWhatWasMeasured(t *testing.T) {
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := check.Must(os.ReadFile("../../README.md"))(t)
 	for _, limits := range []string{"shadow", "enforced"} {
 		if text := fmt.Sprintf("%.1f seconds", typical(limits)); !strings.Contains(string(readme), text) {
 			t.Errorf("got no %q in the README, want what was measured", text)

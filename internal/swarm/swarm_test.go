@@ -15,6 +15,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // quick is a small trial.
@@ -193,12 +195,8 @@ func TestResultsAreShownAsTables(t *testing.T) {
 		t.Errorf("got %s", got)
 	}
 	var csv strings.Builder
-	if err := WriteCSV(&csv, rows); err != nil {
-		t.Fatal(err)
-	}
-	if got := csv.String(); !strings.Contains(got, "x10,FIFO <today>,2,60,90.0,4.0,0.0,-,") {
-		t.Errorf("got %s", got)
-	}
+	check.OK(t, WriteCSV(&csv, rows))
+	check.Contains(t, csv.String(), "x10,FIFO <today>,2,60,90.0,4.0,0.0,-,")
 }
 
 func TestWorkForNobodyIsCounted(t *testing.T) {
@@ -213,9 +211,7 @@ func TestWorkForNobodyIsCounted(t *testing.T) {
 		mu.Lock()
 		millis, _ := strconv.Atoi(r.URL.Query().Get("ms"))
 		fmt.Fprintf(&lines, "%d %s\n", 1100*millis, r.URL.RawQuery)
-		if err := os.WriteFile(log, []byte(lines.String()), 0o644); err != nil {
-			t.Error(err)
-		}
+		check.NoError(t, os.WriteFile(log, []byte(lines.String()), 0o644))
 		mu.Unlock()
 		if strings.HasPrefix(r.Header.Get("X-Forwarded-For"), "101.") {
 			w.WriteHeader(http.StatusBadGateway) // robots get nothing
@@ -241,14 +237,9 @@ func TestTrialsAreKeptAndAddedUp(t *testing.T) {
 		{Traffic: "x2", Site: "a", Seed: 2, Lasted: time.Minute, Result: &Result{Utilisation: 0.6, Asked: 10, Took: 10.2, First: Count{Wanted: 4, Within30: 3}}},
 		{Traffic: "x2", Site: "b", Seed: 1, Lasted: time.Minute, Result: &Result{Utilisation: 0.3, Asked: 10, Took: 12, First: Count{Wanted: 4}}},
 	} {
-		if err := trial.Keep(file); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, trial.Keep(file))
 	}
-	trials, err := Kept(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trials := check.Must(Kept(file))(t)
 	if got := Sum(trials, "x2", "a"); got.Trials != 2 || got.Lasted != 2*time.Minute || got.Disturbed() || got.First.Share() != 0.5 || math.Abs(got.Utilised()-0.7) > 1e-9 {
 		t.Errorf("got %+v %+v, want the last trial of each seed that nothing has disturbed", got, got.Result)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -58,17 +59,13 @@ func TestPartsStayReadableWhereTheyCan(t *testing.T) {
 		strings.Repeat("/", 86):    digestOf(strings.Repeat("/", 86)),
 		strings.Repeat("x", 1<<20): digestOf(strings.Repeat("x", 1<<20)),
 	} {
-		if got := string(AppendPart([]byte("zone/"), value)); got != "zone/"+want {
-			t.Errorf("%.40q: got %q, want %q", value, got, "zone/"+want)
-		}
+		check.Equal(t, string(AppendPart([]byte("zone/"), value)), "zone/"+want, "%.40q", value)
 	}
 }
 
 func TestADigestIsOfTheWholeValue(t *testing.T) {
 	for _, value := range []string{"", "secret", "@", strings.Repeat("x", 10_000)} {
-		if got, want := string(AppendDigest([]byte("zone/"), value)), "zone/"+digestOf(value); got != want {
-			t.Errorf("%.40q: got %q, want %q", value, got, want)
-		}
+		check.Equal(t, string(AppendDigest([]byte("zone/"), value)), "zone/"+digestOf(value), "%.40q", value)
 	}
 }
 
@@ -172,9 +169,7 @@ func TestClientsAreToldApartByPrefix(t *testing.T) {
 		{"64:ff9b:1::203.0.113.7", 32, 128, "64:ff9b:1::cb00:7107/128"}, // of an operator's own layout
 	} {
 		addr := netip.MustParseAddr(test.addr)
-		if got := ClientPrefix(addr, test.ipv4, test.ipv6).String(); got != test.want {
-			t.Errorf("%s of /%d and /%d: got %s, want %s", test.addr, test.ipv4, test.ipv6, got, test.want)
-		}
+		check.Equal(t, ClientPrefix(addr, test.ipv4, test.ipv6).String(), test.want, "%s of /%d and /%d", test.addr, test.ipv4, test.ipv6)
 	}
 	if got := ClientPrefix(netip.Addr{}, 32, 64); got.IsValid() {
 		t.Errorf("no address: got %v, want no prefix", got)

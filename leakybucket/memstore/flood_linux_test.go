@@ -11,19 +11,15 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // resident returns how much memory of the process is in use, in bytes.
 func resident(t *testing.T) int {
 	t.Helper()
-	text, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(os.ReadFile("/proc/self/statm"))(t)
 	var size, pages int
-	if _, err := fmt.Sscan(string(text), &size, &pages); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(fmt.Sscan(string(text), &size, &pages))(t)
 	return pages * os.Getpagesize()
 }
 

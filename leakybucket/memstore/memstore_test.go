@@ -14,6 +14,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // held holds the clock of a store at *now.
@@ -33,9 +34,7 @@ func charge(key string, cost float64) leakybucket.Charge {
 func take(t *testing.T, s *Store, charges ...leakybucket.Charge) []leakybucket.Decision {
 	t.Helper()
 	decisions := make([]leakybucket.Decision, len(charges))
-	if err := s.Take(context.Background(), charges, decisions); err != nil {
-		t.Fatalf("taking %d charges: %v", len(charges), err)
-	}
+	check.OK(t, s.Take(context.Background(), charges, decisions), "taking %d charges", len(charges))
 	return decisions
 }
 
@@ -84,9 +83,7 @@ func TestLongKeysAreKeptAndTooLongOnesRefused(t *testing.T) {
 		}
 	}
 	mustBeSound(t, s)
-	if got := level(t, s, "beside"); got != 0 {
-		t.Errorf("bucket beside one that cannot be kept: got level %v, want 0", got)
-	}
+	check.Equal(t, level(t, s, "beside"), 0, "bucket beside one that cannot be kept: level")
 	for i, key := range kept {
 		if got := level(t, s, key); got != float64(i+1) {
 			t.Errorf("bucket of a key of %d bytes: got level %v, want %d", len(key), got, i+1)
@@ -163,9 +160,7 @@ func TestAStoreLivesByTheProcessClock(t *testing.T) {
 			}
 			<-time.After(1500 * time.Millisecond)
 		}
-		if got := level(t, s, "k"); got != 0 {
-			t.Errorf("level after 3 pours of 1 and 4.5 s at 1/s: got %v, want 0", got)
-		}
+		check.Equal(t, level(t, s, "k"), 0, "level after 3 pours of 1 and 4.5 s at 1/s")
 	})
 }
 
@@ -180,17 +175,12 @@ func TestATakeAllocatesNothing(t *testing.T) {
 		if n > 1 && raceDetector {
 			continue // the detector makes pools forget
 		}
-		if got := testing.AllocsPerRun(100, func() { s.Take(context.Background(), charges[:n], decisions[:n]) }); got != 0 {
-			t.Errorf("allocations to take %d charges: got %v, want 0", n, got)
-		}
+		check.Equal(t, testing.AllocsPerRun(100, func() { s.Take(context.Background(), charges[:n], decisions[:n]) }), 0, "allocations to take %d charges", n)
 	}
 }
 
 func TestALimiterTakesWithoutAllocating(t *testing.T) {
-	limiter, err := leakybucket.NewLimiter(New(Options{}), leakybucket.Limit{Capacity: 1e8, Leak: 1}, leakybucket.LimiterOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	limiter := check.Must(leakybucket.NewLimiter(New(Options{}), leakybucket.Limit{Capacity: 1e8, Leak: 1}, leakybucket.LimiterOptions{}))(t)
 	if got := testing.AllocsPerRun(1000, func() { limiter.Allow("k") }); got > 0 {
 		t.Errorf("allocations of a take: got %v, want none", got)
 	}
@@ -216,15 +206,11 @@ func TestAStoreIsSafeForConcurrentUse(t *testing.T) {
 				charges := []leakybucket.Charge{charge(key(0), 1), charge(key(1), 1), charge("all", 1e-3)}
 				decisions := make([]leakybucket.Decision, len(charges))
 				for n := range charges {
-					if err := s.Take(context.Background(), charges[:n+1], decisions); err != nil {
-						t.Errorf("taking %d charges: %v", n+1, err)
-					}
+					check.NoError(t, s.Take(context.Background(), charges[:n+1], decisions), "taking %d charges", n+1)
 				}
 				for n, c := range charges {
 					of := leakybucket.Settlement{Charge: c, Was: decisions[n], Diff: -c.Cost / 2, Cancel: i%2 == 0}
-					if err := s.Settle(context.Background(), []leakybucket.Settlement{of}); err != nil {
-						t.Errorf("settling: %v", err)
-					}
+					check.NoError(t, s.Settle(context.Background(), []leakybucket.Settlement{of}), "settling")
 				}
 				if i%100 == 0 {
 					s.Shed()
@@ -252,16 +238,12 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 	c := charge("k", 1)
 	c.Limit.Leak = 0.5
 	s.Put(&c, leakybucket.State{Level: math.NaN(), At: now})
-	if got := buckets(s); got != 0 {
-		t.Errorf("after what is no state was put: got %d buckets, want none", got)
-	}
+	check.Equal(t, buckets(s), 0, "after what is no state was put: buckets")
 	c.Block = &leakybucket.Ladder{Steps: []time.Duration{time.Minute, 10 * time.Minute}}
 	state := leakybucket.State{Level: 5, At: now - 1e6, Leak: 0.5, BlockedUntil: now + 540e6, Step: 1}
 	for range 2 { // as a new bucket, and over an old one
 		s.Put(&c, state)
-		if got := s.State(&c); got != state {
-			t.Errorf("put: got %+v, want %+v", got, state)
-		}
+		check.Equal(t, s.State(&c), state, "put")
 	}
 	if d := take(t, s, c)[0]; d.BlockedUntil != state.BlockedUntil || d.Step != 1 || d.Level != 4.5 {
 		t.Errorf("take of a bucket that was put: got %+v, want it blocked at level 4.5, on the second step", d)
@@ -278,9 +260,7 @@ func TestPutKeepsExactlyTheState(t *testing.T) {
 		t.Errorf("after a state was put that may be forgotten: got %d buckets, want none", got)
 	}
 	s.Put(&c, leakybucket.State{})
-	if got := buckets(s); got != 0 {
-		t.Errorf("after an empty state was put: got %d buckets, want none", got)
-	}
+	check.Equal(t, buckets(s), 0, "after an empty state was put: buckets")
 }
 
 // blocking is charge with a block of a minute, and then of an hour.
@@ -305,9 +285,7 @@ func block(t *testing.T, s *Store, c leakybucket.Charge) leakybucket.Decision {
 
 func reset(t *testing.T, s *Store, c leakybucket.Charge) {
 	t.Helper()
-	if err := s.Reset(context.Background(), c.Zone, c.Key, c.Shadow); err != nil {
-		t.Errorf("resetting %s/%.40q: got error %v, want none", c.Zone, c.Key, err)
-	}
+	check.NoError(t, s.Reset(context.Background(), c.Zone, c.Key, c.Shadow), "resetting %s/%.40q", c.Zone, c.Key)
 }
 
 // The clock is read before the lock is taken, so another take may come between. A bucket that
@@ -376,9 +354,7 @@ func TestAMillionAddressesTakeLittleMemory(t *testing.T) {
 	for i := range million {
 		key = appendAddress(key[:0], i)
 		one[0].Key = string(key)
-		if err := s.Take(context.Background(), one, decisions); err != nil {
-			t.Fatalf("taking a charge: %v", err)
-		}
+		check.OK(t, s.Take(context.Background(), one, decisions), "taking a charge")
 	}
 	bytes, objects := heap()
 	if got := buckets(s); got != million || s.Evictions() != 0 {

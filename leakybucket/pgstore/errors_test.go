@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -62,9 +63,7 @@ func TestCredentialsMayStandBesideTheURL(t *testing.T) {
 	if got := levelOf(t, s, "k"); got == 0 {
 		t.Error("level through a role of its own: got 0, want what the other has poured")
 	}
-	if err := ping(s); err != nil {
-		t.Errorf("ping: got %v, want no error", err)
-	}
+	check.NoError(t, ping(s), "ping")
 }
 
 func TestAMissingPrivilegeIsNamed(t *testing.T) {
@@ -128,9 +127,7 @@ func TestAServerThatIsReadOnlyIsSaid(t *testing.T) {
 
 func TestAnythingButPostgreSQLIsAnError(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer l.Close()
 	go func() {
 		for {

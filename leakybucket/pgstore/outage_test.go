@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -122,9 +123,7 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 
 func run(t *testing.T, server *servertest.Postgres) {
 	t.Helper()
-	if err := server.Run(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, server.Run())
 }
 
 func TestBeginsWithoutPostgreSQLAndFindsItLater(t *testing.T) {
@@ -204,15 +203,10 @@ func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {
 	other := openStore(t, server.URL(), Options{Table: table})
 	mustTake(t, other, charge("other", 1))
 	ctx := context.Background()
-	conn, err := other.pool.Acquire(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(other.pool.Acquire(ctx))(t)
 	defer conn.Release()
 	b := newBatch([]*call{{names: []string{other.name("zone", "k", false)}}}, func() {})
-	if _, err := (&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, b); err != nil {
-		t.Fatal(err)
-	}
+	check.Must((&transaction{other, conn.Conn().PgConn(), conn.Conn().TypeMap()}).lock(ctx, b))(t)
 	began := time.Now()
 	mustTake(t, s, charge("k", 1))
 	if took := time.Since(began); long() && took > lockPatience+5*time.Second+heart.Lost(began) {

@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -32,9 +33,7 @@ func take(ctx context.Context, s *Store, c leakybucket.Charge) (leakybucket.Deci
 func mustTake(tb testing.TB, s *Store, c leakybucket.Charge) leakybucket.Decision {
 	tb.Helper()
 	d, err := take(context.Background(), s, c)
-	if err != nil {
-		tb.Fatalf("taking a charge: %v", err)
-	}
+	check.OK(tb, err, "taking a charge")
 	return d
 }
 
@@ -82,9 +81,7 @@ func shareABucket(t *testing.T, url string) {
 		wg.Go(func() {
 			for range takes {
 				d, err := take(context.Background(), stores[i%instances], charge("one", 2))
-				if err != nil {
-					t.Errorf("taking a charge: %v", err)
-				}
+				check.NoError(t, err, "taking a charge")
 				if d.Poured {
 					poured.Add(1)
 				}
@@ -92,9 +89,7 @@ func shareABucket(t *testing.T, url string) {
 		})
 	}
 	wg.Wait()
-	if got, want := poured.Load(), int64(lasting.Capacity/2); got != want {
-		t.Errorf("poured by three instances into one bucket: got %d charges of 2, want %d", got, want)
-	}
+	check.Equal(t, poured.Load(), int64(lasting.Capacity/2), "poured by three instances into one bucket: charges of 2")
 }
 
 // The suite's windows are looked at through three instances in turn.
@@ -173,13 +168,9 @@ func TestADroppedTableIsMadeAgain(t *testing.T) {
 		},
 	} {
 		mustTake(t, s, charge("k", 1))
-		if err := call(); err != nil {
-			t.Errorf("%s: %v", about, err)
-		}
+		check.NoError(t, call(), "%s", about)
 		server.Exec(t, "DROP TABLE "+table)
-		if err := call(); err != nil {
-			t.Errorf("%s after the table was dropped: %v", about, err)
-		}
+		check.NoError(t, call(), "%s after the table was dropped", about)
 		if got := levelOf(t, s, "k"); got > 1 {
 			t.Errorf("%s after the table was dropped: got a level of %v, want no more than it charges", about, got)
 		}
@@ -198,9 +189,7 @@ func TestALoggedTableIsLoggedAndAnUnloggedOneIsNot(t *testing.T) {
 	}{{false, 'u'}, {true, 'p'}, {false, 'p'}} {
 		s := openStore(t, patient(server.URL()), Options{Table: table, Logged: test.logged})
 		mustTake(t, s, charge("k", 1))
-		if got := rune(persistence()); got != test.want {
-			t.Errorf("persistence of the table with logged %v: got %c, want %c", test.logged, got, test.want)
-		}
+		check.Equal(t, rune(persistence()), test.want, "persistence of the table with logged %v", test.logged)
 		s.Close()
 	}
 	s := openStore(t, patient(server.URL()), Options{Table: table})
@@ -214,9 +203,7 @@ func TestPrefixesKeepSitesApart(t *testing.T) {
 	a := openStore(t, patient(sharedServer(t).URL()), Options{Table: table, Prefix: "a"})
 	b := openStore(t, patient(sharedServer(t).URL()), Options{Table: table, Prefix: "ab"})
 	mustTake(t, a, charge("k", 5))
-	if got := levelOf(t, b, "k"); got != 0 {
-		t.Errorf("level of another site's bucket: got %v, want 0", got)
-	}
+	check.Equal(t, levelOf(t, b, "k"), 0, "level of another site's bucket")
 }
 
 func TestLongNamesAreDigested(t *testing.T) {
@@ -242,18 +229,11 @@ func TestATakeWaitsForNoTexts(t *testing.T) {
 	s, other := openStore(t, url, o), openStore(t, url, o)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if _, err := s.Texts(ctx, -1); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(s.Texts(ctx, -1))(t)
 	mustTake(t, s, charge("k", 1))
-	tx, err := other.pool.Begin(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tx := check.Must(other.pool.Begin(ctx))(t)
 	defer func() { _ = tx.Rollback(ctx) }()
-	if _, err := tx.Exec(ctx, "LOCK TABLE "+s.registry+" IN ACCESS EXCLUSIVE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(tx.Exec(ctx, "LOCK TABLE "+s.registry+" IN ACCESS EXCLUSIVE MODE"))(t)
 	var readers sync.WaitGroup
 	defer readers.Wait()
 	defer cancel()

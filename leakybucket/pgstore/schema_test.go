@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestATableThatLacksAColumnIsRefused(t *testing.T) {
@@ -41,13 +43,9 @@ func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 	other := openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, other, charge("k", 1))
 	dump, err := pgx.Connect(context.Background(), server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer dump.Close(context.Background())
-	if _, err := dump.Exec(context.Background(), "BEGIN; LOCK TABLE "+table+" IN ACCESS SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(dump.Exec(context.Background(), "BEGIN; LOCK TABLE "+table+" IN ACCESS SHARE MODE"))(t)
 	s := openStore(t, patient(server.URL()), Options{Table: table, Logged: true})
 	_, err = take(context.Background(), s, charge("k", 1))
 	wantError(t, err, "55P03", "a long transaction, such as a dump, is using it")
@@ -59,9 +57,7 @@ func TestALoggedTableDoesNotBlockOthersBehindALongTransaction(t *testing.T) {
 			t.Errorf("take by the other store: got an answer after %v", took)
 		}
 	}
-	if _, err := dump.Exec(context.Background(), "COMMIT"); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(dump.Exec(context.Background(), "COMMIT"))(t)
 	eventually(t, "the table is logged", func() bool {
 		_, err := take(context.Background(), s, charge("k", 1))
 		return err == nil

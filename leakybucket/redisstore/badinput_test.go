@@ -13,16 +13,14 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
 // startFake starts a server that answers what it reads, as says tells.
 func startFake(t *testing.T, says func(addr, read string) string) (addr string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = listener.Close() })
 	addr = listener.Addr().String()
 	go func() {
@@ -81,9 +79,7 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 		if err == nil {
 			err = parseDecisions(r.reply, make([]leakybucket.Decision, 1))
 		}
-		if !errors.Is(err, errGarbage) {
-			t.Errorf("line %q: got %v, want an error", line, err)
-		}
+		check.Is(t, err, errGarbage, "line %q, want an error", line)
 	}
 	for _, head := range []string{"", "7", "7 ", "7 x", "7 0", "7 -5", "8 1700000000000000"} {
 		if _, err := parseHead([]string{head, "line"}, "7", 1); err == nil {
@@ -104,15 +100,9 @@ func TestAKeyThatIsNoBucketFailsForItselfOnly(t *testing.T) {
 		checkFaulty(t, s, fmt.Sprint("text", i))
 	}
 	checkFaulty(t, s, "list")
-	if got := server.Do("lrange", "p:zone/list", "0", "-1"); got != "x" {
-		t.Errorf("list under a bucket's key: got %q, want it as it was", got)
-	}
-	if got := levelOf(t, s, charge("sound", frozen, 1)); got != 0 {
-		t.Errorf("bucket beside those: got level %v, want nothing poured", got)
-	}
-	if err := s.Reset(context.Background(), "zone", "list", false); err != nil {
-		t.Fatal(err)
-	}
+	check.Equal(t, server.Do("lrange", "p:zone/list", "0", "-1"), "x", "list under a bucket's key, want it as it was")
+	check.Equal(t, levelOf(t, s, charge("sound", frozen, 1)), 0, "bucket beside those: level, want nothing poured")
+	check.OK(t, s.Reset(context.Background(), "zone", "list", false))
 	mustTake(t, s, charge("list", frozen, 1))
 }
 
@@ -221,9 +211,7 @@ func TestABadKeyIsAFaultOfItsBucketWhateverThePassword(t *testing.T) {
 	_, err := takeWithin(s, charge("bad", frozen, 1), patience)
 	errSettle := s.Settle(context.Background(), []leakybucket.Settlement{{Charge: charge("bad", frozen, 1), Diff: 1}})
 	for _, err := range []error{err, errSettle} {
-		if !errors.Is(err, store.ErrBadBucket) {
-			t.Errorf("got %v, want ErrBadBucket in its tree", err)
-		}
+		check.Is(t, err, store.ErrBadBucket, "want ErrBadBucket in its tree")
 		if err != nil && strings.Contains(err.Error(), "reading") {
 			t.Errorf("got %v, want no password in it", err)
 		}

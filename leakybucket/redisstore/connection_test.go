@@ -17,6 +17,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -25,9 +26,7 @@ func TestTLSAndUnixSockets(t *testing.T) {
 	pool.AppendCertsFromPEM(authority.PEM)
 	cert, key, socket := filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem"), filepath.Join(dir, "r.sock")
 	certPEM, keyPEM := authority.Certify(t)
-	if err := errors.Join(os.WriteFile(cert, certPEM, 0o600), os.WriteFile(key, keyPEM, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, errors.Join(os.WriteFile(cert, certPEM, 0o600), os.WriteFile(key, keyPEM, 0o600)))
 	probe := servertest.PrepareRedis(t) // for a port that is free
 	servertest.StartRedis(t, "--unixsocket", socket, "--tls-port", fmt.Sprint(probe.Port),
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
@@ -66,10 +65,7 @@ func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 
 // A store is also made when a config is only checked, and must not connect then.
 func TestNewDialsNothing(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := check.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer listener.Close()
 	addr := listener.Addr().String()
 	before := runtime.NumGoroutine()
@@ -91,9 +87,7 @@ func TestNewDialsNothing(t *testing.T) {
 		go func() { _, _ = take(s, charge("k", frozen, 1)) }()
 		_ = listener.(*net.TCPListener).SetDeadline(time.Now().Add(patience))
 		conn, err := listener.Accept()
-		if err != nil {
-			t.Fatalf("first call of %s: got no connection: %v", s, err)
-		}
+		check.OK(t, err, "first call of %s: got no connection", s)
 		_ = conn.Close()
 		s.Close()
 	}
@@ -111,30 +105,18 @@ func (sentinelClient) Mode() rueidis.ClientMode { return rueidis.ClientModeSenti
 // TestAGivenClient: the store uses it, and leaves it open.
 func TestAGivenClient(t *testing.T) {
 	server := servertest.StartRedis(t)
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableCache: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := check.Must(rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{server.Addr}, ForceSingleClient: true, DisableCache: true}))(t)
 	defer client.Close()
 	if s, err := New(client, Options{Password: "secret"}); err == nil || s != nil {
 		t.Errorf("a password beside a client: got %v, %v, want nil and an error", s, err)
 	}
-	s, err := New(client, Options{Prefix: "p:"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := check.Must(New(client, Options{Prefix: "p:"}))(t)
 	mustTake(t, s, charge("k", frozen, 1))
-	if got := s.String(); got != "redis at "+server.Addr {
-		t.Errorf("got the store as %s", got)
-	}
-	if got, want := connectionOf(sentinelClient{client}).target.String(), "redis by sentinels, first at "+server.Addr; got != want {
-		t.Errorf("got a client of sentinels as %s, want %s", got, want)
-	}
+	check.Equal(t, s.String(), "redis at "+server.Addr, "the store")
+	check.Equal(t, connectionOf(sentinelClient{client}).target.String(), "redis by sentinels, first at "+server.Addr, "a client of sentinels")
 	s.Close()
 	if _, err := take(s, charge("k", frozen, 1)); !errors.Is(err, errClosed) {
 		t.Errorf("a take after Close: got %v, want %v", err, errClosed)
 	}
-	if err := client.Do(t.Context(), client.B().Ping().Build()).Error(); err != nil {
-		t.Errorf("the client after the store was closed: %v", err)
-	}
+	check.NoError(t, client.Do(t.Context(), client.B().Ping().Build()).Error(), "the client after the store was closed")
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -16,10 +17,7 @@ import (
 // with redis-cli and these words, without redis-cli.
 func documented(t *testing.T, words string) []string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/several-caddys.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(os.ReadFile("../../docs/several-caddys.md"))(t)
 	found := regexp.MustCompile(`(?m)^ *redis-cli (` + words + `.*)$`).FindStringSubmatch(string(page))
 	if found == nil {
 		t.Fatalf("the page has no command redis-cli %s", words)
@@ -29,9 +27,7 @@ func documented(t *testing.T, words string) []string {
 
 func TestTheDocumentedUserMayDoEverythingThatTheStoreDoes(t *testing.T) {
 	server := servertest.StartRedis(t)
-	if got := server.Do(documented(t, "ACL")...); got != "OK" {
-		t.Fatalf("got %q from the server, want OK", got)
-	}
+	check.Need(t, server.Do(documented(t, "ACL")...), "OK", "from the server")
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "shop:", Username: "throttle", Password: "a-long-password"})
 	if warnings, err := s.Check(t.Context()); err != nil || len(warnings) > 0 {
 		t.Errorf("got %q, %v from Check", warnings, err)
@@ -64,9 +60,7 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 	c := servertest.StartRedisCluster(t)
 	for _, node := range c.Nodes {
 		for _, words := range []string{"ACL SETUSER throttle on", "ACL SETUSER throttle '~{"} {
-			if got := node.Do(documented(t, words)...); got != "OK" {
-				t.Fatalf("got %q from the server, want OK", got)
-			}
+			check.Need(t, node.Do(documented(t, words)...), "OK", "from the server")
 		}
 	}
 	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
@@ -85,9 +79,7 @@ func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {
 	if d := mustTake(t, s, c); d.Fits || d.BlockedUntil == 0 {
 		t.Fatalf("got %+v, want a blocked bucket", d)
 	}
-	if got := server.Do(documented(t, "DEL")...); got != "1" {
-		t.Fatalf("got %q deleted keys, want 1", got)
-	}
+	check.Need(t, server.Do(documented(t, "DEL")...), "1", "deleted keys")
 	if d := mustTake(t, s, c); !d.Poured || d.Level != 0 {
 		t.Errorf("got %+v, want an empty bucket", d)
 	}

@@ -2,7 +2,6 @@ package redisstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 )
 
@@ -22,16 +22,12 @@ func TestKeysCanBeReadWithRedisCli(t *testing.T) {
 	s.held.Store(1_700_000_000_000_000)
 	c := charge("192.0.2.7", leakybucket.Limit{Capacity: 10, Leak: 0.5}, 2.5)
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5"; got != want {
-		t.Errorf("key of a bucket: got %q, want %q", got, want)
-	}
+	check.Equal(t, server.Do("get", "site:zone/192.0.2.7"), "2.5 1700000000000000 0.5", "key of a bucket")
 	c.Shadow, c.Block = true, &leakybucket.Ladder{Steps: []time.Duration{time.Minute, time.Hour}}
 	mustTake(t, s, c)
 	c.Cost = 9
 	mustTake(t, s, c)
-	if got, want := server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 0.5 1700000060000000 0"; got != want {
-		t.Errorf("key of a blocked shadow bucket: got %q, want %q", got, want)
-	}
+	check.Equal(t, server.Do("get", "site:~zone/192.0.2.7"), "2.5 1700000000000000 0.5 1700000060000000 0", "key of a blocked shadow bucket")
 }
 
 // Nodes that agree about a leak pay for no write when they refuse.
@@ -53,9 +49,7 @@ func TestARefusalWritesForAnotherLeakOnly(t *testing.T) {
 				t.Fatalf("take %d: got it poured at level %v", i, d.Level)
 			}
 		}
-		if got := server.Info("rdb_changes_since_last_save"); got != test.writes {
-			t.Errorf("100 refusals by leaks of %v: got %s writes, want %s", test.leaks, got, test.writes)
-		}
+		check.Equal(t, server.Info("rdb_changes_since_last_save"), test.writes, "100 refusals by leaks of %v: writes", test.leaks)
 	}
 }
 
@@ -78,9 +72,7 @@ func TestManySettlementsAtOnceAreAllMade(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := s.Settle(ctx, settlements)
-	if !errors.Is(err, store.ErrBadBucket) {
-		t.Errorf("settlement of %d, some of a key that is no bucket: got %v, want an error about that key alone", many, err)
-	}
+	check.Is(t, err, store.ErrBadBucket, "settlement of %d, some of a key that is no bucket, want an error about that key alone", many)
 	for _, i := range []int{0, 2, 500, 1999} {
 		if got := levelOf(t, s, charge(fmt.Sprint("k", i), frozen, 1)); math.Abs(got-many/2000) > leaked {
 			t.Errorf("level of k%d: got %v, want %d", i, got, many/2000)
@@ -101,10 +93,7 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	s := open(t, "redis://"+server.Addr, Options{Prefix: "p:"})
 	expect := func(key string, want time.Duration) {
 		t.Helper()
-		ms, err := strconv.Atoi(server.Do("pttl", "p:zone/"+key))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ms := check.Must(strconv.Atoi(server.Do("pttl", "p:zone/"+key)))(t)
 		if left := time.Duration(ms) * time.Millisecond; left > want+10*time.Second || left < want+5*time.Second {
 			t.Errorf("time left to %s: got %v, want 10 s after %v", key, left, want)
 		}
@@ -125,12 +114,8 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 	expect("blocked", 2*time.Minute)
 
 	settlement := leakybucket.Settlement{Charge: first, Was: was, Cancel: true}
-	if err := s.Settle(context.Background(), []leakybucket.Settlement{settlement}); err != nil {
-		t.Fatal(err)
-	}
-	if got := server.Do("exists", "p:zone/k"); got != "0" {
-		t.Errorf("bucket that was emptied: got it kept")
-	}
+	check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{settlement}))
+	check.Equal(t, server.Do("exists", "p:zone/k"), "0", "bucket that was emptied: it kept")
 	for _, c := range []leakybucket.Charge{charge("refused", l, 11), charge("nothing", l, 0)} {
 		mustTake(t, s, c)
 		if got := server.Do("exists", "p:zone/"+c.Key); got != "0" {
@@ -146,9 +131,7 @@ func TestThreeStoresAreOne(t *testing.T) {
 	var stores [3]*Store
 	for i := range stores {
 		stores[i] = open(t, "redis://"+server.Addr, Options{})
-		if got := stores[i].now(); got != "" {
-			t.Fatalf("what a store says of the time: got %q, want nothing", got)
-		}
+		check.Need(t, stores[i].now(), "", "what a store says of the time")
 	}
 	limit := leakybucket.Limit{Capacity: 100, Leak: 1e-4}
 	var poured [3]int

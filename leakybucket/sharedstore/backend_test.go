@@ -11,6 +11,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A checked store has warnings once it answers, and begins work.
@@ -77,9 +78,7 @@ func TestCallsAreTimed(t *testing.T) {
 		n.take(hourly(9, 1))
 		n.remote.hung.Store(true)
 		n.take(hourly(9, 1))
-		if want := []time.Duration{30 * time.Millisecond, DefaultTimeout}; !slices.Equal(took, want) {
-			t.Errorf("got %v, want %v", took, want)
-		}
+		check.Slices(t, took, []time.Duration{30 * time.Millisecond, DefaultTimeout})
 	})
 }
 
@@ -123,9 +122,7 @@ func TestInterruptible(t *testing.T) {
 		}
 		charges[0].Key = "mallory"
 		time.Sleep(time.Second)
-		if got := *s.seen.Load(); got != "someone" {
-			t.Errorf("got %s charged, want someone", got)
-		}
+		check.Equal(t, *s.seen.Load(), "someone", "charged")
 		if err := n.Reset(t.Context(), "z", "someone", false); err == nil {
 			t.Error("of a store that resets nothing: got no error")
 		}
@@ -144,9 +141,7 @@ func TestInterruptible(t *testing.T) {
 			n.wantAdmitted(1, hourly(9, 1), 1)
 			n.backend.Close()
 			synctest.Wait()
-			if got := s.closed.Load(); got != 1 {
-				t.Errorf("got it closed %d times, want once", got)
-			}
+			check.Equal(t, s.closed.Load(), 1, "times: it closed")
 		})
 	})
 	t.Run("never answers", func(t *testing.T) {
@@ -162,9 +157,7 @@ func TestInterruptible(t *testing.T) {
 			}
 			n.backend.Close()
 			time.Sleep(2 * time.Hour)
-			if got := i.abandoned.Load(); got != 0 {
-				t.Errorf("once they have returned: got %d goroutines counted, want none", got)
-			}
+			check.Equal(t, i.abandoned.Load(), 0, "once they have returned: goroutines counted")
 		})
 	})
 }

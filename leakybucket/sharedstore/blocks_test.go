@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // known returns the rest of the block that a node knows of.
@@ -37,9 +38,7 @@ func TestConfirm(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			if got := n.remote.takes.Load() - before; got != 9 {
-				t.Errorf("in ten seconds: got the store asked %d times, want once a second after the first", got)
-			}
+			check.Equal(t, n.remote.takes.Load()-before, 9, "in ten seconds: times: the store asked, want once a second after the first")
 			if got := n.remote.level(t, blocked(1)); !near(got, 1) {
 				t.Errorf("got level %v, want the 1 of before", got)
 			}
@@ -104,9 +103,7 @@ func TestListingOfBlocks(t *testing.T) {
 				t.Helper()
 				listed := make(map[string]bool)
 				for e, err := range store.ListAll(t.Context(), n, store.Filter{Zone: "z", Scan: 1}) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					check.OK(t, err)
 					listed[e.Key] = listed[e.Key] || e.State.BlockedUntil > e.Now
 				}
 				for _, c := range []leakybucket.Charge{inStore, inOutage, both} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // steadily takes with a fresh key so many times a second for a while, and returns how many
@@ -84,13 +85,9 @@ func TestBreaker(t *testing.T) {
 				n.remote.fate.Store(nil)
 				n.remote.slow.Store(0)
 				n.recover()
-				if n.remote.takes.Load() != takes {
-					t.Error("got it tried by takes of clients, want it tried by others")
-				}
+				check.Equal(t, n.remote.takes.Load(), takes, "it tried by takes of clients, want it tried by others")
 				n.wantAdmitted(1, hourly(1, 1), 1)
-				if n.remote.takes.Load() != takes+1 {
-					t.Error("after the outage: got the store not asked")
-				}
+				check.Equal(t, n.remote.takes.Load(), takes+1, "after the outage: the store not asked")
 			})
 		})
 	}
@@ -102,10 +99,7 @@ func TestLimiterOfAStoreThatHangs(t *testing.T) {
 	for _, timeout := range []time.Duration{0, DefaultTimeout / 2, DefaultTimeout, time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			n := startNode(t, Options{})
-			l, err := leakybucket.NewLimiter(n, hourly(10, 1).Limit, leakybucket.LimiterOptions{Timeout: timeout})
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := check.Must(leakybucket.NewLimiter(n, hourly(10, 1).Limit, leakybucket.LimiterOptions{Timeout: timeout}))(t)
 			n.remote.hung.Store(true)
 			for i := range 2 * inARow {
 				if r, err := l.Take(t.Context(), fmt.Sprint(i), 1); !r.Fits || err != nil {
@@ -162,9 +156,7 @@ func TestHangUps(t *testing.T) {
 				ctx, cancel = context.WithTimeout(t.Context(), 10*time.Millisecond)
 				defer cancel()
 			}
-			if err := n.Take(ctx, []leakybucket.Charge{hourly(1e6, 1)}, make([]leakybucket.Decision, 1)); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, n.Take(ctx, []leakybucket.Charge{hourly(1e6, 1)}, make([]leakybucket.Decision, 1)))
 		}
 		if n.backend.Failing() || n.witness.errors > 0 {
 			t.Errorf("got it failing with %d errors, want it well", n.witness.errors)

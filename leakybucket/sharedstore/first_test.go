@@ -9,6 +9,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A far store is reached some time after it was first asked, as behind TLS and another site.
@@ -94,9 +95,7 @@ func TestDeadAtTheStart(t *testing.T) {
 		time.Sleep(1500 * time.Millisecond)
 		began := time.Now()
 		n.wantAdmitted(10, hourly(6, 1), 3)
-		if took := time.Since(began); took != 500*time.Millisecond {
-			t.Errorf("got answers after %v, want them after the rest of the two seconds", took)
-		}
+		check.Equal(t, time.Since(began), 500*time.Millisecond, "answers after, want them after the rest of the two seconds")
 		time.Sleep(10 * time.Minute)
 		n.wantHeard("down: not reached within 2s: connection refused")
 	})
@@ -135,9 +134,7 @@ func TestWaiting(t *testing.T) {
 		}
 		time.Sleep(firstWait)
 		synctest.Wait()
-		if served.Load() != mostWaiting {
-			t.Errorf("after two seconds: got %d served, want all", served.Load())
-		}
+		check.Equal(t, served.Load(), mostWaiting, "after two seconds: served, want all")
 	})
 }
 

@@ -1,7 +1,6 @@
 package sharedstore
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -9,6 +8,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // blocked is hourly with a ladder.
@@ -231,15 +231,11 @@ func TestBlocks(t *testing.T) {
 			n.wantAdmitted(5, blocked(3), 3)
 			n.remote.down.Store(true)
 			n.wantAdmitted(30, blocked(3), 0)
-			if err := n.Reset(t.Context(), "z", "someone", false); !errors.Is(err, ErrDown) {
-				t.Errorf("a reset in an outage: got %v, want that the store is down", err)
-			}
+			check.Is(t, n.Reset(t.Context(), "z", "someone", false), ErrDown, "a reset in an outage, want that the store is down")
 			n.wantAdmitted(5, blocked(3), 3)
 			n.recover()
 			wants(n, blocked(3), length, "in the store, which was told nothing")
-			if err := n.Reset(t.Context(), "z", "someone", false); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, n.Reset(t.Context(), "z", "someone", false))
 			n.wantAdmitted(3, blocked(3), 3)
 		})
 	})
@@ -269,9 +265,7 @@ func TestSettling(t *testing.T) {
 			c, d := n.take(hourly(10, 1))
 			n.remote.down.Store(true)
 			local, was := n.take(hourly(10, 1))
-			if err := n.settle(local, was, 3); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, n.settle(local, was, 3))
 			n.wantAdmitted(5, hourly(10, 1), 1)
 			n.recover()
 			if err := n.settle(c, d, 5); err != nil || !near(n.remote.level(t, c), 6) {
@@ -290,9 +284,7 @@ func TestSettling(t *testing.T) {
 			}
 			n.remote.down.Store(true)
 			n.admits(30, c)
-			if err := n.settle(c, d, 5); !errors.Is(err, ErrDown) {
-				t.Errorf("in an outage: got %v, want that the store is down", err)
-			}
+			check.Is(t, n.settle(c, d, 5), ErrDown, "in an outage, want that the store is down")
 			n.wantUnsettled(map[string]int{"z": 2})
 			n.recover()
 			if got := n.remote.level(t, c); !near(got, 1) {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -37,9 +38,7 @@ var apacheSite = system.Server{Start: func(t *testing.T, dir string) (string, *s
 	}
 	wordPress.use(t)
 	root := filepath.Join(wordPress.dir, "wordpress")
-	if err := os.WriteFile(filepath.Join(root, ".htaccess"), []byte(htaccess), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, ".htaccess"), []byte(htaccess), 0o644))
 	return startApache(t, dir, "recipes/wordpress.md", "LoadModule php_module "+php[len(php)-1]+`
 LoadModule mpm_prefork_module `+apacheFolder+`mod_mpm_prefork.so
 DirectoryIndex index.php
@@ -70,9 +69,7 @@ func startApache(t *testing.T, dir, recipe, more string, changes ...string) (str
 	// NO_DETACH begins a session, with FOREGROUND Apache would end the tests with itself:
 	// it sends SIGTERM to its process group.
 	p, err := system.StartProcess(exec.Command(apache, "-D", "NO_DETACH", "-f", system.WriteFile(t, "apache.conf", conf.String())))
-	if err != nil {
-		t.Fatalf("starting Apache: %v", err)
-	}
+	check.OK(t, err, "starting Apache")
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	if err := p.WaitUntil(func() bool { return system.Listens("tcp", address) }); err != nil {
 		log, _ := os.ReadFile(filepath.Join(dir, "error.log"))
@@ -142,9 +139,7 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 			if i >= 5 {
 				want = 429
 			}
-			if got := s.Must(guess(guesser, fmt.Sprint("apache", i))).Status; got != want {
-				t.Errorf("guess %d: got %d, want %d", i+1, got, want)
-			}
+			check.Equal(t, s.Must(guess(guesser, fmt.Sprint("apache", i))).Status, want, "guess %d", i+1)
 		}
 		if got := len(wordPress.lines(t, "passwords.log", `"remote":"`+guesser+`"`)); got != 5 {
 			t.Errorf("got %d passwords checked from %s, as REMOTE_ADDR says, want 5", got, guesser)
@@ -153,9 +148,7 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 			got := apacheLog(guesser + " ")
 			return len(got) == 5 && strings.Contains(got[0], `"POST /wp-login.php HTTP/1.1" 200`)
 		})
-		if got := s.Must(callXMLRPC(guesser, 1)).Status; got != 403 {
-			t.Errorf("XML-RPC: got %d, want 403", got)
-		}
+		check.Equal(t, s.Must(callXMLRPC(guesser, 1)).Status, 403, "XML-RPC")
 	})
 
 	t.Run("an author", func(t *testing.T) {

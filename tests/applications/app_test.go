@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -33,15 +34,10 @@ func (a *application) use(t *testing.T) {
 	a.once.Do(func() {
 		// Not t.TempDir: it ends with this test, and its names are too long for a
 		// socket.
-		dir, err := os.MkdirTemp("", "throttle-app-")
-		if err != nil {
-			t.Fatal(err)
-		}
+		dir := check.Must(os.MkdirTemp("", "throttle-app-"))(t)
 		a.dir = dir
 		system.AtEnd(a.stop)
-		if err := os.Chmod(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Chmod(dir, 0o755))
 		a.install(t, a)
 		a.installed = true
 	})
@@ -141,9 +137,7 @@ php_admin_value[upload_max_filesize] = 16M
 php_admin_value[post_max_size] = 16M
 %s
 `, socket, user, filepath.Join(a.dir, "php.log"), strings.Join(ini, "\n"))
-	if err := os.WriteFile(conf, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(conf, []byte(text), 0o644))
 	a.run(t, exec.Command(fpm, "--nodaemonize", "--fpm-config", conf), socket)
 	return socket
 }

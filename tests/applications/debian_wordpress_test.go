@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -34,14 +35,9 @@ func TestThemesOfDebiansWordPressAreFree(t *testing.T) {
 	for range 2 {
 		for _, style := range append(styles, "/usr/share/wordpress/wp-includes/css/buttons.min.css") {
 			target := strings.TrimPrefix(style, "/usr/share/wordpress")
-			resp, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, target))
-			if err != nil {
-				t.Fatal(err)
-			}
+			resp := check.Must(http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", port, target)))(t)
 			resp.Body.Close()
-			if resp.StatusCode != http.StatusOK {
-				t.Errorf("%s: got %d, want 200", target, resp.StatusCode)
-			}
+			check.Equal(t, resp.StatusCode, http.StatusOK, "%s", target)
 		}
 	}
 }

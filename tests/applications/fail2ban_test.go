@@ -6,10 +6,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -67,9 +67,7 @@ http://:%d {
 		t.Errorf("got\n%s\nwant one line that matches", out)
 	}
 	out, err = exec.Command(fail2ban, "--out", "ip", log, filter).Output()
-	if err != nil {
-		t.Fatalf("running fail2ban-regex: %v", err)
-	}
+	check.OK(t, err, "running fail2ban-regex")
 	if got := strings.Fields(string(out)); len(got) != 1 || got[0] != v.Address {
 		t.Errorf("got the addresses %q banned, want %s alone", got, v.Address)
 	}
@@ -92,17 +90,10 @@ func TestFail2banBansWhomAZoneBlocks(t *testing.T) {
 		"action.d/note.conf":  "[Definition]\nactionban = echo <ip> >> " + banned + "\n",
 	} {
 		name = filepath.Join(dir, "etc", name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		check.OK(t, os.WriteFile(name, []byte(text), 0o644))
 	}
-	p, err := system.StartProcess(exec.Command(server, "-f", "-c", filepath.Join(dir, "etc"), "start"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := check.Must(system.StartProcess(exec.Command(server, "-f", "-c", filepath.Join(dir, "etc"), "start")))(t)
 	t.Cleanup(func() { _ = p.Stop() })
 	system.Eventually(t, "fail2ban to watch the log", func() bool { return len(linesWith(t, dir+"/log", "Jail 'login' started")) > 0 })
 
@@ -121,7 +112,5 @@ func TestFail2banBansWhomAZoneBlocks(t *testing.T) {
 	for range 7 {
 		got = append(got, v.Get(t, url+"login").Status)
 	}
-	if want := []int{401, 401, 401, 401, 401, 429, 429}; !slices.Equal(got, want) {
-		t.Errorf("got %v from throttle, want %v", got, want)
-	}
+	check.Slices(t, got, []int{401, 401, 401, 401, 401, 429, 429}, "from throttle")
 }

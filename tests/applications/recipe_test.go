@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -91,9 +92,7 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 				t.Errorf("%d items: got %d and Retry-After %q", c.items, a.Status, got)
 			}
 		}
-		if got, want := s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`; got != want {
-			t.Errorf("got the policy %s, want %s", got, want)
-		}
+		check.Equal(t, s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`, "the policy")
 	})
 }
 
@@ -101,17 +100,11 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.Mkdir(filepath.Join(root, "files"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.Mkdir(filepath.Join(root, "files"), 0o755))
 	for name, size := range map[string]int64{"ten": 10 << 20, "large": 256 << 20} {
 		file := filepath.Join(root, "files", name)
-		if err := os.WriteFile(file, nil, 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Truncate(file, size); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(file, nil, 0o644))
+		check.OK(t, os.Truncate(file, size))
 	}
 	get := func(address, target string, header ...string) system.Request {
 		return system.Request{Address: address, Target: target, Header: header}
@@ -135,9 +128,7 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 			{get(partner, "/files/ten"), 200},
 		} {
 			a := s.Must(step.Request)
-			if a.Status != step.status {
-				t.Errorf("%v: got %d, want %d", step.Request, a.Status, step.status)
-			}
+			check.Equal(t, a.Status, step.status, "%v", step.Request)
 			if a.Status != 429 {
 				continue
 			}
@@ -154,9 +145,7 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	if err := os.WriteFile(filepath.Join(root, "style.css"), []byte("p{}"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(root, "style.css"), []byte("p{}"), 0o644))
 	start := func(t *testing.T) *system.Trial {
 		return system.StartTrial(t, "rails.md", "/srv/app/public", root, "reverse_proxy localhost:3000", system.RackSite(t).Directives)
 	}

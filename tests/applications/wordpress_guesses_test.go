@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -48,9 +49,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 			t.Errorf("got %d checked, want 1 to %d", n, mostByAddress)
 		}
 		for _, page := range []string{"/", "/wp-login.php", "/kettle-1/"} {
-			if got := s.Must(system.Request{Address: "198.51.100.1", Target: page}).Status; got != 200 {
-				t.Errorf("%s: got %d for others in that office, want 200", page, got)
-			}
+			check.Equal(t, s.Must(system.Request{Address: "198.51.100.1", Target: page}).Status, 200, "%s: for others in that office", page)
 		}
 	})
 
@@ -81,9 +80,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 		elsewhere.Body = "log=admin&pwd=right"
 		s.Attack(20, 1, func(i int) system.Request { return guess(system.NetworkAddress(i), "admin") }) // takes what has leaked meanwhile
 		refused := s.Must(elsewhere)
-		if refused.Status != 429 {
-			t.Fatalf("got %d without a device cookie, want 429", refused.Status)
-		}
+		check.Need(t, refused.Status, 429, "without a device cookie")
 		wait := refused.RetryAfter(t)
 		t.Logf("without a device cookie, the owner gets in %v after the guessing stops", wait)
 		if wait > 10*time.Minute {
@@ -91,9 +88,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 		}
 		if system.Long() {
 			time.Sleep(wait)
-			if got := s.Must(elsewhere).Status; got != 302 {
-				t.Errorf("got %d after the wait, want 302", got)
-			}
+			check.Equal(t, s.Must(elsewhere).Status, 302, "after the wait")
 		}
 	})
 }
@@ -194,19 +189,13 @@ func hiddenFields(t *testing.T) map[string]func() system.Request {
 	}
 	var zipped bytes.Buffer
 	zip := gzip.NewWriter(&zipped)
-	if _, err := zip.Write([]byte("log=colleague&pwd=wrong")); err != nil {
-		t.Fatal(err)
-	}
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(zip.Write([]byte("log=colleague&pwd=wrong")))(t)
+	check.OK(t, zip.Close())
 	var parts bytes.Buffer
 	m := multipart.NewWriter(&parts)
 	m.SetBoundary("=_odd boundary")
 	for _, field := range [][2]string{{"log", "nobody"}, {"log", "colleague"}, {"pwd", "wrong"}} {
-		if err := m.WriteField(field[0], field[1]); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, m.WriteField(field[0], field[1]))
 	}
 	m.Close()
 	return map[string]func() system.Request{
@@ -296,9 +285,7 @@ func wordPressChecksFewGuessesInAShop(t *testing.T) {
 		form := url.Values{"username": {name}, "password": {password}, "login": {"Log in"}}
 		return system.Request{Address: address, Method: "POST", Target: target, Body: form.Encode()}
 	}
-	if got := s.Must(login("203.0.113.1", "/my-account/", "author", "right")).Status; got != 302 {
-		t.Fatalf("got %d for a customer's login, want 302", got)
-	}
+	check.Need(t, s.Must(login("203.0.113.1", "/my-account/", "author", "right")).Status, 302, "for a customer's login")
 	for _, attack := range []struct {
 		name string
 		most int

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/chromedp"
@@ -110,9 +111,7 @@ func photo(t *testing.T, n int) []byte {
 		}
 	}
 	var file bytes.Buffer
-	if err := jpeg.Encode(&file, picture, nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, jpeg.Encode(&file, picture, nil))
 	return file.Bytes()
 }
 
@@ -163,9 +162,7 @@ func wordPressServesPeople(t *testing.T) {
 		}
 		p.visit("/wp-admin/media-new.php")
 		p.await(`document.querySelector(".moxie-shim input[type=file]")`)
-		if err := chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, chromedp.Do(p, chromedp.SetUploadFiles(chromedp.CSS(".moxie-shim input[type=file]"), files, chromedp.NodeReady)))
 		p.await(fmt.Sprintf(`document.querySelectorAll("#media-items .edit-attachment, #media-items .error").length >= %d`, photos))
 		p.Screenshot("photos")
 		if got := chromium.Eval[int](p.Tab, `document.querySelectorAll("#media-items .edit-attachment").length`); got != photos {

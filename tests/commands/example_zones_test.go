@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -18,14 +19,8 @@ import (
 // instead of its stand-in for PHP or Rails.
 func startExample(t *testing.T, directives string) (port int, c *system.Caddy) {
 	t.Helper()
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(filepath.Join(root, "Caddyfile.example"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := check.Must(filepath.Abs(".."))(t)
+	text := check.Must(os.ReadFile(filepath.Join(root, "Caddyfile.example")))(t)
 	port = servertest.FreePort(t)
 	admin := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	example := string(text)
@@ -56,9 +51,7 @@ func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
 			port, _ := startExample(t, s.Directives)
 			v := system.NewVisitor(t, "h1")
 			for n := range 4 {
-				if got := s.login(t, v, port, "owner", "right"); got != s.succeeded {
-					t.Fatalf("login %d with the right password: got %d, want %d", n+1, got, s.succeeded)
-				}
+				check.Need(t, s.login(t, v, port, "owner", "right"), s.succeeded, "login %d with the right password", n+1)
 			}
 			statuses := ""
 			for n := range 7 { // the bucket leaks 5 a minute
@@ -67,9 +60,7 @@ func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
 			if want := regexp.MustCompile(fmt.Sprintf(`^(%d ){4,5}(429 )+$`, s.failed)); !want.MatchString(statuses) {
 				t.Errorf("got %sfor guesses, want %v", statuses, want)
 			}
-			if got := s.login(t, system.NewVisitor(t, "h1"), port, "owner", "right"); got != s.succeeded {
-				t.Errorf("another address: got %d, want %d", got, s.succeeded)
-			}
+			check.Equal(t, s.login(t, system.NewVisitor(t, "h1"), port, "owner", "right"), s.succeeded, "another address")
 		})
 	}
 }
@@ -113,17 +104,11 @@ func (s *loginSite) login(t *testing.T, v *system.Visitor, port int, user, passw
 // post sends a form, for a client with another address if that is given.
 func post(t *testing.T, v *system.Visitor, to string, form url.Values, client string) (status int) {
 	t.Helper()
-	r, err := http.NewRequest("POST", to, strings.NewReader(form.Encode()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(http.NewRequest("POST", to, strings.NewReader(form.Encode())))(t)
 	r.Header.Set("Content-Type", system.Urlencoded)
 	if client != "" {
 		r.Header.Set("X-Forwarded-For", client)
 	}
-	a, err := v.Fetch(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a := check.Must(v.Fetch(r))(t)
 	return a.Status
 }

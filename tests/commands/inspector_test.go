@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 	"github.com/chromedp/cdproto/emulation"
@@ -133,9 +134,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 
 	t.Run("it filters, sorts and pages", func(t *testing.T) {
 		b := inspect(busy.in(t), browser, busy.inspector, "light", chromium.Desktop, "accounts")
-		if got := chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"); got != "descending" {
-			t.Errorf("got the order %q by level, want descending", got)
-		}
+		check.Equal(t, chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"), "descending", "by level: the order")
 		b.Click("[data-sort=key]")
 		b.When("the first by key", "document.querySelector('#buckets-table tbody .key').textContent === 'user00'")
 		if got := chromium.Eval[[]string](b, "Array.from(document.querySelectorAll('[aria-sort]'), (head) => head.ariaSort)"); !slices.Equal(got, []string{"ascending", "none", "none"}) {
@@ -153,9 +152,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			t.Error("got a page after the last one")
 		}
 		b.Click("#before")
-		if got := keysIn(b, "#buckets-table")[0]; got != "user25" {
-			t.Errorf("got %s first on the page before, want user25", got)
-		}
+		check.Equal(t, keysIn(b, "#buckets-table")[0], "user25", "first on the page before")
 		b.Set("[name=prefix]", "user4")
 		b.When("ten keys", "document.querySelectorAll('#buckets-table tbody tr').length === 10")
 		b.Set("[name=min_fraction]", "0.75")
@@ -191,9 +188,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.When("the plot", "document.querySelector('#zones .refused').getAttribute('d') !== null")
 		sound(b)
 		picture(b, "why-phone")
-		if got := busy.status("203.0.113.7", "/login"); got != 429 {
-			t.Fatalf("got %d, want it blocked", got)
-		}
+		check.Need(t, busy.status("203.0.113.7", "/login"), 429, "want it blocked")
 		b.Set("#why-form [name=client]", code(busy, "203.0.113.7", "/login"))
 		b.Run(`document.querySelector("#why-form").requestSubmit()`)
 		b.When("the refusal", "/^203.0.113.7 was refused by login at [0-9:]+: blocked/.test(document.querySelector('#why-said').innerText)")
@@ -201,9 +196,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.Click("#do")
 		b.When("what was done", "document.querySelector('#said').innerText.startsWith('Emptied ')")
 		b.When("no reason", "document.querySelector('#why-said').innerText.endsWith('Nothing refuses it now.')")
-		if got := busy.status("203.0.113.7", "/login"); got != 200 {
-			t.Errorf("got %d, want it back in", got)
-		}
+		check.Equal(t, busy.status("203.0.113.7", "/login"), 200, "want it back in")
 		b.When("the journal", "document.querySelector('#journal-table tbody tr')?.innerText.includes('alice') && document.querySelector('#journal-table tbody tr').innerText.includes('release')")
 	})
 
@@ -220,15 +213,11 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		b.When("the ban", "document.querySelector('#changes-table tbody')?.innerText.includes('192.0.2.0/24')")
 		b.When("what is left of it", "/1 h 5[0-9] min/.test(document.querySelector('#changes-table tbody').innerText)")
 		sound(b)
-		if got := busy.status("192.0.2.99", "/"); got != 429 {
-			t.Errorf("got %d, want it banned", got)
-		}
+		check.Equal(t, busy.status("192.0.2.99", "/"), 429, "want it banned")
 		b.Click("#changes-table tbody button")
 		b.Click("#do")
 		b.When("nothing held", "document.querySelector('#changes-empty').checkVisibility()")
-		if got := busy.status("192.0.2.99", "/"); got != 200 {
-			t.Errorf("got %d, want it back in", got)
-		}
+		check.Equal(t, busy.status("192.0.2.99", "/"), 200, "want it back in")
 	})
 
 	t.Run("it says how to find those of very many buckets", func(t *testing.T) {
@@ -275,9 +264,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 		busy := busy.in(t)
 		b := inspect(busy, browser, busy.inspector, "dark", chromium.Desktop, "accounts")
 		b.Press(kb.Tab)
-		if got := chromium.Eval[string](b, "document.activeElement.textContent"); got != "Skip to the status" {
-			t.Errorf("got %q first, want the link that skips", got)
-		}
+		check.Equal(t, chromium.Eval[string](b, "document.activeElement.textContent"), "Skip to the status", "first, want the link that skips")
 		b.Press(kb.Enter)
 		b.TabTo("#why-form input")
 		b.Press("user07" + kb.Enter)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
 
@@ -111,14 +112,9 @@ func TestTheOutputOfReplayIsGolden(t *testing.T) {
 			got = strings.ReplaceAll(got, caddyLog, "access.log")
 			file := filepath.Join("testdata", "replay", name+".txt")
 			if *updateReplay {
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, os.WriteFile(file, []byte(got), 0o644))
 			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			want := check.Must(os.ReadFile(file))(t)
 			if got != string(want) {
 				t.Errorf("got\n%s\nwant\n%s", got, want)
 			}

@@ -17,6 +17,7 @@ import (
 	"time"
 	"unicode/utf16"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/chromium"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
@@ -355,13 +356,9 @@ func TestGuessesThroughAnyDoor(t *testing.T) {
 	if one > guessesByAddress || many > guessesByAccount || unclearMany > guessesByAccount || one*many*unclearMany == 0 {
 		t.Errorf("want at most %d, %d and %d, and some", guessesByAddress, guessesByAccount, guessesByAccount)
 	}
-	if got := g.send(form, g.fresh(), "carol", "right"); got != 302 {
-		t.Errorf("got %d for another account, want 302", got)
-	}
+	check.Equal(t, g.send(form, g.fresh(), "carol", "right"), 302, "for another account")
 	for range 30 { // edits carry no password, nor do cookies, which PHP with request_order GP does not read
-		if got := g.send(by("POST", "/doku.php?id=page1", system.Urlencoded, "do=preview&wikitext=p%3Dx&sectok=1", "Cookie", "u=alice; p=wrong"), "203.0.0.1", "", ""); got != 200 {
-			t.Fatalf("got %d for a preview, want 200", got)
-		}
+		check.Need(t, g.send(by("POST", "/doku.php?id=page1", system.Urlencoded, "do=preview&wikitext=p%3Dx&sectok=1", "Cookie", "u=alice; p=wrong"), "203.0.0.1", "", ""), 200, "for a preview")
 	}
 }
 
@@ -391,9 +388,7 @@ func TestGuessesAtOnce(t *testing.T) {
 	}
 	close(g.wiki.hold)
 	for range guessesByAddress {
-		if got := next(); got != 403 {
-			t.Errorf("got %d for a guess that fit, want 403", got)
-		}
+		check.Equal(t, next(), 403, "for a guess that fit")
 	}
 }
 
@@ -449,17 +444,13 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 	g := startGuard(t, "u", "refund cookie wiki_member")
 	status := g.Throttle("status")
 	for _, want := range []string{"login: kept 0 of 0.", "account: kept 0 of 0; gave 0 device cookies."} {
-		if !strings.Contains(status, want) {
-			t.Errorf("got %s, want %q in it", status, want)
-		}
+		check.Contains(t, status, want)
 	}
 	for i := range guessesByAccount {
 		g.send(form, g.fresh(), "alice", fmt.Sprint("wrong", i))
 	}
 	for range 3 {
-		if got := g.send(form, "198.51.100.7", "carol", "right"); got != 302 {
-			t.Fatalf("got %d for the right password, want 302", got)
-		}
+		check.Need(t, g.send(form, "198.51.100.7", "carol", "right"), 302, "for the right password")
 	}
 	req := form(g.url, "alice", "right")
 	req.Header.Set("X-Forwarded-For", "198.51.100.7")
@@ -477,9 +468,7 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 
 	status = g.Throttle("status")
 	for _, want := range []string{"login: kept 10 of 13: 302 x 3, 403 x 10.", "account: kept 10 of 13: 302 x 3, 403 x 10; gave 0 device cookies."} {
-		if !strings.Contains(status, want) {
-			t.Errorf("got %s, want %q in it", status, want)
-		}
+		check.Contains(t, status, want)
 	}
 	var zones struct {
 		Zones []struct {
@@ -501,16 +490,12 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 
 	why := g.Throttle("why", "198.51.100.7")
 	for _, want := range []string{problem.Code, "  account  ", "Nothing refuses a request of cost 1 now."} {
-		if !strings.Contains(why, want) {
-			t.Errorf("got %s, want %q in it", why, want)
-		}
+		check.Contains(t, why, want)
 	}
 	if why := g.Throttle("why", "198.51.100.7", "--zone", "login"); strings.Contains(why, problem.Code) {
 		t.Errorf("got %s, want no refusal of another zone", why)
 	}
-	if why := g.Throttle("why", problem.Code); !strings.Contains(why, "refused: capacity") {
-		t.Errorf("got %s, want the account's bucket", why)
-	}
+	check.Contains(t, g.Throttle("why", problem.Code), "refused: capacity", "want the account's bucket")
 
 	t.Run("inspector", func(t *testing.T) {
 		b := chromium.NewTab(t, chromium.StartBrowser(t), "en", "light", 1024, 800)

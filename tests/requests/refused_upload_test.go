@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -408,10 +409,7 @@ func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
 	const uploads = 16
 	greedy, refused := system.NewVisitor(t, "h1"), 0
 	for range 2*3 + uploads {
-		req, err := http.NewRequest("POST", nginx, io.LimitReader(zeros{}, 1_000_000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		req := check.Must(http.NewRequest("POST", nginx, io.LimitReader(zeros{}, 1_000_000)))(t)
 		req.ContentLength = 1_000_000
 		if a, err := greedy.Fetch(req); err != nil {
 			t.Fatal(err)
@@ -419,12 +417,8 @@ func TestRefusedUploadsTakeNoUpstreamDown(t *testing.T) {
 			refused++
 		}
 	}
-	if refused != uploads {
-		t.Errorf("got %d uploads answered 429, want %d", refused, uploads)
-	}
+	check.Equal(t, refused, uploads, "uploads answered 429")
 	for range 20 {
-		if a := system.NewVisitor(t, "h1").Get(t, nginx); a.Status != http.StatusOK {
-			t.Errorf("got %d for somebody else, want 200", a.Status)
-		}
+		check.Equal(t, system.NewVisitor(t, "h1").Get(t, nginx).Status, http.StatusOK, "for somebody else")
 	}
 }

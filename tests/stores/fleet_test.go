@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -91,9 +92,7 @@ func TestAFleetFollows(t *testing.T) {
 		a, b, c := fleet[0], fleet[1], fleet[2]
 
 		out := a.Throttle("ban", "127.0.0.1", "--for", "1h", "--by", "alice", "--note", "scraper")
-		if !strings.Contains(out, "within two seconds on every Caddy of the store") {
-			t.Errorf("ban: got %q, want it said that it holds on all", out)
-		}
+		check.Contains(t, out, "within two seconds on every Caddy of the store", "ban, want it said that it holds on all")
 		within(t, followTime, "the ban", fleet, refuses(true))
 		if out, err := b.TryThrottle("ban", "127.0.0.1", "--for", "2h", "--by", "bob"); err == nil || !strings.Contains(out, "by alice") {
 			t.Errorf("another ban on another Caddy: got %q, %v, want a conflict with alice's", out, err)
@@ -103,9 +102,7 @@ func TestAFleetFollows(t *testing.T) {
 		}
 
 		b.kill()
-		if err := os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Remove(filepath.Join(b.home, "caddy", "throttle", "changes.json")))
 		began := time.Now()
 		b.start()
 		if first := refuses(true)(b); !first && time.Since(began) < 2*time.Second { // for which it waits
@@ -120,9 +117,7 @@ func TestAFleetFollows(t *testing.T) {
 
 		s.kill()
 		out = a.Throttle("ban", "127.0.0.1", "--for", "1h")
-		if !strings.Contains(out, "the others are told when the store answers") {
-			t.Errorf("ban in an outage: got %q, want it said that the others do not know", out)
-		}
+		check.Contains(t, out, "the others are told when the store answers", "ban in an outage, want it said that the others do not know")
 		a.kill() // directly after it
 		a.start()
 		if !a.banned() || b.banned() {
@@ -188,9 +183,7 @@ func TestChangesOutliveTheProcess(t *testing.T) {
 	}
 	out := n.Throttle("bans") + n.Throttle("journal")
 	for _, want := range []string{"limit x0.5", "shadow", "alice"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("after kill -9: got %q, want %q in it", out, want)
-		}
+		check.Contains(t, out, want, "after kill -9")
 	}
 	if matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json")); len(matches) != 1 {
 		t.Error("got no file with the changes")

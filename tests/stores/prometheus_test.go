@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -117,14 +118,9 @@ func TestAlertsFireInTroubleOnly(t *testing.T) {
 	promtool := system.Need(t, "promtool")
 	dir := t.TempDir()
 	for _, file := range []string{"../docs/alerts.yml", "testdata/prometheus/alerts_test.yml"} {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := check.Must(os.ReadFile(file))(t)
 		text = []byte(strings.ReplaceAll(string(text), "SHARE_REFUSED", strings.ReplaceAll(dashboardQueries(t)["panel Share refused A"], "10s", "5m")))
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(dir, filepath.Base(file)), text, 0o644))
 	}
 	for _, args := range [][]string{{"check", "rules", "alerts.yml"}, {"test", "rules", "alerts_test.yml"}} {
 		cmd := exec.Command(promtool, args...)
@@ -153,9 +149,7 @@ func dashboardQueries(t *testing.T) map[string]string {
 			List []struct{ Name, Query string }
 		}
 	}
-	if err := json.Unmarshal([]byte(text), &dashboard); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal([]byte(text), &dashboard))
 	fill := strings.NewReplacer("$__rate_interval", "10s", "$instance", ".*", "$zone", ".*")
 	queries := make(map[string]string)
 	panels := dashboard.Panels
@@ -196,9 +190,7 @@ type promServer struct {
 func startPrometheus(t *testing.T, binary string, targets ...string) *promServer {
 	t.Helper()
 	alerts, err := filepath.Abs("../docs/alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	file := system.WriteFile(t, "prometheus.yml", fmt.Sprintf(`
 global:
   scrape_interval: 1s
@@ -211,9 +203,7 @@ scrape_configs:
 `, alerts, strings.Join(targets, ", ")))
 	address := fmt.Sprintf("127.0.0.1:%d", servertest.FreePort(t))
 	p, err := system.StartProcess(exec.Command(binary, "--config.file", file, "--storage.tsdb.path", t.TempDir(), "--web.listen-address", address, "--log.level", "warn"))
-	if err != nil {
-		t.Fatalf("starting prometheus: %v", err)
-	}
+	check.OK(t, err, "starting prometheus")
 	t.Cleanup(func() {
 		if err := p.Stop(); err != nil {
 			t.Errorf("stopping prometheus: %v\n%s", err, system.Tail(p.Output.String(), 2000))
@@ -236,18 +226,13 @@ scrape_configs:
 // ask asks Prometheus's API.
 func (p *promServer) ask(t *testing.T, path string, values url.Values, answer any) {
 	t.Helper()
-	resp, err := http.Get(p.url + path + "?" + values.Encode())
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := check.Must(http.Get(p.url + path + "?" + values.Encode()))(t)
 	defer resp.Body.Close()
 	got := struct {
 		Status, Error string
 		Data          any
 	}{Data: answer}
-	if err := json.NewDecoder(resp.Body).Decode(&got); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.NewDecoder(resp.Body).Decode(&got))
 	if got.Status != "success" {
 		t.Fatalf("%v: got %s, want an answer", values, got.Error)
 	}

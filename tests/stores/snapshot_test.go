@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/servertest"
 	"github.com/caddy-throttle/caddy-throttle/tests/internal/system"
 )
@@ -86,9 +87,7 @@ func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
 		if kill == 0 {
 			bad.Get(t, url+"login")
 		}
-		if a := bad.Get(t, url+"login"); a.Status != 429 {
-			t.Errorf("start %d: got %d for a client that is blocked, want 429", kill, a.Status)
-		}
+		check.Equal(t, bad.Get(t, url+"login").Status, 429, "start %d: for a client that is blocked", kill)
 		if kill == kills {
 			t.Logf("%d kills lost %d of %d requests", kills, lost, level+lost)
 			return // and end Caddy as usual
@@ -112,9 +111,7 @@ func TestAKilledCaddyLosesAtMostOneInterval(t *testing.T) {
 		saved = answered + count.Load()
 		newerThan(t, file, newerThan(t, file, first))
 		<-time.After(time.Duration(rand.Int64N(int64(250 * time.Millisecond)))) // some moment
-		if err := c.Cmd.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, c.Cmd.Process.Kill())
 		<-c.Ended
 		c.Shut = true
 		stop.Store(true)

@@ -24,6 +24,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/store"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // ask returns the answer of a call.
@@ -50,9 +51,7 @@ func TestReleaseLetsAClientBackInEverywhere(t *testing.T) {
 		t.Errorf("refusals of the address by NAT64: got %+v, want %+v", translated.Refusals, direct.Refusals)
 	}
 	for _, call := range []string{"why", "release"} {
-		if status := s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil); status != http.StatusBadRequest {
-			t.Errorf("%s of an IPv4 network as NAT64 shows it: got status %d, want 400", call, status)
-		}
+		check.Equal(t, s.Admin(http.MethodPost, "/throttle/"+call, `{"client": "64:ff9b::203.0.113.0/120"}`, nil), http.StatusBadRequest, "%s of an IPv4 network as NAT64 shows it: status", call)
 	}
 	if got := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`); !slices.Equal(got.Freed, []string{
 		"hosts/203.0.113.7/example.com", "hosts/203.0.113.7/other.example", "pages/203.0.113.7",
@@ -99,13 +98,9 @@ func TestWhySaysThatAZoneIsSwitchedToShadow(t *testing.T) {
 	}
 	s.Changes("/throttle/shadow", `{"zone": "accounts", "for": "30m"}`) // of another key
 	s.Changes("/throttle/shadow", `{"zone": "pages", "for": "30m", "note": "too tight"}`)
-	if got := why(); !slices.Equal(got, []string{"pages too tight"}) {
-		t.Errorf("got %q, want the switch of the client's zone", got)
-	}
+	check.Slices(t, why(), []string{"pages too tight"}, "want the switch of the client's zone")
 	s.Changes("/throttle/shadow", `{"for": "30m", "note": "panic"}`)
-	if got := why(); !slices.Equal(got, []string{"pages too tight", " panic"}) {
-		t.Errorf("got %q, want that of all zones too", got)
-	}
+	check.Slices(t, why(), []string{"pages too tight", " panic"}, "want that of all zones too")
 	s.Changes("/throttle/unshadow", `{"zone": "pages"}`)
 	s.Changes("/throttle/unshadow", `{}`)
 	if got := why(); got != nil {
@@ -244,9 +239,7 @@ func TestWhyShowsWhatIsToBeSaid(t *testing.T) {
 		for _, b := range s.Why(client).Buckets {
 			zones = append(zones, b.Zone)
 		}
-		if got := strings.Join(zones, " "); got != want {
-			t.Errorf("%s: got the buckets of %q, want %q", client, got, want)
-		}
+		check.Equal(t, strings.Join(zones, " "), want, "%s: the buckets", client)
 	}
 	shown("203.0.113.7", "")
 	s.From(servertest.Someone).Passes(2, "/login")
@@ -532,9 +525,7 @@ func TestTheAdminAPIRefusesBadInput(t *testing.T) {
 		{"POST", "/throttle/buckets", `{"zone": "pages", "sort": "none"}`, 400},
 		{"POST", "/throttle/top", `{"for": "1h"}`, 400},
 	} {
-		if got := s.Admin(test.method, test.path, test.body, nil); got != test.want {
-			t.Errorf("%s %s %.80s: got %d, want %d", test.method, test.path, test.body, got, test.want)
-		}
+		check.Equal(t, s.Admin(test.method, test.path, test.body, nil), test.want, "%s %s %.80s", test.method, test.path, test.body)
 	}
 	r := httptest.NewRequest("POST", "/throttle/release", strings.NewReader(`{"client": "x"}`))
 	r.Header.Set("Content-Type", "text/plain") // which other origins may send unasked
@@ -589,9 +580,7 @@ func TestAKeyThatATableHasCutCanBePastedBack(t *testing.T) {
 	if s.Admin(http.MethodPost, "/throttle/why", fmt.Sprintf(`{"client": %q}`, cut), &why); len(why.Buckets) != 1 || why.Buckets[0].Key != key {
 		t.Errorf("why %s: got %+v, want the bucket", cut, why.Buckets)
 	}
-	if status := s.Admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil); status != http.StatusBadRequest {
-		t.Errorf("limit of %s: got %d, want 400", cut, status)
-	}
+	check.Equal(t, s.Admin(http.MethodPost, "/throttle/limit", fmt.Sprintf(`{"zone": "api", "key": %q, "limit": "deny"}`, cut), nil), http.StatusBadRequest, "limit of %s", cut)
 	for client, want := range map[string]int{"…": 0, "@sha256:…": 0} {
 		if freed := ask[wire.Released](s, "release", fmt.Sprintf(`{"client": %q}`, client)); freed.Count != want {
 			t.Errorf("release of %s: got %+v, want %d", client, freed, want)
@@ -617,9 +606,7 @@ func TestTheJournalSaysWhatWasChangedAndByWhom(t *testing.T) {
 	} {
 		s.Changes("/throttle/"+change[0], change[1])
 	}
-	if status := s.Admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil); status != 400 {
-		t.Errorf("got %d, want 400", status)
-	}
+	check.Equal(t, s.Admin(http.MethodPost, "/throttle/ban", `{"network": "0.0.0.0/0", "for": "1h"}`, nil), 400)
 	var told []string
 	for _, c := range journal(s) {
 		ends := ""
@@ -719,9 +706,7 @@ func TestNobodyReplacesAnothersChangeUnawares(t *testing.T) {
 	for _, entry := range journal(s) {
 		who += entry.By + " " + entry.Action + ", "
 	}
-	if want := "carol shadow, carol unshadow, bob shadow, alice shadow, carol ban, carol unban, bob ban, alice ban, carol limit, carol unlimit, bob limit, alice limit, "; who != want {
-		t.Errorf("got the journal %s, want %s", who, want)
-	}
+	check.Equal(t, who, "carol shadow, carol unshadow, bob shadow, alice shadow, carol ban, carol unban, bob ban, alice ban, carol limit, carol unlimit, bob limit, alice limit, ", "the journal")
 }
 
 // namesOf are the names of the buckets, without their zones.
@@ -752,12 +737,8 @@ func TestWhyShowsTheBucketThatRequestsOfAnUnlistedKeyUse(t *testing.T) {
 		}`)
 		s.From(servertest.Someone).With("X-Api-Key", "unlisted").Get("/")
 		got := ask[wire.Why](s, "why", `{"client": "unlisted"}`)
-		if names := namesOf(got.Buckets); !slices.Equal(names, want) {
-			t.Errorf("%s: got the buckets %v, want %v", policy, names, want)
-		}
-		if wanted := []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}; !slices.Equal(got.Unlisted, wanted) {
-			t.Errorf("%s: got %v, want %v", policy, got.Unlisted, wanted)
-		}
+		check.Slices(t, namesOf(got.Buckets), want, "%s: the buckets", policy)
+		check.Slices(t, got.Unlisted, []wire.UnlistedKey{{Zone: "api", Key: "unlisted", Policy: policy}}, "%s", policy)
 		got = ask[wire.Why](s, "why", `{"client": "shop"}`)
 		if names := namesOf(got.Buckets); !slices.Equal(names, []string{"shop"}) || got.Unlisted != nil {
 			t.Errorf("%s: got the buckets %v and %v of a listed key, want its own", policy, names, got.Unlisted)
@@ -778,13 +759,9 @@ func TestBucketsOfAnAddressAreFoundBesideTheKey(t *testing.T) {
 		s := servertest.Run(t, "http:// {\nthrottle {\nzone "+name+" {\n"+options+"\nlimit 2 1/h\n}\n}\nrespond ok\n}")
 		s.From(servertest.Someone).Passes(2, "/")
 		why := ask[wire.Why](s, "why", `{"client": "203.0.113.7"}`)
-		if names := namesOf(why.Buckets); !slices.Equal(names, []string{"@client_ip/203.0.113.7"}) {
-			t.Errorf("%s: got the buckets %v, want that of the address", name, names)
-		}
+		check.Slices(t, namesOf(why.Buckets), []string{"@client_ip/203.0.113.7"}, "%s: the buckets, want that of the address", name)
 		freed := ask[wire.Released](s, "release", `{"client": "203.0.113.7"}`)
-		if !slices.Equal(freed.Freed, []string{name + "/@client_ip/203.0.113.7"}) {
-			t.Errorf("%s: got %v freed, want that bucket", name, freed.Freed)
-		}
+		check.Slices(t, freed.Freed, []string{name + "/@client_ip/203.0.113.7"}, "%s: freed, want that bucket", name)
 		s.From(servertest.Someone).Passes(2, "/")
 	}
 }

@@ -19,6 +19,8 @@ import (
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // receives serves requests whose bodies have been received for alice.
@@ -163,9 +165,7 @@ func TestABodyThatIsTooLong(t *testing.T) {
 	r := httptest.NewRequest(http.MethodPost, "/", http.MaxBytesReader(nil, io.NopCloser(strings.NewReader("hello")), 3))
 	b, err := newStore(t, Bounds{}).Receive(t.Context(), r, alice, 10)
 	defer b.Close()
-	if !errors.Is(err, ErrTooLarge) {
-		t.Errorf("got %v for the bound of a handler around, want it told as ours", err)
-	}
+	check.Is(t, err, ErrTooLarge, "for the bound of a handler around, want it told as ours")
 	var tooLarge *http.MaxBytesError
 	if got, err := io.ReadAll(r.Body); string(got) != "hel" || !errors.As(err, &tooLarge) {
 		t.Errorf("got %q, %v of its body, want what it lets through and its error", got, err)
@@ -177,9 +177,7 @@ func TestABodyWithoutRoom(t *testing.T) {
 	for size, want := range map[int]error{500: nil, 200 << 10: nil, 5 * blockSize: ErrNoRoom} {
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(randomBytes(size)))
 		b, err := s.Receive(t.Context(), r, alice, 0)
-		if !errors.Is(err, want) {
-			t.Errorf("%d bytes: got %v, want %v", size, err, want)
-		}
+		check.Is(t, err, want, "%d bytes", size)
 		_ = b.Close()
 		holdsNothing(t, s)
 	}
@@ -217,9 +215,7 @@ func TestPassingOn(t *testing.T) {
 					}
 				}
 				got, err := io.ReadAll(r.Body)
-				if err != nil {
-					t.Errorf("%s: %v", name, err)
-				}
+				check.NoError(t, err, "%s", name)
 				if memory, _ := s.Held(); memory != 0 {
 					t.Errorf("%s: got %d bytes held in memory after the end, want none", name, memory)
 				}
@@ -355,10 +351,7 @@ func TestAFileThatFails(t *testing.T) {
 			return broken(f), err
 		}
 		r := httptest.NewRequest(http.MethodPost, "/", strings.NewReader(randomBytes(3*blockSize)))
-		b, err := s.Receive(t.Context(), r, alice, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := check.Must(s.Receive(t.Context(), r, alice, 0))(t)
 		for _, from := range []io.Reader{b.Reader(), r.Body} {
 			if _, err := io.ReadAll(from); !errors.Is(err, want) {
 				t.Errorf("got %v, want %v", err, want)
@@ -418,9 +411,7 @@ func TestAClientThatBreaksOff(t *testing.T) {
 				served := false
 				slowly(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					began := time.Now()
-					if err := http.NewResponseController(w).SetReadDeadline(began.Add(test.deadline)); err != nil {
-						t.Error(err)
-					}
+					check.NoError(t, http.NewResponseController(w).SetReadDeadline(began.Add(test.deadline)))
 					receives(s, 1<<20, func(w http.ResponseWriter, r *http.Request, b *Received, err error) {
 						served = true
 						if took := time.Since(began); !errors.Is(err, test.want) || took < test.after || took > test.after+time.Second {
@@ -486,9 +477,7 @@ func (p *panicking) Read(b []byte) (int, error) {
 func TestAPanicOfABodyHoldsNothing(t *testing.T) {
 	s := newStore(t, Bounds{})
 	defer func() {
-		if got := recover(); got != "a body's" {
-			t.Errorf("got %v, want the panic", got)
-		}
+		check.Equal(t, recover(), "a body's", "want the panic")
 		holdsNothing(t, s)
 	}()
 	_, _ = s.Receive(t.Context(), httptest.NewRequest(http.MethodPost, "/", &panicking{10}), alice, 0)
@@ -502,9 +491,7 @@ func TestTrailersComeWithTheBody(t *testing.T) {
 	for _, protocol := range protocols {
 		r, _ := http.NewRequest(http.MethodPost, server.URL, io.NopCloser(strings.NewReader(randomBytes(100<<10))))
 		r.Trailer = http.Header{"X-Sum": {"1"}}
-		if got := answerOf(t, clientOf(t, protocol), r); got != "1<nil>" {
-			t.Errorf("%s: got %q, want the trailer", protocol, got)
-		}
+		check.Equal(t, answerOf(t, clientOf(t, protocol), r), "1<nil>", "%s, want the trailer", protocol)
 	}
 }
 
@@ -519,9 +506,7 @@ func TestExpectContinue(t *testing.T) {
 	}))
 	for length, want := range map[int]string{7: "HTTP/1.1 100 Continue", 11: "HTTP/1.1 413 Request Entity Too Large"} {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: example.com\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n", length)
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		if strings.TrimSpace(line) != want || err != nil {
@@ -564,10 +549,7 @@ func TestClosingWhileReading(t *testing.T) {
 	data := []byte(randomBytes(300 << 10))
 	for range 20 {
 		r := httptest.NewRequest(http.MethodPost, "/", bytes.NewReader(data))
-		b, err := s.Receive(t.Context(), r, netip.Prefix{}, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := check.Must(s.Receive(t.Context(), r, netip.Prefix{}, 0))(t)
 		var reading sync.WaitGroup
 		reading.Go(func() {
 			got, err := io.ReadAll(b)

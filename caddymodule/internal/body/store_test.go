@@ -15,6 +15,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // newStore returns a store whose file must not fail, and which must hold nothing at the end of
@@ -95,10 +97,7 @@ func readSome(t *testing.T, random *rand.Rand, spool *Spool) []byte {
 		}
 		return p[:n]
 	}
-	p, err := spool.Next()
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := check.Must(spool.Next())(t)
 	if len(p) == 0 {
 		return nil
 	}
@@ -183,9 +182,7 @@ func TestTheFileExistsWhileSomethingLiesInIt(t *testing.T) {
 func TestFilesOfKilledProcessesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"bodies-123.tmp", "other.tmp"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("secret"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.WriteFile(filepath.Join(dir, name), []byte("secret"), 0o600))
 	}
 	NewStore(dir, func(err error) { t.Error(err) })
 	left, err := os.ReadDir(dir)
@@ -254,9 +251,7 @@ func TestAFullDisk(t *testing.T) {
 // Root may write everywhere, so a file stands where the folder should.
 func TestWithoutAFolderThereIsMemory(t *testing.T) {
 	in := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(in, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(in, nil, 0o600))
 	said := 0
 	s := NewStore(filepath.Join(in, "folder"), func(error) { said++ })
 	for range 3 {
@@ -266,9 +261,7 @@ func TestWithoutAFolderThereIsMemory(t *testing.T) {
 		}
 		spool.Close()
 	}
-	if said != 1 {
-		t.Errorf("got told %d times, want once", said)
-	}
+	check.Equal(t, said, 1, "times: told")
 	holdsNothing(t, s)
 }
 
@@ -285,9 +278,7 @@ func TestStoreIsSafeForConcurrentUse(t *testing.T) {
 		all.Go(func() {
 			random := rand.New(rand.NewPCG(3, uint64(n)))
 			for range 50 {
-				if err := fillAndEmpty(s, client(n%3), random); err != nil {
-					t.Error(err)
-				}
+				check.NoError(t, fillAndEmpty(s, client(n%3), random))
 			}
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/golden"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // samples has a zone for each option, without its braces.
@@ -64,9 +65,7 @@ func zoneIn(t *testing.T, app, caddyfile string) (zone map[string]any, adapted [
 	raw := apps["throttle"]
 	if app == "http" {
 		handlers := handlersIn(t, apps["http"])
-		if len(handlers) != 1 {
-			t.Fatalf("got %d handlers, want 1", len(handlers))
-		}
+		check.Need(t, len(handlers), 1, "handlers")
 		var err error
 		if raw, err = json.Marshal(handlers[0]); err != nil {
 			t.Fatal(err)
@@ -103,14 +102,9 @@ func TestEveryOptionOfAZoneMeansTheSameWhereverItStands(t *testing.T) {
 				t.Errorf("%s: got %v in the block behind a line, want %v", name, line, site)
 			}
 		}
-		raw, err := json.Marshal(site)
-		if err != nil {
-			t.Fatal(err)
-		}
+		raw := check.Must(json.Marshal(site))(t)
 		z := new(limit.Zone)
-		if err := caddy.StrictUnmarshalJSON(raw, z); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, caddy.StrictUnmarshalJSON(raw, z))
 		if err := z.Compile(nil); err != nil {
 			t.Errorf("%s in JSON: got %v", name, err)
 		}

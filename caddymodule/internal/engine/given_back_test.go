@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/record"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // newNested is a site with an enforced zone and one in shadow around other handlers.
@@ -62,13 +63,9 @@ func TestARequestThatIsRefusedFurtherInCostsNothing(t *testing.T) {
 					served++
 				}
 			}
-			if served != test.served {
-				t.Errorf("%s: got %v requests served, want %v", test.name, served, test.served)
-			}
+			check.Equal(t, served, test.served, "%s: requests served", test.name)
 			wantCharged(t, s, test.name, test.around, test.watched)
-			if got := s.Unsettled("around"); got != 0 {
-				t.Errorf("%s: got %v charges counted as left", test.name, got)
-			}
+			check.Equal(t, s.Unsettled("around"), 0, "%s: charges counted as left", test.name)
 		})
 	}
 }
@@ -238,14 +235,10 @@ func TestErrorRoutesChargeAndGiveBackNothing(t *testing.T) {
 			}
 			visits := s.Visits(3, servertest.Office, "/")
 			for i, v := range visits {
-				if v.Code != test.want {
-					t.Errorf("%s, request %d: got %d, want %d", test.name, i+1, v.Code, test.want)
-				}
+				check.Equal(t, v.Code, test.want, "%s, request %d", test.name, i+1)
 			}
 			wantCharged(t, s, test.name, test.around, test.around)
-			if got := s.Fullness("other", servertest.Office, 1, 1./86400, false); got != 0 {
-				t.Errorf("%s: got level %v in the error route's zone, want 0", test.name, got)
-			}
+			check.Equal(t, s.Fullness("other", servertest.Office, 1, 1./86400, false), 0, "%s: in the error route's zone: level", test.name)
 		})
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestPoliciesAreEachZonesOwn(t *testing.T) {
@@ -51,9 +52,7 @@ func TestARequestDeniedForWantOfAStoreIsToldWhenToComeBack(t *testing.T) {
 		if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "5" {
 			t.Errorf("got %v with Retry-After %q, want 503 with 5", w.Code, w.Header().Get("Retry-After"))
 		}
-		if got := s.Counts(t)["z"]["refused store"]; got != 1 {
-			t.Errorf("refused for want of a store: got %v counted, want 1", got)
-		}
+		check.Equal(t, s.Counts(t)["z"]["refused store"], 1, "refused for want of a store: counted")
 	})
 }
 
@@ -69,9 +68,7 @@ func TestChargesThatCannotBeCorrectedAreCounted(t *testing.T) {
 			servertest.TheShared.Deaf.Store(true)
 			s.From(servertest.Someone).WantStatuses("/", statuses)
 			synctest.Wait()
-			if got := servertest.Counted(t, telemetry.Unsettled, "z")["unsettled_total"]; got != 2 {
-				t.Errorf("%s: got %v charges counted, want 2", zones, got)
-			}
+			check.Equal(t, servertest.Counted(t, telemetry.Unsettled, "z")["unsettled_total"], 2, "%s: charges counted", zones)
 		})
 	}
 }
@@ -107,9 +104,7 @@ func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 		synctest.Wait()
 		s.Stop()
 		synctest.Wait()
-		if got := servertest.TheShared.Closed.Load(); got != 0 {
-			t.Error("while requests wait: got the store closed, want it open")
-		}
+		check.Equal(t, servertest.TheShared.Closed.Load(), 0, "while requests wait: the store closed, want it open")
 		<-time.After(3 * time.Second)
 		synctest.Wait()
 		if got := servertest.TheShared.Closed.Load(); got != 1 || codes != [2]int{200, 200} {
@@ -133,16 +128,12 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 		synctest.Wait()
 		c.Statuses(5, "/")
 		for text, want := range map[string]int{"the store is down": 1, "the store is up again": 1, "asking the store": 1} {
-			if got := len(s.Logs.Lines(t, text)); got != want {
-				t.Errorf("log lines that say %q: got %d, want %d", text, got, want)
-			}
+			check.Equal(t, len(s.Logs.Lines(t, text)), want, "log lines that say %q", text)
 		}
 		for name, want := range map[string]float64{
 			"caddy_throttle_breaker_open": 0, "caddy_throttle_store_outages_total": 1, "caddy_throttle_store_errors_total": failuresToOpen,
 		} {
-			if got := s.StoreMetric(t, name); got != want {
-				t.Errorf("%s: got %v, want %v", name, got, want)
-			}
+			check.Equal(t, s.StoreMetric(t, name), want, "%s", name)
 		}
 		if got := s.Metric(t, "caddy_throttle_without_store_total"); len(got) != 1 || got[0].Value != 50 {
 			t.Errorf("decided without the store: got %v, want 50", got)
@@ -154,9 +145,7 @@ func TestAnOutageIsSaidOnceAndItsEndToo(t *testing.T) {
 func started(t *testing.T, config string) *servertest.Site {
 	t.Helper()
 	s := servertest.Run(t, config)
-	if err := s.Module().Start(); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, s.Module().Start())
 	t.Cleanup(func() {
 		time.Sleep(time.Second) // for what no request waits for
 		_ = s.Module().Stop()
@@ -282,9 +271,7 @@ func TestCallsOfTheStore(t *testing.T) {
 				s := servertest.RunShared(t, "", test.zones)
 				r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(`{"user": "a", "rows": [1,2,3]}`))
 				r.Header.Set("Content-Type", "application/json")
-				if w := s.Do(r); w.Code != http.StatusOK {
-					t.Fatalf("got %d, want 200", w.Code)
-				}
+				check.Need(t, s.Do(r).Code, http.StatusOK)
 				synctest.Wait()
 				if takes, settles := servertest.TheShared.Takes.Load(), servertest.TheShared.Settles.Load(); takes != test.takes || settles != test.settles {
 					t.Errorf("got %d takes and %d settlements, want %d and %d", takes, settles, test.takes, test.settles)
@@ -302,9 +289,7 @@ func TestErrorsOfAStoreThatNoRequestWaitsForAreLoggedByTheConfigThatRuns(t *test
 		const config = "{\nthrottle {\nstore test_shared\n}\n}\nhttp:// {\nthrottle site 5 1/s\n}"
 		start := func() *servertest.Site {
 			s := servertest.Run(t, config)
-			if err := s.Module().Start(); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, s.Module().Start())
 			return s
 		}
 		wantLines := func(s *servertest.Site, want int) {

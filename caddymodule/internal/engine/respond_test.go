@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
@@ -51,25 +52,17 @@ func TestTheMessageIsThatOfTheZoneThatDecides(t *testing.T) {
 			t.Errorf("request %d: got %v, %s, want %q", i+1, w.Code, w.Body, test.want)
 		}
 	}
-	if got := s.From(servertest.Someone).Get("/").Body.String(); !strings.Contains(got, ">Too many pages.</p>") {
-		t.Errorf("got %s, want the message on the page", got)
-	}
+	check.Contains(t, s.From(servertest.Someone).Get("/").Body.String(), ">Too many pages.</p>", "want the message on the page")
 }
 
 func TestThePageIsReadWhenTheConfigIsLoaded(t *testing.T) {
 	page := filepath.Join(t.TempDir(), "page.html")
-	if err := os.WriteFile(page, []byte("old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(page, []byte("old"), 0o600))
 	s := servertest.Run(t, "http:// {\nthrottle {\nzone site {\nlimit 1 1/h\nrefusal {\npage "+page+"\n}\n}\n}\nrespond ok\n}")
 	c := s.From(servertest.Someone)
 	c.Passes(1, "/")
-	if err := os.Remove(page); err != nil {
-		t.Fatal(err)
-	}
-	if got := c.Get("/").Body.String(); got != "old" {
-		t.Errorf("got %q, want %q", got, "old")
-	}
+	check.OK(t, os.Remove(page))
+	check.Equal(t, c.Get("/").Body.String(), "old")
 }
 
 func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
@@ -92,12 +85,8 @@ func TestErrorRoutesSeeTheRefusalWhenTheyAreToWriteIt(t *testing.T) {
 	if got := w.Body.String(); w.Code != http.StatusTooManyRequests || got != want {
 		t.Errorf("got %v %q, want 429 %q", w.Code, got, want)
 	}
-	if got := w.Header().Get("Retry-After"); got != "60" {
-		t.Errorf("Retry-After: got %q, want 60", got)
-	}
-	if got := w.Header().Get("Cache-Control"); got != "no-store" {
-		t.Errorf("Cache-Control: got %q, want no-store", got)
-	}
+	check.Equal(t, w.Header().Get("Retry-After"), "60", "Retry-After")
+	check.Equal(t, w.Header().Get("Cache-Control"), "no-store", "Cache-Control")
 }
 
 func TestEveryRefusalHasACodeThatWhyUnderstands(t *testing.T) {
@@ -235,12 +224,8 @@ func TestRateLimitHeadersTellOfTheZoneNearestExhaustion(t *testing.T) {
 		{"198.51.100.1:1", "POST", `"posts";q=10;qu="cost";w=10`, `"posts";r=5;t=1`},
 	} {
 		w := s.From(test.addr).Send(test.method, "/")
-		if got := w.Header().Get("RateLimit-Policy"); got != test.policy {
-			t.Errorf("request %d: got RateLimit-Policy %s, want %s", i+1, got, test.policy)
-		}
-		if got := w.Header().Get("RateLimit"); got != test.limit {
-			t.Errorf("request %d: got RateLimit %s, want %s", i+1, got, test.limit)
-		}
+		check.Equal(t, w.Header().Get("RateLimit-Policy"), test.policy, "request %d: RateLimit-Policy", i+1)
+		check.Equal(t, w.Header().Get("RateLimit"), test.limit, "request %d: RateLimit", i+1)
 	}
 }
 

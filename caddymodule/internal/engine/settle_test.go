@@ -16,6 +16,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func settleFails(after time.Duration, err error) func(http.ResponseWriter, *http.Request) error {
@@ -127,9 +128,7 @@ func TestAPanicBeforeThereAreHeadersTellsNothing(t *testing.T) {
 			}
 			s.Get("/")
 			s.WantLevel("settled", 2)
-			if got := s.Unsettled("settled"); got != test.unknown {
-				t.Errorf("got %v unsettled, want %v", got, test.unknown)
-			}
+			check.Equal(t, s.Unsettled("settled"), test.unknown, "unsettled")
 		})
 	}
 }
@@ -152,9 +151,7 @@ func TestHandlersWithinEachOtherSettleEachTheirOwn(t *testing.T) {
 	w, _ := s.Get("/x")
 	for zone, want := range map[string]float64{"outer": 3, "middle": 0, "inner": 3, "seconds": 0, "status": 7} {
 		s.WantLevel(zone, want)
-		if got := s.Unsettled(zone); got != 0 {
-			t.Errorf("zone %s: got %v unsettled, want none", zone, got)
-		}
+		check.Equal(t, s.Unsettled(zone), 0, "zone %s: unsettled", zone)
 	}
 	for _, name := range []string{"X-Cost", "X-Other"} {
 		if got := w.Header()[name]; got != nil {
@@ -279,9 +276,7 @@ func TestRefund(t *testing.T) {
 				if got := s.Level("settled", false); math.Abs(got-test.want) > 1e-2 {
 					t.Errorf("got level %v, want %v", got, test.want)
 				}
-				if got := s.Unsettled("settled"); got != 0 {
-					t.Errorf("got %v unsettled, want none", got)
-				}
+				check.Equal(t, s.Unsettled("settled"), 0, "unsettled")
 			})
 		})
 	}

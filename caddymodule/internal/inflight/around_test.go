@@ -16,6 +16,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/admin/wire"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestShadow counts on arrival what would be done, and holds nothing up. Who waits when it is
@@ -154,15 +155,11 @@ func TestPlaceholders(t *testing.T) {
 		}
 		s.Visits(2, client(1), "/")
 		servertest.Sleep(time.Minute)
-		if want := "php|203.0.1.7|delayed||1|||busy||"; got != want {
-			t.Errorf("got %q after a wait, want %q", got, want)
-		}
+		check.Equal(t, got, "php|203.0.1.7|delayed||1|||busy||", "after a wait")
 		takes = time.Minute
 		refused := s.Visits(2, client(1), "/")[1]
 		servertest.Sleep(time.Hour)
-		if got, want := refused.Body.String(), "php|203.0.1.7|refused|timeout|3||1|busy||"; got != want {
-			t.Errorf("got %q after a refusal, want %q", got, want)
-		}
+		check.Equal(t, refused.Body.String(), "php|203.0.1.7|refused|timeout|3||1|busy||", "after a refusal")
 	})
 }
 
@@ -181,9 +178,7 @@ func TestStatus(t *testing.T) {
 			var status wire.Status
 			servertest.AskAdmin(t, s.App.Engine(), http.MethodGet, "/throttle/zones", "", &status)
 			f := status.InFlight[0]
-			if got := fmt.Sprintf("%s: %d of %d slots, %d of %d waiting", f.Mode, f.Running, f.Slots, f.Waiting, f.Queue); got != want {
-				t.Errorf("%s: got %s, want %s", options, got, want)
-			}
+			check.Equal(t, fmt.Sprintf("%s: %d of %d slots, %d of %d waiting", f.Mode, f.Running, f.Slots, f.Waiting, f.Queue), want, "%s", options)
 			servertest.Sleep(time.Minute)
 		})
 	}

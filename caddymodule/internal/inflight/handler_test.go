@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,6 +17,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A client of the tests below, which all come from networks of their own.
@@ -38,9 +38,7 @@ func wantWaits(t *testing.T, visits []*servertest.Visit, want ...float64) {
 			got = append(got, -1)
 		}
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got waits of %v seconds, want %v", got, want)
-	}
+	check.Slices(t, got, want, "seconds: waits")
 }
 
 // wantRefused checks how a request was refused.
@@ -181,9 +179,7 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		send.Close()
 		servertest.Sleep(time.Minute)
 		wantWaits(t, append(visits, slow), 0, 1, -1, 120)
-		if want := "slow, 4, 4, <nil>"; got[len(got)-1] != want {
-			t.Errorf("got the body %q, want %q", got[len(got)-1], want)
-		}
+		check.Equal(t, got[len(got)-1], "slow, 4, 4, <nil>", "the body")
 		wantIdle(t, s)
 	})
 }
@@ -317,9 +313,7 @@ func TestPanics(t *testing.T) {
 			r.RemoteAddr = client(1) + ":1"
 			v := s.Come(r)
 			servertest.Sleep(time.Minute)
-			if v.Panicked != http.ErrAbortHandler {
-				t.Errorf("%s: got %v, want the panic handed on", path, v.Panicked)
-			}
+			check.Equal[any](t, v.Panicked, http.ErrAbortHandler, "%s, want the panic handed on", path)
 			wantIdle(t, s)
 		}
 		failed, ok := s.Visit(client(1), "/fails/exempt"), s.Visit(client(1), "/fails/rank")
@@ -348,9 +342,7 @@ func TestErrors(t *testing.T) {
 					running := func() int { return s.App.Engine().InFlight["php"].State.Gate.Load().Running }
 					v := s.Visit(client(1), path)
 					servertest.Sleep(900 * time.Millisecond)
-					if got := running(); got != 1 {
-						t.Errorf("got %d slots while its error page is made, want one", got)
-					}
+					check.Equal(t, running(), 1, "slots while its error page is made")
 					servertest.Sleep(time.Minute)
 					if !v.Ended || path == "/" && v.Code != http.StatusNotFound {
 						t.Errorf("got %d, ended %v, want 404", v.Code, v.Ended)
@@ -432,9 +424,7 @@ func TestErrorRoutes(t *testing.T) {
 		v := s.Visit(client(1), "/")
 		v.Leave()
 		servertest.Sleep(900 * time.Millisecond)
-		if got := s.App.Engine().InFlight["php"].State.Gate.Load().Running; got != 1 {
-			t.Errorf("got %d slots while the upstream makes an error page for nobody, want one", got)
-		}
+		check.Equal(t, s.App.Engine().InFlight["php"].State.Gate.Load().Running, 1, "slots while the upstream makes an error page for nobody")
 		servertest.Sleep(time.Minute)
 		wantIdle(t, s)
 	})

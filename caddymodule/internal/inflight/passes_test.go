@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A person is a browser with cookies.
@@ -94,9 +95,7 @@ func (p *person) rankOf(t *testing.T, target string) (rank string) {
 
 func (p *person) wantRank(t *testing.T, want string) {
 	t.Helper()
-	if got := p.rankOf(t, "/"); got != want {
-		t.Errorf("got the rank %q, want %q", got, want)
-	}
+	check.Equal(t, p.rankOf(t, "/"), want, "the rank")
 }
 
 // ranked returns how many requests were served so far, by rank.
@@ -205,9 +204,7 @@ func TestPassesOfRefused(t *testing.T) {
 				other.plain = test.plain
 				v := other.opens("GET", "/", "User-Agent", browser)
 				servertest.Sleep(5 * time.Second)
-				if reloads := v.Header().Get("Refresh") != ""; reloads != (i != 1 || test.name == "with cookies") {
-					t.Errorf("browser %d: got a page that reloads: %v", i, reloads)
-				}
+				check.Equal(t, v.Header().Get("Refresh") != "", i != 1 || test.name == "with cookies", "browser %d: a page that reloads:", i)
 			}
 			servertest.Sleep(2 * time.Hour)
 		})
@@ -275,9 +272,7 @@ func TestMembers(t *testing.T) {
 			newPerson(s, client(2), passOf+"="+ann.cookies[passOf]).wantRank(t, "returned")
 			old := ann.cookies[passOf]
 			ann.rankOf(t, "/?logout")
-			if ann.cookies[passOf] != "" {
-				t.Error("got the pass of a member kept after the log-out")
-			}
+			check.Equal(t, ann.cookies[passOf], "", "the pass of a member kept after the log-out")
 			ann.cookies[passOf] = old
 			ann.wantRank(t, "returned")
 			again := newPerson(s, client(1))
@@ -373,9 +368,7 @@ func TestTold(t *testing.T) {
 				t.Errorf("%s: got a member's pass: %v, want %v", path, !want, want)
 			}
 		}
-		if sent != "" {
-			t.Errorf("got the upstream %q from the client, want nothing", sent)
-		}
+		check.Equal(t, sent, "", "from the client: the upstream")
 		servertest.Sleep(time.Minute)
 		wantIdle(t, s)
 	})

@@ -9,6 +9,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // newGate is a site with a zone that blocks everywhere.
@@ -140,9 +141,7 @@ func TestABucketThatIsResetIsBlockedEverywhereForTwoSecondsAtMost(t *testing.T) 
 		s.Visits(2, servertest.Office, "/login")
 		servertest.Sleep(time.Minute)
 		servertest.WantWaits(t, s.Visits(1, servertest.Office, "/other"), -1)
-		if err := s.Store.Reset(context.Background(), "gate", servertest.Office, false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, s.Store.Reset(context.Background(), "gate", servertest.Office, false))
 		for range 4 { // hammering does not prolong it
 			s.Visit(servertest.Office, "/other")
 			servertest.Sleep(500 * time.Millisecond)
@@ -150,9 +149,7 @@ func TestABucketThatIsResetIsBlockedEverywhereForTwoSecondsAtMost(t *testing.T) 
 		servertest.WantWaits(t, s.Visits(1, servertest.Office, "/other"), 0)
 		// The zone itself notices at once.
 		s.Visits(2, servertest.Office, "/login")
-		if err := s.Store.Reset(context.Background(), "gate", servertest.Office, false); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, s.Store.Reset(context.Background(), "gate", servertest.Office, false))
 		servertest.Sleep(2 * time.Second)
 		servertest.WantWaits(t, s.Visits(1, servertest.Office, "/login"), 0)
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/override"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A fakeEnv writes down what a decision asks of it, in this order.
@@ -106,9 +107,7 @@ func testZone(t *testing.T, name string, change func(*Zone)) *Zone {
 	if change != nil {
 		change(z)
 	}
-	if err := z.Compile(nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, z.Compile(nil))
 	return z
 }
 
@@ -163,9 +162,7 @@ func TestADecisionAsksInOneOrderAndNothingTwice(t *testing.T) {
 			if !slices.Equal(e.asked, test.want) {
 				t.Errorf("asked %q, want %q", e.asked, test.want)
 			}
-			if !errors.Is(err, test.failed) {
-				t.Errorf("got the error %v, want %v", err, test.failed)
-			}
+			check.Is(t, err, test.failed, "the error")
 			if refused := e.refuses != "" || e.banned != nil || len(e.everywhere) > 0 && err == nil; (v != nil && v.Refused()) != refused {
 				t.Errorf("got %+v, want it refused: %v", v, refused)
 			}
@@ -202,10 +199,7 @@ func TestABodyThatBreaksOff(t *testing.T) {
 func TestAnOutcomeNamesItsBucket(t *testing.T) {
 	z := testZone(t, "site", func(z *Zone) { z.Block = new(Block) })
 	e := fakeEnv{refuses: "all"}
-	v, err := asked(t, &e, nil, z)
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := check.Must(asked(t, &e, nil, z))(t)
 	if got := v.Outcomes[0].Charge; got.Zone != "site" || got.Key != "203.0.113.7" || got.Limit != z.Limit || got.Block != z.ladder {
 		t.Errorf("got %+v", got)
 	}
@@ -219,10 +213,7 @@ func TestABlockEverywhereLimitsTheLinesOfOtherHandlers(t *testing.T) {
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), httptest.NewRecorder(), server)
 	caddyhttp.SetVar(r.Context(), caddyhttp.ClientIPVarKey, "203.0.113.7")
 	directive := &Directive{Zones: []*Zone{testZone(t, "a", nil)}, Server: &Server{Server: server}}
-	v, err := Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	v := check.Must(Decide(r, time.Now(), nil, directive, &fakeEnv{everywhere: []*Zone{gate}}))(t)
 	v.Report(r, directive, time.Now(), make(http.Header))
 	if skipped, _ := caddyhttp.GetVar(r.Context(), caddyhttp.LogSkipVar).(bool); !skipped {
 		t.Error("the refusal is in the access log, want none")

@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -47,14 +48,10 @@ func TestNamesThatNobodyTypesAreOdd(t *testing.T) {
 		"<b>admin</b>", "admin<", "a>b", "admin&x1;", "&", "%41admin", "100%", "ad\x00min", "adm\x01in", "ad\tmin", "\x7fadmin", "ad\u0085min", "\xe1dmin",
 		"...", "🦊", "\u200b", "£", "\u0301", strings.Repeat("a", 257), strings.Repeat("é", 129),
 	} {
-		if got := foldWordPress(name); got != oddName {
-			t.Errorf("%q: got %q, want it to be odd", name, got)
-		}
+		check.Equal(t, foldWordPress(name), oddName, "%q, want it to be odd", name)
 	}
 	for _, name := range []string{"", " \t", "\x00"} {
-		if got := foldWordPress(name); got != "" {
-			t.Errorf("%q: got %q, want nothing", name, got)
-		}
+		check.Equal(t, foldWordPress(name), "", "%q", name)
 	}
 }
 
@@ -112,10 +109,7 @@ func namesOf(t *testing.T, php *peertest.Peer, locale string, texts []string) []
 		t.Fatalf("got %d names for %d", len(names), len(texts))
 	}
 	for i := range names {
-		name, err := base64.StdEncoding.DecodeString(names[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		name := check.Must(base64.StdEncoding.DecodeString(names[i]))(t)
 		names[i] = string(name)
 	}
 	return names
@@ -188,9 +182,7 @@ func TestAddressesFoldToOneForm(t *testing.T) {
 	for address, want := range map[string]string{
 		" A.B+C@Example.COM ": "a.b+c@example.com", "ａ@example.com": "a@example.com", "e\u0301@example.com": "é@example.com", "": "",
 	} {
-		if got := foldEmail(address); got != want {
-			t.Errorf("%q: got %q, want %q", address, got, want)
-		}
+		check.Equal(t, foldEmail(address), want, "%q", address)
 	}
 }
 

@@ -23,6 +23,8 @@ import (
 	"github.com/caddyserver/caddy/v2"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp/reverseproxy"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A verdict is what an observer knew when its handler was done.
@@ -67,10 +69,7 @@ func fetch(t testing.TB, server *httptest.Server, method, headers string, bytes 
 		ctx, leave := context.WithCancel(t.Context())
 		defer leave()
 		r, _ := http.NewRequestWithContext(ctx, method, server.URL, nil)
-		resp, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(server.Client().Do(r))(t)
 		if resp.ProtoMajor != 2 {
 			t.Fatalf("got %s, want HTTP/2", resp.Proto)
 		}
@@ -79,16 +78,10 @@ func fetch(t testing.TB, server *httptest.Server, method, headers string, bytes 
 		}
 		return
 	}
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
 	defer conn.Close()
 	fmt.Fprintf(conn, "%s / HTTP/1.1\r\nHost: x\r\n%s\r\n", method, headers)
-	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method})
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := check.Must(http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: method}))(t)
 	if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
 		t.Fatal(err)
 	}
@@ -149,9 +142,7 @@ func TestAClientThatLeavesWithTheLastByteHasNotLeft(t *testing.T) {
 					return nil
 				})
 				fetch(t, server, test.method, p.headers, test.size)
-				if got, want := <-verdicts, (verdict{true, 0, true}); got != want {
-					t.Errorf("got %+v, want %+v", got, want)
-				}
+				check.Equal(t, <-verdicts, (verdict{true, 0, true}))
 			})
 		}
 	}
@@ -246,10 +237,7 @@ func askAndLeave(t testing.TB, server *httptest.Server, headers string, asked <-
 		}
 		return
 	}
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := check.Must(net.Dial("tcp", server.Listener.Addr().String()))(t)
 	fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: x\r\n%s\r\n", headers)
 	<-asked
 	conn.Close()
@@ -278,9 +266,7 @@ func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
 	base, err := caddy.ProvisionContext(&caddy.Config{Logging: &caddy.Logging{
 		Logs: map[string]*caddy.CustomLog{"default": {BaseLog: caddy.BaseLog{Level: "FATAL"}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	ctx, stop := caddy.NewContext(base)
 	t.Cleanup(stop)
 	proxy := &reverseproxy.Handler{
@@ -288,9 +274,7 @@ func caddyProxy(t testing.TB, address string, flush caddy.Duration) handler {
 		Upstreams:     reverseproxy.UpstreamPool{{Dial: address}},
 		FlushInterval: flush,
 	}
-	if err := proxy.Provision(ctx); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, proxy.Provision(ctx))
 	server := new(caddyhttp.Server)
 	return func(w http.ResponseWriter, r *http.Request) error {
 		r = caddyhttp.PrepareRequest(r, caddy.NewReplacer(), w, server)
@@ -391,17 +375,12 @@ func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
 			costs <- cost
 			return err
 		})
-		resp, err := server.Client().Get(server.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(server.Client().Get(server.URL))(t)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		if got := resp.Trailer; got.Get("X-Cost") != "" || got.Get("X-Other") != "4" || got.Get("X-Third") != "5" {
 			t.Errorf("%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
 		}
-		if got := <-costs; got != 3 {
-			t.Errorf("%s: got cost %v, want 3", p.about, got)
-		}
+		check.Equal(t, <-costs, 3, "%s: cost", p.about)
 	}
 }
 
@@ -428,9 +407,7 @@ func TestATunnelWorks(t *testing.T) {
 		return err
 	})
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	reader := bufio.NewReader(conn)
@@ -453,9 +430,7 @@ func TestATunnelWorks(t *testing.T) {
 func TestAFileIsSentAndMeasured(t *testing.T) {
 	const size = 1 << 20
 	name := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(name, make([]byte, size), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(name, make([]byte, size), 0o600))
 	rule := &Settle{Source: ByBytes, bytes: 1024}
 	for _, p := range protocols {
 		for method, want := range map[string]float64{"GET": 1000, "HEAD": 0} {
@@ -471,9 +446,7 @@ func TestAFileIsSentAndMeasured(t *testing.T) {
 				return err
 			})
 			fetch(t, server, method, p.headers, int64(want)*size/1000)
-			if got := <-costs; got != want {
-				t.Errorf("%s, %s: got cost %v, want %v", p.about, method, got, want)
-			}
+			check.Equal(t, <-costs, want, "%s, %s: cost", p.about, method)
 		}
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/caddyserver/caddy/v2/modules/caddyhttp"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A spy is a response writer that knows how it was written to.
@@ -84,9 +86,7 @@ func TestFlushingSendsTheHeaders(t *testing.T) {
 
 func TestNothingCanBeFlushedWhereNothingIsBuffered(t *testing.T) {
 	o, _ := observe(struct{ http.ResponseWriter }{httptest.NewRecorder()}, httptest.NewRequest("GET", "/", nil), seconds, func(w http.ResponseWriter, _ *http.Request) error {
-		if err := http.NewResponseController(w).Flush(); !errors.Is(err, http.ErrNotSupported) {
-			t.Errorf("got %v, want http.ErrNotSupported", err)
-		}
+		check.Is(t, http.NewResponseController(w).Flush(), http.ErrNotSupported)
 		return nil
 	})
 	if o.Left() {
@@ -208,9 +208,7 @@ func TestAConnectionThatCannotBeTakenOverIsNoTunnel(t *testing.T) {
 	o := new(Observer)
 	_ = o.Serve(w, httptest.NewRequest("GET", "/", nil), handler(func(w http.ResponseWriter, r *http.Request) error {
 		_, _, err := http.NewResponseController(w).Hijack()
-		if !errors.Is(err, http.ErrNotSupported) {
-			t.Errorf("got %v, want http.ErrNotSupported", err)
-		}
+		check.Is(t, err, http.ErrNotSupported)
 		return nil
 	}))
 	if _, known := seconds.Actual(o, limit, 1); !known {

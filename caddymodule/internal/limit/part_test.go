@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/caddy-throttle/caddy-throttle/internal/peertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/testseed"
 )
 
@@ -76,15 +77,9 @@ func phpUser(t *testing.T) func(header string) string {
 	url := peertest.PHPServer(t, "testdata/basic.php")
 	return func(header string) string {
 		t.Helper()
-		r, err := http.NewRequest("GET", url, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := check.Must(http.NewRequest("GET", url, nil))(t)
 		r.Header.Set("Authorization", header)
-		resp, err := http.DefaultClient.Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		resp := check.Must(http.DefaultClient.Do(r))(t)
 		defer resp.Body.Close()
 		return decoded(t, resp.Body)
 	}
@@ -102,9 +97,6 @@ func rubyUser(t *testing.T) func(header string) string {
 
 func decoded(t *testing.T, r io.Reader) string {
 	t.Helper()
-	text, err := io.ReadAll(base64.NewDecoder(base64.StdEncoding, r))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := check.Must(io.ReadAll(base64.NewDecoder(base64.StdEncoding, r)))(t)
 	return string(text)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/perkey"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var night = time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
@@ -20,9 +21,7 @@ func entry(kind Kind, zone, key, limit string) Entry {
 func held(t *testing.T, e Entry) *Held {
 	t.Helper()
 	h, err := e.compile()
-	if err != nil {
-		t.Fatalf("%+v: got error %v, want none", e, err)
-	}
+	check.OK(t, err, "%+v", e)
 	return h
 }
 
@@ -74,9 +73,7 @@ func TestAnOverrideEndsByItself(t *testing.T) {
 	set, client := table.Load(), netip.MustParseAddr("203.0.113.7")
 	for after, holds := range map[time.Duration]bool{0: true, time.Hour - 1: true, time.Hour: false} {
 		now := night.Add(after)
-		if got := set.Banned(client, now) != nil; got != holds {
-			t.Errorf("banned after %v: got %v, want %v", after, got, holds)
-		}
+		check.Equal(t, set.Banned(client, now) != nil, holds, "banned after %v", after)
 		if set.AllShadow(now) != holds || set.Shadow("z", now) != holds || set.Shadow("other", now) != holds {
 			t.Errorf("shadow after %v: want %v", after, holds)
 		}
@@ -107,9 +104,7 @@ func TestTheLongestPrefixOfABanCounts(t *testing.T) {
 		if ban := table.Load().Banned(netip.MustParseAddr(addr), night); ban != nil {
 			got = ban.Note
 		}
-		if got != want {
-			t.Errorf("%s: got the ban of %q, want %q", addr, got, want)
-		}
+		check.Equal(t, got, want, "%s: the ban", addr)
 	}
 	end := entry(OfBan, "", "203.0.113.0/24", "")
 	end.Ended = true

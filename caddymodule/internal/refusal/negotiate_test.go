@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestClientsThatPreferJSONGetIt(t *testing.T) {
@@ -55,12 +57,8 @@ func TestClientsThatPreferJSONGetIt(t *testing.T) {
 		{"+json", false},
 		{"json", false},
 	} {
-		if got := acceptsJSON([]string{test.accept}); got != test.json {
-			t.Errorf("Accept %q: got JSON %v, want %v", test.accept, got, test.json)
-		}
-		if got := acceptsJSON(strings.Split(test.accept, ", ")); got != test.json {
-			t.Errorf("Accept %q in several headers: got JSON %v, want %v", test.accept, got, test.json)
-		}
+		check.Equal(t, acceptsJSON([]string{test.accept}), test.json, "Accept %q: JSON", test.accept)
+		check.Equal(t, acceptsJSON(strings.Split(test.accept, ", ")), test.json, "Accept %q in several headers: JSON", test.accept)
 	}
 	if acceptsJSON(nil) {
 		t.Error("no Accept: got JSON")
@@ -125,8 +123,6 @@ func TestHostileAcceptHeadersCostNoMoreThanTheirBeginning(t *testing.T) {
 		if got, want := acceptsJSON(accept), acceptsJSON(beginning); got != want {
 			t.Errorf("%s: got JSON %v, want %v as for the beginning", about, got, want)
 		}
-		if got := testing.AllocsPerRun(10, func() { acceptsJSON(accept) }); got != 0 {
-			t.Errorf("%s: got %v allocations, want none", about, got)
-		}
+		check.Equal(t, testing.AllocsPerRun(10, func() { acceptsJSON(accept) }), 0, "%s: allocations", about)
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // visit is a request of a browser.
@@ -43,9 +45,7 @@ func TestTheNoticeIsInTheVisitorsLanguage(t *testing.T) {
 		{"\x00\xff,de;q=nonsense", "de"},
 	} {
 		w := refuse(t, waiting, visit("GET", test.accept))
-		if got := w.Header().Get("Content-Language"); got != test.want {
-			t.Errorf("%.40q: got %s, want %s", test.accept, got, test.want)
-		}
+		check.Equal(t, w.Header().Get("Content-Language"), test.want, "%.40q", test.accept)
 		if want := `<html lang="` + test.want + `">`; !strings.Contains(w.Body.String(), want) {
 			t.Errorf("%.40q: got a page without %s", test.accept, want)
 		}
@@ -74,9 +74,7 @@ func TestPluralsAreRightInEachLanguage(t *testing.T) {
 			}
 			got = append(got, string(l.appendWait(nil, n)))
 		}
-		if got := strings.Join(got, ", "); got != want {
-			t.Errorf("%s: got\n%s\nwant\n%s", tag, got, want)
-		}
+		check.Equal(t, strings.Join(got, ", "), want, "%s", tag)
 	}
 }
 
@@ -92,9 +90,7 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 				t.Errorf("%s: got %d bytes, want less than 4 KiB", l.Tag, n)
 			}
 			for _, want := range []string{l.Title, l.Reason, strings.Split(l.Wait, "%s")[0], "175200" + l.Forms[2][len(l.Forms[2])-1]} {
-				if !strings.Contains(body, want) {
-					t.Errorf("%s %s: got %s, want %q in it", method, l.Tag, body, want)
-				}
+				check.Contains(t, body, want, "%s %s", method, l.Tag)
 			}
 			if got, want := strings.Contains(body, l.Reload), method == "GET"; got != want {
 				t.Errorf("%s %s: says that it reloads: %v, want %v", method, l.Tag, got, want)
@@ -115,13 +111,9 @@ func TestEachNoticeIsCompleteAndSmall(t *testing.T) {
 // have, and behind the message of one.
 func TestLogInsAreTheReason(t *testing.T) {
 	style, err := Style{Title: "Ours", Text: "Our shop is busy."}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	own, err := Style{Text: "Wrong passwords."}.Compile() // as config compiles a message
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	for i := range languages {
 		l := &languages[i]
 		for _, test := range []struct {
@@ -181,10 +173,7 @@ func TestOnlyAGetReloadsByItself(t *testing.T) {
 }
 
 func TestARefusalThatWaitingCannotFixHasNoCountdown(t *testing.T) {
-	page, err := Style{Title: "The Library", Text: "Quiet, please."}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(Style{Title: "The Library", Text: "Quiet, please."}.Compile())(t)
 	for _, p := range []*Page{nil, page} {
 		body := refuse(t, &Refusal{Status: 403, Page: p}, visit("GET", "de")).Body.String()
 		for _, not := range []string{"<script", "refresh", "timer", "progress"} {
@@ -192,19 +181,14 @@ func TestARefusalThatWaitingCannotFixHasNoCountdown(t *testing.T) {
 				t.Errorf("got %q in %s", not, body)
 			}
 		}
-		if want := "Warten oder Neuladen hilft nicht."; !strings.Contains(body, want) {
-			t.Errorf("got %s, want %q", body, want)
-		}
+		check.Contains(t, body, "Warten oder Neuladen hilft nicht.")
 	}
 }
 
 // TestThePolicyAllowsWhatIsInThePageAndNothingElse in each style.
 func TestThePolicyAllowsWhatIsInThePageAndNothingElse(t *testing.T) {
 	for _, style := range []Style{{}, {Accent: "#0A7"}, {Title: "</style><script>alert(1)</script>", Text: "<script>alert(2)</script>"}} {
-		page, err := style.Compile()
-		if err != nil {
-			t.Fatal(err)
-		}
+		page := check.Must(style.Compile())(t)
 		f := *waiting
 		f.Page = page
 		w := refuse(t, &f, visit("GET", ""))
@@ -229,10 +213,7 @@ func TestThePolicyAllowsWhatIsInThePageAndNothingElse(t *testing.T) {
 }
 
 func TestAStyleIsPlainTextAndAColour(t *testing.T) {
-	page, err := Style{Title: `Müller & "Söhne"`, Accent: "0A7f5C", Text: "<b>One</b>\n{http.request.host}"}.Compile()
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := check.Must(Style{Title: `Müller & "Söhne"`, Accent: "0A7f5C", Text: "<b>One</b>\n{http.request.host}"}.Compile())(t)
 	f := *waiting
 	f.Page = page
 	body := refuse(t, &f, visit("GET", "pl")).Body.String()
@@ -240,9 +221,7 @@ func TestAStyleIsPlainTextAndAColour(t *testing.T) {
 		"<title>Müller &amp; &#34;Söhne&#34;</title>", "<h1 dir=\"auto\">Müller &amp; &#34;Söhne&#34;</h1>",
 		"&lt;b&gt;One&lt;/b&gt;\n{http.request.host}", ":root{--accent:#0a7f5c}", "Pozostało do odczekania: ", "26 sekund<",
 	} {
-		if !strings.Contains(body, want) {
-			t.Errorf("got %s, want %q in it", body, want)
-		}
+		check.Contains(t, body, want)
 	}
 	for _, style := range []Style{
 		{Accent: "#12"},

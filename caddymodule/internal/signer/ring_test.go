@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/caddyserver/certmagic"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A memoryStorage is storage that can be made to fail.
@@ -66,9 +68,7 @@ func ringOf(t *testing.T, storage Storage) *Ring {
 
 func maintain(t *testing.T, r *Ring) {
 	t.Helper()
-	if err := r.Maintain(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, r.Maintain(t.Context()))
 }
 
 var testBound = Bound{Purpose: "test", Host: "example.com", Zone: "login", Subject: "alice"}
@@ -96,9 +96,7 @@ func TestNodesThatShareStorageMakeOneKeyAndAcceptEachOthersTokens(t *testing.T) 
 	for i := range nodes {
 		nodes[i] = New(storage, nil)
 		all.Go(func() {
-			if err := nodes[i].Maintain(t.Context()); err != nil {
-				t.Error(err)
-			}
+			check.NoError(t, nodes[i].Maintain(t.Context()))
 		})
 	}
 	all.Wait()
@@ -163,7 +161,5 @@ func TestAStuckLockDelaysNobodyForEver(t *testing.T) {
 	storage.lock <- struct{}{}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := New(storage, nil).Maintain(ctx); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want the lock given up", err)
-	}
+	check.Is(t, New(storage, nil).Maintain(ctx), context.Canceled, "want the lock given up")
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -42,12 +44,8 @@ func TestAFewRequestsAreCountedExactly(t *testing.T) {
 	if want := []Sender{{"k0", 59, 25, false}, {"k1", 33, 0, false}}; !slices.Equal(got.Busiest, want) || got.Admitted != 100 || got.Refused != 25 {
 		t.Errorf("got %+v, want the busiest %v, 100 admitted and 25 refused", got, want)
 	}
-	if want := []Sender{{"k0", 59, 25, false}}; !slices.Equal(got.MostRefused, want) {
-		t.Errorf("most refused: got %v, want %v", got.MostRefused, want)
-	}
-	if got := r.Top(By24, 2, noon).Busiest; !slices.Equal(got, []Sender{{"10.0.0.0/24", 125, 25, false}}) {
-		t.Errorf("by /24: got %v, want all requests of 10.0.0.0/24", got)
-	}
+	check.Slices(t, got.MostRefused, []Sender{{"k0", 59, 25, false}}, "most refused")
+	check.Slices(t, r.Top(By24, 2, noon).Busiest, []Sender{{"10.0.0.0/24", 125, 25, false}}, "by /24, want all requests of 10.0.0.0/24")
 	if got := r.Top(ByAddress, 1, noon).Busiest; got[0].Name != "10.0.0.0" {
 		t.Errorf("by address: got %v, want 10.0.0.0", got)
 	}
@@ -121,9 +119,7 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 		120 * time.Second: nil,
 		time.Hour:         nil,
 	} {
-		if got := names(after); !slices.Equal(got, want) {
-			t.Errorf("after %v: got %v, want %v", after, got, want)
-		}
+		check.Slices(t, names(after), want, "after %v", after)
 	}
 	if since := r.Top(ByKey, 1, noon.Add(70*time.Second)).Since; !since.Equal(noon) {
 		t.Errorf("counted since: got %v, want %v", since, noon)
@@ -132,9 +128,7 @@ func TestWhatIsOlderThanAMinuteIsForgotten(t *testing.T) {
 		t.Errorf("an hour later, counted since: got %v, want a minute before", since)
 	}
 	r.Add(true, "new", clientAddr(1), 1, noon.Add(time.Hour))
-	if got := names(time.Hour); !slices.Equal(got, []string{"new"}) {
-		t.Errorf("got %v, want new alone", got)
-	}
+	check.Slices(t, names(time.Hour), []string{"new"}, "want new alone")
 }
 
 // TestARecentIsBounded in a flood of keys.
@@ -204,9 +198,7 @@ func TestAFloodOfRefusalsLeavesAdmittedRequestsExact(t *testing.T) {
 			r.admit("people", clientAddr(2), random, noon)
 		}
 	}
-	if got := r.Top(ByKey, 1, noon).Admitted; got != 1000 {
-		t.Errorf("got %d admitted requests, want 1000", got)
-	}
+	check.Equal(t, r.Top(ByKey, 1, noon).Admitted, 1000, "admitted requests")
 }
 
 func TestNetworksAreNamedByTheirFamily(t *testing.T) {
@@ -222,9 +214,7 @@ func TestNetworksAreNamedByTheirFamily(t *testing.T) {
 	} {
 		var names []string
 		for _, s := range r.Top(by, 9, noon).MostRefused {
-			if s.Refused != 2 {
-				t.Errorf("%s: got %d refusals, want 2", s.Name, s.Refused)
-			}
+			check.Equal(t, s.Refused, 2, "%s: refusals", s.Name)
 			names = append(names, s.Name)
 		}
 		if slices.Sort(names); !slices.Equal(names, want) {

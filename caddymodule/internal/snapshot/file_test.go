@@ -7,14 +7,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func open(t *testing.T, path string) *File {
 	t.Helper()
 	f, err := Open(path)
-	if err != nil {
-		t.Fatalf("opening %s: %v", path, err)
-	}
+	check.OK(t, err, "opening %s", path)
 	t.Cleanup(f.Close)
 	return f
 }
@@ -44,9 +44,7 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 	f := open(t, path)
 	mustHave(t, f, "")
 	for _, text := range []string{"one", "two"} {
-		if err := write(f, text, nil); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, write(f, text, nil))
 		mustHave(t, f, text)
 	}
 	for name, want := range map[string]fs.FileMode{path: 0o600, path + ".lock": 0o600, filepath.Dir(path): 0o700 | fs.ModeDir} {
@@ -67,25 +65,15 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 func TestAWriteThatFailsLeavesTheFileAsItWas(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	f, broken := open(t, path), errors.New("disk full")
-	if err := write(f, "one", nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(f, "half", broken); !errors.Is(err, broken) {
-		t.Errorf("got error %v, want %v", err, broken)
-	}
+	check.OK(t, write(f, "one", nil))
+	check.Is(t, write(f, "half", broken), broken)
 	mustHave(t, f, "one")
 	// A process that was killed leaves part of a file.
-	if err := os.WriteFile(path+".new", []byte("a large part"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := write(f, "two", nil); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(path+".new", []byte("a large part"), 0o600))
+	check.OK(t, write(f, "two", nil))
 	mustHave(t, f, "two")
 	// A file that is of no use is set aside.
-	if err := f.Load(func([]byte) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got error %v, want %v", err, broken)
-	}
+	check.Is(t, f.Load(func([]byte) error { return broken }), broken)
 	mustHave(t, f, "")
 	if got, err := os.ReadFile(path + ".bad"); err != nil || string(got) != "two" {
 		t.Errorf("got %q and error %v, want the file", got, err)

@@ -23,6 +23,7 @@ import (
 	_ "github.com/caddyserver/caddy/v2/modules/standard"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/staticfile"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func init() {
@@ -88,33 +89,23 @@ func newSite(t testing.TB, directives string) *site {
 		fmt.Fprint(w, "index.php ran")
 	})
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	t.Cleanup(func() { listener.Close() })
 	go func() { _ = fcgi.Serve(listener, ran) }()
 	backend := httptest.NewServer(ran)
 	t.Cleanup(backend.Close)
 	directives = strings.NewReplacer("{php}", listener.Addr().String(), "{root}", s.root, "{http}", backend.Listener.Addr().String()).Replace(directives)
 	adapted, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte("http:// {\n"+directives+"\n}\n"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	var config caddy.Config
-	if err := json.Unmarshal(adapted, &config); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, json.Unmarshal(adapted, &config))
 	silent := &caddy.CustomLog{}
 	silent.WriterRaw = json.RawMessage(`{"output":"discard"}`)
 	config.Logging = &caddy.Logging{Logs: map[string]*caddy.CustomLog{"default": silent}}
 	ctx, err := caddy.ProvisionContext(&config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	app, err := ctx.App("http")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	s.ctx = ctx
 	s.server = app.(*caddyhttp.App).Servers["srv0"]
 	return s
@@ -199,13 +190,9 @@ func hostileSite(t testing.TB, directives string) *site {
 		"out.css": filepath.Join(outside, "secret.css"), "outside": outside, "loop.css": "loop.css", "dangling.css": "nowhere.css",
 		"in.css": "style.css", "toindex.css": "index.php", "absolute.css": filepath.Join(s.root, "style.css"),
 	} {
-		if err := os.Symlink(target, filepath.Join(s.root, link)); err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, os.Symlink(target, filepath.Join(s.root, link)))
 	}
-	if err := os.WriteFile(filepath.Join(outside, "secret.css"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(filepath.Join(outside, "secret.css"), nil, 0o644))
 	return s
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
@@ -17,9 +18,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		hang, told := make(chan struct{}), 0
 		drops := func() int {
 			var m dto.Metric
-			if err := EventsDropped.Write(&m); err != nil {
-				t.Fatal(err)
-			}
+			check.OK(t, EventsDropped.Write(&m))
 			return int(m.GetCounter().GetValue())
 		}
 		before := drops()
@@ -70,7 +69,5 @@ func TestNothingIsKeptOfKeysWithoutSubscribers(t *testing.T) {
 	o := &limit.Outcome{Charge: leakybucket.Charge{Key: "203.0.113.7"}}
 	o.Refuse(limit.Capacity)
 	f.note(o)
-	if got := len(f.keys); got != 0 {
-		t.Errorf("got %d keys, want none", got)
-	}
+	check.Equal(t, len(f.keys), 0, "keys")
 }

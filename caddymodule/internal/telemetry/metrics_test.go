@@ -21,6 +21,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/memstore"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func TestRequestsAreCountedByZoneDecisionAndReason(t *testing.T) {
@@ -70,9 +71,7 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	second := servertest.Run(t, strings.Replace(zone, "throttle GONE 5 1/s", "", 1))
 	first.Stop()
 	counts := second.Counts(t)
-	if got := counts["kept"]["admitted"]; got != 1 {
-		t.Errorf("zone that is kept: got %v admitted, want 1", got)
-	}
+	check.Equal(t, counts["kept"]["admitted"], 1, "zone that is kept: admitted")
 	if got, kept := counts["gone"]; kept {
 		t.Errorf("zone that is gone: got %v, want nothing", got)
 	}
@@ -84,9 +83,7 @@ func TestCountsOfAZoneGoWithTheLastConfigThatHasIt(t *testing.T) {
 	third := servertest.Run(t, strings.Replace(zone, "GONE", "gone", 1))
 	second.Stop()
 	third.From(servertest.Someone).Get("/")
-	if got := third.Counts(t)["gone"]["admitted"]; got != 1 {
-		t.Errorf("zone that is back: got %v admitted, want 1", got)
-	}
+	check.Equal(t, third.Counts(t)["gone"]["admitted"], 1, "zone that is back: admitted")
 }
 
 func TestEvictionsAreCounted(t *testing.T) {
@@ -129,9 +126,7 @@ func TestARequestIsCountedOnceAsDecidedWithoutTheStore(t *testing.T) {
 			{"[1]", 429, 3}, // without its body
 			{"", 429, 4},
 		} {
-			if got := post(test.body); got != test.status {
-				t.Errorf("%s: got %v, want %v", test.body, got, test.status)
-			}
+			check.Equal(t, post(test.body), test.status, "%s", test.body)
 			for _, zone := range []string{"z", "beside"} {
 				if got := servertest.Counted(t, telemetry.WithoutStore, zone)["without_store_total"]; got != test.total {
 					t.Errorf("%q: got %v counted for zone %s, want %v", test.body, got, zone, test.total)
@@ -173,9 +168,7 @@ func TestAReloadThatFailsMovesNoGauge(t *testing.T) {
 			}
 			for _, store := range []int{0, 1} {
 				next := servertest.Run(t, fmt.Sprintf(config, store, "limit 9 1/s\ndelay"))
-				if err := next.Module().Start(); err != nil {
-					t.Fatal(err)
-				}
+				check.OK(t, next.Module().Start())
 				time.Sleep(time.Second)
 				if got := gauges(t, s); got[breaker] != want[breaker] {
 					t.Errorf("store %d is down, while %d is tried: got %v, want %v", down, store, got, want)
@@ -245,14 +238,8 @@ func TestTheNamesOfMetricsFollowPrometheus(t *testing.T) {
 	s.From(servertest.Someone).Answers("/", http.StatusOK)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(engine.Collectors...)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	problems, err := promlint.NewWithMetricFamilies(families).Lint()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := check.Must(registry.Gather())(t)
+	problems := check.Must(promlint.NewWithMetricFamilies(families).Lint())(t)
 	for _, problem := range problems {
 		t.Errorf("%s: %s", problem.Metric, problem.Text)
 	}
@@ -264,9 +251,7 @@ func TestChangesAtRunTimeAreMeasured(t *testing.T) {
 		t.Helper()
 		for _, sample := range s.Metric(t, name) {
 			if sample.Labels[label] == value {
-				if sample.Value != n {
-					t.Errorf("%s of %s: got %v, want %v", name, value, sample.Value, n)
-				}
+				check.Equal(t, sample.Value, n, "%s of %s", name, value)
 				return
 			}
 		}

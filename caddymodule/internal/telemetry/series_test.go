@@ -18,6 +18,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/limit"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/telemetry"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // series returns the labels of all series of a zone, whether they have counted
@@ -26,10 +27,7 @@ func series(t testing.TB, collector prometheus.Collector, zone string) (all []st
 	t.Helper()
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collector)
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	families := check.Must(registry.Gather())(t)
 	for _, family := range families {
 		for _, metric := range family.GetMetric() {
 			labels := make(map[string]string)
@@ -55,9 +53,7 @@ func TestSeriesExistFromTheBeginning(t *testing.T) {
 				want = append(want, "refused "+why.String(), "shadow_refused "+why.String())
 			}
 			slices.Sort(want)
-			if got := series(t, telemetry.Requests, "waits"); !slices.Equal(got, want) {
-				t.Errorf("%q: got %q, want %q", options, got, want)
-			}
+			check.Slices(t, series(t, telemetry.Requests, "waits"), want, "%q", options)
 		})
 	}
 }
@@ -70,9 +66,7 @@ func TestSeriesGoWithTheLastOfTheirName(t *testing.T) {
 	for _, want := range []int{1, 0} {
 		telemetry.Forget("was both")
 		telemetry.DeleteForgotten()
-		if got := len(series(t, telemetry.Unsettled, "was both")); got != want {
-			t.Errorf("got %d series, want %d", got, want)
-		}
+		check.Equal(t, len(series(t, telemetry.Unsettled, "was both")), want, "series")
 	}
 }
 
@@ -199,9 +193,7 @@ func TestWaitingRequestsAreInTheMetrics(t *testing.T) {
 		s := servertest.NewWaitZone(t, servertest.LikeNginx, time.Second)
 		s.Visits(4, servertest.Office, "/")
 		s.Visits(1, servertest.Visitor, "/")
-		if got := servertest.Counted(t, engine.Waiting, "waits")["waiting"]; got != 3 {
-			t.Errorf("got %v waiting, want 3", got)
-		}
+		check.Equal(t, servertest.Counted(t, engine.Waiting, "waits")["waiting"], 3, "waiting")
 		servertest.Sleep(time.Minute)
 		if got := servertest.Counted(t, engine.Waiting, "waits"); len(got) != 0 {
 			t.Errorf("got %v when all have gone, want none", got)

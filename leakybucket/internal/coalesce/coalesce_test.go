@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A server takes a second for each batch and remembers what it was sent.
@@ -70,9 +72,7 @@ func TestCallsShareBatches(t *testing.T) {
 				if most := max(1, test.options.MaxInFlight); s.most > most {
 					t.Errorf("batches in flight: got %d, want at most %d", s.most, most)
 				}
-				if len(l.lanes) != 0 {
-					t.Errorf("lanes kept after the last call: got %d, want none", len(l.lanes))
-				}
+				check.Equal(t, len(l.lanes), 0, "lanes kept after the last call")
 			})
 		})
 	}
@@ -87,9 +87,7 @@ func TestACallHeavierThanABatchIsSentAlone(t *testing.T) {
 		do(t.Context(), &wg, l, 50, 2)
 		do(t.Context(), &wg, l, 1, 3)
 		wg.Wait()
-		if got, want := fmt.Sprint(s.batches), "[[0] [1] [2] [3]]"; got != want {
-			t.Errorf("batches: got %s, want %s", got, want)
-		}
+		check.Equal(t, fmt.Sprint(s.batches), "[[0] [1] [2] [3]]", "batches")
 	})
 }
 
@@ -120,12 +118,8 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		began := time.Now()
 		for i := range 100 {
 			wg.Go(func() {
-				if err := l.Do(ctx, "lane", 1+i, 1); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("call %d: got %v, want its deadline exceeded", i, err)
-				}
-				if took := time.Since(began); took != 50*time.Millisecond {
-					t.Errorf("call %d: got its error after %v, want 50ms", i, took)
-				}
+				check.Is(t, l.Do(ctx, "lane", 1+i, 1), context.DeadlineExceeded, "call %d, want its deadline exceeded", i)
+				check.Equal(t, time.Since(began), 50*time.Millisecond, "call %d: its error after", i)
 			})
 		}
 		synctest.Wait()
@@ -138,9 +132,7 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		}
 		do(t.Context(), &wg, l, 1, 1000)
 		wg.Wait()
-		if got, want := fmt.Sprint(s.batches), "[[0] [1000]]"; got != want {
-			t.Errorf("batches: got %s, want %s", got, want)
-		}
+		check.Equal(t, fmt.Sprint(s.batches), "[[0] [1000]]", "batches")
 	})
 }
 
@@ -163,9 +155,7 @@ func TestACallWhoseContextHasEndedIsNotSent(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	l := New(Options{MaxWeight: 10}, func(string, []int, func()) { t.Error("got it sent") })
-	if err := l.Do(ctx, "lane", 0, 1); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want it cancelled", err)
-	}
+	check.Is(t, l.Do(ctx, "lane", 0, 1), context.Canceled, "want it cancelled")
 }
 
 // PostgreSQL's locks, for one, need to be released only after the answer.
@@ -178,12 +168,8 @@ func TestCallersMayBeAnsweredBeforeTheBatchIsOver(t *testing.T) {
 		})
 		began := time.Now()
 		for i, want := range []time.Duration{0, time.Second} {
-			if err := l.Do(t.Context(), "lane", i, 1); err != nil {
-				t.Error(err)
-			}
-			if took := time.Since(began); took != want {
-				t.Errorf("call %d: got it answered after %v, want %v", i, took, want)
-			}
+			check.NoError(t, l.Do(t.Context(), "lane", i, 1))
+			check.Equal(t, time.Since(began), want, "call %d: it answered after", i)
 		}
 		l.Close()
 	})

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // with returns the options of a call in a test, whose store must be empty when that ends.
@@ -115,15 +116,11 @@ func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
 		exiting := make(chan struct{})
 		time.AfterFunc(time.Minute, func() { close(exiting) })
 		_ = visit(t, httptest.NewRecorder(), time.Second, exiting, func(_ http.ResponseWriter, r *http.Request) error {
-			if got := until(r); got != time.Minute {
-				t.Errorf("got it over after %v, want a minute", got)
-			}
+			check.Equal(t, until(r), time.Minute, "it over after, want a minute")
 			return nil
 		})
 		_ = visit(t, httptest.NewRecorder(), 2*time.Minute, exiting, func(_ http.ResponseWriter, r *http.Request) error {
-			if got := until(r); got != 2*time.Minute {
-				t.Errorf("got it over after %v, want with its client: a process that ends waits for those", got)
-			}
+			check.Equal(t, until(r), 2*time.Minute, "it over after, want with its client: a process that ends waits for those")
 			return nil
 		})
 	})
@@ -131,13 +128,9 @@ func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
 
 func TestAHandlersErrorAndPanicGetThrough(t *testing.T) {
 	broken := errors.New("broken")
-	if err := visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { return broken }); !errors.Is(err, broken) {
-		t.Errorf("got %v, want the handler's error", err)
-	}
+	check.Is(t, visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { return broken }), broken, "want the handler's error")
 	defer func() {
-		if recover() != http.ErrAbortHandler {
-			t.Error("got no panic, want the handler's")
-		}
+		check.Equal[any](t, recover(), http.ErrAbortHandler, "no panic, want the handler's")
 	}()
 	_ = visit(t, httptest.NewRecorder(), time.Second, nil, func(http.ResponseWriter, *http.Request) error { panic(http.ErrAbortHandler) })
 }
@@ -228,9 +221,7 @@ func TestAHandlersOwnDeadlineIsNotThatOfAnAnswerInMemory(t *testing.T) {
 		conn := &slowConn{ResponseWriter: httptest.NewRecorder(), second: 2 << 10}
 		if err := Serve(conn, get(t), caddyhttp.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) error {
 			for range 10 {
-				if err := http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3 * time.Second)); err != nil {
-					t.Error(err)
-				}
+				check.NoError(t, http.NewResponseController(w).SetWriteDeadline(time.Now().Add(3*time.Second)))
 				if _, err := w.Write(make([]byte, 10<<10)); err != nil {
 					t.Error(err)
 				}
@@ -283,16 +274,12 @@ func TestAHandlersOwnDeadlineHoldsForAStream(t *testing.T) {
 					if test.asked > 0 {
 						at = time.Now().Add(test.asked)
 					}
-					if err := http.NewResponseController(w).SetWriteDeadline(at); err != nil {
-						t.Error(err)
-					}
+					check.NoError(t, http.NewResponseController(w).SetWriteDeadline(at))
 					_, err := w.Write([]byte("data: x\n\n"))
 					return err
 				}), with(t, Options{}))
 			})
-			if took := time.Since(began); took != test.want {
-				t.Errorf("%v: got the stream cut after %v, want %v", test.asked, took, test.want)
-			}
+			check.Equal(t, time.Since(began), test.want, "%v: the stream cut after", test.asked)
 		})
 	}
 }
@@ -329,9 +316,7 @@ func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
 				conn := &slowConn{ResponseWriter: httptest.NewRecorder(), deadline: began.Add(15 * time.Second)}
 				if err := visit(t, conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
 					_, _ = w.Write(make([]byte, 8<<10))
-					if got := until(r); got != test.ends {
-						t.Errorf("got it over after %v, want %v", got, test.ends)
-					}
+					check.Equal(t, until(r), test.ends, "it over after")
 					return r.Context().Err()
 				}); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v, want it canceled", err)
@@ -390,9 +375,7 @@ func TestATunnel(t *testing.T) {
 						if conn.hijacked != (name == "hijacked") || name == "hijacked" && conn.took != 100<<10 {
 							t.Errorf("%s: got it hijacked: %v, after %d bytes", name, conn.hijacked, conn.took)
 						}
-						if got := until(r).Round(time.Second); got != time.Minute {
-							t.Errorf("%s: got it over after %v, want with its client", name, got)
-						}
+						check.Equal(t, until(r).Round(time.Second), time.Minute, "%s: it over after, want with its client", name)
 						return nil
 					}), with(t, Options{Served: inner.served}))
 				}), with(t, Options{Served: outer.served}))

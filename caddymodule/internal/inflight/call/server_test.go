@@ -29,6 +29,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/body"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/call"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/servertest"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A site is Caddy's server with its reverse proxy in front of an upstream. It receives bodies, and
@@ -203,10 +204,7 @@ func TestUploads(t *testing.T) {
 					r.Trailer = http.Header{"X-Sum": {"1"}}
 					length, sum = -1, "1"
 				}
-				response, err := s.do(protocol, r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				response := check.Must(s.do(protocol, r))(t)
 				got, _ := io.ReadAll(response.Body)
 				want := fmt.Sprintf("%d <nil> %d %x %s", len(data), length, sha256.Sum256([]byte(data)), sum)
 				if string(got) != want {
@@ -240,9 +238,7 @@ func TestCaddysTimeoutsEndReceiving(t *testing.T) {
 		if err == nil && response.StatusCode != http.StatusRequestTimeout {
 			t.Errorf("%s: got %s, want 408", protocol, response.Status)
 		}
-		if err := <-s.received; !errors.Is(err, body.ErrTimeout) {
-			t.Errorf("%s: got %v, want the timeout", protocol, err)
-		}
+		check.Is(t, <-s.received, body.ErrTimeout, "%s, want the timeout", protocol)
 	}
 }
 
@@ -262,10 +258,7 @@ func TestDownloads(t *testing.T) {
 			})
 			for _, protocol := range protocols {
 				r, _ := http.NewRequest(http.MethodGet, "http://example.com/", nil)
-				response, err := s.do(protocol, r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				response := check.Must(s.do(protocol, r))(t)
 				if err := <-s.served; err != nil {
 					t.Errorf("%s: got %v, want the slot free without an error", protocol, err)
 				}
@@ -402,9 +395,7 @@ func TestAWebSocket(t *testing.T) {
 		_ = both.Flush()
 	})
 	conn, err := net.Dial("tcp", s.plain.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	defer conn.Close()
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	reader := bufio.NewReader(conn)
@@ -445,9 +436,7 @@ func TestAClientThatLeaves(t *testing.T) {
 		for _, path := range []string{"/stream", "/page"} {
 			ctx, leave := context.WithCancel(t.Context())
 			r, _ := http.NewRequestWithContext(ctx, http.MethodGet, "http://example.com"+path, nil)
-			if _, err := s.do(protocol, r); err != nil {
-				t.Fatal(err)
-			}
+			check.Must(s.do(protocol, r))(t)
 			leave()
 			left <- true
 			if got := <-ends; (got.err != nil) != (path == "/stream") {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // String returns a name of the outcome.
@@ -35,9 +37,7 @@ func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Requ
 func wantNext(t *testing.T, q *Queue, want ...*Request) {
 	t.Helper()
 	for i, w := range want {
-		if got := q.Next(); got != w {
-			t.Fatalf("slot %d: got %+v, want %+v", i, got, w)
-		}
+		check.Need(t, q.Next(), w, "slot %d", i)
 	}
 }
 
@@ -219,9 +219,7 @@ func TestPredictedWaitsBeyondTheLimitAreRefused(t *testing.T) {
 	for i := range 10 { // 10 x 1 s / 2
 		r := &Request{Claim: &Claim{Rank: Returned, Keys: [2]string{strconv.Itoa(i)}}}
 		want := Decision{Outcome: Waiting, Ahead: i, Predicted: time.Duration(i+1) * time.Second / 2}
-		if got := q.Arrive(r); got != want {
-			t.Errorf("request %d: got %+v, want %+v", i, got, want)
-		}
+		check.Equal(t, q.Arrive(r), want, "request %d", i)
 	}
 	come(t, q, TooLong, Returned, "one more")
 	come(t, q, TooLong, First, "newcomer")
@@ -251,22 +249,16 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 
 func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	q := newQueue(1)
-	if got := q.Mean.Duration(); got != time.Second {
-		t.Errorf("got %v, want 1s", got)
-	}
+	check.Equal(t, q.Mean.Duration(), time.Second)
 	r := come(t, q, Served, First, "a")
 	q.Release(r, 500*time.Millisecond)
-	if got := q.Mean.Duration(); got != 990*time.Millisecond {
-		t.Errorf("got %v, want 990ms", got)
-	}
+	check.Equal(t, q.Mean.Duration(), 990*time.Millisecond)
 	if q.Release(r, time.Second) || q.Leave(r) || q.Release(r, 0) {
 		t.Error("got a slot to give back twice, want one")
 	}
 	r = come(t, q, Served, First, "a")
 	q.Release(r, time.Hour) // counts ten means
-	if got := q.Mean.Duration().Round(time.Microsecond); got != 1168200*time.Microsecond {
-		t.Errorf("got %v after an hour, want 1.1682s", got)
-	}
+	check.Equal(t, q.Mean.Duration().Round(time.Microsecond), 1168200*time.Microsecond, "after an hour, want 1.1682s")
 	before := q.Mean.Duration()
 	r = come(t, q, Served, First, "a")
 	if !q.Release(r, 0) || q.Mean.Duration() != before || q.Keys() != 0 {

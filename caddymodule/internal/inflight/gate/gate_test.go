@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/internal/inflight/fairqueue"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // String returns the name of the constant in lower case.
@@ -84,9 +84,7 @@ func wantWaits(t *testing.T, visits []*visit, want ...float64) {
 			t.Errorf("got %v waited in %v", v.result.Waited, v.after)
 		}
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got waits of %v seconds, want %v", got, want)
-	}
+	check.Slices(t, got, want, "seconds: waits")
 }
 
 // wantWhy checks what became of requests.
@@ -96,9 +94,7 @@ func wantWhy(t *testing.T, visits []*visit, want ...Why) {
 	for _, v := range visits {
 		got = append(got, v.result.Why)
 	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
+	check.Slices(t, got, want)
 }
 
 // places returns how many of the visits wait.
@@ -173,9 +169,7 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 		want Result
 	}{{"k", Result{}}, {"k", Result{}}, {"k", Result{Why: Busy}}, {"another", Result{}}} {
 		slots[i].Key = test.key
-		if got := g.Enter(t.Context(), nil, l, &slots[i]); got != test.want {
-			t.Errorf("request %d: got %+v, want %+v", i, got, test.want)
-		}
+		check.Equal(t, g.Enter(t.Context(), nil, l, &slots[i]), test.want, "request %d", i)
 	}
 	for _, i := range []int{0, 0, 0, 2, 3, 4} { // two were not given
 		slots[i].Release(true)
@@ -235,9 +229,7 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 			first.Release(true)
 			pass(0)
 			wantWhy(t, []*visit{next}, Left)
-			if mean := g.Load().Mean; mean != time.Second {
-				t.Errorf("got a mean of %v, want a second: the other was not served", mean)
-			}
+			check.Equal(t, g.Load().Mean, time.Second, "a mean, want a second: the other was not served")
 		})
 	}
 }
@@ -350,9 +342,7 @@ func TestWatchCountsOnArrival(t *testing.T) {
 		want int
 	}{{"k", 0}, {"k", 1}, {"k", 2}, {"another", 0}} {
 		got, done := g.Watch(test.key)
-		if got != test.want {
-			t.Errorf("request %d: got %d others, want %d", i, got, test.want)
-		}
+		check.Equal(t, got, test.want, "request %d: others", i)
 		over = append(over, done, done)
 	}
 	if got := g.Load(); got.Running != 4 || got.Most != 3 || got.Queued != 0 {

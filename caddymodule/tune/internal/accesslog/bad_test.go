@@ -15,6 +15,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // zipped returns text compressed by gzip.
@@ -22,12 +24,8 @@ func zipped(t *testing.T, text string) string {
 	t.Helper()
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
-	if _, err := w.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	check.Must(w.Write([]byte(text)))(t)
+	check.OK(t, w.Close())
 	return out.String()
 }
 
@@ -42,9 +40,7 @@ func lines(from, to int) string {
 
 func TestRotatedLogsAreReadInTheOrderOfTime(t *testing.T) {
 	unpacker, err := zstd.NewWriter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, err)
 	packed := string(unpacker.EncodeAll([]byte(lines(0, 5)), nil))
 	names := []string{written(t, "access.log", lines(10, 15)), written(t, "access.log.1", lines(5, 10)), written(t, "access.log.2.zst", packed), written(t, "empty.log", "")}
 	names = append(names, written(t, "access.log.3.gz", zipped(t, lines(15, 20))))
@@ -76,10 +72,7 @@ func TestLateLinesAreSorted(t *testing.T) {
 		"long": long, "joined": slices.Concat(inOrder[700:], inOrder[:300], inOrder[300:700]), "backwards": backwards, "shuffled": shuffled,
 	} {
 		t.Setenv("TMPDIR", t.TempDir())
-		r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(strings.Join(log, "\n"))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := check.Must(Open([]string{"-"}, Options{Stdin: strings.NewReader(strings.Join(log, "\n"))}))(t)
 		n, seen, last := 0, make(map[string]bool), time.Time{}
 		for req, err := range r.Requests {
 			if err != nil || req.At.Before(last) || req.Agent != "" != (name != "shuffled") {
@@ -90,9 +83,7 @@ func TestLateLinesAreSorted(t *testing.T) {
 		if stats := r.Stats(); n != len(log) || len(seen) != n || stats.Lines != int64(n) || stats.From != noon || stats.To != last {
 			t.Errorf("%s: got %d requests, %d of them different, and %+v, want %d", name, n, len(seen), stats, len(log))
 		}
-		if spilled := len(r.sorter.files) > 0; spilled != (name == "shuffled") {
-			t.Errorf("%s: got temporary files: %v", name, spilled)
-		}
+		check.Equal(t, len(r.sorter.files) > 0, name == "shuffled", "%s: temporary files:", name)
 		r.Close()
 		if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 			t.Errorf("%s: got %v, %v, want no temporary file left", name, left, err)
@@ -110,13 +101,9 @@ func TestWhatIsSpilledStaysAsItIs(t *testing.T) {
 		t.Fatal(why)
 	}
 	want.Named, want.Mixed = want.Client, true
-	if err := errors.Join(s.add(want), s.flush()); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, errors.Join(s.add(want), s.flush()))
 	for got, err := range s.all {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		if got.length, got.fraction = want.length, want.fraction; !got.At.Equal(want.At) {
 			t.Errorf("got %v, want %v", got.At, want.At)
 		}
@@ -129,9 +116,7 @@ func TestWhatIsSpilledStaysAsItIs(t *testing.T) {
 // TestTheSameFileIsReadOnce, whatever its name.
 func TestTheSameFileIsReadOnce(t *testing.T) {
 	name := written(t, "access.log", lines(0, 5))
-	if err := os.Symlink(name, name+".1"); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.Symlink(name, name+".1"))
 	if got, _, err := readAll(t, Options{}, name, name+".1", name); err != nil || len(got) != 5 {
 		t.Errorf("got %d requests and %v, want 5", len(got), err)
 	}
@@ -161,9 +146,7 @@ func TestAnUnreadableLineIsCountedAndShown(t *testing.T) {
 		t.Fatalf("got %+v and %v, want 3 requests and 6 unreadable lines", stats, err)
 	}
 	for i, want := range []string{`:3: unknown format: name its fields with --fields, in the spelling of Apache's LogFormat or nginx's log_format: nonsense \x1b[31m`, ":4: a line of 10485804 bytes", ":5: no valid JSON", ":6: no time", ":7: implausible time 1970-01-01T00:00:03Z"} {
-		if got := stats.Problems[i]; !strings.Contains(got, want) {
-			t.Errorf("got %s, want %s", got, want)
-		}
+		check.Contains(t, stats.Problems[i], want)
 	}
 }
 
@@ -188,7 +171,5 @@ func TestOfATruncatedGzipThereIsWhatCouldBeRead(t *testing.T) {
 	if err != nil || stats.Requests == 0 || stats.Requests == 5000 || stats.Broken == nil {
 		t.Fatalf("got %+v and %v, want some requests and an error", stats, err)
 	}
-	if err := stats.Broken; !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("got %v, want io.ErrUnexpectedEOF", err)
-	}
+	check.Is(t, stats.Broken, io.ErrUnexpectedEOF)
 }

@@ -5,16 +5,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // first returns what is read of the first line of a log.
 func first(t *testing.T, options Options, line string) (*Request, error) {
 	t.Helper()
 	options.Stdin = strings.NewReader(line + "\n")
-	r, err := Open([]string{"-"}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(Open([]string{"-"}, options))(t)
 	defer r.Close()
 	return firstOf(r)
 }
@@ -94,10 +93,7 @@ func TestAHashIsAClientOfItsOwn(t *testing.T) {
 	const caddy = `{"ts":1763997558.5,"logger":"http.log.access","msg":"handled request","request":{"client_ip":%q,"method":"GET","host":"x","uri":"/"},"status":200}`
 	seen := make(map[string]string)
 	for _, text := range []string{"b5d4045c", "b5d4045d", "piweba3y.example.com", "192.0.2.7", "fd00::1", "2001:db8::1"} {
-		r, err := first(t, Options{}, fmt.Sprintf(caddy, text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := check.Must(first(t, Options{}, fmt.Sprintf(caddy, text)))(t)
 		key := r.Client.String()
 		if seen[key] != "" || !r.Client.IsValid() {
 			t.Errorf("%s: got the client %s, as %s has", text, key, seen[key])

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // TestLinesOfOtherProgramsAreRead, by a table of their formats.
@@ -100,15 +102,10 @@ func TestWhatIsNotKnownOfRailsIsNotGuessed(t *testing.T) {
 	started("/d")
 	say("Completed 401 Unauthorized in 12ms")
 	say("Completed 200 OK in 12ms")
-	r, err := Open([]string{"-"}, Options{Stdin: strings.NewReader(log)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := check.Must(Open([]string{"-"}, Options{Stdin: strings.NewReader(log)}))(t)
 	got := ""
 	for req, err := range r.Requests {
-		if err != nil {
-			t.Fatal(err)
-		}
+		check.OK(t, err)
 		got += fmt.Sprint(req.URI, " ", req.Status, " ")
 	}
 	if want := "/alone 200 /never 0 /behind-it 0 /alone-again 404 /a 0 /b 0 /c 0 /d 0 "; got != want {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 // A caddyLine is a line of Caddy's access log.
@@ -29,9 +31,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 func written(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check.OK(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -106,9 +106,7 @@ func TestACombinedLineIsARequest(t *testing.T) {
 
 func TestAssetsHaveTheirEndings(t *testing.T) {
 	for uri, want := range map[string]bool{"/a.css": true, "/a.CSS?x=.html": true, "/a.html": false, "/index.php/x.css": false, "/": false, "/a.woff2": true, "/a.longending": false} {
-		if got := (&Request{Method: "GET", URI: uri}).Asset(); got != want {
-			t.Errorf("%s: got %v, want %v", uri, got, want)
-		}
+		check.Equal(t, (&Request{Method: "GET", URI: uri}).Asset(), want, "%s", uri)
 	}
 	if (&Request{Method: "POST", URI: "/a.css"}).Asset() {
 		t.Error("a POST counts as one for an asset")

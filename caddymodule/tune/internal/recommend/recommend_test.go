@@ -14,6 +14,7 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/accesslog"
 	"github.com/caddy-throttle/caddy-throttle/caddymodule/tune/internal/clients"
 	"github.com/caddy-throttle/caddy-throttle/leakybucket"
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 var noon = time.Date(2026, 11, 2, 12, 0, 0, 0, time.UTC)
@@ -128,9 +129,7 @@ func TestChooseForgivesWithinTenMinutesIfItCan(t *testing.T) {
 		{"what forgives too late does not count", []Point{point(90, 9000, 0.9), point(30, 300, 0.1)}, 1},
 		{"none forgives in time", []Point{point(9000, 9000, 0.9), point(8000, 5000, 0.1)}, 1},
 	} {
-		if got := choose(c.points); got != c.want {
-			t.Errorf("%s: got %d, want %d", c.name, got, c.want)
-		}
+		check.Equal(t, choose(c.points), c.want, "%s", c.name)
 	}
 }
 
@@ -150,9 +149,7 @@ func TestNotesSayWhyTheDataIsThin(t *testing.T) {
 		{"few requests", Options{Spare: 99}, long, "Only 60 requests were charged."},
 	} {
 		r := study(t, c.o, c.hits...)
-		if notes := strings.Join(append(r.Withheld, r.Notes...), "\n"); !strings.Contains(notes, c.want) {
-			t.Errorf("%s: got %s, want %q in it", c.name, notes, c.want)
-		}
+		check.Contains(t, strings.Join(append(r.Withheld, r.Notes...), "\n"), c.want, "%s", c.name)
 	}
 	var many []hit
 	for p := range 1000 {
