@@ -90,9 +90,7 @@ func TestARefusedConfigLeavesNothingBehind(t *testing.T) {
 		"throttle": `{"zone":[{"name":"left","limit":"5 1/s"}]}`,
 		"http":     servertest.WithHandlers(`{"handler":"throttle","zone":[{"name":"undefined"}]}`),
 	})
-	if err == nil {
-		t.Fatal("got no error, want one")
-	}
+	check.Assume(t, err != nil, "got no error, want one")
 	if _, kept := stores.Process.References(stores.MemoryKey); kept {
 		t.Error("the memory store is kept")
 	}
@@ -161,8 +159,7 @@ func FuzzZoneJSON(f *testing.F) {
 		var again limit.Zone
 		check.OK(t, caddy.StrictUnmarshalJSON(written, &again), "%s compiles, and as %s is no zone", text, written)
 		check.NoError(t, again.Compile(plans), "%s compiles, and as %s does not", text, written)
-		if first, second := z.Definition(), again.Definition(); first != second {
-			t.Errorf("got the definition\n%s, and written anew\n%s", first, second)
-		}
+		first, second := z.Definition(), again.Definition()
+		check.That(t, first == second, "got the definition\n%s, and written anew\n%s", first, second)
 	})
 }

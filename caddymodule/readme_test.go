@@ -26,9 +26,8 @@ func readmeSite(t *testing.T, assets int) string {
 		check.OK(t, os.WriteFile(filepath.Join(folder, fmt.Sprintf("%d.css", i)), nil, 0o600))
 	}
 	config := found[1][1]
-	if n := strings.Count(config, "\n"); n > 40 {
-		t.Errorf("got a first configuration of %d lines, want at most 40", n)
-	}
+	n := strings.Count(config, "\n")
+	check.That(t, n <= 40, "got a first configuration of %d lines, want at most 40", n)
 	for _, change := range [][2]string{
 		{"example.com {", "http:// {"},
 		{"root * /srv/www", "root * " + folder},
@@ -111,7 +110,5 @@ func TestTheExampleBeginsWithTheFirstConfiguration(t *testing.T) {
 	_, config, _ := strings.Cut(string(readme), "## The first configuration")
 	zones := regexp.MustCompile(`(?s)\t\tzone pages \{.*?\n\t\}\n`).FindString(config)
 	zones = strings.TrimSuffix(zones, "\t}\n")
-	if zones == "" || !strings.Contains(whole, zones) {
-		t.Errorf("got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
-	}
+	check.That(t, zones != "" && strings.Contains(whole, zones), "got another beginning in Caddyfile.example than the zones of the README:\n%s", zones)
 }

@@ -184,14 +184,11 @@ func TestEveryConfigurationIsValid(t *testing.T) {
 			}
 			valid++
 			config := wholeCaddyfile(f.text)
-			if err := m.validate("caddyfile", config); err != nil {
-				t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
-			}
+			err := m.validate("caddyfile", config)
+			check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, f.line, err, config)
 		}
 	}
-	if valid < 10 {
-		t.Errorf("got %d configurations in the documentation, want more", valid)
-	}
+	check.That(t, valid >= 10, "got %d configurations in the documentation, want more", valid)
 }
 
 func TestAnInvalidConfigurationIsFound(t *testing.T) {
@@ -204,9 +201,8 @@ func TestAnInvalidConfigurationIsFound(t *testing.T) {
 		"store redis localhost\n",
 		"servers {\n\ttrusted_proxies nobody\n}\n",
 	} {
-		if err := m.validate("caddyfile", wholeCaddyfile(fragment)); err == nil {
-			t.Errorf("got a valid configuration for\n%s", fragment)
-		}
+		err := m.validate("caddyfile", wholeCaddyfile(fragment))
+		check.That(t, err != nil, "got a valid configuration for\n%s", fragment)
 	}
 }
 
@@ -216,9 +212,8 @@ func TestEveryCaddyfileIsFormattedAsCaddyFmtDoes(t *testing.T) {
 			if f.language != "caddyfile" {
 				continue
 			}
-			if formatted := string(caddyfile.Format([]byte(f.text))); formatted != f.text {
-				t.Errorf("%s:%d: got\n%s\nwant\n%s", p.name, f.line, f.text, formatted)
-			}
+			formatted := string(caddyfile.Format([]byte(f.text)))
+			check.That(t, formatted == f.text, "%s:%d: got\n%s\nwant\n%s", p.name, f.line, f.text, formatted)
 		}
 	}
 }

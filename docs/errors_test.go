@@ -23,13 +23,9 @@ func TestEachMessageOnThePageOfErrorsIsInTheCode(t *testing.T) {
 	page := check.Must(os.ReadFile("errors-and-questions.md"))(t)
 	literals := stringLiterals(t)
 	messages := messagesIn(string(page))
-	if len(messages) < 30 {
-		t.Errorf("got %d messages on the page, want at least 30", len(messages))
-	}
+	check.That(t, len(messages) >= 30, "got %d messages on the page, want at least 30", len(messages))
 	for _, message := range messages {
-		if !formatOf(message).MatchString(literals) {
-			t.Errorf("got %q on the page, and no such message in the code", message)
-		}
+		check.That(t, formatOf(message).MatchString(literals), "got %q on the page, and no such message in the code", message)
 	}
 }
 
@@ -65,9 +61,7 @@ func TestEachLineOfTheLogIsOnAPage(t *testing.T) {
 			t.Errorf("got nothing about the line %q", message)
 		}
 	}
-	if n < 30 {
-		t.Errorf("got %d messages in the code, want more", n)
-	}
+	check.That(t, n >= 30, "got %d messages in the code, want more", n)
 }
 
 // logged returns the messages that the code gives to loggers.

@@ -50,9 +50,7 @@ func pages(t *testing.T) (all []*page) {
 		relative := check.Must(filepath.Rel(root, name))(t)
 		all = append(all, parsePage(t, filepath.ToSlash(relative), string(raw)))
 	}
-	if len(all) < 2 {
-		t.Fatalf("got %d pages, want more", len(all))
-	}
+	check.Assume(t, len(all) >= 2, "got %d pages, want more", len(all))
 	return all
 }
 
@@ -78,9 +76,7 @@ func parsePage(t *testing.T, name, text string) *page {
 		}
 		p.prose = append(p.prose, line)
 	}
-	if open != nil {
-		t.Errorf("%s:%d: the block of code has no end", name, open.line)
-	}
+	check.That(t, open == nil, "%s:%d: the block of code has no end", name, open.line)
 	return p
 }
 
@@ -189,17 +185,13 @@ func TestEveryPageIsReachedFromTheReadme(t *testing.T) {
 		}
 	}
 	for _, p := range all {
-		if !reached[p.name] {
-			t.Errorf("no link leads to %s from README.md or docs/README.md", p.name)
-		}
+		check.That(t, reached[p.name], "no link leads to %s from README.md or docs/README.md", p.name)
 	}
 }
 
 func TestEveryPictureIsShown(t *testing.T) {
 	pictures, err := filepath.Glob("pictures/*.svg")
-	if err != nil || len(pictures) == 0 {
-		t.Fatalf("got %d pictures, %v", len(pictures), err)
-	}
+	check.Assume(t, err == nil && len(pictures) != 0, "got %d pictures, %v", len(pictures), err)
 	shown := make(map[string]bool)
 	for _, p := range pages(t) {
 		for _, targets := range p.links() {
@@ -210,9 +202,7 @@ func TestEveryPictureIsShown(t *testing.T) {
 		}
 	}
 	for _, picture := range pictures {
-		if !shown["docs/"+filepath.ToSlash(picture)] {
-			t.Errorf("no page shows docs/%s", picture)
-		}
+		check.That(t, shown["docs/"+filepath.ToSlash(picture)], "no page shows docs/%s", picture)
 	}
 }
 
@@ -237,9 +227,7 @@ func TestTheDocumentationGrowsNoMore(t *testing.T) {
 		words, count = words+len(strings.Fields(string(raw))), count+1
 		return err
 	})
-	if err != nil || words > mostWords || count > mostPages {
-		t.Errorf("got %d words on %d pages, %v, want at most %d on %d", words, count, err, mostWords, mostPages)
-	}
+	check.That(t, err == nil && words <= mostWords && count <= mostPages, "got %d words on %d pages, %v, want at most %d on %d", words, count, err, mostWords, mostPages)
 }
 
 // TestTheWayOfAnOwnerIsShort: these four pages are all that the owner of a WordPress has
@@ -251,9 +239,7 @@ func TestTheWayOfAnOwnerIsShort(t *testing.T) {
 		raw := check.Must(os.ReadFile(filepath.Join(root, name)))(t)
 		words += len(strings.Fields(string(raw)))
 	}
-	if words > most {
-		t.Errorf("got %d words, want at most %d", words, most)
-	}
+	check.That(t, words <= most, "got %d words, want at most %d", words, most)
 }
 
 // TestTheWayBackIsNamedBeforeALiveServerStops: somebody whose site is down has no time to read
@@ -278,9 +264,7 @@ func TestTheWayBackIsNamedBeforeALiveServerStops(t *testing.T) {
 				}
 			}
 		}
-		if !named {
-			t.Errorf("%s: got no way back, want %q", p.name, want)
-		}
+		check.That(t, named, "%s: got no way back, want %q", p.name, want)
 	}
 }
 
@@ -290,13 +274,9 @@ func TestTheWayBackIsAChapter(t *testing.T) {
 	raw := check.Must(os.ReadFile(filepath.Join(root, "docs/getting-started.md")))(t)
 	forward, back, found := strings.Cut(string(raw), "\n## Going back\n")
 	before, _, stops := strings.Cut(forward, "sudo systemctl stop nginx\n")
-	if !found || !stops || !strings.Contains(before, "](#going-back)") {
-		t.Errorf("got a chapter %t and a stop %t, want both, and the chapter named before the stop", found, stops)
-	}
+	check.That(t, found && stops && strings.Contains(before, "](#going-back)"), "got a chapter %t and a stop %t, want both, and the chapter named before the stop", found, stops)
 	for _, command := range []string{"systemctl start nginx", "throttle shadow --all"} {
-		if strings.Contains(forward, command) || !strings.Contains(back, command) {
-			t.Errorf("got %q among the steps forward, or not among those back", command)
-		}
+		check.That(t, !strings.Contains(forward, command) && strings.Contains(back, command), "got %q among the steps forward, or not among those back", command)
 	}
 }
 

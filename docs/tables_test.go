@@ -167,15 +167,12 @@ func TestEveryOptionInATableIsValid(t *testing.T) {
 		for _, r := range p.rows() {
 			for _, config := range r.configurations() {
 				n++
-				if err := m.validate("caddyfile", config); err != nil {
-					t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, r.line, err, config)
-				}
+				err := m.validate("caddyfile", config)
+				check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, r.line, err, config)
 			}
 		}
 	}
-	if n < 50 {
-		t.Errorf("got %d options in tables, want more", n)
-	}
+	check.That(t, n >= 50, "got %d options in tables, want more", n)
 }
 
 // A detail may stand behind an option.
@@ -197,14 +194,11 @@ func TestEverySyntaxOfTheZoneReferenceIsValid(t *testing.T) {
 			syntax, _, _ := strings.Cut(found[1], " { share")
 			syntax, _, _ = strings.Cut(syntax, " { page")
 			config := ofZone(filled(detail.ReplaceAllString(strings.ReplaceAll(syntax, " [pass off]", ""), "$1")))
-			if err := m.validate("caddyfile", config); err != nil {
-				t.Errorf("%s:%d: got %v, want a valid configuration:\n%s", p.name, line, err, config)
-			}
+			err := m.validate("caddyfile", config)
+			check.That(t, err == nil, "%s:%d: got %v, want a valid configuration:\n%s", p.name, line, err, config)
 		}
 	}
-	if n < 18 {
-		t.Errorf("got %d options in the zone reference, want more", n)
-	}
+	check.That(t, n >= 18, "got %d options in the zone reference, want more", n)
 }
 
 var blanks = regexp.MustCompile(`(?m) +$`)
@@ -222,9 +216,8 @@ func TestEveryFormOfTheDirectiveIsValid(t *testing.T) {
 				n++
 				text := blanks.ReplaceAllString("throttle"+comment.ReplaceAllString(form, ""), "")
 				text = strings.NewReplacer("[<matcher>] <zone>\n", "global\n", "[<matcher>] <zone>", "line", "<option>", "shadow", "zone <name>\n", "zone global\n").Replace(strings.TrimSpace(text) + "\n")
-				if err := m.validate("caddyfile", wholeCaddyfile(filled(text))); err != nil {
-					t.Errorf("%s:%d: got %v for\n%s", p.name, f.line, err, text)
-				}
+				err := m.validate("caddyfile", wholeCaddyfile(filled(text)))
+				check.That(t, err == nil, "%s:%d: got %v for\n%s", p.name, f.line, err, text)
 			}
 		}
 	}
@@ -251,7 +244,5 @@ func TestEveryExampleInGoIsATest(t *testing.T) {
 			}
 		}
 	}
-	if n < 5 {
-		t.Errorf("got %d examples in Go, want more", n)
-	}
+	check.That(t, n >= 5, "got %d examples in Go, want more", n)
 }

@@ -40,9 +40,8 @@ func runFills(t *testing.T, l Limit, s State, steps []fillStep) {
 			t.Errorf("step %d: filling %v at %v s: got level %v, full %v, want %v, %v",
 				i, step.cost, step.at, level, full, step.level, step.full)
 		}
-		if kept := l.Level(s, at(step.at)); kept != level {
-			t.Errorf("step %d: level kept: got %v, want %v, as the filling says", i, kept, level)
-		}
+		kept := l.Level(s, at(step.at))
+		check.That(t, kept == level, "step %d: level kept: got %v, want %v, as the filling says", i, kept, level)
 	}
 }
 
@@ -117,9 +116,8 @@ func TestABillionthOfTheCapacityIsRounding(t *testing.T) {
 			{capacity * (1 + 0.9e-9), true},
 			{capacity * (1 + 1.1e-9), false},
 		} {
-			if _, d := l.Take(State{}, test.cost, 0); d.Fits != test.fits {
-				t.Errorf("cost %v to an empty bucket of %v: got fits %v, want %v", test.cost, capacity, d.Fits, test.fits)
-			}
+			_, d := l.Take(State{}, test.cost, 0)
+			check.That(t, d.Fits == test.fits, "cost %v to an empty bucket of %v: got fits %v, want %v", test.cost, capacity, d.Fits, test.fits)
 		}
 	}
 }
@@ -128,9 +126,8 @@ func TestABillionthOfTheCapacityIsRounding(t *testing.T) {
 func TestALevelThatIsNoNumberFitsNothing(t *testing.T) {
 	for _, level := range []float64{nan, inf} {
 		for _, cost := range []float64{0, 1, 10} {
-			if _, d := reference.Take(State{Level: level}, cost, at(1)); d.Fits {
-				t.Errorf("cost %v at level %v: got it to fit, want it refused", cost, level)
-			}
+			_, d := reference.Take(State{Level: level}, cost, at(1))
+			check.That(t, !d.Fits, "cost %v at level %v: got it to fit, want it refused", cost, level)
 		}
 	}
 }

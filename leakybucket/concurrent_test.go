@@ -40,9 +40,8 @@ func TestABucketLivesByTheProcessClock(t *testing.T) {
 			check.Equal(t, b.Fits(cost), want, "cost %v at level 0.5: fits", cost)
 		}
 		check.Equal(t, b.Level(), 0.5, "level after asking")
-		if level, full := b.Fill(9); level != 3 || !full {
-			t.Errorf("fill: got %+v, want full at 3", level)
-		}
+		level, full := b.Fill(9)
+		check.That(t, level == 3 && full, "fill: got %+v, want full at 3", level)
 		if d := b.Take(1); d.Fits || d.Level != 3 || d.at != at(1) || d.RetryAfter != reference.TimeToFit(3, 1) {
 			t.Errorf("take from a full bucket: got %+v, want refused at 3 after a second", d)
 		}
@@ -79,7 +78,6 @@ func TestDecisionsAreMadeInTheOrderOfTheirInstants(t *testing.T) {
 			}
 		}
 	}
-	if bound := l.Capacity*(1+1e-9) + l.Leak*(seconds(last-first)+1e-6); poured > bound {
-		t.Errorf("poured: got %v in %d µs, want at most %v", poured, last-first, bound)
-	}
+	bound := l.Capacity*(1+1e-9) + l.Leak*(seconds(last-first)+1e-6)
+	check.That(t, poured <= bound, "poured: got %v in %d µs, want at most %v", poured, last-first, bound)
 }

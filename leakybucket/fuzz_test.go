@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
 func FuzzParseRate(f *testing.F) {
@@ -17,9 +19,7 @@ func FuzzParseRate(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		rate, err := ParseRate(text)
-		if (err != nil) != (rate == 0) {
-			t.Errorf("%q: got %v a second and error %v, want one of both", text, rate, err)
-		}
+		check.That(t, (err != nil) == (rate == 0), "%q: got %v a second and error %v, want one of both", text, rate, err)
 		if err == nil && !(smallest <= rate && rate <= largest) {
 			t.Errorf("%q: got %v a second, want it in range", text, rate)
 		}
@@ -32,9 +32,8 @@ func FuzzParseRate(f *testing.F) {
 			t.Errorf("%q: got error %q, want it to say what is invalid", text, err)
 		}
 		if meant := meantRate(text); meant != "" {
-			if _, short := ParseRate(meant); err == nil || short != nil {
-				t.Errorf("%q: got error %v and the suggestion %q with error %v, want an error and a valid suggestion", text, err, meant, short)
-			}
+			_, short := ParseRate(meant)
+			check.That(t, err != nil && short == nil, "%q: got error %v and the suggestion %q with error %v, want an error and a valid suggestion", text, err, meant, short)
 		}
 	})
 }

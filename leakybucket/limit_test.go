@@ -8,16 +8,6 @@ import (
 	"github.com/caddy-throttle/caddy-throttle/leakybucket/storetest/check"
 )
 
-// wantError compares an error with the text expected of it; "" is none.
-func wantError(t *testing.T, of string, err error, want string) {
-	t.Helper()
-	got := ""
-	if err != nil {
-		got = err.Error()
-	}
-	check.Equal(t, got, want, "%s", of)
-}
-
 const tooSlow = "invalid limit: a full bucket must drain within 20 years"
 
 func TestValidateAcceptsLimitsInRange(t *testing.T) {
@@ -47,7 +37,7 @@ func TestValidateAcceptsLimitsInRange(t *testing.T) {
 		{Limit{1, 1e-9}, tooSlow},
 		{Limit{1e12, 1e-9}, tooSlow},
 	} {
-		wantError(t, describe(test.limit), test.limit.Validate(), test.want)
+		check.Error(t, test.limit.Validate(), test.want, "%s", describe(test.limit))
 	}
 }
 
@@ -70,7 +60,7 @@ func TestAConstantCostIsZeroOrMovesTheLevelAndFits(t *testing.T) {
 		{0.5, 1, "invalid cost 1: it can never fit the capacity of 0.5"},
 	} {
 		l := Limit{Capacity: test.capacity, Leak: 1e6}
-		wantError(t, describe(l), l.ValidateCost(test.cost), test.want)
+		check.Error(t, l.ValidateCost(test.cost), test.want, "%s", describe(l))
 	}
 }
 

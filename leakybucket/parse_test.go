@@ -36,7 +36,7 @@ func TestRatesSayHowMuchInWhichTime(t *testing.T) {
 	} {
 		got, err := ParseRate(test.text)
 		check.Equal(t, got, test.want, "%q: a second", test.text)
-		wantError(t, test.text, err, "")
+		check.Error(t, err, "", "%s", test.text)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestRatesThatAreNone(t *testing.T) {
 	} {
 		got, err := ParseRate(text)
 		check.Equal(t, got, 0, "%q: a second, want 0 with the error", text)
-		wantError(t, text, err, `invalid rate "`+escaped(text)+`"`+want)
+		check.Error(t, err, `invalid rate "`+escaped(text)+`"`+want, "%s", text)
 	}
 }
 
@@ -94,19 +94,19 @@ func TestARateOfAnotherLimiterIsMeantAsOne(t *testing.T) {
 		"10r/s": "10/s", "rate=10r/s": "10/s", "rate=30r/m;": "30/m", "10/s;": "10/s", "1,5/s": "1.5/s", "1,000/h": "1000/h", "1,000,000/d": "1000000/d", "rate=1r/sec": "1/s",
 	} {
 		_, err := ParseRate(text)
-		wantError(t, text, err, `invalid rate "`+text+`": did you mean `+meant+"?")
+		check.Error(t, err, `invalid rate "`+text+`": did you mean `+meant+"?", "%s", text)
 	}
 	for text, meant := range map[string]string{"burst=20": "20", "60;": "60", "1,000": "1000", "1,5": "1.5"} {
 		_, err := ParseCapacity(text)
-		wantError(t, text, err, `invalid capacity "`+text+`": did you mean `+meant+"?")
+		check.Error(t, err, `invalid capacity "`+text+`": did you mean `+meant+"?", "%s", text)
 	}
 	for _, text := range []string{"0/s", "0.0/h"} {
 		_, err := ParseRate(text)
-		wantError(t, text, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`)
+		check.Error(t, err, `invalid rate "`+text+`": a bucket must drain: want a number above 0, such as 1/h`, "%s", text)
 	}
 	for _, text := range []string{"0", "0.0"} {
 		_, err := ParseCapacity(text)
-		wantError(t, text, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`)
+		check.Error(t, err, `invalid capacity "`+text+`": nothing would fit: want a number above 0, such as 10`, "%s", text)
 	}
 }
 
@@ -117,7 +117,7 @@ func TestAUnitHasOneSpelling(t *testing.T) {
 	} {
 		got, err := ParseRate(text)
 		check.Equal(t, got, 0, "%q: a second, want 0 with the error", text)
-		wantError(t, text, err, `invalid rate "`+text+`": did you mean `+meant+"?")
+		check.Error(t, err, `invalid rate "`+text+`": did you mean `+meant+"?", "%s", text)
 	}
 	for _, text := range []string{"sec", "/sec", "x/sec", "0/sec", "-1/min", "10/0hours", "10sec", "10/secs/s"} {
 		_, err := ParseRate(text)
@@ -136,7 +136,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 	} {
 		got, err := ParseCapacity(text)
 		check.Equal(t, got, want, "%q", text)
-		wantError(t, text, err, "")
+		check.Error(t, err, "", "%s", text)
 	}
 	for _, text := range []string{
 		"", "ten", "-1", "+1", "1e3", ".5", "5.", " 1", "1 ", "0x1", "NaN", "Inf", "0.0000000009", "1000000000001",
@@ -144,7 +144,7 @@ func TestCapacitiesArePlainNumbersInRange(t *testing.T) {
 	} {
 		got, err := ParseCapacity(text)
 		check.Equal(t, got, 0, "%q, want 0 with the error", text)
-		wantError(t, text, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`)
+		check.Error(t, err, `invalid capacity "`+text+`": want a number from 0.000000001 to 1000000000000, such as 10`, "%s", text)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestALimitIsACapacityAndALeak(t *testing.T) {
 	for _, text := range []string{"10 1/s", "10, 1/s", "10,1/s", "10 , 60/m", "  10\t60/m ", "10.0 3600/h"} {
 		got, err := ParseLimit(text)
 		check.Equal(t, got, (Limit{10, 1}), "%q", text)
-		wantError(t, text, err, "")
+		check.Error(t, err, "", "%s", text)
 	}
 	const form = ": want <capacity> <leak>, such as 10 1/s"
 	for text, want := range map[string]string{
@@ -169,6 +169,6 @@ func TestALimitIsACapacityAndALeak(t *testing.T) {
 		"1000000 1/d": tooSlow,
 	} {
 		_, err := ParseLimit(text)
-		wantError(t, text, err, want)
+		check.Error(t, err, want, "%s", text)
 	}
 }

@@ -79,9 +79,8 @@ func TestTheLastWhoLeavesGivesItsCostBackAndOthersKeepTheirTime(t *testing.T) {
 				if i == leaver {
 					want = time.Second
 				}
-				if got := (<-ended).Sub(start); got != want {
-					t.Errorf("%d leaves: got %d served after %v, want %v", leaver, i, got, want)
-				}
+				got := (<-ended).Sub(start)
+				check.That(t, got == want, "%d leaves: got %d served after %v, want %v", leaver, i, got, want)
 			}
 		})
 	}
@@ -101,9 +100,7 @@ func TestThoseWhoWaitAreServedWhenTheyWereTold(t *testing.T) {
 			start := time.Now()
 			ended, _ := wait(t, bucket, 4, nil)
 			change(bucket, was)
-			if bucket.Fits(0) || bucket.Take(0).Fits {
-				t.Errorf("%s: got a cost of 0 to fit before one that waits", about)
-			}
+			check.That(t, !bucket.Fits(0) && !bucket.Take(0).Fits, "%s: got a cost of 0 to fit before one that waits", about)
 			check.Equal(t, (<-ended).Sub(start), 4*time.Second, "%s: it served after", about)
 		})
 	}
@@ -118,13 +115,11 @@ func TestWaitRefusesWhatIsHopeless(t *testing.T) {
 		start := time.Now()
 		check.Is(t, bucket.Wait(ctx, 3), context.DeadlineExceeded, "a wait over the deadline")
 		for _, cost := range []float64{11, -1, math.NaN(), math.Inf(1)} {
-			if err := bucket.Wait(t.Context(), cost); err == nil {
-				t.Errorf("a cost of %v: got no error", cost)
-			}
+			err := bucket.Wait(t.Context(), cost)
+			check.That(t, err != nil, "a cost of %v: got no error", cost)
 		}
-		if waited := time.Since(start); waited != 0 {
-			t.Errorf("refusing took %v, want no time", waited)
-		}
+		waited := time.Since(start)
+		check.That(t, waited == 0, "refusing took %v, want no time", waited)
 		check.Equal(t, bucket.Level(), 10, "after refusals: a level")
 		if err := bucket.Wait(ctx, 2); err != nil {
 			t.Errorf("a wait within the deadline: got %v", err)

@@ -66,9 +66,7 @@ func wantDropped(t *testing.T, want bool, addresses ...string) {
 	for _, text := range addresses {
 		addr := netip.MustParseAddr(text)
 		tcp, udp := listener.Drops(net.TCPAddrFromAddrPort(netip.AddrPortFrom(addr, 1))), listener.Drops(net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 1)))
-		if tcp != want || udp != want {
-			t.Errorf("%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
-		}
+		check.That(t, tcp == want && udp == want, "%s: got dropped by TCP: %v, by QUIC: %v, want %v", text, tcp, udp, want)
 	}
 }
 
@@ -280,9 +278,8 @@ func TestNothingIsLearntFromEarlyData(t *testing.T) {
 	s.Changes("/throttle/ban", `{"network": "203.0.113.0/24", "for": "1h"}`)
 	r := servertest.Request(servertest.Someone, "https://example.com/other")
 	r.TLS = &tls.ConnectionState{}
-	if w := s.Do(r); w.Code < 400 {
-		t.Fatalf("got %d, want it refused", w.Code)
-	}
+	w := s.Do(r)
+	check.Assume(t, w.Code >= 400, "got %d, want it refused", w.Code)
 	wantDropped(t, false, "203.0.113.7")
 	r = servertest.Request(servertest.Someone, "https://example.com/other")
 	r.TLS = &tls.ConnectionState{HandshakeComplete: true}
@@ -295,9 +292,7 @@ func TestWithoutTheWrapperNobodyIsLearnt(t *testing.T) {
 	listener.Forget()
 	s := servertest.Start(t, servertest.Run(t, "http:// {\nthrottle /login {\nzone gate {\nlimit 1 1/d\nblock 3h everywhere\n}\n}\nrespond ok\n}"))
 	blockFor(s.From(servertest.Someone))
-	if listener.Some() {
-		t.Error("got somebody on the list, want nobody")
-	}
+	check.That(t, !listener.Some(), "got somebody on the list, want nobody")
 	wantDropped(t, false, "203.0.113.7")
 	s.Stop()
 }
@@ -439,9 +434,8 @@ func TestAfterTLSConnectionsAreDroppedOrTheOrderIsWarnedOf(t *testing.T) {
 	near, _ := net.Pipe()
 	for range 2 {
 		conns <- tls.Server(farConn{near, servertest.Someone, nil}, new(tls.Config))
-		if conn, err := l.Accept(); err != nil || conn == nil {
-			t.Fatalf("got %v, %v, want the connection of an address that is not known yet", conn, err)
-		}
+		conn, err := l.Accept()
+		check.Assume(t, err == nil && conn != nil, "got %v, %v, want the connection of an address that is not known yet", conn, err)
 	}
 	if got := logs.Len(); got != 1 || !strings.Contains(logs.All()[0].Message, "put it before tls") {
 		t.Errorf("got %v, want one warning of the order", logs.All())
@@ -523,17 +517,14 @@ func TestOtherPacketConnWrappersAreNotBypassed(t *testing.T) {
 	other := &countingConn{PacketConn: udp}
 	conn := new(listener.DropPackets).WrapPacketConn(other)
 	check.Must(udp.WriteTo([]byte("a"), udp.LocalAddr()))(t)
-	if n, _, err := conn.ReadFrom(make([]byte, 10)); n != 1 || err != nil || other.read != 1 {
-		t.Errorf("got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
-	}
+	n, _, err := conn.ReadFrom(make([]byte, 10))
+	check.That(t, n == 1 && err == nil && other.read == 1, "got %d bytes, %v and %d reads of the wrapper before, want 1 byte by one read", n, err, other.read)
 }
 
 func TestAWrapperTakesNoWord(t *testing.T) {
 	for _, kind := range []string{"listener_wrappers", "packet_conn_wrappers"} {
 		text := "{\nservers {\n" + kind + " {\nthrottle_blocked gate\n}\n}\n}\nhttp:// {\nrespond ok\n}\n"
 		_, _, err := caddyconfig.GetAdapter("caddyfile").Adapt([]byte(text), map[string]any{"filename": "Caddyfile"})
-		if err == nil || !strings.Contains(err.Error(), `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`) {
-			t.Errorf("%s: got %v", kind, err)
-		}
+		check.That(t, err != nil && strings.Contains(err.Error(), `unexpected "gate" after throttle_blocked: a wrapper takes no word and no block`), "%s: got %v", kind, err)
 	}
 }

@@ -41,9 +41,7 @@ func TestTheDocumentationListsTheMetrics(t *testing.T) {
 	var registered []string
 	for desc := range descs {
 		found := regexp.MustCompile(`fqName: "(\w+)".*variableLabels: \{([\w,]*)\}`).FindStringSubmatch(desc.String())
-		if found == nil {
-			t.Fatalf("got the description %s", desc)
-		}
+		check.Assume(t, found != nil, "got the description %s", desc)
 		if strings.HasPrefix(found[1], "caddy_throttle_") {
 			registered = append(registered, found[1]+" "+found[2])
 		}
@@ -138,13 +136,9 @@ func TestTheDocumentationHasEveryFlag(t *testing.T) {
 	all := new(cobra.Command)
 	caddycmd.Commands()["throttle"].CobraFunc(all)
 	for _, command := range all.Commands() {
-		if !strings.Contains(pages.String(), "caddy throttle "+command.Name()) {
-			t.Errorf("got nothing about caddy throttle %s", command.Name())
-		}
+		check.That(t, strings.Contains(pages.String(), "caddy throttle "+command.Name()), "got nothing about caddy throttle %s", command.Name())
 		flags := regexp.MustCompile(`(?m)^ +(?:-\w, )?(--[a-z-]+)`).FindAllStringSubmatch(command.Flags().FlagUsages(), -1)
-		if len(flags) == 0 {
-			t.Errorf("caddy throttle %s: got no flags", command.Name())
-		}
+		check.That(t, len(flags) != 0, "caddy throttle %s: got no flags", command.Name())
 		for _, flag := range flags {
 			if !regexp.MustCompile(flag[1] + `\b`).MatchString(pages.String()) {
 				t.Errorf("caddy throttle %s: got nothing about %s", command.Name(), flag[1])
@@ -166,13 +160,9 @@ func TestTheDocumentationHasEveryFieldOfTheJSON(t *testing.T) {
 		{"replay", recommended + replayed, tune.Report{}},
 	} {
 		names := jsonNames(reflect.TypeOf(test.of))
-		if len(names) < 10 {
-			t.Errorf("%s: got the fields %v, want more", test.name, names)
-		}
+		check.That(t, len(names) >= 10, "%s: got the fields %v, want more", test.name, names)
 		for _, name := range names {
-			if !strings.Contains(test.text, "`"+name+"`") {
-				t.Errorf("%s: got nothing about the field %q", test.name, name)
-			}
+			check.That(t, strings.Contains(test.text, "`"+name+"`"), "%s: got nothing about the field %q", test.name, name)
 		}
 	}
 }
@@ -202,12 +192,8 @@ func jsonNames(of reflect.Type) (names []string) {
 func TestTheExampleOfJSONHasEveryFieldOfAZone(t *testing.T) {
 	example := check.Must(os.ReadFile("../../docs/example.json"))(t)
 	names := jsonNames(reflect.TypeFor[limit.Zone]())
-	if len(names) < 50 {
-		t.Errorf("got the fields %v, want more", names)
-	}
+	check.That(t, len(names) >= 50, "got the fields %v, want more", names)
 	for _, name := range names {
-		if !strings.Contains(string(example), `"`+name+`":`) {
-			t.Errorf("got no %q in the example", name)
-		}
+		check.That(t, strings.Contains(string(example), `"`+name+`":`), "got no %q in the example", name)
 	}
 }

@@ -192,9 +192,8 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 				if i == want.leak {
 					point = [4]int{want.burst, want.refused[0], want.refused[1], want.refused[2]}
 				}
-				if got := [4]int{int(p.Capacity), p.RefusedKeys, p.RefusedPeople, p.RefusedRequests}; got != point {
-					t.Errorf("%s, spare %s, leak %s: got %v, want capacity, clients, people and requests %v", log, spare, p.Leak, got, point)
-				}
+				got := [4]int{int(p.Capacity), p.RefusedKeys, p.RefusedPeople, p.RefusedRequests}
+				check.That(t, got == point, "%s, spare %s, leak %s: got %v, want capacity, clients, people and requests %v", log, spare, p.Leak, got, point)
 			}
 			if z.Units.Recommended != want.leak {
 				t.Errorf("%s, spare %s: got leak %s, want the one of index %d", log, spare, z.Units.Best().Leak, want.leak)
@@ -218,9 +217,7 @@ func TestARecommendationIsWhatBruteForceFinds(t *testing.T) {
 			}
 		}
 	}
-	if recommends < 10 {
-		t.Errorf("got %d recommendations, want ten at least", recommends)
-	}
+	check.That(t, recommends >= 10, "got %d recommendations, want ten at least", recommends)
 }
 
 // assetPaths are what the logs here have for assets.

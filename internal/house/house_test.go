@@ -38,7 +38,7 @@ var rooms = []room{
 	{"leakybucket/memstore leakybucket/storetest", "leakybucket leakybucket/internal/door leakybucket/key leakybucket/store"},
 	{"leakybucket/sharedstore", "leakybucket leakybucket/memstore leakybucket/store"},
 	{"leakybucket/httplimit", "leakybucket leakybucket/key"},
-	{"leakybucket/storetest/servertest leakybucket/storetest/testseed", ""},
+	{"leakybucket/storetest/servertest leakybucket/storetest/testseed leakybucket/storetest/check", ""},
 	{"leakybucket/redisstore leakybucket/pgstore leakybucket/memcachedstore", "leakybucket leakybucket/internal/coalesce leakybucket/store"},
 	{"golden", ""},
 	{concepts, concepts},

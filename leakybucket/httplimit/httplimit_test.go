@@ -43,9 +43,7 @@ func TestARealServer(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		resp.Body.Close()
 		if i < 3 {
-			if resp.StatusCode != 200 || string(body) != "served" || resp.Header.Get("Retry-After") != "" {
-				t.Errorf("request %d: got %d %q", i, resp.StatusCode, body)
-			}
+			check.That(t, resp.StatusCode == 200 && string(body) == "served" && resp.Header.Get("Retry-After") == "", "request %d: got %d %q", i, resp.StatusCode, body)
 			continue
 		}
 		if resp.StatusCode != 429 || resp.Header.Get("Retry-After") != "100" || resp.Header.Get("Cache-Control") != "no-store" ||
@@ -171,9 +169,8 @@ func TestPlansAreTold(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest("GET", test.path, nil))
-		if policy, field := w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit"); w.Code != test.status || policy != test.policy || field != test.field {
-			t.Errorf("got %d, %s, %s, want %+v", w.Code, policy, field, test)
-		}
+		policy, field := w.Header().Get("RateLimit-Policy"), w.Header().Get("RateLimit")
+		check.That(t, w.Code == test.status && policy == test.policy && field == test.field, "got %d, %s, %s, want %+v", w.Code, policy, field, test)
 	}
 }
 
@@ -198,9 +195,8 @@ func TestAnAnswerAndCostsOfOnesOwn(t *testing.T) {
 		return w
 	}
 	ask("alice", "/search")
-	if got := ask("alice", "/search"); got.Code != http.StatusTeapot || got.Body.String() != "2 left" || got.Header().Get("Retry-After") != "6" {
-		t.Errorf("got %d %v %q", got.Code, got.Header(), got.Body)
-	}
+	got := ask("alice", "/search")
+	check.That(t, got.Code == http.StatusTeapot && got.Body.String() == "2 left" && got.Header().Get("Retry-After") == "6", "got %d %v %q", got.Code, got.Header(), got.Body)
 	for range 20 {
 		check.Need(t, ask("", "/search").Code, 200, "without a key, want it passed")
 	}

@@ -72,9 +72,7 @@ func TestADigestIsOfTheWholeValue(t *testing.T) {
 // wantSoundPart checks what every part must be, whoever wrote the value.
 func wantSoundPart(t *testing.T, value, part string) {
 	t.Helper()
-	if len(part) > longestPart {
-		t.Errorf("%.40q: got a part of %d bytes, want at most %d", value, len(part), longestPart)
-	}
+	check.That(t, len(part) <= longestPart, "%.40q: got a part of %d bytes, want at most %d", value, len(part), longestPart)
 	if strings.ContainsFunc(part, func(r rune) bool { return r < ' ' || r == '/' || r == 0x7f }) || !utf8.ValidString(part) {
 		t.Errorf("%.40q: got %q, want no slash, no control byte and valid UTF-8", value, part)
 	}
@@ -127,18 +125,14 @@ func TestDistinctValuesHaveDistinctParts(t *testing.T) {
 		}
 		values[part] = value
 	}
-	if len(values) < 50_000 {
-		t.Errorf("distinct parts: got %d, want 50000 or more", len(values))
-	}
+	check.That(t, len(values) >= 50_000, "distinct parts: got %d, want 50000 or more", len(values))
 }
 
 func TestPartsAreAppendedWithoutTouchingWhatStandsBefore(t *testing.T) {
 	for _, value := range []string{"a", "\xff", strings.Repeat("x", 300)} {
 		name := append(make([]byte, 0, 1024), "zone/@client_ip/"...)
 		got := AppendPart(name, value)
-		if !bytes.HasPrefix(got, []byte("zone/@client_ip/")) || &got[0] != &name[0] {
-			t.Errorf("%.40q: got %q, want it appended in place", value, got)
-		}
+		check.That(t, bytes.HasPrefix(got, []byte("zone/@client_ip/")) && &got[0] == &name[0], "%.40q: got %q, want it appended in place", value, got)
 	}
 }
 

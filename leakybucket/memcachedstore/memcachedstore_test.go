@@ -88,9 +88,8 @@ func TestWhatIsNoBucket(t *testing.T) {
 		check.Is(t, s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)), store.ErrBadBucket, "%q", text)
 		other := c
 		other.Key = "other " + text
-		if err := s.Take(t.Context(), []leakybucket.Charge{other}, make([]leakybucket.Decision, 1)); err != nil {
-			t.Errorf("another bucket: got %v", err)
-		}
+		err := s.Take(t.Context(), []leakybucket.Charge{other}, make([]leakybucket.Decision, 1))
+		check.NoError(t, err, "another bucket")
 	}
 	check.NoError(t, s.Reset(t.Context(), "z", "k", false))
 	if err := s.Take(t.Context(), []leakybucket.Charge{c}, make([]leakybucket.Decision, 1)); err != nil {
@@ -114,8 +113,7 @@ func TestAServerThatIsGone(t *testing.T) {
 
 func TestOptionsThatMakeNoSense(t *testing.T) {
 	for _, test := range []struct{ servers, prefix string }{{"", ""}, {"127.0.0.1:1,", ""}, {"127.0.0.1:1", "a b"}, {"127.0.0.1:1", "ä"}, {"127.0.0.1:1", strings.Repeat("x", 65)}, {"127.0.0.1", ""}} {
-		if s, err := Open(test.servers, Options{Prefix: test.prefix}); err == nil || s != nil {
-			t.Errorf("%+v: got %v, %v, want nil and an error", test, s, err)
-		}
+		s, err := Open(test.servers, Options{Prefix: test.prefix})
+		check.That(t, err != nil && s == nil, "%+v: got %v, %v, want nil and an error", test, s, err)
 	}
 }

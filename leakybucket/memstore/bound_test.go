@@ -83,9 +83,7 @@ func TestNoLiveBucketIsDroppedBeforeTheStoreIsFull(t *testing.T) {
 	now := second
 	s := New(Options{MaxBuckets: 50_000})
 	held(s, &now)
-	if len(s.shards) < 8 {
-		t.Fatalf("shards: got %d, want several", len(s.shards))
-	}
+	check.Assume(t, len(s.shards) >= 8, "shards: got %d, want several", len(s.shards))
 	for i := range 50_000 {
 		mustTake(t, s, charge(fmt.Sprint("k", i), 1+float64(i%900)))
 	}
@@ -199,9 +197,8 @@ func TestATrickleOfNewBucketsForgetsTheOldOnes(t *testing.T) {
 	for i := range groups {
 		mustTake(t, s, charge(fmt.Sprint("new", i), 1))
 	}
-	if got := buckets(s); got != groups {
-		t.Errorf("buckets: got %d, want the %d new ones", got, groups)
-	}
+	got := buckets(s)
+	check.That(t, got == groups, "buckets: got %d, want the %d new ones", got, groups)
 	mustBeSound(t, s)
 }
 

@@ -58,9 +58,7 @@ func TestNoLockIsHeldForAMillisecond(t *testing.T) {
 				break
 			}
 		}
-		if longest > time.Millisecond {
-			t.Errorf("%s: got %v for the longest, five times, want at most 1 ms", test.what, longest)
-		}
+		check.That(t, longest <= time.Millisecond, "%s: got %v for the longest, five times, want at most 1 ms", test.what, longest)
 	}
 }
 
@@ -156,9 +154,7 @@ func TestAMillionBucketsAreRestoredSoon(t *testing.T) {
 	}
 	read := cpuTime() - began
 	t.Logf("%d bytes a bucket, written in %v and read in %v of processor time", len(saved)/million, wrote, read)
-	if read > 2*time.Second {
-		t.Errorf("got %v to restore a million buckets, want at most 2 s", read)
-	}
+	check.That(t, read <= 2*time.Second, "got %v to restore a million buckets, want at most 2 s", read)
 }
 
 // cpuTime returns how long this thread has run. Time that the machine gave to others

@@ -116,9 +116,8 @@ func TestASlowDiskLetsNothingLeakFromASnapshot(t *testing.T) {
 			wrong++
 		}
 	}
-	if kept := buckets(to); wrong > 0 || kept != len(want) {
-		t.Errorf("got %d buckets, %d of them with another level or block, want %d as in the store that wrote them", kept, wrong, len(want))
-	}
+	kept := buckets(to)
+	check.That(t, wrong == 0 && kept == len(want), "got %d buckets, %d of them with another level or block, want %d as in the store that wrote them", kept, wrong, len(want))
 }
 
 func TestBucketsThatAreInUseAlreadyGetTheRestoredLevelOnTop(t *testing.T) {
@@ -133,9 +132,8 @@ func TestBucketsThatAreInUseAlreadyGetTheRestoredLevelOnTop(t *testing.T) {
 	for key, want := range map[string]float64{"a": 500, "b": 1000} {
 		check.Equal(t, level(t, to, key), want, "level of %s", key)
 	}
-	if d := take(t, to, blocking("c", 1))[0]; d.Began || d.BlockedUntil != now+60*second {
-		t.Errorf("c: got %+v, want it blocked for a minute", d)
-	}
+	d := take(t, to, blocking("c", 1))[0]
+	check.That(t, !d.Began && d.BlockedUntil == now+60*second, "c: got %+v, want it blocked for a minute", d)
 }
 
 func TestASnapshotFromTheFutureCountsAsWrittenNow(t *testing.T) {
@@ -148,9 +146,7 @@ func TestASnapshotFromTheFutureCountsAsWrittenNow(t *testing.T) {
 	now -= 500_000 * second
 	to := held(New(Options{}), &now)
 	found, err := to.ReadSnapshot(saved, asBlocking)
-	if err != nil || found.Buckets != 2 || found.Ahead != 500_000*time.Second {
-		t.Fatalf("reading: got %+v and error %v, want 2 buckets from 500,000 s ahead", found, err)
-	}
+	check.Assume(t, err == nil && found.Buckets == 2 && found.Ahead == 500_000*time.Second, "reading: got %+v and error %v, want 2 buckets from 500,000 s ahead", found, err)
 	check.Equal(t, level(t, to, "a"), 290, "level, want 290, as when it was written")
 	check.Equal(t, take(t, to, blocking("b", 1))[0].BlockedUntil, now+60*second, "block: it until")
 }
@@ -230,15 +226,12 @@ func FuzzReadSnapshot(f *testing.F) {
 		}
 		mustBeSound(t, s)
 		for name, state := range keptBuckets(s) {
-			if !(state.Level >= 0 && state.Level <= 1000) || state.At != now || state.BlockedUntil > now+3600*second || state.Step > 1 {
-				t.Fatalf("%q: got %+v, want it within the limit", name, state)
-			}
+			check.Assume(t, state.Level >= 0 && state.Level <= 1000 && state.At == now && state.BlockedUntil <= now+3600*second && state.Step <= 1, "%q: got %+v, want it within the limit", name, state)
 		}
 		if again := snapshotOf(t, s); found.Buckets > 0 {
 			to := held(New(Options{MaxBuckets: 100}), &now)
-			if _, err := to.ReadSnapshot(again, asBlocking); err != nil {
-				t.Fatalf("reading what was restored: got error %v", err)
-			}
+			_, err := to.ReadSnapshot(again, asBlocking)
+			check.Assume(t, err == nil, "reading what was restored: got error %v", err)
 		}
 	})
 }
@@ -261,9 +254,8 @@ func TestChangesAreSeen(t *testing.T) {
 		{"another reset", func() { reset(t, s, charge("a", 1)) }, false},
 	} {
 		step.do()
-		if got := s.Changes(); (got != last) != step.changes {
-			t.Errorf("%s: got %d changes after %d, want it to count as a change: %v", step.what, got, last, step.changes)
-		}
+		got := s.Changes()
+		check.That(t, (got != last) == step.changes, "%s: got %d changes after %d, want it to count as a change: %v", step.what, got, last, step.changes)
 		last = s.Changes()
 	}
 }

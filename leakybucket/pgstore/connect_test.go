@@ -55,9 +55,7 @@ func TestNewConnectsToNothing(t *testing.T) {
 		url, accepted := silentServer(t)
 		var begun atomic.Bool
 		s := openStopped(t, url, Options{OnError: func(err error) {
-			if !begun.Load() {
-				t.Errorf("%s: got %v before", name, err)
-			}
+			check.That(t, begun.Load(), "%s: got %v before", name, err)
 		}})
 		pause(context.Background(), 100*time.Millisecond)
 		check.Equal(t, accepted.Load(), 0, "connections before %s", name)
@@ -73,18 +71,15 @@ func TestStartPreparesTheTableAndDoesNothingTwiceOrAfterClose(t *testing.T) {
 	table := unique("started")
 	exists := func() bool { return server.Float(t, "SELECT count(to_regclass('"+table+"'))::float8") == 1 }
 	s := openStopped(t, patient(server.URL()), Options{Table: table, OnError: failOn(t)})
-	if exists() {
-		t.Error("the table exists before Start")
-	}
+	check.That(t, !exists(), "the table exists before Start")
 	s.Start()
 	s.Start()
 	eventually(t, "the table exists", exists)
 	s.Close()
 	s.Start()
 	s.Close()
-	if _, err := take(context.Background(), s, charge("k", 1)); err == nil {
-		t.Error("take from a closed store: got no error")
-	}
+	_, err := take(context.Background(), s, charge("k", 1))
+	check.That(t, err != nil, "take from a closed store: got no error")
 	eventually(t, "goroutines are back", func() bool { return runtime.NumGoroutine() <= goroutines })
 }
 
@@ -107,9 +102,7 @@ func TestAGivenPool(t *testing.T) {
 	check.NoError(t, s.Reset(t.Context(), "zone", "k", false))
 	text := store.Text{Name: "n", Number: 7, End: leakybucket.Instant(time.Now().Add(time.Hour).UnixMicro()), Text: "t"}
 	before, last, err := s.PutTexts(t.Context(), []store.Text{text})
-	if err != nil || before != 0 || last == 0 {
-		t.Errorf("texts put: got %v, %v, %v, want 0, a mark, and no error", before, last, err)
-	}
+	check.That(t, err == nil && before == 0 && last != 0, "texts put: got %v, %v, %v, want 0, a mark, and no error", before, last, err)
 	if got, err := s.Texts(t.Context(), 0); err != nil || got.Last != last || got.Count != 1 || !slices.Equal(got.Texts, []store.Text{text}) {
 		t.Errorf("texts: got %v, %v, want %v of mark %d", got, err, text, last)
 	}
@@ -117,9 +110,7 @@ func TestAGivenPool(t *testing.T) {
 	for _, conn := range pool.AcquireAllIdle(t.Context()) {
 		var names []string
 		err := conn.QueryRow(t.Context(), "SELECT array_agg(statement) FROM pg_prepared_statements", pgx.QueryExecModeExec).Scan(&names)
-		if err != nil || len(names) > 0 {
-			t.Errorf("prepared statements: got %q, %v, want none", names, err)
-		}
+		check.That(t, err == nil && len(names) == 0, "prepared statements: got %q, %v, want none", names, err)
 		conn.Release()
 	}
 	check.NoError(t, pool.Ping(t.Context()), "the pool after the store was closed")
@@ -148,9 +139,7 @@ func TestAGivenPoolIsNotReset(t *testing.T) {
 		kept = kept || conn.Conn() == was
 		conn.Release()
 	}
-	if !kept {
-		t.Error("the connection of another user of the pool was closed, want it kept")
-	}
+	check.That(t, kept, "the connection of another user of the pool was closed, want it kept")
 }
 
 func TestNoCallOutlivesItsContext(t *testing.T) {
@@ -180,12 +169,9 @@ func TestNoCallOutlivesItsContext(t *testing.T) {
 			ctx, cancel := context.WithTimeout(context.Background(), budget)
 			err := call(ctx)
 			cancel()
-			if took := time.Since(began); took > budget+grace+heart.Lost(began) {
-				t.Errorf("%s of %s: got an answer after %v, want one within %v", what, name, took, budget)
-			}
-			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s of %s: got error %v, want one that wraps %v", what, name, err, context.DeadlineExceeded)
-			}
+			took := time.Since(began)
+			check.That(t, took <= budget+grace+heart.Lost(began), "%s of %s: got an answer after %v, want one within %v", what, name, took, budget)
+			check.That(t, errors.Is(err, context.DeadlineExceeded), "%s of %s: got error %v, want one that wraps %v", what, name, err, context.DeadlineExceeded)
 		}
 	}
 }

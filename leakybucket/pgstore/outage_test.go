@@ -33,9 +33,8 @@ func takeInBudget(t *testing.T, s *Store, c leakybucket.Charge) (leakybucket.Dec
 	ctx, cancel := context.WithTimeout(context.Background(), budget)
 	defer cancel()
 	d, err := take(ctx, s, c)
-	if took := time.Since(began); took > budget+grace+heart.Lost(began) {
-		t.Errorf("take within %v: got an answer after %v", budget, took)
-	}
+	took := time.Since(began)
+	check.That(t, took <= budget+grace+heart.Lost(began), "take within %v: got an answer after %v", budget, took)
 	return d, err
 }
 
@@ -114,9 +113,8 @@ func TestSurvivesRestartsAndFreezesOfPostgreSQL(t *testing.T) {
 			if name == "killed" {
 				certain = written
 			}
-			if got := levelOf(t, s, key); got < certain-0.001 || got > most+0.001 {
-				t.Errorf("level after PostgreSQL was %s: got %v, want from %v, which was acknowledged, to %v", name, got, certain, most)
-			}
+			got := levelOf(t, s, key)
+			check.That(t, got >= certain-0.001 && got <= most+0.001, "level after PostgreSQL was %s: got %v, want from %v, which was acknowledged, to %v", name, got, certain, most)
 		}
 	}
 }
@@ -183,15 +181,11 @@ func TestSwallowedRepliesChargeAtMostOnce(t *testing.T) {
 	for key := range keys {
 		got := levelOf(t, direct, fmt.Sprint(key))
 		least, most := certain[key].Load(), certain[key].Load()+unsure[key].Load()
-		if got < float64(least)-0.01 || got > float64(most) {
-			t.Errorf("charged to key %d: got %v, want from %d to %d", key, got, least, most)
-		}
+		check.That(t, got >= float64(least)-0.01 && got <= float64(most), "charged to key %d: got %v, want from %d to %d", key, got, least, most)
 		all, allUnsure = all+got, allUnsure+unsure[key].Load()
 	}
 	t.Logf("%d requests, %d replies swallowed, %d failed, %.0f charged", requests, swallowed.Load(), allUnsure, all)
-	if swallowed.Load() == 0 {
-		t.Error("no reply was swallowed")
-	}
+	check.That(t, swallowed.Load() != 0, "no reply was swallowed")
 }
 
 func TestAConnectionThatHoldsLocksAndStopsIsLetGo(t *testing.T) {

@@ -30,9 +30,8 @@ func TestRowsThatNoStoreHasWrittenLockNobodyOut(t *testing.T) {
 		mustTake(t, s, c) // which makes the table
 		server.Exec(t, fmt.Sprintf("INSERT INTO %s VALUES (convert_to(':zone/p%d', 'UTF8'), %s, 1)", table, i, values))
 		c.Key = fmt.Sprint("p", i)
-		if d := mustTake(t, s, c); !d.Poured || !(d.Level >= 0) {
-			t.Errorf("take from a bucket of %s: got %+v, want it poured", values, d)
-		}
+		d := mustTake(t, s, c)
+		check.That(t, d.Poured && d.Level >= 0, "take from a bucket of %s: got %+v, want it poured", values, d)
 	}
 }
 
@@ -160,9 +159,8 @@ func TestLeavesNoSettingBehindInPgBouncer(t *testing.T) {
 	defer conn.Close(context.Background())
 	for setting, want := range map[string]string{"idle_in_transaction_session_timeout": "0", "synchronous_commit": "on"} {
 		var got string
-		if err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got); err != nil || got != want {
-			t.Errorf("%s in the session of the next client: got %q and error %v, want %q", setting, got, err, want)
-		}
+		err := conn.QueryRow(context.Background(), "SHOW "+setting).Scan(&got)
+		check.That(t, err == nil && got == want, "%s in the session of the next client: got %q and error %v, want %q", setting, got, err, want)
 	}
 }
 

@@ -77,18 +77,15 @@ func TestErrorsKeepTheirCause(t *testing.T) {
 	server.Exec(t, fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%[1]s'", name))
 	s := openStore(t, patient(server.URLOf(name, "wrong", "postgres")), Options{})
 	_, err := take(context.Background(), s, charge("k", 1))
-	if !isCode(err, invalidPassword) {
-		t.Errorf("take with a wrong password: got %v, want one of code %s", err, invalidPassword)
-	}
+	check.That(t, isCode(err, invalidPassword), "take with a wrong password: got %v, want one of code %s", err, invalidPassword)
 	// No row and no key is a reason for an error, so one cannot fail a batch.
 	table := unique("null")
 	s = openStore(t, patient(server.URL()), Options{Table: table})
 	mustTake(t, s, charge("k", 1))
 	server.Exec(t, "ALTER TABLE "+table+" ALTER level DROP NOT NULL, ALTER at DROP NOT NULL, ALTER leak DROP NOT NULL",
 		"UPDATE "+table+" SET level = NULL, at = NULL, leak = NULL")
-	if d := mustTake(t, s, charge("k", 1)); !d.Poured || d.Level != 0 {
-		t.Errorf("take from a row of NULLs: got %+v, want it poured into an empty bucket", d)
-	}
+	d := mustTake(t, s, charge("k", 1))
+	check.That(t, d.Poured && d.Level == 0, "take from a row of NULLs: got %+v, want it poured into an empty bucket", d)
 	mustTake(t, s, charge("\x00\xff/~:'\"\\"+strings.Repeat("é\x00", 4000), 1))
 }
 
@@ -119,8 +116,7 @@ func TestANewerTableIsUsedIfItSaysSo(t *testing.T) {
 		case err != nil:
 			t.Errorf("take from a table of %q: got %v, want no error", comment, err)
 		}
-		if got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')"); got != comment {
-			t.Errorf("comment: got %q, want it as it was, %q", got, comment)
-		}
+		got := server.Text(t, "SELECT obj_description('"+table+"'::regclass, 'pg_class')")
+		check.That(t, got == comment, "comment: got %q, want it as it was, %q", got, comment)
 	}
 }

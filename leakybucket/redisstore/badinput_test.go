@@ -60,9 +60,8 @@ func TestGarbageIsAnErrorAndNoPanic(t *testing.T) {
 	} {
 		s := open(t, "redis://"+startFake(t, func(string, string) string { return text }), Options{})
 		for range 3 {
-			if d, err := takeWithin(s, charge("k", frozen, 1), patience); err == nil {
-				t.Errorf("server that answers %.40q: got %+v, want an error", text, d)
-			}
+			d, err := takeWithin(s, charge("k", frozen, 1), patience)
+			check.That(t, err != nil, "server that answers %.40q: got %+v, want an error", text, d)
 		}
 		s.Close()
 	}
@@ -82,9 +81,8 @@ func TestAReplyThatMakesNoSenseIsAnError(t *testing.T) {
 		check.Is(t, err, errGarbage, "line %q, want an error", line)
 	}
 	for _, head := range []string{"", "7", "7 ", "7 x", "7 0", "7 -5", "8 1700000000000000"} {
-		if _, err := parseHead([]string{head, "line"}, "7", 1); err == nil {
-			t.Errorf("head %q of call 7: got no error", head)
-		}
+		_, err := parseHead([]string{head, "line"}, "7", 1)
+		check.That(t, err != nil, "head %q of call 7: got no error", head)
 	}
 	if _, err := parseHead([]string{"7 1"}, "7", 1); err == nil {
 		t.Error("reply without a line for its request: got no error")
@@ -149,9 +147,7 @@ func TestAServerThatCannotWriteIsAClearError(t *testing.T) {
 					t.Errorf("%s: got %v, want no key in it", what, err)
 				}
 				for _, want := range append(test.want, server.Addr) {
-					if err == nil || !strings.Contains(err.Error(), want) {
-						t.Errorf("%s: got %v, want an error with %q", what, err, want)
-					}
+					check.That(t, err != nil && strings.Contains(err.Error(), want), "%s: got %v, want an error with %q", what, err, want)
 				}
 			}
 		})
@@ -175,12 +171,8 @@ func TestAHungServerKeepsNoCallerBeyondItsDeadline(t *testing.T) {
 		cancel()
 		took := time.Since(asked)
 		longest = max(longest, took)
-		if took > 10*budget+heart.Lost(asked) {
-			t.Errorf("take: got an answer after %v with a deadline of %v", took, budget)
-		}
-		if err == nil {
-			t.Error("take of a server that is stopped: got no error")
-		}
+		check.That(t, took <= 10*budget+heart.Lost(asked), "take: got an answer after %v with a deadline of %v", took, budget)
+		check.That(t, err != nil, "take of a server that is stopped: got no error")
 	}
 	server.Resume()
 	resumed := time.Now()
@@ -229,16 +221,10 @@ func TestRedactionKeepsTheTreeOfAnError(t *testing.T) {
 	} {
 		shown := fmt.Errorf("taking: %w", c.redact(err))
 		var op *net.OpError
-		if !errors.Is(shown, io.ErrUnexpectedEOF) || !errors.As(shown, &op) || op != dial {
-			t.Errorf("%v: got a tree without its errors", shown)
-		}
-		if errors.Is(shown, io.EOF) {
-			t.Errorf("%v: got io.EOF in its tree", shown)
-		}
+		check.That(t, errors.Is(shown, io.ErrUnexpectedEOF) && errors.As(shown, &op) && op == dial, "%v: got a tree without its errors", shown)
+		check.That(t, !errors.Is(shown, io.EOF), "%v: got io.EOF in its tree", shown)
 		for _, text := range texts(shown) {
-			if strings.Contains(text, "hunter2") || strings.Contains(text, "cret") {
-				t.Errorf("got %q, want no password", text)
-			}
+			check.That(t, !strings.Contains(text, "hunter2") && !strings.Contains(text, "cret"), "got %q, want no password", text)
 		}
 	}
 	if err := errors.New("plain"); c.redact(err) != err {

@@ -32,12 +32,10 @@ func TestTLSAndUnixSockets(t *testing.T) {
 		"--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert, "--tls-auth-clients", "no")
 	mustTake(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1))
 	mustTake(t, open(t, "rediss://"+probe.Addr, Options{TLS: &tls.Config{RootCAs: pool}}), charge("k", frozen, 1))
-	if got := levelOf(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1)); got < 2-leaked {
-		t.Errorf("level by both ways: got %v, want 2", got)
-	}
-	if _, err := takeWithin(open(t, "rediss://"+probe.Addr, Options{}), charge("k", frozen, 1), patience); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("certificate that nobody has signed: got %v, want an error", err)
-	}
+	got := levelOf(t, open(t, "unix://"+socket, Options{}), charge("k", frozen, 1))
+	check.That(t, got >= 2-leaked, "level by both ways: got %v, want 2", got)
+	_, err := takeWithin(open(t, "rediss://"+probe.Addr, Options{}), charge("k", frozen, 1), patience)
+	check.That(t, err != nil && strings.Contains(err.Error(), "certificate"), "certificate that nobody has signed: got %v, want an error", err)
 }
 
 // A caller's deadline also holds while the first connection is made.
@@ -52,13 +50,10 @@ func TestNoCallerWaitsForAConnectionBeyondItsDeadline(t *testing.T) {
 		for what, err := range map[string]error{
 			"list": listError(ctx, s), "reset": s.Reset(ctx, "zone", "k", false),
 		} {
-			if err == nil {
-				t.Errorf("%s: %s of a server that is stopped: got no error", url, what)
-			}
+			check.That(t, err != nil, "%s: %s of a server that is stopped: got no error", url, what)
 		}
-		if took := time.Since(asked); took > 500*time.Millisecond+heart.Lost(asked) {
-			t.Errorf("%s: got errors after %v with a deadline of 50 ms", url, took)
-		}
+		took := time.Since(asked)
+		check.That(t, took <= 500*time.Millisecond+heart.Lost(asked), "%s: got errors after %v with a deadline of 50 ms", url, took)
 		cancel()
 	}
 }

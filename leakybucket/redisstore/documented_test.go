@@ -19,9 +19,7 @@ func documented(t *testing.T, words string) []string {
 	t.Helper()
 	page := check.Must(os.ReadFile("../../docs/several-caddys.md"))(t)
 	found := regexp.MustCompile(`(?m)^ *redis-cli (` + words + `.*)$`).FindStringSubmatch(string(page))
-	if found == nil {
-		t.Fatalf("the page has no command redis-cli %s", words)
-	}
+	check.Assume(t, found != nil, "the page has no command redis-cli %s", words)
 	return strings.Fields(strings.ReplaceAll(found[1], "'", ""))
 }
 
@@ -65,9 +63,8 @@ func TestTheDocumentedUserMayUseACluster(t *testing.T) {
 	}
 	s := open(t, c.URL(), Options{Prefix: "{shop}:", Username: "throttle", Password: "a-long-password"})
 	all := []leakybucket.Charge{charge("203.0.113.7", frozen, 1), charge("203.0.113.8", frozen, 1), charge("203.0.113.9", frozen, 1)}
-	if err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all))); err != nil {
-		t.Errorf("got %v from Take", err)
-	}
+	err := s.Take(t.Context(), all, make([]leakybucket.Decision, len(all)))
+	check.That(t, err == nil, "got %v from Take", err)
 }
 
 func TestTheDocumentedCommandFreesABlockedClient(t *testing.T) {

@@ -44,9 +44,8 @@ func TestFramesThatAreWrongAreErrors(t *testing.T) {
 		strings.Repeat("*1\r\n", deepest+1), "+" + strings.Repeat("x", largestMessage), "$16777216\r\n", "*262145\r\n", "%131073\r\n",
 	} {
 		var f frames
-		if err := f.feed([]byte(text)); err == nil {
-			t.Errorf("%.40q: got no error", text)
-		}
+		err := f.feed([]byte(text))
+		check.That(t, err != nil, "%.40q: got no error", text)
 	}
 }
 
@@ -90,9 +89,7 @@ func TestAnEndlessReplyEndsTheConnection(t *testing.T) {
 			defer g.Close()
 			check.Must(g.Write([]byte("*1\r\n$4\r\nPING\r\n")))(t)
 			read, err := io.Copy(io.Discard, g)
-			if !errors.Is(err, errFrame) || read > largestMessage {
-				t.Errorf("got %d bytes and error %v, want an error within %d", read, err, largestMessage)
-			}
+			check.That(t, errors.Is(err, errFrame) && read <= largestMessage, "got %d bytes and error %v, want an error within %d", read, err, largestMessage)
 			if _, err := conn.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("got error %v, want the connection closed", err)
 			}

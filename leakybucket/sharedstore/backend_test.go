@@ -34,15 +34,11 @@ func TestNothingIsCalledBeforeTheStart(t *testing.T) {
 		r := &checked{remote: newRemote()}
 		n := begin(t, r, Options{})
 		time.Sleep(time.Minute)
-		if r.Buckets()["@probe"] != 0 || r.checks.Load() != 0 || r.starts.Load() != 0 {
-			t.Error("before: got the remote store called, want it left alone")
-		}
+		check.That(t, r.Buckets()["@probe"] == 0 && r.checks.Load() == 0 && r.starts.Load() == 0, "before: got the remote store called, want it left alone")
 		n.backend.Attach(n.witness)
 		n.backend.Attach(new(witness))
 		synctest.Wait()
-		if r.checks.Load() != 1 || r.starts.Load() != 1 {
-			t.Errorf("got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
-		}
+		check.That(t, r.checks.Load() == 1 && r.starts.Load() == 1, "got %d checks and %d starts, want one of each", r.checks.Load(), r.starts.Load())
 		n.backend.Report(errors.New("disk full"))
 		n.wantHeard() // the other one is
 		n.backend.Detach(n.witness)
@@ -117,9 +113,8 @@ func TestInterruptible(t *testing.T) {
 		s.takes.Store(int64(700 * time.Millisecond))
 		charges, decisions, began := []leakybucket.Charge{hourly(9, 1)}, make([]leakybucket.Decision, 1), time.Now()
 		err := n.Take(t.Context(), charges, decisions)
-		if took := time.Since(began); err != nil || took != DefaultTimeout || decisions[0].Fits {
-			t.Errorf("got %+v, %v after %v, want it denied after the timeout", decisions, err, took)
-		}
+		took := time.Since(began)
+		check.That(t, err == nil && took == DefaultTimeout && !decisions[0].Fits, "got %+v, %v after %v, want it denied after the timeout", decisions, err, took)
 		charges[0].Key = "mallory"
 		time.Sleep(time.Second)
 		check.Equal(t, *s.seen.Load(), "someone", "charged")
@@ -152,9 +147,8 @@ func TestInterruptible(t *testing.T) {
 			n := begin(t, i, Options{})
 			n.backend.Attach(n.witness)
 			time.Sleep(10 * time.Minute)
-			if got := i.abandoned.Load(); got > mostAbandoned+probes {
-				t.Errorf("got %d goroutines that hang, want at most %d", got, mostAbandoned+probes)
-			}
+			got := i.abandoned.Load()
+			check.That(t, got <= mostAbandoned+probes, "got %d goroutines that hang, want at most %d", got, mostAbandoned+probes)
 			n.backend.Close()
 			time.Sleep(2 * time.Hour)
 			check.Equal(t, i.abandoned.Load(), 0, "once they have returned: goroutines counted")

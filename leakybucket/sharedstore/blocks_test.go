@@ -39,9 +39,8 @@ func TestConfirm(t *testing.T) {
 				time.Sleep(time.Second)
 			}
 			check.Equal(t, n.remote.takes.Load()-before, 9, "in ten seconds: times: the store asked, want once a second after the first")
-			if got := n.remote.level(t, blocked(1)); !near(got, 1) {
-				t.Errorf("got level %v, want the 1 of before", got)
-			}
+			got := n.remote.level(t, blocked(1))
+			check.That(t, near(got, 1), "got level %v, want the 1 of before", got)
 		})
 	})
 	for _, test := range []struct {
@@ -84,9 +83,8 @@ func TestAnAnswerOfBefore(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		n.wantAdmitted(2, blocked(1), 1)
 		n.backend.blocks.learn([]leakybucket.Charge{blocked(1)}, make([]leakybucket.Decision, 1), began)
-		if rest, _ := n.known(blocked(1)); rest == 0 {
-			t.Error("got no block, want the one that began meanwhile")
-		}
+		rest, _ := n.known(blocked(1))
+		check.That(t, rest != 0, "got no block, want the one that began meanwhile")
 	})
 }
 

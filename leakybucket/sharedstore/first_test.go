@@ -129,9 +129,7 @@ func TestWaiting(t *testing.T) {
 		}
 		synctest.Wait()
 		atOnce(t.Context(), hourly(10, 1))
-		if served.Load() > 0 {
-			t.Errorf("got %d served, want all to wait", served.Load())
-		}
+		check.That(t, served.Load() == 0, "got %d served, want all to wait", served.Load())
 		time.Sleep(firstWait)
 		synctest.Wait()
 		check.Equal(t, served.Load(), mostWaiting, "after two seconds: served, want all")
@@ -150,9 +148,8 @@ func TestAlsoAwait(t *testing.T) {
 			}()
 			began := time.Now()
 			_, d := n.take(hourly(1, 1))
-			if took := time.Since(began); took != test.waits || d.Local {
-				t.Errorf("closed after %v: got %+v after %v, want it of the store after %v", test.closed, d, took, test.waits)
-			}
+			took := time.Since(began)
+			check.That(t, took == test.waits && !d.Local, "closed after %v: got %+v after %v, want it of the store after %v", test.closed, d, took, test.waits)
 			time.Sleep(test.closed)
 		})
 	}

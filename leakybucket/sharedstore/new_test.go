@@ -35,9 +35,8 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		limiter := check.Must(leakybucket.NewLimiter(store, leakybucket.Limit{Capacity: 10, Leak: 0.001}, leakybucket.LimiterOptions{}))(t)
 		take := func(fits bool) {
 			t.Helper()
-			if got, err := limiter.Take(t.Context(), "k", 1); err != nil || got.Fits != fits {
-				t.Fatalf("got %+v, %v, want fits %v", got, err, fits)
-			}
+			got, err := limiter.Take(t.Context(), "k", 1)
+			check.Assume(t, err == nil && got.Fits == fits, "got %+v, %v, want fits %v", got, err, fits)
 		}
 		for range 4 {
 			take(true)
@@ -59,9 +58,7 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		synctest.Wait()
 		check.Equal(t, r.closed.Load(), 1, "times: the remote store closed")
 		for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
-			if strings.Count(log.String(), line) == 0 {
-				t.Errorf("got no line %q:\n%s", line, log.String())
-			}
+			check.That(t, strings.Count(log.String(), line) != 0, "got no line %q:\n%s", line, log.String())
 		}
 	})
 }

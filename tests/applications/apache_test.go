@@ -97,24 +97,18 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 				if to == "" {
 					break
 				}
-				if !strings.HasPrefix(to, s.URL+"/") {
-					t.Fatalf("%s: got a redirect to %s, want one to %s", target, to, s.URL)
-				}
+				check.Assume(t, strings.HasPrefix(to, s.URL+"/"), "%s: got a redirect to %s, want one to %s", target, to, s.URL)
 				next = strings.TrimPrefix(to, s.URL)
 			}
 			t.Logf("%s: %s", target, strings.Join(way, ", "))
-			if !strings.HasSuffix(way[len(way)-1], " 200") {
-				t.Errorf("%s: got %q, want a page in the end", target, way)
-			}
+			check.That(t, strings.HasSuffix(way[len(way)-1], " 200"), "%s: got %q, want a page in the end", target, way)
 		}
 	})
 
 	t.Run("style sheets are free", func(t *testing.T) {
 		const style = "/wp-includes/css/buttons.min.css"
 		statuses := s.Attack(300, 10, func(int) system.Request { return system.Request{Address: "203.0.113.10", Target: style} })
-		if statuses[200] != 300 {
-			t.Errorf("got %v for 300 style sheets, want 200 for each", statuses)
-		}
+		check.That(t, statuses[200] == 300, "got %v for 300 style sheets, want 200 for each", statuses)
 		system.Eventually(t, "300 style sheets in Apache's log", func() bool { return len(apacheLog("203.0.113.10 ")) == 300 })
 		s.Must(system.Request{Address: "203.0.113.10", Target: "/kettle-1/"})
 		system.Eventually(t, "a page in the log", func() bool { return s.Peaks("203.0.113.10")["pages"] > 0 })
@@ -126,9 +120,8 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 			before := len(s.Entries("203.0.113.14"))
 			s.Must(system.Request{Address: "203.0.113.14", Target: target})
 			system.Eventually(t, "a line in the log", func() bool { return len(s.Entries("203.0.113.14")) > before })
-			if e := s.Entries("203.0.113.14")[before]; e.Throttle == nil || e.Throttle.Zone != "pages" {
-				t.Errorf("%s: got it free, want it charged to pages", target)
-			}
+			e := s.Entries("203.0.113.14")[before]
+			check.That(t, e.Throttle != nil && e.Throttle.Zone == "pages", "%s: got it free, want it charged to pages", target)
 		}
 	})
 
@@ -154,16 +147,12 @@ func wordPressUnderApacheBehindCaddy(t *testing.T) {
 	t.Run("an author", func(t *testing.T) {
 		p := newPerson(s, startPeople(s), "203.0.113.13")
 		p.work("author", 0)
-		if refused := s.Refusals(p.address); len(refused) > 0 {
-			t.Errorf("got %q refused, want nothing of the author", refused)
-		}
+		refused := s.Refusals(p.address)
+		check.That(t, len(refused) == 0, "got %q refused, want nothing of the author", refused)
 		here, err := url.Parse(chromium.Eval[string](p.Tab, "location.href"))
-		if err != nil || here.Scheme != "https" {
-			t.Errorf("got the author at %v, %v, want https", here, err)
-		}
-		if got := apacheLog(p.address + " "); len(got) < 100 {
-			t.Errorf("got %d requests of the author in Apache's log, want 100 and more", len(got))
-		}
+		check.That(t, err == nil && here.Scheme == "https", "got the author at %v, %v, want https", here, err)
+		got := apacheLog(p.address + " ")
+		check.That(t, len(got) >= 100, "got %d requests of the author in Apache's log, want 100 and more", len(got))
 		for _, line := range apacheLog("127.0.0.1 ") {
 			if !strings.Contains(line, `"WordPress/`) && !strings.Contains(line, "(internal dummy connection)") {
 				t.Errorf("got %q in Apache's log, want the address of a visitor", line)

@@ -150,9 +150,7 @@ func TestMediaWikiChecksFewGuesses(t *testing.T) {
 				})
 				checked := wikiChecks(t) - before
 				t.Logf("500 guesses by %s from %d addresses: %d checked, %v by status", way, addresses, checked, statuses)
-				if checked == 0 || checked > most {
-					t.Errorf("got %d checked, want some, and %d at most", checked, most)
-				}
+				check.That(t, checked != 0 && checked <= most, "got %d checked, want some, and %d at most", checked, most)
 				s.Must(login.try(token, "203.0.113.2", "Bob", mediaWikiPassword))
 				check.Equal(t, wikiChecks(t)-before-checked, 1, "checked of the login to another account")
 			})
@@ -196,9 +194,7 @@ func TestMediaWikiChecksAsFewGuessesWhenTheyAreHidden(t *testing.T) {
 			})
 			checked := wikiChecks(t) - before
 			t.Logf("60 guesses with %s, from 60 addresses: %d checked, %v by status", name, checked, statuses)
-			if checked > most {
-				t.Errorf("got %d checked, want %d at most", checked, most)
-			}
+			check.That(t, checked <= most, "got %d checked, want %d at most", checked, most)
 		})
 	}
 }

@@ -85,12 +85,10 @@ func TestTheRecipeForAPIsGivesEachKeyItsPlan(t *testing.T) {
 			left          string
 		}{{3, 200, "r=57;"}, {50, 200, "r="}, {50, 429, ""}, {61, 429, ""}} {
 			a := s.Must(batch(free, c.items))
-			if limit := a.Header.Get("RateLimit"); a.Status != c.status || !strings.Contains(limit, c.left) {
-				t.Errorf("%d items: got %d and %s, want %d and %s", c.items, a.Status, limit, c.status, c.left)
-			}
-			if got := a.Header.Get("Retry-After"); (got != "") != (c.status == 429 && c.items <= 60) {
-				t.Errorf("%d items: got %d and Retry-After %q", c.items, a.Status, got)
-			}
+			limit := a.Header.Get("RateLimit")
+			check.That(t, a.Status == c.status && strings.Contains(limit, c.left), "%d items: got %d and %s, want %d and %s", c.items, a.Status, limit, c.status, c.left)
+			got := a.Header.Get("Retry-After")
+			check.That(t, (got != "") == (c.status == 429 && c.items <= 60), "%d items: got %d and Retry-After %q", c.items, a.Status, got)
 		}
 		check.Equal(t, s.Must(call("192.0.2.9", pro)).Header.Get("RateLimit-Policy"), `"keys";q=600;qu="cost";w=30`, "the policy")
 	})
@@ -133,9 +131,8 @@ func TestTheRecipeForDownloadsCountsBytes(t *testing.T) {
 				continue
 			}
 			// 12 + 1 - 4 at one an hour.
-			if hours := a.RetryAfter(t).Hours(); hours < 8.5 || hours > 9 {
-				t.Errorf("got Retry-After of %.2f hours, want the nine until one fits", hours)
-			}
+			hours := a.RetryAfter(t).Hours()
+			check.That(t, hours >= 8.5 && hours <= 9, "got Retry-After of %.2f hours, want the nine until one fits", hours)
 		}
 	})
 }
@@ -193,9 +190,7 @@ func TestTheRecipeForRailsHoldsGuesses(t *testing.T) {
 					t.Errorf("got %v by status, want %v", got, c.want)
 				}
 			}
-			if len(got) != len(c.want) {
-				t.Errorf("got %v by status, want %v", got, c.want)
-			}
+			check.That(t, len(got) == len(c.want), "got %v by status, want %v", got, c.want)
 		})
 	}
 }

@@ -45,9 +45,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 			statuses = s.Attack(500, 20, func(i int) system.Request { return guess("198.51.100.1", fmt.Sprint("user", i)) })
 		})
 		t.Logf("500 wrong logins from one address: %d checked, %v by status", n, statuses)
-		if n > mostByAddress || n == 0 {
-			t.Errorf("got %d checked, want 1 to %d", n, mostByAddress)
-		}
+		check.That(t, n <= mostByAddress && n != 0, "got %d checked, want 1 to %d", n, mostByAddress)
 		for _, page := range []string{"/", "/wp-login.php", "/kettle-1/"} {
 			check.Equal(t, s.Must(system.Request{Address: "198.51.100.1", Target: page}).Status, 200, "%s: for others in that office", page)
 		}
@@ -68,9 +66,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 			}
 		}) - owners + 1
 		t.Logf("500 wrong logins from 200 addresses at one account: %d checked, the last by status: %v; the owner got in %d times with a device cookie", n, statuses, owners)
-		if n > mostByAccount || n == 0 {
-			t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
-		}
+		check.That(t, n <= mostByAccount && n != 0, "got %d checked, want 1 to %d", n, mostByAccount)
 		if refused := s.Refusals(owner.address); len(refused) > 0 {
 			t.Errorf("got %q refused, want nothing of the owner", refused)
 		}
@@ -83,9 +79,7 @@ func wordPressChecksFewGuesses(t *testing.T) {
 		check.Need(t, refused.Status, 429, "without a device cookie")
 		wait := refused.RetryAfter(t)
 		t.Logf("without a device cookie, the owner gets in %v after the guessing stops", wait)
-		if wait > 10*time.Minute {
-			t.Errorf("got a wait of %v, want ten minutes at most", wait)
-		}
+		check.That(t, wait <= 10*time.Minute, "got a wait of %v, want ten minutes at most", wait)
 		if system.Long() {
 			time.Sleep(wait)
 			check.Equal(t, s.Must(elsewhere).Status, 302, "after the wait")
@@ -103,9 +97,7 @@ func wordPressSeesGuessesInDisguise(t *testing.T) {
 		t.Helper()
 		n := checked(t, attack)
 		t.Logf("%s: %d checked", what, n)
-		if n > most {
-			t.Errorf("%s: got %d checked, want %d at most", what, n, most)
-		}
+		check.That(t, n <= most, "%s: got %d checked, want %d at most", what, n, most)
 	}
 
 	for _, method := range []string{"post", "Post", "get", "gEt"} {
@@ -137,14 +129,10 @@ func wordPressSeesGuessesInDisguise(t *testing.T) {
 			if n > 0 {
 				reached++
 			}
-			if n > mostByAddress {
-				t.Errorf("%s: got %d checked, want %d at most", path, n, mostByAddress)
-			}
+			check.That(t, n <= mostByAddress, "%s: got %d checked, want %d at most", path, n, mostByAddress)
 		}
 		t.Logf("%d path spellings: %d reached the login, none more than %d times", len(loginSpellings), reached, mostByAddress)
-		if reached < 5 {
-			t.Errorf("got %d spellings that reach the login, want 5 and more for the test to mean something", reached)
-		}
+		check.That(t, reached >= 5, "got %d spellings that reach the login, want 5 and more for the test to mean something", reached)
 	})
 
 	t.Run("names", func(t *testing.T) {
@@ -247,9 +235,7 @@ func wordPressChecksFewGuessesByXMLRPC(t *testing.T) {
 				})
 			})
 			t.Logf("XML-RPC, %s: %d checked, %v by status", attack.name, n, statuses)
-			if n > mostByAccount || n == 0 {
-				t.Errorf("got %d checked, want 1 to %d", n, mostByAccount)
-			}
+			check.That(t, n <= mostByAccount && n != 0, "got %d checked, want 1 to %d", n, mostByAccount)
 		})
 	}
 }
@@ -272,9 +258,7 @@ func wordPressChecksFewPasswordsOfPages(t *testing.T) {
 		if passed := 100 - statuses[429]; passed > 21 {
 			t.Errorf("got %d guesses through, want 20 at once", passed)
 		}
-		if statuses[302] == 0 {
-			t.Errorf("got no 302, want one for each guess")
-		}
+		check.That(t, statuses[302] != 0, "got no 302, want one for each guess")
 	}
 }
 

@@ -191,12 +191,9 @@ func wordPressServesVisitorsInACrowd(t *testing.T) {
 	go func() { crowd.Wait(); close(ended) }()
 	statuses, slowest := politely(s, ended)
 	t.Logf("while 30 networks sent 2 requests at once, %d times: visitors got %v by status, the slowest page took %v", rounds, statuses, slowest)
-	if len(statuses) != 1 || statuses[200] == 0 {
-		t.Errorf("got %v by status, want 200 only", statuses)
-	}
-	if refused := s.Refusals(""); len(refused) > 0 {
-		t.Errorf("got %d refused, want none: %q", len(refused), refused)
-	}
+	check.That(t, len(statuses) == 1 && statuses[200] != 0, "got %v by status, want 200 only", statuses)
+	refused := s.Refusals("")
+	check.That(t, len(refused) == 0, "got %d refused, want none: %q", len(refused), refused)
 }
 
 // politely lets three visitors ask for a page a second each, until the end, and returns

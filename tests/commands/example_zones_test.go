@@ -57,9 +57,8 @@ func TestCaddyfileExampleLimitsFailedLogins(t *testing.T) {
 			for n := range 7 { // the bucket leaks 5 a minute
 				statuses += fmt.Sprint(s.login(t, v, port, fmt.Sprint("user", n), "wrong"), " ")
 			}
-			if want := regexp.MustCompile(fmt.Sprintf(`^(%d ){4,5}(429 )+$`, s.failed)); !want.MatchString(statuses) {
-				t.Errorf("got %sfor guesses, want %v", statuses, want)
-			}
+			want := regexp.MustCompile(fmt.Sprintf(`^(%d ){4,5}(429 )+$`, s.failed))
+			check.That(t, want.MatchString(statuses), "got %sfor guesses, want %v", statuses, want)
 			check.Equal(t, s.login(t, system.NewVisitor(t, "h1"), port, "owner", "right"), s.succeeded, "another address")
 		})
 	}
@@ -76,9 +75,7 @@ func TestCaddyfileExampleLimitsGuessesOnOneAccount(t *testing.T) {
 		form := url.Values{"log": {"admin"}, "pwd": {"wrong"}}
 		statuses[post(t, proxy, fmt.Sprintf("http://127.0.0.1:%d/wp-login.php", port), form, fmt.Sprintf("198.51.100.%d", n))]++
 	}
-	if statuses[200] != 10 || statuses[429] != 90 {
-		t.Errorf("got %v by status, want 10 of 200 and 90 of 429", statuses)
-	}
+	check.That(t, statuses[200] == 10 && statuses[429] == 90, "got %v by status, want 10 of 200 and 90 of 429", statuses)
 }
 
 // loginSite is a site with a login, and its answer to failed logins.

@@ -23,9 +23,7 @@ import (
 func code(s *inspectedSite, client, target string) string {
 	s.T.Helper()
 	req, err := http.NewRequest("GET", s.url+target, nil)
-	if err != nil {
-		s.T.Fatal(err)
-	}
+	check.OK(s.T, err)
 	req.Header.Set("X-Forwarded-For", client)
 	req.Header.Set("Accept", "application/json")
 	resp := system.Surely(s.T, req)
@@ -145,12 +143,8 @@ func TestTheInspectorInABrowser(t *testing.T) {
 			b.Click("#after")
 			seen = append(seen, keysIn(b, "#buckets-table")...)
 		}
-		if len(seen) != 60 || !slices.IsSorted(seen) || len(slices.Compact(seen)) != 60 {
-			t.Errorf("got %d keys on three pages, %q, want all 60 once", len(seen), seen)
-		}
-		if !chromium.Eval[bool](b, "document.querySelector('#after').disabled") {
-			t.Error("got a page after the last one")
-		}
+		check.That(t, len(seen) == 60 && slices.IsSorted(seen) && len(slices.Compact(seen)) == 60, "got %d keys on three pages, %q, want all 60 once", len(seen), seen)
+		check.That(t, chromium.Eval[bool](b, "document.querySelector('#after').disabled"), "got a page after the last one")
 		b.Click("#before")
 		check.Equal(t, keysIn(b, "#buckets-table")[0], "user25", "first on the page before")
 		b.Set("[name=prefix]", "user4")
@@ -245,9 +239,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 				"<img src=x onerror=\"document.title='executed'\">", "<%2Fscript><script>document.title='executed'<%2Fscript>",
 				"U+202Egnp.exe", "a%0D%0ASet-Cookie: b", "%1B[31mred%1B[2J", "zeroU+200Bwidth", "مكتبة المدينة", "..%2F..%2F..%2Fetc%2Fpasswd", "__proto__",
 			} {
-				if !slices.Contains(shown, want) {
-					t.Errorf("got no key %q as text", want)
-				}
+				check.That(t, slices.Contains(shown, want), "got no key %q as text", want)
 			}
 			b.When("the note", "document.querySelector('#changes-table tbody').innerText.includes('<script>')")
 			b.Click("#buckets-table tbody tr:nth-child(3) button") // why

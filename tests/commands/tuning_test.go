@@ -84,9 +84,7 @@ func throttleCommand(t *testing.T, args ...string) string {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("caddy throttle %v: %v\n%s", args, err, stderr.String())
-	}
+	check.Assume(t, err == nil, "caddy throttle %v: %v\n%s", args, err, stderr.String())
 	return string(out)
 }
 
@@ -205,9 +203,7 @@ http://:%d {
 	})
 	c.Reload(site(strings.Join(lines, "\n")))
 	peopleRefused, scrapersRefused := visitSite(t, url, people, scrapers)
-	if peopleRefused != 0 {
-		t.Errorf("got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
-	}
+	check.That(t, peopleRefused == 0, "got %d requests of people refused by what was recommended, want none\n%s", peopleRefused, out)
 	want := float64(best.RefusedRequests) / 5
 	if got := float64(scrapersRefused); math.Abs(got-want) > 0.1*want {
 		t.Errorf("got %v requests of scrapers refused, want about %v as was foretold", got, want)

@@ -95,9 +95,7 @@ func (d *dropTest) visitor(address, protocol string, patience time.Duration) *sy
 func (d *dropTest) over(v *system.Visitor, path string, headers ...string) (system.Answer, error) {
 	d.Helper()
 	req, err := http.NewRequest(http.MethodGet, d.url(v.Address, path), nil)
-	if err != nil {
-		d.Fatal(err)
-	}
+	check.OK(d.T, err)
 	req.Host = "localhost"
 	for i := 0; i < len(headers); i += 2 {
 		req.Header.Add(headers[i], headers[i+1])
@@ -147,9 +145,7 @@ func (d *dropTest) wantsClosed(address string) {
 			return
 		}
 		defer conn.Close()
-		if err := conn.SetReadDeadline(time.Now().Add(system.StartTime)); err != nil {
-			d.Fatal(err)
-		}
+		check.OK(d.T, conn.SetReadDeadline(time.Now().Add(system.StartTime)))
 		_, err = conn.Read(make([]byte, 1))
 		if late, ok := err.(net.Error); err == nil || ok && late.Timeout() {
 			d.Fatalf("from %s: got an open connection, want it closed before TLS", address)

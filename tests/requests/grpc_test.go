@@ -50,16 +50,13 @@ http://:%d {
 	plain := dial()
 	check.Must(plain.Check(ctx, new(healthpb.HealthCheckRequest)))(t)
 	_, err = plain.Check(ctx, new(healthpb.HealthCheckRequest))
-	if s := status.Convert(err); s.Code() != codes.ResourceExhausted || !strings.Contains(s.Message(), "Please wait") {
-		t.Errorf("got %v, want RESOURCE_EXHAUSTED and for how long to wait", err)
-	}
+	s := status.Convert(err)
+	check.That(t, s.Code() == codes.ResourceExhausted && strings.Contains(s.Message(), "Please wait"), "got %v, want RESOURCE_EXHAUSTED and for how long to wait", err)
 	stream, err := plain.Watch(ctx, new(healthpb.HealthCheckRequest))
 	if err == nil {
 		_, err = stream.Recv()
 	}
-	if status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("got %v for a stream, want RESOURCE_EXHAUSTED", err)
-	}
+	check.That(t, status.Code(err) == codes.ResourceExhausted, "got %v for a stream, want RESOURCE_EXHAUSTED", err)
 	patient := dial(grpc.WithDefaultServiceConfig(`{"methodConfig": [{"name": [{}], "retryPolicy": {
 		"maxAttempts": 2, "initialBackoff": "0.001s", "maxBackoff": "0.001s", "backoffMultiplier": 1,
 		"retryableStatusCodes": ["RESOURCE_EXHAUSTED"]}}]}`))

@@ -336,15 +336,13 @@ func TestGuessesThroughAnyDoor(t *testing.T) {
 	for i, group := range []map[string]way{doors, unclear} {
 		for name, through := range group {
 			req := through("http://127.0.0.1", "alice", "wrong")
-			if got := g.wiki.fields(req); got["p"] != "wrong" {
-				t.Fatalf("%s: the wiki sees %q, want a password", name, got)
-			}
+			got := g.wiki.fields(req)
+			check.Assume(t, got["p"] == "wrong", "%s: the wiki sees %q, want a password", name, got)
 			if i == 1 {
 				g.empty()
 			}
-			if n := g.guess(7, "user-of-"+name, g.oneAddress(), through); n > guessesByAddress || n == 0 {
-				t.Errorf("%s: got %d of 7 guesses of an address tried, want 1 to %d", name, n, guessesByAddress)
-			}
+			n := g.guess(7, "user-of-"+name, g.oneAddress(), through)
+			check.That(t, n <= guessesByAddress && n != 0, "%s: got %d of 7 guesses of an address tried, want 1 to %d", name, n, guessesByAddress)
 		}
 	}
 	g.empty()
@@ -431,9 +429,7 @@ func TestWrongRefundLines(t *testing.T) {
 			if one > most*guessesByAddress || many > most*guessesByAccount || one < least*guessesByAddress-1 {
 				t.Errorf("got %d and %d tried, want at most %s as with the right line", one, many, times)
 			}
-			if test.narrow != (refused > 0) {
-				t.Errorf("got %d of 20 right logins refused, want some: %v", refused, test.narrow)
-			}
+			check.That(t, test.narrow == (refused > 0), "got %d of 20 right logins refused, want some: %v", refused, test.narrow)
 		})
 	}
 }
@@ -483,9 +479,8 @@ func TestStatusShowsWhatWasKept(t *testing.T) {
 		t.Fatalf("got %+v, %v, want two zones", zones, err)
 	}
 	for _, z := range zones.Zones {
-		if f := z.Facts; f.Charged != 10 || f.Refunded != 3 || len(f.Responses) != 2 || f.Responses[403] != 10 || f.Responses[302] != 3 {
-			t.Errorf("%s: got %+v, want 10 kept and 3 refunded", z.Zone, f)
-		}
+		f := z.Facts
+		check.That(t, f.Charged == 10 && f.Refunded == 3 && len(f.Responses) == 2 && f.Responses[403] == 10 && f.Responses[302] == 3, "%s: got %+v, want 10 kept and 3 refunded", z.Zone, f)
 	}
 
 	why := g.Throttle("why", "198.51.100.7")

@@ -119,9 +119,8 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 		b := chromium.NewTab(t, browser, "en", "light", chromium.Desktop, 800)
 		const path = "/wait/11?who=reload"
 		b.Open(site.fill(t, path))
-		if title, lang := b.Text("h1"), chromium.Eval[string](b, "document.documentElement.lang"); title != "One moment, please" || lang != "en" {
-			t.Errorf("got the title %q in %q", title, lang)
-		}
+		title, lang := b.Text("h1"), chromium.Eval[string](b, "document.documentElement.lang")
+		check.That(t, title == "One moment, please" && lang == "en", "got the title %q in %q", title, lang)
 		check.Equal(t, b.Text("[role=status]"), "This page will then reload by itself.")
 		b.Run(`window.shown = []; setInterval(() => shown.push(document.querySelector("b").innerText), 100)`)
 		system.Eventually(t, "a second less, and another", func() bool {
@@ -201,9 +200,8 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 	t.Run("a refusal that waiting cannot fix has no countdown", func(t *testing.T) {
 		b := chromium.NewTab(t, browser, "fr", "light", chromium.Phone, 640)
 		b.Open(site.url + "/denied?who=nobody")
-		if got, _, _ := strings.Cut(b.Text("main"), "Code d’assistance"); strings.ContainsAny(got, "0123456789") || !strings.Contains(got, "n’y changera rien") {
-			t.Errorf("got %q", got)
-		}
+		got, _, _ := strings.Cut(b.Text("main"), "Code d’assistance")
+		check.That(t, !strings.ContainsAny(got, "0123456789") && strings.Contains(got, "n’y changera rien"), "got %q", got)
 		b.Screenshot("phone-light-denied")
 	})
 
@@ -227,12 +225,10 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 					}
 				}
 				// Nothing is added to the timer but what the server wrote.
-				if said := chromium.Eval[[]string](b, "said"); len(said) > 1 {
-					t.Errorf("%s: got %q from the server and the script", language, said)
-				}
-				if bar := chromium.Eval[bool](b, "document.querySelector('progress').hidden"); bar {
-					t.Errorf("%s: the script did not run", language)
-				}
+				said := chromium.Eval[[]string](b, "said")
+				check.That(t, len(said) <= 1, "%s: got %q from the server and the script", language, said)
+				bar := chromium.Eval[bool](b, "document.querySelector('progress').hidden")
+				check.That(t, !bar, "%s: the script did not run", language)
 			}
 		}
 	})

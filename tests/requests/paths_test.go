@@ -83,12 +83,8 @@ http://:%d {
 					fmt.Fprintf(&table, "%-48s %s %3d %s\n", spelling, protocol, status, what)
 				}
 			}
-			if bypassed {
-				t.Errorf("got passes past the login zone, want none:\n%s", table.String())
-			}
-			if ran == 0 {
-				t.Errorf("got no spelling that was charged, want most:\n%s", table.String())
-			}
+			check.That(t, !bypassed, "got passes past the login zone, want none:\n%s", table.String())
+			check.That(t, ran != 0, "got no spelling that was charged, want most:\n%s", table.String())
 		})
 	}
 }

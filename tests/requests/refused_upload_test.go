@@ -257,9 +257,8 @@ func TestRefusedUpload(t *testing.T) {
 					if !u.chunked {
 						req.ContentLength = int64(u.size)
 					}
-					if a, err := v.Fetch(req); err != nil || a.Status != http.StatusTooManyRequests {
-						t.Errorf("got %d, %v, want 429", a.Status, err)
-					}
+					a, err := v.Fetch(req)
+					check.That(t, err == nil && a.Status == http.StatusTooManyRequests, "got %d, %v, want 429", a.Status, err)
 				}
 			})
 		})
@@ -378,9 +377,8 @@ func TestStalledUpload(t *testing.T) {
 	for name, u := range proxies {
 		t.Run(name, func(t *testing.T) {
 			u.size, u.stalls = 1_000_000, true
-			if status, err := u.send(); status != http.StatusRequestTimeout || err != nil {
-				t.Errorf("got %d, %v, want 408", status, err)
-			}
+			status, err := u.send()
+			check.That(t, status == http.StatusRequestTimeout && err == nil, "got %d, %v, want 408", status, err)
 		})
 	}
 }

@@ -62,9 +62,7 @@ func within(t *testing.T, d time.Duration, what string, fleet []*fleetNode, hold
 	began := time.Now()
 	for i, n := range fleet {
 		for !holds(n) {
-			if time.Since(began) > d {
-				t.Fatalf("%s: node %d is not so after %v", what, i, d)
-			}
+			check.Assume(t, time.Since(began) <= d, "%s: node %d is not so after %v", what, i, d)
 			<-time.After(50 * time.Millisecond)
 		}
 	}
@@ -120,9 +118,7 @@ func TestAFleetFollows(t *testing.T) {
 		check.Contains(t, out, "the others are told when the store answers", "ban in an outage, want it said that the others do not know")
 		a.kill() // directly after it
 		a.start()
-		if !a.banned() || b.banned() {
-			t.Error("in an outage: want the ban on the Caddy that was told, and on no other")
-		}
+		check.That(t, a.banned() && !b.banned(), "in an outage: want the ban on the Caddy that was told, and on no other")
 		b.kill()
 		b.start() // without a store
 		s.run()
@@ -162,9 +158,8 @@ func TestAnEmptyStoreEndsNoBan(t *testing.T) {
 			within(t, followTime, "a word about what somebody else has written", fresh, func(n *fleetNode) bool {
 				return strings.Contains(n.Throttle("status"), "1 entries that are no change this Caddy can read: see the log of Caddy")
 			})
-			if out := fresh[0].Throttle("bans"); strings.Contains(out, "10.0.0.0") || strings.Contains(out, "172.16") {
-				t.Errorf("bans: got %q, want neither what was lifted nor junk", out)
-			}
+			out := fresh[0].Throttle("bans")
+			check.That(t, !strings.Contains(out, "10.0.0.0") && !strings.Contains(out, "172.16"), "bans: got %q, want neither what was lifted nor junk", out)
 		})
 	}
 }
@@ -178,14 +173,11 @@ func TestChangesOutliveTheProcess(t *testing.T) {
 	n.Throttle("shadow", "pages", "--for", "1h")
 	n.kill()
 	n.start()
-	if !refuses(true)(n) {
-		t.Error("after kill -9: got no ban, want it held")
-	}
+	check.That(t, refuses(true)(n), "after kill -9: got no ban, want it held")
 	out := n.Throttle("bans") + n.Throttle("journal")
 	for _, want := range []string{"limit x0.5", "shadow", "alice"} {
 		check.Contains(t, out, want, "after kill -9")
 	}
-	if matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json")); len(matches) != 1 {
-		t.Error("got no file with the changes")
-	}
+	matches, _ := filepath.Glob(filepath.Join(n.home, "caddy", "throttle", "changes.json"))
+	check.That(t, len(matches) == 1, "got no file with the changes")
 }

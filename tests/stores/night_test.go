@@ -111,13 +111,9 @@ func TestAReleaseWorksWithoutTheRightToScan(t *testing.T) {
 	fillUp(t, url+"page")
 	fillUp(t, url+"login")
 	out, err := c.TryThrottle("release", "127.0.0.1")
-	if err == nil {
-		t.Error("got no error, want one that says what is left")
-	}
+	check.That(t, err != nil, "got no error, want one that says what is left")
 	for _, want := range []string{"emptied login/127.0.0.1\n", "the release is not complete", "+scan"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("got\n%s\nwant it to hold %q", out, want)
-		}
+		check.That(t, strings.Contains(out, want), "got\n%s\nwant it to hold %q", out, want)
 	}
 	wantStatus(t, url+"login", 200)
 }

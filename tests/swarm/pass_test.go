@@ -153,9 +153,8 @@ func TestAPassHoldsOverProtocolsNodesAndReloads(t *testing.T) {
 		})
 	}
 	logout := v["h1"].Get(t, a.url+"logout", system.Opens(member)...)
-	if lines := logout.Header["Set-Cookie"]; len(lines) != 2 || !strings.HasPrefix(lines[1], "__Host-throttle-php=; ") {
-		t.Errorf("got the cookies %q after a log-out, want the pass deleted", lines)
-	}
+	lines := logout.Header["Set-Cookie"]
+	check.That(t, len(lines) == 2 && strings.HasPrefix(lines[1], "__Host-throttle-php=; "), "got the cookies %q after a log-out, want the pass deleted", lines)
 }
 
 // In a browser the page reloads by itself, and who got in stays in.
@@ -181,9 +180,8 @@ func TestInABrowserOneWaitsGetsInAndStaysIn(t *testing.T) {
 	for _, want := range []string{"Please wait", "This page will then reload by itself.", "Try again"} {
 		check.Contains(t, text, want, "the page")
 	}
-	if wide := chromium.Eval[bool](person, "document.documentElement.scrollWidth > innerWidth"); wide {
-		t.Error("got a page that is wider than a phone")
-	}
+	wide := chromium.Eval[bool](person, "document.documentElement.scrollWidth > innerWidth")
+	check.That(t, !wide, "got a page that is wider than a phone")
 	u.release()
 	in := func(path string) func() bool {
 		return func() bool {

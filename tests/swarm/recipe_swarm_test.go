@@ -186,16 +186,14 @@ func TestAWebhookGetsInUnderASwarm(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 20 {
 		all.Go(func() {
-			if sent, err := deliver(c, fmt.Sprintf(`{"id": "evt_%d"}`, i)); err != nil || sent != 1 {
-				t.Errorf("event %d: sent %d times, %v; want it taken at once", i, sent, err)
-			}
+			sent, err := deliver(c, fmt.Sprintf(`{"id": "evt_%d"}`, i))
+			check.That(t, err == nil && sent == 1, "event %d: sent %d times, %v; want it taken at once", i, sent, err)
 		})
 	}
 	all.Wait()
 	check.Equal(t, c.Must(system.Request{Address: "203.0.113.77", Target: "/webhooks/stripe"}).Status, 503, "for a GET of the webhook's path on a full site")
-	if a := c.Must(system.Request{Address: "203.0.113.78", Method: "POST", Target: "/webhooks/stripe", Body: `{"id": "evt_0"}`}); a.Status != 400 {
-		t.Errorf("got %d for an event without signature, want the shop's 400", a.Status)
-	}
+	a := c.Must(system.Request{Address: "203.0.113.78", Method: "POST", Target: "/webhooks/stripe", Body: `{"id": "evt_0"}`})
+	check.That(t, a.Status == 400, "got %d for an event without signature, want the shop's 400", a.Status)
 	check.Equal(t, c.Must(system.Request{Address: "203.0.113.79", Method: "POST", Target: "/checkout", Body: "a=b"}).Status, 503, "for another POST on a full site")
 	system.Eventually(t, "many robots refused", func() bool {
 		return c.Metric(t, "caddy_throttle_requests_total", `zone="php"`, `decision="refused"`) > 30
@@ -205,9 +203,8 @@ func TestAWebhookGetsInUnderASwarm(t *testing.T) {
 	check.Equal(t, served, 0, "robots served on a full site")
 	check.Equal(t, len(s.events), 20, "events")
 	for kind, want := range map[string]int{"webhook": 1, "page": 3} {
-		if _, most := s.serving(kind); most != want {
-			t.Errorf("got %d requests at once of the kind %s, want %d", most, kind, want)
-		}
+		_, most := s.serving(kind)
+		check.That(t, most == want, "got %d requests at once of the kind %s, want %d", most, kind, want)
 	}
 }
 
@@ -223,9 +220,7 @@ func TestStrangersAtTheWebhookTakeItsOwnSlotOnly(t *testing.T) {
 	for i := range 10 {
 		strangers.Go(func() {
 			a, err := c.Do(system.Request{Address: system.NetworkAddress(i), Method: "POST", Target: "/webhooks/stripe", Body: "{}"})
-			if err != nil || a.Status/100 == 2 {
-				t.Errorf("stranger %d: got %d and %v, want it refused", i, a.Status, err)
-			}
+			check.That(t, err == nil && a.Status/100 != 2, "stranger %d: got %d and %v, want it refused", i, a.Status, err)
 		})
 	}
 	for i := range 3 {
@@ -243,9 +238,8 @@ func TestStrangersAtTheWebhookTakeItsOwnSlotOnly(t *testing.T) {
 	})
 	s.release()
 	check.Equal(t, <-delivered, "true <nil>", "sent again and error:, want it delivered by a further attempt")
-	if _, most := s.serving("webhook"); most != 1 {
-		t.Errorf("got %d webhooks at once, want 1", most)
-	}
+	_, most := s.serving("webhook")
+	check.That(t, most == 1, "got %d webhooks at once, want 1", most)
 }
 
 // A monitor is answered by the upstream while the site is full, and takes no slot.
@@ -255,17 +249,15 @@ func TestAMonitorIsNeverRefusedOnAFullSite(t *testing.T) {
 	s.fill(c)
 	stop := sendRobots(c, "/", 4)
 	for i := range 20 {
-		if a := c.Must(system.Request{Address: "192.0.2.10", Target: "/"}); a.Status != 200 || a.Body != "page\n" {
-			t.Errorf("check %d: got %d %q, want the shop's answer", i, a.Status, a.Body)
-		}
+		a := c.Must(system.Request{Address: "192.0.2.10", Target: "/"})
+		check.That(t, a.Status == 200 && a.Body == "page\n", "check %d: got %d %q, want the shop's answer", i, a.Status, a.Body)
 	}
 	check.Equal(t, c.Metric(t, "caddy_throttle_in_flight", `zone="php"`), 3, "slots taken")
 	system.Eventually(t, "robots refused", func() bool {
 		return c.Metric(t, "caddy_throttle_requests_total", `zone="php"`, `decision="refused"`) > 10
 	})
-	if served, refused := stop(); served != 0 || refused == 0 {
-		t.Errorf("got %d robots served and %d refused, want none and some", served, refused)
-	}
+	served, refused := stop()
+	check.That(t, served == 0 && refused != 0, "got %d robots served and %d refused, want none and some", served, refused)
 	check.Equal(t, c.Must(system.Request{Address: "192.0.2.11", Target: "/"}).Status, 503, "for another address")
 }
 
@@ -291,9 +283,8 @@ func TestAFeedHasASlotOfItsOwn(t *testing.T) {
 		t.Errorf("got %d with Retry-After %q, want 503 that says when to come again", refusedOne.Status, refusedOne.Header.Get("Retry-After"))
 	}
 	stop()
-	if _, most := s.serving("feed"); most != 1 {
-		t.Errorf("got %d feeds at once, want 1", most)
-	}
+	_, most := s.serving("feed")
+	check.That(t, most == 1, "got %d feeds at once, want 1", most)
 }
 
 // startCache starts nginx with a cache, pages, that speaks HTTP/1.1 and HTTP/2 over TLS, and
@@ -365,8 +356,7 @@ func TestBehindACacheEachClientTakesItsOwnTurn(t *testing.T) {
 		held.Wait()
 		fifth.Wait()
 		check.Equal(t, system.NewVisitor(t, protocol).Get(t, url+"page", system.Opens("")...).Status, 200, "for the page that was refused before")
-		if lines := c.LogLines("trusted_proxies"); len(lines) > 0 {
-			t.Errorf("got the warnings %q, want none", lines)
-		}
+		lines := c.LogLines("trusted_proxies")
+		check.That(t, len(lines) == 0, "got the warnings %q, want none", lines)
 	})
 }

@@ -44,17 +44,11 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 		e := entries[i]
 		check.Equal(t, e.line("Syntax"), "`"+strings.TrimSpace(o.Name+" "+o.Syntax)+"`", "%s: the syntax", o.Name)
 		byDefault := e.line("Default")
-		if byDefault == "" {
-			t.Errorf("%s: got no default", o.Name)
-		}
+		check.That(t, byDefault != "", "%s: got no default", o.Name)
 		check.Equal(t, strings.Contains(byDefault, "beside zones as their default"), o.Beside, "%s: that it may be beside zones:", o.Name)
 		check.Equal(t, regexp.MustCompile(`(?i)repeat`).MatchString(byDefault), o.Repeats, "%s: that it may repeat:", o.Name)
-		if !strings.Contains(e.text, "```caddyfile\n") {
-			t.Errorf("%s: got no example", o.Name)
-		}
-		if !regexp.MustCompile(`\b(Don't|Never) `).MatchString(e.text) {
-			t.Errorf("%s: got no mistake to avoid", o.Name)
-		}
+		check.That(t, strings.Contains(e.text, "```caddyfile\n"), "%s: got no example", o.Name)
+		check.That(t, regexp.MustCompile(`\b(Don't|Never) `).MatchString(e.text), "%s: got no mistake to avoid", o.Name)
 	}
 	check.Equal(t, len(entries), len(zonefile.ZoneOptions), "options in the reference")
 }
@@ -72,18 +66,14 @@ func TestTheZoneReferenceLeadsToEachOption(t *testing.T) {
 		}
 	}
 	first := []string{"match", "exempt", "key", "limit", "refund", "shadow"}
-	if row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n"); len(got) < len(first) || !slices.Equal(got[:len(first)], first) || strings.Count(row, "](#") != len(first) {
-		t.Errorf("got %v, want a row of %v first", got, first)
-	}
+	row, _, _ := strings.Cut(strings.TrimPrefix(table, "|---|---|\n"), "\n")
+	check.That(t, len(got) >= len(first) && slices.Equal(got[:len(first)], first) && strings.Count(row, "](#") == len(first), "got %v, want a row of %v first", got, first)
 	want := optionNames()
 	slices.Sort(got)
 	slices.Sort(want)
-	if !slices.Equal(got, want) || len(want) != 18 {
-		t.Errorf("got links to %d options %v, want to 18, %v", len(got), got, want)
-	}
-	if rows := strings.Count(table, "\n"); rows > 20 {
-		t.Errorf("got a table of %d rows, want one screen", rows)
-	}
+	check.That(t, slices.Equal(got, want) && len(want) == 18, "got links to %d options %v, want to 18, %v", len(got), got, want)
+	rows := strings.Count(table, "\n")
+	check.That(t, rows <= 20, "got a table of %d rows, want one screen", rows)
 }
 
 func optionNames() (names []string) {
@@ -99,9 +89,7 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		t.Helper()
 		file := fmt.Sprintf("http://example.com {\nthrottle {\nzone some {\nlimit 60 2/s\n%s\n}\n}\n}\n", options)
 		handlers := handlersIn(t, appsOf(t, servertest.Adapt(t, file))["http"])
-		if len(handlers) != 1 || len(handlers[0].Zone) != 1 {
-			t.Fatalf("got %v, want one zone", handlers)
-		}
+		check.Assume(t, len(handlers) == 1 && len(handlers[0].Zone) == 1, "got %v, want one zone", handlers)
 		return handlers[0].Zone[0].Definition()
 	}
 	needs := map[string]string{"read_body": "cost body_items"}
@@ -115,7 +103,6 @@ func TestTheZoneReferenceGivesTheDefaults(t *testing.T) {
 		with, without := definitionOf(needs[e.name]+"\n"+e.name+" "+found[1]), definitionOf(needs[e.name])
 		check.Equal(t, with, without, "%s", e.name)
 	}
-	if want := []string{"key", "read_body", "enforce"}; !slices.Equal(checked, want) {
-		t.Errorf("got the defaults of %v, want those of %v", checked, want)
-	}
+	want := []string{"key", "read_body", "enforce"}
+	check.That(t, slices.Equal(checked, want), "got the defaults of %v, want those of %v", checked, want)
 }

@@ -193,9 +193,7 @@ func TestField(t *testing.T) {
 		{"an almost multipart", "multipart; xboundary=x", part(logPart), "unclear"},
 	} {
 		p := planOf(t, []string{"log"}, nil)
-		if got := bodyOf(t, p, test.contentType, []byte(test.body)).field(0); got != test.want {
-			t.Errorf("%s: got %.40q, want %.40q", test.about, got, test.want)
-		}
+		check.Equal(t, bodyOf(t, p, test.contentType, []byte(test.body)).field(0), test.want, "%s", test.about)
 	}
 }
 
@@ -229,8 +227,7 @@ func TestNestedField(t *testing.T) {
 		{"text/xml", "<user><login>", "unclear unclear absent absent"},
 	} {
 		r := bodyOf(t, planOf(t, fields, nil), test.contentType, []byte(test.body))
-		got := r.field(0) + " " + r.field(1) + " " + r.field(2) + " " + r.field(3)
-		check.Equal(t, got, test.want, "%s", test.body)
+		check.Equal(t, r.field(0)+" "+r.field(1)+" "+r.field(2)+" "+r.field(3), test.want, "%s", test.body)
 	}
 }
 
@@ -255,9 +252,8 @@ func TestQuery(t *testing.T) {
 		if got := r.field(0) + " " + r.field(1); got != test.want || r.count(2) != "0" {
 			t.Errorf("%.40s, %s: got %s and %s rows, want %s", test.queries, test.body, got, r.count(2), test.want)
 		}
-		if carries := r.Carries(0, 1); carries == (test.want == "absent absent") {
-			t.Errorf("%s, %s: carries %v", test.queries, test.body, carries)
-		}
+		carries := r.Carries(0, 1)
+		check.That(t, carries != (test.want == "absent absent"), "%s, %s: carries %v", test.queries, test.body, carries)
 	}
 }
 
@@ -424,18 +420,16 @@ func TestReadingFails(t *testing.T) {
 
 func TestPlanRefuses(t *testing.T) {
 	for _, name := range []string{"", "[]", "[a]", "a[", "a]", "a[b", "a[b]c", "_", "1", "log[]", "log[0]", "a\x00", "a\xff", strings.Repeat("a", 129), "a[1][2][3][4][5][6][7][8][b]"} {
-		if _, err := new(Plan).Field(name); err == nil || !strings.Contains(err.Error(), strconv.Quote(name)) {
-			t.Errorf("field %q: got %v, want an error with it", name, err)
-		}
+		_, err := new(Plan).Field(name)
+		check.That(t, err != nil && strings.Contains(err.Error(), strconv.Quote(name)), "field %q: got %v, want an error with it", name, err)
 	}
 	for path, want := range map[string]string{
 		"rows.*": "data.rows", "a..b": "data.rows", ".a": "data.rows", "a.": "data.rows", "@reverse": "data.rows", "a|b": "data.rows", "friends.#(age>1)": "data.rows", "{a,b}": "data.rows",
 		"rows[]": "data.rows", "order[lines]": "data.rows", "_": "data.rows", "a\xff": "data.rows", "a\x00b": "data.rows",
 		"rows.0": "# instead of the index 0", "1.lines": "# instead of the index 1", "orders.-7.lines": "# instead of the index -7", "a.a.a.a.a.a.a.a.a": "no more than 8 keys",
 	} {
-		if _, err := new(Plan).Array(path); err == nil || !strings.Contains(err.Error(), strconv.Quote(path)) || !strings.Contains(err.Error(), want) {
-			t.Errorf("path %q: got %v, want an error with it and %q", path, err, want)
-		}
+		_, err := new(Plan).Array(path)
+		check.That(t, err != nil && strings.Contains(err.Error(), strconv.Quote(path)) && strings.Contains(err.Error(), want), "path %q: got %v, want an error with it and %q", path, err, want)
 	}
 	p := new(Plan)
 	for i := range mostWanted {
@@ -450,9 +444,8 @@ func TestPlanRefuses(t *testing.T) {
 		t.Error("got no error for the 64th")
 	}
 	check.Equal(t, bodyOf(t, p, formType, []byte("field62=a")).field(62), "=a", "of the last field")
-	if r := bodyOf(t, new(Plan), jsonType, []byte(`{"a":[1]}`)); r.Carries() {
-		t.Error("a plan without fields carries one")
-	}
+	r := bodyOf(t, new(Plan), jsonType, []byte(`{"a":[1]}`))
+	check.That(t, !r.Carries(), "a plan without fields carries one")
 }
 
 var dashes = strings.Repeat("-", 70)
@@ -541,9 +534,7 @@ func FuzzBody(f *testing.F) {
 		r := bodyOf(t, p, contentType, data)
 		pieces := p.Read()
 		check.OK(t, pieces.Body(contentType, "", -1, iotest.OneByteReader(bytes.NewReader(data))))
-		if r.unclear != pieces.unclear || r.found&^r.unclear != pieces.found&^r.unclear {
-			t.Errorf("got %b, %b at once, and %b, %b in pieces", r.found, r.unclear, pieces.found, pieces.unclear)
-		}
+		check.That(t, r.unclear == pieces.unclear && r.found&^r.unclear == pieces.found&^r.unclear, "got %b, %b at once, and %b, %b in pieces", r.found, r.unclear, pieces.found, pieces.unclear)
 		for i := range p.wanted {
 			if r.field(i) != pieces.field(i) || r.count(i) != pieces.count(i) {
 				t.Errorf("got %s, %s at once, and %s, %s in pieces", r.field(i), r.count(i), pieces.field(i), pieces.count(i))

@@ -53,12 +53,10 @@ func wantRefused(t *testing.T, v *servertest.Visit, status int, retry string) {
 func wantIdle(t *testing.T, s *servertest.FuncSite) {
 	t.Helper()
 	for name, l := range s.App.Engine().InFlight {
-		if load := l.State.Gate.Load(); load.Running != 0 || load.Waiting != [4]int{} {
-			t.Errorf("%s: got %+v, want nobody running or waiting", name, load)
-		}
-		if memory, file := l.Bodies.Held(); memory+file != 0 {
-			t.Errorf("%s: got %d bytes held in memory and %d in the file, want none", name, memory, file)
-		}
+		load := l.State.Gate.Load()
+		check.That(t, load.Running == 0 && load.Waiting == [4]int{}, "%s: got %+v, want nobody running or waiting", name, load)
+		memory, file := l.Bodies.Held()
+		check.That(t, memory+file == 0, "%s: got %d bytes held in memory and %d in the file, want none", name, memory, file)
 	}
 }
 
@@ -133,12 +131,10 @@ func TestTurns(t *testing.T) {
 		for i := range 5 {
 			visits = append(visits, s.Visit(client(i), "/"))
 		}
-		if v := visits[4]; !v.Ended || v.Code != http.StatusServiceUnavailable {
-			t.Fatalf("got %d, ended %v, want 503 at once", v.Code, v.Ended)
-		}
-		if seconds, _ := strconv.Atoi(visits[4].Header().Get("Retry-After")); seconds < 5 || seconds > 10 {
-			t.Errorf("got Retry-After %d, want from 5 to 10", seconds)
-		}
+		v := visits[4]
+		check.Assume(t, v.Ended && v.Code == http.StatusServiceUnavailable, "got %d, ended %v, want 503 at once", v.Code, v.Ended)
+		seconds, _ := strconv.Atoi(visits[4].Header().Get("Retry-After"))
+		check.That(t, seconds >= 5 && seconds <= 10, "got Retry-After %d, want from 5 to 10", seconds)
 		visits = append(visits, s.Visit(client(9), "/", "X-Rank", "member"))
 		servertest.Sleep(time.Minute)
 		wantWaits(t, visits, 0, -1, -1, -1, -1, 2)
@@ -168,9 +164,8 @@ func TestBodiesAreReceivedBeforeTheyQueue(t *testing.T) {
 		}
 		r, send := upload(client(1), "/", -1)
 		slow := s.Come(r)
-		if n, _ := send.Write([]byte("slow")); n != 4 {
-			t.Fatal("got nobody that reads the body")
-		}
+		n, _ := send.Write([]byte("slow"))
+		check.Assume(t, n == 4, "got nobody that reads the body")
 		servertest.Sleep(time.Minute)
 		visits := []*servertest.Visit{s.Visit(client(2), "/"), s.Visit(client(3), "/"), s.Visit(client(4), "/")}
 		servertest.Sleep(0)
@@ -223,9 +218,7 @@ func TestBodiesThatAreNotReceived(t *testing.T) {
 		conversation := s.Come(r)
 		_, _ = send.Write([]byte("ping"))
 		servertest.Sleep(0)
-		if !conversation.Reached {
-			t.Error("got it received, want it handed on as it comes")
-		}
+		check.That(t, conversation.Reached, "got it received, want it handed on as it comes")
 		wantRefused(t, s.Visit(client(2), "/"), http.StatusTooManyRequests, "1")
 		send.Close()
 		servertest.Sleep(time.Hour)
@@ -265,9 +258,7 @@ func TestClientsThatLeave(t *testing.T) {
 			wantWaits(t, []*servertest.Visit{served, next}, 0, 10)
 			wantIdle(t, s)
 		}
-		if cancelled {
-			t.Error("got a call that has ended with its client, want it to go on")
-		}
+		check.That(t, !cancelled, "got a call that has ended with its client, want it to go on")
 	})
 }
 
@@ -376,9 +367,7 @@ func TestRefusalToErrorRoute(t *testing.T) {
 		r := httptest.NewRequest(http.MethodPost, "http://example.com/", strings.NewReader(strings.Repeat("x", size)))
 		r.RemoteAddr = client(2) + ":1"
 		v := s.Come(r)
-		if read != size || err != nil || v.Code != http.StatusTooManyRequests {
-			t.Errorf("got %d bytes, %v, %d, want %d, none and 429", read, err, v.Code, size)
-		}
+		check.That(t, read == size && err == nil && v.Code == http.StatusTooManyRequests, "got %d bytes, %v, %d, want %d, none and 429", read, err, v.Code, size)
 		servertest.Sleep(2 * time.Minute)
 		wantIdle(t, s)
 	})
@@ -414,9 +403,7 @@ func TestErrorRoutes(t *testing.T) {
 			t.Errorf("got %d %q, ended %v, want the built-in page with 404", second.Code, second.Body, second.Ended)
 		}
 		servertest.Sleep(time.Minute)
-		if first.Code != http.StatusNotFound || first.Body.Len() > 0 {
-			t.Errorf("got %d %q, want the upstream's page", first.Code, first.Body)
-		}
+		check.That(t, first.Code == http.StatusNotFound && first.Body.Len() == 0, "got %d %q, want the upstream's page", first.Code, first.Body)
 		wantIdle(t, s)
 	})
 	servertest.InBubble(t, func(t *testing.T) {

@@ -15,9 +15,7 @@ import (
 func retryAfter(t *testing.T, v *servertest.Visit) time.Duration {
 	t.Helper()
 	seconds, err := strconv.Atoi(v.Header().Get("Retry-After"))
-	if err != nil {
-		t.Fatalf("got %v with Retry-After %q, want a number", v.Code, v.Header().Get("Retry-After"))
-	}
+	check.Assume(t, err == nil, "got %v with Retry-After %q, want a number", v.Code, v.Header().Get("Retry-After"))
 	return time.Duration(seconds) * time.Second
 }
 
@@ -42,12 +40,9 @@ func TestAnOverflowBlocksForAsLongAsRetryAfterSays(t *testing.T) {
 			servertest.WantWaits(t, s.Visits(1, servertest.Office, "/"), 0)
 			servertest.WantWaits(t, s.Visits(1, servertest.Visitor, "/"), 0)
 			counts := servertest.Counted(t, telemetry.Requests, "waits")
-			if counts["refused capacity"] != 1 || counts["refused blocked"] != 2 {
-				t.Errorf("%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
-			}
-			if got := servertest.Counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
-				t.Errorf("%s: got blocks %v, want one", test.options, got)
-			}
+			check.That(t, counts["refused capacity"] == 1 && counts["refused blocked"] == 2, "%s: got %v, want one refused for capacity and two that were blocked", test.options, counts)
+			got := servertest.Counted(t, telemetry.BlocksBegun, "waits")
+			check.That(t, got["refused"] == 1, "%s: got blocks %v, want one", test.options, got)
 		})
 	}
 }
@@ -64,9 +59,8 @@ func TestAClientThatObeysRetryAfterAndThenKeepsToTheLeakNeverClimbsTheLadder(t *
 				check.Need(t, s.Visit(servertest.Office, "/").Code, http.StatusOK, "%q: request %d", option, i)
 				servertest.Sleep(time.Second)
 			}
-			if got := servertest.Counted(t, telemetry.BlocksBegun, "waits"); got["refused"] != 1 {
-				t.Errorf("%q: got blocks %v, want one", option, got)
-			}
+			got := servertest.Counted(t, telemetry.BlocksBegun, "waits")
+			check.That(t, got["refused"] == 1, "%q: got blocks %v, want one", option, got)
 		})
 	}
 }

@@ -89,16 +89,13 @@ func TestACostThatIsNoPlainDecimalNumberCountsAsOne(t *testing.T) {
 		{strings.Repeat("a", 10<<10), "1"},
 	} {
 		w := s.From(servertest.Someone).With("X-Cost", test.text).Get("/")
-		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
-			t.Errorf("%.40q: got %v with a cost of %q, want 200 with %q", test.text, w.Code, got, test.want)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == test.want, "%.40q: got %v with a cost of %q, want 200 with %q", test.text, w.Code, got, test.want)
 	}
 	check.Equal(t, s.From(servertest.Someone).With("X-Cost", "2").With("X-Cost", "3").Get("/").Body.String(), "1", "two headers: a cost")
 	for _, huge := range []string{"1000001", "1000000000001", strings.Repeat("9", 400), strings.Repeat("9", 10<<10)} {
 		w := s.From("203.0.113.8:1").With("X-Cost", huge).Get("/")
-		if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
-			t.Errorf("%.40q: got %v and Retry-After %q, want 429 and none", huge, w.Code, w.Header().Get("Retry-After"))
-		}
+		check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "", "%.40q: got %v and Retry-After %q, want 429 and none", huge, w.Code, w.Header().Get("Retry-After"))
 	}
 	// A cost that can never fit is not charged.
 	check.Equal(t, s.From("203.0.113.8:1").With("X-Cost", "1000000").Get("/").Code, http.StatusOK, "a whole capacity after oversize costs")
@@ -124,9 +121,8 @@ func TestRequestsThatCostNothingPassUntilTheBucketIsFull(t *testing.T) {
 		}
 		c.Passes(2, "/")
 		w := c.Get("/free")
-		if got := w.Header().Get("Retry-After"); w.Code != http.StatusTooManyRequests || got != "1" {
-			t.Fatalf("full bucket: got %v and Retry-After %q, want 429 and 1", w.Code, got)
-		}
+		got := w.Header().Get("Retry-After")
+		check.Assume(t, w.Code == http.StatusTooManyRequests && got == "1", "full bucket: got %v and Retry-After %q, want 429 and 1", w.Code, got)
 		<-time.After(time.Second)
 		check.Equal(t, c.Get("/free").Code, http.StatusOK, "a second later")
 	})

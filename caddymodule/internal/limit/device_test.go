@@ -50,9 +50,7 @@ func logInOf(t *testing.T, trust *TrustDevices, account, cookie string, at time.
 	t.Helper()
 	header := http.Header{"Set-Cookie": {"sid=a"}}
 	client := trust.client(requestWith(cookie), "example.com", account, "", nil, at)
-	if !client.Earned(header, at) {
-		t.Fatal("got a success that earns nothing")
-	}
+	check.Assume(t, client.Earned(header, at), "got a success that earns nothing")
 	client.Issue(header, at)
 	check.Need(t, len(header["Set-Cookie"]), 2, "no device cookie")
 	pair, _, _ := strings.Cut(header["Set-Cookie"][1], ";")
@@ -71,30 +69,21 @@ func TestADeviceIsKnownForTheAccountThatLoggedIn(t *testing.T) {
 	trust := newTrust(t, "login")
 	cookie := logInOf(t, trust, "alice", "", noon)
 	name := trust.device("alice", cookie, noon)
-	if len(name) != 32 {
-		t.Fatalf("got device %q, want one", name)
-	}
+	check.Assume(t, len(name) == 32, "got device %q, want one", name)
 	check.Equal(t, trust.device("bob", cookie, noon), "", "for another account: device")
 	other := *trust
 	other.zone = "admin"
 	check.Equal(t, other.device("alice", strings.Replace(cookie, "login", "admin", 1), noon), "", "for another zone: device")
-	if _, known := trust.client(requestWith(cookie), "example.org", "alice", "", nil, noon).Place(); known {
-		t.Error("for another host: got a device, want none")
-	}
+	_, known := trust.client(requestWith(cookie), "example.org", "alice", "", nil, noon).Place()
+	check.That(t, !known, "for another host: got a device, want none")
 	check.Equal(t, trust.device("alice", cookie, noon.Add(24*time.Hour)), "", "after its time: device")
 	shorter := *trust
 	shorter.For = caddy.Duration(time.Hour)
 	check.Equal(t, shorter.device("alice", cookie, noon.Add(time.Hour)), "", "after the time of a new config: device")
-	if strings.Contains(cookie, "alice") {
-		t.Errorf("got the account in cookie %s", cookie)
-	}
+	check.That(t, !strings.Contains(cookie, "alice"), "got the account in cookie %s", cookie)
 	renewed := logInOf(t, trust, "alice", cookie, noon.Add(time.Hour))
-	if got := trust.device("alice", renewed, noon.Add(24*time.Hour)); got != name {
-		t.Errorf("after another login: got device %q, want %q for longer", got, name)
-	}
-	if renewed == cookie {
-		t.Error("got the same cookie again, want a new one")
-	}
+	check.Equal(t, trust.device("alice", renewed, noon.Add(24*time.Hour)), name, "after another login: device, want it for longer")
+	check.That(t, renewed != cookie, "got the same cookie again, want a new one")
 }
 
 func TestTheCookieIsForThisHostAndHTTPSOnly(t *testing.T) {
@@ -138,12 +127,10 @@ func TestHTTPSIsWhatTheClientUses(t *testing.T) {
 		cookie := logInOf(t, trust, "alice", "", noon)
 		r.Header.Set("Cookie", cookie)
 		client := trust.client(r, "example.com", "alice", "", nil, noon)
-		if _, known := client.Place(); known != test.want {
-			t.Errorf("%s: got the device known: %v, want %v", test.name, known, test.want)
-		}
-		if got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, noon); got != test.want || insecure == test.want {
-			t.Errorf("%s: got a device cookie: %v, and a warning: %v, want %v and not", test.name, got, insecure, test.want)
-		}
+		_, known := client.Place()
+		check.That(t, known == test.want, "%s: got the device known: %v, want %v", test.name, known, test.want)
+		got := client.Earned(http.Header{"Set-Cookie": {"sid=a"}}, noon)
+		check.That(t, got == test.want && insecure != test.want, "%s: got a device cookie: %v, and a warning: %v, want %v and not", test.name, got, insecure, test.want)
 	}
 }
 
@@ -154,9 +141,7 @@ func TestOneCookieHoldsTheLastFiveAccounts(t *testing.T) {
 		cookie = logInOf(t, trust, fmt.Sprint("account", i), cookie, noon.Add(time.Duration(i)*time.Minute))
 		names[i] = trust.device(fmt.Sprint("account", i), cookie, noon.Add(time.Hour))
 	}
-	if len(cookie) > largestCookie {
-		t.Errorf("got a cookie of %d bytes, want at most %d", len(cookie), largestCookie)
-	}
+	check.That(t, len(cookie) <= largestCookie, "got a cookie of %d bytes, want at most %d", len(cookie), largestCookie)
 	for i := range 8 {
 		want := names[i]
 		if i < 3 {
@@ -180,9 +165,8 @@ func TestADamagedCookieIsAsGoodAsNone(t *testing.T) {
 		"other letter": {strings.ToLower(cookie)},
 	} {
 		client := trust.client(requestWith(header...), "example.com", "alice", "", nil, noon)
-		if got, known := client.Place(); known {
-			t.Errorf("%s: got device %d, want none", name, got)
-		}
+		got, known := client.Place()
+		check.That(t, !known, "%s: got device %d, want none", name, got)
 	}
 	// The entries before a cut still count.
 	if got := trust.device("alice", cookie[:len(cookie)-1], noon); got == "" {
@@ -210,7 +194,5 @@ func TestNothingIsEarnedByAFailureOrWithoutAKey(t *testing.T) {
 	trust.keys = signer.New(noStorage{}, nil)
 	header := make(http.Header)
 	trust.client(requestWith(), "example.com", "alice", "", nil, noon).Issue(header, noon)
-	if len(header) > 0 {
-		t.Errorf("got %v without a key, want nothing", header)
-	}
+	check.That(t, len(header) == 0, "got %v without a key, want nothing", header)
 }

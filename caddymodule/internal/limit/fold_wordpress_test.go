@@ -59,9 +59,8 @@ func TestWordPressTellsTheseNamesApart(t *testing.T) {
 	seen := make(map[string]string)
 	for _, name := range []string{"admin", "admin2", "administrator", "иван", "мария", "山田", "佐藤", "محمد", "राम", "रम", "กิน", "กน"} {
 		folded := foldWordPress(name)
-		if other, taken := seen[folded]; taken || folded == oddName {
-			t.Errorf("%q: got %q, as for %q", name, folded, other)
-		}
+		other, taken := seen[folded]
+		check.That(t, !taken && folded != oddName, "%q: got %q, as for %q", name, folded, other)
 		seen[folded] = name
 	}
 }
@@ -89,9 +88,8 @@ func TestNamesInOtherScriptsStayApart(t *testing.T) {
 			}
 			names[name] = true
 			got := foldWordPress(name)
-			if other, taken := folded[got]; taken || got == oddName {
-				t.Errorf("%s: %q: got %q, as for %q", script, name, got, other)
-			}
+			other, taken := folded[got]
+			check.That(t, !taken && got != oddName, "%s: %q: got %q, as for %q", script, name, got, other)
 			folded[got] = name
 		}
 	}
@@ -105,9 +103,7 @@ func namesOf(t *testing.T, php *peertest.Peer, locale string, texts []string) []
 		question += " " + base64.StdEncoding.EncodeToString([]byte(text))
 	}
 	names := strings.Split(php.Ask(t, question), " ")
-	if len(names) != len(texts) {
-		t.Fatalf("got %d names for %d", len(names), len(texts))
-	}
+	check.Assume(t, len(names) == len(texts), "got %d names for %d", len(names), len(texts))
 	for i := range names {
 		name := check.Must(base64.StdEncoding.DecodeString(names[i]))(t)
 		names[i] = string(name)

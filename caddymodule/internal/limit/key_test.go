@@ -107,9 +107,7 @@ func TestTextThatClientsWriteIntoKeysLooksLikeNoOtherKey(t *testing.T) {
 		{"", long, digestOf(long)},
 	} {
 		got := keyOf(t, "key header X-Api-Key "+test.lines, servertest.Request(servertest.Someone, servertest.Site0, "X-Api-Key", test.value))
-		if got != test.want {
-			t.Errorf("%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
-		}
+		check.That(t, got == test.want, "%q, header %.80q: got key %.80q, want %.80q", test.lines, test.value, got, test.want)
 	}
 }
 
@@ -183,9 +181,7 @@ func TestAMissingKeyIsTreatedAsTheZoneChooses(t *testing.T) {
 			}
 			own := passed(s.From("203.0.113.7:1"))
 			both := own + passed(s.From("203.0.113.8:1"))
-			if own != test.own || both != test.both {
-				t.Errorf("got %v passed from one address and %v from two, want %v and %v", own, both, test.own, test.both)
-			}
+			check.That(t, own == test.own && both == test.both, "got %v passed from one address and %v from two, want %v and %v", own, both, test.own, test.both)
 			s.From("203.0.113.7:1").With("X-Api-Key", "k").Passes(2, "/")
 		})
 	}
@@ -227,14 +223,11 @@ func TestOverridesTakeTheLimitOfTheLongestAndNarrowestThatMatches(t *testing.T) 
 		{"[2001:db8:2:9::1]:1", "tin", "2"},
 	} {
 		w := s.From(test.addr).With("X-Api-Key", test.key).Get("/")
-		if got := w.Body.String(); w.Code != http.StatusOK || got != test.want {
-			t.Errorf("%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == test.want, "%s %s: got %v with a capacity of %q, want 200 with %q", test.addr, test.key, w.Code, got, test.want)
 	}
 	w := s.From("198.51.100.66:1").With("X-Api-Key", "tin").Get("/")
-	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "" {
-		t.Errorf("blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
-	}
+	check.That(t, w.Code == http.StatusTooManyRequests && w.Header().Get("Retry-After") == "", "blocked: got %v and Retry-After %q, want 429 and none", w.Code, w.Header().Get("Retry-After"))
 	free := s.From("198.51.100.7:1").With("X-Api-Key", "tin")
 	for range 100 {
 		check.Need(t, free.Get("/").Code, http.StatusOK, "unlimited")
@@ -379,9 +372,8 @@ func TestTheSpellingsOfItemsCostNoLessThanTheUpstreamReads(t *testing.T) {
 	} {
 		s := bodyCostSite(t, "cost body_items "+field.field+"\nread_body 64KiB else 900")
 		check.Equal(t, post(s, strings.NewReader(field.body), len(field.body), "Content-Type", field.contentType).Code, http.StatusOK, "%.60q", field.body)
-		if got := s.Level("settled", false); math.Abs(got-field.want) > 0.1 {
-			t.Errorf("%.60q: got a cost of %.0f, want %.0f", field.body, got, field.want)
-		}
+		got := s.Level("settled", false)
+		check.That(t, math.Abs(got-field.want) <= 0.1, "%.60q: got a cost of %.0f, want %.0f", field.body, got, field.want)
 	}
 }
 
@@ -419,9 +411,8 @@ func TestAPreflightNeedsNoKey(t *testing.T) {
 			check.Equal(t, ask("OPTIONS", headers...), http.StatusTooManyRequests, "missing %s, %v, which is no preflight", policy, headers)
 		}
 		preflight := []string{"Origin", "https://example.org", "Access-Control-Request-Method", "GET", "X-Api-Key", "k"}
-		if first, second := ask("OPTIONS", preflight...), ask("OPTIONS", preflight...); first != http.StatusOK || second != http.StatusTooManyRequests {
-			t.Errorf("missing %s, with a key: got %d and %d, want it charged", policy, first, second)
-		}
+		first, second := ask("OPTIONS", preflight...), ask("OPTIONS", preflight...)
+		check.That(t, first == http.StatusOK && second == http.StatusTooManyRequests, "missing %s, with a key: got %d and %d, want it charged", policy, first, second)
 		s.Stop()
 	}
 }

@@ -70,9 +70,7 @@ func fetch(t testing.TB, server *httptest.Server, method, headers string, bytes 
 		defer leave()
 		r, _ := http.NewRequestWithContext(ctx, method, server.URL, nil)
 		resp := check.Must(server.Client().Do(r))(t)
-		if resp.ProtoMajor != 2 {
-			t.Fatalf("got %s, want HTTP/2", resp.Proto)
-		}
+		check.Assume(t, resp.ProtoMajor == 2, "got %s, want HTTP/2", resp.Proto)
 		if _, err := io.CopyN(io.Discard, resp.Body, bytes); err != nil && (bytes != math.MaxInt64 || err != io.EOF) {
 			t.Fatal(err)
 		}
@@ -212,9 +210,8 @@ func TestAClientThatLeavesBeforePaysItsReservation(t *testing.T) {
 				} else {
 					fetch(t, server, "GET", p.headers, half)
 				}
-				if got := <-verdicts; got.complete || got.cost != 1 {
-					t.Errorf("got %+v, want it incomplete, with the reservation of 1", got)
-				}
+				got := <-verdicts
+				check.That(t, !got.complete && got.cost == 1, "got %+v, want it incomplete, with the reservation of 1", got)
 			})
 		}
 	}
@@ -318,9 +315,7 @@ func TestNoSuccessThroughAProxyIsCharged(t *testing.T) {
 								gone++
 							}
 						}
-						if charged != 0 {
-							t.Errorf("%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
-						}
+						check.That(t, charged == 0, "%d of %d successes were charged, want none; %d clients had left when the handler was done", charged, requests, gone)
 					})
 				}
 			}
@@ -348,9 +343,8 @@ func TestAClientThatLeavesAProxyMidBodyPays(t *testing.T) {
 					server, verdicts := listen(t, p.protocol, proxyTo(t, address))
 					for range 10 {
 						fetch(t, server, "GET", p.headers, half/2)
-						if got := <-verdicts; got.complete || got.cost != 1 {
-							t.Fatalf("got %+v, want it incomplete, with the reservation of 1", got)
-						}
+						got := <-verdicts
+						check.Assume(t, !got.complete && got.cost == 1, "got %+v, want it incomplete, with the reservation of 1", got)
 					}
 				})
 			}
@@ -377,9 +371,8 @@ func TestATrailerThatTellsTheCostIsNotForTheClient(t *testing.T) {
 		})
 		resp := check.Must(server.Client().Get(server.URL))(t)
 		_, _ = io.Copy(io.Discard, resp.Body)
-		if got := resp.Trailer; got.Get("X-Cost") != "" || got.Get("X-Other") != "4" || got.Get("X-Third") != "5" {
-			t.Errorf("%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
-		}
+		got := resp.Trailer
+		check.That(t, got.Get("X-Cost") == "" && got.Get("X-Other") == "4" && got.Get("X-Third") == "5", "%s: the client sees the trailers %v, want X-Other and X-Third", p.about, got)
 		check.Equal(t, <-costs, 3, "%s: cost", p.about)
 	}
 }
@@ -412,9 +405,7 @@ func TestATunnelWorks(t *testing.T) {
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(reader, nil)
-	if err != nil || resp.StatusCode != 101 || resp.Header.Get("Upgrade") != "echo" {
-		t.Fatalf("got %v, %v, want 101", resp, err)
-	}
+	check.Assume(t, err == nil && resp.StatusCode == 101 && resp.Header.Get("Upgrade") == "echo", "got %v, %v, want 101", resp, err)
 	fmt.Fprint(conn, "hello\n")
 	if line, err := reader.ReadString('\n'); line != "hello\n" {
 		t.Errorf("got %q, %v through the tunnel, want hello", line, err)

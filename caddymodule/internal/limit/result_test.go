@@ -134,9 +134,8 @@ func TestTheAccessLogSaysWhatWasDecided(t *testing.T) {
 		check.Need(t, len(lines), len(want), "lines")
 		for i, line := range lines {
 			got, _ := line["throttle"].(map[string]any)
-			if code, _ := got["support_code"].(string); servertest.SupportCode.MatchString(code) != (got["decision"] == "refused") {
-				t.Errorf("line %d: got the code %q, want one for refusals only", i+1, code)
-			}
+			code, _ := got["support_code"].(string)
+			check.That(t, servertest.SupportCode.MatchString(code) == (got["decision"] == "refused"), "line %d: got the code %q, want one for refusals only", i+1, code)
 			delete(got, "support_code")
 			if !reflect.DeepEqual(got, want[i]) {
 				t.Errorf("line %d: got %v, want %v", i+1, got, want[i])
@@ -158,9 +157,8 @@ func TestWithoutAccessLogsNothingIsLoggedOfARequest(t *testing.T) {
 	}`)
 	c := s.From(servertest.Someone)
 	c.Passes(2, "/")
-	if got := s.Logs.Lines(t, "handled request"); len(got) != 0 {
-		t.Errorf("got %v, want nothing", got)
-	}
+	got := s.Logs.Lines(t, "handled request")
+	check.That(t, len(got) == 0, "got %v, want nothing", got)
 	s.Stop() // which writes what is not written yet
 	messages := []any{}
 	for _, line := range s.Logs.Lines(t, "") {

@@ -172,9 +172,7 @@ func TestEnforceJudgesEachClient(t *testing.T) {
 				t.Errorf("client %d: got %d passed, half %q, all %q, want %d, %q, %q", n, passed, verdicts("half"), verdicts("all"), want, half, all)
 			}
 		}
-		if chosen < clients/4 || chosen > clients*3/4 {
-			t.Errorf("got %d of %d clients enforced, want about half", chosen, clients)
-		}
+		check.That(t, chosen >= clients/4 && chosen <= clients*3/4, "got %d of %d clients enforced, want about half", chosen, clients)
 	})
 }
 
@@ -226,9 +224,7 @@ func TestAGlobalExemptionHoldsInShadow(t *testing.T) {
 					got[strings.TrimPrefix(decision, "shadow_")] = n
 				}
 			}
-			if !maps.Equal(got, want) {
-				t.Errorf("%q, zone %s: got %v, want %v", shadow, zone, got, want)
-			}
+			check.That(t, maps.Equal(got, want), "%q, zone %s: got %v, want %v", shadow, zone, got, want)
 		}
 		s.Stop()
 	}

@@ -23,9 +23,8 @@ func TestAShadowZoneRefusesNothingAndSaysWhatItWouldHaveDone(t *testing.T) {
 	c := s.From(servertest.Someone)
 	for i, want := range []string{"admitted  ", "admitted  ", "shadow_refused capacity 7200", "shadow_refused capacity 7200"} {
 		w := c.Get("/")
-		if got := w.Body.String(); w.Code != http.StatusOK || got != want {
-			t.Errorf("request %d: got %v with %q, want 200 with %q", i+1, w.Code, got, want)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == want, "request %d: got %v with %q, want 200 with %q", i+1, w.Code, got, want)
 		check.Equal(t, w.Header().Get("Retry-After"), "", "request %d: Retry-After", i+1)
 	}
 }
@@ -45,9 +44,8 @@ func refusesNothing(t *testing.T, s *servertest.Site) {
 	c.Get("/capacity")
 	for _, reason := range []string{"capacity", "denied", "oversize", "missing_key"} {
 		w := c.Get("/" + reason)
-		if got := w.Body.String(); w.Code != http.StatusOK || got != reason {
-			t.Errorf("got %v for reason %q, want 200 for %q", w.Code, got, reason)
-		}
+		got := w.Body.String()
+		check.That(t, w.Code == http.StatusOK && got == reason, "got %v for reason %q, want 200 for %q", w.Code, got, reason)
 	}
 }
 

@@ -88,9 +88,8 @@ func TestAStaticFileThatTheUpstreamAnswersIsChargedOnceAfterwards(t *testing.T) 
 			shadow := options == "shadow" || options == "enforce 1"
 			wantLevel := func(want float64) {
 				t.Helper()
-				if got := s.Fullness("site", servertest.Office, 100, 1./86400, shadow); math.Abs(got-want) > 0.01 {
-					t.Errorf("%s: got level %v, want %v", options, got, want)
-				}
+				got := s.Fullness("site", servertest.Office, 100, 1./86400, shadow)
+				check.That(t, math.Abs(got-want) <= 0.01, "%s: got level %v, want %v", options, got, want)
 			}
 			for i := range 3 {
 				servertest.WantWaits(t, s.Visits(1, servertest.Office, "/style.css"), 0)
@@ -135,9 +134,7 @@ func TestAStaticFileThatTheUpstreamAnswersIsWarnedOfOnce(t *testing.T) {
 			check.Need(t, s.From(servertest.Someone).Get("/style.css?v=1").Code, http.StatusOK)
 		}
 		lines := s.Logs.Lines(t, "the upstream answered")
-		if len(lines) != 1 || lines[0]["uri"] != "http://example.com/style.css?v=1" || lines[0]["zone"] != "site" {
-			t.Errorf("%s: got %v, want one line about the request", option, lines)
-		}
+		check.That(t, len(lines) == 1 && lines[0]["uri"] == "http://example.com/style.css?v=1" && lines[0]["zone"] == "site", "%s: got %v, want one line about the request", option, lines)
 		if option == "" {
 			s.From(servertest.Someone).Passes(2, "/page")
 		}

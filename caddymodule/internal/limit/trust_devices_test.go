@@ -127,9 +127,7 @@ func TestTheOwnerGetsInWhileTheAccountIsAttacked(t *testing.T) {
 					}
 					<-time.After(50 * time.Millisecond)
 				}
-				if heard > 12 {
-					t.Errorf("500 guesses from 200 addresses: %d got through, want at most 12", heard)
-				}
+				check.That(t, heard <= 12, "500 guesses from 200 addresses: %d got through, want at most 12", heard)
 				elsewhere.wants(http.StatusTooManyRequests, "owner", "right")
 				owner.wants(http.StatusFound, "owner", "right")
 				owner.wants(http.StatusOK, "owner", "mistyped")
@@ -210,9 +208,8 @@ func TestOnlyASuccessEarnsTrust(t *testing.T) {
 	check.Equal(t, len(s.Logs.Lines(t, "a login succeeded over plain HTTP")), 1, "warnings of plain HTTP")
 	refused := newBrowser(s, "192.0.2.1:1")
 	refused.guesses(10, "x")
-	if refused.wants(http.StatusTooManyRequests, "x", "right"); len(refused.cookies) > 0 {
-		t.Error("a refused request: got a device cookie")
-	}
+	refused.wants(http.StatusTooManyRequests, "x", "right")
+	check.That(t, len(refused.cookies) == 0, "a refused request: got a device cookie")
 }
 
 // Whoever earns devices without end, as by a refund that is too wide, has ten buckets.
@@ -228,9 +225,7 @@ func TestDevicesHaveTenBucketsInAll(t *testing.T) {
 	for _, b := range devices {
 		heard += b.guesses(5, "owner")
 	}
-	if heard <= 3 || heard > 30 {
-		t.Errorf("got %d guesses of 25 devices through, want 3 for each of ten buckets", heard)
-	}
+	check.That(t, heard > 3 && heard <= 30, "got %d guesses of 25 devices through, want 3 for each of ten buckets", heard)
 }
 
 // A site may renew the cookie of whoever is logged in. The renewal says nothing about
@@ -261,9 +256,8 @@ func TestTrustNeedsARefundAndTheCookie(t *testing.T) {
 			b.cookies[test.carried] = "other%7C1"
 		}
 		w := b.post("https://example.com/wp-login.php"+test.query, url.Values{"log": {"owner"}, "pwd": {test.password}})
-		if got := b.cookies[deviceCookie] != ""; got != test.want {
-			t.Errorf("%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
-		}
+		got := b.cookies[deviceCookie] != ""
+		check.That(t, got == test.want, "%s: got trust: %v, want %v; the headers are %v", test.name, got, test.want, w.Header())
 		s.Stop()
 	}
 }
@@ -303,9 +297,7 @@ func TestShadowMakesDevicesKnown(t *testing.T) {
 		device := newBrowser(s, "192.0.2.1:1")
 		check.Equal(t, newBrowser(s, "198.51.100.1:1").guesses(10, "owner"), 10, "in shadow: guesses through, want all")
 		device.wants(http.StatusFound, "owner", "right")
-		if device.cookies[deviceCookie] == "" {
-			t.Fatal("in shadow: got no device cookie")
-		}
+		check.Assume(t, device.cookies[deviceCookie] != "", "in shadow: got no device cookie")
 		check.Equal(t, device.guesses(10, "owner"), 10, "in shadow: guesses of a device through, want all")
 		enforced := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 		check.Equal(t, newBrowser(enforced, "198.51.100.1:1").guesses(10, "owner"), 3, "enforced: guesses through")
@@ -336,9 +328,8 @@ func TestAReloadKeepsTheKeysAlthoughStorageFails(t *testing.T) {
 	newBrowser(second, "198.51.100.1:1").guesses(10, "owner")
 	device.on(second).wants(http.StatusFound, "owner", "right")
 	check.Equal(t, len(second.Logs.Lines(t, "reading the signing keys")), 1, "log lines about storage")
-	if text, err := os.ReadFile(file); err != nil || string(text) != `{"id":` {
-		t.Errorf("got %q and %v in storage, want it left alone", text, err)
-	}
+	text, err := os.ReadFile(file)
+	check.That(t, err == nil && string(text) == `{"id":`, "got %q and %v in storage, want it left alone", text, err)
 }
 
 func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
@@ -346,9 +337,8 @@ func TestASiteWhoseStorageFailsServesAndTrustsNobody(t *testing.T) {
 	check.OK(t, os.WriteFile(filepath.Join(dir, "throttle"), nil, 0o600))
 	s := servertest.NewLoginSite(t, dir, byAccount("3.5 1/h", ""))
 	b := newBrowser(s, "192.0.2.1:1")
-	if b.wants(http.StatusFound, "owner", "right"); len(b.cookies) > 0 {
-		t.Errorf("got %v, want no device cookie without keys", b.cookies)
-	}
+	b.wants(http.StatusFound, "owner", "right")
+	check.That(t, len(b.cookies) == 0, "got %v, want no device cookie without keys", b.cookies)
 	check.Equal(t, b.guesses(10, "owner"), 3, "guesses through")
 }
 
@@ -368,9 +358,8 @@ func TestDevicesAreTrustedInAnOutageOfTheSharedStore(t *testing.T) {
 			device.wants(http.StatusFound, "owner", "right")
 		}
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusTooManyRequests, "owner", "right")
-		if other := newBrowser(s, "192.0.2.3:1"); other.login("another", "right").Code != http.StatusFound || len(other.cookies) == 0 {
-			t.Error("got no device cookie in the outage")
-		}
+		other := newBrowser(s, "192.0.2.3:1")
+		check.That(t, other.login("another", "right").Code == http.StatusFound && len(other.cookies) != 0, "got no device cookie in the outage")
 		servertest.TheShared.Down.Store(false)
 		<-time.After(time.Minute)
 		device.wants(http.StatusFound, "owner", "right")
@@ -388,9 +377,8 @@ func TestABlockedDeviceIsRefusedWithoutAsking(t *testing.T) {
 		check.Equal(t, device.guesses(4, "owner"), 3, "guesses through")
 		takes := servertest.TheShared.Takes.Load()
 		device.wants(http.StatusTooManyRequests, "owner", "right")
-		if asked := servertest.TheShared.Takes.Load() - takes; asked > 0 {
-			t.Errorf("got the store asked %d times about a block that is known", asked)
-		}
+		asked := servertest.TheShared.Takes.Load() - takes
+		check.That(t, asked == 0, "got the store asked %d times about a block that is known", asked)
 		newBrowser(s, "192.0.2.2:1").wants(http.StatusFound, "owner", "right")
 	})
 }

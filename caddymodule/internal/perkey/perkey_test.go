@@ -72,26 +72,19 @@ func runLookups(t *testing.T, key string, lines []string, lookups []lookup) {
 		case "deny":
 			wantRule, wantLimit = Denied, leakybucket.Limit{}
 		default:
-			if wantLimit, err = leakybucket.ParseLimit(l.want); err != nil {
-				t.Fatalf("%q: %v", l.want, err)
-			}
+			wantLimit, err = leakybucket.ParseLimit(l.want)
+			check.OK(t, err, "%q", l.want)
 		}
-		if rule != wantRule || limit != wantLimit {
-			t.Errorf("key %q: got rule %v with %v, want %s", l.key, rule, limit, l.want)
-		}
+		check.That(t, rule == wantRule && limit == wantLimit, "key %q: got rule %v with %v, want %s", l.key, rule, limit, l.want)
 	}
 }
 
 func TestATableWithoutOverridesAnswersTheOwnLimit(t *testing.T) {
 	runLookups(t, "at", nil, []lookup{{"203.0.113.7 login", "own"}})
 	table, _ := NewTable(tableOf("at"))
-	if !table.Empty() {
-		t.Error("table without overrides: got not plain, want plain")
-	}
+	check.That(t, table.Empty(), "table without overrides: got not plain, want plain")
 	table, _ = NewTable(tableOf("at", "203.0.113.7 -> gold"))
-	if table.Empty() {
-		t.Error("table with an override: got plain, want not")
-	}
+	check.That(t, !table.Empty(), "table with an override: got plain, want not")
 }
 
 func TestAnOverrideGivesALimitAPlanOrARule(t *testing.T) {
@@ -199,9 +192,7 @@ func TestATableTellsAllItsLimits(t *testing.T) {
 	table, err := NewTable(tableOf("at", "0.0.0.0/0 -> deny", "0.0.0.0/0 a -> gold", "::/0 -> 5 1/s", "::/0 b -> unlimited"))
 	check.OK(t, err, "new table")
 	got := table.Limits()
-	if len(got) != 3 || got[0] != limitOf(1, 1) || got[1] == got[2] {
-		t.Errorf("limits: got %v, want the own one and two more", got)
-	}
+	check.That(t, len(got) == 3 && got[0] == limitOf(1, 1) && got[1] != got[2], "limits: got %v, want the own one and two more", got)
 	for _, l := range got[1:] {
 		if l != limitOf(100, 10) && l != limitOf(5, 1) {
 			t.Errorf("limits: got %v, want one of the overrides'", l)
@@ -221,9 +212,8 @@ func TestAnOverrideMayGiveTheDigestOfAPart(t *testing.T) {
 	config := tableOf("t", foo+" -> 5 1/s", "bar -> 6 1/s")
 	table := check.Must(NewTable(config))(t)
 	for word, want := range map[string]float64{"foo": 5, "bar": 6, "baz": 1} {
-		if got := table.Lookup([]Part{{Digest: bucketkey.DigestOf(word)}}); got.Limit.Capacity != want {
-			t.Errorf("digest of %s: got %v, want a capacity of %v", word, got, want)
-		}
+		got := table.Lookup([]Part{{Digest: bucketkey.DigestOf(word)}})
+		check.That(t, got.Limit.Capacity == want, "digest of %s: got %v, want a capacity of %v", word, got, want)
 	}
 }
 
@@ -249,11 +239,9 @@ func TestKeysOfOneNameShareABucket(t *testing.T) {
 
 func TestKeysThatShareABucketNeedTheSameLimit(t *testing.T) {
 	_, err := NewTable(tableOf("t", "x -> 1 1/s", "a -> gold => acme", "b -> 5 1/s => acme"))
-	wantError(t, "two limits", err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit")
+	check.Error(t, err, "override b: as acme has another limit elsewhere: keys that share a bucket need the same limit", "two limits")
 	var wrong *OverrideError
-	if !errors.As(err, &wrong) || wrong.Override != 2 {
-		t.Errorf("got %+v, want it about the third override", wrong)
-	}
+	check.That(t, errors.As(err, &wrong) && wrong.Override == 2, "got %+v, want it about the third override", wrong)
 }
 
 func TestOverridesThatAreWrong(t *testing.T) {
@@ -298,26 +286,14 @@ func TestOverridesThatAreWrong(t *testing.T) {
 			lines = append([]string{map[string]string{"t": "first -> gold", "a": "192.0.2.1 -> gold"}[test.key]}, lines...)
 		}
 		table, err := NewTable(tableOf(test.key, lines...))
-		if table != nil {
-			t.Errorf("%s: got a table with the error, want none", test.line)
-		}
-		wantError(t, test.line, err, test.want)
+		check.That(t, table == nil, "%s: got a table with the error, want none", test.line)
+		check.Error(t, err, test.want, "%s", test.line)
 	}
 	config := tableOf("a", "203.0.113.7 -> gold")
 	config.IPv4Bits = 24
 	_, err := NewTable(config)
-	wantError(t, "203.0.113.7 of /24", err,
-		`override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`)
+	check.Error(t, err, `override 203.0.113.7: network "203.0.113.7" is narrower than the /24 that clients are told apart by: did you mean 203.0.113.0/24?`, "203.0.113.7 of /24")
+
 }
 
 const tooSlow = "invalid limit: a full bucket must drain within 20 years"
-
-// wantError compares an error with the text expected of it; "" is none.
-func wantError(t *testing.T, of string, err error, want string) {
-	t.Helper()
-	got := ""
-	if err != nil {
-		got = err.Error()
-	}
-	check.Equal(t, got, want, "%s", of)
-}

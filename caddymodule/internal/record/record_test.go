@@ -15,18 +15,14 @@ import (
 func TestTheRecordOfARequest(t *testing.T) {
 	w := httptest.NewRecorder()
 	r := caddyhttp.PrepareRequest(httptest.NewRequest(http.MethodGet, "/", http.NoBody), caddy.NewReplacer(), w, new(caddyhttp.Server))
-	if got := Find(r.Context()); got != nil {
-		t.Errorf("got %+v, want none yet", got)
-	}
+	got := Find(r.Context())
+	check.That(t, got == nil, "got %+v, want none yet", got)
 	check.Equal(t, ClientOf(r), r.Context(), "without a record: another client than the request's context")
 	one := Of(r)
 	rewritten := r.WithContext(context.WithoutCancel(r.Context()))
-	if Of(rewritten) != one || Find(rewritten.Context()) != one {
-		t.Error("got another record of the same request")
-	}
+	check.That(t, Of(rewritten) == one && Find(rewritten.Context()) == one, "got another record of the same request")
 	one.Client = r.Context()
 	check.Equal(t, ClientOf(rewritten), r.Context(), "another client than the record's")
-	if other := httptest.NewRequest(http.MethodGet, "/", http.NoBody); Find(other.Context()) != nil || Of(other) == nil || ClientOf(other) != other.Context() {
-		t.Error("without Caddy: want an empty record")
-	}
+	other := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+	check.That(t, Find(other.Context()) == nil && Of(other) != nil && ClientOf(other) == other.Context(), "without Caddy: want an empty record")
 }

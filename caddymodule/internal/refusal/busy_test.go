@@ -50,9 +50,8 @@ func TestABusySiteSendsPassesWithPagesAlone(t *testing.T) {
 			t.Errorf("%s: got %d and %v", test.name, w.Code, header)
 		}
 		check.Slices(t, header["Vary"], []string{"Accept-Encoding", "Cookie"}, "%s: Vary", test.name)
-		if pass, reload := header.Get("Set-Cookie") != "", header.Get("Refresh") == "7"; pass != test.pass || apart == test.pass || reload != test.reload {
-			t.Errorf("%s: got a pass %v and a reload %v, want %v and %v", test.name, pass, reload, test.pass, test.reload)
-		}
+		pass, reload := header.Get("Set-Cookie") != "", header.Get("Refresh") == "7"
+		check.That(t, pass == test.pass && apart != test.pass && reload == test.reload, "%s: got a pass %v and a reload %v, want %v and %v", test.name, pass, reload, test.pass, test.reload)
 	}
 }
 
@@ -80,14 +79,10 @@ func TestTheBusyPageSaysHowLongAndHowToGoOn(t *testing.T) {
 	} {
 		w := write(t, busy(test.reload), test.method, "Accept", acceptHTML)
 		for _, want := range test.want {
-			if !strings.Contains(w.Body.String(), want) {
-				t.Errorf("%s: got a page without %q", test.name, want)
-			}
+			check.That(t, strings.Contains(w.Body.String(), want), "%s: got a page without %q", test.name, want)
 		}
 		for _, not := range test.not {
-			if strings.Contains(w.Body.String(), not) {
-				t.Errorf("%s: got a page with %q", test.name, not)
-			}
+			check.That(t, !strings.Contains(w.Body.String(), not), "%s: got a page with %q", test.name, not)
 		}
 		check.Equal(t, w.Header().Get("Refresh") != "", test.reload && test.method == "GET", "%s: a reload", test.name)
 	}
@@ -106,9 +101,7 @@ func TestABusySiteWithAPageOfItsOwnReloadsThat(t *testing.T) {
 	f := busy(true)
 	f.Page = page
 	w := write(t, f, "GET", "Accept", acceptHTML)
-	if w.Body.String() != "<p>Back soon.</p>" || w.Header().Get("Refresh") != "7" || w.Header().Get("Set-Cookie") == "" {
-		t.Errorf("got %q with %v", w.Body.String(), w.Header())
-	}
+	check.That(t, w.Body.String() == "<p>Back soon.</p>" && w.Header().Get("Refresh") == "7" && w.Header().Get("Set-Cookie") != "", "got %q with %v", w.Body.String(), w.Header())
 	f.AsError = true
 	r := httptest.NewRequest("GET", "http://example.com/", nil)
 	r.Header.Set("Accept", acceptHTML)

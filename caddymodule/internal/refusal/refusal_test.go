@@ -45,9 +45,8 @@ func refuse(t testing.TB, f *Refusal, r *http.Request) *httptest.ResponseRecorde
 
 func TestARefusalIsAPageForPeople(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 429, Waits: true, RetryAfter: 10 * time.Minute, TimeToFit: time.Minute}, request(""))
-	if got := w.Header(); w.Code != 429 || got.Get("Retry-After") != "600" || got.Get("Content-Type") != "text/html; charset=utf-8" {
-		t.Errorf("got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
-	}
+	got := w.Header()
+	check.That(t, w.Code == 429 && got.Get("Retry-After") == "600" && got.Get("Content-Type") == "text/html; charset=utf-8", "got %v and %v, want 429, a page, and Retry-After 600", w.Code, got)
 	check.Contains(t, w.Body.String(), "<p>Please wait 60 seconds.</p>", "want it to say the time to fit")
 }
 
@@ -71,17 +70,13 @@ func TestEveryAnswerSaysItsLength(t *testing.T) {
 				check.OK(t, err)
 				body, err := io.ReadAll(answer.Body)
 				answer.Body.Close()
-				if err != nil || answer.ProtoMajor != major {
-					t.Fatalf("%s over HTTP/%d: got %v, want HTTP/%d", method, answer.ProtoMajor, err, major)
-				}
+				check.Assume(t, err == nil && answer.ProtoMajor == major, "%s over HTTP/%d: got %v, want HTTP/%d", method, answer.ProtoMajor, err, major)
 				if n := int64(len(body)); method == http.MethodGet && answer.ContentLength != n {
 					t.Errorf("HTTP/%d, %s: got the length %d of %d bytes", major, accept, answer.ContentLength, n)
 				}
 				lengths[method] = answer.ContentLength
 			}
-			if lengths[http.MethodHead] != lengths[http.MethodGet] || lengths[http.MethodGet] <= 0 {
-				t.Errorf("HTTP/%d, %s: got the lengths %v, want the same for both", major, accept, lengths)
-			}
+			check.That(t, lengths[http.MethodHead] == lengths[http.MethodGet] && lengths[http.MethodGet] > 0, "HTTP/%d, %s: got the lengths %v, want the same for both", major, accept, lengths)
 		}
 	}
 }
@@ -96,9 +91,8 @@ func TestALengthThatSomebodyElseHasSetIsNotThatOfTheAnswer(t *testing.T) {
 	r := check.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, site.URL, nil))(t)
 	answer := check.Must(site.Client().Do(r))(t)
 	defer answer.Body.Close()
-	if body, err := io.ReadAll(answer.Body); err != nil || len(body) <= 5 || answer.ContentLength != int64(len(body)) {
-		t.Errorf("got %d bytes, %v, of %d, want all of the page", len(body), err, answer.ContentLength)
-	}
+	body, err := io.ReadAll(answer.Body)
+	check.That(t, err == nil && len(body) > 5 && answer.ContentLength == int64(len(body)), "got %d bytes, %v, of %d, want all of the page", len(body), err, answer.ContentLength)
 }
 
 func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
@@ -110,18 +104,15 @@ func TestNoCacheKeepsARefusalBecauseOfAHeaderAround(t *testing.T) {
 		f := Refusal{Status: 429, Waits: true, RetryAfter: time.Second, TimeToFit: time.Second, Busy: busy}
 		check.OK(t, f.Write(w, request("text/html"), true))
 		for name, values := range w.Result().Header {
-			if strings.Contains(values[0], "max-age") {
-				t.Errorf("busy %v: got %s: %q, want a refusal that no cache keeps", busy != nil, name, values)
-			}
+			check.That(t, !strings.Contains(values[0], "max-age"), "busy %v: got %s: %q, want a refusal that no cache keeps", busy != nil, name, values)
 		}
 	}
 }
 
 func TestARefusalThatNoWaitingHelpsSaysNoTime(t *testing.T) {
 	w := refuse(t, &Refusal{Status: 403, RetryAfter: time.Minute, TimeToFit: time.Minute}, request(""))
-	if got := w.Header()["Retry-After"]; got != nil || w.Code != 403 || !strings.Contains(w.Body.String(), "Waiting or reloading will not help") {
-		t.Errorf("got %v, Retry-After %v and %s", w.Code, got, w.Body)
-	}
+	got := w.Header()["Retry-After"]
+	check.That(t, got == nil && w.Code == 403 && strings.Contains(w.Body.String(), "Waiting or reloading will not help"), "got %v, Retry-After %v and %s", w.Code, got, w.Body)
 	w = refuse(t, &Refusal{Status: 403}, request("application/json"))
 	check.Equal(t, w.Body.String(), `{"type":"about:blank","title":"Forbidden","status":403,"message":"This site does not accept this request. Waiting or reloading will not help."}`+"\n")
 }
@@ -130,14 +121,12 @@ func TestProgramsGetAProblem(t *testing.T) {
 	f := &Refusal{Status: 429, Waits: true, RetryAfter: time.Hour, TimeToFit: time.Minute, Violated: violated(func() []string { return []string{"login", `"<&`} })}
 	w := refuse(t, f, request("application/json, */*;q=0.5"))
 	want := `{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":"Too Many Requests","status":429,"detail":"Retry in 60 seconds.","message":"This site is receiving too many requests right now. Please wait 60 seconds.","violated-policies":["login","\"\u003c\u0026"]}` + "\n"
-	if got := w.Body.String(); got != want || w.Header().Get("Content-Type") != "application/problem+json" {
-		t.Errorf("got %s %s, want %s", w.Header().Get("Content-Type"), got, want)
-	}
+	got := w.Body.String()
+	check.That(t, got == want && w.Header().Get("Content-Type") == "application/problem+json", "got %s %s, want %s", w.Header().Get("Content-Type"), got, want)
 	f.Status, f.TimeToFit = 503, time.Millisecond
 	var problem struct{ Type, Detail string }
-	if err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem); err != nil || problem.Type != "about:blank" || problem.Detail != "Retry in 1 second." {
-		t.Errorf("got %+v, %v, want about:blank and 1 second", problem, err)
-	}
+	err := json.Unmarshal(refuse(t, f, request("application/json")).Body.Bytes(), &problem)
+	check.That(t, err == nil && problem.Type == "about:blank" && problem.Detail == "Retry in 1 second.", "got %+v, %v, want about:blank and 1 second", problem, err)
 }
 
 func TestAProblemCarriesAMessageForPeople(t *testing.T) {
@@ -157,9 +146,8 @@ func TestAProblemCarriesAMessageForPeople(t *testing.T) {
 		r := request("application/json, */*;q=0.1") // as WordPress's editor asks
 		r.Header.Set("Accept-Language", test.language)
 		var problem struct{ Message string }
-		if err := json.Unmarshal(refuse(t, &test.f, r).Body.Bytes(), &problem); err != nil || problem.Message != test.want {
-			t.Errorf("%+v: got message %q, %v, want %q", test.f, problem.Message, err, test.want)
-		}
+		err := json.Unmarshal(refuse(t, &test.f, r).Body.Bytes(), &problem)
+		check.That(t, err == nil && problem.Message == test.want, "%+v: got message %q, %v, want %q", test.f, problem.Message, err, test.want)
 	}
 }
 
@@ -192,9 +180,7 @@ func TestErrorRoutesGetTheRefusalByValue(t *testing.T) {
 	w := httptest.NewRecorder()
 	err := (&Refusal{Status: 503, Waits: true, RetryAfter: time.Minute, AsError: true}).Write(w, request(""), true)
 	failed, ok := err.(caddyhttp.HandlerError)
-	if !ok || failed.StatusCode != 503 || !errors.Is(failed.Err, errRefused) || failed.Err.Error() != "refused by throttle" {
-		t.Errorf("got %#v, want a HandlerError of 503", err)
-	}
+	check.That(t, ok && failed.StatusCode == 503 && errors.Is(failed.Err, errRefused) && failed.Err.Error() == "refused by throttle", "got %#v, want a HandlerError of 503", err)
 	if h := w.Header(); h.Get("Retry-After") != "60" || h.Get("Cache-Control") != "no-store" || len(h) != 2 || w.Body.Len() != 0 {
 		t.Errorf("got %v and %q, want Retry-After, Cache-Control and no body", h, w.Body)
 	}
@@ -277,9 +263,8 @@ func TestGRPC(t *testing.T) {
 			if w.Code != http.StatusOK || w.Body.Len() > 0 || h.Get("Content-Type") != test.contentType || h.Get("Grpc-Status") != "8" {
 				t.Errorf("got %d, %v and %d bytes, want 200, the call's type and RESOURCE_EXHAUSTED alone", w.Code, h, w.Body.Len())
 			}
-			if got, err := url.PathUnescape(h.Get("Grpc-Message")); got != test.message {
-				t.Errorf("got the message %q, %v, want %q", got, err, test.message)
-			}
+			got, err := url.PathUnescape(h.Get("Grpc-Message"))
+			check.That(t, got == test.message, "got the message %q, %v, want %q", got, err, test.message)
 			check.Equal(t, h.Get("Grpc-Retry-Pushback-Ms"), test.pushback, "ms of pushback")
 		})
 	}

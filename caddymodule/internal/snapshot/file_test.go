@@ -34,9 +34,7 @@ func mustHave(t *testing.T, f *File, want string) {
 		got = string(content)
 		return nil
 	})
-	if err != nil || got != want {
-		t.Errorf("got %q and error %v, want %q", got, err, want)
-	}
+	check.That(t, err == nil && got == want, "got %q and error %v, want %q", got, err, want)
 }
 
 func TestAFileIsForItsOwnerAlone(t *testing.T) {
@@ -52,9 +50,8 @@ func TestAFileIsForItsOwnerAlone(t *testing.T) {
 			t.Errorf("%s: got %v and error %v, want mode %v", name, info.Mode(), err, want)
 		}
 	}
-	if files, _ := filepath.Glob(path + "*"); len(files) != 2 {
-		t.Errorf("got the files %v, want the file and its lock", files)
-	}
+	files, _ := filepath.Glob(path + "*")
+	check.That(t, len(files) == 2, "got the files %v, want the file and its lock", files)
 	if _, err := Open(path); err == nil {
 		t.Error("opening it again: got no error, want that it is taken")
 	}
@@ -75,7 +72,6 @@ func TestAWriteThatFailsLeavesTheFileAsItWas(t *testing.T) {
 	// A file that is of no use is set aside.
 	check.Is(t, f.Load(func([]byte) error { return broken }), broken)
 	mustHave(t, f, "")
-	if got, err := os.ReadFile(path + ".bad"); err != nil || string(got) != "two" {
-		t.Errorf("got %q and error %v, want the file", got, err)
-	}
+	got, err := os.ReadFile(path + ".bad")
+	check.That(t, err == nil && string(got) == "two", "got %q and error %v, want the file", got, err)
 }

@@ -115,9 +115,7 @@ func newSite(t testing.TB, directives string) *site {
 func (s *site) write(name string) {
 	s.Helper()
 	name = filepath.Join(s.root, filepath.FromSlash(name))
-	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("a file"), 0o644)); err != nil {
-		s.Fatal(err)
-	}
+	check.OK(s, errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte("a file"), 0o644)))
 }
 
 // ask sends a request line as it is. It reports whether the matcher took it for
@@ -153,9 +151,8 @@ func TestStaticFilesThatExistMatch(t *testing.T) {
 		"GET /style.css", "HEAD /style.css", "GET /style.css?s=x", "GET /img/logo.svg", "GET /img/a%20b.png",
 		"GET /img/[1].png", "GET /img/q%3F.png", "GET /noextension", "GET /phpinfo.css", "GET /%73tyle.css", "GET /dir/index.html",
 	} {
-		if static, said, ran := s.ask(line); !static || said || ran {
-			t.Errorf("%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
-		}
+		static, said, ran := s.ask(line)
+		check.That(t, static && !said && !ran, "%s: got %v, %v, %v, want a static file that no upstream answers", line, static, said, ran)
 	}
 }
 
@@ -211,9 +208,7 @@ func TestNothingThatReachesTheUpstreamMatches(t *testing.T) {
 				if static && ran {
 					t.Errorf("%s is exempt, and runs the upstream", line)
 				}
-				if said != ran {
-					t.Errorf("%s: an upstream is said to answer: %v, want %v", line, said, ran)
-				}
+				check.That(t, said == ran, "%s: an upstream is said to answer: %v, want %v", line, said, ran)
 				if static {
 					statics++
 				}
@@ -282,9 +277,8 @@ func TestAnUpstreamThatAnswersForAFileIsToldOf(t *testing.T) {
 			if test.header != "" {
 				header = append(header, test.header)
 			}
-			if static, said, _ := s.ask("GET /style.css", header...); !static || said != test.want {
-				t.Errorf("got %v, %v, want true, %v", static, said, test.want)
-			}
+			static, said, _ := s.ask("GET /style.css", header...)
+			check.That(t, static && said == test.want, "got %v, %v, want true, %v", static, said, test.want)
 		})
 	}
 }

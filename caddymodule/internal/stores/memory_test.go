@@ -50,9 +50,7 @@ func wantLogged(t *testing.T, logs *observer.ObservedLogs, want ...string) {
 	for _, entry := range logs.TakeAll() {
 		got = append(got, entry.Level.String()+": "+entry.Message)
 	}
-	if fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
-		t.Errorf("got the log %q, want %q", got, want)
-	}
+	check.That(t, fmt.Sprintf("%q", got) == fmt.Sprintf("%q", want), "got the log %q, want %q", got, want)
 }
 
 func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
@@ -60,9 +58,8 @@ func TestADamagedSnapshotIsSetAsideWithAWarning(t *testing.T) {
 	check.OK(t, os.WriteFile(file, []byte("throttle snapshot\n but damaged, and so of no use"), 0o600))
 	s, logs := started(t, file)
 	wantLogged(t, logs, "warn: the snapshot cannot be used, so all buckets are empty")
-	if _, err := os.Stat(file + ".bad"); err != nil {
-		t.Errorf("the file under its new name: got error %v, want none", err)
-	}
+	_, err := os.Stat(file + ".bad")
+	check.That(t, err == nil, "the file under its new name: got error %v, want none", err)
 	pour(t, s, "a")
 	s.end()
 	s, logs = started(t, file)
@@ -97,9 +94,8 @@ func TestASnapshotIsWrittenOnlyIfABucketHasChanged(t *testing.T) {
 		}
 		check.OK(t, os.Remove(file))
 		s.save()
-		if _, err := os.Stat(file); (err == nil) != changes {
-			t.Errorf("after a change, %v: got error %v of the file", changes, err)
-		}
+		_, err := os.Stat(file)
+		check.That(t, (err == nil) == changes, "after a change, %v: got error %v of the file", changes, err)
 		if !changes {
 			check.OK(t, os.WriteFile(file, nil, 0o600))
 		}
@@ -114,9 +110,8 @@ func TestASnapshotThatCannotBeWrittenIsWarnedOfOnceAndAges(t *testing.T) {
 		want := func(wanted SnapshotState, logged ...string) {
 			t.Helper()
 			m.save()
-			if got, kept := m.Snapshot(time.Now()); got != wanted || !kept {
-				t.Errorf("got %+v, want %+v", got, wanted)
-			}
+			got, kept := m.Snapshot(time.Now())
+			check.That(t, got == wanted && kept, "got %+v, want %+v", got, wanted)
 			wantLogged(t, logs, logged...)
 		}
 		pour(t, m, "a")

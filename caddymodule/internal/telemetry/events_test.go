@@ -37,9 +37,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		synctest.Wait()
 		f.mu.Lock()
 		q.mu.Lock()
-		if len(f.keys) != mostOverflowing || len(q.waiting) != mostWaiting {
-			t.Errorf("got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostWaiting)
-		}
+		check.That(t, len(f.keys) == mostOverflowing && len(q.waiting) == mostWaiting, "got %d keys and %d events, want %d and %d", len(f.keys), len(q.waiting), mostOverflowing, mostWaiting)
 		q.mu.Unlock()
 		f.mu.Unlock()
 		close(hang)
@@ -52,9 +50,7 @@ func TestASlowSubscriberHoldsUpNoRefusal(t *testing.T) {
 		q.add(tell)
 		synctest.Wait()
 		q.mu.Lock()
-		if len(q.waiting) != 0 || q.runs {
-			t.Errorf("got %d waiting after the end, want none", len(q.waiting))
-		}
+		check.That(t, len(q.waiting) == 0 && !q.runs, "got %d waiting after the end, want none", len(q.waiting))
 		q.mu.Unlock()
 		<-time.After(2 * time.Minute)
 	})

@@ -47,9 +47,8 @@ func TestLogRefusedLimitsTheLinesOfRefusals(t *testing.T) {
 			<-time.After(2 * time.Minute)
 			c.Get("/")
 			check.Slices(t, accessLines(t, s), test.want, "%q", test.option)
-			if got := s.Counts(t)["some"]; got["refused capacity"]+got["shadow_refused capacity"] != 6 {
-				t.Errorf("%q: got %v, want all 6 refusals counted", test.option, got)
-			}
+			got := s.Counts(t)["some"]
+			check.That(t, got["refused capacity"]+got["shadow_refused capacity"] == 6, "%q: got %v, want all 6 refusals counted", test.option, got)
 		})
 	}
 }
@@ -84,9 +83,8 @@ func TestUnloggedRefusalsAreToldByTheirZoneOnly(t *testing.T) {
 
 func TestLogRefusedIsAllOffOrARate(t *testing.T) {
 	for _, text := range []string{"none", "10", "0/s", "-1/s", "10/w", ""} {
-		if _, err := refusal.ParseLog(text); err == nil || !strings.Contains(err.Error(), "want all, off or a rate") {
-			t.Errorf("%q: got %v, want an error that says what would be right", text, err)
-		}
+		_, err := refusal.ParseLog(text)
+		check.That(t, err != nil && strings.Contains(err.Error(), "want all, off or a rate"), "%q: got %v, want an error that says what would be right", text, err)
 	}
 }
 

@@ -100,9 +100,7 @@ func TestRefusalsAtTheSameTimeAreAllCounted(t *testing.T) {
 	var requests int64
 	for _, line := range lines() {
 		requests += line.requests
-		if line.keys > names+5 {
-			t.Errorf("got %d distinct keys in a summary, want about %d", line.keys, names)
-		}
+		check.That(t, line.keys <= names+5, "got %d distinct keys in a summary, want about %d", line.keys, names)
 	}
 	check.Equal(t, requests, callers*each, "requests in all summaries")
 }
@@ -162,9 +160,8 @@ func TestLogsThatHangHoldUpTheEndOfAConfigForASecondInAll(t *testing.T) {
 		check.Equal(t, time.Since(start), time.Second)
 		close(let)
 		FlushLogs(logs, lines)
-		if took := time.Since(start); took != time.Second {
-			t.Errorf("got %v with logs that work, want no wait", took-time.Second)
-		}
+		took := time.Since(start)
+		check.That(t, took == time.Second, "got %v with logs that work, want no wait", took-time.Second)
 	})
 }
 

@@ -117,9 +117,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 					seen[what] += n
 					sum += n
 				}
-				if sum > all {
-					t.Errorf("seed %d: got zone %s to count %v of %d requests", seed, zone, sum, all)
-				}
+				check.That(t, sum <= all, "seed %d: got zone %s to count %v of %d requests", seed, zone, sum, all)
 			}
 			servertest.WantEmpty(t, "one", "two", "three")
 		})
@@ -131,9 +129,7 @@ func TestEveryReasonOfEveryZoneCanBeCounted(t *testing.T) {
 			}
 		}
 	}
-	if seen["delayed"] == 0 || seen["shadow_delayed"] == 0 {
-		t.Errorf("got %v, want some delayed", seen)
-	}
+	check.That(t, seen["delayed"] != 0 && seen["shadow_delayed"] != 0, "got %v, want some delayed", seen)
 }
 
 func randomZone(random *rand.Rand, name string) string {

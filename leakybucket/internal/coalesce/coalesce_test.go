@@ -66,12 +66,9 @@ func TestCallsShareBatches(t *testing.T) {
 				}
 				wg.Wait()
 				l.Close()
-				if !slices.EqualFunc(s.batches, test.want, slices.Equal) {
-					t.Errorf("batches: got %v, want %v", s.batches, test.want)
-				}
-				if most := max(1, test.options.MaxInFlight); s.most > most {
-					t.Errorf("batches in flight: got %d, want at most %d", s.most, most)
-				}
+				check.That(t, slices.EqualFunc(s.batches, test.want, slices.Equal), "batches: got %v, want %v", s.batches, test.want)
+				most := max(1, test.options.MaxInFlight)
+				check.That(t, s.most <= most, "batches in flight: got %d, want at most %d", s.most, most)
 				check.Equal(t, len(l.lanes), 0, "lanes kept after the last call")
 			})
 		})
@@ -101,9 +98,8 @@ func TestKeysDoNotShareALane(t *testing.T) {
 		}
 		began := time.Now()
 		wg.Wait()
-		if took := time.Since(began); took != time.Second || s.most != 5 {
-			t.Errorf("calls of five keys: got %v with %d in flight at once, want 1s and 5", took, s.most)
-		}
+		took := time.Since(began)
+		check.That(t, took == time.Second && s.most == 5, "calls of five keys: got %v with %d in flight at once, want 1s and 5", took, s.most)
 	})
 }
 
@@ -127,9 +123,7 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		l.mu.Lock()
 		waiting := l.lanes["lane"].waiting.Len()
 		l.mu.Unlock()
-		if waiting > 1 {
-			t.Errorf("calls kept after all have left: got %d, want at most one", waiting)
-		}
+		check.That(t, waiting <= 1, "calls kept after all have left: got %d, want at most one", waiting)
 		do(t.Context(), &wg, l, 1, 1000)
 		wg.Wait()
 		check.Equal(t, fmt.Sprint(s.batches), "[[0] [1000]]", "batches")
@@ -144,9 +138,8 @@ func TestACallInFlightIsWaitedForOnlyUntilItsContextEnds(t *testing.T) {
 		defer cancel()
 		began := time.Now()
 		err := l.Do(ctx, "lane", 0, 1)
-		if took := time.Since(began); !errors.Is(err, context.DeadlineExceeded) || took != 50*time.Millisecond {
-			t.Errorf("call: got %v after %v, want its deadline exceeded after 50ms", err, took)
-		}
+		took := time.Since(began)
+		check.That(t, errors.Is(err, context.DeadlineExceeded) && took == 50*time.Millisecond, "call: got %v after %v, want its deadline exceeded after 50ms", err, took)
 		l.Close()
 	})
 }
@@ -188,9 +181,7 @@ func TestCloseFinishesWhatFliesAndTurnsAwayWhatWaits(t *testing.T) {
 		l.Close()
 		errs[2] = l.Do(t.Context(), "lane", 2, 1)
 		wg.Wait()
-		if errs[0] != nil || errs[1] != ErrClosed || errs[2] != ErrClosed {
-			t.Errorf("in flight, waiting, later: got %v, want nil, closed, closed", errs)
-		}
+		check.That(t, errs[0] == nil && errs[1] == ErrClosed && errs[2] == ErrClosed, "in flight, waiting, later: got %v, want nil, closed, closed", errs)
 		l.Close()
 	})
 }
@@ -220,8 +211,7 @@ func TestCallsAreSentOnceEach(t *testing.T) {
 	wg.Wait()
 	l.Close()
 	for i := range sent {
-		if n := sent[i].Load(); n > 1 {
-			t.Errorf("call %d: got it sent %d times, want at most once", i, n)
-		}
+		n := sent[i].Load()
+		check.That(t, n <= 1, "call %d: got it sent %d times, want at most once", i, n)
 	}
 }

@@ -26,6 +26,16 @@ func NoError(tb testing.TB, err error, about ...any) {
 	}
 }
 
+// Error fails the test unless the error reads as the text; "" is no error.
+func Error(tb testing.TB, err error, want string, about ...any) {
+	got := ""
+	if err != nil {
+		got = err.Error()
+	}
+	tb.Helper()
+	Equal(tb, got, want, about...)
+}
+
 // Must gives a function's result to a test, or ends it with the error:
 //
 //	file := check.Must(os.Open(name))(t)
@@ -42,6 +52,22 @@ func Equal[T comparable](tb testing.TB, got, want T, about ...any) {
 	if got != want {
 		tb.Helper()
 		tb.Error(differ(got, want, about))
+	}
+}
+
+// That fails the test with this message, a format with its values, unless ok.
+func That(tb testing.TB, ok bool, message string, values ...any) {
+	if !ok {
+		tb.Helper()
+		tb.Errorf(message, values...)
+	}
+}
+
+// Assume is That, and ends the test.
+func Assume(tb testing.TB, ok bool, message string, values ...any) {
+	if !ok {
+		tb.Helper()
+		tb.Fatalf(message, values...)
 	}
 }
 

@@ -38,9 +38,8 @@ func newStore(t *testing.T, b body.Bounds) *body.Store {
 	s := body.NewStore(t.TempDir(), func(err error) { t.Error(err) })
 	s.SetBounds(b)
 	t.Cleanup(func() {
-		if memory, file := s.Held(); memory != 0 || file != 0 {
-			t.Errorf("got %d bytes of memory and %d of the file left behind, want none", memory, file)
-		}
+		memory, file := s.Held()
+		check.That(t, memory == 0 && file == 0, "got %d bytes of memory and %d of the file left behind, want none", memory, file)
 	})
 	return s
 }
@@ -90,9 +89,8 @@ func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
 			began := time.Now()
 			err := visit(t, httptest.NewRecorder(), time.Second, nil, func(w http.ResponseWriter, r *http.Request) error {
 				defer context.AfterFunc(r.Context(), func() {})() // as a proxy watches its client
-				if _, limited := r.Context().Deadline(); limited {
-					t.Errorf("%s: got the client's deadline, want none", name)
-				}
+				_, limited := r.Context().Deadline()
+				check.That(t, !limited, "%s: got the client's deadline, want none", name)
 				if test.header != nil {
 					time.Sleep(2 * time.Second)
 					for key, values := range test.header {
@@ -104,9 +102,7 @@ func TestACallGoesOnWhenItsClientLeavesUntilNobodyCanWantIt(t *testing.T) {
 				got = time.Since(began)
 				return nil
 			})
-			if err != nil || got != test.want {
-				t.Errorf("%s: got it over after %v, %v, want %v", name, got, err, test.want)
-			}
+			check.That(t, err == nil && got == test.want, "%s: got it over after %v, %v, want %v", name, got, err, test.want)
 		})
 	}
 }
@@ -210,9 +206,8 @@ func TestTheServersOwnWriteTimeoutHolds(t *testing.T) {
 		}); !cut {
 			t.Error("got a part of the answer as if it were all, want it aborted")
 		}
-		if took := time.Since(began); took != 20*time.Second || conn.took != 32<<10 {
-			t.Errorf("got %d bytes sent within %v, want one piece of 32 KiB within 20s", conn.took, took)
-		}
+		took := time.Since(began)
+		check.That(t, took == 20*time.Second && conn.took == 32<<10, "got %d bytes sent within %v, want one piece of 32 KiB within 20s", conn.took, took)
 	})
 }
 
@@ -247,15 +242,13 @@ func TestCaddysTimeouts(t *testing.T) {
 		r = r.WithContext(caddyhttp.ContextWithIdleTimeouts(r.Context(), reader, writer))
 		cut, _ := aborted(func() error {
 			return Serve(writer, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
-				if gotReader, gotWriter := caddyhttp.IdleTimeoutsFromContext(r.Context()); gotReader != reader || gotWriter != nil {
-					t.Errorf("got %v and %v, want the reader alone", gotReader, gotWriter)
-				}
+				gotReader, gotWriter := caddyhttp.IdleTimeoutsFromContext(r.Context())
+				check.That(t, gotReader == reader && gotWriter == nil, "got %v and %v, want the reader alone", gotReader, gotWriter)
 				return send(100<<10)(w, r)
 			}), with(t, Options{}))
 		})
-		if took := time.Since(began); !cut || took != time.Minute {
-			t.Errorf("got a client that reads nothing cut: %v, after %v, want after a minute", cut, took)
-		}
+		took := time.Since(began)
+		check.That(t, cut && took == time.Minute, "got a client that reads nothing cut: %v, after %v, want after a minute", cut, took)
 	})
 }
 
@@ -289,9 +282,8 @@ func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
 	cut, err := aborted(func() error {
 		return visit(t, conn, time.Hour, nil, func(w http.ResponseWriter, r *http.Request) error {
 			for range 3 {
-				if n, err := w.Write([]byte("hello")); n != 5 || err != nil {
-					t.Errorf("got %d, %v, want that it seems to be sent", n, err)
-				}
+				n, err := w.Write([]byte("hello"))
+				check.That(t, n == 5 && err == nil, "got %d, %v, want that it seems to be sent", n, err)
 			}
 			if err := http.NewResponseController(w).Flush(); err != nil {
 				t.Errorf("flushing: got %v, want nothing", err)
@@ -299,9 +291,7 @@ func TestWhatNobodyReadsIsThrownAway(t *testing.T) {
 			return r.Context().Err()
 		})
 	})
-	if err != nil || !cut {
-		t.Errorf("got %v, aborted: %v, want the call to go on and the answer aborted", err, cut)
-	}
+	check.That(t, err == nil && cut, "got %v, aborted: %v, want the call to go on and the answer aborted", err, cut)
 }
 
 func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
@@ -369,9 +359,7 @@ func TestATunnel(t *testing.T) {
 				return Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 					return Serve(w, r, caddyhttp.HandlerFunc(func(w http.ResponseWriter, r *http.Request) error {
 						begin(w)
-						if !inner.Load() || !outer.Load() {
-							t.Errorf("%s: got the slots given back: %v and %v, want both", name, inner.Load(), outer.Load())
-						}
+						check.That(t, inner.Load() && outer.Load(), "%s: got the slots given back: %v and %v, want both", name, inner.Load(), outer.Load())
 						if conn.hijacked != (name == "hijacked") || name == "hijacked" && conn.took != 100<<10 {
 							t.Errorf("%s: got it hijacked: %v, after %d bytes", name, conn.hijacked, conn.took)
 						}

@@ -106,9 +106,7 @@ func (s *site) listenQUIC() {
 	certificates.StartTLS()
 	defer certificates.Close()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		s.Fatal(err)
-	}
+	check.OK(s, err)
 	server := &http3.Server{Handler: s.server, TLSConfig: http3.ConfigureTLSConfig(certificates.TLS)}
 	go server.Serve(conn)
 	s.Cleanup(func() {
@@ -207,9 +205,7 @@ func TestUploads(t *testing.T) {
 				response := check.Must(s.do(protocol, r))(t)
 				got, _ := io.ReadAll(response.Body)
 				want := fmt.Sprintf("%d <nil> %d %x %s", len(data), length, sha256.Sum256([]byte(data)), sum)
-				if string(got) != want {
-					t.Errorf("%s %s, trailer %v: got %q at the upstream, want %q", protocol, path, trailer, got, want)
-				}
+				check.That(t, string(got) == want, "%s %s, trailer %v: got %q at the upstream, want %q", protocol, path, trailer, got, want)
 			}
 		}
 	}
@@ -323,9 +319,8 @@ func TestResponses(t *testing.T) {
 							continue // Caddy itself has a race there: its reverse proxy closes the body while HTTP/2 reads it
 						}
 						want := s.visit(protocol, method, "/without"+path+name, ranges)
-						if got := s.visit(protocol, method, path+name, ranges); !got.equal(want) {
-							t.Errorf("%s %s %s%s %s:\ngot  %+v\nwant %+v", protocol, method, path, name, ranges, got, want)
-						}
+						got := s.visit(protocol, method, path+name, ranges)
+						check.That(t, got.equal(want), "%s %s %s%s %s:\ngot  %+v\nwant %+v", protocol, method, path, name, ranges, got, want)
 					}
 				}
 			}
@@ -400,9 +395,7 @@ func TestAWebSocket(t *testing.T) {
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 	reader := bufio.NewReader(conn)
 	got, err := http.ReadResponse(reader, nil)
-	if err != nil || got.StatusCode != http.StatusSwitchingProtocols {
-		t.Fatalf("got %v, %v, want 101", got, err)
-	}
+	check.Assume(t, err == nil && got.StatusCode == http.StatusSwitchingProtocols, "got %v, %v, want 101", got, err)
 	if err := <-s.served; err != nil {
 		t.Errorf("got %v, want the slot free", err)
 	}
@@ -439,9 +432,8 @@ func TestAClientThatLeaves(t *testing.T) {
 			check.Must(s.do(protocol, r))(t)
 			leave()
 			left <- true
-			if got := <-ends; (got.err != nil) != (path == "/stream") {
-				t.Errorf("%s %s: got the upstream's request ended with %v", protocol, path, got.err)
-			}
+			got := <-ends
+			check.That(t, (got.err != nil) == (path == "/stream"), "%s %s: got the upstream's request ended with %v", protocol, path, got.err)
 			<-s.served
 		}
 	}

@@ -27,9 +27,8 @@ func come(t *testing.T, q *Queue, want Outcome, rank Rank, keys ...string) *Requ
 	t.Helper()
 	r := &Request{Claim: &Claim{Rank: rank}}
 	copy(r.Keys[:], keys)
-	if got := q.Arrive(r); got.Outcome != want {
-		t.Fatalf("%v with keys %q: got %+v, want %v", rank, keys, got, want)
-	}
+	got := q.Arrive(r)
+	check.Assume(t, got.Outcome == want, "%v with keys %q: got %+v, want %v", rank, keys, got, want)
 	return r
 }
 
@@ -84,9 +83,8 @@ func slotSeconds() (long, short time.Duration) {
 
 func TestKeysGetEqualTimeHoweverLongTheirRequestsTake(t *testing.T) {
 	long, short := slotSeconds()
-	if ratio := float64(long) / float64(short); ratio < .9 || ratio > 1.1 {
-		t.Errorf("got %v and %v of slot time, want the same", long, short)
-	}
+	ratio := float64(long) / float64(short)
+	check.That(t, ratio >= .9 && ratio <= 1.1, "got %v and %v of slot time, want the same", long, short)
 }
 
 // requestsOfANewKey returns how many requests of a new key are served before the
@@ -113,9 +111,8 @@ func requestsOfANewKey(t *testing.T) (n int) {
 }
 
 func TestANewKeyDoesNotCatchUpWithAnOldOne(t *testing.T) {
-	if got := requestsOfANewKey(t); got > 2 {
-		t.Errorf("got %d requests of a new key before an old one's turn, want 2 at most", got)
-	}
+	got := requestsOfANewKey(t)
+	check.That(t, got <= 2, "got %d requests of a new key before an old one's turn, want 2 at most", got)
 }
 
 func TestAKeyWithHalfTheSlotsIsPassedOver(t *testing.T) {
@@ -153,9 +150,8 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 			t.Helper()
 			n++
 			r := &Request{Claim: &Claim{Rank: Member, Network: network, Keys: [2]string{strconv.Itoa(n)}}}
-			if got := q.Arrive(r); got.Outcome != want {
-				t.Fatalf("got %+v, want %v", got, want)
-			}
+			got := q.Arrive(r)
+			check.Assume(t, got.Outcome == want, "got %+v, want %v", got, want)
 			return r
 		}
 		var running, waiting []*Request
@@ -166,9 +162,7 @@ func TestANetworkOfMembersLeavesHalfToMembersOfOthers(t *testing.T) {
 			waiting = append(waiting, member(Waiting, office))
 		}
 		first := q.Arrive(&Request{Claim: &Claim{Rank: First, Keys: [2]string{"robot"}}})
-		if first.Outcome != Waiting {
-			t.Fatalf("got %+v, want a newcomer to wait", first)
-		}
+		check.Assume(t, first.Outcome == Waiting, "got %+v, want a newcomer to wait", first)
 		// Those who are no members change nothing of that.
 		q.Release(running[0], 0)
 		wantNext(t, q, waiting[0], nil)
@@ -205,9 +199,7 @@ func TestMembersLeaveATenthToOthersWhoWait(t *testing.T) {
 				served++
 			}
 		}
-		if served < 98 || served > 105 {
-			t.Errorf("in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
-		}
+		check.That(t, served >= 98 && served <= 105, "in_flight %d: got %d of 1000 served who are no members, want a hundred", inFlight, served)
 	}
 }
 
@@ -236,12 +228,9 @@ func TestAFullRowRefusesTheLast(t *testing.T) {
 	come(t, q, Full, First, "e")
 	come(t, q, Full, Returned, "b")
 	member := &Request{Claim: &Claim{Rank: Member, Keys: [2]string{"f"}}}
-	if got := q.Arrive(member); got.Outcome != Waiting || got.Displaced != last {
-		t.Errorf("got %+v, want a place for that of %+v", got, last)
-	}
-	if q.Leave(last) {
-		t.Error("got a place to leave after a displacement, want none")
-	}
+	got := q.Arrive(member)
+	check.That(t, got.Outcome == Waiting && got.Displaced == last, "got %+v, want a place for that of %+v", got, last)
+	check.That(t, !q.Leave(last), "got a place to leave after a displacement, want none")
 	if len(q.rows[First]) != 0 || len(q.rows[Returned]) != 2 || len(q.rows[Member]) != 1 {
 		t.Errorf("got %d, %d and %d waiting", len(q.rows[First]), len(q.rows[Returned]), len(q.rows[Member]))
 	}
@@ -253,9 +242,7 @@ func TestTheMeanBeginsAtASecondAndMovesByAFiftieth(t *testing.T) {
 	r := come(t, q, Served, First, "a")
 	q.Release(r, 500*time.Millisecond)
 	check.Equal(t, q.Mean.Duration(), 990*time.Millisecond)
-	if q.Release(r, time.Second) || q.Leave(r) || q.Release(r, 0) {
-		t.Error("got a slot to give back twice, want one")
-	}
+	check.That(t, !q.Release(r, time.Second) && !q.Leave(r) && !q.Release(r, 0), "got a slot to give back twice, want one")
 	r = come(t, q, Served, First, "a")
 	q.Release(r, time.Hour) // counts ten means
 	check.Equal(t, q.Mean.Duration().Round(time.Microsecond), 1168200*time.Microsecond, "after an hour, want 1.1682s")
@@ -274,7 +261,6 @@ func TestTheMeanRecoversFromRequestsThatTakeNoTime(t *testing.T) {
 	for range 400 {
 		m.add(microsOf(time.Second))
 	}
-	if got := m.Duration(); got < 900*time.Millisecond {
-		t.Errorf("got %v after 400 requests of a second, want nearly that", got)
-	}
+	got := m.Duration()
+	check.That(t, got >= 900*time.Millisecond, "got %v after 400 requests of a second, want nearly that", got)
 }

@@ -80,9 +80,7 @@ func wantWaits(t *testing.T, visits []*visit, want ...float64) {
 			continue
 		}
 		got = append(got, v.after.Seconds())
-		if v.result.Waited != v.after {
-			t.Errorf("got %v waited in %v", v.result.Waited, v.after)
-		}
+		check.That(t, v.result.Waited == v.after, "got %v waited in %v", v.result.Waited, v.after)
 	}
 	check.Slices(t, got, want, "seconds: waits")
 }
@@ -129,15 +127,11 @@ func wantSums(t *testing.T, g *Gate) {
 	}
 	for client, waiting := range g.clients {
 		for _, s := range waiting {
-			if s.Client != client || s.place == 0 {
-				t.Errorf("got %+v among those of %v who wait", s, client)
-			}
+			check.That(t, s.Client == client && s.place != 0, "got %+v among those of %v who wait", s, client)
 		}
 		places += len(waiting)
 	}
-	if running != g.all.Running || places != g.all.Waiting || inRows != places {
-		t.Errorf("got %d and %d running, %d, %d and %d places", running, g.all.Running, g.all.Waiting, places, inRows)
-	}
+	check.That(t, running == g.all.Running && places == g.all.Waiting && inRows == places, "got %d and %d running, %d, %d and %d places", running, g.all.Running, g.all.Waiting, places, inRows)
 }
 
 // wantEmpty checks that a gate keeps nothing.
@@ -174,9 +168,8 @@ func TestAFreeSlotIsTakenAtOnce(t *testing.T) {
 	for _, i := range []int{0, 0, 0, 2, 3, 4} { // two were not given
 		slots[i].Release(true)
 	}
-	if load := g.Load(); load.Running != 1 || load.Most != 1 {
-		t.Errorf("got %+v after one of two was released three times, want 1 of 2", load)
-	}
+	load := g.Load()
+	check.That(t, load.Running == 1 && load.Most == 1, "got %+v after one of two was released three times, want 1 of 2", load)
 	slots[1].Release(true)
 	wantEmpty(t, g)
 }
@@ -207,9 +200,8 @@ func TestAClientThatLeavesHoldsNobodyUp(t *testing.T) {
 			pass(500 * time.Millisecond)
 			visits[1].leave()
 			pass(0)
-			if got := visits[1].result; got.Why != Left || got.Waited != 500*time.Millisecond {
-				t.Errorf("got %+v, want it left after half a second", got)
-			}
+			got := visits[1].result
+			check.That(t, got.Why == Left && got.Waited == 500*time.Millisecond, "got %+v, want it left after half a second", got)
 			pass(time.Minute)
 			wantWaits(t, []*visit{visits[0], visits[2]}, 0, 1)
 		})
@@ -325,9 +317,8 @@ func TestARequestThatIsNotServedCostsNothing(t *testing.T) {
 		g.Enter(t.Context(), nil, l, s)
 		visits := []*visit{come(g, l, time.Second, turn(2, fairqueue.First, "b")), come(g, l, time.Second, turn(1, fairqueue.First, "a"))}
 		pass(time.Minute)
-		if held := s.Release(false); held != time.Minute || g.Load().Mean != time.Second {
-			t.Errorf("got %v held and a mean of %v, want a minute that does not count", held, g.Load().Mean)
-		}
+		held := s.Release(false)
+		check.That(t, held == time.Minute && g.Load().Mean == time.Second, "got %v held and a mean of %v, want a minute that does not count", held, g.Load().Mean)
 		next := come(g, l, time.Second, turn(1, fairqueue.First, "a"))
 		pass(time.Minute)
 		wantWaits(t, append(visits, next), 60, 61, 2)

@@ -84,9 +84,8 @@ func always(ID) bool { return true }
 func refused(t testing.TB, z *Issuer, at time.Time, after time.Duration, cookies ...string) string {
 	t.Helper()
 	c, header := z.Client(request(cookies...), host, at), make(http.Header)
-	if event := c.Refused(header, at, after, netip.Addr{}); event == None {
-		t.Fatal("got no pass")
-	}
+	event := c.Refused(header, at, after, netip.Addr{})
+	check.Assume(t, event != None, "got no pass")
 	return given(header)
 }
 
@@ -140,18 +139,15 @@ func TestAFurtherRefusalMovesTheTimeAndNothingElse(t *testing.T) {
 		pass = given(header)
 		after := z.Client(request(pass), host, at)
 		check.Equal(t, after.State(), Early, "want it early again")
-		if after.pass.ID != first.pass.ID || !after.pass.Issued.Equal(first.pass.Issued) {
-			t.Error("got another ID or issue")
-		}
+		check.That(t, after.pass.ID == first.pass.ID && after.pass.Issued.Equal(first.pass.Issued), "got another ID or issue")
 	}
 	late := z.Client(request(pass), host, at.Add(5*time.Second+Forgotten+time.Second))
 	check.Equal(t, late.Tries(at.Add(5*time.Second+Forgotten+time.Second)), 0, "tries long after")
 	old := z.Client(request(pass), host, now.Add(Lifetime-3*time.Second))
 	header := make(http.Header)
 	check.Equal(t, old.Refused(header, now.Add(Lifetime-3*time.Second), 5*time.Second, netip.Addr{}), Issued, "for a pass that ends before its time, want another one")
-	if again := z.Client(request(given(header)), host, now.Add(Lifetime+time.Hour)); again.pass.ID == first.pass.ID {
-		t.Error("got the ID of a pass that is over")
-	}
+	again := z.Client(request(given(header)), host, now.Add(Lifetime+time.Hour))
+	check.That(t, again.pass.ID != first.pass.ID, "got the ID of a pass that is over")
 }
 
 func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
@@ -162,18 +158,14 @@ func TestAPassIsACookieThatScriptsOtherHostsAndPlainHTTPNeverSee(t *testing.T) {
 	for _, want := range []string{"__Host-throttle-php=", "; Path=/", "; Max-Age=86400", "; HttpOnly", "; Secure", "; SameSite=Lax"} {
 		check.Contains(t, line, want)
 	}
-	if strings.Contains(line, "Domain") || len(line) > 250 {
-		t.Errorf("got %s, want no domain, and a short cookie", line)
-	}
+	check.That(t, !strings.Contains(line, "Domain") && len(line) <= 250, "got %s, want no domain, and a short cookie", line)
 	plain := request(refused(t, z, now, 0))
 	plain.TLS = nil
 	p := z.Client(plain, host, now.Add(time.Minute))
 	header = http.Header{"Set-Cookie": {wordpress}, "Cache-Control": {"private"}}
 	warned := false
 	z.Insecure = func() { warned = true }
-	if p.Rank() != fairqueue.First || p.Refused(header, now, 0, netip.Addr{}) != None || p.Answered(200, header, now, always) != None {
-		t.Error("got a pass read or sent over plain HTTP")
-	}
+	check.That(t, p.Rank() == fairqueue.First && p.Refused(header, now, 0, netip.Addr{}) == None && p.Answered(200, header, now, always) == None, "got a pass read or sent over plain HTTP")
 	if !warned || len(header["Set-Cookie"]) != 1 {
 		t.Errorf("got warned %v and %d cookies, want a warning and the upstream's alone", warned, len(header["Set-Cookie"]))
 	}
@@ -227,15 +219,13 @@ func TestAPassThatIsNotOursGivesNoRank(t *testing.T) {
 		"a=b " + name + "=x", "a=b\t" + name + "=x", "a=" + cookie.OwnPrefix + name + "=x", "a=; b=c " + name + "=", "a " + name + "=x",
 	} {
 		for _, cookies := range [][]string{{another + "; " + pass}, {pass + "; " + another}, {another, pass}} {
-			if c := z.Client(request(cookies...), host, at); c.Rank() != fairqueue.Returned {
-				t.Errorf("got the pass lost beside the cookie %q in %q", another, cookies)
-			}
+			c := z.Client(request(cookies...), host, at)
+			check.That(t, c.Rank() == fairqueue.Returned, "got the pass lost beside the cookie %q in %q", another, cookies)
 		}
 	}
 	for _, cookies := range []string{" " + pass, "a=b;" + pass, "a=b;\t" + pass, ";" + pass + ";", "a=b ; " + pass + " ;c=d"} {
-		if c := z.Client(request(cookies), host, at); c.Rank() != fairqueue.Returned {
-			t.Errorf("got the pass lost in %q", cookies)
-		}
+		c := z.Client(request(cookies), host, at)
+		check.That(t, c.Rank() == fairqueue.Returned, "got the pass lost in %q", cookies)
 	}
 	noise := strings.Repeat("a=b; ", 2000) + pass + strings.Repeat("; c=d", 2000)
 	check.Equal(t, clientOf(z, request(noise), host, at).Rank(), fairqueue.Returned, "the pass lost among 20 KB of cookies")
@@ -247,9 +237,7 @@ func TestClocksThatDifferNeverGiveABetterRank(t *testing.T) {
 	pass := refused(t, z, now, 7*time.Second)
 	for _, behind := range []time.Duration{time.Second, time.Minute, 10 * time.Minute, 50 * time.Minute} {
 		c := z.Client(request(pass), host, now.Add(-behind))
-		if c.State() != Early || c.Rank() != fairqueue.First {
-			t.Errorf("a clock %v behind: got %v, %v, want it early", behind, c.State(), c.Rank())
-		}
+		check.That(t, c.State() == Early && c.Rank() == fairqueue.First, "a clock %v behind: got %v, %v, want it early", behind, c.State(), c.Rank())
 		header := make(http.Header)
 		check.Equal(t, c.Refused(header, now.Add(-behind), 7*time.Second, netip.Addr{}), Moved, "a clock %v behind, want the pass moved", behind)
 	}
@@ -271,9 +259,8 @@ func TestRetryAfterIsShortForThreeTriesAndDoublesThen(t *testing.T) {
 		{60 * time.Second, 60 * time.Second},
 		{60 * time.Second, 60 * time.Second},
 	} {
-		if least, most := RetryAfter(tries, 0), RetryAfter(tries, .9999); least != want.least || most != want.most {
-			t.Errorf("after %d tries: got %v to %v, want %v to %v", tries, least, most, want.least, want.most)
-		}
+		least, most := RetryAfter(tries, 0), RetryAfter(tries, .9999)
+		check.That(t, least == want.least && most == want.most, "after %d tries: got %v to %v, want %v to %v", tries, least, most, want.least, want.most)
 	}
 	check.Equal(t, RetryAfter(mostTries, .5), longestWait)
 }
@@ -282,9 +269,7 @@ func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
 	z := node(t, new(storage))
 	cookies := loggedIn(t, z, now, wordpress)
 	c := z.Client(request(cookies), host, now)
-	if c.Rank() != fairqueue.Member || c.Key() == "" {
-		t.Fatalf("got %v, want a member", c.Rank())
-	}
+	check.Assume(t, c.Rank() == fairqueue.Member && c.Key() != "", "got %v, want a member", c.Rank())
 	_, pass, _ := strings.Cut(cookies, "; ")
 	for name, cookies := range map[string]string{
 		"without the upstream's cookie": pass,
@@ -292,17 +277,15 @@ func TestOneWhomTheUpstreamLogsInIsAMember(t *testing.T) {
 		"with another name":             pass + "; wordpress_logged_in_1f=anna%7C1%7Ctoken%7Cmac",
 		"behind too many cookies":       pass + strings.Repeat("; a=b", mostCookies) + "; wordpress_logged_in_0f=anna%7C1%7Ctoken%7Cmac",
 	} {
-		if c := z.Client(request(cookies), host, now); c.Rank() != fairqueue.Returned || c.State() != Unbound {
-			t.Errorf("%s: got %v, want it to be only returned", name, c.Rank())
-		}
+		c := z.Client(request(cookies), host, now)
+		check.That(t, c.Rank() == fairqueue.Returned && c.State() == Unbound, "%s: got %v, want it to be only returned", name, c.Rank())
 	}
 	// Those who log in 2,000 times are one.
 	again := loggedIn(t, z, now.Add(time.Minute), "wordpress_logged_in_0f=anna%7C9%7Cnew%7Cother; path=/")
 	check.Equal(t, clientOf(z, request(again), host, now.Add(time.Minute)).Key(), c.Key(), "another key for the same account")
 	bert := loggedIn(t, z, now, "wordpress_logged_in_0f=bert%7C1%7Ctoken%7Cmac; path=/")
-	if d := z.Client(request(bert), host, now); d.Key() == c.Key() {
-		t.Error("got the key of another account")
-	}
+	d := z.Client(request(bert), host, now)
+	check.That(t, d.Key() != c.Key(), "got the key of another account")
 	z.Issued, z.Told = nil, nil
 	check.Equal(t, clientOf(z, request(cookies), host, now).Rank(), fairqueue.Returned, "in a zone that has no members any more, want returned")
 }
@@ -342,9 +325,7 @@ func TestOnlyALogInOrTheUpstreamsWordMakesAMember(t *testing.T) {
 		c := z.Client(request(test.sent), host, now)
 		before := len(test.header["Set-Cookie"])
 		got := c.Answered(test.status, test.header, now, always)
-		if got != test.want || len(test.header["Set-Cookie"]) != before+int(got/Joined) {
-			t.Errorf("%s: got %v and the cookies %q, want %v", test.name, got, test.header["Set-Cookie"], test.want)
-		}
+		check.That(t, got == test.want && len(test.header["Set-Cookie"]) == before+int(got/Joined), "%s: got %v and the cookies %q, want %v", test.name, got, test.header["Set-Cookie"], test.want)
 		if got == Joined && test.header.Get("Cache-Control") == "" {
 			t.Errorf("%s: got a response with a pass that caches may keep", test.name)
 		}
@@ -397,12 +378,8 @@ func TestTheSessionIsToldFromOtherCookies(t *testing.T) {
 				sent += "; " + site.session
 			}
 			event, pass := answer(sent, lines...)
-			if event != Joined || rank(pass+"; "+site.session) != fairqueue.Member {
-				t.Errorf("%s: got %v, want a member by the session %s", name, event, where)
-			}
-			if rank(pass+"; "+junk+"; "+site.other) != fairqueue.Returned {
-				t.Errorf("%s: got a member without the session %s", name, where)
-			}
+			check.That(t, event == Joined && rank(pass+"; "+site.session) == fairqueue.Member, "%s: got %v, want a member by the session %s", name, event, where)
+			check.That(t, rank(pass+"; "+junk+"; "+site.other) == fairqueue.Returned, "%s: got a member without the session %s", name, where)
 			if event, _ := answer(pass + "; " + junk + "; " + site.session); event != None {
 				t.Errorf("%s: got %v, want the young pass kept", name, event)
 			}
@@ -423,9 +400,8 @@ func TestALogOutDropsTheMembersPass(t *testing.T) {
 	} {
 		c, header := z.Client(request(cookies), host, now), http.Header{"Set-Cookie": {test.line}}
 		check.Equal(t, c.Answered(302, header, now, always), test.want, "%s", name)
-		if got := len(header["Set-Cookie"]) == 2 && strings.Contains(header["Set-Cookie"][1], "__Host-throttle-php=; Path=/; Max-Age=0"); got != (test.want == Dropped) {
-			t.Errorf("%s: got the cookies %q", name, header["Set-Cookie"])
-		}
+		got := len(header["Set-Cookie"]) == 2 && strings.Contains(header["Set-Cookie"][1], "__Host-throttle-php=; Path=/; Max-Age=0")
+		check.That(t, got == (test.want == Dropped), "%s: got the cookies %q", name, header["Set-Cookie"])
 	}
 	// A pass that is bound to nothing is no member's, so nothing is dropped.
 	c, header := z.Client(request(refused(t, z, now, 0)+"; wordpress_logged_in_0f=x"), host, now), http.Header{"Set-Cookie": {"wordpress_logged_in_0f=; Max-Age=0"}}
@@ -441,9 +417,8 @@ func TestBeyondTheLimitOfANetworkALogInOnlyReturns(t *testing.T) {
 	member := loggedIn(t, z, now, wordpress)
 	m := z.Client(request(member), host, now)
 	asked := false
-	if got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false }); got != Renewed || asked {
-		t.Errorf("got %v, asked %v, want a member renewed without asking", got, asked)
-	}
+	got := m.Answered(302, http.Header{"Set-Cookie": {"wordpress_logged_in_0f=anna%7C2%7Cx%7Cy"}}, now, func(ID) bool { asked = true; return false })
+	check.That(t, got == Renewed && !asked, "got %v, asked %v, want a member renewed without asking", got, asked)
 	told := func() Event {
 		c := z.Client(request(cookies), host, now)
 		return c.Answered(200, http.Header{"Set-Cookie": {wordpress}}, now, func(ID) bool { t.Error("got asked again"); return true })
@@ -475,9 +450,7 @@ func TestAMemberWhoseLogInCookieChangesStaysTheSameMember(t *testing.T) {
 func TestWithoutAKeyNoPassIsSent(t *testing.T) {
 	z := &Issuer{Name: "php", Keys: signer.New(new(storage), nil), Issued: []string{"sid"}}
 	c, header := z.Client(request("__Host-throttle-php="+strings.Repeat("A", signer.TokenSize(saysSize))), host, now), make(http.Header)
-	if c.Rank() != fairqueue.First || c.Refused(header, now, 0, netip.Addr{}) != None || len(header) != 0 {
-		t.Errorf("got %v and %v", c.Rank(), header)
-	}
+	check.That(t, c.Rank() == fairqueue.First && c.Refused(header, now, 0, netip.Addr{}) == None && len(header) == 0, "got %v and %v", c.Rank(), header)
 }
 
 func FuzzClient(f *testing.F) {
@@ -501,14 +474,11 @@ func FuzzClient(f *testing.F) {
 		header := http.Header{"Set-Cookie": {a, b}, "X-User": {b}, "Cache-Control": {a}}
 		if c.Answered(200, header, at, always) == Joined {
 			last := header["Set-Cookie"][len(header["Set-Cookie"])-1]
-			if got := z.Client(request(given(http.Header{"Set-Cookie": {last}})), host, at); got.Rank() == fairqueue.Member {
-				t.Error("got a member without the upstream's cookie")
-			}
+			got := z.Client(request(given(http.Header{"Set-Cookie": {last}})), host, at)
+			check.That(t, got.Rank() != fairqueue.Member, "got a member without the upstream's cookie")
 		}
 		moved := make(http.Header)
-		if c.Refused(moved, at, 5*time.Second, netip.Addr{}) == None {
-			t.Error("got no pass")
-		}
+		check.That(t, c.Refused(moved, at, 5*time.Second, netip.Addr{}) != None, "got no pass")
 		for set := range cookie.SetBy(moved["Set-Cookie"], at) {
 			check.Equal(t, clientOf(z, request(set.Name+"="+set.Value), host, at).Rank(), fairqueue.First, "at once after a refusal")
 		}

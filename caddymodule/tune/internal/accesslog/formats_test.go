@@ -80,9 +80,7 @@ func TestOnlyTheAccessLogsOfCaddyAreRequests(t *testing.T) {
 	} {
 		text := caddyWrites(t, logging.LogEncoderConfig{}, "http.log.access", noon, 0) + caddyWrites(t, logging.LogEncoderConfig{}, logger, noon, 0)
 		_, stats, err := readAll(t, Options{}, written(t, "access.log", text))
-		if err != nil || stats.Requests != 1+want || stats.Other != 1-want {
-			t.Errorf("%s: got %+v and %v, want %d requests", logger, stats, err, 1+want)
-		}
+		check.That(t, err == nil && stats.Requests == 1+want && stats.Other == 1-want, "%s: got %+v and %v, want %d requests", logger, stats, err, 1+want)
 	}
 }
 
@@ -90,9 +88,7 @@ func TestAWholeRequestTimeIsInMicrosecondsUnlessTheUserSaysMore(t *testing.T) {
 	line := `192.0.2.7 - - [01/Mar/2026:12:00:00 +0000] "GET /a HTTP/1.1" 200 1 "-" "x" 2`
 	for field, want := range map[string]time.Duration{"": 2 * time.Microsecond, "1:s": 2 * time.Second, "1:ms": 2 * time.Millisecond} {
 		got, _, err := readAll(t, Options{TimeField: field}, written(t, "access.log", line))
-		if err != nil || len(got) != 1 || got[0].duration != want {
-			t.Errorf("%q: got %+v and %v, want %v", field, got, err, want)
-		}
+		check.That(t, err == nil && len(got) == 1 && got[0].duration == want, "%q: got %+v and %v, want %v", field, got, err, want)
 	}
 }
 
