@@ -80,7 +80,7 @@ func firstConfigurationHoldsOnANetwork(t *testing.T) {
 				}
 				system.Eventually(t, "lines in the log", func() bool { return len(s.Entries("198.51.100.1")) == 3*len(n.sites) })
 				for _, e := range s.Entries("198.51.100.1") {
-					check.That(t, e.Throttle == nil, "%s: got it charged to %s, want it free", e.Request.URI, e.Throttle.Zone)
+					check.That(t, e.Throttle == nil, "%s: got it charged to %+v, want it free", e.Request.URI, e.Throttle)
 				}
 			})
 			basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("admin:wrong"))
