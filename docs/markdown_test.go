@@ -309,5 +309,5 @@ func TestTheOrderOfEvaluationStandsOnOnePage(t *testing.T) {
 			t.Errorf("%s: got the order of evaluation\n%s\nwant five lines", p.name, strings.Join(lines, "\n"))
 		}
 	}
-	check.Equal(t, n, 1, "pages: the order of evaluation on")
+	check.Equal(t, n, 1, "the order of evaluation on pages")
 }

@@ -35,7 +35,7 @@ func TestRatesSayHowMuchInWhichTime(t *testing.T) {
 		{"1/1" + strings.Repeat("0", 8) + "s", 1e-8},
 	} {
 		got, err := ParseRate(test.text)
-		check.Equal(t, got, test.want, "%q: a second", test.text)
+		check.Equal(t, got, test.want, "%q: the rate", test.text)
 		check.Error(t, err, "", "%s", test.text)
 	}
 }
@@ -84,7 +84,7 @@ func TestRatesThatAreNone(t *testing.T) {
 		strings.Repeat("9", 400) + "/s":       scope,
 	} {
 		got, err := ParseRate(text)
-		check.Equal(t, got, 0, "%q: a second, want 0 with the error", text)
+		check.Equal(t, got, 0, "%q: the rate, want 0 with the error", text)
 		check.Error(t, err, `invalid rate "`+escaped(text)+`"`+want, "%s", text)
 	}
 }
@@ -116,7 +116,7 @@ func TestAUnitHasOneSpelling(t *testing.T) {
 		"1800/hour": "1800/h", "36/2hours": "36/2h", "1/day": "1/d", "728/30days": "728/30d", "10 / sec": "10 / s",
 	} {
 		got, err := ParseRate(text)
-		check.Equal(t, got, 0, "%q: a second, want 0 with the error", text)
+		check.Equal(t, got, 0, "%q: the rate, want 0 with the error", text)
 		check.Error(t, err, `invalid rate "`+text+`": did you mean `+meant+"?", "%s", text)
 	}
 	for _, text := range []string{"sec", "/sec", "x/sec", "0/sec", "-1/min", "10/0hours", "10sec", "10/secs/s"} {

@@ -101,7 +101,7 @@ func TestThoseWhoWaitAreServedWhenTheyWereTold(t *testing.T) {
 			ended, _ := wait(t, bucket, 4, nil)
 			change(bucket, was)
 			check.That(t, !bucket.Fits(0) && !bucket.Take(0).Fits, "%s: got a cost of 0 to fit before one that waits", about)
-			check.Equal(t, (<-ended).Sub(start), 4*time.Second, "%s: it served after", about)
+			check.Equal(t, (<-ended).Sub(start), 4*time.Second, "%s: the time until it is served", about)
 		})
 	}
 }

@@ -72,7 +72,7 @@ func TestTheDocumentationListsTheFieldsOfTheAccessLog(t *testing.T) {
 		written = append(written, found[1])
 	}
 	slices.Sort(written)
-	check.Slices(t, documented, written, "in the documentation: the fields")
+	check.Slices(t, documented, written, "the fields in the documentation")
 }
 
 // The messages in the table of the log are those that the code logs, as far as they
@@ -123,7 +123,7 @@ func TestTheDocumentationListsTheReasons(t *testing.T) {
 	want = append(want, "in_flight yes", "queue_full yes", "timeout yes", "too_large no") // of in_flight, beside those that zones have
 	slices.Sort(documented)
 	slices.Sort(want)
-	check.Slices(t, documented, want, "in the documentation: the reasons")
+	check.Slices(t, documented, want, "the reasons in the documentation")
 }
 
 // Every flag of a command is on one of the pages about commands.

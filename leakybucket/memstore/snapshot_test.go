@@ -148,7 +148,7 @@ func TestASnapshotFromTheFutureCountsAsWrittenNow(t *testing.T) {
 	found, err := to.ReadSnapshot(saved, asBlocking)
 	check.Assume(t, err == nil && found.Buckets == 2 && found.Ahead == 500_000*time.Second, "reading: got %+v and error %v, want 2 buckets from 500,000 s ahead", found, err)
 	check.Equal(t, level(t, to, "a"), 290, "level, want 290, as when it was written")
-	check.Equal(t, take(t, to, blocking("b", 1))[0].BlockedUntil, now+60*second, "block: it until")
+	check.Equal(t, take(t, to, blocking("b", 1))[0].BlockedUntil, now+60*second, "the end of a block")
 }
 
 func TestBucketsOfUnknownZonesAreDropped(t *testing.T) {

@@ -112,7 +112,7 @@ func TestBucketsExpireOnceTheyMayBeForgotten(t *testing.T) {
 
 	settlement := leakybucket.Settlement{Charge: first, Was: was, Cancel: true}
 	check.OK(t, s.Settle(context.Background(), []leakybucket.Settlement{settlement}))
-	check.Equal(t, server.Do("exists", "p:zone/k"), "0", "bucket that was emptied: it kept")
+	check.Equal(t, server.Do("exists", "p:zone/k"), "0", "bucket that was emptied")
 	for _, c := range []leakybucket.Charge{charge("refused", l, 11), charge("nothing", l, 0)} {
 		mustTake(t, s, c)
 		got := server.Do("exists", "p:zone/"+c.Key)

@@ -136,7 +136,7 @@ func TestInterruptible(t *testing.T) {
 			n.wantAdmitted(1, hourly(9, 1), 1)
 			n.backend.Close()
 			synctest.Wait()
-			check.Equal(t, s.closed.Load(), 1, "times: it closed")
+			check.Equal(t, s.closed.Load(), 1, "times it was closed")
 		})
 	})
 	t.Run("never answers", func(t *testing.T) {

@@ -38,7 +38,7 @@ func TestConfirm(t *testing.T) {
 				}
 				time.Sleep(time.Second)
 			}
-			check.Equal(t, n.remote.takes.Load()-before, 9, "in ten seconds: times: the store asked, want once a second after the first")
+			check.Equal(t, n.remote.takes.Load()-before, 9, "times the store was asked in ten seconds, want once a second after the first")
 			got := n.remote.level(t, blocked(1))
 			check.That(t, near(got, 1), "got level %v, want the 1 of before", got)
 		})

@@ -85,9 +85,9 @@ func TestBreaker(t *testing.T) {
 				n.remote.fate.Store(nil)
 				n.remote.slow.Store(0)
 				n.recover()
-				check.Equal(t, n.remote.takes.Load(), takes, "it tried by takes of clients, want it tried by others")
+				check.Equal(t, n.remote.takes.Load(), takes, "tries by takes of clients, want it tried by others")
 				n.wantAdmitted(1, hourly(1, 1), 1)
-				check.Equal(t, n.remote.takes.Load(), takes+1, "after the outage: the store not asked")
+				check.Equal(t, n.remote.takes.Load(), takes+1, "after the outage: takes of the store")
 			})
 		})
 	}

@@ -56,7 +56,7 @@ func TestAProgramWithOneStoreNeedsNoMore(t *testing.T) {
 		store.Close()
 		store.Close()
 		synctest.Wait()
-		check.Equal(t, r.closed.Load(), 1, "times: the remote store closed")
+		check.Equal(t, r.closed.Load(), 1, "times the remote store was closed")
 		for _, line := range []string{"the store is down", "connection refused", "the store is up again"} {
 			check.That(t, strings.Count(log.String(), line) != 0, "got no line %q:\n%s", line, log.String())
 		}

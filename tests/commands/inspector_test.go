@@ -132,7 +132,7 @@ func TestTheInspectorInABrowser(t *testing.T) {
 
 	t.Run("it filters, sorts and pages", func(t *testing.T) {
 		b := inspect(busy.in(t), browser, busy.inspector, "light", chromium.Desktop, "accounts")
-		check.Equal(t, chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"), "descending", "by level: the order")
+		check.Equal(t, chromium.Eval[string](b, "document.querySelector('[data-sort=level]').parentNode.ariaSort"), "descending", "the order by level")
 		b.Click("[data-sort=key]")
 		b.When("the first by key", "document.querySelector('#buckets-table tbody .key').textContent === 'user00'")
 		if got := chromium.Eval[[]string](b, "Array.from(document.querySelectorAll('[aria-sort]'), (head) => head.ariaSort)"); !slices.Equal(got, []string{"ascending", "none", "none"}) {

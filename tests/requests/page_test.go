@@ -194,7 +194,7 @@ func TestTheRefusalPageInABrowser(t *testing.T) {
 			`^One moment, please\s+This site is receiving too many requests right now\.\s+Please wait 21 hours\.\s+`); !want.MatchString(got) || strings.Contains(got, "reload") {
 			t.Errorf("got %q, want the reason, the wait, and no promise", got)
 		}
-		check.Equal(t, chromium.Eval[string](b, "getComputedStyle(document.body).display"), "block", "applied: the style")
+		check.Equal(t, chromium.Eval[string](b, "getComputedStyle(document.body).display"), "block", "the style that is applied")
 	})
 
 	t.Run("a refusal that waiting cannot fix has no countdown", func(t *testing.T) {

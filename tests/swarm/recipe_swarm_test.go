@@ -237,7 +237,7 @@ func TestStrangersAtTheWebhookTakeItsOwnSlotOnly(t *testing.T) {
 		return c.Metric(t, "caddy_throttle_requests_total", `zone="payments"`, `decision="refused"`) > 10
 	})
 	s.release()
-	check.Equal(t, <-delivered, "true <nil>", "sent again and error:, want it delivered by a further attempt")
+	check.Equal(t, <-delivered, "true <nil>", "sent again, want it delivered by a further attempt")
 	_, most := s.serving("webhook")
 	check.That(t, most == 1, "got %d webhooks at once, want 1", most)
 }

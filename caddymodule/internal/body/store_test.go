@@ -242,7 +242,7 @@ func TestWithoutAFolderThereIsMemory(t *testing.T) {
 		check.That(t, n >= 1<<20 && n <= 1<<20+blockSize && errors.Is(err, ErrNoRoom), "got %d, %v, want what lies in memory", n, err)
 		spool.Close()
 	}
-	check.Equal(t, said, 1, "times: told")
+	check.Equal(t, said, 1, "times it was told")
 	holdsNothing(t, s)
 }
 

@@ -45,8 +45,8 @@ func TestTheZoneReferenceHasTheOptionsOfTheTable(t *testing.T) {
 		check.Equal(t, e.line("Syntax"), "`"+strings.TrimSpace(o.Name+" "+o.Syntax)+"`", "%s: the syntax", o.Name)
 		byDefault := e.line("Default")
 		check.That(t, byDefault != "", "%s: got no default", o.Name)
-		check.Equal(t, strings.Contains(byDefault, "beside zones as their default"), o.Beside, "%s: that it may be beside zones:", o.Name)
-		check.Equal(t, regexp.MustCompile(`(?i)repeat`).MatchString(byDefault), o.Repeats, "%s: that it may repeat:", o.Name)
+		check.Equal(t, strings.Contains(byDefault, "beside zones as their default"), o.Beside, "%s may be beside zones", o.Name)
+		check.Equal(t, regexp.MustCompile(`(?i)repeat`).MatchString(byDefault), o.Repeats, "%s may repeat", o.Name)
 		check.That(t, strings.Contains(e.text, "```caddyfile\n"), "%s: got no example", o.Name)
 		check.That(t, regexp.MustCompile(`\b(Don't|Never) `).MatchString(e.text), "%s: got no mistake to avoid", o.Name)
 	}

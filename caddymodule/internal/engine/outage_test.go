@@ -100,7 +100,7 @@ func TestAStoreIsClosedWhenTheLastRequestThatUsesItHasEnded(t *testing.T) {
 		synctest.Wait()
 		s.Stop()
 		synctest.Wait()
-		check.Equal(t, servertest.TheShared.Closed.Load(), 0, "while requests wait: the store closed, want it open")
+		check.Equal(t, servertest.TheShared.Closed.Load(), 0, "while requests wait: times the store was closed")
 		<-time.After(3 * time.Second)
 		synctest.Wait()
 		got := servertest.TheShared.Closed.Load()

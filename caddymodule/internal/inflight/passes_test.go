@@ -196,7 +196,7 @@ func TestPassesOfRefused(t *testing.T) {
 				other.plain = test.plain
 				v := other.opens("GET", "/", "User-Agent", browser)
 				servertest.Sleep(5 * time.Second)
-				check.Equal(t, v.Header().Get("Refresh") != "", i != 1 || test.name == "with cookies", "browser %d: a page that reloads:", i)
+				check.Equal(t, v.Header().Get("Refresh") != "", i != 1 || test.name == "with cookies", "browser %d: a page that reloads", i)
 			}
 			servertest.Sleep(2 * time.Hour)
 		})
@@ -353,7 +353,7 @@ func TestTold(t *testing.T) {
 				t.Errorf("%s: got a member's pass: %v, want %v", path, !want, want)
 			}
 		}
-		check.Equal(t, sent, "", "from the client: the upstream")
+		check.Equal(t, sent, "", "what the upstream has from the client")
 		servertest.Sleep(time.Minute)
 		wantIdle(t, s)
 	})

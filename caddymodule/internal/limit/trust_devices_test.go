@@ -402,7 +402,7 @@ func TestADeviceHasAQueueOfItsOwn(t *testing.T) {
 		synctest.Wait()
 		began := time.Now()
 		device.wants(http.StatusFound, "owner", "right")
-		check.Equal(t, time.Since(began), 0, "behind the attacker's requests: the device held for, want not at all")
+		check.Equal(t, time.Since(began), 0, "the time that the device is held behind the attacker's requests, want none")
 		<-time.After(10 * time.Minute)
 	})
 }

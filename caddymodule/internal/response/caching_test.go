@@ -62,5 +62,5 @@ func TestHeadersForSomeCachesOnlyAreDropped(t *testing.T) {
 		header.Set(name, "max-age=60")
 	}
 	DropTargeted(header)
-	check.Slices(t, slices.Sorted(maps.Keys(header)), []string{"Cache-Control", "Vary"}, "left: the headers")
+	check.Slices(t, slices.Sorted(maps.Keys(header)), []string{"Cache-Control", "Vary"}, "the headers that are left")
 }

@@ -28,7 +28,7 @@ func TestASharedStoreIsClosedByItsLastRequest(t *testing.T) {
 		wants := func(when string, want int32) {
 			t.Helper()
 			synctest.Wait()
-			check.Equal(t, remote.closed.Load(), want, "%s: times: it closed", when)
+			check.Equal(t, remote.closed.Load(), want, "%s: times it was closed", when)
 		}
 		s.Hold()
 		s.Hold()

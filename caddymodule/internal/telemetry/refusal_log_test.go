@@ -139,8 +139,8 @@ func TestLinesSayInWhichUnitTheirTimesAre(t *testing.T) {
 		FlushLogs([]*RefusalLog{l}, l.Lines)
 		lines := logs.All()
 		check.Need(t, len(lines), 3, "lines")
-		check.Equal(t, lines[1].ContextMap()["for_seconds"], 90.0, "a block for_seconds, want 90")
-		check.Equal(t, lines[2].ContextMap()["within_seconds"], 10.0, "a summary within_seconds, want 10")
+		check.Equal(t, lines[1].ContextMap()["for_seconds"], 90.0, "for_seconds of a block")
+		check.Equal(t, lines[2].ContextMap()["within_seconds"], 10.0, "within_seconds of a summary")
 	})
 }
 

@@ -115,7 +115,7 @@ func TestACallNotYetSentIsDroppedWhenItsContextEnds(t *testing.T) {
 		for i := range 100 {
 			wg.Go(func() {
 				check.Is(t, l.Do(ctx, "lane", 1+i, 1), context.DeadlineExceeded, "call %d, want its deadline exceeded", i)
-				check.Equal(t, time.Since(began), 50*time.Millisecond, "call %d: its error after", i)
+				check.Equal(t, time.Since(began), 50*time.Millisecond, "call %d: the time until its error", i)
 			})
 		}
 		synctest.Wait()
@@ -162,7 +162,7 @@ func TestCallersMayBeAnsweredBeforeTheBatchIsOver(t *testing.T) {
 		began := time.Now()
 		for i, want := range []time.Duration{0, time.Second} {
 			check.NoError(t, l.Do(t.Context(), "lane", i, 1))
-			check.Equal(t, time.Since(began), want, "call %d: it answered after", i)
+			check.Equal(t, time.Since(began), want, "call %d: the time until it is answered", i)
 		}
 		l.Close()
 	})

@@ -112,11 +112,11 @@ func TestACallWithoutAClientEndsWithTheProcess(t *testing.T) {
 		exiting := make(chan struct{})
 		time.AfterFunc(time.Minute, func() { close(exiting) })
 		_ = visit(t, httptest.NewRecorder(), time.Second, exiting, func(_ http.ResponseWriter, r *http.Request) error {
-			check.Equal(t, until(r), time.Minute, "it over after, want a minute")
+			check.Equal(t, until(r), time.Minute, "the time until it is over, want a minute")
 			return nil
 		})
 		_ = visit(t, httptest.NewRecorder(), 2*time.Minute, exiting, func(_ http.ResponseWriter, r *http.Request) error {
-			check.Equal(t, until(r), 2*time.Minute, "it over after, want with its client: a process that ends waits for those")
+			check.Equal(t, until(r), 2*time.Minute, "the time until it is over, want with its client: a process that ends waits for those")
 			return nil
 		})
 	})
@@ -272,7 +272,7 @@ func TestAHandlersOwnDeadlineHoldsForAStream(t *testing.T) {
 					return err
 				}), with(t, Options{}))
 			})
-			check.Equal(t, time.Since(began), test.want, "%v: the stream cut after", test.asked)
+			check.Equal(t, time.Since(began), test.want, "%v: the time until the stream is cut", test.asked)
 		})
 	}
 }
@@ -306,7 +306,7 @@ func TestACallWhoseClientIsCutOffEndsLikeOneWithout(t *testing.T) {
 				conn := &slowConn{ResponseWriter: httptest.NewRecorder(), deadline: began.Add(15 * time.Second)}
 				if err := visit(t, conn, 2*time.Hour, exiting, func(w http.ResponseWriter, r *http.Request) error {
 					_, _ = w.Write(make([]byte, 8<<10))
-					check.Equal(t, until(r), test.ends, "it over after")
+					check.Equal(t, until(r), test.ends, "the time until it is over")
 					return r.Context().Err()
 				}); !errors.Is(err, context.Canceled) {
 					t.Errorf("got %v, want it canceled", err)
@@ -363,7 +363,7 @@ func TestATunnel(t *testing.T) {
 						if conn.hijacked != (name == "hijacked") || name == "hijacked" && conn.took != 100<<10 {
 							t.Errorf("%s: got it hijacked: %v, after %d bytes", name, conn.hijacked, conn.took)
 						}
-						check.Equal(t, until(r).Round(time.Second), time.Minute, "%s: it over after, want with its client", name)
+						check.Equal(t, until(r).Round(time.Second), time.Minute, "%s: the time until it is over, want with its client", name)
 						return nil
 					}), with(t, Options{Served: inner.served}))
 				}), with(t, Options{Served: outer.served}))

@@ -221,7 +221,7 @@ func TestAClientThatLeavesWhenItsSlotComesFreeIsNotServed(t *testing.T) {
 			first.Release(true)
 			pass(0)
 			wantWhy(t, []*visit{next}, Left)
-			check.Equal(t, g.Load().Mean, time.Second, "a mean, want a second: the other was not served")
+			check.Equal(t, g.Load().Mean, time.Second, "the mean, want a second: the other was not served")
 		})
 	}
 }

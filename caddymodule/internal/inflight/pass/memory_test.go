@@ -80,7 +80,7 @@ func TestRefusedImagesMoveAValidPassOnceAndNoMembers(t *testing.T) {
 	if c := z.Client(request(pass), host, at); c.State() != Early || c.Tries(at) != 1 {
 		t.Errorf("got %v with %d tries, want it early, and no further try", c.State(), c.Tries(at))
 	}
-	check.Equal(t, clientOf(z, request(pass), host, at.Add(5*time.Second)).State(), Valid, "in time, want valid")
+	check.Equal(t, clientOf(z, request(pass), host, at.Add(5*time.Second)).State(), Valid, "in time")
 	member := z.Client(request(loggedIn(t, z, at, wordpress)), host, at)
 	check.Equal(t, member.RefusedApart(at, 5*time.Second, office), None, "for a member, want nothing moved")
 }

@@ -77,7 +77,7 @@ func TestLateLinesAreSorted(t *testing.T) {
 		if stats := r.Stats(); n != len(log) || len(seen) != n || stats.Lines != int64(n) || stats.From != noon || stats.To != last {
 			t.Errorf("%s: got %d requests, %d of them different, and %+v, want %d", name, n, len(seen), stats, len(log))
 		}
-		check.Equal(t, len(r.sorter.files) > 0, name == "shuffled", "%s: temporary files:", name)
+		check.Equal(t, len(r.sorter.files) > 0, name == "shuffled", "%s: temporary files", name)
 		r.Close()
 		if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) > 0 {
 			t.Errorf("%s: got %v, %v, want no temporary file left", name, left, err)
